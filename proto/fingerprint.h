@@ -1,0 +1,72 @@
+// The fingerprint: a digest of everything that decides what KV bytes are, the tokens aside.
+//
+// digest = SHA-256 over "hearth.fingerprint.v1" and the fields, each typed and length-prefixed, in
+// ascending order of name (docs/snapshot_format.md has the bytes and test vectors). Two processes
+// with equal digests may exchange KV; a difference can be named field by field.
+// Values, safe to copy and to share between threads once built.
+#ifndef HEARTH_PROTO_FINGERPRINT_H_
+#define HEARTH_PROTO_FINGERPRINT_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+using Digest = std::array<uint8_t, 32>;
+
+std::string DigestHex(const Digest& digest);
+absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);  // exactly 32
+absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);      // exactly 64 hex digits
+Digest Sha256(absl::string_view bytes);
+
+struct FingerprintField {
+  std::string name;  // [a-z0-9_.]+, at most kMaxFingerprintNameBytes
+  std::variant<uint64_t, double, std::string> value;
+
+  std::string ValueText() const;  // for people: "512", "1e-06", "gelu_pytorch_tanh"
+};
+
+inline constexpr size_t kMaxFingerprintFields = 64;
+inline constexpr size_t kMaxFingerprintNameBytes = 64;
+inline constexpr size_t kMaxFingerprintTextBytes = 4096;
+
+// Field names that the store reads to know the layout. A fingerprint without them is refused.
+//   chunk_tokens, window, kv_heads, head_dim (integers); kv_dtype ("float32"...), exactness
+//   ("exact" or "portable"), layer_types (one letter a layer: g or l), object_layout (integer 1),
+//   codec ("raw").
+class Fingerprint {
+ public:
+  Fingerprint() = default;
+  // Sorts by name; refuses duplicates, bad names, over-long text, non-finite numbers.
+  static absl::StatusOr<Fingerprint> Create(std::vector<FingerprintField> fields);
+
+  const Digest& digest() const { return digest_; }
+  absl::Span<const FingerprintField> fields() const { return fields_; }
+  // The geometry these fields describe; INVALID_ARGUMENT names the missing or bad field.
+  absl::StatusOr<KvLayout> Layout() const;
+
+  // Canonical bytes (what is hashed) and back.
+  std::string Serialize() const;
+  static absl::StatusOr<Fingerprint> Parse(absl::string_view bytes);
+
+ private:
+  std::vector<FingerprintField> fields_;
+  Digest digest_{};
+};
+
+struct FieldDifference {
+  std::string field, ours, theirs;  // "(absent)" where a side lacks it
+};
+// All differences, in order of name. Empty when the digests are equal.
+std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint& theirs);
+
+}  // namespace hearth
+
+#endif  // HEARTH_PROTO_FINGERPRINT_H_

@@ -1,0 +1,84 @@
+// The geometry of stored KV: which layers, how a prompt is divided, how large its parts are.
+//
+// Plain values, safe to copy; no I/O. Everything that workers and the store must size or enumerate
+// the same way is here and in restore_rule.h.
+#ifndef HEARTH_PROTO_KV_LAYOUT_H_
+#define HEARTH_PROTO_KV_LAYOUT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace hearth {
+
+// Values are on disk and on the wire: never change one.
+enum class LayerGroup : uint8_t { kGlobal = 0, kLocal = 1 };
+enum class KvDtype : uint8_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
+enum class Exactness : uint8_t { kExact = 0, kPortable = 1 };
+
+// Where a prefix came from, slower tiers have larger values.
+enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk = 4 };
+
+// What a publisher asks to have survived before the acknowledgement.
+enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 3 };
+
+// "none", "worker", "gpu", "host", "disk".
+const char* TierName(Tier tier);
+// "default", "memory", "disk", "sync".
+const char* DurabilityName(Durability durability);
+// "float32", "bfloat16", "float16".
+const char* KvDtypeName(KvDtype dtype);
+size_t KvDtypeBytes(KvDtype dtype);
+
+inline constexpr uint32_t kMinChunkTokens = 16;
+inline constexpr uint32_t kMaxChunkTokens = 1024;
+inline constexpr uint32_t kDefaultChunkTokens = 128;
+// 1 Mi tokens: 8 times Gemma 3's longest context.
+inline constexpr uint32_t kMaxPromptTokens = 1u << 20;
+
+struct KvLayout {
+  uint32_t chunk_tokens = kDefaultChunkTokens;  // power of two, kMinChunkTokens..kMaxChunkTokens
+  uint32_t window = 0;                          // counts the current token: a tail is window - 1
+  uint32_t kv_heads = 0;
+  uint32_t head_dim = 0;
+  KvDtype dtype = KvDtype::kFloat32;
+  Exactness exactness = Exactness::kExact;
+  std::vector<LayerGroup> layers;  // one entry per model layer
+
+  // Names the first field that is out of range.
+  absl::Status Validate() const;
+  // Model layer indices of a group, ascending.
+  std::vector<uint32_t> LayersOf(LayerGroup group) const;
+  // Bytes of a slice of `tokens` tokens: K and V, all KV heads.
+  size_t SliceBytes(uint32_t tokens) const {
+    return size_t{2} * kv_heads * tokens * head_dim * KvDtypeBytes(dtype);
+  }
+  size_t ObjectBytes(uint32_t tokens, LayerGroup group) const {
+    return LayersOf(group).size() * SliceBytes(tokens);
+  }
+};
+
+// An object of a prompt: one segment's KV in one layer group. [begin, begin + tokens).
+struct ObjectId {
+  uint32_t begin = 0;
+  uint32_t tokens = 0;
+  LayerGroup group = LayerGroup::kGlobal;
+
+  friend bool operator==(const ObjectId& a, const ObjectId& b) {
+    return std::tie(a.begin, a.tokens, a.group) == std::tie(b.begin, b.tokens, b.group);
+  }
+  friend bool operator<(const ObjectId& a, const ObjectId& b) {
+    return std::tie(a.begin, a.tokens, a.group) < std::tie(b.begin, b.tokens, b.group);
+  }
+};
+
+// XXH3-64 of a slice's bytes, the digest that travels and is stored with it.
+uint64_t SliceDigest(const void* data, size_t bytes);
+
+}  // namespace hearth
+
+#endif  // HEARTH_PROTO_KV_LAYOUT_H_

@@ -1,0 +1,28 @@
+// Keys of stored segments: a hash chain over fingerprint, tenant, secret and tokens.
+//
+//   root   = H("hearth.root.v1", fingerprint digest, tenant, secret)
+//   key(i) = H("hearth.chunk.v1", key(i-1) or root, token count, token ids u32 LE, cuts inside)
+// Every field typed and length-prefixed (docs/snapshot_format.md has the bytes and test vectors).
+// Only the store computes keys: the secret never leaves it. A key is never trusted alone: callers
+// compare the stored token ids on every hit. Pure functions, thread safe.
+#ifndef HEARTH_PROTO_PREFIX_KEY_H_
+#define HEARTH_PROTO_PREFIX_KEY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret);
+
+// `cut_offsets`: CutsInside() of the segment, offsets from its first token.
+Digest SegmentKey(const Digest& parent, absl::Span<const uint32_t> token_ids,
+                  absl::Span<const uint32_t> cut_offsets);
+
+}  // namespace hearth
+
+#endif  // HEARTH_PROTO_PREFIX_KEY_H_
