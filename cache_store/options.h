@@ -1,0 +1,41 @@
+// What a store is opened with. Plain values; defaults suit a small machine.
+#ifndef HEARTH_CACHE_STORE_OPTIONS_H_
+#define HEARTH_CACHE_STORE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+struct StoreOptions {
+  // Parameters that affect behaviour.
+
+  // Folder of the disk tier, made when absent. Empty: no disk tier, everything is lost at exit.
+  std::string data_dir;
+  // Bytes of KV kept in RAM. 0: every read goes to the disk.
+  uint64_t host_bytes = uint64_t{4} << 30;
+  // Bytes of KV kept on disk, pending compactions included. 0: no disk tier.
+  uint64_t disk_bytes = uint64_t{64} << 30;
+  Durability default_durability = Durability::kDisk;
+  // Most bytes that pins may hold, so that eviction always has something to choose from.
+  double max_pinned_fraction = 0.5;
+  // File with the key secret. Empty: made once and kept in data_dir, mode 0600.
+  std::string secret_file;
+
+  // Parameters that affect performance.
+
+  // Bytes of publishes accepted but not committed, all streams together.
+  uint64_t max_staged_bytes = uint64_t{1} << 30;
+  // Bytes waiting to be written behind (durability `memory`) or promoted.
+  uint64_t max_background_bytes = uint64_t{512} << 20;
+
+  // Checks relations between fields; kInvalidArgument names the field.
+  absl::Status Validate() const;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_OPTIONS_H_

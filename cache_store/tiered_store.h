@@ -1,0 +1,209 @@
+// The cache node's core: looks up restore points, hands out their slices, takes in new ones.
+//
+// A TieredStore keeps objects in a bounded host tier and a bounded disk tier. Restore points are its
+// unit of visibility and eviction: a manifest commits last, names every object it needs and holds a
+// reference on each. Readers and publishers work through sessions, which hold references too, so
+// nothing promised is evicted under them.
+//
+// Thread safety: all methods of all classes here may be called from any thread, but one session is
+// used by one thread at a time. Sessions must not outlive their store.
+// Errors: kInvalidArgument (caller), kResourceExhausted (full; retry later), kDataLoss (bytes failed
+// verification: already quarantined), kAborted (same key, other bytes), kNotFound (unknown id).
+// A miss is a plan with usable_tokens == 0, never an error.
+#ifndef HEARTH_CACHE_STORE_TIERED_STORE_H_
+#define HEARTH_CACHE_STORE_TIERED_STORE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/options.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "proto/snapshot_format.h"
+
+namespace hearth {
+
+// A prompt as a caller names it. The fingerprint's fields may be unknown to the store on a lookup
+// (then it is a miss); Publish needs them.
+struct PrefixQuery {
+  Digest fingerprint{};
+  std::string tenant;  // "default" without authentication
+  std::vector<uint32_t> token_ids;
+  std::vector<uint32_t> cuts;
+};
+
+struct PlannedObject {
+  ObjectId id;
+  std::vector<uint64_t> slice_digests;  // ascending by layer
+  Tier tier = Tier::kNone;
+};
+
+struct LookupPlan {
+  uint32_t matched_tokens = 0;
+  uint32_t usable_tokens = 0;
+  Fingerprint fingerprint;              // set when usable
+  KvLayout layout;                      // set when usable
+  std::vector<uint32_t> token_ids;      // the stored ones, usable_tokens of them
+  std::vector<uint32_t> cuts;           // below or at usable_tokens
+  std::vector<PlannedObject> objects;   // NeededObjects order
+  uint64_t total_bytes = 0;
+  Tier slowest_tier = Tier::kNone;
+  std::string miss_reason;
+};
+
+// Bytes of a slice that stay valid while this lives, whatever the store does.
+struct SliceView {
+  std::shared_ptr<const void> owner;
+  absl::Span<const std::byte> bytes;
+};
+
+class FetchSession {
+ public:
+  virtual ~FetchSession() = default;  // releases the references
+  virtual const LookupPlan& plan() const = 0;
+  // Reads and verifies one slice. `object` indexes plan().objects; `layer` is a model layer index.
+  virtual absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) = 0;
+};
+
+struct PublishObject {
+  ObjectId id;
+  std::vector<uint64_t> slice_digests;
+  bool absent = false;  // the caller cannot supply it
+};
+
+struct PublishSpec {
+  Fingerprint fingerprint;
+  std::string tenant;
+  std::vector<uint32_t> token_ids;
+  std::vector<uint32_t> cuts;
+  std::vector<uint32_t> boundaries;
+  std::vector<PublishObject> objects;
+  Durability durability = Durability::kDefault;
+};
+
+struct PublishResult {
+  Durability durable = Durability::kMemory;  // the level reached
+  std::vector<uint32_t> boundaries;          // now stored
+  uint64_t bytes_received = 0;
+  std::vector<std::string> notes;  // why a boundary was left out
+};
+
+class PublishSession {
+ public:
+  virtual ~PublishSession() = default;  // without Commit: leaves nothing behind
+  // Indices into the spec's objects that the store lacks; the caller puts exactly these.
+  virtual absl::Span<const uint32_t> needed() const = 0;
+  // Takes one whole slice; copies or keeps `owner` alive. Verified against its announced digest.
+  virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) = 0;
+  // Manifest last; returns once the asked durability is reached. Boundaries whose objects did not
+  // all arrive are left out with a note.
+  virtual absl::StatusOr<PublishResult> Commit() = 0;
+};
+
+struct RestorePoint {
+  Digest id{};
+  Digest fingerprint{};
+  std::string tenant;
+  uint32_t tokens = 0;
+  uint64_t bytes = 0;
+  Tier tier = Tier::kNone;  // slowest tier needed to read all of it now
+  bool durable = false;
+  bool pinned = false;
+  absl::Duration age;  // since last use
+  uint64_t hits = 0;
+  std::vector<uint32_t> last_token_ids;  // at most 8
+};
+
+struct BoundaryReport {
+  uint32_t boundary = 0;
+  bool usable = false;
+  Tier slowest_tier = Tier::kNone;
+  uint64_t bytes = 0;
+  absl::Duration age;
+  bool pinned = false;
+  std::string reason;
+  std::optional<Digest> restore_point_id;
+};
+struct OtherFingerprint {
+  FieldDifference difference;
+  uint32_t matched_tokens = 0;
+};
+struct ExplainReport {
+  uint32_t matched_tokens = 0;
+  uint32_t usable_tokens = 0;
+  std::vector<BoundaryReport> boundaries;
+  std::vector<OtherFingerprint> other_fingerprints;
+  std::string summary;
+};
+
+struct TierUsage {
+  Tier tier = Tier::kNone;
+  uint64_t bytes = 0, capacity_bytes = 0, objects = 0, evicted_restore_points = 0, hit_tokens = 0;
+};
+struct StoreStats {
+  uint64_t incarnation = 0;
+  std::vector<TierUsage> tiers;
+  uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
+  std::map<std::string, uint64_t> counters;  // names in stats.h
+};
+
+struct StoreEvent {
+  enum class Kind { kStored, kEvicted, kPinned, kUnpinned, kDropped, kQuarantined };
+  Kind kind = Kind::kStored;
+  uint64_t sequence = 0;
+  RestorePoint restore_point;
+};
+
+struct DropResult {
+  uint64_t dropped = 0, freed_bytes = 0, kept_pinned = 0;
+};
+
+class TieredStore {
+ public:
+  // Opens or creates the data folder, rebuilds the index from its manifests, collects what no
+  // manifest names. kFailedPrecondition when another process holds the folder or its version is
+  // newer; kDataLoss only when the folder cannot be read at all.
+  static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const StoreOptions& options);
+  virtual ~TieredStore() = default;
+
+  // `max_tokens`: highest boundary (0: tokens - 1). `above_tokens`: lower ones are of no use.
+  virtual absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
+                                                              uint32_t above_tokens,
+                                                              uint32_t max_tokens) = 0;
+  virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
+                                                                  const std::string& tenant) = 0;
+  virtual absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) = 0;
+
+  // Learns a fingerprint's readable fields, so that Explain can name what differs.
+  virtual void Observe(const Fingerprint& fingerprint, const std::string& tenant) = 0;
+  virtual absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) = 0;
+  virtual absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
+                                                 bool pinned) = 0;
+  virtual absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
+                                          bool force) = 0;
+  virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
+  virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
+  virtual StoreStats Stats() = 0;
+
+  // Called under no lock, in order of sequence, from one thread at a time. The returned handle
+  // unsubscribes when destroyed.
+  using EventCallback = std::function<void(const StoreEvent&)>;
+  virtual std::shared_ptr<void> Subscribe(const std::string& tenant, EventCallback callback) = 0;
+
+  // Waits until every write-behind reached the disk or `deadline` passed.
+  virtual absl::Status Flush(absl::Time deadline) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_TIERED_STORE_H_

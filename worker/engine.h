@@ -1,0 +1,132 @@
+// The inference engine: takes prompts as token ids, restores what a cache holds, computes the rest
+// on the canonical schedule, streams tokens, publishes what is worth keeping.
+//
+// One thread steps the model, one step of one sequence at a time, prefill and decode interleaved
+// fairly; fetches and publishes run on their own threads. The same request gives the same first
+// logits with the cache as without (exact class).
+//
+// Thread safety: all methods may be called from any thread. Callbacks come from the engine's threads,
+// never under a lock, in order for one request; they must not block.
+// Ownership: the engine owns the model; the PrefixCache must outlive it.
+#ifndef HEARTH_WORKER_ENGINE_H_
+#define HEARTH_WORKER_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "worker/model_config.h"
+#include "worker/prefix_cache.h"
+#include "worker/sampler.h"
+
+namespace hearth {
+
+struct EngineOptions {
+  // Parameters that affect behaviour.
+  std::string model_dir;
+  std::string device = "cpu";
+  std::string dtype = "auto";  // auto, float32, bfloat16
+  uint32_t chunk_tokens = kDefaultChunkTokens;
+  Exactness exactness = Exactness::kExact;
+  // Folder of remembered weight digests. Empty: computed at each start.
+  std::string digest_cache_dir;
+
+  // Parameters that affect performance.
+  int threads = 0;                                  // 0: the machine's cores
+  uint64_t pool_bytes = uint64_t{512} << 20;        // restored prefixes kept here; 0: none
+  uint32_t max_running = 8;                         // sequences with a KV cache
+  uint32_t max_queued = 64;                         // beyond: RESOURCE_EXHAUSTED
+  uint64_t staging_bytes = uint64_t{1} << 30;       // tails waiting to be published
+  absl::Duration fetch_budget = absl::Seconds(2);   // later than this the worker computes
+  absl::Duration publish_timeout = absl::Seconds(30);
+
+  absl::Status Validate() const;
+};
+
+enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
+enum class FinishReason { kLength, kEos, kStop };
+
+struct EngineRequest {
+  std::vector<int32_t> token_ids;
+  std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
+  std::string tenant = "default";
+  SamplingParams sampling;
+  uint32_t max_new_tokens = 0;  // 0: prefill only
+  bool ignore_eos = false;
+  CacheMode cache = CacheMode::kDefault;
+  Durability durability = Durability::kDefault;
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+struct StartedInfo {
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;
+  uint32_t matched_tokens = 0;
+  Tier source_tier = Tier::kNone;
+};
+struct FinishedInfo {
+  FinishReason reason = FinishReason::kLength;
+  uint32_t generated_tokens = 0;
+  double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
+  Digest first_logits_sha256{};  // zero for prefill-only requests
+};
+
+// Exactly one of on_finished / on_error ends a request; on_published follows on_finished when the
+// request may write (also when nothing needed publishing: boundaries then name what is stored).
+struct EngineCallbacks {
+  std::function<void(const StartedInfo&)> on_started;
+  // Returns false to end the sequence now with kStop (a stop string was seen).
+  std::function<bool(const SampledToken&)> on_token;
+  std::function<void(const FinishedInfo&)> on_finished;
+  std::function<void(const absl::Status&)> on_error;
+  std::function<void(const PublishOutcome&)> on_published;
+};
+
+// Cancels when Cancel() is called; the place is free within one step. Safe after the end.
+class EngineRequestHandle {
+ public:
+  virtual ~EngineRequestHandle() = default;
+  virtual void Cancel() = 0;
+};
+
+struct EngineStats {
+  uint32_t running = 0, queued = 0;
+  uint64_t pool_bytes = 0, staged_bytes = 0;
+  std::map<std::string, uint64_t> counters;  // prompt_tokens, cached_tokens_worker, ...
+};
+
+class Engine {
+ public:
+  // Loads the model, computes the numeric canary (exact class). The error names file, tensor or field.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  virtual ~Engine() = default;  // cancels what runs
+
+  // The cache is built from the fingerprint, hence set after Create and before Submit. Null: none.
+  virtual void SetCache(PrefixCache* cache) = 0;
+
+  // kInvalidArgument names the field; kResourceExhausted when the queue is full.
+  virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request,
+                                                                      EngineCallbacks callbacks) = 0;
+  // Refuses new requests, finishes the running ones, then publishes, until `deadline`.
+  virtual void Drain(absl::Time deadline) = 0;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const Fingerprint& fingerprint() const = 0;
+  virtual const KvLayout& layout() const = 0;
+  virtual std::string device() const = 0;
+  virtual std::string dtype() const = 0;
+  virtual std::vector<std::string> notes() const = 0;  // to be logged at start
+  virtual EngineStats Stats() const = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_H_

@@ -1,0 +1,77 @@
+// What the engine needs from a cache of prefixes: fetch the longest restore point, publish new ones.
+//
+// Implemented over gRPC and over a store in the same process (services/), and by fakes in tests.
+// Thread safety: implementations are called from several threads at once.
+// Errors: none. Whatever goes wrong inside is counted there and shows as a miss, or as a publish
+// that stored nothing with a note: a cache failure never fails a request.
+#ifndef HEARTH_WORKER_PREFIX_CACHE_H_
+#define HEARTH_WORKER_PREFIX_CACHE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+// One object's bytes: the slices of its group's layers, ascending by layer, back to back.
+// Immutable once shared. `bytes` is 64-byte aligned.
+struct KvObject {
+  ObjectId id;
+  std::vector<uint64_t> slice_digests;  // XXH3-64 of each slice; verified by whoever filled `bytes`
+  std::shared_ptr<std::byte[]> bytes;
+  size_t size_bytes = 0;
+};
+// Uninitialised, 64-byte aligned. Aborts only when the machine is out of memory.
+std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
+
+struct PrefixRequest {
+  std::vector<uint32_t> token_ids;
+  std::vector<uint32_t> cuts;  // beside multiples of C, strictly increasing, in (0, tokens]
+  std::string tenant;
+};
+
+struct FetchOutcome {
+  uint32_t matched_tokens = 0;
+  uint32_t usable_tokens = 0;  // 0: a miss; else objects are exactly what the boundary needs
+  Tier slowest_tier = Tier::kNone;
+  std::vector<std::shared_ptr<const KvObject>> objects;  // verified: digests and token ids compared
+  std::string note;  // why it missed, for logs and Explain
+};
+
+struct PublishRequestSpec {
+  PrefixRequest prefix;
+  std::vector<uint32_t> boundaries;
+  // The union of the boundaries' needed objects. An object whose `bytes` is null is absent here:
+  // the store must have it already.
+  std::vector<std::shared_ptr<const KvObject>> objects;
+  Durability durability = Durability::kDefault;
+};
+
+struct PublishOutcome {
+  uint32_t published_tokens = 0;  // highest boundary now stored; 0: nothing
+  Durability durable = Durability::kDefault;
+  std::vector<uint32_t> boundaries;
+  uint64_t bytes_sent = 0;
+  std::string note;
+};
+
+class PrefixCache {
+ public:
+  virtual ~PrefixCache() = default;
+  // Blocks at most until `deadline`; late is a miss. Only points above `above_tokens` and at most
+  // `max_tokens` are of use.
+  virtual FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                             uint32_t max_tokens, absl::Time deadline) = 0;
+  virtual PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_PREFIX_CACHE_H_
