@@ -1,0 +1,30 @@
+// The type of each piece of a SentencePiece model file, which its C++ interface does not tell in
+// full (user-defined pieces look like normal ones there).
+//
+// Reads the protobuf wire format by itself: ModelProto.pieces (field 1), and of each piece its
+// type (field 3). Standard library only. Thread safety: a pure function.
+#ifndef HEARTH_WORKER_PIECE_TYPES_H_
+#define HEARTH_WORKER_PIECE_TYPES_H_
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace hearth {
+
+// Values of SentencePiece's file format.
+enum class PieceType {
+  kNormal = 1,
+  kUnknown = 2,
+  kControl = 3,
+  kUserDefined = 4,
+  kUnused = 5,
+  kByte = 6,
+};
+
+// By id. Nothing when the bytes are no well-formed message or hold a type outside the enum.
+std::optional<std::vector<PieceType>> ReadPieceTypes(std::string_view model);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_PIECE_TYPES_H_

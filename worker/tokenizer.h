@@ -1,0 +1,84 @@
+// Tokenizer: text to Gemma's token ids and back, over a SentencePiece model.
+//
+// SentencePiece alone leaves "<bos>" in a text as five plain characters; transformers makes it one
+// id, and so does this class: a text is first divided at the pieces that are never merged with
+// their neighbours (control, unknown and user-defined ones; leftmost, then longest), and only what
+// lies between is given to SentencePiece. What one segment becomes depends on nothing before it, so
+// that the tokens of a text's prefix cost one segment, however long the text.
+//
+// Standard library only: sentencepiece's header clashes with Debian's Abseil, and tokenizer.cc is
+// the one file that sees it. Errors as absl::Status are made by tokenizer_loader (files) and prompt
+// (texts); hence the REQUIRES below.
+// Thread safety: const after construction; any thread.
+#ifndef HEARTH_WORKER_TOKENIZER_H_
+#define HEARTH_WORKER_TOKENIZER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hearth {
+
+// 131,072 tokens, the longest published context, at 16 bytes a token: four times what English or
+// source code needs.
+inline constexpr size_t kMaxTextBytes = size_t{131072} * 16;
+
+struct Encoding {
+  std::vector<int32_t> ids;
+  // For each offset asked for: how many tokens the text up to there has in common with the whole
+  // text, from the start.
+  std::vector<uint32_t> common_tokens;
+};
+
+class Tokenizer {
+ public:
+  // `model` is the contents of a tokenizer.model. Null on failure, with the reason in `*error`:
+  // not a SentencePiece model, or one that changes the text it is given (dummy prefix, white space
+  // removal), which Gemma's does not and the segments above do not allow.
+  static std::unique_ptr<Tokenizer> Parse(std::string_view model, std::string* error);
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // No id is added: a prompt's "<bos>" is part of its text.
+  // REQUIRES: text is well-formed UTF-8 of at most kMaxTextBytes plus 64 bytes.
+  std::vector<int32_t> Encode(std::string_view text) const;
+  // REQUIRES: as above; offsets ascend, are at most text.size(), and lie between characters.
+  Encoding EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets) const;
+
+  // Bytes that are no UTF-8 become U+FFFD. Ids without a piece have no text.
+  std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
+  // What one token adds to the text, as bytes: a byte piece may be a part of a character.
+  std::string_view TokenBytes(int32_t id) const;
+  // Control pieces, the unknown piece, and the turn and image markers: not for a reader's eyes.
+  bool IsSpecial(int32_t id) const;
+
+  int32_t size() const { return static_cast<int32_t>(bytes_.size()); }
+  std::optional<int32_t> FindPiece(std::string_view piece) const;
+  // -1 where the model has none.
+  int32_t bos_id() const { return bos_id_; }
+  int32_t eos_id() const { return eos_id_; }
+  int32_t pad_id() const { return pad_id_; }
+
+ private:
+  class Model;  // the SentencePiece processor
+  struct Segment;
+  explicit Tokenizer(std::unique_ptr<Model> model);
+
+  void EncodeSegments(std::string_view normalized, std::vector<int32_t>* ids,
+                      std::vector<Segment>* segments) const;
+  bool KeepsTextAsItIs() const;
+
+  const std::unique_ptr<Model> model_;
+  std::vector<std::string> bytes_;  // by id
+  std::vector<bool> special_;       // by id
+  int32_t bos_id_ = -1, eos_id_ = -1, pad_id_ = -1;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_TOKENIZER_H_
