@@ -19,15 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/kv_layout.h"  // KvDtype
 #include "worker/kv_cache.h"
 #include "worker/model_config.h"
 
 namespace hearth {
-
-// The element type of keys, values and activations.
-enum class KvDtype { kFloat32, kBFloat16 };
-const char* KvDtypeName(KvDtype dtype);  // "float32" or "bfloat16"
-int KvDtypeBytes(KvDtype dtype);
 
 struct GemmaOptions {
   std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
@@ -49,6 +45,7 @@ class Gemma {
   Gemma& operator=(const Gemma&) = delete;
 
   const ModelConfig& config() const;
+  // Element type of keys, values and activations: float32 or bfloat16.
   KvDtype kv_dtype() const;
   // Bytes of one token of one layer, keys and values: 2 * kv_heads * head_dim * dtype bytes.
   int64_t kv_token_bytes() const;
