@@ -1,0 +1,143 @@
+"""Warm time to first token: a 2,048-token prefix and 64 new tokens, beside transformers.
+
+    .venv/bin/python bench/warm_ttft.py [--model DIR] [--reps 7] [--json FILE]
+
+Three ways to answer the same prompts, interleaved in one run, float32, two threads each, only one at
+work at a time:
+  transformers   copy.deepcopy of a prefilled cache, then the 64 new tokens (the usual idiom)
+  hearth, store  a worker without a pool fetches from a separate hearth-store over TCP loopback;
+                 the client's clock, from the RPC's start to the first token
+  hearth, pool   the same request served from the worker's own pool of restored prefixes
+Also prints what the store holds for the prefix against the windowed minimum. Each repetition uses
+another ending, so nothing but the prefix can be reused.
+"""
+
+import argparse
+import copy
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+
+PREFIX_TOKENS = 2048
+ENDING_TOKENS = 64
+QUIET_S = 0.3  # lets one side's spinning threads go to sleep before the other is timed
+
+
+class Transformers:
+    """The peer: a cache prefilled once, deep-copied for each request."""
+
+    def __init__(self, model_dir):
+        from transformers import Gemma3ForCausalLM
+        torch.set_num_threads(os.cpu_count())
+        self.model = Gemma3ForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
+
+    @torch.inference_mode()
+    def prefill(self, prefix):
+        from transformers import DynamicCache
+        self.cache = DynamicCache(config=self.model.config)
+        self.model(torch.tensor([prefix]), past_key_values=self.cache, use_cache=True,
+                   logits_to_keep=1)
+
+    @torch.inference_mode()
+    def warm_ms(self, ending):
+        begin = time.perf_counter()
+        cache = copy.deepcopy(self.cache)
+        out = self.model(torch.tensor([ending]), past_key_values=cache, use_cache=True,
+                         logits_to_keep=1)
+        token = int(out.logits[0, -1].argmax())
+        return (time.perf_counter() - begin) * 1e3, token
+
+
+def windowed_minimum_bytes(model_dir):
+    """KV bytes that a restore point at PREFIX_TOKENS cannot do without, float32."""
+    config = json.loads((pathlib.Path(model_dir) / "config.json").read_text())
+    config = config.get("text_config", config)
+    row = 2 * config["num_key_value_heads"] * config["head_dim"] * 4
+    held = [PREFIX_TOKENS if kind == "full_attention" else
+            min(PREFIX_TOKENS, config["sliding_window"] - 1) for kind in config["layer_types"]]
+    return row * sum(held)
+
+
+def run(args):
+    torch.manual_seed(1)
+    vocab = json.loads((pathlib.Path(args.model) / "config.json").read_text())["vocab_size"]
+    prefix = [2] + torch.randint(1000, vocab, (PREFIX_TOKENS - 1,)).tolist()
+    endings = torch.randint(1000, vocab, (args.reps + 1, ENDING_TOKENS)).tolist()
+    peer = Transformers(args.model)
+    peer.prefill(prefix)
+    times = {"transformers": [], "store": [], "pool": []}
+    with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
+        store = cluster.store(pathlib.Path(work) / "data")
+        flags = ["--dtype", "float32"]
+        bare = cluster.worker(args.model, store.address, "--pool-bytes", "0", *flags)
+        pooled = cluster.worker(args.model, store.address, *flags)
+        first = cluster.generate(bare.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS,
+                                 "--wait-published")
+        stats = cluster.ctl("stats", "--store", store.address)
+        cluster.generate(pooled.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS)
+        for ending in endings[:args.reps]:
+            for side, worker in (("store", bare), ("pool", pooled)):
+                time.sleep(QUIET_S)
+                out = cluster.generate(worker.address, prefix + ending,
+                                       "--breakpoint", PREFIX_TOKENS)
+                expected = {"store": ("host", "disk"), "pool": ("worker",)}[side]
+                assert out["cached_tokens"] == PREFIX_TOKENS, out
+                assert out["source_tier"] in expected, out
+                times[side].append(out["ttft_ms"])
+                if side == "store":
+                    token = out["token_ids"][0]
+            time.sleep(QUIET_S)
+            elapsed_ms, peer_token = peer.warm_ms(ending)
+            times["transformers"].append(elapsed_ms)
+            assert token == peer_token, (token, peer_token)
+    return times, first, stats
+
+
+def report(times, first, stats, args):
+    best = {k: min(v) for k, v in times.items()}
+    median = {k: statistics.median(v) for k, v in times.items()}
+    print(f"warm TTFT, {PREFIX_TOKENS} + {ENDING_TOKENS} tokens, float32, {args.reps} repetitions")
+    print(f"{'':24}{'best':>10}{'median':>10}   of transformers (best, median)")
+    for name, label in (("transformers", "transformers deepcopy"), ("store", "hearth, store"),
+                        ("pool", "hearth, pool")):
+        ratio = (f"{best[name] / best['transformers']:8.2f}"
+                 f"{median[name] / median['transformers']:8.2f}")
+        print(f"{label:24}{best[name]:7.1f} ms{median[name]:7.1f} ms   {ratio}")
+    above = median["store"] - median["pool"]
+    print(f"store above pool: {above:.1f} ms (median)")
+    print(f"cold TTFT of the first request: {first['ttft_ms']:.0f} ms")
+    minimum = windowed_minimum_bytes(args.model)
+    stored = next((t["bytes"] for t in stats["tiers"] if t["tier"] == "disk"), 0)
+    print(f"stored bytes: {stored:,} on disk for {PREFIX_TOKENS} tokens, "
+          f"{stored / minimum:.3f} x the windowed minimum of {minimum:,}")
+    result = {"best_ms": best, "median_ms": median, "store_above_pool_ms": above,
+              "ratio_to_transformers": median["store"] / median["transformers"],
+              "stored_bytes": stored, "windowed_minimum_bytes": minimum,
+              "cold_ttft_ms": first["ttft_ms"]}
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(result, indent=1))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser.add_argument("--reps", type=int, default=7)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    report(*run(args), args)
+
+
+if __name__ == "__main__":
+    main()

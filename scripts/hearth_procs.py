@@ -1,0 +1,117 @@
+"""Starts and ends Hearth's processes on loopback, for the demo, benchmarks and system tests.
+
+    with Cluster(bin_dir, work_dir) as cluster:
+        store = cluster.store(data_dir)
+        worker = cluster.worker(model_dir, store.address)
+        result = cluster.generate(worker.address, ids, max_new_tokens=4)
+
+Every process listens on a port the system picks and is ended by pid when the block ends.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+START_TIMEOUT_S = 180  # a cold page cache and a first weights digest take a while
+STOP_TIMEOUT_S = 20
+
+
+class ProcessFailed(RuntimeError):
+    """A process ended or did not become ready; the text ends with the tail of its log."""
+
+
+class Process:
+    """One running binary. `address` is where it serves."""
+
+    def __init__(self, argv, name, work_dir):
+        self.name = name
+        self.argv = [str(a) for a in argv]
+        self.address_file = pathlib.Path(work_dir) / f"{name}.address"
+        self.log_path = pathlib.Path(work_dir) / f"{name}.log"
+        self.address_file.unlink(missing_ok=True)
+        self.argv += ["--listen", "127.0.0.1:0", "--address-file", str(self.address_file)]
+        with open(self.log_path, "ab") as log:
+            self.popen = subprocess.Popen(self.argv, stdout=log, stderr=log,
+                                          stdin=subprocess.DEVNULL)
+        self.address = self._wait_ready()
+
+    def log_tail(self, lines=12):
+        text = self.log_path.read_text(errors="replace").splitlines()
+        return "\n".join("    " + line for line in text[-lines:])
+
+    def _wait_ready(self):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self.address_file.exists():
+                return self.address_file.read_text().strip()
+            if self.popen.poll() is not None:
+                raise ProcessFailed(
+                    f"{self.name} ended with {self.popen.returncode} before it was ready:\n"
+                    f"{self.log_tail()}")
+            time.sleep(0.005)
+        self.kill()
+        raise ProcessFailed(f"{self.name} was not ready in {START_TIMEOUT_S} s:\n{self.log_tail()}")
+
+    def stop(self):
+        """SIGTERM, then waits for the drain. Returns the exit code."""
+        if self.popen.poll() is None:
+            self.popen.send_signal(signal.SIGTERM)
+            try:
+                self.popen.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        return self.popen.returncode
+
+    def kill(self):
+        if self.popen.poll() is None:
+            self.popen.kill()
+            self.popen.wait()
+
+
+class Cluster:
+    """Names and ends the processes it started."""
+
+    def __init__(self, bin_dir, work_dir):
+        self.bin_dir = pathlib.Path(bin_dir)
+        self.work_dir = pathlib.Path(work_dir)
+        self.work_dir.mkdir(parents=True, exist_ok=True)
+        self.processes = []
+        self._counts = {}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for process in reversed(self.processes):
+            process.stop()
+
+    def _start(self, kind, argv):
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+        process = Process([self.bin_dir / f"hearth-{kind}"] + argv, f"{kind}{self._counts[kind]}",
+                          self.work_dir)
+        self.processes.append(process)
+        return process
+
+    def store(self, data_dir, *flags):
+        return self._start("store", ["--data-dir", data_dir, *flags])
+
+    def worker(self, model_dir, store_address, *flags):
+        return self._start("worker", ["--model", model_dir, "--store", store_address, *flags])
+
+    def ctl(self, *args, check=True):
+        """Runs hearthctl with --json; returns the last JSON object it printed."""
+        done = subprocess.run([str(self.bin_dir / "hearthctl"), *map(str, args), "--json"],
+                              capture_output=True, text=True, env=os.environ, check=False)
+        if done.returncode != 0 and check:
+            raise ProcessFailed(f"hearthctl {args[0]} ended with {done.returncode}: "
+                                f"{done.stderr.strip() or done.stdout.strip()}")
+        objects = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        return objects[-1] if objects else {}
+
+    def generate(self, address, token_ids, *flags, max_new_tokens=1):
+        return self.ctl("generate", "--worker", address, "--token-ids",
+                        ",".join(map(str, token_ids)), "--max-new-tokens", max_new_tokens,
+                        "--ignore-eos", *flags)
