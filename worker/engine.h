@@ -59,7 +59,9 @@ struct EngineRequest {
   std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
   std::string tenant = "default";
   SamplingParams sampling;
-  uint32_t max_new_tokens = 0;  // 0: prefill only
+  // 0: prefill only. When it may write, it computes no further than the last boundary worth keeping,
+  // and nothing at all when that is cached already.
+  uint32_t max_new_tokens = 0;
   bool ignore_eos = false;
   CacheMode cache = CacheMode::kDefault;
   Durability durability = Durability::kDefault;
@@ -74,7 +76,8 @@ struct StartedInfo {
 };
 struct FinishedInfo {
   FinishReason reason = FinishReason::kLength;
-  uint32_t generated_tokens = 0;
+  uint32_t generated_tokens = 0;  // those passed to on_token
+  uint32_t computed_tokens = 0;   // prompt tokens that went through the model
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };
@@ -83,7 +86,8 @@ struct FinishedInfo {
 // request may write (also when nothing needed publishing: boundaries then name what is stored).
 struct EngineCallbacks {
   std::function<void(const StartedInfo&)> on_started;
-  // Returns false to end the sequence now with kStop (a stop string was seen).
+  // Returns false to end the sequence now with kStop (a stop string was seen). The token that ends
+  // a sequence with kEos is not passed on.
   std::function<bool(const SampledToken&)> on_token;
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;
@@ -100,7 +104,7 @@ class EngineRequestHandle {
 struct EngineStats {
   uint32_t running = 0, queued = 0;
   uint64_t pool_bytes = 0, staged_bytes = 0;
-  std::map<std::string, uint64_t> counters;  // prompt_tokens, cached_tokens_worker, ...
+  std::map<std::string, uint64_t> counters;  // names in engine_counters.h
 };
 
 class Engine {

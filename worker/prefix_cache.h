@@ -70,6 +70,8 @@ class PrefixCache {
   virtual FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
                              uint32_t max_tokens, absl::Time deadline) = 0;
   virtual PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) = 0;
+  // The engine is going away: calls in progress should return soon, as if their deadline had come.
+  virtual void CancelCalls() {}
 };
 
 }  // namespace hearth

@@ -1,0 +1,235 @@
+#include "worker/engine_impl.h"
+
+#include <algorithm>
+#include <cassert>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/model_fingerprint.h"
+#include "worker/request_check.h"
+
+namespace hearth {
+namespace {
+
+// A fetch occupies a thread until its deadline; every running sequence may wait for one, and more
+// than this many at once would only share one network card.
+constexpr size_t kMaxFetchThreads = 16;
+
+}  // namespace
+
+class EngineImpl::Handle : public EngineRequestHandle {
+ public:
+  Handle(std::shared_ptr<Link> link, std::weak_ptr<Sequence> sequence)
+      : link_(std::move(link)), sequence_(std::move(sequence)) {}
+  void Cancel() override {
+    if (SequencePtr sequence = sequence_.lock()) sequence->cancelled = true;
+    absl::MutexLock lock(&link_->mu);
+    if (link_->engine != nullptr) link_->engine->Ring();
+  }
+
+ private:
+  const std::shared_ptr<Link> link_;
+  const std::weak_ptr<Sequence> sequence_;
+};
+
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Gemma> gemma)
+    : options_(options),
+      gemma_(std::move(gemma)),
+      layout_(LayoutOf(gemma_->config(), gemma_->kv_dtype(), options.chunk_tokens,
+                       options.exactness)),
+      pool_(options.pool_bytes, options.chunk_tokens, options.exactness),
+      staging_(options.staging_bytes),
+      kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, options.max_running),
+      scheduler_(options.max_running, options.max_queued),
+      fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
+      publisher_(options.publish_timeout, &counters_) {
+  absl::MutexLock lock(&link_->mu);
+  link_->engine = this;
+}
+
+EngineImpl::~EngineImpl() {
+  {
+    absl::MutexLock lock(&link_->mu);
+    link_->engine = nullptr;
+  }
+  PrefixCache* cache = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    cache = cache_;
+    bell_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+  if (cache != nullptr) cache->CancelCalls();
+  fetches_.Stop();
+  publisher_.Stop();
+}
+
+absl::Status EngineImpl::Start() {
+  if (absl::Status status = layout_.Validate(); !status.ok()) return status;
+  absl::Notification started;
+  absl::Status status;
+  // The canary runs on the thread that will step the model, with its compute threads.
+  thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
+  started.WaitForNotification();
+  return status;
+}
+
+absl::Status EngineImpl::ComputeFingerprint() {
+  ComputeIdentity identity;
+  identity.device_kind = gemma_->device_kind();
+  identity.compute_version = gemma_->compute_version();
+  identity.threads = gemma_->threads();
+  if (options_.exactness == Exactness::kExact) {
+    absl::StatusOr<KvCache> kv =
+        kv_caches_.Acquire(CanaryTokens(gemma_->config(), layout_.chunk_tokens));
+    if (!kv.ok()) return kv.status();
+    absl::StatusOr<Digest> canary = ComputeCanary(*gemma_, layout_, &*kv);
+    if (!canary.ok()) return canary.status();
+    identity.canary = *canary;
+    kv_caches_.Release(*std::move(kv));
+  }
+  absl::StatusOr<Fingerprint> fingerprint =
+      FingerprintOf(gemma_->config(), layout_, gemma_->weights_digest(), identity);
+  if (!fingerprint.ok()) return fingerprint.status();
+  fingerprint_ = *std::move(fingerprint);
+  return absl::OkStatus();
+}
+
+void EngineImpl::SetCache(PrefixCache* cache) {
+  absl::MutexLock lock(&mu_);
+  assert(active_ == 0);
+  cache_ = cache;
+}
+
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(
+    EngineRequest request, EngineCallbacks callbacks) {
+  if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
+  absl::MutexLock lock(&mu_);
+  if (draining_ || stopping_) {
+    counters_.Add(EngineCounter::kRequestsRefused);
+    return absl::UnavailableError("the worker is shutting down");
+  }
+  const SequenceId id = next_id_++;
+  if (!scheduler_.Enqueue(id)) {
+    counters_.Add(EngineCounter::kRequestsRefused);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the request queue is full: max_queued is ", options_.max_queued,
+                     ", max_running ", options_.max_running));
+  }
+  counters_.Add(EngineCounter::kRequests);
+  auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
+  sequences_[id] = sequence;
+  ++active_;
+  bell_.Signal();
+  return std::make_shared<Handle>(link_, sequence);
+}
+
+void EngineImpl::Ring() {
+  absl::MutexLock lock(&mu_);
+  bell_.Signal();
+}
+
+void EngineImpl::Drain(absl::Time deadline) {
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = true;
+    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return active_ == 0; };
+    if (!mu_.AwaitWithDeadline(absl::Condition(&idle), deadline)) {
+      out_of_time_ = true;  // what runs ends with the next round
+      bell_.Signal();
+    }
+  }
+  publisher_.WaitIdle(deadline);
+}
+
+EngineStats EngineImpl::Stats() const {
+  EngineStats stats;
+  stats.pool_bytes = pool_.bytes();
+  stats.staged_bytes = staging_.used_bytes();
+  stats.counters = counters_.Snapshot();
+  absl::MutexLock lock(&mu_);
+  stats.running = scheduler_.running();
+  stats.queued = scheduler_.queued();
+  return stats;
+}
+
+void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
+  try {
+    *start_status = ComputeFingerprint();
+  } catch (const std::exception& error) {
+    *start_status = absl::InternalError(absl::StrCat("canary: ", error.what()));
+  }
+  started->Notify();
+  while (std::optional<Round> round = NextRound()) {
+    for (const Ending& ending : round->endings) Fail(ending.sequence, ending.status);
+    for (const SequencePtr& sequence : round->admitted) LookUp(sequence);
+    for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
+    if (round->stepping != nullptr) Step(round->stepping, round->step);
+  }
+}
+
+std::optional<EngineImpl::Round> EngineImpl::NextRound() {
+  absl::MutexLock lock(&mu_);
+  for (;;) {
+    Round round;
+    Sweep(absl::Now(), &round);
+    for (SequenceId id : scheduler_.Admit()) round.admitted.push_back(sequences_.at(id));
+    if (std::optional<PlannedStep> step = scheduler_.Next()) {
+      round.stepping = sequences_.at(step->id);
+      round.step = step->kind;
+    }
+    if (!round.endings.empty() || !round.admitted.empty() || !round.looked_up.empty() ||
+        round.stepping != nullptr) {
+      return round;
+    }
+    if (stopping_) return std::nullopt;
+    bell_.WaitWithDeadline(&mu_, NextTimer());
+  }
+}
+
+absl::Status EngineImpl::WhyEnd(const Sequence& sequence, absl::Time now) const {
+  if (sequence.cancelled) return absl::CancelledError("cancelled by the caller");
+  if (stopping_ || out_of_time_) return absl::UnavailableError("the worker is shutting down");
+  if (now >= sequence.request.deadline) {
+    return absl::DeadlineExceededError("the request's deadline passed");
+  }
+  return absl::OkStatus();
+}
+
+void EngineImpl::Sweep(absl::Time now, Round* round) {
+  for (const auto& [id, sequence] : sequences_) {
+    if (absl::Status why = WhyEnd(*sequence, now); !why.ok()) {
+      round->endings.push_back({sequence, std::move(why)});
+      continue;
+    }
+    if (sequence->fetch_state == FetchState::kWaiting && now >= sequence->fetch_deadline) {
+      sequence->fetch_state = FetchState::kGivenUp;
+      counters_.Add(EngineCounter::kFetchTimeouts);
+      round->looked_up.push_back(sequence);
+    } else if (sequence->fetch_state == FetchState::kDone) {
+      sequence->fetch_state = FetchState::kTaken;
+      round->looked_up.push_back(sequence);
+    }
+  }
+  // Places are free before anybody is told so.
+  for (const Ending& ending : round->endings) {
+    scheduler_.Remove(ending.sequence->id);
+    sequences_.erase(ending.sequence->id);
+  }
+}
+
+absl::Time EngineImpl::NextTimer() const {
+  absl::Time timer = absl::InfiniteFuture();
+  for (const auto& [id, sequence] : sequences_) {
+    timer = std::min(timer, sequence->request.deadline);
+    if (sequence->fetch_state == FetchState::kWaiting) {
+      timer = std::min(timer, sequence->fetch_deadline);
+    }
+  }
+  return timer;
+}
+
+}  // namespace hearth

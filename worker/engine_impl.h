@@ -1,0 +1,140 @@
+// EngineImpl: the engine's one thread, and what it steps.
+//
+// The thread goes round: end what was cancelled or expired, give free places away, begin what has
+// its prefix, take one step. A step is one prefill step or one decoded token of one sequence, so
+// nothing waits longer than that for its place or its turn. Lookups in the cache and publishes run
+// on their own threads and only leave results behind.
+//
+// Thread safety: as Engine. `mu_` is never held across a step, a callback, a copy or a cache call.
+// Private to the engine's sources.
+#ifndef HEARTH_WORKER_ENGINE_IMPL_H_
+#define HEARTH_WORKER_ENGINE_IMPL_H_
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "worker/engine.h"
+#include "worker/engine_counters.h"
+#include "worker/gemma.h"
+#include "worker/kv_cache_pool.h"
+#include "worker/prefix_pool.h"
+#include "worker/publisher.h"
+#include "worker/scheduler.h"
+#include "worker/sequence.h"
+#include "worker/staging.h"
+#include "worker/task_queue.h"
+
+namespace hearth {
+
+class EngineImpl : public Engine {
+ public:
+  EngineImpl(const EngineOptions& options, std::unique_ptr<Gemma> gemma);
+  ~EngineImpl() override;
+  // Starts the thread, which computes the canary, and with it the fingerprint. Called once.
+  absl::Status Start();
+
+  void SetCache(PrefixCache* cache) override;
+  absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request,
+                                                              EngineCallbacks callbacks) override;
+  void Drain(absl::Time deadline) override;
+  const ModelConfig& config() const override { return gemma_->config(); }
+  const Fingerprint& fingerprint() const override { return fingerprint_; }
+  const KvLayout& layout() const override { return layout_; }
+  std::string device() const override { return gemma_->device_kind(); }
+  std::string dtype() const override { return KvDtypeName(gemma_->kv_dtype()); }
+  std::vector<std::string> notes() const override { return gemma_->notes(); }
+  EngineStats Stats() const override;
+
+ private:
+  using SequencePtr = std::shared_ptr<Sequence>;
+  class Handle;
+  // Lets handles outlive the engine.
+  struct Link {
+    absl::Mutex mu;
+    EngineImpl* engine ABSL_GUARDED_BY(mu) = nullptr;
+  };
+  struct Ending {
+    SequencePtr sequence;
+    absl::Status status;
+  };
+  struct Round {
+    std::vector<Ending> endings;
+    std::vector<SequencePtr> admitted;
+    std::vector<SequencePtr> looked_up;
+    SequencePtr stepping;  // null: nothing to step
+    StepKind step = StepKind::kPrefill;
+  };
+
+  // engine_impl.cc: the thread and its rounds.
+  void Run(absl::Notification* started, absl::Status* start_status);
+  absl::Status ComputeFingerprint();
+  std::optional<Round> NextRound() ABSL_LOCKS_EXCLUDED(mu_);
+  void Sweep(absl::Time now, Round* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WhyEnd(const Sequence& sequence, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Ring() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // engine_lookup.cc: from a place to the first prefill step.
+  void LookUp(const SequencePtr& sequence);
+  void Fetch(const SequencePtr& sequence, PrefixCache* cache);
+  void ChooseSource(Sequence* sequence, FetchOutcome fetched);
+  absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
+  void Begin(const SequencePtr& sequence);
+  absl::Status Prepare(Sequence* sequence);
+  void PlanKept(Sequence* sequence);
+  void CountStart(const Sequence& sequence);
+
+  // engine_steps.cc: steps, and the end.
+  void Step(const SequencePtr& sequence, StepKind kind);
+  absl::Status StepPrefill(const SequencePtr& sequence);
+  absl::Status StepDecode(const SequencePtr& sequence);
+  absl::Status FinishPrefill(const SequencePtr& sequence);
+  absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  void Keep(Sequence* sequence);
+  void PoolKept(const Sequence& sequence);
+  void Publish(Sequence* sequence, PrefixCache* cache);
+  void Finish(const SequencePtr& sequence, FinishReason reason);
+  void Fail(const SequencePtr& sequence, const absl::Status& status);
+  void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
+  void Left() ABSL_LOCKS_EXCLUDED(mu_);
+
+  const EngineOptions options_;
+  const std::unique_ptr<Gemma> gemma_;
+  const KvLayout layout_;
+  Fingerprint fingerprint_;  // constant once Start is over
+  mutable EngineCounters counters_;
+  PrefixPool pool_;
+  StagingBudget staging_;
+  KvCachePool kv_caches_;  // the engine's thread only
+  const std::shared_ptr<Link> link_ = std::make_shared<Link>();
+
+  mutable absl::Mutex mu_;
+  absl::CondVar bell_;  // something for the thread to look at
+  PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
+  std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
+  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, last callback not yet returned
+  SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+
+  TaskQueue fetches_;
+  Publisher publisher_;
+  std::thread thread_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_IMPL_H_

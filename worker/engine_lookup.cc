@@ -1,0 +1,210 @@
+// EngineImpl, from a sequence's place to its first step: what is cached, and how much of it to use.
+
+#include <algorithm>
+#include <cassert>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/restore_rule.h"
+#include "worker/engine_impl.h"
+#include "worker/kv_snapshot.h"
+
+namespace hearth {
+namespace {
+
+EngineCounter CachedTokensCounter(Tier tier) {
+  switch (tier) {
+    case Tier::kWorker: return EngineCounter::kCachedTokensWorker;
+    case Tier::kGpu: return EngineCounter::kCachedTokensGpu;
+    case Tier::kHost: return EngineCounter::kCachedTokensHost;
+    case Tier::kDisk: return EngineCounter::kCachedTokensDisk;
+    case Tier::kNone: break;
+  }
+  assert(false);
+  return EngineCounter::kCachedTokensWorker;
+}
+
+// Whether a request with these cuts may go on from `boundary`.
+bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {
+  if (layout.exactness == Exactness::kPortable) return true;
+  return boundary % layout.chunk_tokens == 0 ||
+         std::binary_search(sequence.prefix.cuts.begin(), sequence.prefix.cuts.end(), boundary);
+}
+
+}  // namespace
+
+void EngineImpl::LookUp(const SequencePtr& sequence) {
+  sequence->admitted_at = absl::Now();
+  PrefixCache* cache = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    cache = cache_;
+  }
+  const uint32_t max_boundary = sequence->max_boundary();
+  const std::vector<uint32_t> candidates =
+      RestoreCandidates(max_boundary, sequence->prefix.cuts, layout_.chunk_tokens);
+  uint32_t best = candidates.empty() ? 0 : candidates.back();
+  if (layout_.exactness == Exactness::kPortable) best = max_boundary;
+  if (!sequence->reads() || best == 0) return Begin(sequence);
+
+  sequence->pooled = pool_.Lookup(sequence->prefix, max_boundary);
+  if (cache == nullptr || sequence->pooled.boundary == best) return Begin(sequence);
+  Fetch(sequence, cache);
+}
+
+void EngineImpl::Fetch(const SequencePtr& sequence, PrefixCache* cache) {
+  counters_.Add(EngineCounter::kFetches);
+  const uint32_t above_tokens = sequence->pooled.boundary;
+  const absl::Time deadline = sequence->admitted_at + options_.fetch_budget;
+  {
+    absl::MutexLock lock(&mu_);
+    sequence->fetch_state = FetchState::kWaiting;
+    sequence->fetch_deadline = deadline;
+  }
+  const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
+    FetchOutcome outcome;
+    try {
+      if (fate == TaskQueue::Fate::kRun) {
+        outcome = cache->Fetch(sequence->prefix, above_tokens, sequence->max_boundary(), deadline);
+      }
+    } catch (const std::exception& error) {
+      outcome = FetchOutcome();
+      outcome.note = error.what();
+    }
+    absl::MutexLock lock(&mu_);
+    if (sequence->fetch_state != FetchState::kWaiting) return;  // given up: computed instead
+    sequence->fetched = std::move(outcome);
+    sequence->fetch_state = FetchState::kDone;
+    bell_.Signal();
+  };
+  if (fetches_.Submit(fetch)) return;
+  // Every thread waits for a slow cache already: go on without it.
+  {
+    absl::MutexLock lock(&mu_);
+    sequence->fetch_state = FetchState::kGivenUp;
+  }
+  counters_.Add(EngineCounter::kFetchTimeouts);
+  Begin(sequence);
+}
+
+absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
+  const uint32_t boundary = fetched->usable_tokens;
+  if (boundary > sequence.max_boundary() || boundary <= sequence.pooled.boundary ||
+      !MayRestoreAt(boundary, sequence, layout_)) {
+    return absl::DataLossError(absl::StrCat("boundary ", boundary, " was not asked for"));
+  }
+  return CheckAndSortObjects(layout_, boundary, &fetched->objects);
+}
+
+void EngineImpl::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
+  if (fetched.usable_tokens > 0) {
+    if (CheckFetched(*sequence, &fetched).ok()) {
+      sequence->restored_boundary = fetched.usable_tokens;
+      sequence->restored = std::move(fetched.objects);
+      sequence->restored_from = fetched.slowest_tier;
+      // A cache that does not say where it reads from is at least not this worker.
+      if (sequence->restored_from < Tier::kGpu) sequence->restored_from = Tier::kHost;
+      return;
+    }
+    counters_.Add(EngineCounter::kFetchesRefused);
+  }
+  if (sequence->pooled.boundary > 0) {
+    counters_.Add(EngineCounter::kPoolHits);
+    sequence->restored_boundary = sequence->pooled.boundary;
+    sequence->restored = std::move(sequence->pooled.objects);
+    sequence->restored_from = Tier::kWorker;
+  }
+}
+
+void EngineImpl::PlanKept(Sequence* sequence) {
+  std::vector<uint32_t> kept;
+  bool has_cache = false;
+  {
+    absl::MutexLock lock(&mu_);
+    has_cache = cache_ != nullptr;
+  }
+  if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
+    kept = KeptBoundaries(sequence->tokens(), sequence->prefix.cuts,
+                          sequence->pooled.matched_tokens, sequence->restored_boundary,
+                          layout_.chunk_tokens);
+  }
+  uint32_t end = sequence->tokens();
+  // A prefill-only request that may write is over once its kept points are: the rest is of no use.
+  if (!sequence->generates() && sequence->writes()) {
+    end = kept.empty() ? sequence->restored_boundary : kept.back();
+  }
+  sequence->staged = std::make_unique<StagedSnapshots>(
+      layout_, kept, sequence->restored_boundary, sequence->restored, &staging_);
+  counters_.Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
+  for (uint32_t step_end :
+       StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {
+    if (step_end > sequence->restored_boundary && step_end <= end) {
+      sequence->step_ends.push_back(step_end);
+    }
+  }
+}
+
+absl::Status EngineImpl::Prepare(Sequence* sequence) {
+  PlanKept(sequence);
+  sequence->position = sequence->restored_boundary;
+  if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
+  absl::StatusOr<KvCache> kv = kv_caches_.Acquire(
+      static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
+  if (!kv.ok()) return kv.status();
+  sequence->kv = *std::move(kv);
+  if (sequence->restored_boundary > 0) {
+    RestoreSnapshot(layout_, sequence->restored_boundary, sequence->restored, &*sequence->kv);
+  }
+  assert(sequence->kv->length() == static_cast<int>(sequence->position));
+  return absl::OkStatus();
+}
+
+void EngineImpl::CountStart(const Sequence& sequence) {
+  counters_.Add(EngineCounter::kPromptTokens, sequence.tokens());
+  if (sequence.restored_boundary > 0) {
+    counters_.Add(CachedTokensCounter(sequence.restored_from), sequence.restored_boundary);
+  }
+}
+
+void EngineImpl::Begin(const SequencePtr& sequence) {
+  FetchOutcome fetched;
+  {
+    absl::MutexLock lock(&mu_);
+    if (sequence->fetch_state == FetchState::kTaken) {
+      fetched = std::move(sequence->fetched);
+      if (fetched.usable_tokens == 0) counters_.Add(EngineCounter::kFetchMisses);
+    }
+  }
+  uint32_t& matched = sequence->pooled.matched_tokens;
+  matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
+  ChooseSource(sequence.get(), std::move(fetched));
+  matched = std::max(matched, sequence->restored_boundary);
+
+  absl::Status status;
+  try {
+    status = Prepare(sequence.get());
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
+  }
+  if (!status.ok()) return Fail(sequence, status);
+  if (sequence->restored_from > Tier::kWorker &&
+      pool_.Insert(sequence->prefix, sequence->restored_boundary, sequence->restored) ==
+          PrefixPool::InsertResult::kInserted) {
+    counters_.Add(EngineCounter::kPoolInserts);
+  }
+  sequence->restored_at = absl::Now();
+  CountStart(*sequence);
+  if (sequence->callbacks.on_started != nullptr) {
+    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
+                                    sequence->restored_from});
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (!sequence->step_ends.empty()) return scheduler_.StartPrefill(sequence->id);
+  }
+  if (absl::Status finished = FinishPrefill(sequence); !finished.ok()) Fail(sequence, finished);
+}
+
+}  // namespace hearth

@@ -1,0 +1,49 @@
+// The bridge between a sequence's KvCache and stored objects: the only place where the two meet.
+//
+// Thread safety: pure functions on their arguments; a KvCache is used by one thread at a time.
+// Ownership: objects are filled before they are shared; a sealed object never changes again.
+#ifndef HEARTH_WORKER_KV_SNAPSHOT_H_
+#define HEARTH_WORKER_KV_SNAPSHOT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "proto/kv_layout.h"
+#include "worker/kv_cache.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
+
+// Whether `objects` are exactly what `boundary` needs, in any order, whole and aligned. kDataLoss
+// says which object is wrong. On OK they are in NeededObjects order.
+absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects);
+
+// Makes `kv` the state after `boundary` tokens, exactly as if they had just been computed: local
+// layers hold the last W-1 rows and no more.
+// REQUIRES: CheckAndSortObjects passed; boundary <= kv->capacity().
+void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                     KvCache* kv);
+
+// An object with its memory, not its content.
+std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
+
+// Copies the rows of [begin, end) that lie in the object from the cache.
+// REQUIRES: the cache holds them in all layers of the object's group.
+void CopyRows(const KvLayout& layout, const KvCache& kv, uint32_t begin, uint32_t end,
+              KvObject* object);
+
+// Copies all rows of `from` into `to`: a remainder into a longer segment that begins where it does.
+// REQUIRES: same begin and group; from.tokens <= to->tokens.
+void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to);
+
+// Computes the slices' digests. REQUIRES: all rows are filled.
+void SealObject(const KvLayout& layout, KvObject* object);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KV_SNAPSHOT_H_

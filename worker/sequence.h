@@ -1,0 +1,98 @@
+// Sequence: one request on its way through the engine.
+//
+// Thread safety: each field says who may touch it.
+// Ownership: shared by the engine and, while a fetch runs, by the fetch. The KvCache goes back to
+// the engine's pool at the end.
+// Invariant: position <= tokens; step_ends[next_step] > position while it prefills.
+#ifndef HEARTH_WORKER_SEQUENCE_H_
+#define HEARTH_WORKER_SEQUENCE_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/engine.h"
+#include "worker/kv_cache.h"
+#include "worker/prefix_pool.h"
+#include "worker/sampler.h"
+#include "worker/scheduler.h"
+#include "worker/staging.h"
+
+namespace hearth {
+
+// Delivers on_published after on_finished, whichever of the two events comes first, and never for a
+// request that ended with an error. Thread safe.
+class PublishedNotice {
+ public:
+  explicit PublishedNotice(std::function<void(const PublishOutcome&)> callback)
+      : callback_(std::move(callback)) {}
+  void OnFinished() ABSL_LOCKS_EXCLUDED(mu_);
+  void OnOutcome(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const std::function<void(const PublishOutcome&)> callback_;
+  absl::Mutex mu_;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<PublishOutcome> outcome_ ABSL_GUARDED_BY(mu_);
+};
+
+enum class FetchState { kNone, kWaiting, kDone, kTaken, kGivenUp };
+
+struct Sequence {
+  Sequence(SequenceId sequence_id, EngineRequest engine_request, EngineCallbacks engine_callbacks);
+
+  bool reads() const {
+    return request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
+  }
+  bool writes() const {
+    return request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  }
+  bool generates() const { return request.max_new_tokens > 0; }
+  uint32_t tokens() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
+  // The highest boundary to restore: what generates must compute its last token.
+  uint32_t max_boundary() const { return generates() ? tokens() - 1 : tokens(); }
+
+  // Never change after Submit.
+  const SequenceId id;
+  const EngineRequest request;
+  const EngineCallbacks callbacks;
+  const PrefixRequest prefix;
+  const absl::Time submitted_at;
+
+  std::atomic<bool> cancelled{false};  // any thread
+
+  // Guarded by the engine's mutex.
+  FetchState fetch_state = FetchState::kNone;
+  absl::Time fetch_deadline = absl::InfiniteFuture();
+  FetchOutcome fetched;
+
+  // The engine's thread only, from here on.
+  PooledPrefix pooled;
+  uint32_t restored_boundary = 0;
+  Tier restored_from = Tier::kNone;
+  KvObjects restored;  // dropped once prefill is over
+  std::unique_ptr<StagedSnapshots> staged;
+  std::shared_ptr<PublishedNotice> published;
+
+  std::optional<KvCache> kv;
+  std::vector<uint32_t> step_ends;
+  size_t next_step = 0;
+  uint32_t position = 0;
+  uint32_t computed_tokens = 0;
+
+  Sampler sampler;
+  std::vector<float> logits;
+  int32_t last_token = 0;
+  uint32_t generated = 0;
+  Digest first_logits_sha256{};
+
+  absl::Time admitted_at, restored_at, prefilled_at, first_token_at;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_SEQUENCE_H_

@@ -1,0 +1,113 @@
+#include "worker/staging.h"
+
+#include <cassert>
+#include <utility>
+
+#include "proto/restore_rule.h"
+
+namespace hearth {
+
+StagingBudget::Lease& StagingBudget::Lease::operator=(Lease&& other) noexcept {
+  if (this == &other) return *this;
+  if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
+  budget_ = std::exchange(other.budget_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+StagingBudget::Lease::~Lease() {
+  if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
+}
+
+bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
+  assert(lease->budget_ == nullptr || lease->budget_ == this);
+  uint64_t used = used_bytes_.load();
+  do {
+    if (bytes > limit_bytes_ - used) return false;
+  } while (!used_bytes_.compare_exchange_weak(used, used + bytes));
+  lease->budget_ = this;
+  lease->bytes_ += bytes;
+  return true;
+}
+
+StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
+                                 uint32_t restored_boundary, const KvObjects& restored,
+                                 StagingBudget* budget)
+    : layout_(layout) {
+  for (const auto& object : restored) restored_[object->id] = object;
+  for (uint32_t boundary : kept) {
+    assert(boundary > restored_boundary);
+    if (Plan(boundary, restored_boundary, budget)) {
+      boundaries_.push_back(boundary);
+    } else {
+      ++skipped_;
+    }
+  }
+}
+
+bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget) {
+  std::map<ObjectId, Growing> added;
+  uint64_t bytes = 0;
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
+    if (id.begin + id.tokens <= restored_boundary) continue;  // not ours to supply
+    Growing growing;
+    if (id.begin < restored_boundary) {
+      // Its first rows were restored, as the remainder that ends at the restored boundary.
+      const auto seed = restored_.find({id.begin, restored_boundary - id.begin, id.group});
+      if (seed == restored_.end()) continue;
+      growing.seed = seed->second;
+    }
+    bytes += layout_.ObjectBytes(id.tokens, id.group);
+    added.emplace(id, std::move(growing));
+  }
+  if (!budget->Extend(bytes, &lease_)) return false;
+  growing_.merge(added);
+  return true;
+}
+
+void StagedSnapshots::Start(const ObjectId& id, Growing* growing) const {
+  growing->object = NewObject(layout_, id);
+  if (growing->seed != nullptr) CopyRows(layout_, *growing->seed, growing->object.get());
+}
+
+void StagedSnapshots::Record(const KvCache& kv, uint32_t begin, uint32_t end) {
+  assert(begin < end && static_cast<int>(end) == kv.length());
+  for (auto& [id, growing] : growing_) {
+    if (id.begin >= end) break;  // ascending by begin
+    const uint32_t object_end = id.begin + id.tokens;
+    if (growing.sealed || object_end <= begin) continue;
+    if (growing.object == nullptr) Start(id, &growing);
+    CopyRows(layout_, kv, begin, end, growing.object.get());
+    if (object_end <= end) {
+      SealObject(layout_, growing.object.get());
+      growing.sealed = true;
+    }
+  }
+}
+
+KvObjects StagedSnapshots::ObjectsOf(uint32_t boundary) const {
+  KvObjects objects;
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    if (auto it = restored_.find(id); it != restored_.end()) {
+      objects.push_back(it->second);
+    } else if (auto it = growing_.find(id); it != growing_.end()) {
+      assert(it->second.sealed);
+      objects.push_back(it->second.object);
+    } else {
+      auto absent = std::make_shared<KvObject>();
+      absent->id = id;
+      objects.push_back(std::move(absent));
+    }
+  }
+  return objects;
+}
+
+bool StagedSnapshots::Complete(uint32_t boundary) const {
+  for (const auto& object : ObjectsOf(boundary)) {
+    if (object->bytes == nullptr) return false;
+  }
+  return true;
+}
+
+}  // namespace hearth
