@@ -39,6 +39,11 @@ inline constexpr uint32_t kMaxChunkTokens = 1024;
 inline constexpr uint32_t kDefaultChunkTokens = 128;
 // 1 Mi tokens: 8 times Gemma 3's longest context.
 inline constexpr uint32_t kMaxPromptTokens = 1u << 20;
+// Gemma 3 27B has 62 layers of 16 KV heads x 128: room for what comes, and no size overflows:
+// 2 x 1,024 heads x 1,024 tokens x 4,096 x 4 bytes = 32 GiB a slice at the very most.
+inline constexpr uint32_t kMaxLayers = 1024;
+inline constexpr uint32_t kMaxKvHeads = 1024;
+inline constexpr uint32_t kMaxHeadDim = 4096;
 
 struct KvLayout {
   uint32_t chunk_tokens = kDefaultChunkTokens;  // power of two, kMinChunkTokens..kMaxChunkTokens

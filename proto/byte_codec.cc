@@ -1,0 +1,167 @@
+#include "proto/byte_codec.h"
+
+#include <cassert>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+// Byte by byte, so that the host's byte order never shows; compilers make one load or store of it.
+template <typename T>
+void AppendLittle(std::string* out, T value) {
+  char bytes[sizeof(T)];
+  for (size_t i = 0; i < sizeof(T); ++i) bytes[i] = static_cast<char>(value >> (8 * i));
+  out->append(bytes, sizeof(T));
+}
+
+template <typename T>
+T LoadLittle(const char* bytes) {
+  T value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    value |= static_cast<T>(static_cast<unsigned char>(bytes[i])) << (8 * i);
+  }
+  return value;
+}
+
+template <typename T>
+std::vector<T> LoadArray(absl::string_view bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = LoadLittle<T>(bytes.data() + i * sizeof(T));
+  }
+  return values;
+}
+
+}  // namespace
+
+void AppendU32(std::string* out, uint32_t value) { AppendLittle(out, value); }
+void AppendU64(std::string* out, uint64_t value) { AppendLittle(out, value); }
+
+void AppendU32Array(std::string* out, absl::Span<const uint32_t> values) {
+  out->reserve(out->size() + values.size() * sizeof(uint32_t));
+  for (uint32_t value : values) AppendLittle(out, value);
+}
+
+void AppendField(std::string* out, FieldType type, absl::string_view payload) {
+  assert(payload.size() <= std::numeric_limits<uint32_t>::max());
+  out->push_back(static_cast<char>(type));
+  AppendU32(out, static_cast<uint32_t>(payload.size()));
+  out->append(payload.data(), payload.size());
+}
+
+void AppendTextField(std::string* out, absl::string_view text) {
+  AppendField(out, FieldType::kText, text);
+}
+
+void AppendIntegerField(std::string* out, uint64_t value) {
+  std::string payload;
+  AppendU64(&payload, value);
+  AppendField(out, FieldType::kInteger, payload);
+}
+
+void AppendNumberField(std::string* out, double value) {
+  if (value == 0) value = 0;  // one encoding for both zeros: they compare equal
+  uint64_t bits;
+  static_assert(sizeof(bits) == sizeof(value), "doubles are IEEE 754 binary64");
+  std::memcpy(&bits, &value, sizeof(bits));
+  std::string payload;
+  AppendU64(&payload, bits);
+  AppendField(out, FieldType::kNumber, payload);
+}
+
+void AppendBytesField(std::string* out, absl::string_view bytes) {
+  AppendField(out, FieldType::kBytes, bytes);
+}
+
+void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids) {
+  std::string payload;
+  AppendU32Array(&payload, ids);
+  AppendField(out, FieldType::kIds, payload);
+}
+
+absl::StatusOr<absl::string_view> ByteReader::Bytes(size_t count, absl::string_view what) {
+  if (count > remaining()) {
+    return absl::DataLossError(absl::StrCat(what, " at offset ", offset_, " needs ", count,
+                                            " bytes, ", remaining(), " are left"));
+  }
+  const absl::string_view bytes = bytes_.substr(offset_, count);
+  offset_ += count;
+  return bytes;
+}
+
+absl::StatusOr<uint32_t> ByteReader::U32(absl::string_view what) {
+  auto bytes = Bytes(sizeof(uint32_t), what);
+  if (!bytes.ok()) return bytes.status();
+  return LoadLittle<uint32_t>(bytes->data());
+}
+
+absl::StatusOr<uint64_t> ByteReader::U64(absl::string_view what) {
+  auto bytes = Bytes(sizeof(uint64_t), what);
+  if (!bytes.ok()) return bytes.status();
+  return LoadLittle<uint64_t>(bytes->data());
+}
+
+// Counts come from the input: the length is checked before anything is allocated, and the division
+// keeps count * size from wrapping.
+absl::StatusOr<std::vector<uint32_t>> ByteReader::U32Array(size_t count, absl::string_view what) {
+  const bool fits = count <= remaining() / sizeof(uint32_t);
+  auto bytes = Bytes(fits ? count * sizeof(uint32_t) : std::numeric_limits<size_t>::max(), what);
+  if (!bytes.ok()) return bytes.status();
+  return LoadArray<uint32_t>(*bytes);
+}
+
+absl::StatusOr<std::vector<uint64_t>> ByteReader::U64Array(size_t count, absl::string_view what) {
+  const bool fits = count <= remaining() / sizeof(uint64_t);
+  auto bytes = Bytes(fits ? count * sizeof(uint64_t) : std::numeric_limits<size_t>::max(), what);
+  if (!bytes.ok()) return bytes.status();
+  return LoadArray<uint64_t>(*bytes);
+}
+
+absl::StatusOr<ByteReader::Field> ByteReader::NextField(absl::string_view what) {
+  const size_t start = offset_;
+  auto type = Bytes(1, what);
+  if (!type.ok()) return type.status();
+  auto length = U32(what);
+  if (!length.ok()) return length.status();
+  auto payload = Bytes(*length, what);
+  if (!payload.ok()) return payload.status();
+  const auto code = static_cast<uint8_t>((*type)[0]);
+  if (code < static_cast<uint8_t>(FieldType::kText) ||
+      code > static_cast<uint8_t>(FieldType::kIds)) {
+    return absl::DataLossError(
+        absl::StrCat(what, " at offset ", start, " has the unknown type ", code));
+  }
+  return Field{static_cast<FieldType>(code), *payload};
+}
+
+absl::StatusOr<absl::string_view> ByteReader::FieldOf(FieldType type, absl::string_view what) {
+  const size_t start = offset_;
+  auto field = NextField(what);
+  if (!field.ok()) return field.status();
+  if (field->type != type) {
+    return absl::DataLossError(absl::StrCat(what, " at offset ", start, " has type ",
+                                            static_cast<int>(field->type), ", not ",
+                                            static_cast<int>(type)));
+  }
+  return field->payload;
+}
+
+absl::StatusOr<uint64_t> ByteReader::IntegerField(absl::string_view what) {
+  auto payload = FieldOf(FieldType::kInteger, what);
+  if (!payload.ok()) return payload.status();
+  if (payload->size() != sizeof(uint64_t)) {
+    return absl::DataLossError(absl::StrCat(what, " is an integer of ", payload->size(),
+                                            " bytes, not 8"));
+  }
+  return LoadU64(*payload);
+}
+
+uint64_t LoadU64(absl::string_view payload) {
+  assert(payload.size() == sizeof(uint64_t));
+  return LoadLittle<uint64_t>(payload.data());
+}
+
+}  // namespace hearth

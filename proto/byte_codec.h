@@ -1,0 +1,77 @@
+// Little-endian bytes: an append side and a reading side that never runs past its input.
+//
+// Private to proto/: the canonical encodings (fingerprint, keys) and the snapshot format are both
+// made of these. Docs: docs/snapshot_format.md, "Notation".
+// Thread safety: free functions are pure; a ByteReader is used by one thread at a time.
+// Ownership: a ByteReader borrows the bytes it reads; they must outlive it and what it returns.
+// Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss and
+// names the field and its offset.
+#ifndef HEARTH_PROTO_BYTE_CODEC_H_
+#define HEARTH_PROTO_BYTE_CODEC_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace hearth {
+
+void AppendU32(std::string* out, uint32_t value);
+void AppendU64(std::string* out, uint64_t value);
+void AppendU32Array(std::string* out, absl::Span<const uint32_t> values);
+
+// Types of a canonical field. Values are hashed and stored: never change one.
+enum class FieldType : uint8_t {
+  kText = 1,
+  kInteger = 2,
+  kNumber = 3,
+  kBytes = 4,
+  kIds = 5,
+};
+
+// A canonical field: type (1 byte), length of the payload (u32), payload.
+void AppendField(std::string* out, FieldType type, absl::string_view payload);
+void AppendTextField(std::string* out, absl::string_view text);
+void AppendIntegerField(std::string* out, uint64_t value);
+void AppendNumberField(std::string* out, double value);  // -0 is written as +0
+void AppendBytesField(std::string* out, absl::string_view bytes);
+void AppendIdsField(std::string* out, absl::Span<const uint32_t> ids);
+
+class ByteReader {
+ public:
+  explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
+
+  size_t offset() const { return offset_; }
+  size_t remaining() const { return bytes_.size() - offset_; }
+
+  // `what` names the field in the error.
+  absl::StatusOr<absl::string_view> Bytes(size_t count, absl::string_view what);
+  absl::StatusOr<uint32_t> U32(absl::string_view what);
+  absl::StatusOr<uint64_t> U64(absl::string_view what);
+  absl::StatusOr<std::vector<uint32_t>> U32Array(size_t count, absl::string_view what);
+  absl::StatusOr<std::vector<uint64_t>> U64Array(size_t count, absl::string_view what);
+
+  struct Field {
+    FieldType type = FieldType::kText;
+    absl::string_view payload;
+  };
+  absl::StatusOr<Field> NextField(absl::string_view what);
+  // The next field, which must have this type.
+  absl::StatusOr<absl::string_view> FieldOf(FieldType type, absl::string_view what);
+  absl::StatusOr<uint64_t> IntegerField(absl::string_view what);
+
+ private:
+  absl::string_view bytes_;
+  size_t offset_ = 0;
+};
+
+// Of an 8-byte payload. REQUIRES: payload.size() == 8.
+uint64_t LoadU64(absl::string_view payload);
+
+}  // namespace hearth
+
+#endif  // HEARTH_PROTO_BYTE_CODEC_H_

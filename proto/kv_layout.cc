@@ -1,0 +1,103 @@
+#include "proto/kv_layout.h"
+
+#include <xxhash.h>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+absl::Status CheckRange(const char* field, uint64_t value, uint64_t lowest, uint64_t highest) {
+  if (value >= lowest && value <= highest) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, " is ", value, ", allowed are ", lowest, " to ", highest));
+}
+
+}  // namespace
+
+const char* TierName(Tier tier) {
+  switch (tier) {
+    case Tier::kNone:
+      return "none";
+    case Tier::kWorker:
+      return "worker";
+    case Tier::kGpu:
+      return "gpu";
+    case Tier::kHost:
+      return "host";
+    case Tier::kDisk:
+      return "disk";
+  }
+  return "unknown";
+}
+
+const char* DurabilityName(Durability durability) {
+  switch (durability) {
+    case Durability::kDefault:
+      return "default";
+    case Durability::kMemory:
+      return "memory";
+    case Durability::kDisk:
+      return "disk";
+    case Durability::kSync:
+      return "sync";
+  }
+  return "unknown";
+}
+
+const char* KvDtypeName(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kFloat32:
+      return "float32";
+    case KvDtype::kBFloat16:
+      return "bfloat16";
+    case KvDtype::kFloat16:
+      return "float16";
+  }
+  return "unknown";
+}
+
+size_t KvDtypeBytes(KvDtype dtype) { return dtype == KvDtype::kFloat32 ? 4 : 2; }
+
+absl::Status KvLayout::Validate() const {
+  absl::Status range =
+      CheckRange("chunk_tokens", chunk_tokens, kMinChunkTokens, kMaxChunkTokens);
+  if (!range.ok()) return range;
+  if ((chunk_tokens & (chunk_tokens - 1)) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_tokens is ", chunk_tokens, ", not a power of two"));
+  }
+  range = CheckRange("kv_heads", kv_heads, 1, kMaxKvHeads);
+  if (!range.ok()) return range;
+  range = CheckRange("head_dim", head_dim, 1, kMaxHeadDim);
+  if (!range.ok()) return range;
+  range = CheckRange("layer count", layers.size(), 1, kMaxLayers);
+  if (!range.ok()) return range;
+  range = CheckRange("kv_dtype", static_cast<uint64_t>(dtype), 0,
+                     static_cast<uint64_t>(KvDtype::kFloat16));
+  if (!range.ok()) return range;
+  range = CheckRange("exactness", static_cast<uint64_t>(exactness), 0,
+                     static_cast<uint64_t>(Exactness::kPortable));
+  if (!range.ok()) return range;
+  bool has_local = false;
+  for (LayerGroup group : layers) {
+    range = CheckRange("layer group", static_cast<uint64_t>(group), 0, 1);
+    if (!range.ok()) return range;
+    has_local |= group == LayerGroup::kLocal;
+  }
+  // A model without sliding-window layers has no window: any value will do.
+  if (!has_local) return absl::OkStatus();
+  return CheckRange("window", window, 1, kMaxPromptTokens);
+}
+
+std::vector<uint32_t> KvLayout::LayersOf(LayerGroup group) const {
+  std::vector<uint32_t> indices;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i] == group) indices.push_back(static_cast<uint32_t>(i));
+  }
+  return indices;
+}
+
+uint64_t SliceDigest(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
+
+}  // namespace hearth
