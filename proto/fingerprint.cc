@@ -183,7 +183,8 @@ absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
 Digest Sha256(absl::string_view bytes) {
   Digest digest;
   unsigned int size = 0;
-  const int ok = EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
+  const int ok =
+      EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
   // Fails only when OpenSSL cannot provide SHA-256 at all; a zero digest must never be used.
   if (ok != 1 || size != digest.size()) std::abort();
   return digest;

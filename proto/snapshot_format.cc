@@ -125,7 +125,8 @@ absl::Status ReadState(ByteReader* reader, Manifest* manifest, uint32_t* object_
 }
 
 // Offsets of all slices and the end of the last one. Objects may differ from the needed set here
-// (CheckRestorable names that), but each must have a size: a segment of the prompt, a digest a layer.
+// (CheckRestorable names that), but each must have a size: a segment of the prompt, and a digest for
+// each layer.
 // Strictly ascending, so that their number, and with it the sum of sizes, is bounded: 2^17 objects
 // of 2^10 layers of 2^35 bytes at the very most stay below 2^63.
 absl::Status PlacePayload(SnapshotHeader* header) {
@@ -311,7 +312,7 @@ absl::Status VerifySnapshotFile(absl::string_view file) {
   auto header = ParseSnapshotHeader(file);
   if (!header.ok()) return header.status();
   if (file.size() != header->file_bytes) {
-    return absl::DataLossError(absl::StrCat("snapshot has ", file.size(), " bytes, its header says ",
+    return absl::DataLossError(absl::StrCat("snapshot has ", file.size(), " bytes, header says ",
                                             header->file_bytes));
   }
   size_t slice = 0;

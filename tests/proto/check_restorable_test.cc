@@ -1,0 +1,61 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "proto/snapshot_format.h"
+#include "tests/proto/tiny_snapshot.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Restoring a saved state whose manifest was changed into the model that saved it.
+absl::Status CheckChanged(void (*change)(Manifest*)) {
+  SnapshotHeader header = ParseSnapshotHeader(TinyFile()).value();
+  change(&header.manifest);
+  return CheckRestorable(header, TinyFingerprint());
+}
+
+absl::Status CheckRunning(FingerprintField changed) {
+  std::vector<FingerprintField> fields = TinyFields();
+  for (FingerprintField& field : fields) {
+    if (field.name == changed.name) field = changed;
+  }
+  return CheckRestorable(ParseSnapshotHeader(TinyFile()).value(),
+                         Fingerprint::Create(fields).value());
+}
+
+TEST(CheckRestorableTest, AcceptsTheModelThatSavedIt) {
+  EXPECT_TRUE(CheckChanged([](Manifest*) {}).ok());
+}
+
+TEST(CheckRestorableTest, NamesEachOfTheSixPartsWithBothValues) {
+  const absl::Status count = CheckChanged([](Manifest* m) { m->token_count = 19; });
+  EXPECT_EQ(count.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(count.message(), AllOf(HasSubstr("token count"), HasSubstr("19"), HasSubstr("20")));
+  const absl::Status position = CheckChanged([](Manifest* m) { m->next_position = 21; });
+  EXPECT_EQ(position.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(position.message(),
+              AllOf(HasSubstr("position index"), HasSubstr("21"), HasSubstr("20")));
+  const absl::Status mask = CheckChanged([](Manifest* m) { m->attention_mask = "prefix"; });
+  EXPECT_THAT(mask.message(),
+              AllOf(HasSubstr("attention mask"), HasSubstr("prefix"), HasSubstr("causal")));
+  const absl::Status tokens = CheckChanged([](Manifest* m) { m->token_ids[3] = 64; });
+  EXPECT_THAT(tokens.message(), AllOf(HasSubstr("input tokens"), HasSubstr("token_ids[3] = 64"),
+                                      HasSubstr("a vocabulary of 64")));
+  const absl::Status kv = CheckChanged([](Manifest* m) { m->objects.erase(m->objects.begin()); });
+  EXPECT_THAT(kv.message(), AllOf(HasSubstr("KV"), HasSubstr("global object [0, 16)")));
+  const absl::Status model = CheckRunning({"window", uint64_t{9}});
+  EXPECT_EQ(model.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(model.message(), AllOf(HasSubstr("model config field window"),
+                                     HasSubstr("saved \"8\""), HasSubstr("running \"9\"")));
+}
+
+TEST(CheckRestorableTest, ADtypeChangeUnderTheSameModelIsNamed) {
+  EXPECT_THAT(CheckRunning({"kv_dtype", std::string("bfloat16")}).message(),
+              AllOf(HasSubstr("kv_dtype"), HasSubstr("float16"), HasSubstr("bfloat16")));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,122 @@
+#include "proto/fingerprint.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "tests/proto/tiny_snapshot.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<FingerprintField> With(FingerprintField changed) {
+  std::vector<FingerprintField> fields = TinyFields();
+  for (FingerprintField& field : fields) {
+    if (field.name == changed.name) {
+      field = changed;
+      return fields;
+    }
+  }
+  fields.push_back(changed);
+  return fields;
+}
+
+std::string CreateError(std::vector<FingerprintField> fields) {
+  return std::string(Fingerprint::Create(std::move(fields)).status().message());
+}
+
+std::string LayoutError(FingerprintField changed) {
+  return std::string(Fingerprint::Create(With(std::move(changed)))->Layout().status().message());
+}
+
+TEST(FingerprintTest, TheOrderOfFieldsDoesNotMatter) {
+  std::vector<FingerprintField> reversed = TinyFields();
+  std::reverse(reversed.begin(), reversed.end());
+  EXPECT_EQ(Fingerprint::Create(reversed)->digest(), TinyFingerprint().digest());
+}
+
+TEST(FingerprintTest, EveryFieldAndItsTypeChangeTheDigest) {
+  for (const FingerprintField& field : TinyFields()) {
+    FingerprintField changed = field;
+    changed.value = std::string("other");
+    EXPECT_NE(Fingerprint::Create(With(changed))->digest(), TinyFingerprint().digest());
+  }
+  EXPECT_NE(Fingerprint::Create(With({"window", 8.0}))->digest(), TinyFingerprint().digest());
+  EXPECT_EQ(Fingerprint::Create(With({"norm_epsilon", -0.0}))->digest(),
+            Fingerprint::Create(With({"norm_epsilon", 0.0}))->digest());
+}
+
+TEST(FingerprintTest, RefusesWhatHasNoCanonicalForm) {
+  EXPECT_THAT(CreateError({}), HasSubstr("1 to 64 fields"));
+  EXPECT_THAT(CreateError({{"Upper", uint64_t{1}}}), HasSubstr("[a-z0-9_.]"));
+  EXPECT_THAT(CreateError({{"", uint64_t{1}}}), HasSubstr("[a-z0-9_.]"));
+  EXPECT_THAT(CreateError({{"a", uint64_t{1}}, {"a", uint64_t{2}}}), HasSubstr("given twice"));
+  EXPECT_THAT(CreateError({{"a", std::numeric_limits<double>::quiet_NaN()}}),
+              HasSubstr("not a finite number"));
+  EXPECT_THAT(CreateError({{"a", std::string(4097, 'x')}}), HasSubstr("limit is 4096"));
+}
+
+TEST(FingerprintTest, SerializesAndParsesBack) {
+  auto parsed = Fingerprint::Parse(TinyFingerprint().Serialize());
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(parsed->digest(), TinyFingerprint().digest());
+  EXPECT_THAT(Compare(*parsed, TinyFingerprint()), IsEmpty());
+}
+
+TEST(FingerprintTest, ReadsTheLayout) {
+  const KvLayout layout = TinyFingerprint().Layout().value();
+  EXPECT_EQ(layout.chunk_tokens, 16u);
+  EXPECT_EQ(layout.window, 8u);
+  EXPECT_EQ(layout.dtype, KvDtype::kFloat16);
+  EXPECT_EQ(layout.layers, (std::vector<LayerGroup>{LayerGroup::kLocal, LayerGroup::kGlobal}));
+}
+
+TEST(FingerprintTest, LayoutNamesTheMissingOrBadField) {
+  EXPECT_THAT(LayoutError({"window", uint64_t{1} << 40}), HasSubstr("window is 1099511627776"));
+  EXPECT_THAT(LayoutError({"window", std::string("8")}), HasSubstr("window is not an integer"));
+  EXPECT_THAT(LayoutError({"kv_dtype", std::string("int4")}), HasSubstr("kv_dtype is \"int4\""));
+  EXPECT_THAT(LayoutError({"layer_types", std::string("gx")}), HasSubstr("layer_types"));
+  EXPECT_THAT(LayoutError({"exactness", std::string("roughly")}), HasSubstr("exactness"));
+  EXPECT_THAT(LayoutError({"object_layout", uint64_t{2}}), HasSubstr("object_layout is 2"));
+  EXPECT_THAT(LayoutError({"codec", std::string("zip")}), HasSubstr("codec is \"zip\""));
+  EXPECT_THAT(LayoutError({"chunk_tokens", uint64_t{17}}), HasSubstr("power of two"));
+  EXPECT_THAT(Fingerprint::Create({{"codec", std::string("raw")}})->Layout().status().message(),
+              HasSubstr("chunk_tokens is missing"));
+}
+
+TEST(FingerprintTest, ComparisonNamesEveryDifference) {
+  std::vector<FingerprintField> fields = With({"window", uint64_t{9}});
+  fields.erase(fields.begin());  // chunk_tokens
+  fields.push_back({"weights", std::string("abc")});
+  const auto differences = Compare(TinyFingerprint(), Fingerprint::Create(fields).value());
+  ASSERT_EQ(differences.size(), 3u);
+  EXPECT_EQ(differences[0].field, "chunk_tokens");
+  EXPECT_EQ(differences[0].theirs, "(absent)");
+  EXPECT_EQ(differences[1].field, "weights");
+  EXPECT_EQ(differences[1].ours, "(absent)");
+  EXPECT_EQ(differences[2].ours, "8");
+  EXPECT_EQ(differences[2].theirs, "9");
+}
+
+TEST(FingerprintTest, NumbersReadAsTheShortestDecimal) {
+  EXPECT_EQ((FingerprintField{"a", 1e-6}).ValueText(), "1e-06");
+  EXPECT_EQ((FingerprintField{"a", 0.1}).ValueText(), "0.1");
+  EXPECT_EQ((FingerprintField{"a", 10000.0}).ValueText(), "1e+04");
+  EXPECT_EQ((FingerprintField{"a", uint64_t{512}}).ValueText(), "512");
+}
+
+TEST(DigestTest, HexAndBytesGoBothWaysAndBadOnesAreRefused) {
+  const Digest digest = Sha256("abc");
+  EXPECT_EQ(DigestHex(digest), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(DigestFromHex(DigestHex(digest)).value(), digest);
+  EXPECT_FALSE(DigestFromHex("ba78").ok());
+  EXPECT_FALSE(DigestFromHex(std::string(64, 'z')).ok());
+  EXPECT_FALSE(DigestFromBytes("short").ok());
+}
+
+}  // namespace
+}  // namespace hearth
