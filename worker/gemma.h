@@ -9,7 +9,6 @@
 #ifndef HEARTH_WORKER_GEMMA_H_
 #define HEARTH_WORKER_GEMMA_H_
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -19,7 +18,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "proto/kv_layout.h"  // KvDtype
+#include "proto/fingerprint.h"  // Digest
+#include "proto/kv_layout.h"    // KvDtype
 #include "worker/kv_cache.h"
 #include "worker/model_config.h"
 
@@ -46,16 +46,17 @@ class Gemma {
 
   const ModelConfig& config() const;
   // Element type of keys, values and activations: float32 or bfloat16.
+  // Element type of keys, values and activations: float32 or bfloat16.
   KvDtype kv_dtype() const;
   // Bytes of one token of one layer, keys and values: 2 * kv_heads * head_dim * dtype bytes.
   int64_t kv_token_bytes() const;
-  // "cpu", or "cuda" with the card's name and compute capability.
+  // "cpu" or "cuda".
   const std::string& device_kind() const;
   // libtorch's version and the name of the kernels in use.
   const std::string& compute_version() const;
   int threads() const;
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
-  const std::array<uint8_t, 32>& weights_digest() const;
+  const Digest& weights_digest() const;
   // What a person should know about the load, one sentence each ("439 vision tensors skipped").
   const std::vector<std::string>& notes() const;
 

@@ -1,0 +1,169 @@
+#include "tests/support/memory_prefix_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+std::shared_ptr<const KvObject> CopyOf(const KvObject& object) {
+  auto copy = std::make_shared<KvObject>(object);
+  copy->bytes = AllocateAligned(object.size_bytes);
+  std::memcpy(copy->bytes.get(), object.bytes.get(), object.size_bytes);
+  return copy;
+}
+
+}  // namespace
+
+std::vector<uint32_t> MemoryPrefixCache::InnerCuts(const PrefixRequest& prefix,
+                                                   uint32_t end) const {
+  std::vector<uint32_t> inner;
+  for (uint32_t cut : prefix.cuts) {
+    if (cut < end && cut % layout_.chunk_tokens != 0) inner.push_back(cut);
+  }
+  return inner;
+}
+
+std::string MemoryPrefixCache::PointKey(const PrefixRequest& prefix, uint32_t boundary) const {
+  const auto tokens = absl::MakeConstSpan(prefix.token_ids).subspan(0, boundary);
+  return absl::StrCat(prefix.tenant, "|", absl::StrJoin(tokens, ","), "|",
+                      absl::StrJoin(InnerCuts(prefix, boundary), ","));
+}
+
+std::string MemoryPrefixCache::ObjectKey(const PrefixRequest& prefix, const ObjectId& id) const {
+  return absl::StrCat(PointKey(prefix, id.begin + id.tokens), "|", id.begin,
+                      id.group == LayerGroup::kGlobal ? "g" : "l");
+}
+
+FetchOutcome MemoryPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                      uint32_t max_tokens, absl::Time deadline) {
+  (void)deadline;
+  if (before_fetch != nullptr) before_fetch();
+  FetchOutcome outcome;
+  {
+    absl::MutexLock lock(&mu_);
+    ++fetches_;
+    last_above_tokens_ = above_tokens;
+    for (const PublishRequestSpec& spec : published_) {
+      if (spec.prefix.tenant != prefix.tenant) continue;
+      const auto& theirs = spec.prefix.token_ids;
+      const size_t limit = std::min(theirs.size(), prefix.token_ids.size());
+      uint32_t common = 0;
+      while (common < limit && theirs[common] == prefix.token_ids[common]) ++common;
+      outcome.matched_tokens = std::max(outcome.matched_tokens, common);
+    }
+    std::vector<uint32_t> candidates =
+        RestoreCandidates(max_tokens, prefix.cuts, layout_.chunk_tokens);
+    std::reverse(candidates.begin(), candidates.end());
+    for (uint32_t boundary : candidates) {
+      if (boundary <= above_tokens || points_.count(PointKey(prefix, boundary)) == 0) continue;
+      outcome.usable_tokens = boundary;
+      outcome.slowest_tier = tier;
+      for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+        outcome.objects.push_back(CopyOf(*objects_.at(ObjectKey(prefix, id))));
+      }
+      break;
+    }
+  }
+  if (mangle != nullptr) mangle(&outcome);
+  return outcome;
+}
+
+bool MemoryPrefixCache::Store(const PublishRequestSpec& spec, PublishOutcome* outcome) {
+  for (const auto& object : spec.objects) {
+    if (object->bytes == nullptr) continue;
+    auto& slot = objects_[ObjectKey(spec.prefix, object->id)];
+    if (slot == nullptr) {
+      slot = CopyOf(*object);
+      outcome->bytes_sent += object->size_bytes;
+    } else if (slot->slice_digests != object->slice_digests) {
+      ++conflicts_;
+      return false;
+    }
+  }
+  return true;
+}
+
+PublishOutcome MemoryPrefixCache::Publish(const PublishRequestSpec& spec, absl::Time deadline) {
+  (void)deadline;
+  if (before_publish != nullptr) before_publish();
+  PublishOutcome outcome;
+  absl::MutexLock lock(&mu_);
+  if (refuse_publishes) {
+    outcome.note = "refused";
+    return outcome;
+  }
+  published_.push_back(spec);
+  for (auto& object : published_.back().objects) {  // their memory may be reused after this call
+    if (object->bytes != nullptr) object = CopyOf(*object);
+  }
+  if (!Store(spec, &outcome)) {
+    outcome.note = "conflict";
+    return outcome;
+  }
+  for (uint32_t boundary : spec.boundaries) {
+    bool whole = true;
+    for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+      whole = whole && objects_.count(ObjectKey(spec.prefix, id)) == 1;
+    }
+    if (!whole) continue;
+    points_[PointKey(spec.prefix, boundary)] = {spec.prefix.tenant, boundary};
+    outcome.boundaries.push_back(boundary);
+    outcome.published_tokens = boundary;
+  }
+  outcome.durable = Durability::kMemory;
+  return outcome;
+}
+
+void MemoryPrefixCache::Clear() {
+  absl::MutexLock lock(&mu_);
+  objects_.clear();
+  points_.clear();
+  published_.clear();
+}
+
+std::vector<uint32_t> MemoryPrefixCache::BoundariesOf(const std::string& tenant) const {
+  absl::MutexLock lock(&mu_);
+  std::vector<uint32_t> boundaries;
+  for (const auto& [key, point] : points_) {
+    if (point.tenant == tenant) boundaries.push_back(point.boundary);
+  }
+  std::sort(boundaries.begin(), boundaries.end());
+  return boundaries;
+}
+
+int MemoryPrefixCache::conflicts() const {
+  absl::MutexLock lock(&mu_);
+  return conflicts_;
+}
+
+int MemoryPrefixCache::fetches() const {
+  absl::MutexLock lock(&mu_);
+  return fetches_;
+}
+
+uint32_t MemoryPrefixCache::last_above_tokens() const {
+  absl::MutexLock lock(&mu_);
+  return last_above_tokens_;
+}
+
+std::vector<PublishRequestSpec> MemoryPrefixCache::published() const {
+  absl::MutexLock lock(&mu_);
+  return published_;
+}
+
+std::map<std::string, std::string> MemoryPrefixCache::Contents() const {
+  absl::MutexLock lock(&mu_);
+  std::map<std::string, std::string> contents;
+  for (const auto& [key, object] : objects_) {
+    contents[key] = std::string(reinterpret_cast<const char*>(object->bytes.get()),
+                                object->size_bytes);
+  }
+  return contents;
+}
+
+}  // namespace hearth

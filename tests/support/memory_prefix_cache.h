@@ -1,0 +1,72 @@
+// MemoryPrefixCache: a PrefixCache in memory that keeps everything, and can be told to misbehave.
+//
+// Fault model: a fetch may block until released, throw, or answer with anything that `mangle` makes
+// of the right answer; a publish may block until released or store nothing. Bytes are copied in and
+// out, as through a wire.
+// Thread safety: all methods; set the hooks before the first request.
+#ifndef HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_
+#define HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/kv_layout.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+class MemoryPrefixCache : public PrefixCache {
+ public:
+  explicit MemoryPrefixCache(const KvLayout& layout) : layout_(layout) {}
+
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override;
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+
+  // Called at the beginning of each call, on its thread; may block or throw.
+  std::function<void()> before_fetch;
+  std::function<void()> before_publish;
+  std::function<void(FetchOutcome*)> mangle;
+  bool refuse_publishes = false;
+  Tier tier = Tier::kHost;  // what fetches say they read from
+
+  // Forgets everything, as a store that lost its disk.
+  void Clear() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<uint32_t> BoundariesOf(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
+  // Objects that were published again with other bytes.
+  int conflicts() const ABSL_LOCKS_EXCLUDED(mu_);
+  int fetches() const ABSL_LOCKS_EXCLUDED(mu_);
+  uint32_t last_above_tokens() const ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<PublishRequestSpec> published() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Every stored object's bytes by key, to compare two caches bit for bit.
+  std::map<std::string, std::string> Contents() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Point {
+    std::string tenant;
+    uint32_t boundary = 0;
+  };
+  std::string ObjectKey(const PrefixRequest& prefix, const ObjectId& id) const;
+  std::string PointKey(const PrefixRequest& prefix, uint32_t boundary) const;
+  std::vector<uint32_t> InnerCuts(const PrefixRequest& prefix, uint32_t end) const;
+  bool Store(const PublishRequestSpec& spec, PublishOutcome* outcome)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const KvLayout layout_;
+  mutable absl::Mutex mu_;
+  std::map<std::string, std::shared_ptr<const KvObject>> objects_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, Point> points_ ABSL_GUARDED_BY(mu_);
+  std::vector<PublishRequestSpec> published_ ABSL_GUARDED_BY(mu_);
+  int conflicts_ ABSL_GUARDED_BY(mu_) = 0;
+  int fetches_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t last_above_tokens_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_MEMORY_PREFIX_CACHE_H_

@@ -1,0 +1,125 @@
+#include "tests/support/tiny_checkpoint.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace hearth {
+namespace {
+
+struct Tensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  float scale;
+};
+
+// Large enough that random logits differ by whole units, small enough that nothing saturates.
+constexpr float kMatrixScale = 0.3F;
+constexpr float kNormScale = 0.2F;
+
+std::vector<Tensor> Tensors(const TinyGeometry& g) {
+  const int q = g.heads * g.head_dim, kv = g.kv_heads * g.head_dim;
+  std::vector<Tensor> tensors = {
+      {"model.embed_tokens.weight", {g.vocab_size, g.hidden_size}, kMatrixScale},
+      {"model.norm.weight", {g.hidden_size}, kNormScale}};
+  for (size_t layer = 0; layer < g.layer_types.size(); ++layer) {
+    const std::string at = absl::StrCat("model.layers.", layer, ".");
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm",
+                             "pre_feedforward_layernorm", "post_feedforward_layernorm"}) {
+      tensors.push_back({absl::StrCat(at, norm, ".weight"), {g.hidden_size}, kNormScale});
+    }
+    const std::string attention = at + "self_attn.";
+    tensors.push_back({attention + "q_proj.weight", {q, g.hidden_size}, kMatrixScale});
+    tensors.push_back({attention + "k_proj.weight", {kv, g.hidden_size}, kMatrixScale});
+    tensors.push_back({attention + "v_proj.weight", {kv, g.hidden_size}, kMatrixScale});
+    tensors.push_back({attention + "o_proj.weight", {g.hidden_size, q}, kMatrixScale});
+    tensors.push_back({attention + "q_norm.weight", {g.head_dim}, kNormScale});
+    tensors.push_back({attention + "k_norm.weight", {g.head_dim}, kNormScale});
+    const std::string mlp = at + "mlp.";
+    tensors.push_back({mlp + "gate_proj.weight", {g.intermediate_size, g.hidden_size}, kMatrixScale});
+    tensors.push_back({mlp + "up_proj.weight", {g.intermediate_size, g.hidden_size}, kMatrixScale});
+    tensors.push_back({mlp + "down_proj.weight", {g.hidden_size, g.intermediate_size}, kMatrixScale});
+  }
+  return tensors;
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  file.close();
+  if (!file.good()) {
+    std::fprintf(stderr, "%s: cannot write\n", path.c_str());
+    std::abort();
+  }
+}
+
+std::string Config(const TinyGeometry& g) {
+  std::vector<std::string> types;
+  for (char type : g.layer_types) {
+    types.push_back(type == 'g' ? "\"full_attention\"" : "\"sliding_attention\"");
+  }
+  return absl::StrCat(
+      "{\"model_type\": \"gemma3_text\", \"architectures\": [\"Gemma3ForCausalLM\"],\n",
+      "\"hidden_activation\": \"gelu_pytorch_tanh\", \"rms_norm_eps\": 1e-06,\n",
+      "\"rope_theta\": 1000000.0, \"rope_local_base_freq\": 10000.0, \"rope_scaling\": null,\n",
+      "\"attn_logit_softcapping\": null, \"final_logit_softcapping\": null,\n",
+      "\"bos_token_id\": 2, \"eos_token_id\": 1, \"pad_token_id\": 0,\n",
+      "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\",\n", "\"attention_bias\": false,\n",
+      "\"query_pre_attn_scalar\": ", g.head_dim, ", \"head_dim\": ", g.head_dim,
+      ",\n\"hidden_size\": ", g.hidden_size, ", \"intermediate_size\": ", g.intermediate_size,
+      ",\n\"num_hidden_layers\": ", g.layer_types.size(), ", \"num_attention_heads\": ", g.heads,
+      ", \"num_key_value_heads\": ", g.kv_heads, ",\n\"vocab_size\": ", g.vocab_size,
+      ", \"max_position_embeddings\": ", g.context_tokens, ", \"sliding_window\": ", g.window,
+      ",\n\"layer_types\": [", absl::StrJoin(types, ", "), "]}\n");
+}
+
+}  // namespace
+
+void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir) {
+  std::mt19937_64 random(geometry.seed);
+  std::string header = "{", data;
+  for (const Tensor& tensor : Tensors(geometry)) {
+    size_t count = 1;
+    for (int64_t n : tensor.shape) count *= static_cast<size_t>(n);
+    const size_t begin = data.size();
+    data.resize(begin + count * sizeof(float));
+    for (size_t i = 0; i < count; ++i) {
+      // Uniform, by hand: the standard's distributions differ between libraries.
+      const double unit = static_cast<double>(random() >> 11) * 0x1p-53;
+      const float value = static_cast<float>((2 * unit - 1) * tensor.scale);
+      std::memcpy(&data[begin + i * sizeof(float)], &value, sizeof(float));
+    }
+    absl::StrAppend(&header, header.size() > 1 ? "," : "", "\"", tensor.name,
+                    "\":{\"dtype\":\"F32\",\"shape\":[", absl::StrJoin(tensor.shape, ","),
+                    "],\"data_offsets\":[", begin, ",", data.size(), "]}");
+  }
+  header += "}";
+  header.resize((header.size() + 7) / 8 * 8, ' ');
+  std::string length(8, '\0');
+  const uint64_t header_bytes = header.size();
+  std::memcpy(length.data(), &header_bytes, sizeof(header_bytes));
+  WriteFile(dir + "/config.json", Config(geometry));
+  WriteFile(dir + "/model.safetensors", length + header + data);
+}
+
+std::string NewTinyCheckpoint(const TinyGeometry& geometry, const std::string& name) {
+  std::string pattern =
+      (std::filesystem::temp_directory_path() / ("hearth_" + name + "_XXXXXX")).string();
+  const char* dir = mkdtemp(pattern.data());
+  if (dir == nullptr) {
+    std::perror(pattern.c_str());
+    std::abort();
+  }
+  WriteTinyCheckpoint(geometry, dir);
+  return dir;
+}
+
+}  // namespace hearth

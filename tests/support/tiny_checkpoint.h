@@ -1,0 +1,33 @@
+// Writes small Gemma 3 checkpoints with random weights: config.json and model.safetensors, float32.
+//
+// Equal geometry and seed give equal bytes. Thread safety: pure, apart from the files.
+#ifndef HEARTH_TESTS_SUPPORT_TINY_CHECKPOINT_H_
+#define HEARTH_TESTS_SUPPORT_TINY_CHECKPOINT_H_
+
+#include <cstdint>
+#include <string>
+
+namespace hearth {
+
+struct TinyGeometry {
+  std::string layer_types = "llgl";  // one letter a layer: l local, g global
+  int window = 24;
+  int heads = 4;
+  int kv_heads = 2;
+  int head_dim = 16;
+  int hidden_size = 32;
+  int intermediate_size = 64;
+  int vocab_size = 160;
+  int context_tokens = 512;
+  uint64_t seed = 1;
+};
+
+// Writes into `dir`, which must exist. Aborts when it cannot: a test without its data proves nothing.
+void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir);
+
+// A fresh folder below the test's temporary folder, with a checkpoint in it.
+std::string NewTinyCheckpoint(const TinyGeometry& geometry, const std::string& name);
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_TINY_CHECKPOINT_H_

@@ -1,0 +1,145 @@
+#include "tests/worker/engine_harness.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::abort();
+}
+
+}  // namespace
+
+void Collector::Wait(absl::Notification* event) {
+  if (!event->WaitForNotificationWithTimeout(kHang)) Die("a callback did not come");
+}
+
+EngineCallbacks Collector::Callbacks() {
+  EngineCallbacks callbacks;
+  callbacks.on_started = [this](const StartedInfo& info) {
+    started = info;
+    started_.Notify();
+  };
+  callbacks.on_token = [this](const SampledToken& token) {
+    tokens.push_back(token.id);
+    if (tokens.size() == 1) first_token_.Notify();
+    return on_token == nullptr || on_token(tokens.size() - 1);
+  };
+  callbacks.on_finished = [this](const FinishedInfo& info) {
+    finished = info;
+    ended_.Notify();
+  };
+  callbacks.on_error = [this](const absl::Status& status) {
+    error = status;
+    ended_.Notify();
+  };
+  callbacks.on_published = [this](const PublishOutcome& published) {
+    if (!ended_.HasBeenNotified()) Die("on_published came before on_finished");
+    outcome = published;
+    published_.Notify();
+  };
+  return callbacks;
+}
+
+std::vector<int32_t> Prompt(size_t tokens, uint64_t seed, int vocab_size) {
+  std::vector<int32_t> prompt;
+  uint64_t state = seed;
+  for (size_t i = 0; i < tokens; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    prompt.push_back(static_cast<int32_t>(3 + (state >> 33) % (vocab_size - 3)));
+  }
+  return prompt;
+}
+
+std::vector<int32_t> ForkedPrompt(size_t head, size_t tokens, uint64_t head_seed,
+                                  uint64_t tail_seed) {
+  std::vector<int32_t> prompt = Prompt(head, head_seed);
+  const std::vector<int32_t> tail = Prompt(tokens - head, tail_seed);
+  prompt.insert(prompt.end(), tail.begin(), tail.end());
+  return prompt;
+}
+
+EngineOptions TestWorker::SmallOptions() {
+  EngineOptions options;
+  options.dtype = "float32";
+  options.chunk_tokens = 16;
+  options.threads = 2;
+  options.fetch_budget = kHang;  // tests that are about the budget set their own
+  return options;
+}
+
+TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
+                       std::shared_ptr<MemoryPrefixCache> cache, bool with_cache)
+    : cache_(std::move(cache)) {
+  options.model_dir = model_dir;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
+  if (!engine.ok()) Die(engine.status().ToString());
+  engine_ = *std::move(engine);
+  if (!with_cache) return;
+  if (cache_ == nullptr) cache_ = std::make_shared<MemoryPrefixCache>(engine_->layout());
+  engine_->SetCache(cache_.get());
+}
+
+std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
+                                                        Collector* collector) {
+  auto handle = engine_->Submit(request, collector->Callbacks());
+  if (!handle.ok()) Die(handle.status().ToString());
+  return *std::move(handle);
+}
+
+std::unique_ptr<Collector> TestWorker::Run(const EngineRequest& request) {
+  auto collector = std::make_unique<Collector>();
+  Submit(request, collector.get());
+  collector->WaitEnd();
+  const bool writes =
+      request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  if (collector->error.ok() && writes) collector->WaitPublished();
+  return collector;
+}
+
+EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpoints,
+                      uint32_t max_new_tokens) {
+  EngineRequest request;
+  request.token_ids = std::move(prompt);
+  request.breakpoints = std::move(breakpoints);
+  request.max_new_tokens = max_new_tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
+const std::vector<NamedGeometry>& Geometries() {
+  static const auto* const geometries = [] {
+    auto* list = new std::vector<NamedGeometry>(3);
+    (*list)[0] = {"WindowBelowChunk", {}};
+    (*list)[0].geometry.window = 8;
+    (*list)[0].geometry.kv_heads = 1;
+    (*list)[1] = {"WindowOfSeveralChunks", {}};
+    (*list)[1].geometry.window = 41;
+    (*list)[1].geometry.layer_types = "llllg";
+    (*list)[1].geometry.kv_heads = 1;
+    (*list)[2] = {"SeveralKvHeads", {}};
+    (*list)[2].geometry.kv_heads = 4;
+    (*list)[2].geometry.window = 24;
+    (*list)[2].geometry.layer_types = "lgllgg";
+    return list;
+  }();
+  return *geometries;
+}
+
+const std::string& ModelDir(const TinyGeometry& geometry) {
+  static auto* const dirs = new std::map<std::string, std::string>;
+  const std::string key = absl::StrCat(geometry.layer_types, ".", geometry.window, ".",
+                                       geometry.kv_heads, ".", geometry.seed);
+  auto it = dirs->find(key);
+  if (it == dirs->end()) it = dirs->emplace(key, NewTinyCheckpoint(geometry, "engine")).first;
+  return it->second;
+}
+
+}  // namespace hearth
