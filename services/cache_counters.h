@@ -1,0 +1,42 @@
+// CacheCounters: what became of a worker's fetches and publishes, by outcome.
+//
+// The one place where a cache's failures are seen: everything above reads a miss.
+// Thread safety: all methods from any thread.
+#ifndef HEARTH_SERVICES_CACHE_COUNTERS_H_
+#define HEARTH_SERVICES_CACHE_COUNTERS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+class CacheCounters {
+ public:
+  // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable", "cooldown", "deadline",
+  // "corrupt", "mismatch", "refused", "error".
+  void CountFetch(const std::string& outcome, uint64_t bytes = 0);
+  // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
+  void CountPublish(const std::string& outcome, uint64_t bytes = 0);
+
+  struct Snapshot {
+    std::map<std::string, uint64_t> fetches, publishes;  // by outcome
+    uint64_t bytes_fetched = 0, bytes_published = 0;
+  };
+  Snapshot Read() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  Snapshot counts_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The outcome's name for an RPC that failed with `status`.
+const char* FailureOutcome(const absl::Status& status);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_CACHE_COUNTERS_H_

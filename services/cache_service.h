@@ -1,0 +1,72 @@
+// CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams; decides nothing.
+//
+// The blocking calls run on gRPC's own threads, one a call, because a read from disk blocks; Watch,
+// which would hold a thread for days, is a reactor (store_watch.h).
+// Thread safety: gRPC calls the methods from many threads.
+// Ownership: the store and the gate must outlive the service, and the server it is registered with.
+#ifndef HEARTH_SERVICES_CACHE_SERVICE_H_
+#define HEARTH_SERVICES_CACHE_SERVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cache_store/tiered_store.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "services/call_gate.h"
+
+namespace hearth {
+
+// A publish stream holds a thread and a slice's buffer; the store bounds the staged bytes itself.
+inline constexpr int kMaxPublishStreams = 64;
+// Each has a queue of kMaxWatchQueue events.
+inline constexpr int kMaxWatchStreams = 64;
+
+class CacheService final
+    : public v1::CacheStore::WithCallbackMethod_Watch<v1::CacheStore::Service> {
+ public:
+  CacheService(TieredStore* store, CallGate* gate, std::string version);
+
+  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
+                     grpc::ServerWriter<v1::FetchResponse>* writer) override;
+  grpc::Status Publish(
+      grpc::ServerContext* context,
+      grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>* stream) override;
+  grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
+                       v1::ExplainResponse* response) override;
+  grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,
+                   v1::PinResponse* response) override;
+  grpc::Status Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
+                     v1::PinResponse* response) override;
+  grpc::Status Drop(grpc::ServerContext* context, const v1::DropRequest* request,
+                    v1::DropResponse* response) override;
+  grpc::Status List(grpc::ServerContext* context, const v1::ListRequest* request,
+                    grpc::ServerWriter<v1::RestorePointInfo>* writer) override;
+  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
+                     v1::StatsResponse* response) override;
+  grpc::ServerWriteReactor<v1::WatchEvent>* Watch(grpc::CallbackServerContext* context,
+                                                  const v1::WatchRequest* request) override;
+
+ private:
+  absl::Status DoFetch(const v1::FetchRequest& request,
+                       grpc::ServerWriter<v1::FetchResponse>* writer);
+  absl::Status DoPin(const v1::PinRequest& request, bool pinned, v1::PinResponse* response);
+  absl::Status DoDrop(const v1::DropRequest& request, v1::DropResponse* response);
+  absl::Status DoExplain(const v1::ExplainRequest& request, v1::ExplainResponse* response);
+  void ObserveFields(const v1::Prefix& prefix);
+
+  TieredStore* const store_;
+  CallGate* const gate_;
+  const std::string version_;
+  const absl::Time start_;
+  std::atomic<int> publish_streams_{0};
+  std::atomic<int> watch_streams_{0};
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_CACHE_SERVICE_H_

@@ -1,0 +1,78 @@
+// CallGate: counts the calls of a server, times them, and closes the door when it drains.
+//
+// Every RPC enters here first. Once closed, new calls are refused (UNAVAILABLE) while those inside
+// finish; WaitIdle says when the last one left.
+// Thread safety: all methods from any thread. A Call belongs to one thread at a time.
+// Ownership: a CallGate outlives its Calls.
+#ifndef HEARTH_SERVICES_CALL_GATE_H_
+#define HEARTH_SERVICES_CALL_GATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace hearth {
+
+class CallGate {
+ public:
+  // Told of each finished call; called under no lock.
+  using Recorder = std::function<void(const char* method, absl::StatusCode code, double seconds)>;
+
+  // One RPC. Its destruction is the RPC's end.
+  class Call {
+   public:
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    // Notes the outcome for the record, and hands it back for the return statement.
+    absl::Status Finish(absl::Status status);
+
+   private:
+    friend class CallGate;
+    Call(CallGate* gate, const char* method);
+    CallGate* const gate_;
+    const char* const method_;
+    const absl::Time start_;
+    absl::StatusCode code_ = absl::StatusCode::kOk;
+  };
+
+  explicit CallGate(Recorder recorder = nullptr);
+
+  // Null once the gate is closed. `method` must be a literal.
+  std::unique_ptr<Call> Enter(const char* method);
+  // What a refused call is answered.
+  static absl::Status ClosedError();
+
+  // Refuses new calls from now on and runs the registered functions, once.
+  void Close();
+  bool closed() const;
+  // Runs `on_close` when the gate closes, at once when it is closed already. The handle forgets the
+  // function; its destruction waits for a run in progress.
+  std::shared_ptr<void> OnClose(std::function<void()> on_close);
+  // True when no call is inside; false when `deadline` came first.
+  bool WaitIdle(absl::Time deadline);
+  int running() const;
+
+ private:
+  struct Listener {
+    absl::Mutex mutex;
+    std::function<void()> run ABSL_GUARDED_BY(mutex);
+  };
+  void Leave(const char* method, absl::StatusCode code, absl::Duration elapsed);
+
+  const Recorder recorder_;
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::list<std::weak_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_CALL_GATE_H_

@@ -1,0 +1,181 @@
+#include "services/flags.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <map>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "services/version.h"
+
+namespace hearth {
+namespace {
+
+// 2^53: every value up to it is exact in a double.
+constexpr double kMaxByteSize = 9007199254740992.0;
+
+const std::map<std::string, double>& ByteUnits() {
+  static const auto& units = *new std::map<std::string, double>{
+      {"", 1},           {"b", 1},
+      {"kb", 1e3},       {"mb", 1e6},        {"gb", 1e9},          {"tb", 1e12},
+      {"k", 1024.0},     {"m", 1048576.0},   {"g", 1073741824.0},  {"t", 1099511627776.0},
+      {"kib", 1024.0},   {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
+  return units;
+}
+
+// A CLI11 validator out of a parser: its text becomes the error.
+template <typename Value>
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, Value* value,
+                       absl::StatusOr<Value> (*parse)(absl::string_view), const std::string& help) {
+  return app->add_option_function<std::string>(
+      "--" + name,
+      [name, value, parse](const std::string& text) {
+        absl::StatusOr<Value> parsed = parse(text);
+        if (!parsed.ok()) {
+          throw CLI::ValidationError("--" + name, std::string(parsed.status().message()));
+        }
+        *value = *parsed;
+      },
+      help);
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
+  const absl::string_view stripped = absl::StripAsciiWhitespace(text);
+  size_t end = 0;
+  while (end < stripped.size() && (std::isdigit(static_cast<unsigned char>(stripped[end])) ||
+                                   stripped[end] == '.')) {
+    ++end;
+  }
+  double number = 0;
+  const std::string unit =
+      absl::AsciiStrToLower(absl::StripAsciiWhitespace(stripped.substr(end)));
+  const auto known = ByteUnits().find(unit);
+  if (end == 0 || !absl::SimpleAtod(stripped.substr(0, end), &number) ||
+      known == ByteUnits().end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no size; write bytes or 512MiB, 4GiB, 1TB"));
+  }
+  const double bytes = number * known->second;
+  if (bytes > kMaxByteSize) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is over 8 PiB"));
+  }
+  return static_cast<uint64_t>(std::llround(bytes));
+}
+
+std::string FormatByteSize(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024 && bytes % 1024 == 0 && unit < 4) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrCat(bytes, kUnits[unit]);
+}
+
+absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no duration; write 250ms, 2s or 1m"));
+  }
+  return duration;
+}
+
+FlagSet::FlagSet(const std::string& program, const std::string& environment,
+                 const std::string& about, const std::string& examples)
+    : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {
+  app_->set_version_flag("--version", std::string(kVersion));
+  app_->set_config("--config", "", "Read flags from this TOML or INI file")
+      ->envname(environment + "CONFIG");
+  app_->footer(examples);
+  app_->get_formatter()->column_width(44);
+}
+
+FlagSet::~FlagSet() = default;
+
+CLI::Option* FlagSet::Described(CLI::Option* option, const std::string& name) {
+  return option->envname(environment_ +
+                         absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+}
+
+void FlagSet::AddText(const std::string& name, std::string* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
+}
+
+void FlagSet::AddBytes(const std::string& name, uint64_t* value, const std::string& help) {
+  Described(AddParsed(app_.get(), name, value, &ParseByteSize, help), name)
+      ->type_name("SIZE")
+      ->default_str(FormatByteSize(*value));
+}
+
+void FlagSet::AddDuration(const std::string& name, absl::Duration* value, const std::string& help) {
+  Described(AddParsed(app_.get(), name, value, &ParseFlagDuration, help), name)
+      ->type_name("DURATION")
+      ->default_str(absl::FormatDuration(*value));
+}
+
+void FlagSet::AddUint(const std::string& name, uint32_t* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
+}
+
+void FlagSet::AddIndex(const std::string& name, size_t index,
+                       const std::vector<std::string>& names, const std::string& help,
+                       std::function<void(size_t)> set) {
+  auto* option = app_->add_option_function<std::string>(
+      "--" + name,
+      [name, names, set = std::move(set)](const std::string& text) {
+        const auto at = std::find(names.begin(), names.end(), text);
+        if (at == names.end()) {
+          throw CLI::ValidationError("--" + name, absl::StrCat("\"", text, "\" is not one of ",
+                                                               absl::StrJoin(names, ", ")));
+        }
+        set(at - names.begin());
+      },
+      help);
+  Described(option, name)->type_name(absl::StrJoin(names, "|"))->default_str(names[index]);
+}
+
+void FlagSet::AddServerFlags(ServerFlags* flags) {
+  AddText("listen", &flags->listen, "Serve gRPC here: HOST:PORT (port 0: any free one) or unix:PATH");
+  AddText("address-file", &flags->address_file,
+          "Write the address to this file, whole, once the server is ready");
+  AddText("metrics-listen", &flags->metrics_listen,
+          "Serve Prometheus metrics over HTTP on HOST:PORT; empty: off");
+  AddText("metrics-address-file", &flags->metrics_address_file,
+          "Write the metrics' address to this file");
+  AddChoice("log-level", &flags->log_level, {"debug", "info", "warning", "error"},
+            "Least level that is logged, to stderr");
+  AddChoice("log-format", &flags->log_format, {"text", "json"},
+            "One line an event: key=value, or an object");
+  AddDuration("drain-timeout", &flags->drain_timeout,
+              "After SIGTERM, running requests may take this long to finish");
+}
+
+bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
+  try {
+    app_->parse(argc, argv);
+    return true;
+  } catch (const CLI::ParseError& error) {
+    // Help and version are not errors: CLI11 prints them to stdout and gives 0.
+    if (error.get_exit_code() == 0) {
+      *exit_code = app_->exit(error);
+    } else {
+      std::fprintf(stderr, "%s: %s (--help tells more)\n", app_->get_name().c_str(), error.what());
+      *exit_code = 2;
+    }
+    return false;
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,81 @@
+// Flags of both servers: the command line, a file and the environment, in this order of strength.
+//
+// Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment and
+// some-name = "..." in the TOML or INI file of --config.
+// Thread safety: none; used by main before threads start.
+#ifndef HEARTH_SERVICES_FLAGS_H_
+#define HEARTH_SERVICES_FLAGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "services/logging.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace hearth {
+
+// "512MiB", "4GiB", "1.5GB", "4096": bytes. kInvalidArgument says what would do.
+absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
+std::string FormatByteSize(uint64_t bytes);
+// "250ms", "2s", "1m": a duration of zero or more.
+absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
+
+// What both servers take.
+struct ServerFlags {
+  std::string listen;
+  std::string address_file;
+  std::string metrics_listen;
+  std::string metrics_address_file;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+  absl::Duration drain_timeout = absl::Seconds(60);
+};
+
+class FlagSet {
+ public:
+  // `program`: "hearth-store"; `environment`: "HEARTH_STORE_"; `examples` ends the help.
+  FlagSet(const std::string& program, const std::string& environment, const std::string& about,
+          const std::string& examples);
+  ~FlagSet();
+
+  void AddText(const std::string& name, std::string* value, const std::string& help);
+  void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
+  void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
+  void AddUint(const std::string& name, uint32_t* value, const std::string& help);
+  // One of `names`; the enum's values count them from 0.
+  template <typename Enum>
+  void AddChoice(const std::string& name, Enum* value, const std::vector<std::string>& names,
+                 const std::string& help) {
+    AddIndex(name, static_cast<size_t>(*value), names, help,
+             [value](size_t index) { *value = static_cast<Enum>(index); });
+  }
+  // The flags of ServerFlags, whose `listen` is the default.
+  void AddServerFlags(ServerFlags* flags);
+
+  // Reads everything. True to go on; false to exit with *exit_code, everything said already
+  // (--help, --version, or one line naming the wrong flag).
+  bool Parse(int argc, const char* const* argv, int* exit_code);
+
+ private:
+  void AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
+                const std::string& help, std::function<void(size_t)> set);
+  CLI::Option* Described(CLI::Option* option, const std::string& name);
+
+  const std::string environment_;
+  const std::unique_ptr<CLI::App> app_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_FLAGS_H_

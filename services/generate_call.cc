@@ -1,0 +1,145 @@
+#include "services/generate_call.h"
+
+#include <utility>
+
+#include "services/inference_conversion.h"
+#include "services/status_conversion.h"
+
+namespace hearth {
+
+std::shared_ptr<GenerateCall> GenerateCall::Create(std::unique_ptr<CallGate::Call> call,
+                                                   grpc::CallbackServerContext* context,
+                                                   Options options) {
+  std::shared_ptr<GenerateCall> created(
+      new GenerateCall(std::move(call), context, std::move(options)));
+  created->self_ = created;
+  return created;
+}
+
+GenerateCall::GenerateCall(std::unique_ptr<CallGate::Call> call,
+                           grpc::CallbackServerContext* context, Options options)
+    : call_(std::move(call)), context_(context), options_(std::move(options)) {
+  if (options_.tokenizer != nullptr) {
+    text_ = std::make_unique<TextStream>(options_.tokenizer, options_.stop);
+  }
+}
+
+void GenerateCall::Start(Engine* engine, EngineRequest request) {
+  prompt_tokens_ = request.token_ids.size();
+  auto handle = engine->Submit(std::move(request), Callbacks());
+  if (!handle.ok()) return End(handle.status());
+  absl::MutexLock lock(&mutex_);
+  handle_ = *std::move(handle);
+  if (cancelled_) handle_->Cancel();
+}
+
+void GenerateCall::Refuse(absl::Status status) { End(std::move(status)); }
+
+EngineCallbacks GenerateCall::Callbacks() {
+  const std::shared_ptr<GenerateCall> self = shared_from_this();
+  EngineCallbacks callbacks;
+  callbacks.on_started = [self](const StartedInfo& info) {
+    v1::GenerateResponse message;
+    StartedToProto(info, message.mutable_started());
+    self->Push(std::move(message));
+  };
+  callbacks.on_token = [self](const SampledToken& token) { return self->OnToken(token); };
+  callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
+  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
+  return callbacks;
+}
+
+bool GenerateCall::OnToken(const SampledToken& token) {
+  v1::GenerateResponse message;
+  TokenToProto(token, options_.sampling, message.mutable_token());
+  if (text_ != nullptr) message.mutable_token()->set_text(text_->Push(token.id));
+  Push(std::move(message));
+  return text_ == nullptr || !text_->stopped();
+}
+
+void GenerateCall::OnFinished(const FinishedInfo& info) {
+  if (options_.on_finished) options_.on_finished(info);
+  if (text_ != nullptr) {
+    std::string rest = text_->Finish();
+    if (!rest.empty()) {
+      v1::GenerateResponse message;
+      message.mutable_token()->set_text(std::move(rest));
+      Push(std::move(message));
+    }
+  }
+  v1::GenerateResponse message;
+  FinishedToProto(info, prompt_tokens_, message.mutable_finished());
+  Push(std::move(message));
+  if (!options_.wait_published) return End(absl::OkStatus());
+  if (options_.writes) return;
+  PublishOutcome nothing;
+  nothing.note = "the request's cache mode does not write";
+  OnPublished(nothing);
+}
+
+void GenerateCall::OnPublished(const PublishOutcome& outcome) {
+  if (!options_.wait_published) return;
+  v1::GenerateResponse message;
+  OutcomeToProto(outcome, message.mutable_published());
+  Push(std::move(message));
+  End(absl::OkStatus());
+}
+
+void GenerateCall::Push(v1::GenerateResponse message) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  queue_.push_back(std::move(message));
+  WriteNext();
+}
+
+void GenerateCall::End(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  ended_ = true;
+  status_ = std::move(status);
+  WriteNext();
+}
+
+void GenerateCall::WriteNext() {
+  if (writing_ || finished_) return;
+  if (!queue_.empty()) {
+    current_ = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = true;
+    StartWrite(&current_);
+    return;
+  }
+  if (!ended_) return;
+  finished_ = true;
+  absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
+  Finish(ToGrpcStatus(status, context_));
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  writing_ = false;
+  if (!ok) queue_.clear();  // the caller is gone; OnCancel says so too
+  WriteNext();
+}
+
+void GenerateCall::OnCancel() {
+  std::shared_ptr<EngineRequestHandle> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    handle = handle_;
+    queue_.clear();
+  }
+  if (handle != nullptr) handle->Cancel();
+  End(absl::CancelledError("the caller went away"));
+}
+
+void GenerateCall::OnDone() {
+  // The call is over, though the engine may hold this object until a publish ends.
+  call_.reset();
+  // May be the last reference: nothing of this object may be touched after it.
+  std::shared_ptr<GenerateCall> last = std::move(self_);
+}
+
+}  // namespace hearth

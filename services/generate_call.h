@@ -1,0 +1,89 @@
+// GenerateCall: one Generate stream, from the engine's callbacks to the caller.
+//
+// Thread safety: the engine's callbacks come from its threads, gRPC's from others; a queue between
+// them keeps the order started, token*, finished, published.
+// Ownership: shared by gRPC, until OnDone, and by the callbacks that the engine still holds: a publish
+// may end after the call did. The engine need not outlive it, the tokenizer must.
+// Invariants: (1) one write is in flight at most; (2) Finish is called once, after the last write;
+// (3) a cancelled or expired call cancels its request at once, so that the place is free within a step.
+#ifndef HEARTH_SERVICES_GENERATE_CALL_H_
+#define HEARTH_SERVICES_GENERATE_CALL_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/inference.pb.h"
+#include "services/call_gate.h"
+#include "worker/engine.h"
+#include "worker/text_stream.h"
+#include "worker/tokenizer.h"
+
+namespace hearth {
+
+class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+                           public std::enable_shared_from_this<GenerateCall> {
+ public:
+  struct Options {
+    SamplingParams sampling;
+    const Tokenizer* tokenizer = nullptr;  // null: tokens without text
+    std::vector<std::string> stop;         // validated
+    bool wait_published = false;
+    bool writes = true;  // the request may publish, so the engine will say what became of it
+    std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
+  };
+  // `call` is null when the gate is closed.
+  static std::shared_ptr<GenerateCall> Create(std::unique_ptr<CallGate::Call> call,
+                                              grpc::CallbackServerContext* context,
+                                              Options options);
+
+  // Submits and follows the request, or ends the call with the refusal.
+  void Start(Engine* engine, EngineRequest request);
+  // Ends the call without a request.
+  void Refuse(absl::Status status);
+
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  GenerateCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
+               Options options);
+  EngineCallbacks Callbacks();
+  bool OnToken(const SampledToken& token);
+  void OnFinished(const FinishedInfo& info);
+  void OnPublished(const PublishOutcome& outcome);
+
+  void Push(v1::GenerateResponse message);
+  void End(absl::Status status);
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  std::unique_ptr<CallGate::Call> call_;  // until OnDone
+  grpc::CallbackServerContext* const context_;
+  const Options options_;
+  std::unique_ptr<TextStream> text_;  // null without a tokenizer; engine's callbacks only
+  uint32_t prompt_tokens_ = 0;
+  std::shared_ptr<GenerateCall> self_;  // held for gRPC
+
+  absl::Mutex mutex_;
+  std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  v1::GenerateResponse current_;  // read by gRPC while writing_
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_GENERATE_CALL_H_

@@ -1,0 +1,97 @@
+// hearth-store: the cache node.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "cache_store/tiered_store.h"
+#include "services/cache_service.h"
+#include "services/call_gate.h"
+#include "services/flags.h"
+#include "services/logging.h"
+#include "services/metrics.h"
+#include "services/process.h"
+#include "services/server_runner.h"
+#include "services/serving.h"
+#include "services/store_metrics.h"
+#include "services/version.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kProgram[] = "hearth-store";
+constexpr char kAbout[] =
+    "Keeps the keys and values of prompt prefixes in RAM and on disk, and serves them to workers.\n"
+    "Everything kept on disk is there again after a restart.";
+constexpr char kExamples[] =
+    "Every flag can also come from the environment (HEARTH_STORE_HOST_BYTES=8GiB) or from the file\n"
+    "of --config (host-bytes = \"8GiB\"); the command line wins over the environment, that over the "
+    "file.\n\n"
+    "Examples:\n"
+    "  hearth-store --data-dir /var/lib/hearth\n"
+    "  hearth-store --data-dir /var/lib/hearth --host-bytes 16GiB --disk-bytes 500GiB\n"
+    "  hearth-store --listen 127.0.0.1:0 --address-file store.address   # any free port\n"
+    "  hearth-store --data-dir '' --host-bytes 8GiB                     # RAM only, gone at exit\n";
+
+struct StoreFlags {
+  ServerFlags server;
+  StoreOptions store;
+};
+
+bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
+  flags->server.listen = "127.0.0.1:7080";
+  flags->store.data_dir = "hearth-data";
+  FlagSet set(kProgram, "HEARTH_STORE_", kAbout, kExamples);
+  set.AddServerFlags(&flags->server);
+  set.AddText("data-dir", &flags->store.data_dir,
+              "Folder of the disk tier, made when absent; empty: no disk tier");
+  set.AddBytes("host-bytes", &flags->store.host_bytes, "Keys and values kept in RAM");
+  set.AddBytes("disk-bytes", &flags->store.disk_bytes, "Keys and values kept on disk");
+  set.AddChoice("durability", &flags->store.default_durability,
+                {"default", "memory", "disk", "sync"},
+                "What a publish that asks for nothing else survives: memory: nothing; disk: the "
+                "process's death; sync: the machine's");
+  set.AddText("secret-file", &flags->store.secret_file,
+              "File with the secret of the keys; empty: made once, kept in the data folder");
+  return set.Parse(argc, argv, exit_code);
+}
+
+int Main(int argc, char** argv) {
+  StoreFlags flags;
+  int exit_code = 0;
+  if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
+  BlockStopSignals();
+  KeepFreedMemory();
+  SetUpLogging(flags.server.log_level, flags.server.log_format);
+
+  const absl::Time start = absl::Now();
+  absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
+  if (!store.ok()) return FailToStart(kProgram, store.status());
+  Metrics metrics("hearth_store");
+  TieredStore* const opened = store->get();
+  metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
+  CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
+    metrics.RecordCall(method, code, seconds);
+  });
+  CacheService service(opened, &gate, kVersion);
+  const StoreStats stats = opened->Stats();
+  Log(LogLevel::kInfo, "opened",
+      {{"data_dir", flags.store.data_dir}, {"restore_points", stats.restore_points},
+       {"objects", stats.objects}, {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+  const absl::Status served =
+      Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,
+            [opened](absl::Time deadline) {
+              if (absl::Status status = opened->Flush(deadline); !status.ok()) {
+                Log(LogLevel::kWarning, "not all was flushed",
+                    {{"reason", std::string(status.message())}});
+              }
+            });
+  return served.ok() ? 0 : FailToStart(kProgram, served);
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

@@ -1,0 +1,157 @@
+// hearth-worker: serves one Gemma 3 model, with prefixes from a store.
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/call_gate.h"
+#include "services/flags.h"
+#include "services/inference_service.h"
+#include "services/logging.h"
+#include "services/metrics.h"
+#include "services/process.h"
+#include "services/serving.h"
+#include "services/store_link.h"
+#include "services/version.h"
+#include "services/worker_metrics.h"
+#include "worker/engine.h"
+#include "worker/tokenizer_loader.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kProgram[] = "hearth-worker";
+constexpr char kAbout[] =
+    "Serves a Gemma 3 model over gRPC. Prefixes that any worker computed before are restored from "
+    "the\nstore instead of being computed again, with the same answer bit for bit.";
+constexpr char kExamples[] =
+    "Every flag can also come from the environment (HEARTH_WORKER_MODEL=DIR) or from the file of\n"
+    "--config (model = \"DIR\"); the command line wins over the environment, that over the file.\n\n"
+    "Examples:\n"
+    "  hearth-worker --model models/gemma-3-270m --store 127.0.0.1:7080\n"
+    "  hearth-worker --model models/gemma-3-270m --store embedded:hearth-data   # one machine\n"
+    "  hearth-worker --model models/gemma-3-270m --store none                   # no cache\n"
+    "  hearth-worker --model DIR --store store:7080 --device cuda --chunk-tokens 512\n";
+
+struct WorkerFlags {
+  ServerFlags server;
+  EngineOptions engine;
+  std::string store = "127.0.0.1:7080";
+  StoreOptions embedded;
+  uint32_t threads = 0;
+};
+
+// Weight digests are remembered where other programs remember what they can compute again.
+std::string DefaultDigestCache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/hearth");
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return absl::StrCat(home, "/.cache/hearth");
+  return "";
+}
+
+void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
+  EngineOptions* engine = &flags->engine;
+  set->AddText("model", &engine->model_dir, "Folder of a Hugging Face Gemma 3 checkpoint (required)");
+  set->AddText("device", &engine->device, "cpu, cuda or cuda:N");
+  set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
+  set->AddUint("chunk-tokens", &engine->chunk_tokens,
+               "Tokens a chunk, a power of two from 16 to 1024; equal on all workers of a store");
+  set->AddChoice("exactness", &engine->exactness, {"exact", "portable"},
+                 "exact: same bits with the cache as without, shared by equal machines; portable: "
+                 "within rounding, shared by all");
+  set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
+  set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
+  set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");
+  set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
+  set->AddBytes("staging-bytes", &engine->staging_bytes, "Prefixes waiting to be published");
+  set->AddDuration("fetch-budget", &engine->fetch_budget,
+                   "A fetch that takes longer is given up and the prefix computed");
+  set->AddDuration("publish-timeout", &engine->publish_timeout, "A publish may take this long");
+  set->AddText("digest-cache", &engine->digest_cache_dir,
+               "Folder of remembered weight digests; empty: computed at each start");
+}
+
+bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
+  flags->server.listen = "127.0.0.1:7070";
+  flags->engine.digest_cache_dir = DefaultDigestCache();
+  FlagSet set(kProgram, "HEARTH_WORKER_", kAbout, kExamples);
+  set.AddServerFlags(&flags->server);
+  AddEngineFlags(&set, flags);
+  set.AddText("store", &flags->store,
+              "The cache node's address; embedded:DIR: a store in this process; none");
+  set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
+  set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk of an embedded store");
+  if (!set.Parse(argc, argv, exit_code)) return false;
+  flags->engine.threads = static_cast<int>(flags->threads);
+  return true;
+}
+
+int Main(int argc, char** argv) {
+  WorkerFlags flags;
+  int exit_code = 0;
+  if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
+  BlockStopSignals();
+  KeepFreedMemory();
+  SetUpLogging(flags.server.log_level, flags.server.log_format);
+
+  const absl::Time start = absl::Now();
+  auto tokenizer = LoadTokenizer(flags.engine.model_dir);
+  if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
+  if (!engine.ok()) return FailToStart(kProgram, engine.status());
+  for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
+  Metrics metrics("hearth_worker");
+  CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
+    metrics.RecordCall(method, code, seconds);
+  });
+  auto link = StoreLink::Open(flags.store, flags.embedded, **engine, &gate);
+  if (!link.ok()) return FailToStart(kProgram, link.status());
+  (*engine)->SetCache((*link)->cache());
+  (*link)->AddMetrics(&metrics);
+  metrics.AddSource([&engine] { return EngineSamples((*engine)->Stats()); });
+
+  InferenceParts parts;
+  parts.engine = engine->get();
+  parts.tokenizer = tokenizer->get();
+  parts.explainer = (*link)->explainer();
+  parts.gate = &gate;
+  parts.model_dir = flags.engine.model_dir;
+  parts.version = kVersion;
+  parts.on_finished = [&metrics](const FinishedInfo& info) {
+    metrics.RecordGeneration("queue", info.queue_ms / 1e3);
+    metrics.RecordGeneration("fetch", info.fetch_ms / 1e3);
+    metrics.RecordGeneration("prefill", info.prefill_ms / 1e3);
+    metrics.RecordGeneration("ttft", info.ttft_ms / 1e3);
+    metrics.RecordGeneration("total", info.total_ms / 1e3);
+  };
+  InferenceService service(std::move(parts));
+  std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
+  if ((*link)->service() != nullptr) {
+    services.push_back({"hearth.v1.CacheStore", (*link)->service()});
+  }
+  Log(LogLevel::kInfo, "loaded",
+      {{"model", flags.engine.model_dir}, {"device", (*engine)->device()},
+       {"dtype", (*engine)->dtype()}, {"chunk_tokens", (*engine)->layout().chunk_tokens},
+       {"fingerprint", DigestHex((*engine)->fingerprint().digest())},
+       {"tokenizer", *tokenizer == nullptr ? "none" : "tokenizer.model"}, {"store", flags.store},
+       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+  const absl::Status served =
+      Serve(flags.server, services, &gate, &metrics, [&](absl::Time deadline) {
+        (*engine)->Drain(deadline);
+        (*link)->Flush(deadline);
+      });
+  // Publishes that the drain did not wait for still use the link: the engine goes first.
+  engine->reset();
+  return served.ok() ? 0 : FailToStart(kProgram, served);
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

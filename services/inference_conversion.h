@@ -1,0 +1,28 @@
+// Generation requests and answers between protobuf messages and the engine's values.
+//
+// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_INFERENCE_CONVERSION_H_
+#define HEARTH_SERVICES_INFERENCE_CONVERSION_H_
+
+#include "absl/status/statusor.h"
+#include "proto/inference.pb.h"
+#include "worker/engine.h"
+#include "worker/prompt.h"
+
+namespace hearth {
+
+absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto);
+absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto);
+absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
+
+void StartedToProto(const StartedInfo& info, v1::Started* out);
+// Everything but the text.
+void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
+                  v1::GeneratedToken* out);
+void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);
+void OutcomeToProto(const PublishOutcome& outcome, v1::Published* out);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_CONVERSION_H_

@@ -1,0 +1,68 @@
+// InferenceService: hearth.v1.Inference over an Engine and a tokenizer.
+//
+// Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at once.
+// Thread safety: gRPC calls the methods from many threads.
+// Ownership: everything in InferenceParts must outlive the service, and the server it is registered
+// with.
+#ifndef HEARTH_SERVICES_INFERENCE_SERVICE_H_
+#define HEARTH_SERVICES_INFERENCE_SERVICE_H_
+
+#include <functional>
+#include <string>
+
+#include <grpcpp/grpcpp.h>
+
+#include "absl/status/statusor.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/call_gate.h"
+#include "services/explainer.h"
+#include "worker/engine.h"
+#include "worker/prompt.h"
+#include "worker/tokenizer.h"
+
+namespace hearth {
+
+struct InferenceParts {
+  Engine* engine = nullptr;
+  const Tokenizer* tokenizer = nullptr;  // null: serves token ids
+  Explainer* explainer = nullptr;        // null: no store
+  CallGate* gate = nullptr;
+  std::string model_dir;
+  std::string version;
+  std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
+};
+
+class InferenceService final : public v1::Inference::CallbackService {
+ public:
+  explicit InferenceService(InferenceParts parts);
+
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
+      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
+  grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext* context,
+                                    const v1::PrefillRequest* request,
+                                    v1::PrefillResponse* response) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const v1::TokenizeRequest* request,
+                                     v1::TokenizeResponse* response) override;
+  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
+                                     const v1::GetModelRequest* request,
+                                     v1::GetModelResponse* response) override;
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainInputRequest* request,
+                                    v1::ExplainResponse* response) override;
+
+ private:
+  absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose) const;
+  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
+                                                    const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<EngineRequest> PrefillRequestFrom(const v1::PrefillRequest& request,
+                                                   const grpc::CallbackServerContext& context) const;
+  // The boundaries that a first, uncached run of the request keeps.
+  std::vector<uint32_t> BoundariesOf(const EngineRequest& request) const;
+
+  const InferenceParts parts_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_SERVICE_H_

@@ -1,0 +1,143 @@
+#include "services/local_prefix_cache.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "services/object_builder.h"
+#include "services/plan_check.h"
+#include "services/store_conversion.h"
+
+namespace hearth {
+
+LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint,
+                                   const KvLayout& layout, CacheCounters* counters)
+    : store_(store), fingerprint_(fingerprint), layout_(layout), counters_(counters) {}
+
+PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
+  return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts};
+}
+
+FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                     uint32_t max_tokens, absl::Time deadline) {
+  uint64_t bytes_read = 0;
+  absl::StatusOr<FetchOutcome> outcome =
+      TryFetch(prefix, above_tokens, max_tokens, deadline, &bytes_read);
+  if (outcome.ok()) {
+    counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", bytes_read);
+    return *std::move(outcome);
+  }
+  counters_->CountFetch(FailureOutcome(outcome.status()), bytes_read);
+  FetchOutcome miss;
+  miss.note = std::string(outcome.status().message());
+  return miss;
+}
+
+absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& prefix,
+                                                        uint32_t above_tokens, uint32_t max_tokens,
+                                                        absl::Time deadline, uint64_t* bytes_read) {
+  auto session = store_->Fetch(Query(prefix), above_tokens, max_tokens);
+  if (!session.ok()) return session.status();
+  const LookupPlan& plan = (*session)->plan();
+  FetchOutcome outcome;
+  outcome.matched_tokens = plan.matched_tokens;
+  outcome.note = plan.miss_reason;
+  if (plan.usable_tokens == 0) return outcome;
+
+  // The same check as over the wire: one place decides what a worker believes.
+  v1::FetchPlan proto;
+  PlanToProto(plan, &proto);
+  const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
+  if (absl::Status status = CheckPlan(wanted, proto); !status.ok()) return status;
+  std::vector<ObjectBuilder::Announced> announced;
+  announced.reserve(plan.objects.size());
+  for (const PlannedObject& object : plan.objects) {
+    announced.push_back({object.id, object.slice_digests});
+  }
+  auto builder = ObjectBuilder::Create(layout_, plan.usable_tokens, std::move(announced));
+  if (!builder.ok()) return builder.status();
+  for (uint32_t i = 0; i < plan.objects.size(); ++i) {
+    for (uint32_t layer : layout_.LayersOf(plan.objects[i].id.group)) {
+      if (absl::Now() > deadline) return absl::DeadlineExceededError("the fetch budget is spent");
+      absl::StatusOr<SliceView> slice = (*session)->ReadSlice(i, layer);
+      if (!slice.ok()) return slice.status();
+      const absl::string_view bytes(reinterpret_cast<const char*>(slice->bytes.data()),
+                                    slice->bytes.size());
+      if (absl::Status status = builder->Add(i, layer, 0, bytes); !status.ok()) return status;
+      *bytes_read = builder->bytes_added();
+    }
+  }
+  auto objects = builder->Take();
+  if (!objects.ok()) return objects.status();
+  outcome.usable_tokens = plan.usable_tokens;
+  outcome.slowest_tier = plan.slowest_tier;
+  outcome.objects = *std::move(objects);
+  return outcome;
+}
+
+PublishOutcome LocalPrefixCache::Publish(const PublishRequestSpec& spec, absl::Time) {
+  absl::StatusOr<PublishOutcome> outcome = TryPublish(spec);
+  if (outcome.ok()) {
+    counters_->CountPublish(outcome->published_tokens > 0 ? "stored" : "nothing",
+                            outcome->bytes_sent);
+    return *std::move(outcome);
+  }
+  counters_->CountPublish(FailureOutcome(outcome.status()));
+  PublishOutcome nothing;
+  nothing.note = std::string(outcome.status().message());
+  return nothing;
+}
+
+absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec) {
+  PublishSpec store_spec;
+  store_spec.fingerprint = fingerprint_;
+  store_spec.tenant = spec.prefix.tenant;
+  store_spec.token_ids = spec.prefix.token_ids;
+  store_spec.cuts = spec.prefix.cuts;
+  store_spec.boundaries = spec.boundaries;
+  store_spec.durability = spec.durability;
+  for (const auto& object : spec.objects) {
+    store_spec.objects.push_back({object->id, object->slice_digests, object->bytes == nullptr});
+  }
+  auto session = store_->Publish(std::move(store_spec));
+  if (!session.ok()) return session.status();
+  PublishOutcome outcome;
+  for (uint32_t index : (*session)->needed()) {
+    const KvObject& object = *spec.objects[index];
+    if (absl::Status status = PutObject(object, index, session->get()); !status.ok()) return status;
+    outcome.bytes_sent += object.size_bytes;
+  }
+  absl::StatusOr<PublishResult> result = (*session)->Commit();
+  if (!result.ok()) return result.status();
+  v1::PublishAck ack;
+  ResultToProto(*result, &ack);
+  ReadAck(ack, &outcome);
+  return outcome;
+}
+
+absl::Status LocalPrefixCache::PutObject(const KvObject& object, uint32_t index,
+                                         PublishSession* session) const {
+  const size_t slice_bytes = layout_.SliceBytes(object.id.tokens);
+  const std::byte* bytes = object.bytes.get();
+  for (uint32_t layer : layout_.LayersOf(object.id.group)) {
+    // The object's memory is shared with the store, which holds all slices of an object or none.
+    absl::Status status =
+        session->PutSlice(index, layer, SliceView{object.bytes, {bytes, slice_bytes}});
+    if (!status.ok()) return status;
+    bytes += slice_bytes;
+  }
+  return absl::OkStatus();
+}
+
+void LocalPrefixCache::Explain(PrefixRequest prefix, absl::Time, ExplainCallback done) {
+  store_->Observe(fingerprint_, prefix.tenant);
+  absl::StatusOr<ExplainReport> report = store_->Explain(Query(prefix));
+  v1::ExplainResponse response;
+  if (report.ok()) ReportToProto(*report, &response);
+  done(report.status(), response);
+}
+
+}  // namespace hearth

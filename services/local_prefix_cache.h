@@ -1,0 +1,46 @@
+// LocalPrefixCache: the worker's cache over a TieredStore in the same process (--store=embedded:DIR).
+//
+// The same answers as over gRPC, with the same counters, for one machine and one worker.
+// Thread safety: all methods from any thread. Ownership: store and counters must outlive it.
+#ifndef HEARTH_SERVICES_LOCAL_PREFIX_CACHE_H_
+#define HEARTH_SERVICES_LOCAL_PREFIX_CACHE_H_
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_store/tiered_store.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "services/cache_counters.h"
+#include "services/explainer.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+class LocalPrefixCache final : public PrefixCache, public Explainer {
+ public:
+  // `layout` is what `fingerprint` describes.
+  LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint, const KvLayout& layout,
+                   CacheCounters* counters);
+
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override;
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+  void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
+
+ private:
+  PrefixQuery Query(const PrefixRequest& prefix) const;
+  absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                        uint32_t max_tokens, absl::Time deadline,
+                                        uint64_t* bytes_read);
+  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec);
+  absl::Status PutObject(const KvObject& object, uint32_t index, PublishSession* session) const;
+
+  TieredStore* const store_;
+  const Fingerprint fingerprint_;
+  const KvLayout layout_;
+  CacheCounters* const counters_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_LOCAL_PREFIX_CACHE_H_

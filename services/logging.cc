@@ -1,0 +1,93 @@
+#include "services/logging.h"
+
+#include <memory>
+
+#include <nlohmann/json.hpp>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+LogFormat log_format = LogFormat::kText;
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+const char* LevelName(LogLevel level) {
+  constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+  return kNames[static_cast<int>(level)];
+}
+
+std::string TimeNow() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+}
+
+// A value that a person or a splitter at spaces would misread is quoted.
+std::string TextValue(const std::string& value) {
+  const bool plain =
+      !value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos;
+  return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
+}
+
+}  // namespace
+
+void SetUpLogging(LogLevel level, LogFormat format) {
+  log_format = format;
+  auto logger = std::make_shared<spdlog::logger>(
+      "hearth", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%v");
+  logger->set_level(ToSpdlog(level));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+std::string FormatText(absl::string_view event, std::initializer_list<LogField> fields) {
+  std::string line(event);
+  for (const LogField& field : fields) {
+    absl::StrAppend(&line, " ", field.name, "=", TextValue(field.value));
+  }
+  return line;
+}
+
+std::string FormatJson(absl::string_view time, absl::string_view level, absl::string_view event,
+                       std::initializer_list<LogField> fields) {
+  nlohmann::ordered_json line;
+  line["time"] = std::string(time);
+  line["level"] = std::string(level);
+  line["event"] = std::string(event);
+  for (const LogField& field : fields) {
+    if (field.is_number) {
+      line[field.name] = nlohmann::ordered_json::parse(field.value, nullptr, false);
+    } else {
+      line[field.name] = field.value;
+    }
+  }
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
+void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
+  if (!spdlog::should_log(ToSpdlog(level))) return;
+  const std::string line =
+      log_format == LogFormat::kJson
+          ? FormatJson(TimeNow(), LevelName(level), event, fields)
+          : absl::StrCat(TimeNow(), " ", LevelName(level), " ", FormatText(event, fields));
+  spdlog::default_logger_raw()->log(ToSpdlog(level), line);
+}
+
+}  // namespace hearth

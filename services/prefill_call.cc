@@ -1,0 +1,81 @@
+#include "services/prefill_call.h"
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "services/inference_conversion.h"
+#include "services/status_conversion.h"
+
+namespace hearth {
+
+std::shared_ptr<PrefillCall> PrefillCall::Create(std::unique_ptr<CallGate::Call> call,
+                                                 grpc::CallbackServerContext* context,
+                                                 v1::PrefillResponse* response) {
+  std::shared_ptr<PrefillCall> created(new PrefillCall(std::move(call), context, response));
+  created->self_ = created;
+  return created;
+}
+
+PrefillCall::PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
+                         v1::PrefillResponse* response)
+    : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
+
+void PrefillCall::Start(Engine* engine, EngineRequest request) {
+  const std::shared_ptr<PrefillCall> self = shared_from_this();
+  EngineCallbacks callbacks;
+  callbacks.on_started = [self](const StartedInfo& info) {
+    absl::MutexLock lock(&self->mutex_);
+    if (self->ended_) return;
+    self->response_->set_prompt_tokens(info.prompt_tokens);
+    self->response_->set_cached_tokens(info.cached_tokens);
+    self->response_->set_computed_tokens(info.prompt_tokens - info.cached_tokens);
+    v1::Started started;
+    StartedToProto(info, &started);
+    self->response_->set_source_tier(started.source_tier());
+  };
+  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_published = [self](const PublishOutcome& outcome) {
+    {
+      absl::MutexLock lock(&self->mutex_);
+      if (self->ended_) return;
+      OutcomeToProto(outcome, self->response_->mutable_published());
+      self->response_->set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - self->start_));
+    }
+    self->End(absl::OkStatus());
+  };
+  auto handle = engine->Submit(std::move(request), std::move(callbacks));
+  if (!handle.ok()) return End(handle.status());
+  absl::MutexLock lock(&mutex_);
+  handle_ = *std::move(handle);
+  if (cancelled_) handle_->Cancel();
+}
+
+void PrefillCall::Refuse(absl::Status status) { End(std::move(status)); }
+
+void PrefillCall::End(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  ended_ = true;
+  if (call_ != nullptr) status = call_->Finish(std::move(status));
+  Finish(ToGrpcStatus(status, context_));
+}
+
+void PrefillCall::OnCancel() {
+  std::shared_ptr<EngineRequestHandle> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    handle = handle_;
+  }
+  if (handle != nullptr) handle->Cancel();
+  End(absl::CancelledError("the caller went away"));
+}
+
+void PrefillCall::OnDone() {
+  // The call is over, though the engine may hold this object until a publish ends.
+  call_.reset();
+  // May be the last reference: nothing of this object may be touched after it.
+  std::shared_ptr<PrefillCall> last = std::move(self_);
+}
+
+}  // namespace hearth

@@ -1,0 +1,64 @@
+#include "services/process.h"
+
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include "absl/strings/str_replace.h"
+
+namespace hearth {
+namespace {
+
+// The largest threshold that glibc takes on 64-bit systems; an object of the 27B at C = 128 is above
+// it and is mapped on its own.
+constexpr int kMmapThresholdBytes = 32 << 20;
+constexpr int kTrimThresholdBytes = 1 << 30;
+
+sigset_t StopSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGINT);
+  return signals;
+}
+
+int WaitForSignal() {
+  const sigset_t signals = StopSignals();
+  int signal = 0;
+  sigwait(&signals, &signal);
+  return signal;
+}
+
+}  // namespace
+
+void BlockStopSignals() {
+  const sigset_t signals = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  // A caller that goes away while it is written to is an error of that write, not of the process.
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+std::string WaitForStopSignal() { return WaitForSignal() == SIGTERM ? "SIGTERM" : "SIGINT"; }
+
+void ExitAtNextStopSignal() {
+  std::thread([] {
+    WaitForSignal();
+    _exit(1);
+  }).detach();
+}
+
+void KeepFreedMemory() {
+  mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);
+  mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
+}
+
+int FailToStart(const std::string& program, const absl::Status& status) {
+  const std::string line = absl::StrReplaceAll(status.message(), {{"\n", " "}});
+  std::fprintf(stderr, "%s: %s\n", program.c_str(), line.c_str());
+  return 1;
+}
+
+}  // namespace hearth

@@ -1,0 +1,30 @@
+// What a server process needs beside its servers: stop signals, a quiet allocator, the last words.
+//
+// Thread safety: called from main.
+#ifndef HEARTH_SERVICES_PROCESS_H_
+#define HEARTH_SERVICES_PROCESS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace hearth {
+
+// Blocks SIGTERM and SIGINT, so that only the functions below see them.
+// REQUIRES: before any other thread starts; threads inherit the mask.
+void BlockStopSignals();
+// The name of the stop signal that came.
+std::string WaitForStopSignal();
+// From now on a stop signal ends the process at once, with exit code 1.
+void ExitAtNextStopSignal();
+
+// Keeps freed memory instead of handing it back to the system: buffers of megabytes come and go with
+// every request, and touching fresh memory costs more than copying into it.
+void KeepFreedMemory();
+
+// Prints "program: message" to stderr and returns 1, for main's return.
+int FailToStart(const std::string& program, const absl::Status& status);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_PROCESS_H_

@@ -1,0 +1,251 @@
+#include "services/remote_prefix_cache.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <grpcpp/client_context.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/restore_rule.h"
+#include "services/object_builder.h"
+#include "services/plan_check.h"
+#include "services/proto_conversion.h"
+#include "services/status_conversion.h"
+
+namespace hearth {
+namespace {
+
+using PublishCall = grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>;
+
+std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan) {
+  std::vector<ObjectBuilder::Announced> announced;
+  announced.reserve(plan.objects_size());
+  for (const v1::ObjectRef& object : plan.objects()) {
+    // An unknown group gives an id that no boundary needs: Create refuses it.
+    announced.push_back({{object.begin(), object.tokens(), static_cast<LayerGroup>(object.group())},
+                         {object.slice_digests().begin(), object.slice_digests().end()}});
+  }
+  return announced;
+}
+
+// Sends one object's slices in pieces. False when the stream is broken.
+bool SendObject(const KvObject& object, const KvLayout& layout, uint32_t index, PublishCall* call) {
+  v1::PublishRequest message;
+  v1::SliceData* slice = message.mutable_slice();
+  slice->set_object(index);
+  const size_t slice_bytes = layout.SliceBytes(object.id.tokens);
+  const std::byte* bytes = object.bytes.get();
+  for (uint32_t layer : layout.LayersOf(object.id.group)) {
+    slice->set_layer(layer);
+    for (size_t offset = 0; offset < slice_bytes; offset += kMaxSlicePieceBytes) {
+      slice->set_offset(offset);
+      slice->set_data(bytes + offset, std::min(kMaxSlicePieceBytes, slice_bytes - offset));
+      if (!call->Write(message)) return false;
+    }
+    bytes += slice_bytes;
+  }
+  return true;
+}
+
+}  // namespace
+
+RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
+                                     const Fingerprint& fingerprint, const KvLayout& layout,
+                                     CacheCounters* counters)
+    : channel_(std::move(channel)),
+      stub_(v1::CacheStore::NewStub(channel_)),
+      fingerprint_(fingerprint),
+      layout_(layout),
+      counters_(counters) {}
+
+absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
+  if (!breaker_.Allows(absl::Now())) {
+    return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
+  }
+  // Asking also makes an idle channel connect, which is how a store that is back is noticed.
+  const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
+  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
+  if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
+    const absl::Time wait = std::min(deadline, absl::Now() + absl::Milliseconds(kConnectWaitMs));
+    if (channel_->WaitForConnected(absl::ToChronoTime(wait))) return absl::OkStatus();
+    // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
+    if (channel_->GetState(false) == GRPC_CHANNEL_CONNECTING) breaker_.OnSilence(absl::Now());
+  }
+  return absl::UnavailableError("the store cannot be reached");
+}
+
+FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                      uint32_t max_tokens, absl::Time deadline) {
+  uint64_t bytes_received = 0;
+  absl::StatusOr<FetchOutcome> outcome =
+      TryFetch(prefix, above_tokens, max_tokens, deadline, &bytes_received);
+  if (outcome.ok()) {
+    counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", bytes_received);
+    return *std::move(outcome);
+  }
+  counters_->CountFetch(FailureOutcome(outcome.status()), bytes_received);
+  FetchOutcome miss;
+  miss.note = std::string(outcome.status().message());
+  return miss;
+}
+
+absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(const PrefixRequest& prefix,
+                                                         uint32_t above_tokens, uint32_t max_tokens,
+                                                         absl::Time deadline,
+                                                         uint64_t* bytes_received) {
+  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
+  v1::FetchRequest request;
+  PrefixToProto(prefix, /*with_fields=*/false, request.mutable_prefix());
+  request.set_above_tokens(above_tokens);
+  request.set_max_tokens(max_tokens);
+  if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
+
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  auto reader = stub_->Fetch(&context, request);
+  // Ends the call on an early return: the server then lets go of what it promised.
+  const auto give_up = [&](absl::Status status) {
+    context.TryCancel();
+    reader->Finish();
+    return status;
+  };
+
+  v1::FetchResponse message;
+  if (!reader->Read(&message)) {
+    absl::Status status = FromGrpcStatus(reader->Finish());
+    if (absl::IsDeadlineExceeded(status)) breaker_.OnSilence(absl::Now());
+    return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
+  }
+  breaker_.OnAnswer();
+  if (!message.has_plan()) return give_up(absl::DataLossError("the stream began without a plan"));
+  const v1::FetchPlan plan = std::move(*message.mutable_plan());
+  FetchOutcome outcome;
+  outcome.matched_tokens = std::min<uint32_t>(plan.matched_tokens(), prefix.token_ids.size());
+  outcome.note = plan.miss_reason();
+  if (plan.usable_tokens() == 0) {
+    reader->Finish();
+    return outcome;
+  }
+  const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
+  if (absl::Status status = CheckPlan(wanted, plan); !status.ok()) return give_up(status);
+  absl::StatusOr<ObjectBuilder> builder =
+      ObjectBuilder::Create(layout_, plan.usable_tokens(), AnnouncedObjects(plan));
+  if (!builder.ok()) return give_up(builder.status());
+
+  while (reader->Read(&message)) {
+    if (!message.has_slice()) return give_up(absl::DataLossError("a second plan in one stream"));
+    const v1::SliceData& slice = message.slice();
+    absl::Status added =
+        builder->Add(slice.object(), slice.layer(), slice.offset(), slice.data());
+    *bytes_received = builder->bytes_added();
+    if (!added.ok()) return give_up(added);
+  }
+  if (absl::Status status = FromGrpcStatus(reader->Finish()); !status.ok()) return status;
+  auto objects = builder->Take();
+  if (!objects.ok()) return objects.status();
+  outcome.usable_tokens = plan.usable_tokens();
+  outcome.slowest_tier = FromProto(plan.slowest_tier());
+  outcome.objects = *std::move(objects);
+  return outcome;
+}
+
+PublishOutcome RemotePrefixCache::Publish(const PublishRequestSpec& spec, absl::Time deadline) {
+  absl::StatusOr<PublishOutcome> outcome = TryPublish(spec, deadline);
+  if (outcome.ok()) {
+    counters_->CountPublish(outcome->published_tokens > 0 ? "stored" : "nothing",
+                            outcome->bytes_sent);
+    return *std::move(outcome);
+  }
+  counters_->CountPublish(FailureOutcome(outcome.status()));
+  PublishOutcome nothing;
+  nothing.note = std::string(outcome.status().message());
+  return nothing;
+}
+
+absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
+                                                             absl::Time deadline) {
+  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
+  v1::PublishRequest message;
+  v1::PublishBegin* begin = message.mutable_begin();
+  PrefixToProto(spec.prefix, /*with_fields=*/true, begin->mutable_prefix());
+  begin->mutable_boundaries()->Add(spec.boundaries.begin(), spec.boundaries.end());
+  begin->set_durability(ToProto(spec.durability));
+  for (const auto& object : spec.objects) {
+    v1::ObjectRef* ref = begin->add_objects();
+    ToProto(object->id, ref);
+    ref->mutable_slice_digests()->Add(object->slice_digests.begin(), object->slice_digests.end());
+    ref->set_absent(object->bytes == nullptr);
+  }
+  if (absl::Status status = CheckMessageBytes(message.ByteSizeLong()); !status.ok()) return status;
+
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  auto call = stub_->Publish(&context);
+  const auto finish = [&](const char* ended_early) {
+    absl::Status status = FromGrpcStatus(call->Finish());
+    return status.ok() ? absl::DataLossError(ended_early) : status;
+  };
+  const auto give_up = [&](const char* why) {
+    context.TryCancel();
+    call->Finish();
+    return absl::DataLossError(why);
+  };
+
+  v1::PublishResponse response;
+  if (!call->Write(message) || !call->Read(&response)) {
+    return finish("publish: the stream ended before its plan");
+  }
+  if (!response.has_plan()) return give_up("publish: the stream began without a plan");
+  PublishOutcome outcome;
+  const v1::PublishPlan plan = response.plan();
+  for (uint32_t index : plan.needed()) {
+    if (index >= spec.objects.size() || spec.objects[index]->bytes == nullptr) {
+      return give_up("publish: the store asked for an object that was not offered");
+    }
+    if (!SendObject(*spec.objects[index], layout_, index, call.get())) {
+      return finish("publish: the stream ended before the commit");
+    }
+    outcome.bytes_sent += spec.objects[index]->size_bytes;
+  }
+  message.mutable_commit();
+  if (!call->Write(message) || !call->WritesDone() || !call->Read(&response)) {
+    return finish("publish: the stream ended before its ack");
+  }
+  if (!response.has_ack()) return give_up("publish: a second plan in place of the ack");
+  if (absl::Status status = FromGrpcStatus(call->Finish()); !status.ok()) return status;
+  ReadAck(response.ack(), &outcome);
+  return outcome;
+}
+
+void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) {
+  struct Call {
+    grpc::ClientContext context;
+    v1::ExplainRequest request;
+    v1::ExplainResponse response;
+    ExplainCallback done;
+  };
+  auto call = std::make_shared<Call>();
+  call->done = std::move(done);
+  call->context.set_deadline(absl::ToChronoTime(deadline));
+  PrefixToProto(prefix, /*with_fields=*/true, call->request.mutable_prefix());
+  stub_->async()->Explain(&call->context, &call->request, &call->response,
+                          [call](grpc::Status status) {
+                            call->done(FromGrpcStatus(status), call->response);
+                          });
+}
+
+void RemotePrefixCache::PrefixToProto(const PrefixRequest& prefix, bool with_fields,
+                                      v1::Prefix* out) const {
+  if (with_fields) {
+    ToProto(fingerprint_, out->mutable_fingerprint());
+  } else {
+    DigestToProto(fingerprint_.digest(), out->mutable_fingerprint());
+  }
+  out->mutable_token_ids()->Add(prefix.token_ids.begin(), prefix.token_ids.end());
+  out->mutable_cuts()->Add(prefix.cuts.begin(), prefix.cuts.end());
+  out->set_tenant(prefix.tenant);
+}
+
+}  // namespace hearth

@@ -1,0 +1,65 @@
+// RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
+//
+// Whatever happens becomes a counted miss here and nowhere else. A store that is down costs a request
+// nothing (the channel's state says so), one that is silent costs the fetch budget once and is then
+// left alone for a while (circuit_breaker.h), and one that comes back is used again by itself.
+// What a plan says is checked against the request and the running model before a byte is used: token
+// ids, cuts, position, mask, fingerprint and objects; then every slice against its digest.
+// Thread safety: all methods from any thread.
+// Ownership: owns its channel; counters must outlive it.
+#ifndef HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
+#define HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "services/cache_counters.h"
+#include "services/circuit_breaker.h"
+#include "services/explainer.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+class RemotePrefixCache final : public PrefixCache, public Explainer {
+ public:
+  // A fetch waits at most this long for a connection that is being made.
+  static constexpr int kConnectWaitMs = 250;
+
+  // `layout` is what `fingerprint` describes.
+  RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
+                    const KvLayout& layout, CacheCounters* counters);
+
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override;
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+  void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
+
+ private:
+  // OK when a call may be made now.
+  absl::Status CheckReachable(absl::Time deadline);
+  absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                        uint32_t max_tokens, absl::Time deadline,
+                                        uint64_t* bytes_received);
+  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
+  void PrefixToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::CacheStore::Stub> stub_;
+  const Fingerprint fingerprint_;
+  const KvLayout layout_;
+  CacheCounters* const counters_;
+  CircuitBreaker breaker_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_

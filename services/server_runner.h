@@ -1,0 +1,62 @@
+// ServerRunner: one gRPC server's life: listen, health, reflection, address file, drain.
+//
+// Health is answered for the whole server ("") and for each service by name.
+// Thread safety: Start and Drain from one thread, the main one.
+// Ownership: services and gate must outlive the runner.
+#ifndef HEARTH_SERVICES_SERVER_RUNNER_H_
+#define HEARTH_SERVICES_SERVER_RUNNER_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <grpcpp/server.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/call_gate.h"
+
+namespace hearth {
+
+// Publishes that a finished request left behind have this long to reach the store.
+inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
+
+struct NamedService {
+  std::string name;  // "hearth.v1.CacheStore"
+  grpc::Service* service = nullptr;
+};
+
+class ServerRunner {
+ public:
+  // Serving when it returns. kUnavailable names the address that cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(const std::string& listen,
+                                                             const std::vector<NamedService>& services,
+                                                             CallGate* gate);
+  ~ServerRunner();
+
+  // As clients dial it: "127.0.0.1:41237", "unix:PATH".
+  const std::string& address() const { return address_; }
+
+  // Health says NOT_SERVING, new calls are refused, running ones finish until `drain_timeout`; then
+  // `flush` may take kFlushTimeout; then the server is shut down and what still runs is cancelled.
+  void Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
+
+ private:
+  ServerRunner(std::unique_ptr<grpc::Server> server, std::string address,
+               std::vector<std::string> names, CallGate* gate);
+  void SetServing(bool serving);
+
+  const std::unique_ptr<grpc::Server> server_;
+  const std::string address_;
+  const std::vector<std::string> names_;
+  CallGate* const gate_;
+};
+
+// Writes `text` and a newline whole: a reader sees nothing or all of it.
+absl::Status WriteFileWhole(const std::string& path, const std::string& text);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVER_RUNNER_H_

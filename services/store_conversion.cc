@@ -1,0 +1,179 @@
+#include "services/store_conversion.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
+#include "services/proto_conversion.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kDefaultTenant[] = "default";
+// Each boundary is a kept restore point: one for every chunk of the shortest kind is the most that
+// a prompt can have beside its declared breakpoints.
+constexpr int kMaxBoundaries = kMaxPromptTokens / kMinChunkTokens;
+
+void SetDigest(const Digest& digest, std::string* out) {
+  out->assign(reinterpret_cast<const char*>(digest.data()), digest.size());
+}
+
+absl::Status CheckTokens(const v1::Prefix& proto) {
+  const size_t tokens = proto.token_ids_size();
+  if (tokens == 0) return absl::InvalidArgumentError("prefix.token_ids: empty");
+  if (tokens > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prefix.token_ids: ", tokens, " of them; the limit is ", kMaxPromptTokens));
+  }
+  return ValidateCuts(proto.cuts(), tokens);
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> TenantOf(const std::string& asserted) {
+  if (!asserted.empty() && asserted != kDefaultTenant) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("tenant: \"", asserted,
+                     "\" asserted by a peer without an identity; this store has one tenant, \"",
+                     kDefaultTenant, "\""));
+  }
+  return std::string(kDefaultTenant);
+}
+
+absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto) {
+  if (absl::Status status = CheckTokens(proto); !status.ok()) return status;
+  absl::StatusOr<Digest> fingerprint = DigestFromProto(proto.fingerprint());
+  if (!fingerprint.ok()) return fingerprint.status();
+  absl::StatusOr<std::string> tenant = TenantOf(proto.tenant());
+  if (!tenant.ok()) return tenant.status();
+  PrefixQuery query;
+  query.fingerprint = *fingerprint;
+  query.tenant = *std::move(tenant);
+  query.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
+  query.cuts.assign(proto.cuts().begin(), proto.cuts().end());
+  return query;
+}
+
+absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto) {
+  if (absl::Status status = CheckTokens(proto.prefix()); !status.ok()) return status;
+  if (proto.boundaries_size() > kMaxBoundaries) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "boundaries: ", proto.boundaries_size(), " of them; the limit is ", kMaxBoundaries));
+  }
+  absl::StatusOr<Fingerprint> fingerprint = FromProto(proto.prefix().fingerprint());
+  if (!fingerprint.ok()) return fingerprint.status();
+  absl::StatusOr<std::string> tenant = TenantOf(proto.prefix().tenant());
+  if (!tenant.ok()) return tenant.status();
+  absl::StatusOr<Durability> durability = FromProto(proto.durability());
+  if (!durability.ok()) return durability.status();
+  PublishSpec spec;
+  spec.fingerprint = *std::move(fingerprint);
+  spec.tenant = *std::move(tenant);
+  spec.durability = *durability;
+  spec.token_ids.assign(proto.prefix().token_ids().begin(), proto.prefix().token_ids().end());
+  spec.cuts.assign(proto.prefix().cuts().begin(), proto.prefix().cuts().end());
+  spec.boundaries.assign(proto.boundaries().begin(), proto.boundaries().end());
+  spec.objects.reserve(proto.objects_size());
+  for (const v1::ObjectRef& object : proto.objects()) {
+    absl::StatusOr<ObjectId> id = ObjectIdFromProto(object);
+    if (!id.ok()) return id.status();
+    spec.objects.push_back(
+        {*id, {object.slice_digests().begin(), object.slice_digests().end()}, object.absent()});
+  }
+  return spec;
+}
+
+void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out) {
+  out->set_matched_tokens(plan.matched_tokens);
+  out->set_usable_tokens(plan.usable_tokens);
+  out->set_total_bytes(plan.total_bytes);
+  out->set_slowest_tier(ToProto(plan.slowest_tier));
+  out->set_miss_reason(plan.miss_reason);
+  if (plan.usable_tokens == 0) return;
+  v1::InferenceState* state = out->mutable_state();
+  state->set_token_count(plan.usable_tokens);
+  state->set_next_position(plan.usable_tokens);
+  state->set_attention_mask("causal");
+  state->mutable_token_ids()->Add(plan.token_ids.begin(), plan.token_ids.end());
+  state->mutable_cuts()->Add(plan.cuts.begin(), plan.cuts.end());
+  ToProto(plan.fingerprint, state->mutable_fingerprint());
+  for (const PlannedObject& object : plan.objects) {
+    v1::ObjectRef* ref = out->add_objects();
+    ToProto(object.id, ref);
+    ref->mutable_slice_digests()->Add(object.slice_digests.begin(), object.slice_digests.end());
+    ref->set_tier(ToProto(object.tier));
+  }
+}
+
+void ResultToProto(const PublishResult& result, v1::PublishAck* out) {
+  out->set_durable(ToProto(result.durable));
+  out->mutable_boundaries()->Add(result.boundaries.begin(), result.boundaries.end());
+  out->set_bytes_received(result.bytes_received);
+  for (const std::string& note : result.notes) out->add_notes(note);
+}
+
+void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out) {
+  SetDigest(point.id, out->mutable_restore_point_id());
+  SetDigest(point.fingerprint, out->mutable_fingerprint_digest());
+  out->set_tokens(point.tokens);
+  out->set_bytes(point.bytes);
+  out->set_tier(ToProto(point.tier));
+  out->set_durable(point.durable);
+  out->set_pinned(point.pinned);
+  out->set_age_s(absl::ToDoubleSeconds(point.age));
+  out->set_hits(point.hits);
+  out->mutable_last_token_ids()->Add(point.last_token_ids.begin(), point.last_token_ids.end());
+}
+
+void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out) {
+  out->set_matched_tokens(report.matched_tokens);
+  out->set_usable_tokens(report.usable_tokens);
+  out->set_summary(report.summary);
+  for (const BoundaryReport& boundary : report.boundaries) {
+    v1::BoundaryInfo* info = out->add_boundaries();
+    info->set_boundary(boundary.boundary);
+    info->set_usable(boundary.usable);
+    info->set_slowest_tier(ToProto(boundary.slowest_tier));
+    info->set_bytes(boundary.bytes);
+    info->set_age_s(absl::ToDoubleSeconds(boundary.age));
+    info->set_pinned(boundary.pinned);
+    info->set_reason(boundary.reason);
+    if (boundary.restore_point_id.has_value()) {
+      SetDigest(*boundary.restore_point_id, info->mutable_restore_point_id());
+    }
+  }
+  for (const OtherFingerprint& other : report.other_fingerprints) {
+    v1::FingerprintDifference* difference = out->add_other_fingerprints();
+    difference->set_field(other.difference.field);
+    difference->set_requested(other.difference.ours);
+    difference->set_stored(other.difference.theirs);
+    difference->set_matched_tokens(other.matched_tokens);
+  }
+}
+
+void StatsToProto(const StoreStats& stats, v1::StatsResponse* out) {
+  out->set_incarnation(stats.incarnation);
+  out->set_restore_points(stats.restore_points);
+  out->set_objects(stats.objects);
+  out->set_pinned_bytes(stats.pinned_bytes);
+  for (const TierUsage& usage : stats.tiers) {
+    v1::TierStats* tier = out->add_tiers();
+    tier->set_tier(ToProto(usage.tier));
+    tier->set_bytes(usage.bytes);
+    tier->set_capacity_bytes(usage.capacity_bytes);
+    tier->set_objects(usage.objects);
+    tier->set_evicted_restore_points(usage.evicted_restore_points);
+    tier->set_hit_tokens(usage.hit_tokens);
+  }
+  for (const auto& [name, value] : stats.counters) (*out->mutable_counters())[name] = value;
+}
+
+void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {
+  // WatchEvent::START is 0 and the store's kinds follow in the same order.
+  out->set_kind(static_cast<v1::WatchEvent::Kind>(static_cast<int>(event.kind) + 1));
+  out->set_sequence(event.sequence);
+  RestorePointToProto(event.restore_point, out->mutable_restore_point());
+}
+
+}  // namespace hearth

@@ -1,0 +1,32 @@
+// The store's values as protobuf messages, and back.
+//
+// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_STORE_CONVERSION_H_
+#define HEARTH_SERVICES_STORE_CONVERSION_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_store/tiered_store.h"
+#include "proto/cache_store.pb.h"
+
+namespace hearth {
+
+// Without authentication every peer is this one tenant; a message may leave the field empty.
+// kPermissionDenied for any other name.
+absl::StatusOr<std::string> TenantOf(const std::string& asserted);
+
+absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto);
+absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto);
+
+void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
+void ResultToProto(const PublishResult& result, v1::PublishAck* out);
+void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);
+void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
+void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
+void EventToProto(const StoreEvent& event, v1::WatchEvent* out);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_CONVERSION_H_

@@ -1,0 +1,62 @@
+#include "services/store_link.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/strings/string_view.h"
+#include "services/local_prefix_cache.h"
+#include "services/logging.h"
+#include "services/remote_prefix_cache.h"
+#include "services/store_metrics.h"
+#include "services/transport_options.h"
+#include "services/version.h"
+#include "services/worker_metrics.h"
+
+namespace hearth {
+
+absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(const std::string& spec,
+                                                           StoreOptions embedded,
+                                                           const Engine& engine, CallGate* gate) {
+  std::unique_ptr<StoreLink> link(new StoreLink);
+  if (spec == "none") return link;
+  absl::string_view folder = spec;
+  if (absl::ConsumePrefix(&folder, "embedded:")) {
+    embedded.data_dir = std::string(folder);
+    auto store = TieredStore::Open(embedded);
+    if (!store.ok()) return store.status();
+    link->store_ = *std::move(store);
+    link->service_ = std::make_unique<CacheService>(link->store_.get(), gate, kVersion);
+    auto cache = std::make_unique<LocalPrefixCache>(link->store_.get(), engine.fingerprint(),
+                                                    engine.layout(), &link->counters_);
+    link->explainer_ = cache.get();
+    link->cache_ = std::move(cache);
+    return link;
+  }
+  if (!absl::StrContains(spec, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store: \"", spec, "\" is none of HOST:PORT, unix:PATH, embedded:DIR, none"));
+  }
+  auto cache = std::make_unique<RemotePrefixCache>(ConnectToStore(spec), engine.fingerprint(),
+                                                   engine.layout(), &link->counters_);
+  link->explainer_ = cache.get();
+  link->cache_ = std::move(cache);
+  return link;
+}
+
+void StoreLink::AddMetrics(Metrics* metrics) const {
+  if (cache_ == nullptr) return;
+  metrics->AddSource([this] { return CacheSamples(counters_.Read()); });
+  if (store_ == nullptr) return;
+  metrics->AddSource([this] { return StoreSamples(store_->Stats()); });
+}
+
+void StoreLink::Flush(absl::Time deadline) const {
+  if (store_ == nullptr) return;
+  if (absl::Status status = store_->Flush(deadline); !status.ok()) {
+    Log(LogLevel::kWarning, "not all was flushed", {{"reason", std::string(status.message())}});
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,54 @@
+// StoreLink: what --store names: a cache node over gRPC, a store in this process, or none.
+//
+// Thread safety: accessors from any thread once opened.
+// Ownership: owns the cache, its counters and the embedded store; outlives the engine that uses them.
+#ifndef HEARTH_SERVICES_STORE_LINK_H_
+#define HEARTH_SERVICES_STORE_LINK_H_
+
+#include <memory>
+#include <string>
+
+#include <grpcpp/impl/codegen/service_type.h>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_store/tiered_store.h"
+#include "services/cache_counters.h"
+#include "services/cache_service.h"
+#include "services/call_gate.h"
+#include "services/explainer.h"
+#include "services/metrics.h"
+#include "worker/engine.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+class StoreLink {
+ public:
+  // `spec`: "host:port", "unix:PATH", "embedded:DIR" or "none". `embedded` gives an embedded store's
+  // sizes. kInvalidArgument when spec is none of these.
+  static absl::StatusOr<std::unique_ptr<StoreLink>> Open(const std::string& spec,
+                                                         StoreOptions embedded,
+                                                         const Engine& engine, CallGate* gate);
+
+  PrefixCache* cache() const { return cache_.get(); }       // null: none
+  Explainer* explainer() const { return explainer_; }       // null: none
+  grpc::Service* service() const { return service_.get(); }  // null unless embedded
+
+  void AddMetrics(Metrics* metrics) const;
+  // Waits for an embedded store's write-behind.
+  void Flush(absl::Time deadline) const;
+
+ private:
+  StoreLink() = default;
+
+  CacheCounters counters_;
+  std::unique_ptr<TieredStore> store_;
+  std::unique_ptr<CacheService> service_;
+  std::unique_ptr<PrefixCache> cache_;
+  Explainer* explainer_ = nullptr;  // cache_, seen from its other side
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_LINK_H_

@@ -1,0 +1,16 @@
+// The store's statistics as metric samples. Thread safety: as TieredStore's.
+#ifndef HEARTH_SERVICES_STORE_METRICS_H_
+#define HEARTH_SERVICES_STORE_METRICS_H_
+
+#include <vector>
+
+#include "cache_store/tiered_store.h"
+#include "services/metrics.h"
+
+namespace hearth {
+
+std::vector<MetricSample> StoreSamples(const StoreStats& stats);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_METRICS_H_

@@ -1,0 +1,33 @@
+// One Watch stream: the store's events to one caller, through a bounded queue.
+//
+// A caller that reads too slowly loses events rather than holding up the store: the queue is emptied
+// and one LOST event takes its place.
+// Thread safety: the reactor's callbacks come from gRPC's threads, events from the store's.
+// Ownership: the reactor owns itself, as gRPC's callback API has it, and ends with its call.
+#ifndef HEARTH_SERVICES_STORE_WATCH_H_
+#define HEARTH_SERVICES_STORE_WATCH_H_
+
+#include <atomic>
+#include <cstddef>
+
+#include <grpcpp/grpcpp.h>
+
+#include "cache_store/tiered_store.h"
+#include "proto/cache_store.pb.h"
+#include "services/call_gate.h"
+
+namespace hearth {
+
+// A restore point's event has some 150 bytes: 64 watchers at this depth stay below 10 MiB.
+inline constexpr size_t kMaxWatchQueue = 1024;
+
+// `streams` counts the open ones; beyond `max_streams` the call ends with RESOURCE_EXHAUSTED. When
+// the gate closes the stream ends with UNAVAILABLE. store, gate and streams must outlive the call.
+grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
+                                                     std::atomic<int>* streams, int max_streams,
+                                                     grpc::CallbackServerContext* context,
+                                                     const v1::WatchRequest& request);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_WATCH_H_

@@ -1,0 +1,34 @@
+// How both ends of Hearth's own connections are tuned, in one place.
+//
+// Snapshots are megabytes in one stream on a fast network: large frames and windows, no probing for
+// the bandwidth. Reconnecting is quick and cheap: a store that comes back is used within a second.
+// Thread safety: pure functions apart from their argument.
+#ifndef HEARTH_SERVICES_TRANSPORT_OPTIONS_H_
+#define HEARTH_SERVICES_TRANSPORT_OPTIONS_H_
+
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/server_builder.h>
+#include <grpcpp/support/channel_arguments.h>
+
+namespace hearth {
+
+inline constexpr int kFirstReconnectBackoffMs = 50;
+inline constexpr int kMaxReconnectBackoffMs = 1000;
+// How long one attempt to connect may take.
+inline constexpr int kConnectTimeoutMs = 1000;
+// A store that vanished without closing its connection is noticed within the sum of these.
+inline constexpr int kKeepaliveMs = 10000;
+inline constexpr int kKeepaliveTimeoutMs = 5000;
+
+grpc::ChannelArguments ClientTransport();
+void TuneServerTransport(grpc::ServerBuilder* builder);
+
+// A channel of its own to a store: "host:port" or "unix:PATH". Never blocks; connects when used.
+std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_TRANSPORT_OPTIONS_H_
