@@ -73,7 +73,8 @@ void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat
     if (part.kind == ChatPart::Kind::kImage) {
       chat->text += kImage;
     } else {
-      chat->text += more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text);
+      chat->text +=
+          more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text);
     }
     if (part.cache_breakpoint) AddBreakpoint(chat);
   }

@@ -49,9 +49,9 @@ struct RenderedChat {
   std::vector<size_t> breakpoints;
 };
 
-// kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a system
-// message is not the first or has an image, user and assistant do not alternate, or a system message
-// stands alone and the ending is not kOpen (it would be dropped).
+// kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a
+// system message is not the first or has an image, user and assistant do not alternate, or a system
+// message stands alone and the ending is not kOpen (it would be dropped).
 absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
                                         ChatEnding ending);
 

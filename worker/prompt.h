@@ -57,8 +57,8 @@ struct Prompt {
 };
 
 // `tokenizer` is null for a model folder without one.
-// kInvalidArgument naming field and limit; kFailedPrecondition for text or chat without a tokenizer,
-// or for a chat when the tokenizer has no turn markers.
+// kInvalidArgument naming field and limit; kFailedPrecondition for text or chat without a
+// tokenizer, or for a chat when the tokenizer has no turn markers.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
                                    const Tokenizer* tokenizer, const PromptLimits& limits);
 

@@ -5,9 +5,9 @@
 //
 // Randomness is counter based: the draw for new token number `step` depends on (seed, step) and the
 // logits only, not on what was drawn before; a resumed sequence goes on as if nothing had happened.
-// The number is splitmix64's output, 53 bits of it; weights are IEEE doubles added in a fixed order.
-// Equal logits, parameters and step give the same token on every machine, except where exp() of two
-// C libraries differs in its last bit right at the drawn point (about once in 2^40 draws).
+// The number is splitmix64's output, 53 bits of it; weights are IEEE doubles added in a fixed
+// order. Equal logits, parameters and step give the same token on every machine, except where exp()
+// of two C libraries differs in its last bit right at the drawn point.
 //
 // Thread safety: one thread at a time (it keeps scratch space); copies are independent.
 // Ownership: nothing is kept of the logits.

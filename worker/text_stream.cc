@@ -57,8 +57,7 @@ std::string TextStream::Release() {
   return delta;
 }
 
-// Every stop string that begins in `pending_` is found here whole: what was emitted before could not
-// be the beginning of one.
+// Every stop string is found here whole: what was emitted before could not be the beginning of one.
 bool TextStream::CutAtStopString() {
   size_t first_end = std::string::npos, begin = std::string::npos;
   for (const std::string& stop : stop_strings_) {

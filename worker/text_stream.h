@@ -1,8 +1,8 @@
 // TextStream: a sequence's tokens, one by one, as text that can be shown at once.
 //
 // Text is held back while it is part of a character whose other bytes are still to come, and while
-// it could be the beginning of a stop string. A stop string ends the text right before it, also when
-// it spans tokens; of several, the one that is complete first, and of those the longest.
+// it could be the beginning of a stop string. A stop string ends the text right before it, also
+// when it spans tokens; of several, the one that is complete first, and of those the longest.
 //
 // Thread safety: one thread at a time. Ownership: the tokenizer must outlive the stream.
 // Invariants: (1) every delta is well-formed UTF-8; (2) without a stop, the deltas together are

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <map>
 #include <utility>
 
 #include "sentencepiece_processor.h"
 #include "worker/piece_matcher.h"
 #include "worker/piece_types.h"
+#include "worker/space_runs.h"
 #include "worker/utf8.h"
 
 namespace hearth {
@@ -36,18 +38,29 @@ std::string ByteOf(const std::string& piece) {
   return std::string(1, static_cast<char>(std::stoi(piece.substr(3, 2), nullptr, 16)));
 }
 
+// How many bytes the space at the front takes, U+2581 standing for one; 0 when there is none.
+size_t SpaceLength(std::string_view text) {
+  if (!text.empty() && text[0] == ' ') return 1;
+  return text.substr(0, kSpaceMark.size()) == kSpaceMark ? kSpaceMark.size() : 0;
+}
+
+bool IsRunOfSpaces(const std::string& text) {
+  return text.size() >= 2 && text.find_first_not_of(' ') == std::string::npos;
+}
+
 }  // namespace
 
 class Tokenizer::Model {
  public:
   sentencepiece::SentencePieceProcessor processor;
   std::vector<PieceType> types;  // by id
-  PieceMatcher matcher;          // the pieces that are never merged, as SentencePiece writes them
+  PieceMatcher matcher;          // the pieces that are never merged
+  SpaceRuns space_runs;
 };
 
-// A never-merged piece, or what lies between two of them.
+// A never-merged piece, a run of spaces, or a stretch of ordinary text between such.
 struct Tokenizer::Segment {
-  size_t begin_bytes;  // in the normalized text
+  size_t begin_bytes;
   size_t begin_tokens;
 };
 
@@ -79,6 +92,7 @@ Tokenizer::Tokenizer(std::unique_ptr<Model> model) : model_(std::move(model)) {
   eos_id_ = processor.eos_id();
   pad_id_ = processor.pad_id();
   std::vector<PieceMatcher::Piece> whole;
+  std::map<size_t, int32_t> runs;
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
     const std::string& piece = processor.IdToPiece(id);
     const PieceType type = model_->types[id];
@@ -88,7 +102,11 @@ Tokenizer::Tokenizer(std::unique_ptr<Model> model) : model_(std::move(model)) {
     bytes_.push_back(type == PieceType::kByte ? ByteOf(piece) : Replaced(piece, kSpaceMark, " "));
     special_.push_back(control || marker);
     if (control || type == PieceType::kUserDefined) whole.push_back({piece, id});
+    if (type == PieceType::kUserDefined && IsRunOfSpaces(bytes_.back())) {
+      runs.emplace(bytes_.back().size(), id);
+    }
   }
+  model_->space_runs = SpaceRuns(std::move(runs));
   model_->matcher = PieceMatcher(std::move(whole));
 }
 
@@ -101,29 +119,56 @@ bool Tokenizer::KeepsTextAsItIs() const {
   return Decode(std::vector<int32_t>(ids.begin(), ids.end()), /*skip_special=*/false) == kProbe;
 }
 
-void Tokenizer::EncodeSegments(std::string_view normalized, std::vector<int32_t>* ids,
+void Tokenizer::EncodeSegments(std::string_view text, std::vector<int32_t>* ids,
                                std::vector<Segment>* segments) const {
-  std::vector<int> between;
   size_t gap = 0;  // begin of what was not yet tokenized
-  const auto close_gap = [&](size_t end) {
-    if (gap == end) return;
-    segments->push_back({gap, ids->size()});
-    const auto status = model_->processor.Encode(normalized.substr(gap, end - gap), &between);
-    assert(status.ok());
-    ids->insert(ids->end(), between.begin(), between.end());
-  };
-  for (size_t at = 0; at < normalized.size();) {
-    const auto match = model_->matcher.Longest(normalized.substr(at));
+  for (size_t at = 0; at < text.size();) {
+    const auto match = model_->matcher.Longest(text.substr(at));
     if (!match.has_value()) {
       ++at;
       continue;
     }
-    close_gap(at);
+    EncodeGap(text, gap, at, ids, segments);
     segments->push_back({at, ids->size()});
     ids->push_back(match->id);
     gap = at += match->length_bytes;
   }
-  close_gap(normalized.size());
+  EncodeGap(text, gap, text.size(), ids, segments);
+}
+
+// Between two whole pieces: runs of spaces, and stretches of ordinary text.
+void Tokenizer::EncodeGap(std::string_view text, size_t begin, size_t end,
+                          std::vector<int32_t>* ids, std::vector<Segment>* segments) const {
+  size_t stretch = begin;
+  for (size_t at = begin; at < end;) {
+    size_t count = 0, run_end = at, last_space = at;
+    while (run_end < end) {
+      const size_t length_bytes = SpaceLength(text.substr(run_end, end - run_end));
+      if (length_bytes == 0) break;
+      last_space = run_end;
+      run_end += length_bytes;
+      ++count;
+    }
+    if (count >= 2 && !model_->space_runs.empty()) {
+      EncodeStretch(text, stretch, at, ids, segments);
+      segments->push_back({at, ids->size()});
+      const size_t alone = model_->space_runs.Append(count, ids);
+      stretch = alone == 0 ? run_end : last_space;
+    }
+    at = std::max(run_end, at + 1);
+  }
+  EncodeStretch(text, stretch, end, ids, segments);
+}
+
+void Tokenizer::EncodeStretch(std::string_view text, size_t begin, size_t end,
+                              std::vector<int32_t>* ids, std::vector<Segment>* segments) const {
+  if (begin == end) return;
+  segments->push_back({begin, ids->size()});
+  std::vector<int> encoded;
+  const auto status = model_->processor.Encode(
+      Replaced(text.substr(begin, end - begin), " ", kSpaceMark), &encoded);
+  assert(status.ok());
+  ids->insert(ids->end(), encoded.begin(), encoded.end());
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
@@ -134,28 +179,23 @@ Encoding Tokenizer::EncodeWithOffsets(std::string_view text,
                                       const std::vector<size_t>& offsets) const {
   assert(text.size() <= kMaxEncodeBytes);
   assert(!FindInvalidUtf8(text).has_value());
-  const std::string normalized = Replaced(text, " ", kSpaceMark);
   Encoding encoding;
   std::vector<Segment> segments;
-  EncodeSegments(normalized, &encoding.ids, &segments);
-  size_t counted = 0, spaces = 0;
+  EncodeSegments(text, &encoding.ids, &segments);
   for (const size_t offset : offsets) {
-    assert(offset >= counted && offset <= text.size() && IsUtf8Boundary(text, offset));
-    spaces += std::count(text.begin() + counted, text.begin() + offset, ' ');
-    counted = offset;
-    const size_t end = offset + spaces * (kSpaceMark.size() - 1);
-    // The last segment that begins at or before the offset: all tokens before it are common.
-    auto segment = std::upper_bound(segments.begin(), segments.end(), end,
+    assert(offset <= text.size() && IsUtf8Boundary(text, offset));
+    // All tokens before a segment that the cut leaves whole are common. The segment that is cut may
+    // leave a rest that joins its neighbour (one space of a run of five): begin one earlier.
+    auto segment = std::upper_bound(segments.begin(), segments.end(), offset,
                                     [](size_t at, const Segment& s) { return at < s.begin_bytes; });
-    if (segment == segments.begin()) {  // an empty text
+    for (int i = 0; i < 2 && segment != segments.begin(); ++i) --segment;
+    if (segment == segments.end()) {  // an empty text
       encoding.common_tokens.push_back(0);
       continue;
     }
-    --segment;
     std::vector<int32_t> tail;
     std::vector<Segment> ignored;
-    EncodeSegments(std::string_view(normalized).substr(0, end).substr(segment->begin_bytes), &tail,
-                   &ignored);
+    EncodeSegments(text.substr(0, offset).substr(segment->begin_bytes), &tail, &ignored);
     const auto whole = encoding.ids.begin() + static_cast<ptrdiff_t>(segment->begin_tokens);
     const auto differ = std::mismatch(tail.begin(), tail.end(), whole, encoding.ids.end()).first;
     encoding.common_tokens.push_back(

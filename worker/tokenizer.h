@@ -47,7 +47,7 @@ class Tokenizer {
   // No id is added: a prompt's "<bos>" is part of its text.
   // REQUIRES: text is well-formed UTF-8 of at most kMaxTextBytes plus 64 bytes.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // REQUIRES: as above; offsets ascend, are at most text.size(), and lie between characters.
+  // REQUIRES: as above; each offset is at most text.size() and lies between characters.
   Encoding EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets) const;
 
   // Bytes that are no UTF-8 become U+FFFD. Ids without a piece have no text.
@@ -69,8 +69,12 @@ class Tokenizer {
   struct Segment;
   explicit Tokenizer(std::unique_ptr<Model> model);
 
-  void EncodeSegments(std::string_view normalized, std::vector<int32_t>* ids,
+  void EncodeSegments(std::string_view text, std::vector<int32_t>* ids,
                       std::vector<Segment>* segments) const;
+  void EncodeGap(std::string_view text, size_t begin, size_t end, std::vector<int32_t>* ids,
+                 std::vector<Segment>* segments) const;
+  void EncodeStretch(std::string_view text, size_t begin, size_t end, std::vector<int32_t>* ids,
+                     std::vector<Segment>* segments) const;
   bool KeepsTextAsItIs() const;
 
   const std::unique_ptr<Model> model_;

@@ -63,7 +63,8 @@ char32_t DecodeChar(std::string_view text, size_t length) {
 // The characters for which Python's str.isspace() is true.
 bool IsPythonSpace(char32_t c) {
   if (c <= 0x20) return c == 0x20 || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
-  static constexpr char32_t kOthers[] = {0x85, 0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000};
+  static constexpr char32_t kOthers[] = {0x85,   0xA0,   0x1680, 0x2028,
+                                         0x2029, 0x202F, 0x205F, 0x3000};
   return (c >= 0x2000 && c <= 0x200A) ||
          std::find(std::begin(kOthers), std::end(kOthers), c) != std::end(kOthers);
 }

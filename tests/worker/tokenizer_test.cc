@@ -1,0 +1,174 @@
+#include "worker/tokenizer.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/tiny_tokenizer.h"
+#include "worker/piece_matcher.h"
+#include "worker/piece_types.h"
+#include "worker/space_runs.h"
+#include "worker/tokenizer_loader.h"
+#include "worker/utf8.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+int32_t Id(const std::string& piece) {
+  const auto id = TinyTokenizer().FindPiece(piece);
+  EXPECT_TRUE(id.has_value()) << piece;
+  return id.value_or(-1);
+}
+
+TEST(PieceMatcher, FindsTheLongestPieceAtTheFront) {
+  const PieceMatcher matcher({{"ab", 1}, {"a", 2}, {"abcd", 3}, {"b", 4}, {"\xFF", 5}});
+  EXPECT_EQ(matcher.Longest("abc")->id, 1);
+  EXPECT_EQ(matcher.Longest("abcd")->id, 3);
+  EXPECT_EQ(matcher.Longest("abcd")->length_bytes, 4U);
+  EXPECT_EQ(matcher.Longest("ac")->id, 2);
+  EXPECT_EQ(matcher.Longest("\xFF")->id, 5);
+  EXPECT_FALSE(matcher.Longest("cab").has_value());
+  EXPECT_FALSE(matcher.Longest("").has_value());
+  EXPECT_FALSE(PieceMatcher().Longest("a").has_value());
+}
+
+TEST(SpaceRuns, MergeNeighboursPairByPair) {
+  std::map<size_t, int32_t> pieces;
+  for (size_t length = 2; length <= 31; ++length) pieces[length] = static_cast<int32_t>(length);
+  const SpaceRuns runs(pieces);
+  for (size_t count = 2; count <= 31; ++count) {
+    std::vector<int32_t> ids;
+    EXPECT_EQ(runs.Append(count, &ids), 0U);
+    EXPECT_THAT(ids, ElementsAre(static_cast<int32_t>(count)));
+  }
+  std::vector<int32_t> ids;
+  EXPECT_EQ(runs.Append(32, &ids), 0U);
+  EXPECT_THAT(ids, ElementsAre(16, 16));
+  ids.clear();
+  const SpaceRuns pairs(std::map<size_t, int32_t>{{2, 7}});
+  EXPECT_EQ(pairs.Append(5, &ids), 1U) << "one is left for what follows";
+  EXPECT_THAT(ids, ElementsAre(7, 7));
+  EXPECT_TRUE(SpaceRuns().empty());
+}
+
+TEST(PieceTypes, AreReadFromTheFileAndDamageIsSeen) {
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  const auto types = ReadPieceTypes(model);
+  ASSERT_TRUE(types.has_value());
+  ASSERT_EQ(types->size(), static_cast<size_t>(TinyTokenizer().size()));
+  EXPECT_EQ((*types)[Id("<bos>")], PieceType::kControl);
+  EXPECT_EQ((*types)[Id("<unk>")], PieceType::kUnknown);
+  EXPECT_EQ((*types)[Id("<start_of_turn>")], PieceType::kUserDefined);
+  EXPECT_EQ((*types)[Id("<0x41>")], PieceType::kByte);
+  EXPECT_EQ((*types)[Id("and")], PieceType::kNormal);
+  EXPECT_FALSE(ReadPieceTypes(model.substr(0, model.size() - 1)).has_value());
+  EXPECT_FALSE(ReadPieceTypes("\x0A\x02\x18\x07").has_value()) << "a type outside the enum";
+  EXPECT_FALSE(ReadPieceTypes("\x0F").has_value()) << "an unknown wire type";
+}
+
+TEST(Tokenizer, MakesControlPiecesInTextTheirIds) {
+  EXPECT_THAT(TinyTokenizer().Encode("<bos><start_of_turn>and<eos><unk><pad>\n\n<mask>"),
+              ElementsAre(2, Id("<start_of_turn>"), Id("and"), 1, 3, 0, Id("\n\n"), Id("<mask>")));
+  EXPECT_EQ(TinyTokenizer().bos_id(), 2);
+  EXPECT_EQ(TinyTokenizer().eos_id(), 1);
+  EXPECT_EQ(TinyTokenizer().pad_id(), 0);
+}
+
+TEST(Tokenizer, KeepsRunsOfLinesAndOfSpacesTogether) {
+  EXPECT_THAT(TinyTokenizer().Encode("\n\n\n\n\n\n"), ElementsAre(Id("\n\n\n\n"), Id("\n\n")));
+  // A space right before a word belongs to the run first.
+  EXPECT_THAT(TinyTokenizer().Encode("   and"), ElementsAre(Id("▁▁▁"), Id("and")));
+  EXPECT_THAT(TinyTokenizer().Encode(" and"), ElementsAre(Id("▁and")));
+}
+
+TEST(Tokenizer, SpellsUnknownCharactersInBytes) {
+  EXPECT_THAT(TinyTokenizer().Encode("\xF0\x9F\x99\x82"),
+              ElementsAre(Id("<0xF0>"), Id("<0x9F>"), Id("<0x99>"), Id("<0x82>")));
+  EXPECT_THAT(TinyTokenizer().Encode(std::string("\0", 1)), ElementsAre(Id("<0x00>")));
+  EXPECT_TRUE(TinyTokenizer().Encode("").empty());
+}
+
+TEST(Tokenizer, DecodingGivesBackTheText) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 500; ++round) {
+    std::string text = RandomText(&random, random() % 30);
+    const std::string decoded = TinyTokenizer().Decode(TinyTokenizer().Encode(text), false);
+    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) {
+      text.replace(at, 3, " ");
+    }
+    ASSERT_EQ(decoded, text) << "up to U+2581, which stands for a space";
+  }
+}
+
+TEST(Tokenizer, DecodingSkipsWhatIsNotForReaders) {
+  const auto ids = TinyTokenizer().Encode("<bos><start_of_turn>and\n<table><end_of_turn><eos>");
+  EXPECT_EQ(TinyTokenizer().Decode(ids, true), "and\n<table>");
+  EXPECT_EQ(TinyTokenizer().Decode({-1, 1 << 30, Id("and")}, false), "and");
+  EXPECT_EQ(TinyTokenizer().Decode({Id("<0xE2>"), Id("<0x82>"), Id("and")}, false),
+            "\xEF\xBF\xBD\xEF\xBF\xBD" "and");
+}
+
+TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 500; ++round) {
+    const std::string text = RandomText(&random, 1 + random() % 30);
+    std::vector<size_t> offsets;
+    for (size_t at = 0; at <= text.size(); ++at) {
+      if (IsUtf8Boundary(text, at)) offsets.push_back(at);
+    }
+    const Encoding encoding = TinyTokenizer().EncodeWithOffsets(text, offsets);
+    ASSERT_EQ(encoding.ids, TinyTokenizer().Encode(text));
+    ASSERT_EQ(encoding.common_tokens.size(), offsets.size());
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      const auto prefix = TinyTokenizer().Encode(text.substr(0, offsets[i]));
+      size_t common = 0;
+      while (common < prefix.size() && common < encoding.ids.size() &&
+             prefix[common] == encoding.ids[common]) {
+        ++common;
+      }
+      ASSERT_EQ(encoding.common_tokens[i], common) << "offset " << offsets[i] << " of " << text;
+    }
+  }
+}
+
+TEST(Tokenizer, RefusesWhatIsNoModel) {
+  std::string error;
+  EXPECT_EQ(Tokenizer::Parse("not a model", &error), nullptr);
+  EXPECT_THAT(error, HasSubstr("not a SentencePiece model"));
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  EXPECT_EQ(Tokenizer::Parse(model.substr(0, model.size() / 2), &error), nullptr);
+}
+
+TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
+  const std::filesystem::path dir =
+      std::filesystem::path(testing::TempDir()) / "hearth_tokenizer_loader_test";
+  std::filesystem::remove_all(dir);
+  std::filesystem::create_directories(dir);
+  auto none = LoadTokenizer(dir);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(*none, nullptr) << "a folder without a tokenizer serves token ids";
+
+  std::ofstream(dir / "tokenizer.model") << "broken";
+  auto broken = LoadTokenizer(dir);
+  EXPECT_EQ(broken.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(broken.status().message()), HasSubstr("tokenizer.model: not a"));
+
+  std::ofstream(dir / "tokenizer.model", std::ios::binary)
+      << ReadTestFile("tiny_tokenizer/tokenizer.model");
+  auto whole = LoadTokenizer(dir);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ((*whole)->size(), TinyTokenizer().size());
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace hearth
