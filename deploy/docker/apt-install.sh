@@ -1,0 +1,9 @@
+#!/bin/bash
+# apt-install.sh FILE...: installs the Debian packages that the files list, one a line, # comments,
+# and leaves no package lists behind.
+set -euo pipefail
+mapfile -t packages < <(sed -e 's/#.*//' -e 's/[[:space:]]//g' "$@" | grep -v '^$')
+export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install --yes --no-install-recommends "${packages[@]}"
+rm -rf /var/lib/apt/lists/*

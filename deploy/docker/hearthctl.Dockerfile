@@ -1,0 +1,24 @@
+# hearthctl, the command line: warm-up jobs, and the hands of an operator.
+#   docker build -f deploy/docker/hearthctl.Dockerfile -t hearthctl:dev .
+FROM debian:12.12-slim AS build
+WORKDIR /src
+COPY deploy/docker/apt-install.sh deploy/docker/
+COPY scripts/apt-packages.txt scripts/
+RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
+COPY . .
+RUN deploy/docker/build.sh /out hearthctl
+
+FROM debian:12.12-slim
+COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/
+RUN /tmp/apt-install.sh /tmp/runtime-packages.txt \
+    && rm /tmp/apt-install.sh /tmp/runtime-packages.txt
+RUN groupadd --gid 10001 hearth \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+        --shell /usr/sbin/nologin hearth
+COPY --from=build /out/bin/ /usr/local/bin/
+COPY LICENSE NOTICE /usr/share/doc/hearth/
+
+USER 10001:10001
+# A program that runs and ends: its exit status is its health.
+HEALTHCHECK NONE
+ENTRYPOINT ["/usr/local/bin/hearthctl"]

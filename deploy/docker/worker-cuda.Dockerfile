@@ -1,0 +1,41 @@
+# hearth-worker on NVIDIA GPUs. Needs the NVIDIA container runtime, which mounts the driver.
+#   docker build -f deploy/docker/worker-cuda.Dockerfile -t hearth-worker-cuda:dev .
+#
+# The sources name no CUDA header: everything goes through ATen. So the binary is compiled against
+# the CPU build of libtorch, as in worker.Dockerfile, and runs on the CUDA build of the same version,
+# whose wheel brings the CUDA runtime libraries. No toolkit is needed, neither here nor on the node.
+FROM debian:12.12-slim AS build
+WORKDIR /src
+COPY deploy/docker/apt-install.sh deploy/docker/
+COPY scripts/apt-packages.txt scripts/
+RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
+COPY . .
+RUN deploy/docker/build.sh /out hearth-worker hearthctl \
+    && deploy/docker/fetch-cuda-torch.sh /out/lib
+
+FROM debian:12.12-slim
+COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/
+RUN /tmp/apt-install.sh /tmp/runtime-packages.txt \
+    && rm /tmp/apt-install.sh /tmp/runtime-packages.txt
+RUN groupadd --gid 10001 hearth \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+        --shell /usr/sbin/nologin hearth \
+    && install -d -o hearth -g hearth -m 0700 /var/cache/hearth
+COPY --from=build /out/lib/ /opt/hearth/lib/
+COPY --from=build /out/bin/ /usr/local/bin/
+COPY deploy/docker/healthcheck.sh /usr/local/bin/hearth-healthcheck
+COPY LICENSE NOTICE /usr/share/doc/hearth/
+
+ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
+    NVIDIA_VISIBLE_DEVICES=all \
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    HEARTH_WORKER_LISTEN=0.0.0.0:7070 \
+    HEARTH_WORKER_METRICS_LISTEN=0.0.0.0:9070 \
+    HEARTH_WORKER_MODEL=/models/gemma-3-270m \
+    HEARTH_WORKER_DEVICE=cuda
+EXPOSE 7070 9070
+USER 10001:10001
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
+    CMD ["/usr/local/bin/hearth-healthcheck", "7070", "9070"]
+ENTRYPOINT ["/usr/local/bin/hearth-worker"]

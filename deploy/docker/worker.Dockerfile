@@ -1,0 +1,35 @@
+# hearth-worker on the CPU. The model folder is mounted at /models, read-only; the image holds none.
+#   docker build -f deploy/docker/worker.Dockerfile -t hearth-worker:dev .
+FROM debian:12.12-slim AS build
+WORKDIR /src
+COPY deploy/docker/apt-install.sh deploy/docker/
+COPY scripts/apt-packages.txt scripts/
+RUN deploy/docker/apt-install.sh scripts/apt-packages.txt
+COPY . .
+RUN deploy/docker/build.sh /out hearth-worker hearthctl
+
+FROM debian:12.12-slim
+COPY deploy/docker/apt-install.sh deploy/docker/runtime-packages.txt /tmp/
+RUN /tmp/apt-install.sh /tmp/runtime-packages.txt \
+    && rm /tmp/apt-install.sh /tmp/runtime-packages.txt
+RUN groupadd --gid 10001 hearth \
+    && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+        --shell /usr/sbin/nologin hearth \
+    && install -d -o hearth -g hearth -m 0700 /var/cache/hearth
+COPY --from=build /out/lib/ /opt/hearth/lib/
+COPY --from=build /out/bin/ /usr/local/bin/
+COPY deploy/docker/healthcheck.sh /usr/local/bin/hearth-healthcheck
+COPY LICENSE NOTICE /usr/share/doc/hearth/
+
+ENV LD_LIBRARY_PATH=/opt/hearth/lib/torch/lib \
+    HEARTH_WORKER_LISTEN=0.0.0.0:7070 \
+    HEARTH_WORKER_METRICS_LISTEN=0.0.0.0:9070 \
+    HEARTH_WORKER_MODEL=/models/gemma-3-270m \
+    HEARTH_WORKER_DEVICE=cpu
+EXPOSE 7070 9070
+USER 10001:10001
+STOPSIGNAL SIGTERM
+# A large model takes minutes to map and to digest; until then the gRPC port is not bound.
+HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 \
+    CMD ["/usr/local/bin/hearth-healthcheck", "7070", "9070"]
+ENTRYPOINT ["/usr/local/bin/hearth-worker"]
