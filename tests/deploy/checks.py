@@ -1,0 +1,254 @@
+"""What must hold between the objects of a kustomize build. Each check returns its problems in words.
+
+The schema knows none of this: a Service that selects nothing, a probe of a port that nobody opens,
+a flag that no binary has are all valid YAML and all break a cluster.
+"""
+import manifests as m
+
+
+def selects(selector, template):
+    labels = template["metadata"].get("labels", {})
+    return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def check_services(objects):
+    problems = []
+    for service in m.of_kind(objects, "Service"):
+        name, spec = service["metadata"]["name"], service["spec"]
+        chosen = [t for _, _, t in m.workloads(objects) if selects(spec.get("selector"), t)]
+        if not chosen:
+            problems.append(f"Service/{name} selects no pod")
+        for template in chosen:
+            ports = [p for c in m.containers(template) for p in c.get("ports", [])]
+            for port in spec["ports"]:
+                target = port.get("targetPort", port["port"])
+                if target not in [p.get("name") for p in ports] + [p["containerPort"] for p in ports]:
+                    problems.append(f"Service/{name}: no container port {target}")
+    for owner in m.of_kind(objects, "StatefulSet"):
+        service = owner["spec"]["serviceName"]
+        if service not in [s["metadata"]["name"] for s in m.of_kind(objects, "Service")
+                           if s["spec"].get("clusterIP") == "None"]:
+            problems.append(f"StatefulSet/{owner['metadata']['name']}: no headless Service {service}")
+    return problems
+
+
+def check_selectors(objects):
+    problems = []
+    for label, owner, template in m.workloads(objects):
+        selector = owner.get("spec", {}).get("selector", {}).get("matchLabels")
+        if owner["kind"] in ("Deployment", "StatefulSet") and not selects(selector, template):
+            problems.append(f"{label}: its selector does not match its own pods")
+    for kind, field in (("PodDisruptionBudget", "selector"), ("NetworkPolicy", "podSelector")):
+        for o in m.of_kind(objects, kind):
+            selector = o["spec"][field].get("matchLabels")
+            if not any(selects(selector, t) for _, _, t in m.workloads(objects)):
+                problems.append(f"{kind}/{o['metadata']['name']} selects no pod")
+    return problems
+
+
+def check_probes(objects):
+    problems = []
+    for label, owner, template in m.workloads(objects):
+        for container in m.containers(template):
+            ports = [p["containerPort"] for p in container.get("ports", [])]
+            for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
+                probe = container.get(kind)
+                if probe is None:
+                    if owner["kind"] in ("Deployment", "StatefulSet"):
+                        problems.append(f"{label}: no {kind}")
+                elif "grpc" not in probe:
+                    problems.append(f"{label}: {kind} does not ask the gRPC health service")
+                elif probe["grpc"]["port"] not in ports:
+                    problems.append(f"{label}: {kind} asks port {probe['grpc']['port']}, open: {ports}")
+    return problems
+
+
+def check_scaling(objects):
+    problems = []
+    for hpa in m.of_kind(objects, "HorizontalPodAutoscaler"):
+        target = hpa["spec"]["scaleTargetRef"]
+        try:
+            owner = m.find(objects, target["kind"], target["name"])
+        except KeyError:
+            problems.append(f"HPA: no {target['kind']}/{target['name']}")
+            continue
+        if "replicas" in owner["spec"]:
+            problems.append(f"HPA: {target['name']} fixes its replicas too")
+        for container in m.containers(m.pod_template(owner)):
+            if "cpu" not in container["resources"].get("requests", {}):
+                problems.append(f"HPA: {target['name']} requests no cpu to take a share of")
+    for owner in m.of_kind(objects, "StatefulSet"):
+        if owner["spec"].get("replicas") != 1:
+            problems.append("StatefulSet: the cache node runs as one replica")
+    return problems
+
+
+def check_references(objects):
+    """Every ConfigMap, claim and account that a pod names exists; every mount has its volume."""
+    problems = []
+    names = {(o["kind"], o["metadata"]["name"]) for o in objects}
+    for label, owner, template in m.workloads(objects):
+        spec = template["spec"]
+        wanted = [("ServiceAccount", spec.get("serviceAccountName", "default"))]
+        volumes = {v["name"]: v for v in spec.get("volumes", [])}
+        for volume in volumes.values():
+            if "configMap" in volume:
+                wanted.append(("ConfigMap", volume["configMap"]["name"]))
+            if "persistentVolumeClaim" in volume:
+                wanted.append(("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]))
+        claims = owner.get("spec", {}).get("volumeClaimTemplates", [])
+        volumes.update({c["metadata"]["name"]: c for c in claims})
+        for container in m.containers(template):
+            for source in container.get("envFrom", []):
+                wanted.append(("ConfigMap", source["configMapRef"]["name"]))
+            for mount in container.get("volumeMounts", []):
+                if mount["name"] not in volumes:
+                    problems.append(f"{label}: mounts {mount['name']}, which is no volume")
+        problems += [f"{label}: no {kind}/{name}" for kind, name in wanted if (kind, name) not in names]
+    return problems
+
+
+def check_hardening(objects):
+    problems = []
+    for label, _, template in m.workloads(objects):
+        pod = template["spec"]
+        if not pod.get("securityContext", {}).get("runAsNonRoot"):
+            problems.append(f"{label}: may run as root")
+        if pod.get("automountServiceAccountToken") is not False:
+            problems.append(f"{label}: mounts an API token")
+        for container in m.containers(template):
+            context = container.get("securityContext", {})
+            if not context.get("readOnlyRootFilesystem"):
+                problems.append(f"{label}: writable root filesystem")
+            if context.get("capabilities", {}).get("drop") != ["ALL"]:
+                problems.append(f"{label}: keeps capabilities")
+            if context.get("allowPrivilegeEscalation") is not False:
+                problems.append(f"{label}: may gain privileges")
+            if "memory" not in container["resources"].get("limits", {}):
+                problems.append(f"{label}: no memory limit")
+            for mount in container.get("volumeMounts", []):
+                if mount["name"] == "models" and not label.endswith("load-model"):
+                    if not mount.get("readOnly"):
+                        problems.append(f"{label}: the model folder is writable")
+    return problems
+
+
+def check_store_is_fenced(objects):
+    """Only workers reach the store's port; the store calls nobody."""
+    problems = []
+    store = m.pod_template(m.find(objects, "StatefulSet", "hearth-store"))
+    worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
+    policies = [p["spec"] for p in m.of_kind(objects, "NetworkPolicy")
+                if selects(p["spec"]["podSelector"].get("matchLabels"), store)]
+    if not policies:
+        return ["no NetworkPolicy covers the store"]
+    for policy in policies:
+        if policy.get("egress"):
+            problems.append("the store may call out")
+        for rule in policy.get("ingress", []):
+            ports = [p["port"] for p in rule.get("ports", [])]
+            if ports and 7080 not in ports:
+                continue
+            for peer in rule.get("from") or [{}]:
+                if not selects(peer.get("podSelector", {}).get("matchLabels"), worker):
+                    problems.append(f"others than workers reach the store: {peer}")
+    return problems
+
+
+def check_sizes(objects):
+    """What the flags ask for fits what Kubernetes grants."""
+    problems = []
+    store = m.find(objects, "StatefulSet", "hearth-store")
+    container = store["spec"]["template"]["spec"]["containers"][0]
+    env = m.environment(objects, container)
+    volume = store["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
+    # A tenth of the volume is left to compactions and to the filesystem.
+    if m.bytes_of(env["HEARTH_STORE_DISK_BYTES"]) > 0.9 * m.bytes_of(volume):
+        problems.append("the store's disk-bytes do not fit its volume")
+    # Staged publishes take up to 1 GiB, write-behind up to 0.5 GiB (cache_store/options.h).
+    needed = m.bytes_of(env["HEARTH_STORE_HOST_BYTES"]) + 3 * 2**29
+    if needed > 0.9 * m.bytes_of(container["resources"]["limits"]["memory"]):
+        problems.append("the store's host-bytes do not fit its memory limit")
+    container = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))["spec"]["containers"][0]
+    env = m.environment(objects, container)
+    for grant in ("requests", "limits"):
+        if container["resources"][grant]["cpu"] != env["HEARTH_WORKER_THREADS"]:
+            problems.append(f"the worker's threads differ from its cpu {grant}")
+    if m.bytes_of(env["HEARTH_WORKER_POOL_BYTES"]) > 0.5 * m.bytes_of(
+            container["resources"]["limits"]["memory"]):
+        problems.append("the worker's pool takes over half of its memory")
+    return problems
+
+
+def check_drain(objects):
+    """Grace periods outlast preStop, drain and flush; liveness does not fire while draining."""
+    problems = []
+    for kind, name, prefix in (("StatefulSet", "hearth-store", "HEARTH_STORE_"),
+                               ("Deployment", "hearth-worker", "HEARTH_WORKER_")):
+        pod = m.pod_template(m.find(objects, kind, name))["spec"]
+        container = pod["containers"][0]
+        drain_s = int(m.environment(objects, container)[prefix + "DRAIN_TIMEOUT"].rstrip("s"))
+        pre_stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+        pre_stop_s = int(pre_stop[1]) if pre_stop else 0
+        if pre_stop_s + drain_s + 5 > pod["terminationGracePeriodSeconds"]:
+            problems.append(f"{name}: killed before its drain can end")
+        liveness = container["livenessProbe"]
+        if liveness["periodSeconds"] * liveness["failureThreshold"] <= drain_s:
+            problems.append(f"{name}: liveness would kill it while it drains")
+    return problems
+
+
+def check_addresses(objects):
+    """Listen ports, the worker's store and the Job's worker name ports that exist."""
+    problems = []
+    services = {s["metadata"]["name"]: [p["port"] for p in s["spec"]["ports"]]
+                for s in m.of_kind(objects, "Service")}
+
+    def reach(who, address):
+        host, _, port = address.rpartition(":")
+        if int(port) not in services.get(host, []):
+            problems.append(f"{who}: no Service at {address}")
+
+    for label, _, template in m.workloads(objects):
+        annotations = template["metadata"].get("annotations", {})
+        for container in m.containers(template):
+            ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
+            for name, value in m.environment(objects, container).items():
+                if name.endswith("_METRICS_LISTEN"):
+                    if value != f"0.0.0.0:{ports.get('metrics')}":
+                        problems.append(f"{label}: {name}={value} is not its metrics port")
+                    if annotations.get("prometheus.io/port") != value.rpartition(":")[2]:
+                        problems.append(f"{label}: Prometheus would ask another port")
+                elif name.endswith("_LISTEN") and value != f"0.0.0.0:{ports.get('grpc')}":
+                    problems.append(f"{label}: {name}={value} is not its grpc port")
+                elif name == "HEARTH_WORKER_STORE":
+                    reach(label, value)
+            args = container.get("args", [])
+            if "--worker" in args:
+                reach(label, args[args.index("--worker") + 1])
+            if "--file" in args:
+                path = args[args.index("--file") + 1]
+                mounts = [v["mountPath"] for v in container.get("volumeMounts", [])]
+                if not any(path.startswith(mount + "/") for mount in mounts):
+                    problems.append(f"{label}: {path} is on no volume")
+    return problems
+
+
+def check_images(objects):
+    """One registry, one release, and no moving tag."""
+    images = {c["image"] for _, _, t in m.workloads(objects) for c in m.containers(t)}
+    problems = [f"image {i} has no fixed tag" for i in images
+                if ":" not in i.rpartition("/")[2] or i.endswith(":latest")]
+    tags = {i.rpartition(":")[2] for i in images}
+    if len(tags) != 1:
+        problems.append(f"images of several releases: {sorted(images)}")
+    return problems
+
+
+ALL = (check_services, check_selectors, check_probes, check_scaling, check_references,
+       check_hardening, check_store_is_fenced, check_sizes, check_drain, check_addresses,
+       check_images)
+
+
+def all_problems(objects):
+    return [problem for check in ALL for problem in check(objects)]

@@ -1,0 +1,101 @@
+"""docker-compose.yml: one store, two workers, wired to each other and to nothing else."""
+import copy
+import unittest
+
+import yaml
+
+import manifests as m
+
+STORE = "store"
+
+
+def load():
+    return yaml.safe_load((m.ROOT / "docker-compose.yml").read_text())
+
+
+def problems(compose):
+    found = []
+    services = compose["services"]
+    workers = [name for name in services if name != STORE]
+    if len(workers) != 2:
+        found.append("not two workers")
+    published = [p for s in services.values() for p in s.get("ports", [])]
+    found += [f"{p} is open to the network" for p in published if not p.startswith("127.0.0.1:")]
+    host_ports = [p.split(":")[1] for p in published]
+    if len(host_ports) != len(set(host_ports)):
+        found.append("a host port is used twice")
+    for name, service in services.items():
+        dockerfile = m.ROOT / service["build"]["dockerfile"]
+        if not dockerfile.exists():
+            found.append(f"{name}: no {dockerfile}")
+        if service["healthcheck"]["test"][0] != "CMD":
+            found.append(f"{name}: no health check in exec form")
+        if not service.get("read_only") or service.get("cap_drop") != ["ALL"]:
+            found.append(f"{name}: not hardened")
+        for volume in service.get("volumes", []):
+            source = volume.rsplit(":/", 1)[0]
+            if source.startswith("${") and not volume.endswith(":ro"):
+                found.append(f"{name}: the model folder is writable")
+            if source.isidentifier() and source not in compose["volumes"]:
+                found.append(f"{name}: volume {source} is not declared")
+    for name in workers:
+        worker = services[name]
+        host, _, port = worker["environment"]["HEARTH_WORKER_STORE"].partition(":")
+        listen = services.get(host, {}).get("environment", {}).get("HEARTH_STORE_LISTEN", "")
+        if listen != f"0.0.0.0:{port}":
+            found.append(f"{name}: no store at {host}:{port}")
+        if host not in worker["depends_on"]:
+            found.append(f"{name}: starts without its store")
+        if not worker["environment"]["HEARTH_WORKER_LISTEN"].endswith(
+                ":" + worker["healthcheck"]["test"][2]):
+            found.append(f"{name}: health check of another port")
+    data_dir = services[STORE]["environment"]["HEARTH_STORE_DATA_DIR"]
+    if not any(v.endswith(":" + data_dir) for v in services[STORE]["volumes"]):
+        found.append("the store's data folder is on no volume")
+    return found
+
+
+class ComposeTest(unittest.TestCase):
+
+    def test_it_fits_together(self):
+        self.assertEqual(problems(load()), [])
+
+    def test_workers_differ_in_nothing_but_their_ports(self):
+        one, two = (copy.deepcopy(load()["services"][name]) for name in ("worker-1", "worker-2"))
+        self.assertNotEqual(one.pop("ports"), two.pop("ports"))
+        self.assertEqual(one, two)
+
+    def test_the_ports_are_the_documented_ones(self):
+        ports = load()["services"]["worker-1"]["ports"] + load()["services"][STORE]["ports"]
+        self.assertEqual({p.rpartition(":")[2] for p in ports}, {"7070", "9070", "9080"})
+
+    def test_mistakes_are_seen(self):
+        def broken(change):
+            compose = load()
+            change(compose["services"], compose)
+            return " ".join(problems(compose))
+
+        def set_environment(name, key, value):
+            return lambda s, _: s[name]["environment"].__setitem__(key, value)
+
+        self.assertIn("no store at", broken(
+            set_environment("worker-1", "HEARTH_WORKER_STORE", "store:7081")))
+        self.assertIn("on no volume", broken(
+            set_environment(STORE, "HEARTH_STORE_DATA_DIR", "/data")))
+        self.assertIn("another port", broken(
+            set_environment("worker-2", "HEARTH_WORKER_LISTEN", "0.0.0.0:7071")))
+        self.assertIn("used twice", broken(
+            lambda s, _: s["worker-2"].__setitem__("ports", s["worker-1"]["ports"])))
+        self.assertIn("open to the network", broken(
+            lambda s, _: s[STORE]["ports"].append("7080:7080")))
+        self.assertIn("not hardened", broken(lambda s, _: s[STORE].pop("read_only")))
+        self.assertIn("is writable", broken(
+            lambda s, _: s["worker-1"].__setitem__("volumes", ["${M:-./models}:/models/model"])))
+        self.assertIn("starts without", broken(lambda s, _: s["worker-1"]["depends_on"].clear()))
+        self.assertIn("not two workers", broken(lambda s, _: s.pop("worker-2")))
+        self.assertIn("no /", broken(
+            lambda s, _: s[STORE]["build"].__setitem__("dockerfile", "deploy/gone.Dockerfile")))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,151 @@
+"""The images: hadolint finds nothing, and each holds to the project's own rules."""
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+import manifests as m
+
+DOCKER = m.ROOT / "deploy/docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+
+
+def hadolint(path):
+    run = subprocess.run([m.tool("hadolint"), "--no-color", "--config", str(DOCKER / ".hadolint.yaml"),
+                          str(path)], capture_output=True, text=True)
+    return run.returncode, run.stdout + run.stderr
+
+
+def instructions(text):
+    """(KEYWORD, rest) of each instruction, continuation lines joined, comments left out."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [tuple(line.split(None, 1)) for line in joined.splitlines() if line.strip()]
+
+
+def rule_problems(text):
+    problems = []
+    parsed = instructions(text)
+    stages = [rest.split()[0] for word, rest in parsed if word == "FROM"]
+    last = max(i for i, (word, _) in enumerate(parsed) if word == "FROM")
+    final = parsed[last:]
+    if len(stages) < 2:
+        problems.append("not multi-stage")
+    problems += [f"{stage} is no pinned Debian 12" for stage in stages
+                 if not re.fullmatch(r"debian:12\.\d+-slim", stage)]
+    users = [rest for word, rest in final if word == "USER"]
+    if not users or not re.fullmatch(r"[1-9]\d*:[1-9]\d*", users[-1]):
+        problems.append("does not end as a numbered user other than root")
+    if not [rest for word, rest in final if word == "HEALTHCHECK"]:
+        problems.append("says nothing about health")
+    if not [rest for word, rest in final if word == "ENTRYPOINT" and rest.startswith("[")]:
+        problems.append("no ENTRYPOINT in exec form: signals would not arrive")
+    for word, rest in parsed:
+        if word in ("ENV", "ARG") and re.search(r"(?i)secret|token=|password|_key=", rest):
+            problems.append(f"a secret in {word}")
+        if word in ("COPY", "ADD") and "models" in rest:
+            problems.append("copies a model into the image")
+    return problems
+
+
+class DockerfilesTest(unittest.TestCase):
+
+    def test_there_is_one_for_each_binary_and_one_for_cuda(self):
+        self.assertEqual([p.name.split(".")[0] for p in DOCKERFILES],
+                         ["hearthctl", "store", "worker", "worker-cuda"])
+
+    def test_hadolint_finds_nothing(self):
+        for path in DOCKERFILES:
+            with self.subTest(path.name):
+                self.assertEqual(hadolint(path), (0, ""))
+
+    def test_rules_hold(self):
+        for path in DOCKERFILES:
+            with self.subTest(path.name):
+                self.assertEqual(rule_problems(path.read_text()), [])
+
+    def test_what_is_copied_exists_and_is_sent_to_the_builder(self):
+        allowed = [line[1:].rstrip("/") for line in
+                   (m.ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+        for path in DOCKERFILES:
+            for word, rest in instructions(path.read_text()):
+                if word != "COPY" or rest.startswith("--from"):
+                    continue
+                for source in rest.split()[:-1]:
+                    with self.subTest(f"{path.name}: {source}"):
+                        self.assertTrue((m.ROOT / source).exists())
+                        self.assertTrue(source == "." or any(
+                            source == a or source.startswith(a + "/") for a in allowed))
+
+    def test_the_builder_gets_every_source_folder(self):
+        ignore = (m.ROOT / ".dockerignore").read_text().splitlines()
+        self.assertEqual(ignore[1], "*")
+        for folder in ("proto/", "cache_store/", "worker/", "services/", "scripts/", "CMakeLists.txt"):
+            self.assertIn("!" + folder, ignore)
+
+    def test_only_the_worker_images_compile_the_worker(self):
+        for path in DOCKERFILES:
+            built = re.search(r"build\.sh /out ([a-z -]+)", path.read_text()).group(1).split()
+            self.assertEqual("hearth-worker" in built, path.name.startswith("worker"), path.name)
+
+    def test_environment_variables_are_the_ones_compose_and_kubernetes_use(self):
+        known = set()
+        for objects in (m.kustomize(m.BASE), m.kustomize(m.GPU)):
+            for config in m.of_kind(objects, "ConfigMap"):
+                known |= set(config["data"])
+        for path in DOCKERFILES:
+            for word, rest in instructions(path.read_text()):
+                if word == "ENV":
+                    for name in re.findall(r"(HEARTH_[A-Z_]+)=", rest):
+                        self.assertIn(name, known, path.name)
+
+
+class ScriptsTest(unittest.TestCase):
+
+    def test_the_scripts_that_the_images_run_parse(self):
+        for path in DOCKER.glob("*.sh"):
+            self.assertEqual(subprocess.run(["bash", "-n", str(path)]).returncode, 0, path.name)
+            self.assertTrue(path.stat().st_mode & 0o100, f"{path.name} is not executable")
+
+    def test_build_sh_calls_only_set_up_steps_that_exist(self):
+        called = re.findall(r"^\s+(setup_\w+)", (DOCKER / "build.sh").read_text(), re.M)
+        self.assertTrue(called)
+        for name in called:
+            defined = subprocess.run(
+                ["bash", "-c", f"source scripts/lib.sh; source scripts/setup.sh; declare -F {name}"],
+                cwd=m.ROOT, capture_output=True, text=True)
+            self.assertEqual(defined.returncode, 0, f"scripts/setup.sh has no {name}")
+
+
+class BrokenDockerfileTest(unittest.TestCase):
+
+    def setUp(self):
+        self.good = (DOCKER / "store.Dockerfile").read_text()
+
+    def test_hadolint_sees_a_moving_tag_and_a_shell_entrypoint(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "Dockerfile"
+            for good, bad, rule in (("debian:12.12-slim", "debian:latest", "DL3007"),
+                                    ('ENTRYPOINT ["/usr/local/bin/hearth-store"]',
+                                     "ENTRYPOINT /usr/local/bin/hearth-store", "DL3025")):
+                self.assertIn(good, self.good)
+                path.write_text(self.good.replace(good, bad))
+                code, said = hadolint(path)
+                self.assertNotEqual(code, 0)
+                self.assertIn(rule, said)
+
+    def test_rules_see_root_no_health_one_stage_secrets_and_models(self):
+        for good, bad, words in (
+                ("USER 10001:10001", "USER root", "other than root"),
+                ("USER 10001:10001", "", "other than root"),
+                ("HEALTHCHECK", "LABEL x=y #", "nothing about health"),
+                ("debian:12.12-slim", "debian:12", "no pinned Debian"),
+                ("COPY LICENSE", "COPY models/gemma /models/\nCOPY LICENSE", "copies a model"),
+                ("EXPOSE", "ENV HF_TOKEN=abc\nEXPOSE", "a secret")):
+            self.assertTrue(any(words in p for p in rule_problems(self.good.replace(good, bad))), words)
+        self.assertIn("not multi-stage", rule_problems("FROM debian:12.12-slim\nUSER 1:1\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()

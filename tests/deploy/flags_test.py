@@ -1,0 +1,70 @@
+"""Every flag and variable that deploy/ and the docs name exists in the binaries that were built."""
+import re
+import unittest
+
+import yaml
+
+import manifests as m
+
+
+def unknown_variables(variables):
+    """Those of `variables` that no flag of their binary answers to."""
+    unknown = []
+    for name in sorted(variables):
+        answer = m.flag_of(name)
+        if answer is None or answer[1] not in m.flags_in(m.help_text(answer[0])):
+            unknown.append(name)
+    return unknown
+
+
+class FlagsTest(unittest.TestCase):
+
+    def test_kubernetes_sets_only_flags_that_exist(self):
+        for folder in (m.BASE, m.GPU):
+            for config in m.of_kind(m.kustomize(folder), "ConfigMap"):
+                names = [n for n in config["data"] if n.startswith("HEARTH_")]
+                self.assertEqual(unknown_variables(names), [])
+
+    def test_compose_sets_only_flags_that_exist(self):
+        compose = yaml.safe_load((m.ROOT / "docker-compose.yml").read_text())
+        for service in compose["services"].values():
+            self.assertEqual(unknown_variables(service["environment"]), [])
+
+    def test_dockerfiles_set_only_flags_that_exist(self):
+        for path in (m.ROOT / "deploy/docker").glob("*.Dockerfile"):
+            names = set(re.findall(r"\b(HEARTH_[A-Z_]+)=", path.read_text()))
+            self.assertEqual(unknown_variables(names), [], path.name)
+
+    def test_warm_up_jobs_use_only_flags_of_hearthctl_warm(self):
+        known = m.flags_in(m.help_text("hearthctl", "warm"))
+        for name in ("Job", "CronJob"):
+            owner = m.find(m.kustomize(m.BASE), name, "hearth-warm")
+            args = m.pod_template(owner)["spec"]["containers"][0]["args"]
+            self.assertEqual(args[0], "warm")
+            for arg in args:
+                if arg.startswith("--"):
+                    self.assertIn(arg[2:], known)
+
+    def test_an_invented_flag_is_seen(self):
+        self.assertEqual(unknown_variables(["HEARTH_STORE_LISTEN", "HEARTH_STORE_LISTENS",
+                                            "HEARTH_WORKER_HOST_BYTES", "HEARTH_OTHER"]),
+                         ["HEARTH_OTHER", "HEARTH_STORE_LISTENS", "HEARTH_WORKER_HOST_BYTES"])
+
+
+class DocumentedFlagsTest(unittest.TestCase):
+    """docs/operations.md lists the flags of both servers: all of them, and no others."""
+
+    def documented(self, binary):
+        text = (m.ROOT / "docs/operations.md").read_text()
+        start = text.index(f"### Flags of {binary}")
+        section = text[start:text.index("\n#", start + 1)]
+        return set(re.findall(r"^\| `--([a-z-]+)`", section, re.M))
+
+    def test_both_tables_are_complete_and_true(self):
+        for binary in ("hearth-store", "hearth-worker"):
+            real = m.flags_in(m.help_text(binary)) - {"help", "version"}
+            self.assertEqual(self.documented(binary), real, binary)
+
+
+if __name__ == "__main__":
+    unittest.main()

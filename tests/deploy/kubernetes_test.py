@@ -1,0 +1,195 @@
+"""The Kubernetes manifests build, validate and fit together; and the checks see what is broken."""
+import copy
+import unittest
+
+import kubernetes_validate
+
+import checks
+import manifests as m
+
+# The oldest release whose native gRPC probes are stable, and the newest that the schemas cover.
+KUBERNETES_RELEASES = ("1.27", "1.37")
+
+
+def schema_errors(objects):
+    errors = []
+    for o in objects:
+        for release in KUBERNETES_RELEASES:
+            try:
+                kubernetes_validate.validate(o, release, strict=True)
+            except kubernetes_validate.ValidationError as error:
+                errors.append(f"{o['kind']}/{o['metadata']['name']}: {error.message}")
+    return errors
+
+
+class ManifestsTest(unittest.TestCase):
+
+    @classmethod
+    def setUpClass(cls):
+        cls.base = m.kustomize(m.BASE)
+        cls.gpu = m.kustomize(m.GPU)
+
+    def test_base_and_overlay_match_the_schemas_strictly(self):
+        for objects in (self.base, self.gpu, m.kustomize(m.LOAD_MODEL)):
+            self.assertEqual(schema_errors(objects), [])
+
+    def test_base_and_overlay_fit_together(self):
+        self.assertEqual(checks.all_problems(self.base), [])
+        self.assertEqual(checks.all_problems(self.gpu), [])
+
+    def test_base_holds_every_part_of_a_deployment(self):
+        have = {(o["kind"], o["metadata"]["name"]) for o in self.base}
+        for part in (("StatefulSet", "hearth-store"), ("Service", "hearth-store"),
+                     ("PodDisruptionBudget", "hearth-store"), ("Deployment", "hearth-worker"),
+                     ("Service", "hearth-worker"), ("HorizontalPodAutoscaler", "hearth-worker"),
+                     ("NetworkPolicy", "hearth-store"), ("ServiceAccount", "hearth"),
+                     ("PersistentVolumeClaim", "hearth-models"), ("Job", "hearth-warm"),
+                     ("CronJob", "hearth-warm")):
+            self.assertIn(part, have)
+
+    def test_everything_lives_in_one_namespace(self):
+        for o in self.base + self.gpu + m.kustomize(m.LOAD_MODEL):
+            if o["kind"] != "Namespace":
+                self.assertEqual(o["metadata"]["namespace"], "hearth", o["metadata"]["name"])
+
+    def test_gpu_overlay_asks_for_a_gpu_and_the_cuda_image(self):
+        owner = m.find(self.gpu, "Deployment", "hearth-worker")
+        container = m.pod_template(owner)["spec"]["containers"][0]
+        self.assertEqual(container["resources"]["limits"]["nvidia.com/gpu"], "1")
+        self.assertIn("/hearth-worker-cuda:", container["image"])
+        self.assertEqual(m.environment(self.gpu, container)["HEARTH_WORKER_DEVICE"], "cuda")
+        self.assertEqual(m.of_kind(self.gpu, "HorizontalPodAutoscaler"), [])
+        self.assertGreaterEqual(owner["spec"]["replicas"], 1)
+
+    def test_the_loader_writes_the_volume_that_workers_read(self):
+        pod = m.kustomize(m.LOAD_MODEL)[0]
+        self.assertEqual(checks.check_hardening([pod]), [])
+        claim = pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        m.find(self.base, "PersistentVolumeClaim", claim)
+        images = {c["image"] for _, _, t in m.workloads(self.base) for c in m.containers(t)}
+        self.assertIn(pod["spec"]["containers"][0]["image"], images)
+
+    def test_job_and_cronjob_warm_alike(self):
+        job = m.pod_template(m.find(self.base, "Job", "hearth-warm"))
+        cron = m.pod_template(m.find(self.base, "CronJob", "hearth-warm"))
+        self.assertEqual(job, cron)
+
+
+class BrokenManifestsTest(unittest.TestCase):
+    """Each check fails on the mistake it is there for."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.base = m.kustomize(m.BASE)
+
+    def setUp(self):
+        self.objects = copy.deepcopy(self.base)
+        self.store = m.find(self.objects, "StatefulSet", "hearth-store")
+        self.worker = m.find(self.objects, "Deployment", "hearth-worker")
+        self.store_pod = m.pod_template(self.store)
+        self.worker_pod = m.pod_template(self.worker)
+        self.worker_container = self.worker_pod["spec"]["containers"][0]
+
+    def env(self, prefix):
+        for o in m.of_kind(self.objects, "ConfigMap"):
+            if o["metadata"]["name"].startswith(prefix + "-"):
+                if any(key.startswith("HEARTH_") for key in o["data"]):
+                    return o["data"]
+        raise KeyError(prefix)
+
+    def expect(self, check, words):
+        problems = check(self.objects)
+        self.assertTrue(any(words in problem for problem in problems), problems)
+
+    def test_schema_refuses_an_unknown_field_and_a_wrong_type(self):
+        self.worker["spec"]["replica"] = 2
+        self.store_pod["spec"]["containers"][0]["ports"][0]["containerPort"] = "grpc"
+        self.assertEqual(len({e.split(":")[0] for e in schema_errors(self.objects)}), 2)
+
+    def test_service_port_and_selector(self):
+        service = m.find(self.objects, "Service", "hearth-worker")
+        service["spec"]["ports"][0]["targetPort"] = "http"
+        self.expect(checks.check_services, "no container port http")
+        service["spec"]["selector"] = {"app": "elsewhere"}
+        self.expect(checks.check_services, "selects no pod")
+        del m.find(self.objects, "Service", "hearth-store")["spec"]["clusterIP"]
+        self.expect(checks.check_services, "no headless Service")
+
+    def test_selectors(self):
+        self.worker_pod["metadata"]["labels"]["app.kubernetes.io/component"] = "other"
+        self.expect(checks.check_selectors, "does not match its own pods")
+        self.expect(checks.check_selectors, "PodDisruptionBudget/hearth-worker selects no pod")
+
+    def test_probes(self):
+        self.worker_container["livenessProbe"]["grpc"]["port"] = 7071
+        self.expect(checks.check_probes, "asks port 7071")
+        self.worker_container["livenessProbe"] = {"httpGet": {"port": 9070, "path": "/"}}
+        self.expect(checks.check_probes, "does not ask the gRPC health service")
+        del self.worker_container["livenessProbe"]
+        self.expect(checks.check_probes, "no livenessProbe")
+
+    def test_scaling(self):
+        self.worker["spec"]["replicas"] = 3
+        self.expect(checks.check_scaling, "fixes its replicas")
+        self.worker["metadata"]["name"] = "renamed"
+        self.expect(checks.check_scaling, "no Deployment/hearth-worker")
+        self.store["spec"]["replicas"] = 2
+        self.expect(checks.check_scaling, "one replica")
+
+    def test_references(self):
+        self.worker_pod["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"] = "gone"
+        self.expect(checks.check_references, "no PersistentVolumeClaim/gone")
+        self.worker_container["volumeMounts"][0]["name"] = "gone"
+        self.expect(checks.check_references, "mounts gone")
+
+    def test_hardening(self):
+        for change, words in (
+                (lambda: self.store_pod["spec"]["securityContext"].pop("runAsNonRoot"), "as root"),
+                (lambda: self.worker_container["securityContext"].pop("capabilities"), "capabilities"),
+                (lambda: self.worker_container["resources"].pop("limits"), "no memory limit"),
+                (lambda: self.worker_container["volumeMounts"][0].pop("readOnly"), "is writable")):
+            change()
+            self.expect(checks.check_hardening, words)
+
+    def test_a_policy_that_opens_the_store(self):
+        policy = m.find(self.objects, "NetworkPolicy", "hearth-store")
+        policy["spec"]["ingress"][0]["from"].append({"podSelector": {}})
+        self.expect(checks.check_store_is_fenced, "others than workers")
+        del policy["spec"]["ingress"][0]["from"]
+        self.expect(checks.check_store_is_fenced, "others than workers")
+        policy["spec"]["podSelector"]["matchLabels"] = {"app": "elsewhere"}
+        self.expect(checks.check_store_is_fenced, "no NetworkPolicy")
+
+    def test_sizes(self):
+        self.env("hearth-store")["HEARTH_STORE_DISK_BYTES"] = "50GiB"
+        self.expect(checks.check_sizes, "do not fit its volume")
+        self.env("hearth-store")["HEARTH_STORE_HOST_BYTES"] = "7GiB"
+        self.expect(checks.check_sizes, "do not fit its memory limit")
+        self.env("hearth-worker")["HEARTH_WORKER_THREADS"] = "4"
+        self.expect(checks.check_sizes, "threads differ")
+
+    def test_drain(self):
+        self.worker_pod["spec"]["terminationGracePeriodSeconds"] = 30
+        self.expect(checks.check_drain, "killed before")
+        self.worker_container["livenessProbe"]["failureThreshold"] = 3
+        self.expect(checks.check_drain, "while it drains")
+
+    def test_addresses(self):
+        self.env("hearth-worker")["HEARTH_WORKER_STORE"] = "hearth-store:7081"
+        self.expect(checks.check_addresses, "no Service at hearth-store:7081")
+        self.env("hearth-store")["HEARTH_STORE_LISTEN"] = "127.0.0.1:7080"
+        self.expect(checks.check_addresses, "is not its grpc port")
+        self.worker_pod["metadata"]["annotations"]["prometheus.io/port"] = "9071"
+        self.expect(checks.check_addresses, "another port")
+        args = m.pod_template(m.find(self.objects, "Job", "hearth-warm"))["spec"]["containers"][0]["args"]
+        args[args.index("--file") + 1] = "/tmp/prompts.yaml"
+        self.expect(checks.check_addresses, "is on no volume")
+
+    def test_images(self):
+        self.worker_container["image"] = "hearth-worker:latest"
+        self.expect(checks.check_images, "no fixed tag")
+        self.expect(checks.check_images, "several releases")
+
+
+if __name__ == "__main__":
+    unittest.main()
