@@ -116,6 +116,8 @@ def check_hardening(objects):
             problems.append(f"{label}: may run as root")
         if pod.get("automountServiceAccountToken") is not False:
             problems.append(f"{label}: mounts an API token")
+        if pod.get("enableServiceLinks") is not False:
+            problems.append(f"{label}: Kubernetes adds HEARTH_* variables of its own")
         for container in m.containers(template):
             context = container.get("securityContext", {})
             if not context.get("readOnlyRootFilesystem"):

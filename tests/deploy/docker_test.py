@@ -53,7 +53,7 @@ class DockerfilesTest(unittest.TestCase):
 
     def test_there_is_one_for_each_binary_and_one_for_cuda(self):
         self.assertEqual([p.name.split(".")[0] for p in DOCKERFILES],
-                         ["hearthctl", "store", "worker", "worker-cuda"])
+                         ["hearthctl", "store", "worker-cuda", "worker"])
 
     def test_hadolint_finds_nothing(self):
         for path in DOCKERFILES:

@@ -145,6 +145,7 @@ class BrokenManifestsTest(unittest.TestCase):
     def test_hardening(self):
         for change, words in (
                 (lambda: self.store_pod["spec"]["securityContext"].pop("runAsNonRoot"), "as root"),
+                (lambda: self.store_pod["spec"].pop("enableServiceLinks"), "of its own"),
                 (lambda: self.worker_container["securityContext"].pop("capabilities"), "capabilities"),
                 (lambda: self.worker_container["resources"].pop("limits"), "no memory limit"),
                 (lambda: self.worker_container["volumeMounts"][0].pop("readOnly"), "is writable")):
