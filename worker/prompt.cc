@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,10 +78,13 @@ absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
 // REQUIRES: offsets ascend and lie between the characters of `text`.
 absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>& offsets,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
-  Encoding encoding = tokenizer.EncodeWithOffsets(text, offsets);
+  std::optional<Encoding> encoding = tokenizer.EncodeWithOffsets(text, offsets);
+  if (!encoding.has_value()) {
+    return Invalid("breakpoints: too many of them lie inside one word of great length");
+  }
   Prompt prompt;
-  prompt.token_ids = std::move(encoding.ids);
-  prompt.breakpoints = SortedUnique(std::move(encoding.common_tokens));
+  prompt.token_ids = std::move(encoding->ids);
+  prompt.breakpoints = SortedUnique(std::move(encoding->common_tokens));
   prompt.text = std::move(text);
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
   assert(prompt.breakpoints.empty() || prompt.breakpoints.back() <= prompt.token_ids.size());

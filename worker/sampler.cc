@@ -160,8 +160,9 @@ void Sampler::KeepTopP(double top_p) {
   size_t sorted = 0, kept = 0;
   for (size_t batch = kFirstSorted; reached < wanted && sorted < candidates_.size(); batch *= 4) {
     const size_t end = std::min(candidates_.size(), sorted + batch);
-    std::partial_sort(candidates_.begin() + sorted, candidates_.begin() + end, candidates_.end(),
-                      Better);
+    const auto from = candidates_.begin() + sorted, to = candidates_.begin() + end;
+    if (to != candidates_.end()) std::nth_element(from, to, candidates_.end(), Better);
+    std::sort(from, to, Better);
     sorted = end;
     while (kept < sorted && reached < wanted) reached += candidates_[kept++].weight;
   }

@@ -1,6 +1,7 @@
 #include "worker/tokenizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <iterator>
 #include <map>
@@ -22,6 +23,9 @@ constexpr std::string_view kMarkers[] = {"<start_of_turn>", "<end_of_turn>", "<s
                                          "<end_of_image>", "<image_soft_token>"};
 // A prompt's own "<bos>" may come on top of a text of the greatest size.
 constexpr size_t kMaxEncodeBytes = kMaxTextBytes + 64;
+// What finding the common tokens may cost beside the encoding itself: ordinary text needs a word or
+// two for each offset, a thousand offsets inside one word of megabytes would take minutes.
+constexpr size_t kMaxRepeatedBytes = 2 * kMaxTextBytes;
 
 std::string Replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
@@ -48,6 +52,12 @@ bool IsRunOfSpaces(const std::string& text) {
   return text.size() >= 2 && text.find_first_not_of(' ') == std::string::npos;
 }
 
+void NoteJoins(const std::string& piece, std::array<bool, 256>* joins_space) {
+  for (size_t at = 1; at < piece.size(); ++at) {
+    if (piece[at] == ' ') (*joins_space)[static_cast<uint8_t>(piece[at - 1])] = true;
+  }
+}
+
 }  // namespace
 
 class Tokenizer::Model {
@@ -56,6 +66,9 @@ class Tokenizer::Model {
   std::vector<PieceType> types;  // by id
   PieceMatcher matcher;          // the pieces that are never merged
   SpaceRuns space_runs;
+  // Bytes that some piece holds right before a space: Gemma has one such piece, "> </".
+  std::array<bool, 256> joins_space{};
+  int unk_id = -1;
 };
 
 // A never-merged piece, a run of spaces, or a stretch of ordinary text between such.
@@ -91,6 +104,7 @@ Tokenizer::Tokenizer(std::unique_ptr<Model> model) : model_(std::move(model)) {
   bos_id_ = processor.bos_id();
   eos_id_ = processor.eos_id();
   pad_id_ = processor.pad_id();
+  model_->unk_id = processor.unk_id();
   std::vector<PieceMatcher::Piece> whole;
   std::map<size_t, int32_t> runs;
   for (int id = 0; id < processor.GetPieceSize(); ++id) {
@@ -102,6 +116,7 @@ Tokenizer::Tokenizer(std::unique_ptr<Model> model) : model_(std::move(model)) {
     bytes_.push_back(type == PieceType::kByte ? ByteOf(piece) : Replaced(piece, kSpaceMark, " "));
     special_.push_back(control || marker);
     if (control || type == PieceType::kUserDefined) whole.push_back({piece, id});
+    if (type == PieceType::kNormal) NoteJoins(bytes_.back(), &model_->joins_space);
     if (type == PieceType::kUserDefined && IsRunOfSpaces(bytes_.back())) {
       runs.emplace(bytes_.back().size(), id);
     }
@@ -163,39 +178,58 @@ void Tokenizer::EncodeGap(std::string_view text, size_t begin, size_t end,
 void Tokenizer::EncodeStretch(std::string_view text, size_t begin, size_t end,
                               std::vector<int32_t>* ids, std::vector<Segment>* segments) const {
   if (begin == end) return;
-  segments->push_back({begin, ids->size()});
+  const std::string_view stretch = text.substr(begin, end - begin);
   std::vector<int> encoded;
-  const auto status = model_->processor.Encode(
-      Replaced(text.substr(begin, end - begin), " ", kSpaceMark), &encoded);
+  const auto status = model_->processor.Encode(Replaced(stretch, " ", kSpaceMark), &encoded);
   assert(status.ok());
-  ids->insert(ids->end(), encoded.begin(), encoded.end());
+  segments->push_back({begin, ids->size()});
+  // A word that no piece can join to what is before its space begins a segment of its own. A
+  // literal U+2581 or an unknown character hides how long a token is: the stretch stays whole.
+  size_t at = begin;
+  const bool divide = stretch.find(kSpaceMark) == std::string_view::npos &&
+                      std::find(encoded.begin(), encoded.end(), model_->unk_id) == encoded.end();
+  for (const int id : encoded) {
+    if (divide && at > begin && text[at] == ' ' &&
+        !model_->joins_space[static_cast<uint8_t>(text[at - 1])]) {
+      segments->push_back({at, ids->size()});
+    }
+    ids->push_back(id);
+    at += divide ? bytes_[id].size() : 0;
+  }
+  assert(!divide || at == end);
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
-  return EncodeWithOffsets(text, {}).ids;
+  return EncodeWithOffsets(text, {})->ids;
 }
 
-Encoding Tokenizer::EncodeWithOffsets(std::string_view text,
-                                      const std::vector<size_t>& offsets) const {
+std::optional<Encoding> Tokenizer::EncodeWithOffsets(std::string_view text,
+                                                     const std::vector<size_t>& offsets) const {
   assert(text.size() <= kMaxEncodeBytes);
   assert(!FindInvalidUtf8(text).has_value());
   Encoding encoding;
   std::vector<Segment> segments;
   EncodeSegments(text, &encoding.ids, &segments);
+  size_t repeated_bytes = 0;
   for (const size_t offset : offsets) {
     assert(offset <= text.size() && IsUtf8Boundary(text, offset));
-    // All tokens before a segment that the cut leaves whole are common. The segment that is cut may
-    // leave a rest that joins its neighbour (one space of a run of five): begin one earlier.
-    auto segment = std::upper_bound(segments.begin(), segments.end(), offset,
-                                    [](size_t at, const Segment& s) { return at < s.begin_bytes; });
-    for (int i = 0; i < 2 && segment != segments.begin(); ++i) --segment;
-    if (segment == segments.end()) {  // an empty text
-      encoding.common_tokens.push_back(0);
+    auto segment = std::lower_bound(segments.begin(), segments.end(), offset,
+                                    [](const Segment& s, size_t at) { return s.begin_bytes < at; });
+    // A cut between segments leaves all tokens before it as they are.
+    if (segment == segments.end() ? offset == text.size() : segment->begin_bytes == offset) {
+      encoding.common_tokens.push_back(static_cast<uint32_t>(
+          segment == segments.end() ? encoding.ids.size() : segment->begin_tokens));
       continue;
     }
+    // The rest of the segment that is cut may join its neighbour (one space of a run of five):
+    // begin one earlier.
+    for (int i = 0; i < 2 && segment != segments.begin(); ++i) --segment;
+    const std::string_view rest = text.substr(0, offset).substr(segment->begin_bytes);
+    repeated_bytes += rest.size();
+    if (repeated_bytes > kMaxRepeatedBytes) return std::nullopt;
     std::vector<int32_t> tail;
     std::vector<Segment> ignored;
-    EncodeSegments(text.substr(0, offset).substr(segment->begin_bytes), &tail, &ignored);
+    EncodeSegments(rest, &tail, &ignored);
     const auto whole = encoding.ids.begin() + static_cast<ptrdiff_t>(segment->begin_tokens);
     const auto differ = std::mismatch(tail.begin(), tail.end(), whole, encoding.ids.end()).first;
     encoding.common_tokens.push_back(

@@ -4,7 +4,7 @@
 // id, and so does this class: a text is first divided at the pieces that are never merged with
 // their neighbours (control, unknown and user-defined ones; leftmost, then longest), and only what
 // lies between is given to SentencePiece. What one segment becomes depends on nothing before it, so
-// that the tokens of a text's prefix cost one segment, however long the text.
+// that the tokens of a text's prefix cost a segment or two, however long the text.
 //
 // Standard library only: sentencepiece's header clashes with Debian's Abseil, and tokenizer.cc is
 // the one file that sees it. Errors as absl::Status are made by tokenizer_loader (files) and prompt
@@ -48,7 +48,9 @@ class Tokenizer {
   // REQUIRES: text is well-formed UTF-8 of at most kMaxTextBytes plus 64 bytes.
   std::vector<int32_t> Encode(std::string_view text) const;
   // REQUIRES: as above; each offset is at most text.size() and lies between characters.
-  Encoding EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets) const;
+  // Nothing when it would cost too much: many offsets inside one word of megabytes.
+  std::optional<Encoding> EncodeWithOffsets(std::string_view text,
+                                            const std::vector<size_t>& offsets) const;
 
   // Bytes that are no UTF-8 become U+FFFD. Ids without a piece have no text.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;

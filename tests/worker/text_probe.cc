@@ -51,6 +51,13 @@ Json Prompted(const Json& request, const Tokenizer& tokenizer) {
   return {{"ids", prompt->token_ids}};
 }
 
+Json Common(const Json& request, const Tokenizer& tokenizer) {
+  const auto encoding = tokenizer.EncodeWithOffsets(request.at("text").get<std::string>(),
+                                                    request.at("offsets"));
+  if (!encoding.has_value()) return {{"error", "too costly"}};
+  return {{"common_tokens", encoding->common_tokens}};
+}
+
 Json Streamed(const Json& request, const Tokenizer& tokenizer) {
   TextStream stream(&tokenizer, {});
   std::string text;
@@ -90,6 +97,7 @@ Json Answer(const Json& request, const Tokenizer& tokenizer) {
   if (op == "decode") {
     return {{"text", tokenizer.Decode(request.at("ids"), request.at("skip_special"))}};
   }
+  if (op == "common") return Common(request, tokenizer);
   if (op == "prompt") return Prompted(request, tokenizer);
   if (op == "stream") return Streamed(request, tokenizer);
   if (op == "chat") return Chat(request, tokenizer);

@@ -30,13 +30,16 @@ TEXTS = [
     "🙂👩‍👩‍👧‍👦🏳️‍🌈", "a\u00a0b\u2003c\u3000d\u200be", "▁a ▁▁ b",
     "\x00\x01\x7f", "x" * 500, "é" * 300,
     "<bos>", "<bos><bos>a<eos>", "a <unk> b<pad>", "<start_of_turn>user\nhi<end_of_turn>\n",
-    "<start_of", "<bos", "<<bos>>", "<table><tr><td>1</td></tr></table>", "<unused7> [multimodal] <mask>",
-    "1234567890 3.14159 -42 1,000,000", "aaaa" * 64, "          deep\n                    deeper",
+    "<start_of", "<bos", "<<bos>>", "<table><tr><td>1</td></tr></table>",
+    "<unused7> [multimodal] <mask>",
+    "<p>a</p> </p> </div> </", "1234567890 3.14159 -42 1,000,000",
+    "aaaa" * 64, "          deep\n                    deeper",
     "a\u2028b\u2029c\u0085d", "\U0010ffff\ue000", "https://example.org/a?b=c&d=%20#e",
 ]
 WORDS = ["the", " of", " a", "keeper", " ", "  ", "    ", "\n", "\n\n", "\t", "12", "7", ".", ",", "<",
          ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂", "ß",
-         "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00", "def ", "(i", ");"]
+         "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00",
+         "def ", "(i", ");"]
 
 
 def read_fields(message):
@@ -106,6 +109,22 @@ def check_texts(probe, oracle, texts):
         sys.exit(f"{len(different)} of {len(texts)} texts differ:\n" + "\n".join(different[:10]))
 
 
+def check_common_tokens(probe, oracle, texts):
+    """A breakpoint is the longest common token prefix of the text up to there and the whole text."""
+    checked = 0
+    for text in texts:
+        whole = oracle.encode(text, add_special_tokens=False).ids
+        cuts = range(len(text) + 1)
+        answer = probe.ask("common", text=text, offsets=[len(text[:at].encode()) for at in cuts])
+        for at, common in zip(cuts, answer["common_tokens"]):
+            prefix = oracle.encode(text[:at], add_special_tokens=False).ids
+            want = next((i for i, pair in enumerate(zip(prefix, whole)) if pair[0] != pair[1]),
+                        min(len(prefix), len(whole)))
+            assert common == want, f"{text!r} cut at {at}: {common} common tokens, not {want}"
+            checked += 1
+    return checked
+
+
 def check_examples(probe, oracle, path):
     with open(path, encoding="utf-8") as file:
         examples = json.load(file)
@@ -133,11 +152,12 @@ def main():
         with open(path, encoding="utf-8") as file:
             texts.append(file.read())
     check_texts(probe, oracle, texts)
+    cuts = check_common_tokens(probe, oracle, TEXTS + random_texts(60, seed=1))
     examples = check_examples(probe, oracle, args.examples) if args.examples else 0
     bos = probe.ask("prompt", text="a")["ids"][0]
     assert bos == 2, f"a prompt begins with {bos}, not <bos>"
     probe.close()
-    print(f"{len(texts)} texts and {examples} chats: token ids equal to transformers'")
+    print(f"{len(texts)} texts, {cuts} cuts, {examples} chats: equal to transformers")
 
 
 if __name__ == "__main__":

@@ -125,7 +125,7 @@ TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
     for (size_t at = 0; at <= text.size(); ++at) {
       if (IsUtf8Boundary(text, at)) offsets.push_back(at);
     }
-    const Encoding encoding = TinyTokenizer().EncodeWithOffsets(text, offsets);
+    const Encoding encoding = TinyTokenizer().EncodeWithOffsets(text, offsets).value();
     ASSERT_EQ(encoding.ids, TinyTokenizer().Encode(text));
     ASSERT_EQ(encoding.common_tokens.size(), offsets.size());
     for (size_t i = 0; i < offsets.size(); ++i) {
@@ -138,6 +138,14 @@ TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
       ASSERT_EQ(encoding.common_tokens[i], common) << "offset " << offsets[i] << " of " << text;
     }
   }
+}
+
+TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
+  const std::string word(kMaxTextBytes, 'a');
+  EXPECT_TRUE(TinyTokenizer().EncodeWithOffsets(word, {1, 1000, word.size()}).has_value());
+  EXPECT_FALSE(TinyTokenizer()
+                   .EncodeWithOffsets(word, {word.size() - 3, word.size() - 2, word.size() - 1})
+                   .has_value());
 }
 
 TEST(Tokenizer, RefusesWhatIsNoModel) {
