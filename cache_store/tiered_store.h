@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/options.h"
+#include "cache_store/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "proto/snapshot_format.h"
@@ -54,17 +55,13 @@ struct LookupPlan {
   Fingerprint fingerprint;              // set when usable
   KvLayout layout;                      // set when usable
   std::vector<uint32_t> token_ids;      // the stored ones, usable_tokens of them
-  std::vector<uint32_t> cuts;           // below or at usable_tokens
+  // At or below usable_tokens. Fetch: the query's own, which the keys prove equivalent (a cut at a
+  // multiple of C changes nothing). FetchById: as published.
+  std::vector<uint32_t> cuts;
   std::vector<PlannedObject> objects;   // NeededObjects order
   uint64_t total_bytes = 0;
   Tier slowest_tier = Tier::kNone;
   std::string miss_reason;
-};
-
-// Bytes of a slice that stay valid while this lives, whatever the store does.
-struct SliceView {
-  std::shared_ptr<const void> owner;
-  absl::Span<const std::byte> bytes;
 };
 
 class FetchSession {
@@ -157,8 +154,9 @@ struct StoreStats {
   std::map<std::string, uint64_t> counters;  // names in stats.h
 };
 
+// kLost: the subscriber was too slow and events were skipped; List again. Its restore point is empty.
 struct StoreEvent {
-  enum class Kind { kStored, kEvicted, kPinned, kUnpinned, kDropped, kQuarantined };
+  enum class Kind { kStored, kEvicted, kPinned, kUnpinned, kDropped, kQuarantined, kLost };
   Kind kind = Kind::kStored;
   uint64_t sequence = 0;
   RestorePoint restore_point;

@@ -1,0 +1,193 @@
+// What the store holds, and what may go: objects, restore points, references and bytes.
+//
+// Bookkeeping only: no I/O, no time of its own, no locks. The store guards it with one mutex, does
+// the reads and writes outside, and afterwards carries out what the catalog put into Garbage.
+//
+// Invariants:
+//  1. host_bytes() <= limits.host_bytes and disk_bytes() <= limits.disk_bytes, reservations included.
+//  2. An object lives while a restore point or a session refers to it, and not longer.
+//  3. A restore point refers to exactly its NeededObjects; each of them is in some tier.
+//  4. A RAM copy goes only when the object is on disk or goes altogether.
+#ifndef HEARTH_CACHE_STORE_CATALOG_H_
+#define HEARTH_CACHE_STORE_CATALOG_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/fingerprint_book.h"
+#include "cache_store/lru_order.h"
+#include "cache_store/prefix_index.h"
+#include "cache_store/tier.h"
+
+namespace hearth {
+
+struct StoredObject {
+  // Never change once made: sessions that hold a reference read them without the lock.
+  uint64_t number = 0;
+  Digest key{};
+  ObjectId id;
+  std::vector<uint64_t> slice_digests;
+  std::vector<uint32_t> layers;  // model layer of each slice
+  uint64_t slice_bytes = 0;
+
+  SegmentNode* node = nullptr;  // null until it is visible
+  bool in_host = false;
+  bool on_disk = false;
+  bool retired = false;  // quarantined: never visible again
+  uint32_t restore_points = 0;
+  uint32_t host_restore_points = 0;  // of these, counted as resident in RAM
+  uint32_t sessions = 0;
+
+  uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
+  uint64_t disk_cost_bytes() const;
+  SliceRef Slice(size_t i) const {
+    return SliceRef{number, layers[i], slice_bytes, slice_digests[i]};
+  }
+};
+
+struct RestorePointEntry {
+  uint64_t number = 0;  // of its manifest on disk
+  Digest id{};          // key of its last segment
+  std::string tenant;
+  std::shared_ptr<const KnownFingerprint> model;
+  SegmentNode* node = nullptr;
+  std::vector<StoredObject*> objects;
+  std::vector<uint32_t> cuts;
+  bool in_host = false;    // every object has a RAM copy, and eviction counts on it
+  bool durable = false;    // its manifest is on disk
+  bool pinned = false;
+  bool promoting = false;  // a session is filling its RAM copies
+  uint32_t sessions = 0;
+  uint64_t tick = 0;       // last use, in order of use
+  absl::Time last_use;
+  uint64_t hits = 0;
+
+  uint32_t tokens() const { return node->end(); }
+  uint64_t bytes() const;
+  uint64_t manifest_cost_bytes() const;
+  Tier slowest_tier() const;
+};
+
+// Disk bytes of a restore point's manifest, rounded up.
+uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
+                           const std::vector<StoredObject*>& objects);
+
+// What is left to do once the lock is released: erase these from their tiers.
+struct Garbage {
+  std::vector<uint64_t> host_objects;
+  std::vector<uint64_t> disk_objects;
+  std::vector<uint64_t> manifests;
+};
+
+class Catalog {
+ public:
+  struct Limits {
+    uint64_t host_bytes = 0;  // 0: no RAM copies
+    uint64_t disk_bytes = 0;  // 0: no disk tier
+  };
+  enum class Why { kEvicted, kDropped, kQuarantined };
+  // Told of each restore point just before it leaves.
+  using OnRemoved = std::function<void(const RestorePointEntry&, Why)>;
+
+  Catalog(const Limits& limits, OnRemoved on_removed);
+
+  PrefixIndex& index() { return index_; }
+  uint64_t NextNumber() { return next_number_++; }
+  void ReserveNumbersBelow(uint64_t number);
+
+  // A new object, held once, in no tier and not visible.
+  StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
+                          std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
+                          uint64_t slice_bytes);
+  // Makes it visible. REQUIRES: the node has no object of this group.
+  void Link(StoredObject* object, SegmentNode* node);
+  // Hides it from lookups for good; it goes with its last reference. REQUIRES: held, and no restore
+  // point names it.
+  void Retire(StoredObject* object);
+  void Hold(StoredObject* object) { ++object->sessions; }
+  void Release(StoredObject* object);
+
+  // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order.
+  RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
+                                     std::shared_ptr<const KnownFingerprint> model,
+                                     SegmentNode* node,
+                                     std::vector<StoredObject*> objects,
+                                     std::vector<uint32_t> cuts, absl::Time now);
+  RestorePointEntry* Find(const Digest& id) const;
+  void Remove(RestorePointEntry* point, Why why);
+  // Marks as just used, and its ancestors as used with it: on equal age children go first.
+  void Touch(RestorePointEntry* point, absl::Time now);
+
+  // Recovery, newest first: ranks it below everything adopted before.
+  void SetOldest(RestorePointEntry* point);
+
+  // Evict, oldest first, until `bytes` more fit, and reserve them. False: nothing was reserved.
+  bool ReserveHost(uint64_t bytes);
+  bool ReserveDisk(uint64_t bytes);
+  void UnreserveHost(uint64_t bytes);
+  void UnreserveDisk(uint64_t bytes);
+  // Moves between tiers. REQUIRES: room, from a reservation given back under the same lock.
+  void SetInHost(StoredObject* object);
+  void SetOnDisk(StoredObject* object);
+  void SetDurable(RestorePointEntry* point);
+  // Counts the point as resident. REQUIRES: every object has a RAM copy.
+  void SetResident(RestorePointEntry* point);
+  // Stops counting it as resident; RAM copies that nothing else needs go, if they are on disk.
+  void Demote(RestorePointEntry* point);
+  // Drops the RAM copy of an object that is also on disk.
+  void DropHostCopy(StoredObject* object);
+  void SetPinned(RestorePointEntry* point, bool pinned);
+
+  // A manifest that was written for a restore point which is not to be.
+  void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
+  Garbage TakeGarbage();
+  // Only what RAM is to erase: evicted copies go before new ones take their room.
+  std::vector<uint64_t> TakeHostGarbage();
+  std::vector<RestorePointEntry*> PointsOf(const std::string& tenant) const;
+  std::vector<RestorePointEntry*> PointsNaming(const StoredObject* object) const;
+
+  uint64_t host_bytes() const { return host_bytes_ + host_reserved_; }
+  uint64_t disk_bytes() const { return disk_bytes_ + disk_reserved_; }
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
+  uint64_t disk_objects() const { return disk_objects_; }
+  uint64_t object_bytes() const { return object_bytes_; }  // each counted once, whatever its tiers
+  size_t objects() const { return objects_.size(); }
+  size_t restore_points() const { return points_.size(); }
+  uint64_t demoted() const { return demoted_; }
+  uint64_t evicted() const { return evicted_; }
+  // Asserts that the sums and references kept along the way equal those counted anew. For tests.
+  void CheckInvariants() const;
+  const Limits& limits() const { return limits_; }
+
+ private:
+  bool EvictOneForHost();
+  bool EvictOneForDisk();
+  void Unlink(StoredObject* object);
+  void FreeIfUnused(StoredObject* object);
+  void ForgetHostCopy(StoredObject* object);
+
+  const Limits limits_;
+  const OnRemoved on_removed_;
+  PrefixIndex index_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
+  absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
+  LruOrder lru_;
+  Garbage garbage_;
+  uint64_t next_number_ = 1;
+  uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
+  uint64_t oldest_tick_ = uint64_t{1} << 32;
+  uint64_t host_bytes_ = 0, host_reserved_ = 0;
+  uint64_t disk_bytes_ = 0, disk_reserved_ = 0, disk_objects_ = 0;
+  uint64_t object_bytes_ = 0;
+  uint64_t pinned_bytes_ = 0, demoted_ = 0, evicted_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_H_

@@ -1,0 +1,168 @@
+#include "cache_store/disk_tier.h"
+
+#include <rocksdb/convenience.h>
+#include <rocksdb/write_batch.h>
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_db.h"
+#include "cache_store/disk_tier_load.h"
+
+namespace hearth {
+namespace {
+
+// Below this a value is copied into memory of its own; above, the read's buffer is handed out.
+constexpr size_t kPinBytes = 4096;
+
+class RocksDiskTier : public DiskTier {
+ public:
+  explicit RocksDiskTier(std::unique_ptr<Database> db) : db_(std::move(db)) {}
+
+  Tier kind() const override { return Tier::kDisk; }
+
+  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+    auto value = std::make_shared<rocksdb::PinnableSlice>();
+    const rocksdb::Status status =
+        (*db_)->Get(SliceReadOptions(), db_->family(kSlices),
+                    SliceKey(slice.object, slice.layer), value.get());
+    if (status.IsNotFound()) return std::nullopt;
+    if (!status.ok()) return FromRocks(status, "read");
+    absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value->data()),
+                                      value->size());
+    if (bytes.size() < kPinBytes) return CopySlice(bytes);
+    return SliceView{std::move(value), bytes};
+  }
+
+  absl::Status Write(const SliceRef& slice, SliceView view) override {
+    const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()),
+                               view.bytes.size());
+    return FromRocks((*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),
+                                 SliceKey(slice.object, slice.layer), value),
+                     "write");
+  }
+
+  absl::Status WriteObject(const ObjectRecord& object) override {
+    return FromRocks((*db_)->Put(rocksdb::WriteOptions(), db_->family(kObjects),
+                                 NumberKey(object.number), SerializeObject(object)),
+                     "write of an object record");
+  }
+
+  absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
+    if (objects.empty()) return absl::OkStatus();
+    rocksdb::WriteBatch batch;
+    for (const uint64_t number : objects) {
+      // The slices' keys are the number and a layer. Their record goes in the same batch.
+      batch.DeleteRange(db_->family(kSlices), NumberKey(number), NumberKey(number + 1));
+      batch.Delete(db_->family(kObjects), NumberKey(number));
+    }
+    return FromRocks((*db_)->Write(rocksdb::WriteOptions(), &batch), "erase");
+  }
+
+  absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
+                               const FingerprintRecord& fingerprint, bool sync) override {
+    rocksdb::WriteBatch batch;
+    for (const ManifestRecord& record : manifests) {
+      batch.Put(db_->family(kManifests), NumberKey(record.number),
+                SerializeManifestRecord(record));
+    }
+    batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
+              fingerprint.fingerprint.Serialize());
+    rocksdb::WriteOptions options;
+    options.sync = sync;  // syncs the whole log up to here, slices included
+    return FromRocks((*db_)->Write(options, &batch), "write of manifests");
+  }
+
+  absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
+    rocksdb::WriteBatch batch;
+    for (const uint64_t number : manifests) {
+      batch.Delete(db_->family(kManifests), NumberKey(number));
+      batch.Delete(db_->family(kMeta), PinKey(number));
+    }
+    return FromRocks((*db_)->Write(rocksdb::WriteOptions(), &batch), "erase of manifests");
+  }
+
+  absl::Status SetPinned(uint64_t manifest, bool pinned) override {
+    const std::string key = PinKey(manifest);
+    const rocksdb::Status status =
+        pinned ? (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta), key, "")
+               : (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key);
+    return FromRocks(status, "pin");
+  }
+
+  absl::Status Sync() override { return FromRocks((*db_)->SyncWAL(), "sync"); }
+
+  absl::StatusOr<DiskContents> Load() override { return LoadContents(*db_); }
+
+  absl::Status ReclaimSpace() override {
+    // Tables hold keys only, so compacting all of them is cheap; values move only when most of
+    // their blob file is dead. A blob file that is all dead is then deleted.
+    rocksdb::CompactRangeOptions options;
+    options.exclusive_manual_compaction = false;
+    options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+    rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->family(kSlices));
+    if (status.ok()) {
+      status = (*db_)->CompactRange(options, db_->family(kSlices), nullptr, nullptr);
+    }
+    return FromRocks(status, "compaction");
+  }
+
+  uint64_t FileBytes() override {
+    uint64_t tables = 0, blobs = 0;
+    for (int i = 0; i < kFamilies; ++i) {
+      uint64_t bytes = 0;
+      (*db_)->GetIntProperty(db_->family(static_cast<Family>(i)),
+                             rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+      tables += bytes;
+    }
+    (*db_)->GetIntProperty(db_->family(kSlices), rocksdb::DB::Properties::kTotalBlobFileSize,
+                           &blobs);
+    rocksdb::VectorLogPtr logs;
+    uint64_t log_bytes = 0;
+    if ((*db_)->GetSortedWalFiles(logs).ok()) {
+      for (const auto& log : logs) log_bytes += log->SizeFileBytes();
+    }
+    return tables + blobs + log_bytes;
+  }
+
+ private:
+  const std::unique_ptr<Database> db_;
+};
+
+absl::Status CheckMeta(const Database& db, const std::string& dir,
+                       const std::string& secret_check) {
+  std::string version, check;
+  rocksdb::Status status =
+      db->Get(rocksdb::ReadOptions(), db.family(kMeta), kVersionKey, &version);
+  if (status.IsNotFound()) {
+    rocksdb::WriteBatch batch;
+    batch.Put(db.family(kMeta), kVersionKey, absl::StrCat(DiskTier::kFormatVersion));
+    batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    return FromRocks(db->Write(options, &batch), "write of the version");
+  }
+  if (!status.ok()) return FromRocks(status, "read of the version");
+  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  status = db->Get(rocksdb::ReadOptions(), db.family(kMeta), kSecretCheckKey, &check);
+  if (!status.ok()) return FromRocks(status, "read of the secret's check");
+  if (check != secret_check) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data folder ", dir, " was written with another secret; give it the old one, or an empty "
+        "folder"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
+                                                         const std::string& secret_check) {
+  std::unique_ptr<Database> db;
+  if (absl::Status status = Database::Open(dir, false, &db); !status.ok()) return status;
+  if (absl::Status status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
+  return std::make_unique<RocksDiskTier>(std::move(db));
+}
+
+}  // namespace hearth

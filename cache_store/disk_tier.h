@@ -1,0 +1,61 @@
+// Slices and manifests in RocksDB: the only durable tier, and the only users of RocksDB.
+//
+// Column families: `slices` (object number, layer -> bytes; values in blob files), `objects` (number
+// -> what the slices are), `manifests` (number -> restore point), `fingerprints`, `meta`. Numbers
+// only grow, so what is written together lies together, and what is evicted together frees whole
+// files. An object's record is written before its slices and its slices before any manifest that
+// names it; the write-ahead log keeps that order, so a manifest that survived proves its objects did.
+// Thread safety: all methods from any thread. RocksDB's statuses become absl's here.
+#ifndef HEARTH_CACHE_STORE_DISK_TIER_H_
+#define HEARTH_CACHE_STORE_DISK_TIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cache_store/stored_records.h"
+#include "cache_store/tier.h"
+
+namespace hearth {
+
+// What a folder holds, read once at start: records only, no slice bytes.
+struct DiskContents {
+  std::vector<ObjectRecord> objects;      // ascending by number
+  std::vector<ManifestRecord> manifests;  // ascending by number
+  std::vector<FingerprintRecord> fingerprints;
+  std::vector<uint64_t> pinned;           // manifest numbers
+  std::vector<uint64_t> unreadable_manifests;
+  std::vector<uint64_t> unreadable_objects;
+};
+
+class DiskTier : public SliceTier {
+ public:
+  // Raised when an older program could not read what this one writes.
+  static constexpr uint64_t kFormatVersion = 1;
+
+  // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
+  // is stored on creation and compared ever after.
+  static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
+                                                        const std::string& secret_check);
+  // Reads records; kDataLoss only when the folder cannot be read at all.
+  virtual absl::StatusOr<DiskContents> Load() = 0;
+
+  // Announces an object whose slices follow. Not visible to anything until a manifest names it.
+  virtual absl::Status WriteObject(const ObjectRecord& object) = 0;
+  // One atomic batch. With `sync`, everything written before is on stable storage too.
+  virtual absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
+                                       const FingerprintRecord& fingerprint, bool sync) = 0;
+  virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
+  virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
+  virtual absl::Status Sync() = 0;
+  // Gives the space of erased objects back to the file system. Slow; called in the background.
+  virtual absl::Status ReclaimSpace() = 0;
+  // Bytes of all files of the folder's database now.
+  virtual uint64_t FileBytes() = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_TIER_H_

@@ -1,0 +1,122 @@
+#include "cache_store/disk_tier_db.h"
+
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+
+#include <sys/stat.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier.h"
+
+namespace hearth {
+namespace {
+
+// Slices are 0.1 to 16 MiB. One write buffer takes a few dozen of them; two may wait for flushing,
+// so RAM stays below 192 MiB and a restart replays at most that much of the log (0.3 s).
+constexpr size_t kWriteBufferBytes = size_t{64} << 20;
+// Eviction takes the oldest numbers first, so whole blob files empty together. Small enough that
+// one dies soon, large enough that 64 GiB are 1,024 files.
+constexpr uint64_t kBlobFileBytes = uint64_t{64} << 20;
+// Smaller values stay in the tables: tiny models in tests, and nothing else.
+constexpr uint64_t kMinBlobBytes = 4096;
+
+rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
+  rocksdb::ColumnFamilyOptions options;
+  options.compression = rocksdb::kNoCompression;  // KV bytes are noise to a compressor
+  rocksdb::BlockBasedTableOptions table;
+  table.checksum = rocksdb::kXXH3;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  if (family != kSlices) {
+    options.write_buffer_size = size_t{8} << 20;
+    return options;
+  }
+  options.write_buffer_size = kWriteBufferBytes;
+  options.max_write_buffer_number = 3;
+  options.enable_blob_files = true;
+  options.min_blob_size = kMinBlobBytes;
+  options.blob_file_size = kBlobFileBytes;
+  options.blob_compression_type = rocksdb::kNoCompression;
+  options.enable_blob_garbage_collection = true;
+  options.blob_garbage_collection_age_cutoff = 0.25;
+  options.blob_garbage_collection_force_threshold = 0.5;
+  return options;
+}
+
+rocksdb::DBOptions DatabaseOptions() {
+  rocksdb::DBOptions options;
+  options.create_if_missing = true;
+  options.create_missing_column_families = true;
+  // With assertions kept, RocksDB's default level is DEBUG.
+  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.keep_log_file_num = 2;
+  options.max_background_jobs = 2;
+  options.max_total_wal_size = uint64_t{256} << 20;
+  // A torn tail of the log is what kill -9 leaves; everything before it is whole.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.avoid_flush_during_recovery = true;
+  options.avoid_flush_during_shutdown = true;
+  options.bytes_per_sync = uint64_t{1} << 20;
+  return options;
+}
+
+}  // namespace
+
+absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
+  if (status.ok()) return absl::OkStatus();
+  const std::string text = absl::StrCat(what, ": ", status.ToString());
+  if (status.IsNotFound()) return absl::NotFoundError(text);
+  if (status.IsCorruption()) return absl::DataLossError(text);
+  if (status.IsNoSpace() || status.IsMemoryLimit()) return absl::ResourceExhaustedError(text);
+  if (status.IsInvalidArgument()) return absl::InternalError(text);
+  return absl::UnavailableError(text);
+}
+
+std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
+
+rocksdb::ReadOptions SliceReadOptions() {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = false;
+  options.fill_cache = false;
+  return options;
+}
+
+absl::Status Database::Open(const std::string& dir, bool read_only,
+                            std::unique_ptr<Database>* out) {
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (int i = 0; i < kFamilies; ++i) {
+    families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
+  }
+  std::unique_ptr<Database> database(new Database);
+  const std::string path = DatabasePath(dir);
+  rocksdb::DBOptions options = DatabaseOptions();
+  if (read_only) options.create_if_missing = options.create_missing_column_families = false;
+  const rocksdb::Status status =
+      read_only ? rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_,
+                                               &database->db_)
+                : rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
+  if (!status.ok()) {
+    const std::string text = status.ToString();
+    if (absl::StrContains(text, "lock") || absl::StrContains(text, "LOCK")) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("data folder ", dir, " is held by another process (", text, ")"));
+    }
+    if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "data folder ", dir, " was written by a newer version of this program (", text, ")"));
+    }
+    return absl::DataLossError(absl::StrCat("data folder ", dir, " cannot be opened: ", text));
+  }
+  *out = std::move(database);
+  return absl::OkStatus();
+}
+
+Database::~Database() {
+  if (db_ == nullptr) return;
+  for (rocksdb::ColumnFamilyHandle* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
+  db_->Close().PermitUncheckedError();
+  delete db_;
+}
+
+}  // namespace hearth

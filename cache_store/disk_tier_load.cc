@@ -1,0 +1,84 @@
+#include "cache_store/disk_tier_load.h"
+
+#include <functional>
+#include <memory>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
+
+absl::Status ForEach(const Database& db, Family family, const Visit& visit) {
+  rocksdb::ReadOptions options;
+  options.readahead_size = size_t{2} << 20;
+  std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options, db.family(family)));
+  for (it->SeekToFirst(); it->Valid(); it->Next()) visit(ToView(it->key()), ToView(it->value()));
+  return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
+}
+
+}  // namespace
+
+std::string FingerprintKey(const FingerprintRecord& record) {
+  const Digest& digest = record.fingerprint.digest();
+  return absl::StrCat(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()),
+      record.tenant);
+}
+
+std::string PinKey(uint64_t manifest) { return absl::StrCat(kPinPrefix, NumberKey(manifest)); }
+
+absl::Status CheckVersion(const std::string& dir, const std::string& version) {
+  uint64_t number = 0;
+  if (!absl::SimpleAtoi(version, &number) || number > DiskTier::kFormatVersion) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir, " has format version ", version, "; this program reads ",
+                     DiskTier::kFormatVersion, " and older: use the newer program, or another folder"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DiskContents> LoadContents(const Database& db) {
+  DiskContents contents;
+  absl::Status status = ForEach(db, kObjects, [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (!number.ok()) return;
+    absl::StatusOr<ObjectRecord> object = ParseObject(value);
+    if (object.ok() && object->number == *number) {
+      contents.objects.push_back(*std::move(object));
+    } else {
+      contents.unreadable_objects.push_back(*number);
+    }
+  });
+  status.Update(ForEach(db, kManifests, [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (!number.ok()) return;
+    absl::StatusOr<ManifestRecord> record = ParseManifestRecord(value);
+    if (record.ok() && record->number == *number) {
+      contents.manifests.push_back(*std::move(record));
+    } else {
+      contents.unreadable_manifests.push_back(*number);
+    }
+  }));
+  status.Update(ForEach(db, kFingerprints, [&](absl::string_view key, absl::string_view value) {
+    absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(value);
+    const size_t digest_bytes = sizeof(Digest);
+    if (!fingerprint.ok() || key.size() < digest_bytes) return;
+    FingerprintRecord record{*std::move(fingerprint), std::string(key.substr(digest_bytes))};
+    if (FingerprintKey(record) == key) contents.fingerprints.push_back(std::move(record));
+  }));
+  status.Update(ForEach(db, kMeta, [&](absl::string_view key, absl::string_view) {
+    if (!absl::StartsWith(key, kPinPrefix)) return;
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key.substr(sizeof(kPinPrefix) - 1));
+    if (number.ok()) contents.pinned.push_back(*number);
+  }));
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
+  }
+  return contents;
+}
+
+}  // namespace hearth

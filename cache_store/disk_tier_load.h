@@ -1,0 +1,25 @@
+// Reading a data folder's records, for opening and for offline verification.
+// Private to disk_tier*.cc.
+#ifndef HEARTH_CACHE_STORE_DISK_TIER_LOAD_H_
+#define HEARTH_CACHE_STORE_DISK_TIER_LOAD_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_store/disk_tier.h"
+#include "cache_store/disk_tier_db.h"
+
+namespace hearth {
+
+// Fingerprint digest, then tenant.
+std::string FingerprintKey(const FingerprintRecord& record);
+std::string PinKey(uint64_t manifest);
+// kFailedPrecondition when `version` is newer than this program's, or no number.
+absl::Status CheckVersion(const std::string& dir, const std::string& version);
+
+// Everything but the slices, whose bytes are not touched.
+absl::StatusOr<DiskContents> LoadContents(const Database& db);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_TIER_LOAD_H_

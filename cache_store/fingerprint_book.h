@@ -1,0 +1,42 @@
+// The fingerprints that tenants have used, with their readable fields, so that a miss can be told
+// apart from a difference in one field. Bounded per tenant, the oldest unused forgotten first.
+// Not thread safe: the store guards it.
+#ifndef HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_
+#define HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+struct KnownFingerprint {
+  Fingerprint fingerprint;
+  KvLayout layout;
+};
+
+class FingerprintBook {
+ public:
+  // Explain tries each of them: 64 lookups of a long prompt take tens of milliseconds.
+  static constexpr size_t kMaxPerTenant = 64;
+  // 1024 tenants x 64 x about 3 KB stay under 200 MB; a tenant beyond that is not remembered.
+  static constexpr size_t kMaxTenants = 1024;
+
+  // Null when the fingerprint describes no valid layout.
+  std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
+                                                const std::string& tenant);
+  std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
+                                               const std::string& tenant) const;
+  std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const;
+
+ private:
+  std::map<std::string, std::deque<std::shared_ptr<const KnownFingerprint>>> by_tenant_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_

@@ -1,0 +1,22 @@
+#include "cache_store/options.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+absl::Status StoreOptions::Validate() const {
+  if (host_bytes == 0 && (disk_bytes == 0 || data_dir.empty())) {
+    return absl::InvalidArgumentError("host_bytes is 0 and there is no disk tier: nothing to store in");
+  }
+  if (default_durability == Durability::kDefault) {
+    return absl::InvalidArgumentError("default_durability must be memory, disk or sync");
+  }
+  if (!(max_pinned_fraction >= 0.0 && max_pinned_fraction <= 1.0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_pinned_fraction must be in [0, 1], got ", max_pinned_fraction));
+  }
+  if (max_staged_bytes == 0) return absl::InvalidArgumentError("max_staged_bytes must be above 0");
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,245 @@
+// Checking what a publisher announces, and taking in its slices.
+#include <algorithm>
+#include <cassert>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/sessions.h"
+#include "proto/prefix_key.h"
+
+namespace hearth {
+namespace {
+
+absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
+  if (spec.token_ids.empty() || spec.token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", spec.token_ids.size(),
+                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  }
+  if (spec.tenant.empty() || spec.tenant.size() > kMaxTenantBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("tenant: ", spec.tenant.size(),
+                                                   " bytes, must be 1 to ", kMaxTenantBytes));
+  }
+  const uint32_t tokens = static_cast<uint32_t>(spec.token_ids.size());
+  if (absl::Status status = ValidateCuts(spec.cuts, tokens); !status.ok()) return status;
+  if (spec.boundaries.empty()) return absl::InvalidArgumentError("boundaries: none");
+  const std::vector<uint32_t> ends = StepEnds(tokens, spec.cuts, layout.chunk_tokens);
+  uint32_t previous = 0;
+  for (const uint32_t boundary : spec.boundaries) {
+    if (boundary <= previous || boundary > tokens) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "boundaries: ", boundary, " must be above ", previous, " and at most ", tokens));
+    }
+    if (layout.exactness == Exactness::kExact &&
+        !std::binary_search(ends.begin(), ends.end(), boundary)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
+          " nor a cut nor the prompt's end"));
+    }
+    previous = boundary;
+  }
+  return absl::OkStatus();
+}
+
+std::string ObjectText(const ObjectId& id) {
+  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " [", id.begin, ", ",
+                      uint64_t{id.begin} + id.tokens, ")");
+}
+
+}  // namespace
+
+absl::Status PublishSessionImpl::Prepare(const std::string& secret) {
+  const KvLayout& layout = model_->layout;
+  if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
+  chain_ = MakeChain(layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, secret),
+                     spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries);
+  std::map<ObjectId, size_t> announced;
+  for (size_t i = 0; i < spec_.objects.size(); ++i) {
+    if (!announced.emplace(spec_.objects[i].id, i).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("objects: ", ObjectText(spec_.objects[i].id), " twice"));
+    }
+  }
+  items_.resize(spec_.objects.size());
+  std::vector<bool> wanted(spec_.objects.size(), false);
+  for (const uint32_t boundary : spec_.boundaries) {
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
+      const auto it = announced.find(id);
+      if (it == announced.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("objects: boundary ", boundary, " needs ",
+                                                       ObjectText(id), ", which is not announced"));
+      }
+      if (wanted[it->second]) continue;
+      wanted[it->second] = true;
+      const PublishObject& object = spec_.objects[it->second];
+      PublishItem& item = items_[it->second];
+      item.segment = chain_.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+      item.layers = layout.LayersOf(id.group);
+      item.slice_bytes = layout.SliceBytes(id.tokens);
+      const bool without = object.absent && object.slice_digests.empty();
+      if (!without && object.slice_digests.size() != item.layers.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("objects: ", ObjectText(id), " has ", object.slice_digests.size(),
+                         " digests, its group has ", item.layers.size(), " layers"));
+      }
+    }
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("objects: no boundary needs ", ObjectText(spec_.objects[i].id)));
+    }
+    assert(items_[i].segment != nullptr);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
+  std::vector<uint32_t> cuts;
+  if (model_->layout.exactness == Exactness::kPortable) return cuts;
+  for (const uint32_t cut : spec_.cuts) {
+    if (cut <= boundary) cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, SliceView slice) {
+  if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  if (object >= items_.size() || !items_[object].needed) {
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
+  }
+  PublishItem& item = items_[object];
+  const auto it = std::lower_bound(item.layers.begin(), item.layers.end(), layer);
+  if (it == item.layers.end() || *it != layer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is not of the group of object ", object));
+  }
+  const size_t place = static_cast<size_t>(it - item.layers.begin());
+  if (item.staged[place].owner != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("object ", object, ", layer ", layer, ": put twice"));
+  }
+  if (slice.bytes.size() != item.slice_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, ", layer ", layer, ": ",
+                                                   slice.bytes.size(), " bytes, must be ",
+                                                   item.slice_bytes));
+  }
+  if (absl::Status status = store_->StageBytes(slice.bytes.size()); !status.ok()) return status;
+  staged_bytes_ += slice.bytes.size();
+  if (slice.owner == nullptr) slice = CopySlice(slice.bytes);
+  // After the copy, so that what was verified is what is kept.
+  if (SliceDigest(slice.bytes.data(), slice.bytes.size()) !=
+      spec_.objects[object].slice_digests[place]) {
+    store_->counters_.Add(Counter::kDigestMismatches);
+    return absl::DataLossError(absl::StrCat("object ", object, ", layer ", layer,
+                                            ": bytes do not match the announced digest"));
+  }
+  received_bytes_ += slice.bytes.size();
+  item.staged[place] = std::move(slice);
+  ++item.staged_slices;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
+  if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  committed_ = true;
+  return store_->CommitPublish(this);
+}
+
+absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
+  counters_.Add(Counter::kPublishes);
+  auto session = std::make_unique<PublishSessionImpl>(this, std::move(spec));
+  {
+    absl::MutexLock lock(&mu_);
+    session->model_ = fingerprints_.Learn(session->spec_.fingerprint, session->spec_.tenant);
+  }
+  if (session->model_ == nullptr) return session->spec_.fingerprint.Layout().status();
+  if (absl::Status status = session->Prepare(secret_); !status.ok()) return status;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mu_);
+    status = PlanNeeded(session.get());
+  }
+  if (!status.ok()) return status;
+  return session;
+}
+
+absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
+  const PublishSpec& spec = session->spec_;
+  for (size_t i = 0; i < session->items_.size(); ++i) {
+    PublishItem& item = session->items_[i];
+    const ObjectId& id = spec.objects[i].id;
+    SegmentNode* node = catalog_.index().Find(*item.segment, spec.token_ids);
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    if (object == nullptr) {
+      item.needed = !spec.objects[i].absent;
+      continue;
+    }
+    const std::vector<uint64_t>& digests = spec.objects[i].slice_digests;
+    if (!digests.empty() && digests != object->slice_digests) {
+      counters_.Add(Counter::kNondeterminism);
+      return absl::AbortedError(absl::StrCat(
+          ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
+    }
+    item.object = object;
+    catalog_.Hold(object);
+  }
+  // What only boundaries that cannot be completed need is not asked for.
+  std::vector<bool> useful(session->items_.size(), false);
+  std::map<ObjectId, size_t> announced;
+  for (size_t i = 0; i < spec.objects.size(); ++i) announced.emplace(spec.objects[i].id, i);
+  for (const uint32_t boundary : spec.boundaries) {
+    const std::vector<ObjectId> ids = NeededObjects(session->model_->layout, boundary);
+    const bool possible = std::all_of(ids.begin(), ids.end(), [&](const ObjectId& id) {
+      const PublishItem& item = session->items_[announced.at(id)];
+      return item.needed || item.object != nullptr;
+    });
+    for (const ObjectId& id : ids) {
+      if (possible) useful[announced.at(id)] = true;
+    }
+  }
+  uint64_t needed_bytes = 0;
+  for (size_t i = 0; i < session->items_.size(); ++i) {
+    PublishItem& item = session->items_[i];
+    item.needed = item.needed && useful[i];
+    if (!item.needed) continue;
+    item.staged.resize(item.layers.size());
+    session->needed_.push_back(static_cast<uint32_t>(i));
+    needed_bytes += item.slice_bytes * item.layers.size();
+  }
+  if (needed_bytes > options_.max_staged_bytes) {
+    counters_.Add(Counter::kPublishesRefusedStaged);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("publish of ", needed_bytes, " bytes is over max_staged_bytes, ",
+                     options_.max_staged_bytes));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Store::StageBytes(uint64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  if (bytes > options_.max_staged_bytes - staged_bytes_) {
+    counters_.Add(Counter::kPublishesRefusedStaged);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "staged bytes are at their limit, max_staged_bytes ", options_.max_staged_bytes));
+  }
+  staged_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+void Store::EndPublish(PublishSessionImpl* session) {
+  if (!session->committed_) counters_.Add(Counter::kPublishesAbandoned);
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    assert(staged_bytes_ >= session->staged_bytes_);
+    staged_bytes_ -= session->staged_bytes_;
+    for (PublishItem& item : session->items_) {
+      if (item.object != nullptr) catalog_.Release(item.object);
+    }
+    garbage = SettleHost();
+  }
+  SettleLater(std::move(garbage));
+}
+
+}  // namespace hearth

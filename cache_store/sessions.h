@@ -1,0 +1,101 @@
+// The two sessions of the store, as plain state: what they hold and what they were told.
+//
+// Private to cache_store/. A session is used by one thread at a time; the store changes shared
+// state on its behalf under its own mutex. Sessions hold references on objects from their making to
+// their end, so none of them is evicted in between.
+#ifndef HEARTH_CACHE_STORE_SESSIONS_H_
+#define HEARTH_CACHE_STORE_SESSIONS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache_store/store_impl.h"
+
+namespace hearth {
+
+class FetchSessionImpl : public FetchSession {
+ public:
+  explicit FetchSessionImpl(Store* store) : store_(store) {}
+  ~FetchSessionImpl() override { store_->EndFetch(this); }
+  const LookupPlan& plan() const override { return plan_; }
+  absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
+
+ private:
+  friend class Store;
+
+  Store* const store_;
+  LookupPlan plan_;
+  std::vector<StoredObject*> objects_;  // held
+  Digest point_id_{};
+  uint64_t point_number_ = 0;           // 0: none held
+  // Promotion: RAM reserved for the objects read from disk, and their slices so far.
+  uint64_t promotion_bytes_ = 0;
+  size_t promotion_slices_left_ = 0;
+  std::vector<std::vector<SliceView>> promoted_;  // by object; empty: already in RAM
+};
+
+// One object of a publish.
+struct PublishItem {
+  const KeyedSegment* segment = nullptr;
+  StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
+  bool needed = false;
+  bool lost = false;  // quarantined since it was promised
+  std::vector<uint32_t> layers;
+  uint64_t slice_bytes = 0;
+  std::vector<SliceView> staged;  // by place in `layers`
+  uint32_t staged_slices = 0;
+  bool complete() const { return needed && staged_slices == layers.size(); }
+};
+
+class PublishSessionImpl : public PublishSession {
+ public:
+  PublishSessionImpl(Store* store, PublishSpec spec) : store_(store), spec_(std::move(spec)) {}
+  ~PublishSessionImpl() override { store_->EndPublish(this); }
+  absl::Span<const uint32_t> needed() const override { return needed_; }
+  absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override;
+  absl::StatusOr<PublishResult> Commit() override;
+
+ private:
+  friend class Store;
+
+  std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
+  // Fills chain and items from the spec; kInvalidArgument names what is wrong.
+  absl::Status Prepare(const std::string& secret);
+
+  Store* const store_;
+  PublishSpec spec_;
+  std::shared_ptr<const KnownFingerprint> model_;
+  PromptChain chain_;
+  std::vector<PublishItem> items_;  // as spec_.objects
+  std::vector<uint32_t> needed_;
+  uint64_t staged_bytes_ = 0;
+  uint64_t received_bytes_ = 0;
+  bool committed_ = false;
+};
+
+// A boundary that a commit will show.
+struct PublishBoundary {
+  uint32_t boundary = 0;
+  const KeyedSegment* segment = nullptr;
+  std::vector<size_t> items;  // NeededObjects order
+  uint64_t number = 0;        // of its manifest
+  bool held = false;          // a restore point exists already, and is kept from eviction
+  bool write = false;         // its manifest is to be written
+};
+
+// What one commit decided, between its two turns under the lock.
+struct PublishPlan {
+  Durability level = Durability::kMemory;
+  std::vector<PublishBoundary> boundaries;
+  std::vector<std::string> notes;
+  std::vector<Digest> claims;
+  std::vector<Digest> shown;       // restore points that are not yet durable
+  uint64_t shown_bytes = 0;        // of new objects that are in RAM only
+  uint64_t host_reserved_bytes = 0;
+  Persisting work;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SESSIONS_H_

@@ -1,0 +1,60 @@
+#include "cache_store/stats.h"
+
+#include <cassert>
+
+namespace hearth {
+namespace {
+
+constexpr const char* kNames[] = {
+    "fetches",
+    "hits",
+    "misses_unknown_fingerprint",
+    "misses_no_common_prefix",
+    "misses_no_restore_point",
+    "misses_not_above",
+    "implicit_hits",
+    "matched_tokens",
+    "bytes_read_host",
+    "bytes_read_disk",
+    "promoted_restore_points",
+    "promotions_skipped",
+    "publishes",
+    "published_restore_points",
+    "published_bytes",
+    "publishes_refused_staged",
+    "publishes_refused_full",
+    "publishes_abandoned",
+    "nondeterminism",
+    "digest_mismatches",
+    "write_behind_skipped",
+    "write_behind_failed",
+    "evicted_restore_points",
+    "demoted_restore_points",
+    "dropped_restore_points",
+    "quarantined_objects",
+    "host_corrupt_objects",
+    "tier_errors",
+    "recovered_restore_points",
+    "recovery_dropped_manifests",
+    "recovery_collected_objects",
+    "events_lost",
+};
+static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount),
+              "every counter has a name");
+
+}  // namespace
+
+const char* CounterName(Counter counter) {
+  assert(counter < Counter::kCount);
+  return kNames[static_cast<size_t>(counter)];
+}
+
+std::map<std::string, uint64_t> Counters::Snapshot() const {
+  std::map<std::string, uint64_t> snapshot;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    snapshot[kNames[i]] = values_[i].load(std::memory_order_relaxed);
+  }
+  return snapshot;
+}
+
+}  // namespace hearth

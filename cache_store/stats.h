@@ -1,0 +1,69 @@
+// What the store counts. Names are part of the API: Stats and the metrics show them.
+//
+// Thread safe: relaxed atomics, read one by one (a snapshot may be torn between two counters).
+#ifndef HEARTH_CACHE_STORE_STATS_H_
+#define HEARTH_CACHE_STORE_STATS_H_
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+
+namespace hearth {
+
+enum class Counter {
+  kFetches,
+  kHits,
+  kMissUnknownFingerprint,   // no prompt of this fingerprint and tenant was ever stored
+  kMissNoCommonPrefix,       // nothing stored begins like this prompt
+  kMissNoRestorePoint,       // a common prefix, but no complete restore point in it
+  kMissNotAbove,             // only restore points that the caller already has
+  kImplicitHits,             // hits at a boundary that had no manifest of its own
+  kMatchedTokens,
+  kBytesReadHost,
+  kBytesReadDisk,
+  kPromotedRestorePoints,
+  kPromotionsSkipped,        // did not fit beside what is in use
+  kPublishes,
+  kPublishedRestorePoints,
+  kPublishedBytes,
+  kPublishesRefusedStaged,   // over max_staged_bytes
+  kPublishesRefusedFull,     // no room that eviction may make
+  kPublishesAbandoned,       // sessions that ended without a commit
+  kNondeterminism,           // other bytes under a key that exists
+  kDigestMismatches,         // a slice that is not what was announced
+  kWriteBehindSkipped,       // queue full: stays in RAM only
+  kWriteBehindFailed,
+  kEvicted,                  // restore points that left the store
+  kDemoted,                  // restore points whose RAM copy was dropped
+  kDropped,
+  kQuarantined,              // objects that failed verification on disk
+  kHostCorrupt,              // RAM copies that failed verification
+  kTierErrors,
+  kRecoveredRestorePoints,
+  kRecoveryDroppedManifests,  // a manifest that does not match its objects
+  kRecoveryCollectedObjects,  // objects that no manifest named
+  kEventsLost,
+  kCount,
+};
+
+const char* CounterName(Counter counter);
+
+class Counters {
+ public:
+  void Add(Counter counter, uint64_t amount = 1) {
+    values_[static_cast<size_t>(counter)].fetch_add(amount, std::memory_order_relaxed);
+  }
+  uint64_t Get(Counter counter) const {
+    return values_[static_cast<size_t>(counter)].load(std::memory_order_relaxed);
+  }
+  std::map<std::string, uint64_t> Snapshot() const;
+
+ private:
+  std::array<std::atomic<uint64_t>, static_cast<size_t>(Counter::kCount)> values_{};
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STATS_H_

@@ -1,0 +1,205 @@
+// Listing, pinning, dropping, counting, watching: what operators ask of a store.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/sessions.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kShownTokens = 8;
+
+}  // namespace
+
+RestorePoint Store::Describe(const RestorePointEntry& point) const {
+  RestorePoint described;
+  described.id = point.id;
+  described.fingerprint = point.model->fingerprint.digest();
+  described.tenant = point.tenant;
+  described.tokens = point.tokens();
+  described.bytes = point.bytes();
+  described.tier = point.slowest_tier();
+  described.durable = point.durable;
+  described.pinned = point.pinned;
+  described.age = std::max(absl::ZeroDuration(), clock_->Now() - point.last_use);
+  described.hits = point.hits;
+  std::vector<uint32_t>& last = described.last_token_ids;
+  for (const SegmentNode* node = point.node; node != nullptr && last.size() < kShownTokens;
+       node = node->parent) {
+    const size_t count = std::min(node->token_ids.size(), kShownTokens - last.size());
+    last.insert(last.begin(), node->token_ids.end() - static_cast<ptrdiff_t>(count),
+                node->token_ids.end());
+  }
+  return described;
+}
+
+void Store::OnRemoved(const RestorePointEntry& point, Catalog::Why why) {
+  switch (why) {
+    case Catalog::Why::kEvicted:
+      counters_.Add(Counter::kEvicted);
+      history_.Record(point.id, "evicted", clock_->Now());
+      events_.Post(StoreEvent::Kind::kEvicted, Describe(point));
+      break;
+    case Catalog::Why::kDropped:
+      counters_.Add(Counter::kDropped);
+      history_.Record(point.id, "dropped", clock_->Now());
+      events_.Post(StoreEvent::Kind::kDropped, Describe(point));
+      break;
+    case Catalog::Why::kQuarantined:
+      history_.Record(point.id, "quarantined", clock_->Now());
+      events_.Post(StoreEvent::Kind::kQuarantined, Describe(point));
+      break;
+  }
+}
+
+// Another tenant's restore point is as absent as one that never was.
+RestorePointEntry* Store::FindOwned(const Digest& id, const std::string& tenant) {
+  RestorePointEntry* point = catalog_.Find(id);
+  return point != nullptr && point->tenant == tenant ? point : nullptr;
+}
+
+void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
+  absl::MutexLock lock(&mu_);
+  fingerprints_.Learn(fingerprint, tenant);
+}
+
+absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::string& tenant,
+                                              bool pinned) {
+  RestorePoint described;
+  uint64_t durable_number = 0;
+  {
+    absl::MutexLock lock(&mu_);
+    RestorePointEntry* point = FindOwned(id, tenant);
+    if (point == nullptr) return absl::NotFoundError("no such restore point");
+    if (point->pinned != pinned) {
+      const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
+      const auto limit = static_cast<uint64_t>(capacity * options_.max_pinned_fraction);
+      if (pinned && catalog_.pinned_bytes() + point->bytes() > limit) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat("pinning ", point->bytes(), " bytes more than the ",
+                         catalog_.pinned_bytes(), " pinned would exceed the limit, ", limit));
+      }
+      catalog_.SetPinned(point, pinned);
+      if (point->durable) durable_number = point->number;
+      events_.Post(pinned ? StoreEvent::Kind::kPinned : StoreEvent::Kind::kUnpinned,
+                   Describe(*point));
+    }
+    described = Describe(*point);
+  }
+  if (durable_number != 0) {
+    if (absl::Status status = disk_->SetPinned(durable_number, pinned); !status.ok()) return status;
+  }
+  return described;
+}
+
+absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tenant, bool force) {
+  DropResult result;
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    RestorePointEntry* point = FindOwned(id, tenant);
+    if (point == nullptr) return absl::NotFoundError("no such restore point");
+    result = DropPoints({point}, force);
+    garbage = SettleHost();
+  }
+  if (absl::Status status = SettleDisk(garbage); !status.ok()) return status;
+  ReclaimLater(result.freed_bytes);
+  return result;
+}
+
+absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force) {
+  DropResult result;
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    result = DropPoints(catalog_.PointsOf(tenant), force);
+    garbage = SettleHost();
+  }
+  if (absl::Status status = SettleDisk(garbage); !status.ok()) return status;
+  ReclaimLater(result.freed_bytes);
+  return result;
+}
+
+DropResult Store::DropPoints(const std::vector<RestorePointEntry*>& points, bool force) {
+  DropResult result;
+  const uint64_t before = catalog_.object_bytes();
+  for (RestorePointEntry* point : points) {
+    if (point->pinned && !force) {
+      ++result.kept_pinned;
+      continue;
+    }
+    catalog_.Remove(point, Catalog::Why::kDropped);
+    ++result.dropped;
+  }
+  result.freed_bytes = before - catalog_.object_bytes();
+  return result;
+}
+
+std::vector<RestorePoint> Store::List(const std::string& tenant) {
+  absl::MutexLock lock(&mu_);
+  std::vector<RestorePoint> listed;
+  for (const RestorePointEntry* point : catalog_.PointsOf(tenant)) {
+    listed.push_back(Describe(*point));
+  }
+  std::reverse(listed.begin(), listed.end());  // most recently used first
+  return listed;
+}
+
+StoreStats Store::Stats() {
+  StoreStats stats;
+  stats.incarnation = incarnation_;
+  stats.counters = counters_.Snapshot();
+  absl::MutexLock lock(&mu_);
+  stats.counters["demoted_restore_points"] = catalog_.demoted();
+  TierUsage host;
+  host.tier = Tier::kHost;
+  host.bytes = host_.bytes();
+  host.capacity_bytes = host_.capacity_bytes();
+  host.objects = host_.objects();
+  host.evicted_restore_points = catalog_.demoted();
+  host.hit_tokens = hit_tokens_[static_cast<size_t>(Tier::kHost)];
+  if (disk_ == nullptr) host.evicted_restore_points = catalog_.evicted();
+  stats.tiers.push_back(host);
+  if (disk_ != nullptr) {
+    TierUsage disk;
+    disk.tier = Tier::kDisk;
+    disk.bytes = catalog_.disk_bytes();
+    disk.capacity_bytes = options_.disk_bytes;
+    disk.objects = catalog_.disk_objects();
+    disk.evicted_restore_points = catalog_.evicted();
+    disk.hit_tokens = hit_tokens_[static_cast<size_t>(Tier::kDisk)];
+    stats.tiers.push_back(disk);
+  }
+  stats.restore_points = catalog_.restore_points();
+  stats.objects = catalog_.objects();
+  stats.pinned_bytes = catalog_.pinned_bytes();
+  return stats;
+}
+
+std::shared_ptr<void> Store::Subscribe(const std::string& tenant, EventCallback callback) {
+  return events_.Subscribe(tenant, std::move(callback));
+}
+
+absl::Status Store::Flush(absl::Time deadline) {
+  if (!executor_->WaitIdle(deadline)) {
+    return absl::DeadlineExceededError("write-behind did not finish in time");
+  }
+  return disk_ == nullptr ? absl::OkStatus() : disk_->Sync();
+}
+
+void Store::ReclaimLater(uint64_t freed_bytes) {
+  if (disk_ == nullptr || freed_bytes == 0) return;
+  executor_->TrySchedule(0, [this] { disk_->ReclaimSpace().IgnoreError(); });
+}
+
+void Store::CheckInvariants() {
+  absl::MutexLock lock(&mu_);
+  assert(host_.bytes() <= host_.capacity_bytes());
+  assert(catalog_.host_bytes() <= catalog_.limits().host_bytes);
+  assert(catalog_.disk_bytes() <= catalog_.limits().disk_bytes);
+  catalog_.CheckInvariants();
+}
+
+}  // namespace hearth

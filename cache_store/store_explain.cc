@@ -1,0 +1,182 @@
+// Explaining a lookup: for each boundary what is there, or why it cannot be used.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/prefix_walk.h"
+#include "cache_store/sessions.h"
+#include "proto/prefix_key.h"
+
+namespace hearth {
+namespace {
+
+// Boundaries with nothing to say (never stored, beyond the match) are cut off after this many.
+constexpr size_t kMaxSilentBoundaries = 16;
+
+}  // namespace
+
+// REQUIRES: `state` is not usable.
+std::string Store::ReasonOf(const BoundaryState& state, const Digest* key, uint32_t matched,
+                            const KvLayout& layout) {
+  const Departure* gone = key == nullptr ? nullptr : history_.Find(*key);
+  if (gone != nullptr) {
+    return absl::StrCat(gone->reason, " ",
+                        absl::FormatDuration(absl::Trunc(clock_->Now() - gone->when,
+                                                         absl::Seconds(1))),
+                        " ago");
+  }
+  if (state.node == nullptr) {
+    if (state.boundary > matched) return "never stored";
+    return layout.exactness == Exactness::kExact
+               ? "these tokens are stored with other cuts, or were not kept up to here"
+               : "not kept up to here";
+  }
+  if (!state.globals_present) return "global objects before it are gone";
+  return absl::StrCat("tail gone: the local layers' last ", layout.window - 1,
+                      " tokens are not stored here");
+}
+
+absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
+  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
+                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  }
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  if (absl::Status status = ValidateCuts(query.cuts, tokens); !status.ok()) return status;
+  ExplainReport report;
+  std::shared_ptr<const KnownFingerprint> model;
+  {
+    absl::MutexLock lock(&mu_);
+    model = fingerprints_.Find(query.fingerprint, query.tenant);
+  }
+  if (model == nullptr) {
+    report.summary = "miss: the store has never seen this fingerprint from this tenant";
+    ExplainOthers(query, nullptr, &report);
+    return report;
+  }
+  const KvLayout& layout = model->layout;
+  const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
+                                      query.token_ids, query.cuts, tokens, query.cuts);
+  {
+    absl::MutexLock lock(&mu_);
+    if (const SegmentNode* root = catalog_.index().Find(chain.root); root != nullptr) {
+      report.matched_tokens =
+          PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
+    }
+    size_t silent = 0;
+    for (const BoundaryState& state :
+         WalkPrompt(catalog_.index(), layout, chain, query.token_ids, tokens)) {
+      const KeyedSegment* segment = chain.EndingAt(state.boundary, layout.chunk_tokens);
+      BoundaryReport boundary = ReportOn(state, segment == nullptr ? nullptr : &segment->key,
+                                         report.matched_tokens, layout);
+      // At least one token is always left to compute.
+      if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
+      if (boundary.reason == "never stored" && ++silent > kMaxSilentBoundaries) continue;
+      report.boundaries.push_back(std::move(boundary));
+    }
+  }
+  if (report.usable_tokens > 0) {
+    report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
+                                  " tokens can be restored, ", report.matched_tokens, " match");
+  } else if (report.matched_tokens == 0) {
+    report.summary = "miss: nothing stored under this fingerprint begins like this prompt";
+  } else {
+    report.summary = absl::StrCat("miss: ", report.matched_tokens,
+                                  " tokens match, but no restore point in them is complete");
+    const auto last = std::find_if(
+        report.boundaries.rbegin(), report.boundaries.rend(),
+        [](const BoundaryReport& b) { return !b.reason.empty() && b.reason != "never stored"; });
+    if (last != report.boundaries.rend()) {
+      absl::StrAppend(&report.summary, "; at ", last->boundary, ": ", last->reason);
+    }
+  }
+  if (report.usable_tokens == 0) {
+    ExplainCuts(query, *model, &report);
+    ExplainOthers(query, model.get(), &report);
+  }
+  return report;
+}
+
+BoundaryReport Store::ReportOn(const BoundaryState& state, const Digest* key, uint32_t matched,
+                               const KvLayout& layout) {
+  BoundaryReport report;
+  report.boundary = state.boundary;
+  report.usable = state.usable();
+  if (!report.usable) {
+    report.reason = ReasonOf(state, key, matched, layout);
+    return report;
+  }
+  report.slowest_tier = Tier::kHost;
+  for (const StoredObject* object : ObjectsOf(layout, state.node)) {
+    report.bytes += object->bytes();
+    if (!object->in_host) report.slowest_tier = Tier::kDisk;
+  }
+  if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+    report.age = std::max(absl::ZeroDuration(), clock_->Now() - point->last_use);
+    report.pinned = point->pinned;
+    report.restore_point_id = point->id;
+  }
+  return report;
+}
+
+// Would the same tokens have hit with the cuts that are stored, or with none?
+void Store::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
+                        ExplainReport* report) {
+  if (model.layout.exactness != Exactness::kExact) return;
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  absl::MutexLock lock(&mu_);
+  const SegmentNode* root =
+      catalog_.index().Find(RootKey(query.fingerprint, query.tenant, secret_));
+  if (root == nullptr) return;
+  for (RestorePointEntry* point : catalog_.PointsOf(query.tenant)) {
+    if (point->model->fingerprint.digest() != query.fingerprint || point->tokens() >= tokens) {
+      continue;
+    }
+    const std::vector<uint32_t> stored = TokensOf(point->node);
+    if (!std::equal(stored.begin(), stored.end(), query.token_ids.begin())) continue;
+    std::string cuts;
+    for (const uint32_t cut : CutsOf(point->node, model.layout)) {
+      absl::StrAppend(&cuts, cuts.empty() ? "" : ", ", cut);
+    }
+    absl::StrAppend(&report->summary, "; the same tokens are stored to ", point->tokens(),
+                    cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
+    return;
+  }
+}
+
+// Would the tenant's other models have hit? Then the field that differs is the answer.
+void Store::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
+                          ExplainReport* report) {
+  std::vector<std::shared_ptr<const KnownFingerprint>> known;
+  {
+    absl::MutexLock lock(&mu_);
+    known = fingerprints_.Of(query.tenant);
+  }
+  for (const auto& other : known) {
+    if (other->fingerprint.digest() == query.fingerprint) continue;
+    uint32_t matched = 0;
+    {
+      const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, secret_);
+      absl::MutexLock lock(&mu_);
+      const SegmentNode* root = catalog_.index().Find(root_key);
+      if (root == nullptr) continue;
+      matched = PrefixIndex::MatchedTokens(root, query.token_ids, other->layout.chunk_tokens);
+    }
+    if (matched <= report->matched_tokens) continue;
+    std::vector<FieldDifference> differences;
+    if (asked != nullptr) {
+      differences = Compare(asked->fingerprint, other->fingerprint);
+    } else {
+      differences.push_back({"fingerprint", DigestHex(query.fingerprint).substr(0, 16),
+                             DigestHex(other->fingerprint.digest()).substr(0, 16)});
+    }
+    for (FieldDifference& difference : differences) {
+      absl::StrAppend(&report->summary, "; under another fingerprint ", matched,
+                      " tokens match: ", difference.field, " is ", difference.ours, " here and ",
+                      difference.theirs, " there");
+      report->other_fingerprints.push_back(OtherFingerprint{std::move(difference), matched});
+    }
+  }
+}
+
+}  // namespace hearth

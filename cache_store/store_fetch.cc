@@ -1,0 +1,291 @@
+// Looking up and reading. The lookup takes references under the lock; bytes are read outside it.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/prefix_walk.h"
+#include "cache_store/sessions.h"
+#include "proto/prefix_key.h"
+
+namespace hearth {
+
+std::unique_ptr<FetchSession> Store::Miss(Counter why, const char* reason,
+                                          uint32_t matched_tokens) {
+  counters_.Add(why);
+  auto session = std::make_unique<FetchSessionImpl>(this);
+  session->plan_.matched_tokens = matched_tokens;
+  session->plan_.miss_reason = reason;
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<FetchSession>> Store::Fetch(const PrefixQuery& query,
+                                                           uint32_t above_tokens,
+                                                           uint32_t max_tokens) {
+  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
+                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  }
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  if (absl::Status status = ValidateCuts(query.cuts, tokens); !status.ok()) return status;
+  counters_.Add(Counter::kFetches);
+  std::shared_ptr<const KnownFingerprint> model;
+  {
+    absl::MutexLock lock(&mu_);
+    model = fingerprints_.Find(query.fingerprint, query.tenant);
+  }
+  if (model == nullptr) {
+    return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
+  }
+  const KvLayout& layout = model->layout;
+  const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
+  const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
+                                      query.token_ids, query.cuts, highest, query.cuts);
+  std::unique_ptr<FetchSessionImpl> session;
+  std::vector<Digest> new_points;
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    const SegmentNode* root = catalog_.index().Find(chain.root);
+    if (root == nullptr) {
+      return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
+    }
+    const uint32_t matched =
+        PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
+    counters_.Add(Counter::kMatchedTokens, matched);
+    const std::vector<BoundaryState> states =
+        WalkPrompt(catalog_.index(), layout, chain, query.token_ids, highest);
+    const auto best = std::find_if(states.rbegin(), states.rend(),
+                                   [](const BoundaryState& state) { return state.usable(); });
+    if (matched == 0) {
+      return Miss(Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
+    }
+    if (best == states.rend()) {
+      return Miss(Counter::kMissNoRestorePoint, "no complete restore point in the common prefix",
+                  matched);
+    }
+    if (best->boundary <= above_tokens) {
+      return Miss(Counter::kMissNotAbove, "no restore point above what the caller has", matched);
+    }
+    session = BeginFetch(model, query.tenant, best->node, &new_points);
+    session->plan_.matched_tokens = matched;
+    garbage = SettleHost();
+  }
+  LookupPlan& plan = session->plan_;
+  if (layout.exactness == Exactness::kExact) {
+    // The keys prove that these cuts and the stored ones make the same prefill steps.
+    plan.cuts.clear();
+    for (const uint32_t cut : query.cuts) {
+      if (cut <= plan.usable_tokens) plan.cuts.push_back(cut);
+    }
+  }
+  SettleLater(std::move(garbage));
+  if (!new_points.empty()) ScheduleWriteBehind(new_points, 0);
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
+                                                               const std::string& tenant) {
+  std::unique_ptr<FetchSessionImpl> session;
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    RestorePointEntry* point = FindOwned(id, tenant);
+    if (point == nullptr) return absl::NotFoundError("no such restore point");
+    counters_.Add(Counter::kFetches);
+    session = BeginFetch(point->model, tenant, point->node, nullptr);
+    session->plan_.matched_tokens = session->plan_.usable_tokens;
+    garbage = SettleHost();
+  }
+  SettleLater(std::move(garbage));
+  return session;
+}
+
+std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
+    const std::shared_ptr<const KnownFingerprint>& model, const std::string& tenant,
+    SegmentNode* node, std::vector<Digest>* new_points) {
+  auto session = std::make_unique<FetchSessionImpl>(this);
+  RestorePointEntry* point = node->restore_point;
+  if (point == nullptr) {
+    // Complete without a manifest of its own: from here on it is a unit like any other.
+    std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
+    assert(!objects.empty());
+    point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node,
+                                     std::move(objects), CutsOf(node, model->layout), clock_->Now());
+    if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
+    counters_.Add(Counter::kImplicitHits);
+    events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+    if (disk_ != nullptr && new_points != nullptr) new_points->push_back(point->id);
+  }
+  catalog_.Touch(point, clock_->Now());
+  ++point->hits;
+  ++point->sessions;
+  session->point_id_ = point->id;
+  session->point_number_ = point->number;
+  session->objects_ = point->objects;
+  LookupPlan& plan = session->plan_;
+  plan.usable_tokens = point->tokens();
+  plan.fingerprint = model->fingerprint;
+  plan.layout = model->layout;
+  plan.token_ids = TokensOf(node);
+  plan.cuts = point->cuts;
+  plan.total_bytes = point->bytes();
+  plan.slowest_tier = point->slowest_tier();
+  for (StoredObject* object : point->objects) {
+    catalog_.Hold(object);
+    plan.objects.push_back(PlannedObject{object->id, object->slice_digests,
+                                         object->in_host ? Tier::kHost : Tier::kDisk});
+  }
+  counters_.Add(Counter::kHits);
+  hit_tokens_[static_cast<size_t>(plan.slowest_tier)] += plan.usable_tokens;
+  if (plan.slowest_tier == Tier::kDisk) BeginPromotion(point, session.get());
+  return session;
+}
+
+void Store::BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session) {
+  if (point->promoting || catalog_.limits().host_bytes == 0) return;
+  uint64_t bytes = 0;
+  for (const StoredObject* object : point->objects) {
+    if (!object->in_host) bytes += object->bytes();
+  }
+  if (!catalog_.ReserveHost(bytes)) {
+    counters_.Add(Counter::kPromotionsSkipped);
+    return;
+  }
+  point->promoting = true;
+  session->promotion_bytes_ = bytes;
+  session->promoted_.resize(point->objects.size());
+  for (size_t i = 0; i < point->objects.size(); ++i) {
+    const StoredObject* object = point->objects[i];
+    if (object->in_host) continue;
+    session->promoted_[i].resize(object->layers.size());
+    session->promotion_slices_left_ += object->layers.size();
+  }
+}
+
+void Store::FinishPromotion(FetchSessionImpl* session) {
+  absl::MutexLock lock(&mu_);
+  catalog_.UnreserveHost(session->promotion_bytes_);
+  session->promotion_bytes_ = 0;
+  RestorePointEntry* point = catalog_.Find(session->point_id_);
+  if (point == nullptr || point->number != session->point_number_) return;
+  point->promoting = false;
+  bool resident = true;
+  for (size_t i = 0; i < session->objects_.size(); ++i) {
+    StoredObject* object = session->objects_[i];
+    if (object->in_host) continue;
+    if (session->promoted_[i].empty() || !PutInHost(object, session->promoted_[i])) {
+      resident = false;
+    }
+  }
+  if (!resident) return;
+  catalog_.SetResident(point);
+  counters_.Add(Counter::kPromotedRestorePoints);
+}
+
+void Store::EndFetch(FetchSessionImpl* session) {
+  if (session->point_number_ == 0) return;
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    RestorePointEntry* point = catalog_.Find(session->point_id_);
+    const bool present = point != nullptr && point->number == session->point_number_;
+    if (session->promotion_bytes_ > 0) {
+      catalog_.UnreserveHost(session->promotion_bytes_);
+      if (present) point->promoting = false;
+    }
+    if (present) --point->sessions;
+    for (StoredObject* object : session->objects_) catalog_.Release(object);
+    garbage = SettleHost();
+  }
+  SettleLater(std::move(garbage));
+}
+
+absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
+  if (object >= objects_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, " of ", objects_.size()));
+  }
+  StoredObject* stored = objects_[object];
+  const auto it = std::lower_bound(stored->layers.begin(), stored->layers.end(), layer);
+  if (it == stored->layers.end() || *it != layer) {
+    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " is not of this object's group"));
+  }
+  const size_t slice = static_cast<size_t>(it - stored->layers.begin());
+  bool from_disk = false;
+  absl::StatusOr<SliceView> view = store_->ReadSlice(stored, slice, &from_disk);
+  if (!view.ok() || !from_disk || promotion_bytes_ == 0 || promoted_[object].empty()) return view;
+  SliceView& kept = promoted_[object][slice];
+  if (kept.owner != nullptr) return view;
+  kept = *view;
+  if (--promotion_slices_left_ == 0) store_->FinishPromotion(this);
+  return view;
+}
+
+absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, bool* from_disk) {
+  const SliceRef ref = object->Slice(slice);
+  absl::StatusOr<std::optional<SliceView>> read = host_slices_->Read(ref);
+  if (read.ok() && read->has_value()) {
+    counters_.Add(Counter::kBytesReadHost, ref.bytes);
+    return **std::move(read);
+  }
+  if (!read.ok()) {
+    // A broken RAM copy is a miss of that tier: the disk may still have the bytes.
+    counters_.Add(absl::IsDataLoss(read.status()) ? Counter::kHostCorrupt : Counter::kTierErrors);
+    QuarantineHostCopy(object);
+  }
+  if (disk_ != nullptr) {
+    *from_disk = true;
+    read = disk_slices_->Read(ref);
+    if (read.ok() && read->has_value()) {
+      counters_.Add(Counter::kBytesReadDisk, ref.bytes);
+      return **std::move(read);
+    }
+    if (!read.ok() && !absl::IsDataLoss(read.status())) {
+      counters_.Add(Counter::kTierErrors);
+      return read.status();
+    }
+  }
+  // In no tier, or not what was written: never served again.
+  Quarantine(object);
+  if (!read.ok() && absl::IsDataLoss(read.status())) return read.status();
+  return absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+}
+
+void Store::QuarantineHostCopy(StoredObject* object) {
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    if (!object->in_host) return;
+    if (object->on_disk) {
+      for (RestorePointEntry* point : catalog_.PointsNaming(object)) catalog_.Demote(point);
+      catalog_.DropHostCopy(object);
+    } else {
+      QuarantineLocked(object);
+    }
+    garbage = SettleHost();
+  }
+  SettleLater(std::move(garbage));
+}
+
+void Store::Quarantine(StoredObject* object) {
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    QuarantineLocked(object);
+    garbage = SettleHost();
+  }
+  SettleLater(std::move(garbage));
+}
+
+void Store::QuarantineLocked(StoredObject* object) {
+  assert(object->sessions > 0);  // the reader's: it stays until the session ends
+  if (object->retired) return;
+  counters_.Add(Counter::kQuarantined);
+  history_.Record(object->key, "quarantined", clock_->Now());
+  for (RestorePointEntry* point : catalog_.PointsNaming(object)) {
+    catalog_.Remove(point, Catalog::Why::kQuarantined);
+  }
+  catalog_.Retire(object);
+}
+
+}  // namespace hearth

@@ -1,0 +1,197 @@
+// The store behind tiered_store.h: one mutex over the catalog, sessions around it, tiers outside.
+//
+// Private to cache_store/ and its tests. Locking: mu_ guards bookkeeping and is never held across
+// disk I/O, hashing or callbacks; RAM-tier calls under it move pointers only. Order: mu_ before the
+// tiers' and the event hub's own mutexes.
+//
+//   lookup:  hash the chain -> mu_{walk, take references} -> read and verify outside
+//   publish: mu_{what is lacking, references} -> stage -> mu_{claim, make room} -> write slices,
+//            then the manifests -> mu_{show} -> answer
+#ifndef HEARTH_CACHE_STORE_STORE_IMPL_H_
+#define HEARTH_CACHE_STORE_STORE_IMPL_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/catalog.h"
+#include "cache_store/clock.h"
+#include "cache_store/disk_tier.h"
+#include "cache_store/event_hub.h"
+#include "cache_store/executor.h"
+#include "cache_store/fingerprint_book.h"
+#include "cache_store/history.h"
+#include "cache_store/host_tier.h"
+#include "cache_store/single_flight.h"
+#include "cache_store/stats.h"
+#include "cache_store/tiered_store.h"
+
+namespace hearth {
+
+// What tests replace. Null: the real thing.
+struct StoreSeams {
+  using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
+
+  Clock* clock = nullptr;
+  std::unique_ptr<Executor> executor;
+  WrapTier wrap_host, wrap_disk;  // put in front of the tier, behind its verification
+};
+
+absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
+                                                       StoreSeams seams);
+
+class FetchSessionImpl;
+class PublishSessionImpl;
+struct BoundaryState;
+struct PublishPlan;
+struct PublishBoundary;
+
+// Objects and manifests on their way to the disk. Holds one reference on each object.
+struct Persisting {
+  std::vector<StoredObject*> objects;         // to be written
+  std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
+  std::vector<ManifestRecord> manifests;
+  FingerprintRecord fingerprint;
+  uint64_t reserved_bytes = 0;
+};
+
+class Store : public TieredStore {
+ public:
+  Store(const StoreOptions& options, StoreSeams seams, std::string secret,
+        std::unique_ptr<DiskTier> disk);
+  ~Store() override;
+  // Rebuilds the index from the disk. Called once, before any other method.
+  absl::Status Recover();
+
+  absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
+                                                      uint32_t above_tokens,
+                                                      uint32_t max_tokens) override;
+  absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
+                                                          const std::string& tenant) override;
+  absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
+  void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
+  absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
+  absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
+                                         bool pinned) override;
+  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
+                                  bool force) override;
+  absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
+  std::vector<RestorePoint> List(const std::string& tenant) override;
+  StoreStats Stats() override;
+  std::shared_ptr<void> Subscribe(const std::string& tenant, EventCallback callback) override;
+  absl::Status Flush(absl::Time deadline) override;
+
+  // Asserts the catalog's invariants against the tiers. For tests.
+  void CheckInvariants();
+
+ private:
+  friend class FetchSessionImpl;
+  friend class PublishSessionImpl;
+
+  // store_fetch.cc
+  std::unique_ptr<FetchSession> Miss(Counter why, const char* reason, uint32_t matched_tokens);
+  std::unique_ptr<FetchSessionImpl> BeginFetch(
+      const std::shared_ptr<const KnownFingerprint>& model, const std::string& tenant,
+      SegmentNode* node, std::vector<Digest>* new_points) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void FinishPromotion(FetchSessionImpl* session);
+  void EndFetch(FetchSessionImpl* session);
+  absl::StatusOr<SliceView> ReadSlice(StoredObject* object, size_t slice, bool* from_disk);
+  void QuarantineHostCopy(StoredObject* object);
+  void Quarantine(StoredObject* object);
+  void QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_publish.cc
+  absl::Status PlanNeeded(PublishSessionImpl* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status StageBytes(uint64_t bytes);
+  void EndPublish(PublishSessionImpl* session);
+  absl::StatusOr<PublishResult> CommitPublish(PublishSessionImpl* session);
+  void ClaimFor(PublishSessionImpl* session, PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status AdoptStaged(PublishSessionImpl* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ChooseBoundaries(PublishSessionImpl* session, PublishPlan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status MakeRoom(PublishSessionImpl* session, PublishPlan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Show(PublishSessionImpl* session, PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void UnholdPoints(PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  ManifestRecord RecordFor(const PublishSessionImpl& session, const PublishBoundary& kept);
+  absl::Status ViewsFor(PublishSessionImpl* session, const StoredObject* object,
+                        std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu_);
+  SegmentNode* LinkBoundary(PublishSessionImpl* session, const PublishBoundary& kept)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Showable(const PublishSessionImpl& session, const PublishBoundary& kept) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AdmitToHost(PublishSessionImpl* session, const PublishBoundary& kept)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool PutInHost(StoredObject* object, const std::vector<SliceView>& views)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_persist.cc
+  absl::Status Write(const Persisting& work, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
+  void ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
+  bool PreparePersist(RestorePointEntry* point, Persisting* work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool HostViews(const StoredObject* object, std::vector<SliceView>* views);
+  // Erases what the catalog let go from RAM; returns what remains to be erased from the disk.
+  Garbage SettleHost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status SettleDisk(const Garbage& garbage) ABSL_LOCKS_EXCLUDED(mu_);
+  void SettleLater(Garbage garbage) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // store_open.cc
+  struct RecoveredObject {
+    ObjectRecord record;
+    StoredObject* adopted;  // null until a manifest names it; held
+  };
+  using ObjectTable = absl::flat_hash_map<uint64_t, RecoveredObject>;
+  bool AdoptManifest(const ManifestRecord& record, bool pinned, ObjectTable* table)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_admin.cc
+  RestorePoint Describe(const RestorePointEntry& point) const;
+  void OnRemoved(const RestorePointEntry& point, Catalog::Why why);
+  DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReclaimLater(uint64_t freed_bytes);
+  RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_explain.cc
+  void ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model, ExplainReport* report);
+  void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
+                     ExplainReport* report);
+  BoundaryReport ReportOn(const BoundaryState& state, const Digest* key, uint32_t matched,
+                          const KvLayout& layout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::string ReasonOf(const BoundaryState& state, const Digest* key, uint32_t matched,
+                       const KvLayout& layout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const StoreOptions options_;
+  const std::string secret_;
+  const uint64_t incarnation_;
+  SystemClock system_clock_;
+  Clock* const clock_;
+  Counters counters_;
+  EventHub events_;
+  HostTier host_;
+  const std::unique_ptr<DiskTier> disk_;  // null: RAM only
+  std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_;
+  std::unique_ptr<SliceTier> host_slices_, disk_slices_;  // verified
+
+  absl::Mutex mu_;
+  Catalog catalog_ ABSL_GUARDED_BY(mu_);
+  SingleFlight flight_ ABSL_GUARDED_BY(mu_);
+  FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
+  History history_ ABSL_GUARDED_BY(mu_);
+  uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};  // by Tier
+
+  std::unique_ptr<Executor> executor_;  // last: its jobs use everything above
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_IMPL_H_

@@ -1,0 +1,225 @@
+// Opening a store: the secret, the disk, and the index rebuilt from its manifests.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/secret.h"
+#include "cache_store/sessions.h"
+#include "cache_store/verified_tier.h"
+#include "proto/prefix_key.h"
+
+namespace hearth {
+namespace {
+
+absl::Status MakeFolder(const std::string& path) {
+  // Parents are the operator's: a typo should not make a tree.
+  if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("data_dir ", path, ": ", strerror(errno)));
+}
+
+uint64_t MakeIncarnation() {
+  const absl::StatusOr<std::string> random = MakeSecret();
+  uint64_t incarnation = 0;
+  if (random.ok()) std::memcpy(&incarnation, random->data(), sizeof(incarnation));
+  return incarnation;
+}
+
+std::string SecretCheck(const std::string& secret) {
+  return DigestHex(Sha256(absl::StrCat("hearth.secret_check.v1", secret)));
+}
+
+Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
+  return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const StoreOptions& options) {
+  return OpenStore(options, StoreSeams{});
+}
+
+absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
+                                                       StoreSeams seams) {
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  const bool wants_disk = !options.data_dir.empty() && options.disk_bytes > 0;
+  absl::StatusOr<std::string> secret;
+  std::unique_ptr<DiskTier> disk;
+  if (wants_disk) {
+    if (absl::Status status = MakeFolder(options.data_dir); !status.ok()) return status;
+  }
+  if (!options.secret_file.empty()) {
+    secret = ReadSecret(options.secret_file);
+  } else {
+    secret = wants_disk ? ReadOrMakeSecret(options.data_dir + "/secret") : MakeSecret();
+  }
+  if (!secret.ok()) return secret.status();
+  if (wants_disk) {
+    absl::StatusOr<std::unique_ptr<DiskTier>> opened =
+        DiskTier::Open(options.data_dir, SecretCheck(*secret));
+    if (!opened.ok()) return opened.status();
+    disk = *std::move(opened);
+  }
+  auto store =
+      std::make_unique<Store>(options, std::move(seams), *std::move(secret), std::move(disk));
+  if (absl::Status status = store->Recover(); !status.ok()) return status;
+  return store;
+}
+
+Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
+             std::unique_ptr<DiskTier> disk)
+    : options_(options),
+      secret_(std::move(secret)),
+      incarnation_(MakeIncarnation()),
+      clock_(seams.clock != nullptr ? seams.clock : &system_clock_),
+      events_(&counters_),
+      host_(options.host_bytes),
+      disk_(std::move(disk)),
+      catalog_(LimitsOf(options, disk_ != nullptr),
+               [this](const RestorePointEntry& point, Catalog::Why why) { OnRemoved(point, why); }),
+      executor_(std::move(seams.executor)) {
+  SliceTier* host = &host_;
+  if (seams.wrap_host) host = (wrapped_host_ = seams.wrap_host(host)).get();
+  host_slices_ = std::make_unique<VerifiedTier>(host);
+  if (disk_ != nullptr) {
+    SliceTier* slices = disk_.get();
+    if (seams.wrap_disk) slices = (wrapped_disk_ = seams.wrap_disk(slices)).get();
+    disk_slices_ = std::make_unique<VerifiedTier>(slices);
+  }
+  if (executor_ == nullptr) {
+    executor_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
+  }
+}
+
+Store::~Store() {
+  executor_.reset();  // runs what was accepted
+  if (disk_ != nullptr) disk_->Sync().IgnoreError();
+}
+
+absl::Status Store::Recover() {
+  if (disk_ == nullptr) return absl::OkStatus();
+  absl::StatusOr<DiskContents> contents = disk_->Load();
+  if (!contents.ok()) return contents.status();
+  Garbage garbage;
+  {
+    absl::MutexLock lock(&mu_);
+    for (const FingerprintRecord& known : contents->fingerprints) {
+      fingerprints_.Learn(known.fingerprint, known.tenant);
+    }
+    uint64_t next_number = 1;
+    ObjectTable table;
+    for (ObjectRecord& record : contents->objects) {
+      next_number = std::max(next_number, record.number + 1);
+      const uint64_t number = record.number;
+      table.emplace(number, RecoveredObject{std::move(record), nullptr});
+    }
+    for (const ManifestRecord& record : contents->manifests) {
+      next_number = std::max(next_number, record.number + 1);
+    }
+    for (const uint64_t number : contents->unreadable_manifests) {
+      next_number = std::max(next_number, number + 1);
+    }
+    for (const uint64_t number : contents->unreadable_objects) {
+      next_number = std::max(next_number, number + 1);
+    }
+    catalog_.ReserveNumbersBelow(next_number);
+    const absl::flat_hash_set<uint64_t> pinned(contents->pinned.begin(), contents->pinned.end());
+    // Newest first: of two manifests for one boundary the older was about to be erased.
+    for (auto it = contents->manifests.rbegin(); it != contents->manifests.rend(); ++it) {
+      if (AdoptManifest(*it, pinned.count(it->number) > 0, &table)) continue;
+      counters_.Add(Counter::kRecoveryDroppedManifests);
+      garbage.manifests.push_back(it->number);
+    }
+    for (const auto& [number, recovered] : table) {
+      if (recovered.adopted != nullptr) {
+        catalog_.Release(recovered.adopted);
+      } else {
+        garbage.disk_objects.push_back(number);
+      }
+    }
+    // Opened with a smaller limit than it was filled under.
+    if (!catalog_.ReserveDisk(0)) counters_.Add(Counter::kPublishesRefusedFull);
+    const Garbage evicted = SettleHost();
+    garbage.manifests.insert(garbage.manifests.end(), evicted.manifests.begin(),
+                             evicted.manifests.end());
+    garbage.disk_objects.insert(garbage.disk_objects.end(), evicted.disk_objects.begin(),
+                                evicted.disk_objects.end());
+  }
+  const auto& bad = contents->unreadable_manifests;
+  counters_.Add(Counter::kRecoveryDroppedManifests, bad.size());
+  garbage.manifests.insert(garbage.manifests.end(), bad.begin(), bad.end());
+  garbage.disk_objects.insert(garbage.disk_objects.end(), contents->unreadable_objects.begin(),
+                              contents->unreadable_objects.end());
+  counters_.Add(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
+  return SettleDisk(garbage);
+}
+
+// Rebuilds the path and the restore point of one manifest. False: it does not match its objects.
+bool Store::AdoptManifest(const ManifestRecord& record, bool pinned, ObjectTable* table) {
+  const Manifest& manifest = record.manifest;
+  const auto model = fingerprints_.Find(manifest.fingerprint, record.tenant);
+  if (model == nullptr || !ValidateManifest(manifest, model->layout).ok()) return false;
+  const KvLayout& layout = model->layout;
+  const PromptChain chain =
+      MakeChain(layout, RootKey(manifest.fingerprint, record.tenant, secret_), manifest.token_ids,
+                manifest.cuts, manifest.token_count, {&manifest.token_count, 1});
+  const KeyedSegment* last = chain.EndingAt(manifest.token_count, layout.chunk_tokens);
+  if (last == nullptr || catalog_.Find(last->key) != nullptr) return false;
+  for (size_t i = 0; i < record.objects.size(); ++i) {
+    const auto it = table->find(record.objects[i]);
+    if (it == table->end()) return false;
+    const ObjectRecord& object = it->second.record;
+    const ManifestObject& named = manifest.objects[i];
+    const KeyedSegment* segment =
+        chain.EndingAt(named.id.begin + named.id.tokens, layout.chunk_tokens);
+    if (segment == nullptr || object.key != segment->key || !(object.id == named.id) ||
+        object.slice_digests != named.slice_digests ||
+        object.layers != layout.LayersOf(named.id.group) ||
+        object.slice_bytes != layout.SliceBytes(named.id.tokens)) {
+      return false;
+    }
+    // Of two objects of one key the first adopted stays; a manifest naming the other goes.
+    if (it->second.adopted == nullptr) {
+      const SegmentNode* node = catalog_.index().Find(segment->key);
+      if (node != nullptr && node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
+        return false;
+      }
+    }
+  }
+  SegmentNode* node = catalog_.index().EnsureRoot(chain.root);
+  std::vector<StoredObject*> objects;
+  size_t next = 0;
+  for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
+    const KeyedSegment& keyed = *chain.EndingAt(segment.end(), layout.chunk_tokens);
+    node = catalog_.index().Ensure(node, keyed, manifest.token_ids);
+    assert(node != nullptr);
+    for (; next < record.objects.size() && manifest.objects[next].id.begin == segment.begin; ++next) {
+      RecoveredObject& recovered = table->at(record.objects[next]);
+      if (recovered.adopted == nullptr) {
+        const ObjectRecord& object = recovered.record;
+        recovered.adopted =
+            catalog_.NewObject(object.number, object.key, object.id, object.slice_digests,
+                               object.layers, object.slice_bytes);
+        catalog_.Link(recovered.adopted, node);
+        catalog_.SetOnDisk(recovered.adopted);
+      }
+      objects.push_back(recovered.adopted);
+    }
+  }
+  RestorePointEntry* point =
+      catalog_.AddRestorePoint(record.number, record.tenant, model, node, std::move(objects),
+                               manifest.cuts, absl::FromUnixSeconds(record.created_unix_s));
+  catalog_.SetDurable(point);
+  catalog_.SetPinned(point, pinned);
+  catalog_.SetOldest(point);
+  counters_.Add(Counter::kRecoveredRestorePoints);
+  return true;
+}
+
+}  // namespace hearth

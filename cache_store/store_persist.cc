@@ -1,0 +1,166 @@
+// Moving what is in RAM to the disk, and carrying out what the catalog let go.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/prefix_walk.h"
+#include "cache_store/sessions.h"
+
+namespace hearth {
+
+Garbage Store::SettleHost() {
+  Garbage garbage = catalog_.TakeGarbage();
+  if (!garbage.host_objects.empty()) {
+    if (!host_slices_->EraseObjects(garbage.host_objects).ok()) {
+      counters_.Add(Counter::kTierErrors);
+    }
+  }
+  return garbage;
+}
+
+absl::Status Store::SettleDisk(const Garbage& garbage) {
+  host_.Reap();
+  if (disk_ == nullptr) return absl::OkStatus();
+  absl::Status status;
+  // Manifests first: a crash in between leaves objects that nothing names, never the reverse.
+  if (!garbage.manifests.empty()) status.Update(disk_->EraseManifests(garbage.manifests));
+  if (status.ok() && !garbage.disk_objects.empty()) {
+    status.Update(disk_slices_->EraseObjects(garbage.disk_objects));
+  }
+  // A failed erase costs space until the next start, which collects what no manifest names.
+  if (!status.ok()) counters_.Add(Counter::kTierErrors);
+  return status;
+}
+
+void Store::SettleLater(Garbage garbage) {
+  if (garbage.host_objects.empty() && garbage.disk_objects.empty() && garbage.manifests.empty()) {
+    return;
+  }
+  auto shared = std::make_shared<Garbage>(std::move(garbage));
+  if (!executor_->TrySchedule(0, [this, shared] { SettleDisk(*shared).IgnoreError(); })) {
+    SettleDisk(*shared).IgnoreError();
+  }
+}
+
+absl::Status Store::Write(const Persisting& work, bool sync) {
+  assert(disk_ != nullptr && work.objects.size() == work.views.size());
+  for (size_t i = 0; i < work.objects.size(); ++i) {
+    const StoredObject& object = *work.objects[i];
+    ObjectRecord record{object.number, object.key,    object.id,
+                        object.slice_bytes, object.layers, object.slice_digests};
+    if (absl::Status status = disk_->WriteObject(record); !status.ok()) return status;
+    for (size_t slice = 0; slice < object.layers.size(); ++slice) {
+      absl::Status status = disk_slices_->Write(object.Slice(slice), work.views[i][slice]);
+      if (!status.ok()) return status;
+    }
+  }
+  if (!work.manifests.empty()) {
+    return disk_->CommitManifests(work.manifests, work.fingerprint, sync);
+  }
+  return sync ? disk_->Sync() : absl::OkStatus();
+}
+
+bool Store::HostViews(const StoredObject* object, std::vector<SliceView>* views) {
+  for (size_t i = 0; i < object->layers.size(); ++i) {
+    absl::StatusOr<std::optional<SliceView>> view = host_slices_->Read(object->Slice(i));
+    if (!view.ok() || !view->has_value()) return false;
+    views->push_back(**std::move(view));
+  }
+  return true;
+}
+
+void Store::ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) {
+  const auto job = [this, points = std::move(points)] {
+    for (const Digest& id : points) WriteBehind(id);
+  };
+  if (!executor_->TrySchedule(bytes, job)) counters_.Add(Counter::kWriteBehindSkipped);
+}
+
+// Fills `work` with what the disk lacks of `point`, references and room taken.
+bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
+  ManifestRecord record;
+  record.number = point->number;
+  record.tenant = point->tenant;
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point->last_use));
+  Manifest& manifest = record.manifest;
+  manifest.fingerprint = point->model->fingerprint.digest();
+  manifest.token_count = manifest.next_position = point->tokens();
+  manifest.token_ids = TokensOf(point->node);
+  manifest.cuts = point->cuts;
+  uint64_t bytes = point->manifest_cost_bytes();
+  for (StoredObject* object : point->objects) {
+    record.objects.push_back(object->number);
+    manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
+    if (object->on_disk) continue;
+    work->objects.push_back(object);
+    bytes += object->disk_cost_bytes();
+  }
+  for (StoredObject* object : work->objects) catalog_.Hold(object);
+  ++point->sessions;
+  const bool reserved = catalog_.ReserveDisk(bytes);
+  if (reserved) work->reserved_bytes = bytes;
+  --point->sessions;
+  work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
+  work->manifests.push_back(std::move(record));
+  return reserved;
+}
+
+void Store::WriteBehind(const Digest& id) {
+  Persisting work;
+  std::vector<Digest> claims = {id};
+  Garbage garbage;
+  bool ready = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (RestorePointEntry* point = catalog_.Find(id); point != nullptr) {
+      for (const StoredObject* object : point->objects) {
+        if (!object->on_disk) claims.push_back(object->key);
+      }
+    }
+    flight_.Claim(&mu_, claims);
+    RestorePointEntry* point = catalog_.Find(id);
+    bool unclaimed = false;  // the point came, or came anew, while this waited
+    if (point != nullptr) {
+      for (const StoredObject* object : point->objects) {
+        unclaimed |= !object->on_disk &&
+                     std::find(claims.begin(), claims.end(), object->key) == claims.end();
+      }
+    }
+    if (point == nullptr || point->durable || unclaimed) {
+      if (unclaimed) counters_.Add(Counter::kWriteBehindSkipped);
+      flight_.Release(claims);
+      return;
+    }
+    ready = PreparePersist(point, &work);
+    garbage = SettleHost();
+  }
+  SettleDisk(garbage).IgnoreError();
+  // RAM reads verify digests, so they are done without the lock; references keep the copies.
+  for (const StoredObject* object : work.objects) {
+    ready = ready && HostViews(object, &work.views.emplace_back());
+  }
+  const bool written = ready && Write(work, false).ok();
+  if (!written) counters_.Add(Counter::kWriteBehindFailed);
+  Garbage after;
+  {
+    absl::MutexLock lock(&mu_);
+    flight_.Release(claims);
+    catalog_.UnreserveDisk(work.reserved_bytes);
+    RestorePointEntry* point = catalog_.Find(id);
+    const bool present = point != nullptr && point->number == work.manifests[0].number;
+    if (written && present) catalog_.SetDurable(point);
+    for (StoredObject* object : work.objects) {
+      if (written) catalog_.SetOnDisk(object);
+    }
+    for (StoredObject* object : work.objects) catalog_.Release(object);
+    after = SettleHost();
+    if (!present || !written) after.manifests.push_back(work.manifests[0].number);
+    if (!written) {
+      for (const StoredObject* object : work.objects) after.disk_objects.push_back(object->number);
+    }
+  }
+  SettleDisk(after).IgnoreError();
+}
+
+}  // namespace hearth

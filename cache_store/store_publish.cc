@@ -1,0 +1,344 @@
+// Committing a publish: claim, make room, write, show. Nothing is visible before `Show`.
+#include <algorithm>
+#include <cassert>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/sessions.h"
+
+namespace hearth {
+
+absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) {
+  PublishPlan plan;
+  Durability asked = session->spec_.durability;
+  if (asked == Durability::kDefault) asked = options_.default_durability;
+  plan.level = disk_ == nullptr ? Durability::kMemory : asked;
+  if (plan.level < session->spec_.durability) {
+    plan.notes.push_back("no disk tier: kept in memory only");
+  }
+  Garbage garbage;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mu_);
+    ClaimFor(session, &plan);
+    status = AdoptStaged(session);
+    if (status.ok()) {
+      ChooseBoundaries(session, &plan);
+      status = MakeRoom(session, &plan);
+    }
+    if (!status.ok()) {
+      UnholdPoints(&plan);
+      flight_.Release(plan.claims);
+    }
+    garbage = SettleHost();
+  }
+  SettleDisk(garbage).IgnoreError();
+  if (!status.ok()) return status;
+
+  if (plan.level != Durability::kMemory) {
+    for (const StoredObject* object : plan.work.objects) {
+      if (status.ok()) status = ViewsFor(session, object, &plan.work.views.emplace_back());
+    }
+    if (status.ok()) status = Write(plan.work, plan.level == Durability::kSync);
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    catalog_.UnreserveDisk(plan.work.reserved_bytes);
+    catalog_.UnreserveHost(plan.host_reserved_bytes);
+    UnholdPoints(&plan);
+    if (status.ok()) Show(session, &plan);
+    flight_.Release(plan.claims);
+    garbage = SettleHost();
+  }
+  if (!status.ok()) {
+    counters_.Add(Counter::kTierErrors);
+    for (const ManifestRecord& record : plan.work.manifests) {
+      garbage.manifests.push_back(record.number);
+    }
+    for (const StoredObject* object : plan.work.objects) {
+      garbage.disk_objects.push_back(object->number);
+    }
+  }
+  SettleDisk(garbage).IgnoreError();
+  if (!status.ok()) return status;
+  if (disk_ != nullptr && plan.level == Durability::kMemory && !plan.shown.empty()) {
+    ScheduleWriteBehind(plan.shown, plan.shown_bytes);
+  }
+  PublishResult result;
+  result.durable = plan.level;
+  for (const PublishBoundary& kept : plan.boundaries) result.boundaries.push_back(kept.boundary);
+  result.bytes_received = session->received_bytes_;
+  result.notes = std::move(plan.notes);
+  counters_.Add(Counter::kPublishedBytes, result.bytes_received);
+  return result;
+}
+
+void Store::ClaimFor(PublishSessionImpl* session, PublishPlan* plan) {
+  for (const PublishItem& item : session->items_) {
+    const bool on_disk = item.object != nullptr && item.object->on_disk;
+    if (!on_disk) plan->claims.push_back(item.segment->key);
+  }
+  const uint32_t chunk_tokens = session->model_->layout.chunk_tokens;
+  for (const uint32_t boundary : session->spec_.boundaries) {
+    plan->claims.push_back(session->chain_.EndingAt(boundary, chunk_tokens)->key);
+  }
+  flight_.Claim(&mu_, plan->claims);
+}
+
+// Gives every complete staged object a place, or finds that another publisher was first.
+absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
+  const PublishSpec& spec = session->spec_;
+  for (size_t i = 0; i < session->items_.size(); ++i) {
+    PublishItem& item = session->items_[i];
+    if (item.object != nullptr) {
+      item.lost = item.object->retired;
+      continue;
+    }
+    if (!item.complete()) continue;
+    const ObjectId& id = spec.objects[i].id;
+    SegmentNode* known = catalog_.index().Find(item.segment->key);
+    SegmentNode* node = catalog_.index().Find(*item.segment, spec.token_ids);
+    if (known != node) {
+      return absl::InternalError("another prompt is stored under the same key");
+    }
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    if (object == nullptr) {
+      item.object = catalog_.NewObject(catalog_.NextNumber(), item.segment->key, id,
+                                       spec.objects[i].slice_digests, item.layers,
+                                       item.slice_bytes);
+      continue;
+    }
+    if (object->slice_digests != spec.objects[i].slice_digests) {
+      counters_.Add(Counter::kNondeterminism);
+      return absl::AbortedError(
+          "an object was stored meanwhile with other bytes under the same key: nondeterminism");
+    }
+    catalog_.Hold(object);
+    item.object = object;
+  }
+  return absl::OkStatus();
+}
+
+void Store::ChooseBoundaries(PublishSessionImpl* session, PublishPlan* plan) {
+  const KvLayout& layout = session->model_->layout;
+  std::map<ObjectId, size_t> announced;
+  for (size_t i = 0; i < session->spec_.objects.size(); ++i) {
+    announced.emplace(session->spec_.objects[i].id, i);
+  }
+  for (const uint32_t boundary : session->spec_.boundaries) {
+    PublishBoundary kept;
+    kept.boundary = boundary;
+    kept.segment = session->chain_.EndingAt(boundary, layout.chunk_tokens);
+    size_t missing = 0;
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
+      const size_t i = announced.at(id);
+      kept.items.push_back(i);
+      if (session->items_[i].object == nullptr || session->items_[i].lost) ++missing;
+    }
+    if (missing > 0) {
+      plan->notes.push_back(absl::StrCat("boundary ", boundary, " left out: ", missing, " of ",
+                                         kept.items.size(), " objects did not arrive"));
+      continue;
+    }
+    plan->boundaries.push_back(std::move(kept));
+  }
+}
+
+// Reserves RAM or disk for what is new, and lists what is to be written.
+absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
+  uint64_t new_bytes = 0;
+  std::vector<StoredObject*> unwritten;
+  uint64_t disk_bytes = 0;
+  for (PublishBoundary& kept : plan->boundaries) {
+    RestorePointEntry* point = catalog_.Find(kept.segment->key);
+    kept.held = point != nullptr;
+    if (kept.held) ++point->sessions;
+    kept.number = kept.held ? point->number : catalog_.NextNumber();
+    std::vector<StoredObject*> objects;
+    for (const size_t i : kept.items) {
+      StoredObject* object = session->items_[i].object;
+      objects.push_back(object);
+      if (object->on_disk ||
+          std::find(unwritten.begin(), unwritten.end(), object) != unwritten.end()) {
+        continue;
+      }
+      unwritten.push_back(object);
+      if (!object->in_host) new_bytes += object->bytes();
+      disk_bytes += object->disk_cost_bytes();
+    }
+    disk_bytes += ManifestCostBytes(kept.boundary, session->spec_.tenant.size(), objects);
+  }
+  if (plan->level == Durability::kMemory) {
+    if (catalog_.ReserveHost(new_bytes)) {
+      plan->host_reserved_bytes = plan->shown_bytes = new_bytes;
+      return absl::OkStatus();
+    }
+    if (disk_ == nullptr) {
+      counters_.Add(Counter::kPublishesRefusedFull);
+      return absl::ResourceExhaustedError(
+          absl::StrCat("host tier full: ", new_bytes, " bytes do not fit in host_bytes, ",
+                       options_.host_bytes, ", beside what is pinned or in use"));
+    }
+    plan->level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
+  }
+  if (!catalog_.ReserveDisk(disk_bytes)) {
+    counters_.Add(Counter::kPublishesRefusedFull);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("disk tier full: ", disk_bytes, " bytes do not fit in disk_bytes, ",
+                     options_.disk_bytes, ", beside what is pinned or in use"));
+  }
+  plan->work.reserved_bytes = disk_bytes;
+  plan->work.objects = std::move(unwritten);
+  plan->work.fingerprint = FingerprintRecord{session->spec_.fingerprint, session->spec_.tenant};
+  for (PublishBoundary& kept : plan->boundaries) {
+    kept.write = !kept.held || !catalog_.Find(kept.segment->key)->durable;
+    if (kept.write) plan->work.manifests.push_back(RecordFor(*session, kept));
+  }
+  return absl::OkStatus();
+}
+
+ManifestRecord Store::RecordFor(const PublishSessionImpl& session, const PublishBoundary& kept) {
+  ManifestRecord record;
+  record.number = kept.number;
+  record.tenant = session.spec_.tenant;
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(clock_->Now()));
+  Manifest& manifest = record.manifest;
+  manifest.fingerprint = session.spec_.fingerprint.digest();
+  manifest.token_count = manifest.next_position = kept.boundary;
+  const auto& tokens = session.spec_.token_ids;
+  manifest.token_ids.assign(tokens.begin(), tokens.begin() + kept.boundary);
+  manifest.cuts = session.CutsUpTo(kept.boundary);
+  for (const size_t i : kept.items) {
+    const StoredObject* object = session.items_[i].object;
+    record.objects.push_back(object->number);
+    manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
+  }
+  return record;
+}
+
+// The bytes of an object that the disk lacks: staged by this publish, or in RAM from an earlier one.
+absl::Status Store::ViewsFor(PublishSessionImpl* session, const StoredObject* object,
+                             std::vector<SliceView>* views) {
+  for (const PublishItem& item : session->items_) {
+    if (item.object == object && item.complete()) {
+      *views = item.staged;
+      return absl::OkStatus();
+    }
+  }
+  if (HostViews(object, views)) return absl::OkStatus();
+  return absl::UnavailableError("an object that was only in RAM could not be read back");
+}
+
+void Store::UnholdPoints(PublishPlan* plan) {
+  for (const PublishBoundary& kept : plan->boundaries) {
+    if (!kept.held) continue;
+    RestorePointEntry* point = catalog_.Find(kept.segment->key);
+    if (point != nullptr && point->number == kept.number) --point->sessions;
+  }
+}
+
+void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
+  const bool written = plan->level != Durability::kMemory;
+  for (StoredObject* object : plan->work.objects) catalog_.SetOnDisk(object);
+  if (!written) {
+    // RAM is their only home, and was reserved: before anything else competes for it.
+    for (const PublishBoundary& kept : plan->boundaries) {
+      for (const size_t i : kept.items) {
+        const PublishItem& item = session->items_[i];
+        if (item.complete() && !item.object->in_host && !item.object->on_disk) {
+          PutInHost(item.object, item.staged);
+        }
+      }
+    }
+  }
+  std::vector<PublishBoundary> shown;
+  for (PublishBoundary& kept : plan->boundaries) {
+    if (!Showable(*session, kept)) {
+      plan->notes.push_back(
+          absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
+      if (kept.write) catalog_.DiscardManifest(kept.number);
+      continue;
+    }
+    SegmentNode* end = LinkBoundary(session, kept);
+    std::vector<StoredObject*> objects;
+    for (const size_t i : kept.items) objects.push_back(session->items_[i].object);
+    RestorePointEntry* point = end->restore_point;
+    if (point == nullptr) {
+      point = catalog_.AddRestorePoint(kept.number, session->spec_.tenant, session->model_, end,
+                                       std::move(objects), session->CutsUpTo(kept.boundary),
+                                       clock_->Now());
+      counters_.Add(Counter::kPublishedRestorePoints);
+      events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+    }
+    if (kept.write && !point->durable && point->number == kept.number) catalog_.SetDurable(point);
+    ++point->sessions;  // not evicted to make room for itself
+    if (AdmitToHost(session, kept)) catalog_.SetResident(point);
+    --point->sessions;
+    if (!point->durable) plan->shown.push_back(point->id);
+    catalog_.Touch(point, clock_->Now());
+    shown.push_back(std::move(kept));
+  }
+  plan->boundaries = std::move(shown);
+}
+
+bool Store::Showable(const PublishSessionImpl& session, const PublishBoundary& kept) const {
+  return std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
+    const StoredObject* object = session.items_[i].object;
+    return !object->retired && (object->in_host || object->on_disk);
+  });
+}
+
+// Makes the path of a boundary and puts its new objects into it.
+SegmentNode* Store::LinkBoundary(PublishSessionImpl* session, const PublishBoundary& kept) {
+  PrefixIndex& index = catalog_.index();
+  const uint32_t chunk_tokens = session->model_->layout.chunk_tokens;
+  SegmentNode* node = index.EnsureRoot(session->chain_.root);
+  size_t next = 0;  // items come in order of their segments
+  for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
+    node = index.Ensure(node, *session->chain_.EndingAt(segment.end(), chunk_tokens),
+                        session->spec_.token_ids);
+    assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
+    for (; next < kept.items.size(); ++next) {
+      StoredObject* object = session->items_[kept.items[next]].object;
+      if (object->id.begin != segment.begin) break;
+      if (object->node == nullptr) catalog_.Link(object, node);
+    }
+  }
+  assert(next == kept.items.size());
+  return node;
+}
+
+// Puts what this publish brought into RAM, if the whole restore point can then be read from there.
+bool Store::AdmitToHost(PublishSessionImpl* session, const PublishBoundary& kept) {
+  uint64_t bytes = 0;
+  for (const size_t i : kept.items) {
+    const PublishItem& item = session->items_[i];
+    if (item.object->in_host) continue;
+    if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
+    bytes += item.object->bytes();
+  }
+  if (!catalog_.ReserveHost(bytes)) return false;
+  catalog_.UnreserveHost(bytes);
+  for (const size_t i : kept.items) {
+    const PublishItem& item = session->items_[i];
+    if (!item.object->in_host && !PutInHost(item.object, item.staged)) return false;
+  }
+  return true;
+}
+
+bool Store::PutInHost(StoredObject* object, const std::vector<SliceView>& views) {
+  assert(views.size() == object->layers.size());
+  // Evicted copies must leave the tier before others take their room.
+  host_slices_->EraseObjects(catalog_.TakeHostGarbage()).IgnoreError();
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (host_slices_->Write(object->Slice(i), views[i]).ok()) continue;
+    counters_.Add(Counter::kTierErrors);
+    host_slices_->EraseObjects({object->number}).IgnoreError();
+    return false;
+  }
+  catalog_.SetInHost(object);
+  return true;
+}
+
+}  // namespace hearth

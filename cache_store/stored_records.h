@@ -1,0 +1,58 @@
+// Records that the disk tier keeps beside the slices, and their bytes.
+//
+// Each is versioned and ends in the XXH3-64 of everything before it. Parsing trusts nothing: every
+// error is kDataLoss. Pure functions, plain values.
+#ifndef HEARTH_CACHE_STORE_STORED_RECORDS_H_
+#define HEARTH_CACHE_STORE_STORED_RECORDS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "proto/snapshot_format.h"
+
+namespace hearth {
+
+// An object: whose segment, and what each of its slices is.
+struct ObjectRecord {
+  uint64_t number = 0;
+  Digest key{};
+  ObjectId id;
+  uint64_t slice_bytes = 0;
+  std::vector<uint32_t> layers;
+  std::vector<uint64_t> slice_digests;
+};
+
+// A restore point: its manifest, and the numbers of the objects, in the manifest's order.
+struct ManifestRecord {
+  uint64_t number = 0;
+  std::string tenant;
+  uint64_t created_unix_s = 0;
+  std::vector<uint64_t> objects;
+  Manifest manifest;
+};
+
+struct FingerprintRecord {
+  Fingerprint fingerprint;
+  std::string tenant;
+};
+
+inline constexpr size_t kMaxTenantBytes = 256;
+
+std::string SerializeObject(const ObjectRecord& object);
+absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
+std::string SerializeManifestRecord(const ManifestRecord& record);
+absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes);
+
+// Big-endian, so that keys sort by number.
+std::string NumberKey(uint64_t number);
+std::string SliceKey(uint64_t number, uint32_t layer);
+absl::StatusOr<uint64_t> ParseNumberKey(absl::string_view key);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORED_RECORDS_H_

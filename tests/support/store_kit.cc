@@ -1,0 +1,180 @@
+#include "tests/support/store_kit.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+uint64_t Mix(uint64_t value) {
+  value += 0x9E3779B97F4A7C15;
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EB;
+  return value ^ (value >> 31);
+}
+
+// A seed for the KV of one segment: whatever decides the store's key decides it.
+uint64_t SegmentSeed(const Fingerprint& model, const KvLayout& layout, const KitPrompt& prompt,
+                     const ObjectId& id) {
+  Digest key = RootKey(model.digest(), prompt.tenant, "the kit");
+  for (const Segment& segment : SegmentsTo(id.begin + id.tokens, layout.chunk_tokens)) {
+    key = SegmentKey(key, absl::MakeSpan(prompt.tokens).subspan(segment.begin, segment.tokens),
+                     CutsInside(segment, prompt.cuts, layout.exactness));
+  }
+  uint64_t seed = 0;
+  std::memcpy(&seed, key.data(), sizeof(seed));
+  return seed;
+}
+
+}  // namespace
+
+Fingerprint KitModel::Make() const {
+  return Fingerprint::Create({{"chunk_tokens", uint64_t{chunk_tokens}},
+                              {"window", uint64_t{window}},
+                              {"kv_heads", uint64_t{1}},
+                              {"head_dim", uint64_t{head_dim}},
+                              {"kv_dtype", std::string("float32")},
+                              {"exactness", std::string(exact ? "exact" : "portable")},
+                              {"layer_types", layer_types},
+                              {"object_layout", uint64_t{1}},
+                              {"codec", std::string("raw")},
+                              {"weights", weights}})
+      .value();
+}
+
+std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    tokens[i] = static_cast<uint32_t>(Mix(Mix(seed) + i) % 50000);
+  }
+  return tokens;
+}
+
+PrefixQuery KitQuery(const Fingerprint& model, const KitPrompt& prompt) {
+  return PrefixQuery{model.digest(), prompt.tenant, prompt.tokens, prompt.cuts};
+}
+
+SliceView KitSlice(const Fingerprint& model, const KitPrompt& prompt, const ObjectId& id,
+                   uint32_t layer) {
+  const KvLayout layout = model.Layout().value();
+  const uint64_t seed = Mix(SegmentSeed(model, layout, prompt, id) ^ Mix(layer + 1));
+  const size_t bytes = layout.SliceBytes(id.tokens);
+  std::shared_ptr<std::byte> memory = AllocateSlice(bytes);
+  for (size_t i = 0; i < bytes; i += 8) {
+    const uint64_t word = Mix(seed + i);
+    std::memcpy(memory.get() + i, &word, std::min<size_t>(8, bytes - i));
+  }
+  const absl::Span<const std::byte> view(memory.get(), bytes);
+  return SliceView{std::move(memory), view};
+}
+
+PublishSpec KitSpec(const Fingerprint& model, const KitPrompt& prompt,
+                    const std::vector<uint32_t>& boundaries, Durability durability) {
+  const KvLayout layout = model.Layout().value();
+  PublishSpec spec;
+  spec.fingerprint = model;
+  spec.tenant = prompt.tenant;
+  spec.token_ids = prompt.tokens;
+  spec.cuts = prompt.cuts;
+  spec.boundaries = boundaries;
+  spec.durability = durability;
+  std::vector<ObjectId> ids;
+  for (const uint32_t boundary : boundaries) {
+    for (const ObjectId& id : NeededObjects(layout, boundary)) ids.push_back(id);
+  }
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  for (const ObjectId& id : ids) {
+    PublishObject object;
+    object.id = id;
+    for (const uint32_t layer : layout.LayersOf(id.group)) {
+      const SliceView slice = KitSlice(model, prompt, id, layer);
+      object.slice_digests.push_back(SliceDigest(slice.bytes.data(), slice.bytes.size()));
+    }
+    spec.objects.push_back(std::move(object));
+  }
+  return spec;
+}
+
+absl::Status KitPutAll(PublishSession* session, const PublishSpec& spec, const Fingerprint& model,
+                       const KitPrompt& prompt) {
+  const KvLayout layout = model.Layout().value();
+  for (const uint32_t i : session->needed()) {
+    const ObjectId& id = spec.objects[i].id;
+    for (const uint32_t layer : layout.LayersOf(id.group)) {
+      absl::Status status = session->PutSlice(i, layer, KitSlice(model, prompt, id, layer));
+      if (!status.ok()) return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PublishResult> KitPublish(TieredStore* store, const Fingerprint& model,
+                                         const KitPrompt& prompt,
+                                         const std::vector<uint32_t>& boundaries,
+                                         Durability durability) {
+  const PublishSpec spec = KitSpec(model, prompt, boundaries, durability);
+  absl::StatusOr<std::unique_ptr<PublishSession>> session = store->Publish(spec);
+  if (!session.ok()) return session.status();
+  absl::Status status = KitPutAll(session->get(), spec, model, prompt);
+  if (!status.ok()) return status;
+  return (*session)->Commit();
+}
+
+absl::Status KitReadAll(FetchSession* session, const Fingerprint& model, const KitPrompt& prompt) {
+  const LookupPlan& plan = session->plan();
+  const KvLayout layout = model.Layout().value();
+  if (plan.usable_tokens > prompt.tokens.size() ||
+      !std::equal(plan.token_ids.begin(), plan.token_ids.end(), prompt.tokens.begin()) ||
+      plan.token_ids.size() != plan.usable_tokens) {
+    return absl::InternalError("the plan's tokens are not the prompt's");
+  }
+  std::vector<ObjectId> ids;
+  for (const PlannedObject& object : plan.objects) ids.push_back(object.id);
+  if (ids != NeededObjects(layout, plan.usable_tokens)) {
+    return absl::InternalError("the plan's objects are not what its boundary needs");
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    for (const uint32_t layer : layout.LayersOf(ids[i].group)) {
+      absl::StatusOr<SliceView> view = session->ReadSlice(i, layer);
+      if (!view.ok()) return view.status();
+      const SliceView expected = KitSlice(model, prompt, ids[i], layer);
+      if (view->bytes.size() != expected.bytes.size() ||
+          std::memcmp(view->bytes.data(), expected.bytes.data(), expected.bytes.size()) != 0) {
+        return absl::InternalError(absl::StrCat("wrong bytes at object ", i, " layer ", layer));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> KitFetch(TieredStore* store, const Fingerprint& model,
+                                  const KitPrompt& prompt, Tier* slowest) {
+  absl::StatusOr<std::unique_ptr<FetchSession>> session =
+      store->Fetch(KitQuery(model, prompt), 0, 0);
+  if (!session.ok()) return session.status();
+  if (slowest != nullptr) *slowest = (*session)->plan().slowest_tier;
+  absl::Status status = KitReadAll(session->get(), model, prompt);
+  if (!status.ok()) return status;
+  return (*session)->plan().usable_tokens;
+}
+
+KitFolder::KitFolder() {
+  std::string path = (std::filesystem::temp_directory_path() / "hearth_store_XXXXXX").string();
+  path_ = mkdtemp(path.data()) == nullptr ? "" : path;
+}
+
+KitFolder::~KitFolder() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace hearth

@@ -1,0 +1,71 @@
+// Prompts and KV bytes for tests of the store: what a model would have computed, made up from a hash.
+//
+// The bytes of a slice are a pure function of fingerprint, tokens, cuts and layer, so that a test
+// can check any fetched byte without remembering what it published. Pure functions.
+#ifndef HEARTH_TESTS_SUPPORT_STORE_KIT_H_
+#define HEARTH_TESTS_SUPPORT_STORE_KIT_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cache_store/tiered_store.h"
+
+namespace hearth {
+
+struct KitModel {
+  uint32_t chunk_tokens = 16;
+  uint32_t window = 24;
+  uint32_t head_dim = 2;
+  std::string layer_types = "llg";
+  bool exact = true;
+  std::string weights = "w0";
+
+  Fingerprint Make() const;
+};
+
+struct KitPrompt {
+  std::vector<uint32_t> tokens;
+  std::vector<uint32_t> cuts;
+  std::string tenant = "default";
+};
+
+// `count` tokens that follow from `seed`; a longer one begins like a shorter one.
+std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count);
+
+PrefixQuery KitQuery(const Fingerprint& model, const KitPrompt& prompt);
+SliceView KitSlice(const Fingerprint& model, const KitPrompt& prompt, const ObjectId& id,
+                   uint32_t layer);
+// What a worker would announce for these boundaries.
+PublishSpec KitSpec(const Fingerprint& model, const KitPrompt& prompt,
+                    const std::vector<uint32_t>& boundaries,
+                    Durability durability = Durability::kDefault);
+
+// Announces, sends exactly what is needed, commits.
+absl::StatusOr<PublishResult> KitPublish(TieredStore* store, const Fingerprint& model,
+                                         const KitPrompt& prompt,
+                                         const std::vector<uint32_t>& boundaries,
+                                         Durability durability = Durability::kDefault);
+// Puts every needed slice, without committing.
+absl::Status KitPutAll(PublishSession* session, const PublishSpec& spec, const Fingerprint& model,
+                       const KitPrompt& prompt);
+// Reads the whole plan; kInternal says what differs from what the model would have computed.
+absl::Status KitReadAll(FetchSession* session, const Fingerprint& model, const KitPrompt& prompt);
+// Fetches and reads; the usable tokens. 0 is a miss.
+absl::StatusOr<uint32_t> KitFetch(TieredStore* store, const Fingerprint& model,
+                                  const KitPrompt& prompt, Tier* slowest = nullptr);
+
+// A folder of its own under the system's temporary one, removed at the end.
+class KitFolder {
+ public:
+  KitFolder();
+  ~KitFolder();
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_STORE_KIT_H_
