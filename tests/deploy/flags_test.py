@@ -1,5 +1,8 @@
 """Every flag and variable that deploy/ and the docs name exists in the binaries that were built."""
+import pathlib
 import re
+import subprocess
+import tempfile
 import unittest
 
 import yaml
@@ -44,6 +47,21 @@ class FlagsTest(unittest.TestCase):
             for arg in args:
                 if arg.startswith("--"):
                     self.assertIn(arg[2:], known)
+
+    def warm(self, path):
+        """What hearthctl says of a list of prompts when there is no worker to send it to."""
+        run = subprocess.run([str(m.BIN / "hearthctl"), "warm", "--file", str(path), "--worker",
+                              "unix:" + str(pathlib.Path(path).parent / "nobody")],
+                             capture_output=True, text=True, timeout=60)
+        self.assertNotEqual(run.returncode, 0)
+        return run.stderr
+
+    def test_the_prompts_that_ship_are_a_list_that_hearthctl_reads(self):
+        self.assertIn("no worker at", self.warm(m.BASE / "prompts.yaml"))
+        with tempfile.TemporaryDirectory() as folder:
+            broken = pathlib.Path(folder) / "prompts.yaml"
+            broken.write_text((m.BASE / "prompts.yaml").read_text().replace("messages", "message"))
+            self.assertIn("unknown key", self.warm(broken))
 
     def test_an_invented_flag_is_seen(self):
         self.assertEqual(unknown_variables(["HEARTH_STORE_LISTEN", "HEARTH_STORE_LISTENS",
