@@ -1,0 +1,16 @@
+# hearthctl: the command line. A library of its own, so that tests run its commands in process.
+add_library(hearthctl_commands STATIC
+  hearthctl/chat_command.cc hearthctl/chat_file.cc hearthctl/cli.cc hearthctl/connection.cc
+  hearthctl/console.cc hearthctl/data_dir_check.cc hearthctl/explain_command.cc
+  hearthctl/fingerprint_command.cc hearthctl/generate_command.cc hearthctl/generation.cc
+  hearthctl/interrupt.cc hearthctl/json_text.cc hearthctl/mapped_file.cc hearthctl/model_info.cc
+  hearthctl/prompt_flags.cc hearthctl/restore_point_commands.cc hearthctl/restore_points.cc
+  hearthctl/snapshot_commands.cc hearthctl/snapshot_writer.cc hearthctl/stats_command.cc
+  hearthctl/tokenize_command.cc hearthctl/transfer_commands.cc hearthctl/warm_command.cc
+  hearthctl/warm_file.cc hearthctl/warmer.cc)
+target_link_libraries(hearthctl_commands
+  PUBLIC hearth_rpc nlohmann_json::nlohmann_json CLI11::CLI11
+  PRIVATE hearth_cache_store yaml-cpp Threads::Threads)
+
+add_executable(hearthctl hearthctl_main.cc)
+target_link_libraries(hearthctl PRIVATE hearthctl_commands)

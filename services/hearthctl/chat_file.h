@@ -1,0 +1,26 @@
+// Chat messages from JSON: a list of {"role", "content"}, the content a string or a list of parts
+// {"text", "cache_breakpoint"}.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_
+#define HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/inference.pb.h"
+
+namespace hearth {
+
+// Longest file that a command reads as a prompt: four times the longest request.
+inline constexpr size_t kMaxPromptFileBytes = size_t{12} << 20;
+
+// kInvalidArgument names the message's index and what is wrong; roles are left to the worker.
+absl::StatusOr<v1::Chat> ParseChat(const std::string& json);
+
+// A whole text file; "-" is standard input. kNotFound and kInvalidArgument name the file.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_

@@ -1,0 +1,15 @@
+// The whole of hearthctl: parses the command line, runs one subcommand, returns the exit code.
+//
+// Thread safety: none.
+#ifndef HEARTH_SERVICES_HEARTHCTL_CLI_H_
+#define HEARTH_SERVICES_HEARTHCTL_CLI_H_
+
+#include "services/hearthctl/console.h"
+
+namespace hearth {
+
+int RunHearthctl(int argc, const char* const* argv, Console& console);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_CLI_H_

@@ -1,0 +1,70 @@
+#include "services/hearthctl/connection.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "services/status_conversion.h"
+#include "services/transport_options.h"
+
+namespace hearth {
+namespace {
+
+const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
+
+// One attempt never takes longer than this, whatever the network does.
+constexpr auto kAttempt = std::chrono::seconds(5);
+
+std::string Advice(const PeerFlags& flags) {
+  return flags.kind == PeerKind::kWorker
+             ? absl::StrCat("start one with hearth-worker --model DIR --listen ", flags.address,
+                            ", or pass --worker ADDR")
+             : absl::StrCat("start one with hearth-store --data-dir DIR --listen ", flags.address,
+                            ", or pass --store ADDR");
+}
+
+}  // namespace
+
+void PeerFlags::Declare(CLI::App* command) {
+  address = kind == PeerKind::kWorker ? kDefaultWorkerAddress : kDefaultStoreAddress;
+  const std::string name = KindName(kind);
+  const std::string variable = kind == PeerKind::kWorker ? "HEARTHCTL_WORKER" : "HEARTHCTL_STORE";
+  command->add_option("--" + name, address, "address of the " + name + ", host:port or unix:PATH")
+      ->envname(variable)
+      ->capture_default_str();
+  command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)");
+}
+
+void PeerFlags::DeclareOptional(CLI::App* command, const std::string& why) {
+  const std::string name = KindName(kind);
+  command->add_option("--" + name, address, "address of the " + name + ": " + why);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
+  auto channel = grpc::CreateCustomChannel(flags.address, grpc::InsecureChannelCredentials(),
+                                           ClientTransport());
+  const auto start = std::chrono::system_clock::now();
+  const auto wait = std::chrono::duration_cast<std::chrono::system_clock::duration>(
+      std::chrono::duration<double>(flags.wait_s));
+  const auto last = start + std::max<std::chrono::system_clock::duration>(wait, kAttempt);
+  for (;;) {
+    const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
+    if (state == GRPC_CHANNEL_READY) return channel;
+    const auto now = std::chrono::system_clock::now();
+    const bool refused = state == GRPC_CHANNEL_TRANSIENT_FAILURE && now >= start + wait;
+    if (refused || now >= last || state == GRPC_CHANNEL_SHUTDOWN) break;
+    channel->WaitForStateChange(state, refused ? now : last);
+  }
+  return absl::UnavailableError(
+      absl::StrCat("no ", KindName(flags.kind), " at ", flags.address, ": ", Advice(flags)));
+}
+
+absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
+  const absl::Status converted = FromGrpcStatus(status);
+  return absl::Status(converted.code(), absl::StrCat(KindName(peer.kind), " at ", peer.address,
+                                                     ": ", converted.message()));
+}
+
+}  // namespace hearth

@@ -1,0 +1,48 @@
+// Connecting to a worker or a store, with an error that says what to do when nobody listens.
+//
+// Thread safety: pure functions. Ownership: the channel keeps the connection.
+#ifndef HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
+#define HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include <grpcpp/channel.h>
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace hearth {
+
+inline constexpr char kDefaultWorkerAddress[] = "127.0.0.1:7070";
+inline constexpr char kDefaultStoreAddress[] = "127.0.0.1:7080";
+
+enum class PeerKind { kWorker, kStore };
+
+struct PeerFlags {
+  PeerKind kind = PeerKind::kWorker;
+  std::string address;
+  double wait_s = 0;
+
+  // Declares --worker or --store, and --wait.
+  void Declare(CLI::App* command);
+  // Declares it as optional: without it `address` stays empty.
+  void DeclareOptional(CLI::App* command, const std::string& why);
+};
+
+// Returns once connected: the time a connection takes is in no measurement. kUnavailable when nobody
+// answers for `wait_s` seconds (0: at the first refusal).
+absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
+
+// The status of an RPC with the peer's kind and address in front of the message.
+absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_

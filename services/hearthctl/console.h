@@ -1,0 +1,32 @@
+// Console: where a command reads and writes, and how a command ends.
+//
+// Exit codes: 0 done; 1 the request failed (one line on `err`: what, where, what to do); 2 the
+// command line was wrong.
+// Thread safety: none. Ownership: borrows the streams.
+#ifndef HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_
+#define HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_
+
+#include <iostream>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace hearth {
+
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+
+struct Console {
+  std::istream& in;
+  std::ostream& out;
+  std::ostream& err;
+};
+
+// Prints one line and returns the exit code.
+int Fail(Console& console, const absl::Status& status);
+int FailUsage(Console& console, const std::string& message);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_

@@ -1,0 +1,112 @@
+#include <cstdio>
+#include <memory>
+
+#include "proto/inference.grpc.pb.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/json_text.h"
+#include "services/hearthctl/prompt_flags.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  hearthctl explain --prompt-file system.txt
+  hearthctl explain --chat chat.json --json
+Shows, for each boundary of the prompt, what the worker's store holds and where, or why it cannot be
+used: never stored, evicted, another model or dtype (with the field that differs).
+)";
+
+struct ExplainFlags {
+  PeerFlags worker;
+  PromptFlags prompt;
+  bool json = false;
+};
+
+Json BoundaryJson(const v1::BoundaryInfo& boundary) {
+  Json json;
+  json["boundary"] = boundary.boundary();
+  json["usable"] = boundary.usable();
+  json["tier"] = TierText(boundary.slowest_tier());
+  json["bytes"] = boundary.bytes();
+  json["age_s"] = boundary.age_s();
+  json["pinned"] = boundary.pinned();
+  json["reason"] = boundary.reason();
+  json["restore_point_id"] = HexText(boundary.restore_point_id());
+  return json;
+}
+
+Json ExplainJson(const v1::ExplainResponse& response) {
+  Json json;
+  json["matched_tokens"] = response.matched_tokens();
+  json["usable_tokens"] = response.usable_tokens();
+  json["summary"] = response.summary();
+  json["boundaries"] = Json::array();
+  for (const auto& boundary : response.boundaries()) {
+    json["boundaries"].push_back(BoundaryJson(boundary));
+  }
+  json["other_fingerprints"] = Json::array();
+  for (const auto& other : response.other_fingerprints()) {
+    json["other_fingerprints"].push_back({{"field", other.field()},
+                                          {"requested", other.requested()},
+                                          {"stored", other.stored()},
+                                          {"matched_tokens", other.matched_tokens()}});
+  }
+  return json;
+}
+
+void PrintExplain(const v1::ExplainResponse& response, Console& console) {
+  console.out << response.summary() << "\n";
+  if (response.boundaries_size() > 0) {
+    console.out << "  boundary  usable  tier        size       age  pinned  why not\n";
+  }
+  for (const auto& boundary : response.boundaries()) {
+    char line[128];
+    std::snprintf(line, sizeof(line), "  %8u  %-6s  %-6s  %9s  %8s  %-6s  ", boundary.boundary(),
+                  boundary.usable() ? "yes" : "no", TierText(boundary.slowest_tier()).c_str(),
+                  boundary.bytes() > 0 ? SizeText(boundary.bytes()).c_str() : "-",
+                  boundary.usable() ? AgeText(boundary.age_s()).c_str() : "-",
+                  boundary.pinned() ? "yes" : "no");
+    console.out << line << boundary.reason() << "\n";
+  }
+  for (const auto& other : response.other_fingerprints()) {
+    console.out << "  " << other.matched_tokens() << " tokens are stored with another "
+                << other.field() << ": \"" << other.stored() << "\" instead of \""
+                << other.requested() << "\"\n";
+  }
+  console.out << std::flush;
+}
+
+int RunExplain(const ExplainFlags& flags, Console& console) {
+  auto prompt = flags.prompt.Build();
+  if (!prompt.ok()) return Fail(console, prompt.status());
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  v1::ExplainInputRequest request;
+  *request.mutable_prompt() = *std::move(prompt);
+  v1::ExplainResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status =
+      v1::Inference::NewStub(*channel)->Explain(&context, request, &response);
+  if (!status.ok()) return Fail(console, RpcFailure(status, flags.worker));
+  if (flags.json) {
+    console.out << JsonLine(ExplainJson(response)) << std::endl;
+  } else {
+    PrintExplain(response, console);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddExplainCommand(CommandSet* commands) {
+  auto flags = std::make_shared<ExplainFlags>();
+  CLI::App* command =
+      commands->Add("explain", "Say what is stored of a prompt, and why not", kExamples);
+  flags->worker.Declare(command);
+  flags->prompt.Declare(command);
+  command->add_flag("--json", flags->json, "one JSON object");
+  commands->Run(command, [flags](Console& console) { return RunExplain(*flags, console); });
+}
+
+}  // namespace hearth

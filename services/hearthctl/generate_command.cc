@@ -1,0 +1,140 @@
+#include <chrono>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/time/time.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/generation.h"
+#include "services/hearthctl/prompt_flags.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  hearthctl generate --prompt "Water boils at" --max-new-tokens 16
+  hearthctl generate --chat chat.json --temperature 0.7 --seed 1 --max-new-tokens 200
+      (chat.json: [{"role": "user", "content": "Hello"}]; a content may also be a list of parts
+      {"text": ..., "cache_breakpoint": true})
+  hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
+With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
+ttft_ms (from the RPC's start to the first token, by this clock), total_ms, first_logits_sha256,
+finish_reason; with --wait-published also published_tokens and durable.
+)";
+
+struct GenerateFlags {
+  PeerFlags worker;
+  PromptFlags prompt;
+  GenerationFlags generation;
+  std::string deadline;
+  bool wait_published = false;
+  bool json = false;
+};
+
+Json LogprobJson(const v1::TokenLogprob& logprob) {
+  return {{"id", logprob.id()}, {"logprob", logprob.logprob()}};
+}
+
+Json TokenJson(const v1::GeneratedToken& token) {
+  Json json;
+  json["event"] = "token";
+  json["token_ids"] = std::vector<uint32_t>(token.ids().begin(), token.ids().end());
+  json["text"] = token.text();
+  for (const auto& logprob : token.logprobs()) json["logprobs"].push_back(LogprobJson(logprob));
+  for (const auto& top : token.top()) json["top"].push_back(LogprobJson(top));
+  return json;
+}
+
+GenerationEvents JsonEvents(Console& console) {
+  GenerationEvents events;
+  events.started = [&console](const v1::Started& started) {
+    Json json;
+    json["event"] = "started";
+    json["prompt_tokens"] = started.prompt_tokens();
+    json["cached_tokens"] = started.cached_tokens();
+    json["source_tier"] = TierText(started.source_tier());
+    console.out << JsonLine(json) << std::endl;
+  };
+  events.token = [&console](const v1::GeneratedToken& token) {
+    console.out << JsonLine(TokenJson(token)) << std::endl;
+  };
+  return events;
+}
+
+GenerationEvents TextEvents(Console& console) {
+  GenerationEvents events;
+  events.token = [&console](const v1::GeneratedToken& token) {
+    console.out << token.text() << std::flush;
+    for (const auto& logprob : token.logprobs()) {
+      console.err << "[" << logprob.id() << " " << logprob.logprob() << "]";
+    }
+  };
+  return events;
+}
+
+void PrintSummary(Console& console, const Generation& result) {
+  console.out << std::endl;
+  console.err << "-- " << CacheSentence(result) << ", " << result.finished.generated_tokens()
+              << " new tokens in " << MsText(result.total_ms);
+  if (result.published) {
+    console.err << ", " << result.published->published_tokens() << " tokens stored ("
+                << DurabilityText(result.published->durable()) << ")";
+    if (!result.published->note().empty()) console.err << ": " << result.published->note();
+  }
+  console.err << std::endl;
+}
+
+// "30s", "1500ms", or a plain number of seconds; empty is none.
+bool ParseDeadline(const std::string& text, absl::Duration* deadline) {
+  double seconds = 0;
+  *deadline = absl::InfiniteDuration();
+  if (text.empty()) return true;
+  if (absl::SimpleAtod(text, &seconds)) *deadline = absl::Seconds(seconds);
+  return (seconds > 0 || absl::ParseDuration(text, deadline)) && *deadline > absl::ZeroDuration();
+}
+
+int RunGenerate(const GenerateFlags& flags, Console& console) {
+  absl::Duration deadline;
+  if (!ParseDeadline(flags.deadline, &deadline)) {
+    return FailUsage(console, "--deadline " + flags.deadline + " is no duration like 30s");
+  }
+  v1::GenerateRequest request;
+  auto prompt = flags.prompt.Build();
+  if (!prompt.ok()) return Fail(console, prompt.status());
+  *request.mutable_prompt() = *std::move(prompt);
+  flags.generation.Apply(&request);
+  request.set_wait_published(flags.wait_published);
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto stub = v1::Inference::NewStub(*channel);
+  grpc::ClientContext context;
+  if (deadline != absl::InfiniteDuration()) {
+    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+  }
+  const Generation result = Generate(stub.get(), request, &context,
+                                     flags.json ? JsonEvents(console) : TextEvents(console));
+  if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
+  if (flags.json) {
+    console.out << JsonLine(result.ToJson()) << std::endl;
+  } else {
+    PrintSummary(console, result);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddGenerateCommand(CommandSet* commands) {
+  auto flags = std::make_shared<GenerateFlags>();
+  CLI::App* command = commands->Add("generate", "Answer one prompt", kExamples);
+  flags->worker.Declare(command);
+  flags->prompt.Declare(command);
+  flags->generation.Declare(command, 128);
+  command->add_option("--deadline", flags->deadline, "give up after this long: 30s, 500ms");
+  command->add_flag("--wait-published", flags->wait_published,
+                    "end only when the prefix is stored, and say what was");
+  command->add_flag("--json", flags->json, "one JSON object a line, the result last");
+  commands->Run(command, [flags](Console& console) { return RunGenerate(*flags, console); });
+}
+
+}  // namespace hearth

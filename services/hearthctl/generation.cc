@@ -1,0 +1,143 @@
+#include "services/hearthctl/generation.h"
+
+#include <chrono>
+#include <map>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+const std::map<std::string, v1::CacheMode> kCacheModes = {{"default", v1::CACHE_MODE_DEFAULT},
+                                                          {"read", v1::CACHE_MODE_READ},
+                                                          {"write", v1::CACHE_MODE_WRITE},
+                                                          {"off", v1::CACHE_MODE_OFF}};
+const std::map<std::string, v1::Durability> kDurabilities = {
+    {"default", v1::DURABILITY_DEFAULT},
+    {"memory", v1::DURABILITY_MEMORY},
+    {"disk", v1::DURABILITY_DISK},
+    {"sync", v1::DURABILITY_SYNC}};
+
+std::string FinishReasonText(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    case v1::FINISH_REASON_EOS:
+      return "eos";
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    default:
+      return "unknown";
+  }
+}
+
+double MsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+}  // namespace
+
+void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens) {
+  max_new_tokens_ = default_max_new_tokens;
+  command->add_option("--max-new-tokens", max_new_tokens_, "most tokens to generate")
+      ->capture_default_str();
+  command->add_option("--temperature", temperature_, "0 is greedy (the default)");
+  command->add_option("--top-k", top_k_, "sample from the k likeliest; 0 is off");
+  command->add_option("--top-p", top_p_, "sample from the likeliest that sum to p; 0 is off");
+  command->add_option("--seed", seed_, "the same seed gives the same answer");
+  command->add_option("--logprobs", logprobs_, "report log probabilities and N alternatives");
+  command->add_option("--stop", stop_, "end at this text; may be repeated")
+      ->allow_extra_args(false);
+  command->add_flag("--ignore-eos", ignore_eos_, "go on past the model's end of text");
+  command->add_option("--cache", cache_, "default, read, write or off")
+      ->transform(CLI::CheckedTransformer(kCacheModes).description(""));
+  command->add_option("--durability", durability_, "of what is published: memory, disk or sync")
+      ->transform(CLI::CheckedTransformer(kDurabilities).description(""));
+}
+
+void GenerationFlags::Apply(v1::GenerateRequest* request) const {
+  request->set_max_new_tokens(max_new_tokens_);
+  v1::SamplingParams* sampling = request->mutable_sampling();
+  sampling->set_temperature(temperature_);
+  sampling->set_top_k(top_k_);
+  sampling->set_top_p(top_p_);
+  sampling->set_seed(seed_);
+  if (logprobs_ >= 0) {
+    sampling->set_report_logprobs(true);
+    sampling->set_logprobs(static_cast<uint32_t>(logprobs_));
+  }
+  for (const std::string& stop : stop_) request->add_stop(stop);
+  request->set_ignore_eos(ignore_eos_);
+  request->set_cache(cache_);
+  request->set_durability(durability_);
+}
+
+Generation Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
+                    grpc::ClientContext* context, const GenerationEvents& events) {
+  Generation result;
+  bool first = true;
+  const auto start = std::chrono::steady_clock::now();
+  auto reader = stub->Generate(context, request);
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+    if (response.has_started()) {
+      result.started = response.started();
+      if (events.started) events.started(result.started);
+    } else if (response.has_token()) {
+      const v1::GeneratedToken& token = response.token();
+      if (first) result.ttft_ms = MsSince(start);
+      first = false;
+      result.token_ids.insert(result.token_ids.end(), token.ids().begin(), token.ids().end());
+      result.text += token.text();
+      if (events.token) events.token(token);
+    } else if (response.has_finished()) {
+      result.total_ms = MsSince(start);
+      result.finished = response.finished();
+    } else if (response.has_published()) {
+      result.published = response.published();
+    }
+  }
+  result.status = reader->Finish();
+  return result;
+}
+
+Json Generation::ToJson() const {
+  Json json;
+  json["token_ids"] = token_ids;
+  json["text"] = text;
+  json["prompt_tokens"] = started.prompt_tokens();
+  json["cached_tokens"] = started.cached_tokens();
+  json["matched_tokens"] = started.matched_tokens();
+  json["source_tier"] = TierText(started.source_tier());
+  json["ttft_ms"] = ttft_ms;
+  json["total_ms"] = total_ms;
+  json["first_logits_sha256"] = HexText(finished.first_logits_sha256());
+  json["finish_reason"] = FinishReasonText(finished.reason());
+  json["generated_tokens"] = finished.generated_tokens();
+  json["server"] = {{"queue_ms", finished.queue_ms()},
+                    {"fetch_ms", finished.fetch_ms()},
+                    {"prefill_ms", finished.prefill_ms()},
+                    {"ttft_ms", finished.ttft_ms()},
+                    {"total_ms", finished.total_ms()}};
+  if (published) {
+    json["published_tokens"] = published->published_tokens();
+    json["durable"] = DurabilityText(published->durable());
+    if (!published->note().empty()) json["publish_note"] = published->note();
+  }
+  return json;
+}
+
+std::string CacheSentence(const Generation& generation) {
+  const v1::Started& started = generation.started;
+  std::string sentence =
+      started.cached_tokens() == 0
+          ? absl::StrCat("computed all ", started.prompt_tokens(), " prompt tokens")
+          : absl::StrCat(started.cached_tokens(), " of ", started.prompt_tokens(),
+                         " prompt tokens cached (", TierText(started.source_tier()), ")");
+  return absl::StrCat(sentence, ", first token after ", MsText(generation.ttft_ms));
+}
+
+}  // namespace hearth

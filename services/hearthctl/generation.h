@@ -1,0 +1,71 @@
+// One Generate call, from request to result: what generate and chat share.
+//
+// Thread safety: none; the context may be cancelled from another thread meanwhile.
+// Ownership: borrows the stub and the context.
+#ifndef HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
+#define HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <grpcpp/client_context.h>
+
+#include "proto/inference.grpc.pb.h"
+#include "services/hearthctl/json_text.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace hearth {
+
+// What a caller chooses beside the prompt.
+class GenerationFlags {
+ public:
+  void Declare(CLI::App* command, uint32_t default_max_new_tokens);
+  // Sets all but the prompt.
+  void Apply(v1::GenerateRequest* request) const;
+
+ private:
+  uint32_t max_new_tokens_ = 0;
+  float temperature_ = 0;
+  uint32_t top_k_ = 0;
+  float top_p_ = 0;
+  uint64_t seed_ = 0;
+  int logprobs_ = -1;
+  std::vector<std::string> stop_;
+  bool ignore_eos_ = false;
+  v1::CacheMode cache_ = v1::CACHE_MODE_DEFAULT;
+  v1::Durability durability_ = v1::DURABILITY_DEFAULT;
+};
+
+struct Generation {
+  v1::Started started;
+  v1::Finished finished;
+  std::optional<v1::Published> published;
+  std::vector<uint32_t> token_ids;
+  std::string text;
+  double ttft_ms = 0;   // from the RPC's start to the first token, by this process's clock
+  double total_ms = 0;  // to the end of the answer
+  grpc::Status status;
+
+  Json ToJson() const;  // the fields are fixed: others read them
+};
+
+struct GenerationEvents {
+  std::function<void(const v1::Started&)> started;
+  std::function<void(const v1::GeneratedToken&)> token;
+};
+
+Generation Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
+                    grpc::ClientContext* context, const GenerationEvents& events);
+
+// "2048 of 2112 tokens from disk, first token after 61.2 ms".
+std::string CacheSentence(const Generation& generation);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_GENERATION_H_

@@ -1,0 +1,70 @@
+#include "services/hearthctl/json_text.h"
+
+#include <cstdio>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "services/proto_conversion.h"
+
+namespace hearth {
+namespace {
+
+std::string Fixed(double value, const char* unit) {
+  char text[64];
+  std::snprintf(text, sizeof(text), value < 10 ? "%.2f %s" : "%.1f %s", value, unit);
+  return text;
+}
+
+}  // namespace
+
+std::string JsonLine(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string HexText(absl::string_view bytes) { return absl::BytesToHexString(bytes); }
+
+std::string SizeText(uint64_t bytes) {
+  if (bytes < 1000) return std::to_string(bytes) + " B";
+  constexpr const char* kUnits[] = {"kB", "MB", "GB", "TB"};
+  double value = static_cast<double>(bytes) / 1000;
+  int unit = 0;
+  while (value >= 1000 && unit < 3) {
+    value /= 1000;
+    ++unit;
+  }
+  return Fixed(value, kUnits[unit]);
+}
+
+std::string AgeText(double age_s) {
+  if (age_s < 120) return Fixed(age_s, "s");
+  if (age_s < 7200) return Fixed(age_s / 60, "min");
+  if (age_s < 172800) return Fixed(age_s / 3600, "h");
+  return Fixed(age_s / 86400, "d");
+}
+
+std::string MsText(double ms) { return ms < 10000 ? Fixed(ms, "ms") : Fixed(ms / 1000, "s"); }
+
+std::string TierText(v1::Tier tier) { return TierName(FromProto(tier)); }
+
+std::string DurabilityText(v1::Durability durability) {
+  const auto known = FromProto(durability);
+  return known.ok() ? DurabilityName(*known) : "unknown";
+}
+
+Json RestorePointJson(const v1::RestorePointInfo& point) {
+  Json json;
+  json["restore_point_id"] = HexText(point.restore_point_id());
+  json["tokens"] = point.tokens();
+  json["bytes"] = point.bytes();
+  json["tier"] = TierText(point.tier());
+  json["durable"] = point.durable();
+  json["pinned"] = point.pinned();
+  json["age_s"] = point.age_s();
+  json["hits"] = point.hits();
+  json["fingerprint"] = HexText(point.fingerprint_digest());
+  json["last_token_ids"] = std::vector<uint32_t>(point.last_token_ids().begin(),
+                                                 point.last_token_ids().end());
+  return json;
+}
+
+}  // namespace hearth

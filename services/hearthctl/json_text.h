@@ -1,0 +1,36 @@
+// Values for people and for programs: JSON lines, sizes, ages, identifiers.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_
+#define HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "proto/cache_store.pb.h"
+
+namespace hearth {
+
+// Keeps fields in the order they are set.
+using Json = nlohmann::ordered_json;
+
+// One line. Bytes that are not UTF-8 become U+FFFD instead of an error.
+std::string JsonLine(const Json& json);
+
+std::string HexText(absl::string_view bytes);
+// "28.3 MB" (decimal), "512 B".
+std::string SizeText(uint64_t bytes);
+// "12 s", "3.4 min", "5.0 h", "2.1 d".
+std::string AgeText(double age_s);
+std::string MsText(double ms);
+
+std::string TierText(v1::Tier tier);
+std::string DurabilityText(v1::Durability durability);
+
+Json RestorePointJson(const v1::RestorePointInfo& point);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_

@@ -1,0 +1,41 @@
+#include "services/hearthctl/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
+  }
+  struct stat info;
+  absl::StatusOr<std::unique_ptr<MappedFile>> result;
+  if (::fstat(file, &info) != 0) {
+    result = absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
+  } else if (!S_ISREG(info.st_mode) || info.st_size == 0) {
+    result = absl::InvalidArgumentError(absl::StrCat(path, " is empty or no plain file"));
+  } else {
+    const size_t size = static_cast<size_t>(info.st_size);
+    void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+    if (data == MAP_FAILED) {
+      result = absl::ErrnoToStatus(errno, absl::StrCat("cannot map ", path));
+    } else {
+      result = std::unique_ptr<MappedFile>(new MappedFile(data, size));
+    }
+  }
+  ::close(file);
+  return result;
+}
+
+MappedFile::~MappedFile() { ::munmap(data_, size_); }
+
+}  // namespace hearth

@@ -1,0 +1,22 @@
+// A worker's model: its fingerprint with every field.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
+#define HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
+
+#include "absl/status/statusor.h"
+#include "proto/fingerprint.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/json_text.h"
+
+namespace hearth {
+
+absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const PeerFlags& worker);
+
+// {"chunk_tokens": 128, ...}
+Json FingerprintFieldsJson(const Fingerprint& fingerprint);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_

@@ -1,0 +1,80 @@
+#include "services/hearthctl/prompt_flags.h"
+
+#include <CLI/CLI.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "services/hearthctl/chat_file.h"
+
+namespace hearth {
+
+absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
+  text = absl::StripAsciiWhitespace(text);
+  if (absl::ConsumePrefix(&text, "[")) absl::ConsumeSuffix(&text, "]");
+  std::vector<uint32_t> ids;
+  for (absl::string_view item : absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"),
+                                               absl::SkipEmpty())) {
+    uint32_t id = 0;
+    if (!absl::SimpleAtoi(item, &id)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "token_ids[", ids.size(), "] is \"", item.substr(0, 40), "\", not a token id"));
+    }
+    ids.push_back(id);
+  }
+  if (ids.empty()) return absl::InvalidArgumentError("token_ids is empty");
+  return ids;
+}
+
+void PromptFlags::Declare(CLI::App* command) {
+  CLI::Option_group* group = command->add_option_group("prompt", "What to read: exactly one of");
+  group->add_option("--prompt", prompt_, "text; <bos> is put in front")
+      ->each([this](const std::string&) { has_prompt_ = true; });
+  group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");
+  group->add_option("--chat", chat_file_, "a JSON file: a list of role and content");
+  group->add_option("--token-ids", token_ids_, "token ids: 2,3,4");
+  group->add_option("--token-ids-file", token_ids_file_, "a file of token ids; - is standard input");
+  group->require_option(1);
+  command
+      ->add_option("--breakpoint", breakpoints_,
+                   "a boundary worth keeping: a token position for token ids, a byte offset for "
+                   "text; may be repeated (a chat carries its own, as cache_breakpoint)")
+      ->allow_extra_args(false);
+  command->add_flag("--omit-generation-prompt", omit_generation_prompt_,
+                    "a chat's last message is unfinished: do not ask for an answer yet");
+}
+
+absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {
+  v1::PromptInput input;
+  for (uint32_t breakpoint : breakpoints_) input.add_breakpoints(breakpoint);
+  if (has_prompt_) {
+    input.set_text(prompt_);
+  } else if (!prompt_file_.empty()) {
+    auto text = ReadTextFile(prompt_file_);
+    if (!text.ok()) return text.status();
+    input.set_text(*text);
+  } else if (!chat_file_.empty()) {
+    auto text = ReadTextFile(chat_file_);
+    if (!text.ok()) return text.status();
+    auto chat = ParseChat(*text);
+    if (!chat.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(chat_file_, ": ", chat.status().message()));
+    }
+    *input.mutable_chat() = *chat;
+    input.mutable_chat()->set_omit_generation_prompt(omit_generation_prompt_);
+  } else {
+    std::string text = token_ids_;
+    if (text.empty()) {
+      auto file = ReadTextFile(token_ids_file_);
+      if (!file.ok()) return file.status();
+      text = *file;
+    }
+    auto ids = ParseTokenIds(text);
+    if (!ids.ok()) return ids.status();
+    for (uint32_t id : *ids) input.mutable_token_ids()->add_ids(id);
+  }
+  return input;
+}
+
+}  // namespace hearth

@@ -1,0 +1,40 @@
+// PromptFlags: the ways to name a prompt on the command line, and what they become on the wire.
+//
+// Thread safety: none.
+#ifndef HEARTH_SERVICES_HEARTHCTL_PROMPT_FLAGS_H_
+#define HEARTH_SERVICES_HEARTHCTL_PROMPT_FLAGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/inference.pb.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace hearth {
+
+// "2,3,4", spaces and new lines allowed, a JSON list too. kInvalidArgument names the bad item.
+absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
+
+class PromptFlags {
+ public:
+  // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.
+  void Declare(CLI::App* command);
+  // Reads files. kInvalidArgument or kNotFound say what is wrong with which.
+  absl::StatusOr<v1::PromptInput> Build() const;
+
+ private:
+  std::string prompt_, prompt_file_, chat_file_, token_ids_, token_ids_file_;
+  bool has_prompt_ = false;
+  std::vector<uint32_t> breakpoints_;
+  bool omit_generation_prompt_ = false;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_PROMPT_FLAGS_H_

@@ -1,0 +1,172 @@
+// ls, pin, unpin, drop.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/json_text.h"
+#include "services/hearthctl/restore_points.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kListExamples[] =
+    R"(  hearthctl ls
+  hearthctl ls --json | head -1
+Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
+the fastest tier that holds all of it, whether it is durable and pinned, its age since last use, and
+its last token ids.
+)";
+constexpr char kPinExamples[] = R"(  hearthctl pin 3fa94c1200aa      (never evicted until unpinned)
+  hearthctl unpin 3fa94c1200aa
+)";
+constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
+  hearthctl drop --all            (every restore point that is not pinned)
+  hearthctl drop --all --force    (pinned ones too)
+)";
+
+struct StoreFlags {
+  PeerFlags store{PeerKind::kStore, "", 0};
+  std::string id;
+  bool all = false;
+  bool force = false;
+  bool json = false;
+};
+
+void PrintHeader(Console& console) {
+  console.out << "id              tokens       size  tier    durable  pinned       age   hits  "
+                 "last tokens\n";
+}
+
+void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
+  char line[160];
+  std::snprintf(line, sizeof(line), "%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5llu ",
+                HexText(point.restore_point_id()).substr(0, 12).c_str(), point.tokens(),
+                SizeText(point.bytes()).c_str(), TierText(point.tier()).c_str(),
+                point.durable() ? "yes" : "no", point.pinned() ? "yes" : "no",
+                AgeText(point.age_s()).c_str(), static_cast<unsigned long long>(point.hits()));
+  console.out << line;
+  for (uint32_t id : point.last_token_ids()) console.out << " " << id;
+  console.out << "\n";
+}
+
+int RunList(const StoreFlags& flags, Console& console) {
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto stub = v1::CacheStore::NewStub(*channel);
+  auto points = ListRestorePoints(stub.get(), flags.store);
+  if (!points.ok()) return Fail(console, points.status());
+  std::sort(points->begin(), points->end(),
+            [](const auto& a, const auto& b) { return a.age_s() < b.age_s(); });
+  if (!flags.json) PrintHeader(console);
+  for (const v1::RestorePointInfo& point : *points) {
+    if (flags.json) {
+      console.out << JsonLine(RestorePointJson(point)) << "\n";
+    } else {
+      PrintPoint(point, console);
+    }
+  }
+  console.out << std::flush;
+  return kExitOk;
+}
+
+int RunPin(const StoreFlags& flags, bool pinned, Console& console) {
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto stub = v1::CacheStore::NewStub(*channel);
+  auto id = ResolveId(stub.get(), flags.store, flags.id);
+  if (!id.ok()) return Fail(console, id.status());
+  v1::PinRequest request;
+  request.set_restore_point_id(*id);
+  v1::PinResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = pinned ? stub->Pin(&context, request, &response)
+                                     : stub->Unpin(&context, request, &response);
+  if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
+  if (flags.json) {
+    console.out << JsonLine(RestorePointJson(response.restore_point())) << std::endl;
+    return kExitOk;
+  }
+  PrintHeader(console);
+  PrintPoint(response.restore_point(), console);
+  console.out << std::flush;
+  return kExitOk;
+}
+
+int RunDrop(const StoreFlags& flags, Console& console) {
+  if (flags.all == !flags.id.empty()) {
+    return FailUsage(console, "drop takes either an id or --all");
+  }
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto stub = v1::CacheStore::NewStub(*channel);
+  v1::DropRequest request;
+  request.set_all(flags.all);
+  request.set_force(flags.force);
+  if (!flags.all) {
+    auto id = ResolveId(stub.get(), flags.store, flags.id);
+    if (!id.ok()) return Fail(console, id.status());
+    request.set_restore_point_id(*id);
+  }
+  v1::DropResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = stub->Drop(&context, request, &response);
+  if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
+  if (flags.json) {
+    Json json;
+    json["dropped"] = response.dropped();
+    json["freed_bytes"] = response.freed_bytes();
+    json["kept_pinned"] = response.kept_pinned();
+    console.out << JsonLine(json) << std::endl;
+    return kExitOk;
+  }
+  console.out << "dropped " << response.dropped() << " restore points, "
+              << SizeText(response.freed_bytes()) << " freed";
+  if (response.kept_pinned() > 0) {
+    console.out << "; kept " << response.kept_pinned() << " pinned ones (--force drops them)";
+  }
+  console.out << std::endl;
+  return kExitOk;
+}
+
+CLI::App* AddStoreCommand(CommandSet* commands, const std::string& name, const std::string& what,
+                          const char* examples, StoreFlags* flags) {
+  CLI::App* command = commands->Add(name, what, examples);
+  flags->store.Declare(command);
+  command->add_flag("--json", flags->json, "one JSON object a line");
+  return command;
+}
+
+}  // namespace
+
+void AddListCommand(CommandSet* commands) {
+  auto flags = std::make_shared<StoreFlags>();
+  CLI::App* command = AddStoreCommand(commands, "ls", "List the store's restore points",
+                                      kListExamples, flags.get());
+  commands->Run(command, [flags](Console& console) { return RunList(*flags, console); });
+}
+
+void AddPinCommands(CommandSet* commands) {
+  for (const bool pinned : {true, false}) {
+    auto flags = std::make_shared<StoreFlags>();
+    CLI::App* command = AddStoreCommand(
+        commands, pinned ? "pin" : "unpin",
+        pinned ? "Keep a restore point whatever happens" : "Let a restore point be evicted again",
+        kPinExamples, flags.get());
+    command->add_option("id", flags->id, "restore point, see ls")->required();
+    commands->Run(command,
+                  [flags, pinned](Console& console) { return RunPin(*flags, pinned, console); });
+  }
+}
+
+void AddDropCommand(CommandSet* commands) {
+  auto flags = std::make_shared<StoreFlags>();
+  CLI::App* command =
+      AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, flags.get());
+  command->add_option("id", flags->id, "restore point, see ls");
+  command->add_flag("--all", flags->all, "all of them");
+  command->add_flag("--force", flags->force, "pinned ones too");
+  commands->Run(command, [flags](Console& console) { return RunDrop(*flags, console); });
+}
+
+}  // namespace hearth

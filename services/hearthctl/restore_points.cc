@@ -1,0 +1,55 @@
+#include "services/hearthctl/restore_points.h"
+
+#include <algorithm>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "proto/fingerprint.h"
+#include "services/hearthctl/json_text.h"
+
+namespace hearth {
+
+absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
+                                                                    const PeerFlags& store) {
+  grpc::ClientContext context;
+  auto reader = stub->List(&context, v1::ListRequest());
+  std::vector<v1::RestorePointInfo> points;
+  v1::RestorePointInfo point;
+  while (reader->Read(&point)) points.push_back(point);
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return RpcFailure(status, store);
+  return points;
+}
+
+absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
+                                      const std::string& text) {
+  const std::string wanted = absl::AsciiStrToLower(text);
+  const bool is_hex = std::all_of(wanted.begin(), wanted.end(),
+                                  [](unsigned char c) { return absl::ascii_isxdigit(c); });
+  const size_t digits = 2 * Digest().size();
+  if (!is_hex || wanted.size() < kMinIdDigits || wanted.size() > digits) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is not a restore point: give ", kMinIdDigits, " to ", digits,
+                     " hexadecimal digits, as hearthctl ls prints them"));
+  }
+  if (wanted.size() == digits) {
+    auto digest = DigestFromHex(wanted);
+    if (!digest.ok()) return digest.status();
+    return std::string(digest->begin(), digest->end());
+  }
+  auto points = ListRestorePoints(stub, store);
+  if (!points.ok()) return points.status();
+  std::vector<std::string> found;
+  for (const v1::RestorePointInfo& point : *points) {
+    if (absl::StartsWith(HexText(point.restore_point_id()), wanted)) {
+      found.push_back(point.restore_point_id());
+    }
+  }
+  if (found.size() == 1) return found.front();
+  return absl::NotFoundError(absl::StrCat("store at ", store.address, ": ", found.size(),
+                                          " restore points begin with ", wanted,
+                                          found.empty() ? "; see hearthctl ls" : "; give more digits"));
+}
+
+}  // namespace hearth

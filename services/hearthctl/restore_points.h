@@ -1,0 +1,29 @@
+// Restore points of a store by name: List, and identifiers that may be shortened.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_HEARTHCTL_RESTORE_POINTS_H_
+#define HEARTH_SERVICES_HEARTHCTL_RESTORE_POINTS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "services/hearthctl/connection.h"
+
+namespace hearth {
+
+// Fewer digits than this may name anything.
+inline constexpr size_t kMinIdDigits = 6;
+
+absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
+                                                                    const PeerFlags& store);
+
+// The 32 bytes that `text` names: 64 hexadecimal digits, or the first ones of exactly one restore
+// point. kInvalidArgument, kNotFound.
+absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
+                                      const std::string& text);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_RESTORE_POINTS_H_

@@ -1,0 +1,48 @@
+// SnapshotWriter: a snapshot file written slice by slice, in any order, and visible only when whole.
+//
+// Writes to a temporary file beside the target; Commit verifies every byte of it, syncs and renames.
+// Without Commit nothing is left behind.
+// Thread safety: none.
+#ifndef HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
+#define HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/snapshot_format.h"
+
+namespace hearth {
+
+class SnapshotWriter {
+ public:
+  static absl::StatusOr<std::unique_ptr<SnapshotWriter>> Create(const std::string& path,
+                                                                const Fingerprint& fingerprint,
+                                                                const Manifest& manifest);
+  ~SnapshotWriter();
+  SnapshotWriter(const SnapshotWriter&) = delete;
+  SnapshotWriter& operator=(const SnapshotWriter&) = delete;
+
+  // Part of the slice of `layer` (a model layer index) of the manifest's object at `object`.
+  // kDataLoss when it has no place.
+  absl::Status WriteSlice(size_t object, uint32_t layer, uint64_t offset, absl::string_view data);
+  absl::Status Commit();
+
+  uint64_t file_bytes() const { return header_.file_bytes; }
+
+ private:
+  SnapshotWriter(std::string path, std::string temporary, int file, SnapshotHeader header);
+  absl::Status WriteAt(uint64_t offset, absl::string_view data);
+
+  const std::string path_;
+  std::string temporary_;  // empty once renamed
+  const int file_;
+  const SnapshotHeader header_;
+  std::vector<size_t> first_slice_;  // by object: index into header_.slice_offsets
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_

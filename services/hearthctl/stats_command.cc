@@ -1,0 +1,130 @@
+#include <cstdio>
+#include <memory>
+
+#include "proto/cache_store.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/json_text.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  hearthctl stats                            (the store)
+  hearthctl stats --worker 127.0.0.1:7070    (which model a worker runs, and how)
+)";
+
+struct StatsFlags {
+  PeerFlags store{PeerKind::kStore, "", 0};
+  PeerFlags worker;
+  bool json = false;
+};
+
+Json StatsJson(const v1::StatsResponse& stats) {
+  Json json;
+  json["version"] = stats.version();
+  json["incarnation"] = stats.incarnation();
+  json["uptime_s"] = stats.uptime_s();
+  json["restore_points"] = stats.restore_points();
+  json["objects"] = stats.objects();
+  json["pinned_bytes"] = stats.pinned_bytes();
+  json["tiers"] = Json::array();
+  for (const auto& tier : stats.tiers()) {
+    json["tiers"].push_back({{"tier", TierText(tier.tier())},
+                             {"bytes", tier.bytes()},
+                             {"capacity_bytes", tier.capacity_bytes()},
+                             {"objects", tier.objects()},
+                             {"evicted_restore_points", tier.evicted_restore_points()},
+                             {"hit_tokens", tier.hit_tokens()}});
+  }
+  json["counters"] = Json::object();
+  const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
+  for (const auto& [name, count] : counters) json["counters"][name] = count;
+  return json;
+}
+
+void PrintStats(const v1::StatsResponse& stats, Console& console) {
+  console.out << "store " << stats.version() << ", up " << AgeText(stats.uptime_s()) << ": "
+              << stats.restore_points() << " restore points, " << stats.objects() << " objects, "
+              << SizeText(stats.pinned_bytes()) << " pinned\n";
+  console.out << "  tier         used   capacity   objects  evicted  tokens served\n";
+  for (const auto& tier : stats.tiers()) {
+    char line[160];
+    std::snprintf(line, sizeof(line), "  %-6s  %9s  %9s  %8llu  %7llu  %13llu\n",
+                  TierText(tier.tier()).c_str(), SizeText(tier.bytes()).c_str(),
+                  SizeText(tier.capacity_bytes()).c_str(),
+                  static_cast<unsigned long long>(tier.objects()),
+                  static_cast<unsigned long long>(tier.evicted_restore_points()),
+                  static_cast<unsigned long long>(tier.hit_tokens()));
+    console.out << line;
+  }
+  const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
+  for (const auto& [name, count] : counters) {
+    if (count > 0) console.out << "  " << name << " " << count << "\n";
+  }
+  console.out << std::flush;
+}
+
+int RunStoreStats(const StatsFlags& flags, Console& console) {
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  v1::StatsResponse stats;
+  grpc::ClientContext context;
+  const grpc::Status status =
+      v1::CacheStore::NewStub(*channel)->Stats(&context, v1::StatsRequest(), &stats);
+  if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
+  if (flags.json) {
+    console.out << JsonLine(StatsJson(stats)) << std::endl;
+  } else {
+    PrintStats(stats, console);
+  }
+  return kExitOk;
+}
+
+int RunWorkerStats(const StatsFlags& flags, Console& console) {
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  v1::GetModelResponse model;
+  grpc::ClientContext context;
+  const grpc::Status status =
+      v1::Inference::NewStub(*channel)->GetModel(&context, v1::GetModelRequest(), &model);
+  if (!status.ok()) return Fail(console, RpcFailure(status, flags.worker));
+  Json json;
+  json["version"] = model.version();
+  json["model_dir"] = model.model_dir();
+  json["device"] = model.device();
+  json["dtype"] = model.dtype();
+  json["chunk_tokens"] = model.chunk_tokens();
+  json["context_tokens"] = model.context_tokens();
+  json["vocab_size"] = model.vocab_size();
+  json["window"] = model.window();
+  json["has_tokenizer"] = model.has_tokenizer();
+  json["fingerprint"] = HexText(model.fingerprint().digest());
+  if (flags.json) {
+    console.out << JsonLine(json) << std::endl;
+    return kExitOk;
+  }
+  for (const auto& [name, value] : json.items()) {
+    console.out << "  " << name << " " << (value.is_string() ? value.get<std::string>() : value.dump())
+                << "\n";
+  }
+  console.out << std::flush;
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddStatsCommand(CommandSet* commands) {
+  auto flags = std::make_shared<StatsFlags>();
+  CLI::App* command = commands->Add("stats", "How full a store is and what it did", kExamples);
+  flags->store.Declare(command);
+  flags->worker.DeclareOptional(command, "describe this worker instead of the store");
+  command->add_flag("--json", flags->json, "one JSON object");
+  commands->Run(command, [flags](Console& console) {
+    return flags->worker.address.empty() ? RunStoreStats(*flags, console)
+                                         : RunWorkerStats(*flags, console);
+  });
+}
+
+}  // namespace hearth

@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/hearthctl/chat_file.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/json_text.h"
+#include "services/hearthctl/model_info.h"
+#include "services/hearthctl/warmer.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  hearthctl warm --file prompts.yaml
+  hearthctl warm --file prompts.yaml --pin --store 127.0.0.1:7080 --min-coverage 0.9
+
+  prompts:                             # what to keep warm
+    - name: handbook
+      text_file: handbook.txt          # or text: "...", or token_ids: [2, 10, 11]
+      breakpoints: [120]               # byte offsets for text, token positions for token_ids
+  chats:
+    - name: assistant
+      messages:
+        - role: system
+          content: "You are brief."    # or a list of {text, cache_breakpoint}
+          cache_breakpoint: true
+      generation_prompt: false         # the last message goes on later
+      pin: true                        # needs --store
+
+Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the share
+of the boundaries worth keeping that can be restored. A second run computes nothing. Exit code 1
+below --min-coverage.
+)";
+
+struct WarmFlags {
+  PeerFlags worker;
+  PeerFlags store{PeerKind::kStore, "", 0};
+  std::string file;
+  double min_coverage = 1.0;
+  bool pin = false;
+  bool json = false;
+};
+
+struct Totals {
+  size_t wanted = 0, stored = 0, entries = 0, failed = 0;
+  uint64_t computed_tokens = 0;
+  // Nothing worth keeping is fully kept.
+  double coverage() const {
+    return wanted == 0 ? 1.0 : static_cast<double>(stored) / static_cast<double>(wanted);
+  }
+};
+
+const char* Outcome(const WarmResult& result) {
+  if (result.wanted.empty()) return "nothing to keep";
+  if (!result.complete()) return "incomplete";
+  return result.computed_tokens == 0 ? "already stored" : "stored";
+}
+
+void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResult& result,
+                Console& console) {
+  if (flags.json) {
+    Json json;
+    json["entry"] = name;
+    json["outcome"] = Outcome(result);
+    json["prompt_tokens"] = result.prompt_tokens;
+    json["computed_tokens"] = result.computed_tokens;
+    json["wanted"] = result.wanted;
+    json["stored"] = result.stored;
+    json["pinned"] = result.pinned;
+    json["note"] = result.note;
+    console.out << JsonLine(json) << std::endl;
+    return;
+  }
+  console.out << name << ": " << Outcome(result) << ", " << result.stored.size() << " of "
+              << result.wanted.size() << " boundaries, computed " << result.computed_tokens
+              << " of " << result.prompt_tokens << " tokens" << (result.pinned ? ", pinned" : "")
+              << (result.note.empty() ? "" : " (" + result.note + ")") << std::endl;
+}
+
+void PrintTotals(const WarmFlags& flags, const Totals& totals, Console& console) {
+  if (flags.json) {
+    Json json;
+    json["coverage"] = totals.coverage();
+    json["boundaries"] = totals.wanted;
+    json["stored"] = totals.stored;
+    json["computed_tokens"] = totals.computed_tokens;
+    json["entries"] = totals.entries;
+    json["failed"] = totals.failed;
+    console.out << JsonLine(json) << std::endl;
+    return;
+  }
+  console.out << "coverage " << totals.coverage() << ": " << totals.stored << " of "
+              << totals.wanted << " boundaries of " << totals.entries << " prompts, computed "
+              << totals.computed_tokens << " tokens" << std::endl;
+}
+
+absl::StatusOr<std::vector<WarmEntry>> ReadEntries(const std::string& path) {
+  auto text = ReadTextFile(path);
+  if (!text.ok()) return text.status();
+  const size_t slash = path.rfind('/');
+  auto entries =
+      ParseWarmFile(*text, slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  if (entries.ok()) return entries;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", entries.status().message()));
+}
+
+// One prompt's failure leaves the others: a warm-up does what it can and says what it could not.
+Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Warmer* warmer,
+               Console& console) {
+  Totals totals;
+  for (const WarmEntry& entry : entries) {
+    ++totals.entries;
+    if (!flags.json) {
+      console.err << "[" << totals.entries << "/" << entries.size() << "] " << entry.name
+                  << std::endl;
+    }
+    auto result = warmer->Warm(entry, flags.pin || entry.pin);
+    if (!result.ok()) {
+      ++totals.failed;
+      Fail(console, absl::Status(result.status().code(), absl::StrCat(entry.name, ": ",
+                                                                      result.status().message())));
+      continue;
+    }
+    totals.wanted += result->wanted.size();
+    totals.stored += result->stored.size();
+    totals.computed_tokens += result->computed_tokens;
+    PrintEntry(flags, entry.name, *result, console);
+  }
+  return totals;
+}
+
+int RunWarm(const WarmFlags& flags, Console& console) {
+  auto entries = ReadEntries(flags.file);
+  if (!entries.ok()) return Fail(console, entries.status());
+  const bool pins = flags.pin || std::any_of(entries->begin(), entries->end(),
+                                             [](const WarmEntry& entry) { return entry.pin; });
+  if (pins && flags.store.address.empty()) {
+    return FailUsage(console, "pins are asked for: pass --store ADDR, the store that keeps them");
+  }
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto worker = v1::Inference::NewStub(*channel);
+  std::unique_ptr<v1::CacheStore::Stub> store;
+  if (pins) {
+    auto store_channel = Connect(flags.store);
+    if (!store_channel.ok()) return Fail(console, store_channel.status());
+    store = v1::CacheStore::NewStub(*store_channel);
+  }
+  auto model = GetModel(worker.get(), flags.worker);
+  if (!model.ok()) return Fail(console, model.status());
+  Warmer warmer(worker.get(), flags.worker, store.get(), flags.store, model->chunk_tokens(),
+                v1::DURABILITY_DEFAULT);
+  const Totals totals = WarmAll(flags, *entries, &warmer, console);
+  PrintTotals(flags, totals, console);
+  if (totals.failed > 0) return kExitFailed;
+  if (totals.coverage() < flags.min_coverage) {
+    return Fail(console, absl::FailedPreconditionError(
+                             absl::StrCat("coverage ", totals.coverage(), " is below ",
+                                          flags.min_coverage, "; the notes above say why")));
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddWarmCommand(CommandSet* commands) {
+  auto flags = std::make_shared<WarmFlags>();
+  CLI::App* command = commands->Add("warm", "Compute and store prompts before they are asked",
+                                    kExamples);
+  flags->worker.Declare(command);
+  flags->store.DeclareOptional(command, "needed to pin");
+  command->add_option("--file", flags->file, "YAML list of prompts and chats")->required();
+  command->add_option("--min-coverage", flags->min_coverage, "lowest coverage that is a success")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  command->add_flag("--pin", flags->pin, "pin every prompt of the file");
+  command->add_flag("--json", flags->json, "one JSON object a prompt, the coverage last");
+  commands->Run(command, [flags](Console& console) { return RunWarm(*flags, console); });
+}
+
+}  // namespace hearth

@@ -1,0 +1,43 @@
+// The list of prompts that `hearthctl warm` keeps warm, from YAML:
+//
+//   prompts:                          # optional
+//     - name: handbook                # shown in progress; default prompts[0], prompts[1], ...
+//       text: "Text itself"           # exactly one of text, text_file (beside this file), token_ids
+//       breakpoints: [120, 4096]      # byte offsets for text, token positions for token_ids
+//       pin: true                     # never evicted; default false
+//     - token_ids: [2, 10, 11]
+//   chats:                            # optional
+//     - name: assistant
+//       messages:                     # as in a chat file
+//         - role: system
+//           content: "You are brief." # or a list of {text, cache_breakpoint}
+//           cache_breakpoint: true    # at the end of this message; default false
+//       generation_prompt: false      # the last message goes on later; default true
+//       pin: true
+//
+// Unknown keys are refused with their line, so that a misspelt `pin` is not silently nothing.
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_
+#define HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/inference.pb.h"
+
+namespace hearth {
+
+struct WarmEntry {
+  std::string name;
+  v1::PromptInput prompt;
+  bool pin = false;
+};
+
+// `folder`: where text_file paths begin. kInvalidArgument says what is wrong in which line.
+absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
+                                                     const std::string& folder);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_

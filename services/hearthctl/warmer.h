@@ -1,0 +1,62 @@
+// Warmer: brings one prompt at a time into the store, and knows when there is nothing to do.
+//
+// What must be stored is the restore rule's answer (KeptBoundaries), asked here and by the worker
+// alike; whether it is stored is the store's (Explain), before and after.
+// Thread safety: none. Ownership: borrows the stubs.
+#ifndef HEARTH_SERVICES_HEARTHCTL_WARMER_H_
+#define HEARTH_SERVICES_HEARTHCTL_WARMER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/warm_file.h"
+
+namespace hearth {
+
+struct WarmResult {
+  uint32_t prompt_tokens = 0;
+  uint32_t computed_tokens = 0;  // 0 when everything was stored already
+  std::vector<uint32_t> wanted;  // boundaries worth keeping, ascending
+  std::vector<uint32_t> stored;  // those of them that can be restored now
+  bool pinned = false;           // the highest of them
+  std::string note;              // why something is missing
+
+  bool complete() const { return stored.size() == wanted.size(); }
+};
+
+class Warmer {
+ public:
+  // `store` null: no pins.
+  Warmer(v1::Inference::Stub* worker, PeerFlags worker_flags, v1::CacheStore::Stub* store,
+         PeerFlags store_flags, uint32_t chunk_tokens, v1::Durability durability)
+      : worker_(worker),
+        worker_flags_(std::move(worker_flags)),
+        store_(store),
+        store_flags_(std::move(store_flags)),
+        chunk_tokens_(chunk_tokens),
+        durability_(durability) {}
+
+  absl::StatusOr<WarmResult> Warm(const WarmEntry& entry, bool pin);
+
+ private:
+  absl::Status FindWanted(const WarmEntry& entry, WarmResult* result);
+  absl::StatusOr<v1::ExplainResponse> FindStored(const WarmEntry& entry, WarmResult* result);
+  absl::Status Prefill(const WarmEntry& entry, WarmResult* result);
+  absl::Status Pin(const v1::ExplainResponse& explained, WarmResult* result);
+
+  v1::Inference::Stub* const worker_;
+  const PeerFlags worker_flags_;
+  v1::CacheStore::Stub* const store_;
+  const PeerFlags store_flags_;
+  const uint32_t chunk_tokens_;
+  const v1::Durability durability_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_WARMER_H_
