@@ -4,12 +4,14 @@
 #include <cctype>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <utility>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -162,9 +164,30 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
               "After SIGTERM, running requests may take this long to finish");
 }
 
+// CLI11 lets a file win over the environment; here a variable stands for the flag it names, unless
+// that was given.
+std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* argv) const {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const size_t given = args.size();
+  for (const CLI::Option* option : app_->get_options()) {
+    const char* value = option->get_envname().empty() ? nullptr
+                                                      : std::getenv(option->get_envname().c_str());
+    if (value == nullptr || *value == '\0') continue;
+    const std::string flag = "--" + option->get_lnames().front();
+    const auto names_it = [&](const std::string& arg) {
+      return arg == flag || absl::StartsWith(arg, flag + "=");
+    };
+    if (std::any_of(args.begin(), args.begin() + given, names_it)) continue;
+    args.push_back(absl::StrCat(flag, "=", value));
+  }
+  return args;
+}
+
 bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
   try {
-    app_->parse(argc, argv);
+    std::vector<std::string> args = WithEnvironment(argc, argv);
+    std::reverse(args.begin(), args.end());  // as CLI11 takes a vector
+    app_->parse(std::move(args));
     return true;
   } catch (const CLI::ParseError& error) {
     // Help and version are not errors: CLI11 prints them to stdout and gives 0.

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include <grpc/support/log.h>
 #include <nlohmann/json.hpp>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -45,6 +46,11 @@ std::string TextValue(const std::string& value) {
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
+// gRPC's own lines, which name sockets and source files, are for whoever debugs gRPC.
+void LogGrpc(gpr_log_func_args* line) {
+  Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});
+}
+
 }  // namespace
 
 void SetUpLogging(LogLevel level, LogFormat format) {
@@ -55,6 +61,7 @@ void SetUpLogging(LogLevel level, LogFormat format) {
   logger->set_level(ToSpdlog(level));
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
+  gpr_set_log_function(&LogGrpc);
 }
 
 std::string FormatText(absl::string_view event, std::initializer_list<LogField> fields) {

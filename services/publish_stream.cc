@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "proto/cache_store.grpc.pb.h"  // how messages are serialised
 #include "services/slice_stream.h"
 #include "services/store_conversion.h"
 

@@ -1,0 +1,70 @@
+#include "services/call_gate.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+TEST(CallGate, LetsCallsInUntilItIsClosed) {
+  CallGate gate;
+  EXPECT_NE(gate.Enter("Fetch"), nullptr);
+  gate.Close();
+  EXPECT_TRUE(gate.closed());
+  EXPECT_EQ(gate.Enter("Fetch"), nullptr);
+  EXPECT_EQ(CallGate::ClosedError().code(), absl::StatusCode::kUnavailable);
+}
+
+TEST(CallGate, WaitsForTheCallsThatAreInside) {
+  CallGate gate;
+  auto call = gate.Enter("Fetch");
+  gate.Close();
+  EXPECT_FALSE(gate.WaitIdle(absl::Now()));
+  EXPECT_EQ(gate.running(), 1);
+  std::thread leaver([&] { call.reset(); });
+  EXPECT_TRUE(gate.WaitIdle(absl::InfiniteFuture()));
+  leaver.join();
+  EXPECT_EQ(gate.running(), 0);
+}
+
+TEST(CallGate, RecordsMethodAndOutcomeOfEachCall) {
+  std::vector<std::string> record;
+  CallGate gate([&](const char* method, absl::StatusCode code, double seconds) {
+    EXPECT_GE(seconds, 0.0);
+    record.push_back(std::string(method) + " " + absl::StatusCodeToString(code));
+  });
+  { auto call = gate.Enter("Fetch"); }
+  {
+    auto call = gate.Enter("Publish");
+    EXPECT_EQ(call->Finish(absl::DataLossError("torn")), absl::DataLossError("torn"));
+  }
+  EXPECT_EQ(record, (std::vector<std::string>{"Fetch OK", "Publish DATA_LOSS"}));
+}
+
+TEST(CallGate, TellsListenersOnceWhenItCloses) {
+  CallGate gate;
+  int kept = 0, forgotten = 0;
+  auto handle = gate.OnClose([&] { ++kept; });
+  gate.OnClose([&] { ++forgotten; });  // the handle dies at once
+  gate.Close();
+  gate.Close();
+  EXPECT_EQ(kept, 1);
+  EXPECT_EQ(forgotten, 0);
+}
+
+TEST(CallGate, TellsAListenerThatComesTooLateAtOnce) {
+  CallGate gate;
+  gate.Close();
+  int told = 0;
+  auto handle = gate.OnClose([&] { ++told; });
+  EXPECT_EQ(told, 1);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,318 @@
+#include "services/remote_prefix_cache.h"
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "services/proto_conversion.h"
+#include "services/transport_options.h"
+#include "tests/services/scripted_store.h"
+#include "tests/services/small_layout.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kTokens = 40;    // of the prompt
+constexpr uint32_t kBoundary = 32;  // that the store has
+
+class RemotePrefixCacheTest : public testing::Test {
+ protected:
+  RemotePrefixCacheTest() {
+    prefix_.token_ids = CountingTokens(kTokens);
+    prefix_.tenant = "default";
+    store_.fetch = [](grpc::ServerContext*, const v1::FetchRequest&,
+                      ScriptedStore::FetchStream* stream) {
+      stream->Write(Plan());
+      SendSlices(stream);
+      return grpc::Status::OK;
+    };
+    cache_ = std::make_unique<RemotePrefixCache>(ConnectToStore(store_.address()),
+                                                 SmallFingerprint(), SmallLayout(), &counters_);
+  }
+
+  static v1::FetchResponse Plan() {
+    v1::FetchResponse message;
+    v1::FetchPlan* plan = message.mutable_plan();
+    plan->set_matched_tokens(kBoundary + 3);
+    plan->set_usable_tokens(kBoundary);
+    plan->set_slowest_tier(v1::TIER_HOST);
+    v1::InferenceState* state = plan->mutable_state();
+    state->set_token_count(kBoundary);
+    state->set_next_position(kBoundary);
+    state->set_attention_mask("causal");
+    for (uint32_t id : CountingTokens(kBoundary)) state->add_token_ids(id);
+    DigestToProto(SmallFingerprint().digest(), state->mutable_fingerprint());
+    for (const auto& object : SmallObjects(kBoundary)) {
+      v1::ObjectRef* ref = plan->add_objects();
+      ToProto(object->id, ref);
+      for (uint64_t digest : object->slice_digests) ref->add_slice_digests(digest);
+    }
+    return message;
+  }
+
+  // Sends every slice whole, each after `change` had its way with it.
+  static void SendSlices(ScriptedStore::FetchStream* stream,
+                         const std::function<void(v1::SliceData*)>& change = nullptr) {
+    const auto objects = SmallObjects(kBoundary);
+    for (size_t i = 0; i < objects.size(); ++i) {
+      const size_t bytes = SmallLayout().SliceBytes(objects[i]->id.tokens);
+      const std::byte* from = objects[i]->bytes.get();
+      for (uint32_t layer : SmallLayout().LayersOf(objects[i]->id.group)) {
+        v1::FetchResponse message;
+        message.mutable_slice()->set_object(i);
+        message.mutable_slice()->set_layer(layer);
+        message.mutable_slice()->set_data(from, bytes);
+        if (change) change(message.mutable_slice());
+        stream->Write(message);
+        from += bytes;
+      }
+    }
+  }
+
+  FetchOutcome Fetch(absl::Duration budget = absl::Seconds(60)) {
+    return cache_->Fetch(prefix_, 0, kTokens - 1, absl::Now() + budget);
+  }
+  // Expects a miss that was counted under `outcome` and nowhere else.
+  void ExpectMiss(const std::string& outcome) {
+    const FetchOutcome fetched = Fetch();
+    EXPECT_EQ(fetched.usable_tokens, 0u);
+    EXPECT_TRUE(fetched.objects.empty());
+    EXPECT_FALSE(fetched.note.empty());
+    EXPECT_EQ(counters_.Read().fetches, (std::map<std::string, uint64_t>{{outcome, 1}}))
+        << fetched.note;
+  }
+  PublishRequestSpec Spec() {
+    PublishRequestSpec spec;
+    spec.prefix = prefix_;
+    spec.boundaries = {kBoundary};
+    spec.objects = SmallObjects(kBoundary);
+    return spec;
+  }
+  PublishOutcome Publish(const PublishRequestSpec& spec) {
+    return cache_->Publish(spec, absl::Now() + absl::Seconds(60));
+  }
+
+  ScriptedStore store_;
+  CacheCounters counters_;
+  PrefixRequest prefix_;
+  std::unique_ptr<RemotePrefixCache> cache_;
+};
+
+TEST_F(RemotePrefixCacheTest, BringsVerifiedObjects) {
+  const FetchOutcome outcome = Fetch();
+  EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(outcome.matched_tokens, kBoundary + 3);
+  EXPECT_EQ(outcome.slowest_tier, Tier::kHost);
+  const auto expected = SmallObjects(kBoundary);
+  ASSERT_EQ(outcome.objects.size(), expected.size());
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
+    bytes += expected[i]->size_bytes;
+  }
+  EXPECT_EQ(counters_.Read().fetches.at("hit"), 1u);
+  EXPECT_EQ(counters_.Read().bytes_fetched, bytes);
+}
+
+TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
+  store_.fetch = [](auto*, const v1::FetchRequest& request, auto* stream) {
+    EXPECT_EQ(request.prefix().fingerprint().fields_size(), 0) << "the digest alone will do";
+    v1::FetchResponse message;
+    message.mutable_plan()->set_matched_tokens(7);
+    message.mutable_plan()->set_miss_reason("never stored");
+    stream->Write(message);
+    return grpc::Status::OK;
+  };
+  const FetchOutcome outcome = Fetch();
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(outcome.matched_tokens, 7u);
+  EXPECT_EQ(outcome.note, "never stored");
+  EXPECT_EQ(counters_.Read().fetches.at("miss"), 1u);
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    v1::FetchResponse plan = Plan();
+    plan.mutable_plan()->mutable_state()->set_token_ids(30, 1);
+    stream->Write(plan);
+    SendSlices(stream);
+    return grpc::Status::OK;
+  };
+  ExpectMiss("mismatch");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesACorruptSlice) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    SendSlices(stream, [](v1::SliceData* slice) { (*slice->mutable_data())[5] ^= 1; });
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAStreamThatEndsEarly) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAStreamWithoutAPlan) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    SendSlices(stream);
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAnEmptyStream) {
+  store_.fetch = [](auto*, auto&, auto*) { return grpc::Status::OK; };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesASecondPlan) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    stream->Write(Plan());
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesSlicesOfNoObject) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    SendSlices(stream, [](v1::SliceData* slice) { slice->set_object(1u << 31); });
+    return grpc::Status::OK;
+  };
+  ExpectMiss("mismatch");
+}
+
+TEST_F(RemotePrefixCacheTest, CountsTheStoresOwnFindingOfCorruption) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    return grpc::Status(grpc::StatusCode::DATA_LOSS, "quarantined");
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, GivesUpASilentStoreAndLeavesItAloneForAWhile) {
+  absl::Notification release;
+  store_.fetch = [&](auto*, auto&, auto*) {
+    release.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Fetch(absl::Milliseconds(50)).usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("deadline"), 1u);
+  // The store would block again; a fetch with all the time there is comes back at once.
+  EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("unreachable"), 1u);
+  release.Notify();
+}
+
+TEST_F(RemotePrefixCacheTest, MissesAtOnceWhileTheStoreIsDownAndHitsWhenItIsBack) {
+  EXPECT_EQ(Fetch().usable_tokens, kBoundary);
+  store_.Stop();
+  EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("unreachable"), 1u);
+  EXPECT_EQ(Publish(Spec()).published_tokens, 0u);
+  EXPECT_EQ(counters_.Read().publishes.at("unreachable"), 1u);
+  store_.Start();
+  const absl::Time patience = absl::Now() + absl::Seconds(30);
+  while (Fetch().usable_tokens != kBoundary) {
+    ASSERT_LT(absl::Now(), patience) << "did not recover by itself";
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(RemotePrefixCacheTest, PublishesWhatTheStoreLacks) {
+  std::vector<std::pair<uint32_t, uint32_t>> received;
+  v1::PublishRequest begin;
+  store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
+    EXPECT_TRUE(stream->Read(&begin));
+    v1::PublishResponse response;
+    response.mutable_plan()->add_needed(1);
+    stream->Write(response);
+    v1::PublishRequest message;
+    while (stream->Read(&message) && message.has_slice()) {
+      received.push_back({message.slice().object(), message.slice().layer()});
+    }
+    EXPECT_TRUE(message.has_commit());
+    response.mutable_ack()->set_durable(v1::DURABILITY_DISK);
+    response.mutable_ack()->add_boundaries(kBoundary);
+    stream->Write(response);
+    return grpc::Status::OK;
+  };
+  const PublishOutcome outcome = Publish(Spec());
+  EXPECT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(outcome.durable, Durability::kDisk);
+  EXPECT_EQ(outcome.bytes_sent, Spec().objects[1]->size_bytes);
+  // Object 1 is the local one of the first chunk: layers 0 and 2.
+  EXPECT_EQ(received, (std::vector<std::pair<uint32_t, uint32_t>>{{1, 0}, {1, 2}}));
+  EXPECT_GT(begin.begin().prefix().fingerprint().fields_size(), 0);
+  EXPECT_EQ(begin.begin().objects_size(), static_cast<int>(Spec().objects.size()));
+  EXPECT_EQ(counters_.Read().publishes.at("stored"), 1u);
+}
+
+TEST_F(RemotePrefixCacheTest, CountsRefusedPublishesByReason) {
+  const std::pair<grpc::StatusCode, const char*> cases[] = {
+      {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"},
+      {grpc::StatusCode::ABORTED, "nondeterminism"},
+      {grpc::StatusCode::DATA_LOSS, "corrupt"},
+      {grpc::StatusCode::INVALID_ARGUMENT, "refused"}};
+  for (const auto& [code, outcome] : cases) {
+    store_.publish = [code = code](auto*, ScriptedStore::PublishStream* stream) {
+      v1::PublishRequest begin;
+      stream->Read(&begin);
+      return grpc::Status(code, "no");
+    };
+    EXPECT_EQ(Publish(Spec()).note, "no");
+    EXPECT_EQ(counters_.Read().publishes.at(outcome), 1u);
+  }
+}
+
+TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
+  store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
+    v1::PublishRequest begin;
+    stream->Read(&begin);
+    EXPECT_TRUE(begin.begin().objects(0).absent());
+    v1::PublishResponse response;
+    response.mutable_plan()->add_needed(0);
+    stream->Write(response);
+    return grpc::Status::OK;
+  };
+  PublishRequestSpec spec = Spec();
+  auto absent = std::make_shared<KvObject>(*spec.objects[0]);
+  absent->bytes = nullptr;
+  spec.objects[0] = absent;
+  const PublishOutcome outcome = Publish(spec);
+  EXPECT_EQ(outcome.published_tokens, 0u);
+  EXPECT_TRUE(absl::StrContains(outcome.note, "not offered")) << outcome.note;
+}
+
+TEST_F(RemotePrefixCacheTest, ExplainsThroughTheStore) {
+  store_.explain = [](const v1::ExplainRequest& request, v1::ExplainResponse* response) {
+    EXPECT_EQ(request.prefix().token_ids_size(), static_cast<int>(kTokens));
+    EXPECT_GT(request.prefix().fingerprint().fields_size(), 0);
+    response->set_summary("as it is");
+    return grpc::Status::OK;
+  };
+  absl::Notification done;
+  std::string summary;
+  cache_->Explain(prefix_, absl::InfiniteFuture(), [&](absl::Status status, const auto& response) {
+    EXPECT_TRUE(status.ok()) << status;
+    summary = response.summary();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(summary, "as it is");
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,65 @@
+// StoreServer: a cache node on a free port, in the test's process, over a real TieredStore.
+//
+// Thread safety: made and used by one test thread; the server has its own.
+#ifndef HEARTH_TESTS_SERVICES_STORE_SERVER_H_
+#define HEARTH_TESTS_SERVICES_STORE_SERVER_H_
+
+#include <cassert>
+#include <memory>
+#include <string>
+
+#include <grpcpp/grpcpp.h>
+
+#include "cache_store/tiered_store.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "services/cache_service.h"
+#include "services/call_gate.h"
+#include "services/server_runner.h"
+#include "services/transport_options.h"
+
+namespace hearth {
+
+class StoreServer {
+ public:
+  explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0")
+      : store_(Open(options)), service_(store_.get(), &gate_, "test") {
+    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_);
+    assert(runner.ok());
+    runner_ = *std::move(runner);
+    channel_ = ConnectToStore(runner_->address());
+    stub_ = v1::CacheStore::NewStub(channel_);
+  }
+  ~StoreServer() { runner_.reset(); }
+
+  static StoreOptions SmallStore(const std::string& data_dir) {
+    StoreOptions options;
+    options.data_dir = data_dir;
+    options.host_bytes = 64 << 20;
+    options.disk_bytes = data_dir.empty() ? 0 : 256 << 20;
+    return options;
+  }
+
+  TieredStore* store() { return store_.get(); }
+  ServerRunner* runner() { return runner_.get(); }
+  CallGate* gate() { return &gate_; }
+  const std::string& address() const { return runner_->address(); }
+  v1::CacheStore::Stub* stub() { return stub_.get(); }
+
+ private:
+  static std::unique_ptr<TieredStore> Open(const StoreOptions& options) {
+    auto store = TieredStore::Open(options);
+    assert(store.ok());
+    return *std::move(store);
+  }
+
+  std::unique_ptr<TieredStore> store_;
+  CallGate gate_;
+  CacheService service_;
+  std::unique_ptr<ServerRunner> runner_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::CacheStore::Stub> stub_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SERVICES_STORE_SERVER_H_
