@@ -24,7 +24,6 @@ struct CachedWorker {
     cache = std::make_unique<MemoryPrefixCache>(server.engine()->layout());
     server.SetCache(cache.get());
   }
-  ~CachedWorker() { server.SetCache(nullptr); }
   std::unique_ptr<MemoryPrefixCache> cache;  // outlives the engine
   WorkerServer server;
 };

@@ -47,7 +47,7 @@ inline std::shared_ptr<const KvObject> SmallObject(const ObjectId& id, uint8_t s
   auto object = std::make_shared<KvObject>();
   object->id = id;
   object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
-  object->bytes = AllocateAligned(object->size_bytes);
+  object->bytes = std::shared_ptr<std::byte[]>(new std::byte[object->size_bytes]);
   for (size_t i = 0; i < object->size_bytes; ++i) {
     object->bytes[i] = static_cast<std::byte>(i * 7 + id.begin * 3 + static_cast<int>(id.group) + salt);
   }

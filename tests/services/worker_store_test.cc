@@ -1,0 +1,149 @@
+// Two workers and a real store, over gRPC and in process: the same logits cold and from every tier.
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "services/local_prefix_cache.h"
+#include "services/remote_prefix_cache.h"
+#include "tests/services/small_layout.h"
+#include "tests/services/store_server.h"
+#include "tests/services/worker_server.h"
+
+namespace hearth {
+namespace {
+
+std::string FreshFolder(const std::string& name) {
+  const std::string path = testing::TempDir() + "/worker_store_" + name;
+  std::filesystem::remove_all(path);
+  return path;
+}
+
+// A worker of its own on the store at `address`.
+struct StoreWorker {
+  explicit StoreWorker(const std::string& address) : server(WorkerServer::Options()) {
+    cache = std::make_unique<RemotePrefixCache>(ConnectToStore(address),
+                                                server.engine()->fingerprint(),
+                                                server.engine()->layout(), &counters);
+    server.SetCache(cache.get());
+  }
+  CacheCounters counters;
+  std::unique_ptr<RemotePrefixCache> cache;  // outlives the engine
+  WorkerServer server;
+};
+
+v1::GenerateRequest LongRequest() {
+  v1::GenerateRequest request = IdsRequest(CountingTokens(100), 4);
+  request.mutable_prompt()->add_breakpoints(53);
+  request.set_wait_published(true);
+  return request;
+}
+
+void ExpectSame(const Generation& warm, const Generation& cold, uint32_t cached, v1::Tier tier) {
+  ASSERT_TRUE(warm.status.ok()) << warm.status.error_message();
+  EXPECT_EQ(warm.started.cached_tokens(), cached);
+  EXPECT_EQ(warm.started.source_tier(), tier) << v1::Tier_Name(warm.started.source_tier());
+  EXPECT_EQ(warm.finished.first_logits_sha256(), cold.finished.first_logits_sha256());
+  EXPECT_EQ(warm.ids, cold.ids);
+}
+
+TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
+  StoreOptions options = StoreServer::SmallStore(FreshFolder("restart"));
+  Generation cold;
+  std::string address;
+  {
+    StoreServer store(options);
+    address = store.address();
+    StoreWorker first(store.address()), second(store.address());
+    cold = first.server.Generate(LongRequest());
+    ASSERT_TRUE(cold.status.ok()) << cold.status.error_message();
+    EXPECT_EQ(cold.started.cached_tokens(), 0u);
+    EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
+    EXPECT_EQ(cold.published.durable(), v1::DURABILITY_DISK);
+    ExpectSame(first.server.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
+    ExpectSame(second.server.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
+  }
+  StoreServer again(options);
+  StoreWorker third(again.address());
+  ExpectSame(third.server.Generate(LongRequest()), cold, 96, v1::TIER_DISK);
+  EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
+}
+
+TEST(WorkerAndStore, RestoreAtEveryKeptPoint) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker publisher(store.address()), reader(store.address());
+  ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());
+  for (uint32_t boundary : {53u, 96u}) {
+    // Its own ending after the shared part, so that this point is the longest that fits.
+    std::vector<uint32_t> ids = CountingTokens(boundary);
+    ids.push_back(3);
+    ids.push_back(4);
+    v1::GenerateRequest request = IdsRequest(ids, 4);
+    request.mutable_prompt()->add_breakpoints(53);
+    request.set_cache(v1::CACHE_MODE_OFF);
+    const Generation cold = reader.server.Generate(request);
+    request.set_cache(v1::CACHE_MODE_READ);
+    ExpectSame(reader.server.Generate(request), cold, boundary, v1::TIER_HOST);
+  }
+}
+
+TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
+  const StoreOptions options = StoreServer::SmallStore(FreshFolder("gone"));
+  auto store = std::make_unique<StoreServer>(options);
+  const std::string address = store->address();
+  StoreWorker worker(address);
+  const Generation cold = worker.server.Generate(LongRequest());
+  store.reset();
+  const Generation alone = worker.server.Generate(LongRequest());
+  ExpectSame(alone, cold, 0, v1::TIER_NONE);
+  EXPECT_EQ(alone.published.published_tokens(), 0u);
+  EXPECT_GE(worker.counters.Read().fetches.at("unreachable"), 1u);
+  store = std::make_unique<StoreServer>(options, address);
+  const absl::Time patience = absl::Now() + absl::Seconds(30);
+  Generation back;
+  do {
+    ASSERT_LT(absl::Now(), patience) << "did not recover by itself";
+    back = worker.server.Generate(LongRequest());
+  } while (back.started.cached_tokens() == 0);
+  ExpectSame(back, cold, 96, v1::TIER_DISK);
+}
+
+TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
+  auto store = TieredStore::Open(StoreServer::SmallStore(""));
+  ASSERT_TRUE(store.ok()) << store.status();
+  std::unique_ptr<LocalPrefixCache> cache;
+  CacheCounters counters;
+  WorkerServer worker({});
+  cache = std::make_unique<LocalPrefixCache>(store->get(), worker.engine()->fingerprint(),
+                                             worker.engine()->layout(), &counters);
+  worker.SetCache(cache.get());
+  const Generation cold = worker.Generate(LongRequest());
+  EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
+  ExpectSame(worker.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
+  EXPECT_EQ(counters.Read().fetches.at("hit"), 1u);
+  EXPECT_GT(counters.Read().bytes_fetched, 0u);
+}
+
+TEST(WorkerAndStore, ExplainsInTheSameWords) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker worker(store.address());
+  worker.server.Generate(LongRequest());
+  absl::Notification done;
+  PrefixRequest prefix;
+  prefix.token_ids = CountingTokens(100);
+  prefix.cuts = {53};
+  prefix.tenant = "default";
+  worker.cache->Explain(prefix, absl::InfiniteFuture(), [&](absl::Status status, const auto& report) {
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(report.usable_tokens(), 96u) << report.summary();
+    done.Notify();
+  });
+  done.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace hearth
