@@ -1,0 +1,137 @@
+#include <sys/stat.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_load.h"
+#include "cache_store/verify.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+struct CheckedObject {
+  ObjectRecord record;
+  bool named = false;
+};
+
+class Verifier {
+ public:
+  explicit Verifier(const Database& db) : db_(db) {}
+
+  absl::StatusOr<VerifyReport> Run() {
+    absl::StatusOr<DiskContents> contents = LoadContents(db_);
+    if (!contents.ok()) return contents.status();
+    for (const uint64_t number : contents->unreadable_manifests) {
+      Problem(absl::StrCat("restore point ", number, ": manifest unreadable"));
+    }
+    for (const uint64_t number : contents->unreadable_objects) {
+      Problem(absl::StrCat("object ", number, ": record unreadable"));
+    }
+    for (FingerprintRecord& known : contents->fingerprints) {
+      absl::StatusOr<KvLayout> layout = known.fingerprint.Layout();
+      if (layout.ok()) layouts_.emplace(known.fingerprint.digest(), *std::move(layout));
+    }
+    for (ObjectRecord& object : contents->objects) {
+      const uint64_t number = object.number;
+      objects_.emplace(number, CheckedObject{std::move(object), false});
+    }
+    for (const ManifestRecord& record : contents->manifests) CheckManifest(record);
+    report_.restore_points = contents->manifests.size();
+    report_.objects = objects_.size();
+    for (const auto& [number, object] : objects_) {
+      if (!object.named) {
+        ++report_.unreferenced_objects;
+        continue;
+      }
+      CheckSlices(object.record);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void Problem(std::string text) {
+    ++report_.problem_count;
+    if (report_.problems.size() < VerifyReport::kMaxNamedProblems) {
+      report_.problems.push_back(std::move(text));
+    }
+  }
+
+  void CheckManifest(const ManifestRecord& record) {
+    const std::string name =
+        absl::StrCat("restore point ", record.number, " (", record.manifest.token_count, " tokens)");
+    const auto layout = layouts_.find(record.manifest.fingerprint);
+    if (layout == layouts_.end()) {
+      Problem(absl::StrCat(name, ": its fingerprint is not stored"));
+      return;
+    }
+    if (absl::Status status = ValidateManifest(record.manifest, layout->second); !status.ok()) {
+      Problem(absl::StrCat(name, ": ", status.message()));
+      return;
+    }
+    for (size_t i = 0; i < record.objects.size(); ++i) {
+      const auto it = objects_.find(record.objects[i]);
+      if (it == objects_.end()) {
+        Problem(absl::StrCat(name, ": object ", record.objects[i], " is missing"));
+        continue;
+      }
+      it->second.named = true;
+      const ObjectRecord& object = it->second.record;
+      const ManifestObject& wanted = record.manifest.objects[i];
+      if (!(object.id == wanted.id) || object.slice_digests != wanted.slice_digests) {
+        Problem(absl::StrCat(name, ": object ", record.objects[i], " is not the one it names"));
+      }
+    }
+  }
+
+  void CheckSlices(const ObjectRecord& object) {
+    for (size_t i = 0; i < object.layers.size(); ++i) {
+      const std::string name =
+          absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
+      rocksdb::PinnableSlice value;
+      const rocksdb::Status status =
+          db_->Get(SliceReadOptions(), db_.family(kSlices),
+                   SliceKey(object.number, object.layers[i]), &value);
+      ++report_.slices;
+      if (!status.ok()) {
+        Problem(absl::StrCat(name, status.IsNotFound() ? ": missing" : ": " + status.ToString()));
+        continue;
+      }
+      report_.slice_bytes += value.size();
+      if (value.size() != object.slice_bytes) {
+        Problem(absl::StrCat(name, ": ", value.size(), " bytes, expected ", object.slice_bytes));
+      } else if (SliceDigest(value.data(), value.size()) != object.slice_digests[i]) {
+        Problem(absl::StrCat(name, ": bytes do not match their digest"));
+      }
+    }
+  }
+
+  const Database& db_;
+  absl::flat_hash_map<Digest, KvLayout> layouts_;
+  absl::flat_hash_map<uint64_t, CheckedObject> objects_;
+  VerifyReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
+  struct stat info {};
+  if (stat((DatabasePath(dir) + "/CURRENT").c_str(), &info) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
+  }
+  std::unique_ptr<Database> db;
+  if (absl::Status status = Database::Open(dir, true, &db); !status.ok()) return status;
+  std::string version;
+  const rocksdb::Status status =
+      (*db)->Get(rocksdb::ReadOptions(), db->family(kMeta), kVersionKey, &version);
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
+  }
+  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  return Verifier(*db).Run();
+}
+
+}  // namespace hearth

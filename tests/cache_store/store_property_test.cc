@@ -1,0 +1,203 @@
+// Random operations against a model that remembers only what was acknowledged. Seeded.
+//
+// After every step: no tier above its capacity, the bookkeeping adds up. At every fetch: the bytes
+// are exact. After reopening: with nothing evicted, every acknowledged durable restore point is there.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+
+#include "cache_store/store_impl.h"
+#include "cache_store/verify.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+struct Setting {
+  const char* name;
+  uint64_t host_bytes, disk_bytes;
+  bool disk;
+};
+
+class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> {
+ protected:
+  const Setting& setting() const { return std::get<0>(GetParam()); }
+
+  void Open() {
+    sessions_.clear();
+    if (store_ != nullptr) {
+      for (const TierUsage& tier : store_->Stats().tiers) left_ += tier.evicted_restore_points;
+    }
+    store_.reset();
+    StoreOptions options;
+    if (setting().disk) options.data_dir = folder_.path();
+    options.host_bytes = setting().host_bytes;
+    options.disk_bytes = setting().disk_bytes;
+    StoreSeams seams;
+    seams.clock = &clock_;
+    auto executor = std::make_unique<ManualExecutor>();
+    executor_ = executor.get();
+    seams.executor = std::move(executor);
+    store_ = OpenStore(options, std::move(seams)).value();
+  }
+
+  // A few families of prompts that share prefixes, with and without cuts.
+  KitPrompt RandomPrompt() {
+    KitPrompt prompt;
+    prompt.tokens = KitTokens(random_() % 4, 20 + random_() % 200);
+    if (random_() % 3 == 0) {
+      const uint32_t from = static_cast<uint32_t>(random_() % prompt.tokens.size());
+      for (size_t i = from; i < prompt.tokens.size(); ++i) prompt.tokens[i] += 60000;
+    }
+    if (random_() % 3 == 0) prompt.cuts = {10 + static_cast<uint32_t>(random_() % 3) * 23};
+    if (!prompt.cuts.empty() && prompt.cuts[0] > prompt.tokens.size()) prompt.cuts.clear();
+    if (random_() % 5 == 0) prompt.tenant = "other";
+    return prompt;
+  }
+
+  std::vector<uint32_t> RandomBoundaries(const KitPrompt& prompt) {
+    std::set<uint32_t> kept;
+    const uint32_t tokens = static_cast<uint32_t>(prompt.tokens.size());
+    for (uint32_t boundary = 16; boundary <= tokens; boundary += 16) {
+      if (random_() % 4 == 0) kept.insert(boundary);
+    }
+    for (const uint32_t cut : prompt.cuts) kept.insert(cut);
+    if (kept.empty()) kept.insert(tokens / 16 * 16);
+    return {kept.begin(), kept.end()};
+  }
+
+  void PublishSomething() {
+    const KitPrompt prompt = RandomPrompt();
+    const Durability level =
+        random_() % 3 == 0 ? Durability::kMemory : random_() % 8 == 0 ? Durability::kSync
+                                                                      : Durability::kDisk;
+    const auto result =
+        KitPublish(store_.get(), model_, prompt, RandomBoundaries(prompt), level);
+    if (!result.ok()) {
+      ASSERT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
+      return;
+    }
+    for (const uint32_t boundary : result->boundaries) {
+      KitPrompt point = prompt;
+      point.tokens.resize(boundary);
+      while (!point.cuts.empty() && point.cuts.back() > boundary) point.cuts.pop_back();
+      if (result->durable != Durability::kMemory) acked_.push_back(point);
+    }
+  }
+
+  void FetchSomething() {
+    const KitPrompt prompt = RandomPrompt();
+    auto session = store_->Fetch(KitQuery(model_, prompt), 0, 0);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_LT((*session)->plan().usable_tokens, prompt.tokens.size());
+    ASSERT_GE((*session)->plan().matched_tokens, (*session)->plan().usable_tokens);
+    if (random_() % 4 == 0 && sessions_.size() < 3) {
+      sessions_.emplace_back(*std::move(session), prompt);
+      return;
+    }
+    const absl::Status read = KitReadAll(session->get(), model_, prompt);
+    ASSERT_TRUE(read.ok()) << read;
+  }
+
+  void FinishASession() {
+    if (sessions_.empty()) return;
+    const absl::Status read =
+        KitReadAll(sessions_.back().first.get(), model_, sessions_.back().second);
+    ASSERT_TRUE(read.ok()) << read << " (promised, then lost)";
+    sessions_.pop_back();
+  }
+
+  void PinOrDrop() {
+    const std::vector<RestorePoint> all = store_->List("default");
+    if (all.empty()) return;
+    const RestorePoint& chosen = all[random_() % all.size()];
+    if (random_() % 4 != 0) {
+      const auto pinned = store_->SetPinned(chosen.id, "default", random_() % 3 == 0);
+      ASSERT_TRUE(pinned.ok() || absl::IsResourceExhausted(pinned.status()));
+    } else if (drops_) {
+      ASSERT_TRUE(store_->Drop(chosen.id, "default", false).ok());
+    }
+  }
+
+  void CheckAcked() {
+    for (const KitPrompt& point : acked_) {
+      KitPrompt prompt = point;
+      prompt.tokens.push_back(1);
+      ASSERT_EQ(KitFetch(store_.get(), model_, prompt).value(), point.tokens.size());
+    }
+  }
+
+  const KitFolder folder_;
+  const Fingerprint model_ = KitModel().Make();
+  std::mt19937_64 random_{static_cast<uint64_t>(std::get<1>(GetParam()))};
+  FakeClock clock_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+  std::vector<std::pair<std::unique_ptr<FetchSession>, KitPrompt>> sessions_;
+  std::vector<KitPrompt> acked_;
+  // Runs without drops, with room for everything, must keep everything.
+  const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
+  uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
+};
+
+TEST_P(StoreProperty, HoldsAfterEveryOperation) {
+  Open();
+  for (int step = 0; step < 250 && !HasFatalFailure(); ++step) {
+    clock_.Advance(absl::Seconds(1));
+    const uint64_t dice = random_() % 100;
+    if (dice < 35) {
+      PublishSomething();
+    } else if (dice < 70) {
+      FetchSomething();
+    } else if (dice < 80) {
+      FinishASession();
+    } else if (dice < 90) {
+      executor_->RunAll();
+    } else if (dice < 98) {
+      PinOrDrop();
+    } else {
+      Open();
+    }
+    static_cast<Store*>(store_.get())->CheckInvariants();
+    for (const TierUsage& tier : store_->Stats().tiers) {
+      ASSERT_LE(tier.bytes, tier.capacity_bytes) << TierName(tier.tier) << " step " << step;
+    }
+  }
+  if (HasFatalFailure() || !setting().disk) return;
+  const StoreStats stats = store_->Stats();
+  EXPECT_EQ(stats.counters.at("quarantined_objects"), 0u);
+  EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);
+  Open();
+  const bool ample = setting().disk_bytes >= 64 << 20;
+  if (ample && !drops_) {
+    ASSERT_GT(acked_.size(), 20u);
+    CheckAcked();
+  }
+  sessions_.clear();
+  store_.reset();
+  EXPECT_EQ(left_ == 0, ample) << "the small settings are there to evict";
+  const VerifyReport report = VerifyDataDir(folder_.path()).value();
+  EXPECT_TRUE(report.ok()) << report.problems[0];
+  EXPECT_EQ(report.unreferenced_objects, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Random, StoreProperty,
+    ::testing::Combine(::testing::Values(Setting{"RamOnly", 60000, 0, false},
+                                         Setting{"SmallRam", 20000, 4 << 20, true},
+                                         Setting{"SmallDisk", 40000, 100000, true},
+                                         Setting{"DiskOnly", 0, 150000, true},
+                                         Setting{"Ample", 8 << 20, 64 << 20, true}),
+                       ::testing::Range(1, 7)),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).name) + "Seed" +
+             std::to_string(std::get<1>(info.param));
+    });
+
+}  // namespace
+}  // namespace hearth
