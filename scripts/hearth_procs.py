@@ -26,13 +26,13 @@ class ProcessFailed(RuntimeError):
 class Process:
     """One running binary. `address` is where it serves."""
 
-    def __init__(self, argv, name, work_dir):
+    def __init__(self, argv, name, work_dir, listen="127.0.0.1:0"):
         self.name = name
         self.argv = [str(a) for a in argv]
         self.address_file = pathlib.Path(work_dir) / f"{name}.address"
         self.log_path = pathlib.Path(work_dir) / f"{name}.log"
         self.address_file.unlink(missing_ok=True)
-        self.argv += ["--listen", "127.0.0.1:0", "--address-file", str(self.address_file)]
+        self.argv += ["--listen", listen, "--address-file", str(self.address_file)]
         with open(self.log_path, "ab") as log:
             self.popen = subprocess.Popen(self.argv, stdout=log, stderr=log,
                                           stdin=subprocess.DEVNULL)
@@ -88,15 +88,16 @@ class Cluster:
         for process in reversed(self.processes):
             process.stop()
 
-    def _start(self, kind, argv):
+    def _start(self, kind, argv, **options):
         self._counts[kind] = self._counts.get(kind, 0) + 1
         process = Process([self.bin_dir / f"hearth-{kind}"] + argv, f"{kind}{self._counts[kind]}",
-                          self.work_dir)
+                          self.work_dir, **options)
         self.processes.append(process)
         return process
 
-    def store(self, data_dir, *flags):
-        return self._start("store", ["--data-dir", data_dir, *flags])
+    def store(self, data_dir, *flags, **options):
+        """`listen=`: where an earlier store was, for one that comes back in its place."""
+        return self._start("store", ["--data-dir", data_dir, *flags], **options)
 
     def worker(self, model_dir, store_address, *flags):
         return self._start("worker", ["--model", model_dir, "--store", store_address, *flags])
