@@ -1,0 +1,108 @@
+"""The README and docs/ keep their word: links lead somewhere, metrics and commands exist."""
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import unittest
+import urllib.request
+
+import manifests as m
+
+PAGES = sorted((m.ROOT / "docs").glob("*.md")) + [m.ROOT / "README.md"]
+
+
+def headings(page):
+    """The anchors that a page's headings have on a forge."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in found}
+
+
+def broken_links(page, text):
+    broken = []
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = page if not path else (page.parent / path)
+        if not file.exists() or (anchor and anchor not in headings(file)):
+            broken.append(target)
+    return broken
+
+
+def documented_metrics(prefix):
+    """Names in operations.md's tables: whole, or as an end like `_hits_total`."""
+    names = set()
+    for line in (m.ROOT / "docs/operations.md").read_text().splitlines():
+        if line.startswith(f"| `{prefix}_"):
+            names |= set(re.findall(r"`([a-z_]+)(?:\{[a-z,]+\})?`", line.split("|")[1]))
+    return names
+
+
+def exists(name, prefix, page):
+    """A name given whole, or as the end of one: `_hits_total`."""
+    ends = {name} if name.startswith(prefix) else {prefix + name, prefix + "_tier" + name}
+    return bool(ends & page)
+
+
+class DocsTest(unittest.TestCase):
+
+    def test_every_link_leads_somewhere(self):
+        for page in PAGES:
+            self.assertEqual(broken_links(page, page.read_text()), [], page.name)
+
+    def test_a_broken_link_is_seen(self):
+        page = m.ROOT / "README.md"
+        self.assertEqual(broken_links(page, "[a](docs/gone.md) [b](docs/operations.md#gone) [c](LICENSE)"),
+                         ["docs/gone.md", "docs/operations.md#gone"])
+
+    def test_store_metrics_are_on_the_page_that_the_store_serves(self):
+        with tempfile.TemporaryDirectory() as folder:
+            folder = pathlib.Path(folder)
+            store = subprocess.Popen(
+                [str(m.BIN / "hearth-store"), "--listen", "127.0.0.1:0", "--metrics-listen",
+                 "127.0.0.1:0", "--metrics-address-file", str(folder / "metrics"), "--data-dir",
+                 str(folder / "data"), "--host-bytes", "64MiB", "--disk-bytes", "64MiB"],
+                stderr=subprocess.PIPE, text=True)
+            try:
+                for line in store.stderr:
+                    if " ready " in line:
+                        break
+                address = (folder / "metrics").read_text().strip()
+                subprocess.run([str(m.BIN / "hearthctl"), "stats", "--store",
+                                re.search(r"address=(\S+)", line).group(1)],
+                               check=True, capture_output=True, timeout=60)
+                direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+                with direct.open(f"http://{address}/metrics", timeout=30) as page:
+                    text = page.read().decode()
+            finally:
+                store.send_signal(signal.SIGTERM)
+                store.communicate(timeout=60)
+            self.assertEqual(store.returncode, 0)
+        served = set(re.findall(r"^# TYPE (\w+)", text, re.M))
+        named = documented_metrics("hearth_store")
+        self.assertGreater(len(named), 15)
+        self.assertEqual([n for n in named if not exists(n, "hearth_store", served)], [])
+        self.assertFalse(exists("_invented_total", "hearth_store", served))
+
+    def test_worker_metrics_are_in_its_source(self):
+        # A worker needs a model to start: its names are read where they are made.
+        counters = re.findall(r'"([a-z_]+)"', (m.ROOT / "worker/engine_counters.cc").read_text())
+        known = {f"hearth_worker_{name}_total" for name in counters}
+        for source in (m.ROOT / "services").glob("*metrics.cc"):
+            known |= set(re.findall(r'"(hearth_worker_\w+)"', source.read_text()))
+        known.add("hearth_worker_generation_seconds")
+        named = documented_metrics("hearth_worker")
+        self.assertGreater(len(named), 12)
+        self.assertEqual([n for n in named if not exists(n, "hearth_worker", known)], [])
+
+    def test_commands_that_the_pages_show_exist(self):
+        known = m.help_text("hearthctl")
+        for page in PAGES:
+            # In a code span, or where a command line begins.
+            for command in re.findall(r"(?:`|^|/|-- )hearthctl\s+([a-z]+)\b", page.read_text(), re.M):
+                self.assertRegex(known, rf"(?m)^\s+{command}\b", f"{page.name}: hearthctl {command}")
+
+
+if __name__ == "__main__":
+    unittest.main()
