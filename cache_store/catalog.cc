@@ -93,6 +93,7 @@ void Catalog::FreeIfUnused(StoredObject* object) {
   if (object->in_host) ForgetHostCopy(object);
   if (object->on_disk) {
     garbage_.disk_objects.push_back(object->number);
+    garbage_.disk_bytes += object->disk_cost_bytes();
     disk_bytes_ -= object->disk_cost_bytes();
     --disk_objects_;
   }

@@ -83,6 +83,7 @@ struct Garbage {
   std::vector<uint64_t> host_objects;
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
+  uint64_t disk_bytes = 0;  // what the disk objects took
 };
 
 class Catalog {

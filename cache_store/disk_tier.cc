@@ -101,7 +101,8 @@ class RocksDiskTier : public DiskTier {
     rocksdb::CompactRangeOptions options;
     options.exclusive_manual_compaction = false;
     options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
-    rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->family(kSlices));
+    // All families: a log file goes only when nothing in it is waiting to be flushed.
+    rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
     if (status.ok()) {
       status = (*db_)->CompactRange(options, db_->family(kSlices), nullptr, nullptr);
     }

@@ -52,7 +52,8 @@ rocksdb::DBOptions DatabaseOptions() {
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
   options.max_background_jobs = 2;
-  options.max_total_wal_size = uint64_t{256} << 20;
+  // Three write buffers: more would only be kept alive by the small families' unflushed records.
+  options.max_total_wal_size = uint64_t{192} << 20;
   // A torn tail of the log is what kill -9 leaves; everything before it is whole.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.avoid_flush_during_recovery = true;

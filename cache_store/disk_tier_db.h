@@ -38,6 +38,7 @@ class Database {
 
   rocksdb::DB* operator->() const { return db_; }
   rocksdb::DB* get() const { return db_; }
+  const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
 
  private:

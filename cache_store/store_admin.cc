@@ -105,7 +105,6 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
     garbage = SettleHost();
   }
   if (absl::Status status = SettleDisk(garbage); !status.ok()) return status;
-  ReclaimLater(result.freed_bytes);
   return result;
 }
 
@@ -118,7 +117,6 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
     garbage = SettleHost();
   }
   if (absl::Status status = SettleDisk(garbage); !status.ok()) return status;
-  ReclaimLater(result.freed_bytes);
   return result;
 }
 
@@ -187,11 +185,6 @@ absl::Status Store::Flush(absl::Time deadline) {
     return absl::DeadlineExceededError("write-behind did not finish in time");
   }
   return disk_ == nullptr ? absl::OkStatus() : disk_->Sync();
-}
-
-void Store::ReclaimLater(uint64_t freed_bytes) {
-  if (disk_ == nullptr || freed_bytes == 0) return;
-  executor_->TrySchedule(0, [this] { disk_->ReclaimSpace().IgnoreError(); });
 }
 
 void Store::CheckInvariants() {

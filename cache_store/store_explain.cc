@@ -78,11 +78,12 @@ absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
   if (report.usable_tokens > 0) {
     report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
                                   " tokens can be restored, ", report.matched_tokens, " match");
-  } else if (report.matched_tokens == 0) {
-    report.summary = "miss: nothing stored under this fingerprint begins like this prompt";
   } else {
-    report.summary = absl::StrCat("miss: ", report.matched_tokens,
-                                  " tokens match, but no restore point in them is complete");
+    report.summary =
+        report.matched_tokens == 0
+            ? "miss: nothing stored under this fingerprint begins like this prompt"
+            : absl::StrCat("miss: ", report.matched_tokens,
+                           " tokens match, but no restore point in them is complete");
     const auto last = std::find_if(
         report.boundaries.rbegin(), report.boundaries.rend(),
         [](const BoundaryReport& b) { return !b.reason.empty() && b.reason != "never stored"; });

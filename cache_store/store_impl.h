@@ -139,6 +139,7 @@ class Store : public TieredStore {
   bool HostViews(const StoredObject* object, std::vector<SliceView>* views);
   // Erases what the catalog let go from RAM; returns what remains to be erased from the disk.
   Garbage SettleHost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SettleDisk(const Garbage& garbage) ABSL_LOCKS_EXCLUDED(mu_);
   void SettleLater(Garbage garbage) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -156,7 +157,6 @@ class Store : public TieredStore {
   void OnRemoved(const RestorePointEntry& point, Catalog::Why why);
   DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void ReclaimLater(uint64_t freed_bytes);
   RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -187,6 +187,7 @@ class Store : public TieredStore {
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   History history_ ABSL_GUARDED_BY(mu_);
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
   uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};  // by Tier
 
   std::unique_ptr<Executor> executor_;  // last: its jobs use everything above

@@ -8,6 +8,14 @@
 #include "cache_store/sessions.h"
 
 namespace hearth {
+namespace {
+
+// Erased values stay in files until these are rewritten or found empty. At most 1/16 of the limit,
+// or 1 GiB of a large one, is dead before the disk is asked to give it back.
+constexpr uint64_t kReclaimDivisor = 16;
+constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
+
+}  // namespace
 
 Garbage Store::SettleHost() {
   Garbage garbage = catalog_.TakeGarbage();
@@ -28,9 +36,24 @@ absl::Status Store::SettleDisk(const Garbage& garbage) {
   if (status.ok() && !garbage.disk_objects.empty()) {
     status.Update(disk_slices_->EraseObjects(garbage.disk_objects));
   }
+  if (status.ok()) ReclaimLater(garbage.disk_bytes);
   // A failed erase costs space until the next start, which collects what no manifest names.
   if (!status.ok()) counters_.Add(Counter::kTierErrors);
   return status;
+}
+
+void Store::ReclaimLater(uint64_t erased_bytes) {
+  if (erased_bytes == 0) return;
+  {
+    absl::MutexLock lock(&mu_);
+    unreclaimed_bytes_ += erased_bytes;
+    const uint64_t worthwhile = std::min(options_.disk_bytes / kReclaimDivisor, kReclaimBytes);
+    if (unreclaimed_bytes_ < worthwhile) return;
+    unreclaimed_bytes_ = 0;
+  }
+  executor_->TrySchedule(0, [this] {
+    if (!disk_->ReclaimSpace().ok()) counters_.Add(Counter::kTierErrors);
+  });
 }
 
 void Store::SettleLater(Garbage garbage) {

@@ -1,8 +1,16 @@
-// A store with a disk: what is acknowledged survives, what is corrupt is never served.
+// A store with a disk: what is acknowledged survives, what is corrupt is never served, a folder that
+// is not ours is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rocksdb/db.h>
+#include <sys/stat.h>
 
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cache_store/verify.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -18,26 +26,275 @@ StoreOptions DiskOptions(const KitFolder& folder, uint64_t host_bytes = 1 << 20)
   return options;
 }
 
-TEST(DiskStore, WhatWasAcknowledgedIsThereAfterReopening) {
-  const KitFolder folder;
-  const Fingerprint model = KitModel().Make();
-  const KitPrompt prompt{KitTokens(1, 200), {100}};
+// The folder's database, opened behind the store's back.
+class RawDatabase {
+ public:
+  explicit RawDatabase(const KitFolder& folder) {
+    const std::string path = folder.path() + "/db";
+    std::vector<std::string> names;
+    rocksdb::DB::ListColumnFamilies({}, path, &names);
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    rocksdb::DB::Open({}, path, families, &handles_, &db_);
+  }
+  ~RawDatabase() {
+    for (auto* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
+    delete db_;
+  }
+  rocksdb::ColumnFamilyHandle* family(const std::string& name) {
+    for (auto* handle : handles_) {
+      if (handle->GetName() == name) return handle;
+    }
+    return nullptr;
+  }
+  // Of one family, all keys with their values.
+  std::vector<std::pair<std::string, std::string>> All(const std::string& name) {
+    std::vector<std::pair<std::string, std::string>> all;
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}, family(name)));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      all.emplace_back(it->key().ToString(), it->value().ToString());
+    }
+    return all;
+  }
+  void Put(const std::string& name, const std::string& key, const std::string& value) {
+    ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
+  }
+  void Delete(const std::string& name, const std::string& key) {
+    ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
+  }
+
+ private:
+  rocksdb::DB* db_ = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles_;
+};
+
+class DiskStore : public ::testing::Test {
+ protected:
+  std::unique_ptr<TieredStore> Open(uint64_t host_bytes = 1 << 20) {
+    return TieredStore::Open(DiskOptions(folder_, host_bytes)).value();
+  }
+  const KitFolder folder_;
+  const Fingerprint model_ = KitModel().Make();
+  const KitPrompt prompt_{KitTokens(1, 200), {100}};
+};
+
+TEST_F(DiskStore, WhatWasAcknowledgedIsThereAfterReopening) {
   {
-    const auto store = TieredStore::Open(DiskOptions(folder)).value();
-    const auto result = KitPublish(store.get(), model, prompt, {100, 192});
+    const auto store = Open();
+    const auto result = KitPublish(store.get(), model_, prompt_, {100, 192});
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_EQ(result->durable, Durability::kDisk);
     Tier tier = Tier::kNone;
-    EXPECT_EQ(KitFetch(store.get(), model, prompt, &tier).value(), 192u);
+    EXPECT_EQ(KitFetch(store.get(), model_, prompt_, &tier).value(), 192u);
     EXPECT_EQ(tier, Tier::kHost);
   }
-  const auto store = TieredStore::Open(DiskOptions(folder)).value();
+  const auto store = Open();
   EXPECT_EQ(store->List("default").size(), 2u);
   Tier tier = Tier::kNone;
-  EXPECT_EQ(KitFetch(store.get(), model, prompt, &tier).value(), 192u);
+  EXPECT_EQ(KitFetch(store.get(), model_, prompt_, &tier).value(), 192u);
   EXPECT_EQ(tier, Tier::kDisk);
-  EXPECT_EQ(KitFetch(store.get(), model, prompt, &tier).value(), 192u);
+  EXPECT_EQ(KitFetch(store.get(), model_, prompt_, &tier).value(), 192u);
   EXPECT_EQ(tier, Tier::kHost) << "promoted as a whole by the first fetch";
+}
+
+TEST_F(DiskStore, ARestorePointLargerThanRamIsServedFromDisk) {
+  const auto store = Open(1000);
+  ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
+  Tier tier = Tier::kNone;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(KitFetch(store.get(), model_, prompt_, &tier).value(), 192u);
+    EXPECT_EQ(tier, Tier::kDisk);
+  }
+  EXPECT_LE(store->Stats().tiers.at(0).bytes, 1000u);
+}
+
+TEST_F(DiskStore, PinsTenantsAndIdsSurviveReopening) {
+  Digest id{};
+  {
+    const auto store = Open();
+    KitPrompt theirs = prompt_;
+    theirs.tenant = "theirs";
+    ASSERT_TRUE(KitPublish(store.get(), model_, theirs, {192}).ok());
+    id = store->List("theirs").at(0).id;
+    ASSERT_TRUE(store->SetPinned(id, "theirs", true).ok());
+  }
+  const auto store = Open();
+  EXPECT_TRUE(store->List("default").empty());
+  ASSERT_EQ(store->List("theirs").size(), 1u);
+  const RestorePoint point = store->List("theirs")[0];
+  EXPECT_TRUE(point.pinned && point.durable);
+  EXPECT_EQ(point.id, id);
+  EXPECT_EQ(store->Drop(id, "theirs", false).value().kept_pinned, 1u);
+  EXPECT_EQ(store->Drop(id, "theirs", true).value().dropped, 1u);
+  EXPECT_EQ(store->Stats().objects, 0u);
+}
+
+TEST_F(DiskStore, WhatWasDroppedStaysAwayAfterReopening) {
+  {
+    const auto store = Open();
+    ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {100, 192}).ok());
+    const DropResult dropped = store->DropAll("default", false).value();
+    EXPECT_EQ(dropped.dropped, 2u);
+    EXPECT_GT(dropped.freed_bytes, 0u);
+  }
+  const auto store = Open();
+  EXPECT_TRUE(store->List("default").empty());
+  EXPECT_EQ(store->Stats().tiers.at(1).bytes, 0u);
+}
+
+TEST_F(DiskStore, AFlippedBitOnDiskIsNeverServedAndVerifyNamesIt) {
+  { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
+  {
+    RawDatabase raw(folder_);
+    auto [key, value] = raw.All("slices").at(5);
+    value[value.size() / 2] ^= 0x04;
+    raw.Put("slices", key, value);
+  }
+  const VerifyReport report = VerifyDataDir(folder_.path()).value();
+  ASSERT_EQ(report.problem_count, 1u);
+  EXPECT_THAT(report.problems[0], HasSubstr("do not match their digest"));
+  const auto store = Open();
+  EXPECT_TRUE(absl::IsDataLoss(KitFetch(store.get(), model_, prompt_).status()));
+  EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
+  EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 1u);
+  const auto explained = store->Explain(KitQuery(model_, prompt_)).value();
+  EXPECT_THAT(explained.summary, HasSubstr("quarantined"));
+}
+
+TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsDroppedAndItsRemainsCollected) {
+  const KitPrompt other{KitTokens(2, 65), {}};
+  {
+    const auto store = Open();
+    ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
+    ASSERT_TRUE(KitPublish(store.get(), model_, other, {64}).ok());
+  }
+  {
+    RawDatabase raw(folder_);
+    raw.Delete("objects", raw.All("objects").at(3).first);
+  }
+  const auto store = Open();
+  EXPECT_EQ(store->Stats().counters.at("recovery_dropped_manifests"), 1u);
+  EXPECT_GT(store->Stats().counters.at("recovery_collected_objects"), 5u);
+  EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
+  EXPECT_EQ(KitFetch(store.get(), model_, other).value(), 64u);
+}
+
+TEST_F(DiskStore, ATornManifestIsDroppedAndCounted) {
+  { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
+  {
+    RawDatabase raw(folder_);
+    auto [key, value] = raw.All("manifests").at(0);
+    raw.Put("manifests", key, value.substr(0, value.size() - 3));
+  }
+  EXPECT_EQ(VerifyDataDir(folder_.path()).value().problem_count, 1u);
+  const auto store = Open();
+  EXPECT_EQ(store->Stats().counters.at("recovery_dropped_manifests"), 1u);
+  EXPECT_EQ(store->Stats().objects, 0u);
+  EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
+}
+
+TEST_F(DiskStore, AFolderHeldByAnotherStoreIsRefusedByName) {
+  const auto store = Open();
+  const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(folder_.path()));
+}
+
+TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
+  Open().reset();
+  { RawDatabase(folder_).Put("meta", "format_version", "2"); }
+  const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 2"));
+  EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(),
+            absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {
+  Open().reset();
+  const std::string path = folder_.path() + "/secret";
+  struct stat info {};
+  ASSERT_EQ(stat(path.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  Open().reset();
+  StoreOptions options = DiskOptions(folder_);
+  options.secret_file = folder_.path() + "/other";
+  EXPECT_THAT(std::string(TieredStore::Open(options).status().message()), HasSubstr("other"));
+  { std::ofstream(options.secret_file) << std::string(64, 'a') << "\n"; }
+  ASSERT_EQ(chmod(options.secret_file.c_str(), 0644), 0);
+  EXPECT_THAT(std::string(TieredStore::Open(options).status().message()),
+              HasSubstr("readable by others"));
+  ASSERT_EQ(chmod(options.secret_file.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(TieredStore::Open(options).status().message()),
+              HasSubstr("another secret"));
+}
+
+TEST_F(DiskStore, AFullDiskTierEvictsOldOnesAndGivesTheSpaceBack) {
+  KitModel geometry;
+  geometry.head_dim = 1024;  // 128 KiB slices
+  geometry.layer_types = "llllg";
+  const Fingerprint model = geometry.Make();
+  StoreOptions options = DiskOptions(folder_, 0);
+  options.disk_bytes = 32 << 20;
+  const auto store = TieredStore::Open(options).value();
+  const auto prompt = [](uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; };
+  for (uint64_t seed = 0; seed < 100; ++seed) {  // 1.6 MiB each
+    const auto result = KitPublish(store.get(), model, prompt(seed), {64});
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_LE(store->Stats().tiers.at(1).bytes, options.disk_bytes);
+  }
+  EXPECT_GT(store->Stats().counters.at("evicted_restore_points"), 70u);
+  EXPECT_EQ(KitFetch(store.get(), model, prompt(0)).value(), 0u);
+  EXPECT_EQ(KitFetch(store.get(), model, prompt(99)).value(), 64u);
+  ASSERT_TRUE(store->Flush(absl::InfiniteFuture()).ok());
+  uint64_t file_bytes = 0;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder_.path())) {
+    if (file.is_regular_file()) file_bytes += file.file_size();
+  }
+  // 160 MiB were written, twice: log and blob files. What may be left beside the limit: a log not
+  // yet turned over, and a blob file that is only half dead (64 MiB each).
+  EXPECT_LT(file_bytes, options.disk_bytes + (uint64_t{128} << 20));
+}
+
+TEST_F(DiskStore, PinsThatFillTheDiskRefuseWithTheLimit) {
+  StoreOptions options = DiskOptions(folder_, 0);
+  options.disk_bytes = 40000;
+  options.max_pinned_fraction = 1.0;
+  const auto store = TieredStore::Open(options).value();
+  absl::Status refused;
+  for (uint64_t seed = 0; seed < 20 && refused.ok(); ++seed) {
+    refused = KitPublish(store.get(), model_, {KitTokens(seed, 65), {}}, {64}).status();
+    for (const RestorePoint& point : store->List("default")) {
+      ASSERT_TRUE(store->SetPinned(point.id, "default", true).ok());
+    }
+  }
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("disk_bytes, 40000"));
+}
+
+TEST_F(DiskStore, StagedBytesAreBounded) {
+  StoreOptions options = DiskOptions(folder_);
+  options.max_staged_bytes = 7000;
+  const auto store = TieredStore::Open(options).value();
+  const KitPrompt small{KitTokens(1, 65), {}};
+  const PublishSpec spec = KitSpec(model_, small, {64});
+  {
+    // Each holds 2,048 of the 7,000 bytes; the fourth does not fit whole.
+    std::vector<std::unique_ptr<PublishSession>> sessions;
+    absl::Status refused;
+    while (refused.ok() && sessions.size() < 10) {
+      sessions.push_back(store->Publish(spec).value());
+      refused = KitPutAll(sessions.back().get(), spec, model_, small);
+    }
+    EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("max_staged_bytes 7000"));
+    EXPECT_GT(sessions.size(), 1u);
+  }
+  EXPECT_TRUE(KitPublish(store.get(), model_, small, {64}).ok());
+  const KitPrompt large{KitTokens(9, 200), {}};
+  EXPECT_EQ(KitPublish(store.get(), model_, large, {48, 96, 144, 192}).status().code(),
+            absl::StatusCode::kResourceExhausted)
+      << "one that can never fit is refused before it is sent";
 }
 
 }  // namespace
