@@ -95,13 +95,13 @@ class Conversation {
     }
     grpc::ClientContext context;
     interrupt_->SetAction([&context] { context.TryCancel(); });
-    const Generation result = Generate(stub_.get(), request, &context, events);
+    const GenerationResult result = Generate(stub_.get(), request, &context, events);
     interrupt_->SetAction(nullptr);
     return Finish(result);
   }
 
   // A stopped answer stays in the history as far as it came; a refused question leaves it.
-  int Finish(const Generation& result) {
+  int Finish(const GenerationResult& result) {
     const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
     if (!result.status.ok() && !(stopped && !result.text.empty())) {
       chat_.mutable_messages()->RemoveLast();

@@ -19,7 +19,8 @@ A first tour, with a worker on its usual port:
   hearthctl explain  --prompt "Water boils at"                          (what is stored, and why)
   hearthctl chat                                                        (a conversation)
 
-Addresses: --worker ADDR or HEARTHCTL_WORKER, --store ADDR or HEARTHCTL_STORE; host:port or unix:PATH.
+Addresses: --worker ADDR or HEARTHCTL_WORKER, --store ADDR or HEARTHCTL_STORE; each host:port or
+unix:PATH.
 With --json each command prints one JSON object a line.
 Exit codes: 0 done; 1 the request failed, one line on stderr says what, where and what to do;
 2 the command line was wrong.

@@ -36,8 +36,8 @@ struct PeerFlags {
   void DeclareOptional(CLI::App* command, const std::string& why);
 };
 
-// Returns once connected: the time a connection takes is in no measurement. kUnavailable when nobody
-// answers for `wait_s` seconds (0: at the first refusal).
+// Returns once connected: the time a connection takes is in no measurement. kUnavailable when
+// nobody answers for `wait_s` seconds (0: at the first refusal).
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
 
 // The status of an RPC with the peer's kind and address in front of the message.

@@ -72,7 +72,7 @@ GenerationEvents TextEvents(Console& console) {
   return events;
 }
 
-void PrintSummary(Console& console, const Generation& result) {
+void PrintSummary(Console& console, const GenerationResult& result) {
   console.out << std::endl;
   console.err << "-- " << CacheSentence(result) << ", " << result.finished.generated_tokens()
               << " new tokens in " << MsText(result.total_ms);
@@ -111,7 +111,7 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (deadline != absl::InfiniteDuration()) {
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
   }
-  const Generation result = Generate(stub.get(), request, &context,
+  const GenerationResult result = Generate(stub.get(), request, &context,
                                      flags.json ? JsonEvents(console) : TextEvents(console));
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   if (flags.json) {

@@ -75,9 +75,9 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   request->set_durability(durability_);
 }
 
-Generation Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
+GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
                     grpc::ClientContext* context, const GenerationEvents& events) {
-  Generation result;
+  GenerationResult result;
   bool first = true;
   const auto start = std::chrono::steady_clock::now();
   auto reader = stub->Generate(context, request);
@@ -104,7 +104,7 @@ Generation Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& reques
   return result;
 }
 
-Json Generation::ToJson() const {
+Json GenerationResult::ToJson() const {
   Json json;
   json["token_ids"] = token_ids;
   json["text"] = text;
@@ -130,7 +130,7 @@ Json Generation::ToJson() const {
   return json;
 }
 
-std::string CacheSentence(const Generation& generation) {
+std::string CacheSentence(const GenerationResult& generation) {
   const v1::Started& started = generation.started;
   std::string sentence =
       started.cached_tokens() == 0

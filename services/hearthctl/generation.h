@@ -42,7 +42,7 @@ class GenerationFlags {
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
 };
 
-struct Generation {
+struct GenerationResult {
   v1::Started started;
   v1::Finished finished;
   std::optional<v1::Published> published;
@@ -60,11 +60,11 @@ struct GenerationEvents {
   std::function<void(const v1::GeneratedToken&)> token;
 };
 
-Generation Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
+GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
                     grpc::ClientContext* context, const GenerationEvents& events);
 
 // "2048 of 2112 tokens from disk, first token after 61.2 ms".
-std::string CacheSentence(const Generation& generation);
+std::string CacheSentence(const GenerationResult& generation);
 
 }  // namespace hearth
 

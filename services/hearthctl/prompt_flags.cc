@@ -34,7 +34,8 @@ void PromptFlags::Declare(CLI::App* command) {
   group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");
   group->add_option("--chat", chat_file_, "a JSON file: a list of role and content");
   group->add_option("--token-ids", token_ids_, "token ids: 2,3,4");
-  group->add_option("--token-ids-file", token_ids_file_, "a file of token ids; - is standard input");
+  group->add_option("--token-ids-file", token_ids_file_,
+                    "a file of token ids; - is standard input");
   group->require_option(1);
   command
       ->add_option("--breakpoint", breakpoints_,

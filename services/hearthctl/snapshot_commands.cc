@@ -18,7 +18,8 @@ constexpr char kInspectExamples[] = R"(  hearthctl inspect saved.snapshot
   hearthctl inspect saved.snapshot --json
 Reads the header only; verify reads every byte.
 )";
-constexpr char kVerifyExamples[] = R"(  hearthctl verify saved.snapshot        (a file: every slice against its digest)
+constexpr char kVerifyExamples[] =
+    R"(  hearthctl verify saved.snapshot        (a file: every slice against its digest)
   hearthctl verify /var/lib/hearth       (a store's data folder; stop the store first)
 Exit code 1 when anything is damaged.
 )";

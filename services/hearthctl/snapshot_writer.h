@@ -1,7 +1,7 @@
-// SnapshotWriter: a snapshot file written slice by slice, in any order, and visible only when whole.
+// SnapshotWriter: a snapshot file written slice by slice, in any order, visible only when whole.
 //
-// Writes to a temporary file beside the target; Commit verifies every byte of it, syncs and renames.
-// Without Commit nothing is left behind.
+// Writes to a temporary file beside the target; Commit verifies every byte of it, syncs and
+// renames. Without Commit nothing is left behind.
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_
 #define HEARTH_SERVICES_HEARTHCTL_SNAPSHOT_WRITER_H_

@@ -106,8 +106,8 @@ int RunWorkerStats(const StatsFlags& flags, Console& console) {
     return kExitOk;
   }
   for (const auto& [name, value] : json.items()) {
-    console.out << "  " << name << " " << (value.is_string() ? value.get<std::string>() : value.dump())
-                << "\n";
+    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+    console.out << "  " << name << " " << text << "\n";
   }
   console.out << std::flush;
   return kExitOk;

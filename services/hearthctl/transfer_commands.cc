@@ -15,7 +15,8 @@ namespace hearth {
 namespace {
 
 constexpr char kExportExamples[] = R"(  hearthctl export 3fa94c1200aa --out saved.snapshot
-The file is self-contained: tokens, model fields, every slice with its digest. It appears when whole.
+The file is self-contained: tokens, model fields, every slice with its digest. It appears only
+when it is whole.
 )";
 constexpr char kImportExamples[] =
     R"(  hearthctl import saved.snapshot

@@ -29,9 +29,9 @@ constexpr char kExamples[] =
       generation_prompt: false         # the last message goes on later
       pin: true                        # needs --store
 
-Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the share
-of the boundaries worth keeping that can be restored. A second run computes nothing. Exit code 1
-below --min-coverage.
+Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the
+share of the boundaries worth keeping that can be restored. A second run computes nothing. Exit
+code 1 below --min-coverage.
 )";
 
 struct WarmFlags {

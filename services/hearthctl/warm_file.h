@@ -2,7 +2,7 @@
 //
 //   prompts:                          # optional
 //     - name: handbook                # shown in progress; default prompts[0], prompts[1], ...
-//       text: "Text itself"           # exactly one of text, text_file (beside this file), token_ids
+//       text: "Text itself"           # or text_file (beside this file), or token_ids
 //       breakpoints: [120, 4096]      # byte offsets for text, token positions for token_ids
 //       pin: true                     # never evicted; default false
 //     - token_ids: [2, 10, 11]

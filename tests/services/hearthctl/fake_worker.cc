@@ -1,0 +1,124 @@
+#include "tests/services/hearthctl/fake_worker.h"
+
+#include "proto/restore_rule.h"
+#include "services/proto_conversion.h"
+#include "tests/proto/tiny_snapshot.h"
+
+namespace hearth {
+namespace {
+
+std::string Rendered(const v1::PromptInput& prompt) {
+  if (prompt.has_text()) return prompt.text();
+  std::string text;
+  if (prompt.has_token_ids()) {
+    for (uint32_t id : prompt.token_ids().ids()) text.push_back(static_cast<char>(id));
+    return text;
+  }
+  for (const v1::ChatMessage& message : prompt.chat().messages()) {
+    text += message.role() + ":";
+    for (const v1::ContentPart& part : message.parts()) text += part.text();
+    text += "\n";
+  }
+  return text;
+}
+
+std::vector<uint32_t> Cuts(const v1::PromptInput& prompt) {
+  return {prompt.breakpoints().begin(), prompt.breakpoints().end()};
+}
+
+}  // namespace
+
+FakeWorker::FakeWorker() {
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  address_ = "127.0.0.1:" + std::to_string(port);
+}
+
+FakeWorker::~FakeWorker() { server_->Shutdown(); }
+
+grpc::Status FakeWorker::Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+                                  grpc::ServerWriter<v1::GenerateResponse>* writer) {
+  if (!failure.ok()) return failure;
+  generated.push_back(*request);
+  const std::string prompt = Rendered(request->prompt());
+  v1::GenerateResponse response;
+  response.mutable_started()->set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
+  if (stored.count(prompt) > 0) {
+    response.mutable_started()->set_cached_tokens(16);
+    response.mutable_started()->set_source_tier(v1::TIER_DISK);
+  }
+  writer->Write(response);
+  for (const char* word : {"Hello", " there"}) {
+    response.mutable_token()->Clear();
+    response.mutable_token()->add_ids(word[0]);
+    response.mutable_token()->set_text(word);
+    writer->Write(response);
+  }
+  v1::Finished* finished = response.mutable_finished();
+  finished->set_reason(v1::FINISH_REASON_LENGTH);
+  finished->set_generated_tokens(2);
+  finished->set_first_logits_sha256(std::string(32, '\x1f'));
+  writer->Write(response);
+  stored.insert(prompt);
+  if (request->wait_published()) {
+    response.mutable_published()->set_published_tokens(32);
+    response.mutable_published()->set_durable(v1::DURABILITY_DISK);
+    writer->Write(response);
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
+                                 v1::PrefillResponse* response) {
+  if (!failure.ok()) return failure;
+  prefilled.push_back(*request);
+  const std::string prompt = Rendered(request->prompt());
+  response->set_prompt_tokens(static_cast<uint32_t>(prompt.size()));
+  response->set_computed_tokens(static_cast<uint32_t>(prompt.size()));
+  if (store_works) {
+    stored.insert(prompt);
+  } else {
+    response->mutable_published()->set_note("store unreachable");
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeWorker::Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
+                                  v1::TokenizeResponse* response) {
+  if (!failure.ok()) return failure;
+  response->set_text(Rendered(request->prompt()));
+  for (unsigned char c : response->text()) response->add_token_ids(c);
+  for (uint32_t cut : Cuts(request->prompt())) response->add_breakpoints(cut);
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelRequest*,
+                                  v1::GetModelResponse* response) {
+  if (!failure.ok()) return failure;
+  response->set_chunk_tokens(kChunkTokens);
+  response->set_context_tokens(1024);
+  response->set_has_tokenizer(true);
+  ToProto(TinyFingerprint(), response->mutable_fingerprint());
+  return grpc::Status::OK;
+}
+
+grpc::Status FakeWorker::Explain(grpc::ServerContext*, const v1::ExplainInputRequest* request,
+                                 v1::ExplainResponse* response) {
+  if (!failure.ok()) return failure;
+  const std::string prompt = Rendered(request->prompt());
+  const bool known = stored.count(prompt) > 0;
+  response->set_summary(known ? "all of it" : "nothing");
+  for (uint32_t boundary : RestoreCandidates(static_cast<uint32_t>(prompt.size()),
+                                             Cuts(request->prompt()), kChunkTokens)) {
+    v1::BoundaryInfo* info = response->add_boundaries();
+    info->set_boundary(boundary);
+    info->set_usable(known);
+    if (!known) info->set_reason("never stored");
+  }
+  return grpc::Status::OK;
+}
+
+}  // namespace hearth

@@ -1,0 +1,55 @@
+// FakeWorker: hearth.v1.Inference on a free port, without a model. It turns each byte of a text into
+// a token, remembers what was prefilled, and answers with fixed words.
+//
+// Thread safety: set the knobs before the first call; read the records after the last.
+#ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
+#define HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <grpcpp/grpcpp.h>
+
+#include "proto/inference.grpc.pb.h"
+
+namespace hearth {
+
+class FakeWorker final : public v1::Inference::Service {
+ public:
+  static constexpr uint32_t kChunkTokens = 16;
+
+  FakeWorker();
+  ~FakeWorker() override;
+  const std::string& address() const { return address_; }
+
+  // Knobs.
+  grpc::Status failure = grpc::Status::OK;  // of every call, when not OK
+  bool store_works = true;                  // false: prefill computes and publishes nothing
+
+  // Records.
+  std::vector<v1::GenerateRequest> generated;
+  std::vector<v1::PrefillRequest> prefilled;
+  std::set<std::string> stored;  // rendered prompts that were prefilled
+
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
+                       v1::PrefillResponse* response) override;
+  grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,
+                        v1::TokenizeResponse* response) override;
+  grpc::Status GetModel(grpc::ServerContext*, const v1::GetModelRequest* request,
+                        v1::GetModelResponse* response) override;
+  grpc::Status Explain(grpc::ServerContext*, const v1::ExplainInputRequest* request,
+                       v1::ExplainResponse* response) override;
+
+ private:
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_

@@ -1,0 +1,131 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/services/hearthctl/fake_worker.h"
+#include "tests/services/hearthctl/run_cli.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(GenerateCommandTest, TheLastJsonObjectHasTheFixedFields) {
+  FakeWorker worker;
+  const CliResult result = RunCli({"generate", "--worker", worker.address(), "--prompt", "hi",
+                                   "--max-new-tokens", "2", "--wait-published", "--json"});
+  ASSERT_EQ(result.code, kExitOk) << result.err;
+  const Json last = result.last();
+  EXPECT_EQ(last["token_ids"], Json({72, 32}));
+  EXPECT_EQ(last["text"], "Hello there");
+  EXPECT_EQ(last["prompt_tokens"], 2);
+  EXPECT_EQ(last["cached_tokens"], 0);
+  EXPECT_EQ(last["source_tier"], "none");
+  EXPECT_GT(last["ttft_ms"].get<double>(), 0.0);
+  EXPECT_GE(last["total_ms"].get<double>(), last["ttft_ms"].get<double>());
+  EXPECT_EQ(last["first_logits_sha256"].get<std::string>().substr(0, 4), "1f1f");
+  EXPECT_EQ(last["finish_reason"], "length");
+  EXPECT_EQ(last["published_tokens"], 32);
+  EXPECT_EQ(last["durable"], "disk");
+}
+
+TEST(GenerateCommandTest, WithoutWaitPublishedNothingIsSaidAboutPublishing) {
+  FakeWorker worker;
+  const CliResult result =
+      RunCli({"generate", "--worker", worker.address(), "--prompt", "hi", "--json"});
+  EXPECT_FALSE(result.last().contains("published_tokens"));
+  EXPECT_FALSE(result.last().contains("durable"));
+}
+
+TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
+  FakeWorker worker;
+  worker.stored.insert("hi");
+  const CliResult result = RunCli({"generate", "--worker", worker.address(), "--prompt", "hi"});
+  EXPECT_EQ(result.out, "Hello there\n");
+  EXPECT_THAT(result.err, HasSubstr("16 of 2 prompt tokens cached (disk), first token after"));
+}
+
+TEST(GenerateCommandTest, EveryFlagReachesTheRequest) {
+  FakeWorker worker;
+  ASSERT_EQ(RunCli({"generate", "--worker", worker.address(), "--token-ids", "2, 3,4",
+                    "--breakpoint", "2", "--breakpoint", "3", "--max-new-tokens", "5",
+                    "--temperature", "0.5", "--top-k", "7", "--top-p", "0.9", "--seed", "11",
+                    "--logprobs", "3", "--stop", "x", "--stop", "y", "--ignore-eos", "--cache",
+                    "read", "--durability", "sync", "--deadline", "30s", "--json"})
+                .code,
+            kExitOk);
+  const v1::GenerateRequest& request = worker.generated.at(0);
+  EXPECT_THAT(request.prompt().token_ids().ids(), ElementsAre(2, 3, 4));
+  EXPECT_THAT(request.prompt().breakpoints(), ElementsAre(2, 3));
+  EXPECT_EQ(request.max_new_tokens(), 5u);
+  EXPECT_FLOAT_EQ(request.sampling().temperature(), 0.5f);
+  EXPECT_EQ(request.sampling().top_k(), 7u);
+  EXPECT_FLOAT_EQ(request.sampling().top_p(), 0.9f);
+  EXPECT_EQ(request.sampling().seed(), 11u);
+  EXPECT_EQ(request.sampling().logprobs(), 3u);
+  EXPECT_TRUE(request.sampling().report_logprobs());
+  EXPECT_THAT(request.stop(), ElementsAre("x", "y"));
+  EXPECT_TRUE(request.ignore_eos());
+  EXPECT_EQ(request.cache(), v1::CACHE_MODE_READ);
+  EXPECT_EQ(request.durability(), v1::DURABILITY_SYNC);
+}
+
+TEST(GenerateCommandTest, AChatFileKeepsItsBreakpoints) {
+  FakeWorker worker;
+  TestFolder folder;
+  const std::string file = folder.Write("chat.json", R"([
+      {"role": "system", "content": [{"text": "Be brief.", "cache_breakpoint": true}]},
+      {"role": "user", "content": "Hello"}])");
+  ASSERT_EQ(RunCli({"generate", "--worker", worker.address(), "--chat", file, "--json"}).code,
+            kExitOk);
+  const v1::Chat& chat = worker.generated.at(0).prompt().chat();
+  ASSERT_EQ(chat.messages_size(), 2);
+  EXPECT_TRUE(chat.messages(0).parts(0).cache_breakpoint());
+  EXPECT_EQ(chat.messages(1).parts(0).text(), "Hello");
+}
+
+TEST(GenerateCommandTest, ARefusalNamesTheWorkerTheCodeAndTheMessage) {
+  FakeWorker worker;
+  worker.failure = grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "token_ids[0] is 9, limit 8");
+  const CliResult result =
+      RunCli({"generate", "--worker", worker.address(), "--token-ids", "9", "--json"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr(worker.address()),
+                                HasSubstr("token_ids[0] is 9, limit 8")));
+  EXPECT_EQ(result.out, "");
+}
+
+TEST(TokenizeCommandTest, PrintsTokenIds) {
+  FakeWorker worker;
+  const CliResult json =
+      RunCli({"tokenize", "--worker", worker.address(), "--prompt", "ab", "--json"});
+  EXPECT_EQ(json.last()["token_ids"], Json({97, 98}));
+  const CliResult human = RunCli({"tokenize", "--worker", worker.address(), "--prompt", "ab"});
+  EXPECT_EQ(human.out, "97,98\n");
+}
+
+TEST(ExplainCommandTest, ShowsEachBoundaryWithItsReason) {
+  FakeWorker worker;
+  const std::string prompt(40, 'a');
+  const CliResult missing =
+      RunCli({"explain", "--worker", worker.address(), "--prompt", prompt, "--json"});
+  ASSERT_EQ(missing.last()["boundaries"].size(), 2u);
+  EXPECT_EQ(missing.last()["boundaries"][0]["reason"], "never stored");
+  const CliResult human = RunCli({"explain", "--worker", worker.address(), "--prompt", prompt});
+  EXPECT_THAT(human.out, AllOf(HasSubstr("nothing"), HasSubstr("never stored")));
+}
+
+TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
+  FakeWorker worker;
+  const CliResult json = RunCli({"fingerprint", "--worker", worker.address(), "--json"});
+  EXPECT_EQ(json.last()["digest"].get<std::string>().substr(0, 8), "02b7d06d");
+  EXPECT_EQ(json.last()["fields"]["window"], 8);
+  const CliResult equal = RunCli({"fingerprint", "--worker", worker.address(), "--against",
+                                  HEARTH_GOLDEN_DIR "/tiny.snapshot"});
+  EXPECT_EQ(equal.code, kExitOk);
+  EXPECT_EQ(equal.out, "equal\n");
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,120 @@
+// The commands that talk to a store, against a real one in this process.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/proto/tiny_snapshot.h"
+#include "tests/services/hearthctl/fake_worker.h"
+#include "tests/services/hearthctl/run_cli.h"
+#include "tests/services/store_server.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class StoreCommandsTest : public ::testing::Test {
+ protected:
+  StoreCommandsTest() : server_(StoreServer::SmallStore(folder_.File("data"))) {}
+
+  CliResult Run(std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--store", server_.address(), "--json"});
+    return RunCli(arguments);
+  }
+  std::string ImportTiny() {
+    const CliResult result = Run({"import", folder_.Write("tiny.snapshot", TinyFile())});
+    EXPECT_EQ(result.code, kExitOk) << result.err;
+    EXPECT_EQ(result.last()["published_tokens"], 20);
+    const Json point = Run({"ls"}).last();
+    EXPECT_EQ(point["tokens"], 20) << point;
+    return point.value("restore_point_id", "");
+  }
+
+  TestFolder folder_;
+  StoreServer server_;
+};
+
+TEST_F(StoreCommandsTest, WhatIsImportedIsListedAndExportsToTheSameBytes) {
+  const std::string id = ImportTiny();
+  ASSERT_EQ(id.size(), 64u);
+  const CliResult exported =
+      Run({"export", id.substr(0, 12), "--out", folder_.File("again.snapshot")});
+  ASSERT_EQ(exported.code, kExitOk) << exported.err;
+  EXPECT_EQ(exported.last()["bytes"], TinyFile().size());
+  EXPECT_EQ(folder_.Read("again.snapshot"), TinyFile());
+}
+
+TEST_F(StoreCommandsTest, ImportingAgainSendsNothing) {
+  ImportTiny();
+  const CliResult again = Run({"import", folder_.File("tiny.snapshot")});
+  EXPECT_EQ(again.code, kExitOk) << again.err;
+  EXPECT_EQ(again.last()["bytes_sent"], 0);
+}
+
+TEST_F(StoreCommandsTest, APinnedRestorePointIsDroppedOnlyByForce) {
+  const std::string id = ImportTiny();
+  EXPECT_EQ(Run({"pin", id}).last()["pinned"], true);
+  const Json kept = Run({"drop", "--all"}).last();
+  EXPECT_EQ(kept["dropped"], 0);
+  EXPECT_EQ(kept["kept_pinned"], 1);
+  EXPECT_EQ(Run({"unpin", id.substr(0, 8)}).last()["pinned"], false);
+  EXPECT_EQ(Run({"drop", id}).last()["dropped"], 1);
+  EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
+}
+
+TEST_F(StoreCommandsTest, StatsCountWhatIsStored) {
+  ImportTiny();
+  const Json stats = Run({"stats"}).last();
+  EXPECT_EQ(stats["restore_points"], 1);
+  EXPECT_EQ(stats["objects"], 4);
+  EXPECT_GT(stats["tiers"].size(), 0u);
+}
+
+TEST_F(StoreCommandsTest, AnUnknownOrBadIdIsRefused) {
+  EXPECT_THAT(Run({"pin", "zz"}).err, HasSubstr("6 to 64 hexadecimal digits"));
+  EXPECT_THAT(Run({"pin", "abcdef"}).err, HasSubstr("0 restore points begin with abcdef"));
+  const CliResult unknown = Run({"export", std::string(64, 'a'), "--out", folder_.File("x")});
+  EXPECT_EQ(unknown.code, kExitFailed);
+  EXPECT_THAT(unknown.err, HasSubstr("NOT_FOUND"));
+}
+
+TEST_F(StoreCommandsTest, ImportComparesWithTheRunningModelAndNamesTheField) {
+  FakeWorker worker;
+  std::vector<FingerprintField> fields = TinyFields();
+  fields.back().value = uint64_t{9};  // window
+  Manifest manifest = TinyManifest();
+  manifest.fingerprint = Fingerprint::Create(fields)->digest();
+  std::string file = BuildSnapshotHeader(*Fingerprint::Create(fields), manifest).value();
+  const SnapshotHeader header = ParseSnapshotHeader(file).value();
+  for (size_t i = 0; i < header.slice_offsets.size(); ++i) {
+    file.resize(header.slice_offsets[i], '\0');
+    file += TinySlice(i, header.layout.SliceBytes(header.manifest.objects[i].id.tokens));
+  }
+  const CliResult result =
+      Run({"import", folder_.Write("other.snapshot", file), "--worker", worker.address()});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("window"),
+                                HasSubstr("saved \"9\""), HasSubstr("running \"8\"")));
+  EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
+}
+
+TEST_F(StoreCommandsTest, ACorruptFileIsNotImported) {
+  std::string file = TinyFile();
+  file[file.size() - 1] ^= 1;
+  const CliResult result = Run({"import", folder_.Write("bad.snapshot", file)});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("DATA_LOSS"), HasSubstr("bad.snapshot")));
+  EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
+}
+
+TEST_F(StoreCommandsTest, ADataFolderIsVerifiedOffline) {
+  ImportTiny();
+  const CliResult result = RunCli({"verify", folder_.File("data"), "--json"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.last()["restore_points"], 1);
+  EXPECT_EQ(result.last()["slices"], 4);
+  EXPECT_EQ(result.last()["ok"], true);
+}
+
+}  // namespace
+}  // namespace hearth

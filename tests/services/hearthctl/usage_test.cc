@@ -1,0 +1,77 @@
+// Exit codes and messages that need no server.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/proto/tiny_snapshot.h"
+#include "tests/services/hearthctl/run_cli.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Port 9 is "discard": nothing listens there on a machine that builds this.
+constexpr char kNobody[] = "127.0.0.1:9";
+
+TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
+  for (const char* command :
+       {"generate", "chat", "tokenize", "warm", "explain", "stats", "ls", "pin", "unpin", "drop",
+        "fingerprint", "export", "import", "inspect", "verify"}) {
+    const CliResult result = RunCli({command, "--help"});
+    EXPECT_EQ(result.code, kExitOk) << command;
+    EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
+  }
+  EXPECT_EQ(RunCli({"--help"}).code, kExitOk);
+  EXPECT_EQ(RunCli({"--version"}).code, kExitOk);
+}
+
+TEST(UsageTest, AWrongCommandLineEndsWithTwo) {
+  EXPECT_EQ(RunCli({}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generat"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--token-ids", "2"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--cache", "maybe"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--deadline", "soon"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--max-new-tokens", "x"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"drop"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"drop", "abcdef", "--all"}).code, kExitUsage);
+}
+
+TEST(UsageTest, WhenNobodyListensOneLineSaysWhatToDo) {
+  const CliResult worker = RunCli({"generate", "--worker", kNobody, "--prompt", "a"});
+  EXPECT_EQ(worker.code, kExitFailed);
+  EXPECT_THAT(worker.err, AllOf(HasSubstr("no worker at 127.0.0.1:9"),
+                                HasSubstr("hearth-worker"), HasSubstr("--worker")));
+  EXPECT_EQ(std::count(worker.err.begin(), worker.err.end(), '\n'), 1);
+  const CliResult store = RunCli({"ls", "--store", kNobody});
+  EXPECT_EQ(store.code, kExitFailed);
+  EXPECT_THAT(store.err, HasSubstr("no store at 127.0.0.1:9"));
+}
+
+TEST(UsageTest, InspectShowsTheHeaderOfASnapshotFile) {
+  const std::string golden = HEARTH_GOLDEN_DIR "/tiny.snapshot";
+  const Json json = RunCli({"inspect", golden, "--json"}).last();
+  EXPECT_EQ(json["token_count"], 20);
+  EXPECT_EQ(json["cuts"], Json({5, 20}));
+  EXPECT_EQ(json["fields"]["layer_types"], "lg");
+  EXPECT_THAT(RunCli({"inspect", golden}).out, HasSubstr("restore point at 20 tokens"));
+}
+
+TEST(UsageTest, VerifyFindsOneChangedByte) {
+  TestFolder folder;
+  EXPECT_EQ(RunCli({"verify", folder.Write("good", TinyFile())}).code, kExitOk);
+  std::string bad = TinyFile();
+  bad[700] ^= 1;
+  const CliResult result = RunCli({"verify", folder.Write("bad", bad), "--json"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_EQ(result.last()["ok"], false);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("DATA_LOSS"), HasSubstr("global object [0, 16)")));
+  EXPECT_EQ(RunCli({"verify", "/nonexistent"}).code, kExitFailed);
+  EXPECT_EQ(RunCli({"inspect", folder.Write("empty", "")}).code, kExitFailed);
+}
+
+}  // namespace
+}  // namespace hearth
