@@ -8,8 +8,9 @@ set -euo pipefail
 dir=$1
 version=$(.venv/bin/python -c 'import torch; print(torch.__version__.split("+")[0])')
 target=$(mktemp -d)
-.venv/bin/python -m pip install --disable-pip-version-check --no-cache-dir --only-binary=:all: \
-  --index-url https://pypi.org/simple --target "$target" "torch==$version"
+# --isolated: from pip's default index, whatever index the set-up took the CPU build from.
+.venv/bin/python -m pip --isolated install --disable-pip-version-check --no-cache-dir \
+  --only-binary=:all: --target "$target" "torch==$version"
 [[ -f $target/torch/lib/libtorch_cuda.so ]] || {
   echo "fetch-cuda-torch.sh: the wheel of torch $version holds no libtorch_cuda.so" >&2
   exit 1

@@ -1,4 +1,4 @@
-"""What must hold between the objects of a kustomize build. Each check returns its problems in words.
+"""What must hold between the objects of a kustomize build. Each check returns problems in words.
 
 The schema knows none of this: a Service that selects nothing, a probe of a port that nobody opens,
 a flag that no binary has are all valid YAML and all break a cluster.
@@ -22,13 +22,14 @@ def check_services(objects):
             ports = [p for c in m.containers(template) for p in c.get("ports", [])]
             for port in spec["ports"]:
                 target = port.get("targetPort", port["port"])
-                if target not in [p.get("name") for p in ports] + [p["containerPort"] for p in ports]:
+                names = [p.get("name") for p in ports] + [p["containerPort"] for p in ports]
+                if target not in names:
                     problems.append(f"Service/{name}: no container port {target}")
     for owner in m.of_kind(objects, "StatefulSet"):
         service = owner["spec"]["serviceName"]
         if service not in [s["metadata"]["name"] for s in m.of_kind(objects, "Service")
                            if s["spec"].get("clusterIP") == "None"]:
-            problems.append(f"StatefulSet/{owner['metadata']['name']}: no headless Service {service}")
+            problems.append(f"{owner['metadata']['name']}: no headless Service {service}")
     return problems
 
 
@@ -59,7 +60,8 @@ def check_probes(objects):
                 elif "grpc" not in probe:
                     problems.append(f"{label}: {kind} does not ask the gRPC health service")
                 elif probe["grpc"]["port"] not in ports:
-                    problems.append(f"{label}: {kind} asks port {probe['grpc']['port']}, open: {ports}")
+                    port = probe["grpc"]["port"]
+                    problems.append(f"{label}: {kind} asks port {port}, open: {ports}")
     return problems
 
 
@@ -95,7 +97,8 @@ def check_references(objects):
             if "configMap" in volume:
                 wanted.append(("ConfigMap", volume["configMap"]["name"]))
             if "persistentVolumeClaim" in volume:
-                wanted.append(("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]))
+                claim = volume["persistentVolumeClaim"]["claimName"]
+                wanted.append(("PersistentVolumeClaim", claim))
         claims = owner.get("spec", {}).get("volumeClaimTemplates", [])
         volumes.update({c["metadata"]["name"]: c for c in claims})
         for container in m.containers(template):
@@ -104,7 +107,8 @@ def check_references(objects):
             for mount in container.get("volumeMounts", []):
                 if mount["name"] not in volumes:
                     problems.append(f"{label}: mounts {mount['name']}, which is no volume")
-        problems += [f"{label}: no {kind}/{name}" for kind, name in wanted if (kind, name) not in names]
+        problems += [f"{label}: no {kind}/{name}" for kind, name in wanted
+                     if (kind, name) not in names]
     return problems
 
 
@@ -171,7 +175,8 @@ def check_sizes(objects):
     needed = m.bytes_of(env["HEARTH_STORE_HOST_BYTES"]) + 3 * 2**29
     if needed > 0.9 * m.bytes_of(container["resources"]["limits"]["memory"]):
         problems.append("the store's host-bytes do not fit its memory limit")
-    container = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))["spec"]["containers"][0]
+    worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
+    container = worker["spec"]["containers"][0]
     env = m.environment(objects, container)
     for grant in ("requests", "limits"):
         if container["resources"][grant]["cpu"] != env["HEARTH_WORKER_THREADS"]:

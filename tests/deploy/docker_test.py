@@ -12,8 +12,9 @@ DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 
 
 def hadolint(path):
-    run = subprocess.run([m.tool("hadolint"), "--no-color", "--config", str(DOCKER / ".hadolint.yaml"),
-                          str(path)], capture_output=True, text=True)
+    config = str(DOCKER / ".hadolint.yaml")
+    run = subprocess.run([m.tool("hadolint"), "--no-color", "--config", config, str(path)],
+                         capture_output=True, text=True)
     return run.returncode, run.stdout + run.stderr
 
 
@@ -81,8 +82,9 @@ class DockerfilesTest(unittest.TestCase):
     def test_the_builder_gets_every_source_folder(self):
         ignore = (m.ROOT / ".dockerignore").read_text().splitlines()
         self.assertEqual(ignore[1], "*")
-        for folder in ("proto/", "cache_store/", "worker/", "services/", "scripts/", "CMakeLists.txt"):
-            self.assertIn("!" + folder, ignore)
+        for source in ("proto/", "cache_store/", "worker/", "services/", "scripts/",
+                       "CMakeLists.txt"):
+            self.assertIn("!" + source, ignore)
 
     def test_only_the_worker_images_compile_the_worker(self):
         for path in DOCKERFILES:
@@ -113,7 +115,8 @@ class ScriptsTest(unittest.TestCase):
         self.assertTrue(called)
         for name in called:
             defined = subprocess.run(
-                ["bash", "-c", f"source scripts/lib.sh; source scripts/setup.sh; declare -F {name}"],
+                ["bash", "-c",
+                 f"source scripts/lib.sh; source scripts/setup.sh; declare -F {name}"],
                 cwd=m.ROOT, capture_output=True, text=True)
             self.assertEqual(defined.returncode, 0, f"scripts/setup.sh has no {name}")
 
@@ -143,7 +146,8 @@ class BrokenDockerfileTest(unittest.TestCase):
                 ("debian:12.12-slim", "debian:12", "no pinned Debian"),
                 ("COPY LICENSE", "COPY models/gemma /models/\nCOPY LICENSE", "copies a model"),
                 ("EXPOSE", "ENV HF_TOKEN=abc\nEXPOSE", "a secret")):
-            self.assertTrue(any(words in p for p in rule_problems(self.good.replace(good, bad))), words)
+            problems = rule_problems(self.good.replace(good, bad))
+            self.assertTrue(any(words in p for p in problems), words)
         self.assertIn("not multi-stage", rule_problems("FROM debian:12.12-slim\nUSER 1:1\n"))
 
 

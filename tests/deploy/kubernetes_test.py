@@ -146,7 +146,8 @@ class BrokenManifestsTest(unittest.TestCase):
         for change, words in (
                 (lambda: self.store_pod["spec"]["securityContext"].pop("runAsNonRoot"), "as root"),
                 (lambda: self.store_pod["spec"].pop("enableServiceLinks"), "of its own"),
-                (lambda: self.worker_container["securityContext"].pop("capabilities"), "capabilities"),
+                (lambda: self.worker_container["securityContext"].pop("capabilities"),
+                 "capabilities"),
                 (lambda: self.worker_container["resources"].pop("limits"), "no memory limit"),
                 (lambda: self.worker_container["volumeMounts"][0].pop("readOnly"), "is writable")):
             change()
@@ -182,7 +183,8 @@ class BrokenManifestsTest(unittest.TestCase):
         self.expect(checks.check_addresses, "is not its grpc port")
         self.worker_pod["metadata"]["annotations"]["prometheus.io/port"] = "9071"
         self.expect(checks.check_addresses, "another port")
-        args = m.pod_template(m.find(self.objects, "Job", "hearth-warm"))["spec"]["containers"][0]["args"]
+        job = m.pod_template(m.find(self.objects, "Job", "hearth-warm"))
+        args = job["spec"]["containers"][0]["args"]
         args[args.index("--file") + 1] = "/tmp/prompts.yaml"
         self.expect(checks.check_addresses, "is on no volume")
 

