@@ -1,4 +1,5 @@
-// Parsers meet bytes from disks, networks and strangers: whatever those are, the answer is a status.
+// Parsers meet bytes from disks, networks and strangers: whatever those are, the answer is a
+// status.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The snapshot that the format's tests and docs/snapshot_format.md use as their example: two layers,
-// one of them sliding-window, 20 tokens in chunks of 16, so that every kind of object occurs.
+// The snapshot that the format's tests and docs/snapshot_format.md use as their example: two
+// layers, one of them sliding-window, 20 tokens in chunks of 16, so every kind of object occurs.
 // Pure functions.
 #ifndef HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_
 #define HEARTH_TESTS_PROTO_TINY_SNAPSHOT_H_

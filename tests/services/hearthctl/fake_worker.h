@@ -1,5 +1,5 @@
-// FakeWorker: hearth.v1.Inference on a free port, without a model. It turns each byte of a text into
-// a token, remembers what was prefilled, and answers with fixed words.
+// FakeWorker: hearth.v1.Inference on a free port, without a model. It turns each byte of a text
+// into a token, remembers what was prefilled, and answers with fixed words.
 //
 // Thread safety: set the knobs before the first call; read the records after the last.
 #ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
