@@ -19,7 +19,7 @@ if [[ $with_worker == ON ]]; then
   source scripts/lib.sh
   # shellcheck source=/dev/null
   source scripts/setup.sh
-  setup_venv
+  setup_python
   setup_sentencepiece
 fi
 
