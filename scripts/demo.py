@@ -185,6 +185,7 @@ def print_table(rows, min_speedup):
 
 
 def closing(rows, prefix_tokens, ok, min_speedup):
+    """One sentence: what was shown, or which rows were not as promised."""
     warm = [row for row in rows if row["expected"] == "warm"]
     low, high = (f(row["speedup"] for row in warm) for f in (min, max))
     if ok:

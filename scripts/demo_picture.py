@@ -2,7 +2,7 @@
 
 from xml.sax.saxutils import escape
 
-WIDTH, LABEL, RIGHT, TOP, STEP, BAR = 920, 264, 300, 104, 38, 22
+WIDTH, LABEL, RIGHT, TOP, STEP, BAR = 940, 284, 300, 104, 38, 22
 TIERS = {"none": "computed", "worker": "from the worker's memory", "gpu": "from the store's GPU",
          "host": "from the store's RAM", "disk": "from the store's disk"}
 
