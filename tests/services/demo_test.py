@@ -1,4 +1,4 @@
-"""The demo's verdict, table and picture, without processes: what counts as promised, and what not."""
+"""The demo's verdict, table and picture, without processes: what is as promised, and what not."""
 
 import pathlib
 import sys
