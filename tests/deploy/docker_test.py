@@ -12,9 +12,9 @@ DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
 
 
 def hadolint(path):
-    config = str(DOCKER / ".hadolint.yaml")
-    run = subprocess.run([m.tool("hadolint"), "--no-color", "--config", config, str(path)],
-                         capture_output=True, text=True)
+    run = subprocess.run(
+        [m.tool("hadolint"), "--no-color", "--failure-threshold", "style", str(path)],
+        capture_output=True, text=True)
     return run.returncode, run.stdout + run.stderr
 
 
