@@ -1,0 +1,85 @@
+// ThreadSanitizer and Debian's Abseil: only linked with -DHEARTH_SANITIZE=thread.
+//
+// The packaged libabsl was not built with the sanitizer, so it cannot see that absl::Mutex orders
+// anything and reports every guarded access. These definitions stand in front of the library's,
+// tell the sanitizer what a lock means, and call on. Conditions are evaluated by whichever thread
+// unlocks, under the mutex, after the point where the sanitizer was told of the unlock: reads in
+// there are ignored.
+#include <dlfcn.h>
+
+#include "absl/synchronization/mutex.h"
+
+extern "C" {
+void __tsan_acquire(void* address);
+void __tsan_release(void* address);
+void AnnotateIgnoreReadsBegin(const char* file, int line);
+void AnnotateIgnoreReadsEnd(const char* file, int line);
+// RocksDB is not instrumented either, and orders much of its work by atomics: the leader of a group
+// of writers copies the others' batches, with libstdc++'s string functions.
+const char* __tsan_default_suppressions() {
+  return "race:librocksdb.so\n"
+         "called_from_lib:librocksdb.so\n"
+         "called_from_lib:libstdc++.so\n";
+}
+}
+
+namespace {
+
+template <typename Function>
+Function Next(const char* mangled) {
+  return reinterpret_cast<Function>(dlsym(RTLD_NEXT, mangled));
+}
+
+class IgnoreReads {
+ public:
+  IgnoreReads() { AnnotateIgnoreReadsBegin(__FILE__, __LINE__); }
+  ~IgnoreReads() { AnnotateIgnoreReadsEnd(__FILE__, __LINE__); }
+};
+
+}  // namespace
+
+namespace absl {
+ABSL_NAMESPACE_BEGIN
+
+void Mutex::Lock() {
+  static const auto next = Next<void (*)(Mutex*)>("_ZN4absl7debian35Mutex4LockEv");
+  {
+    IgnoreReads ignore;
+    next(this);
+  }
+  __tsan_acquire(this);
+}
+
+void Mutex::Unlock() {
+  static const auto next = Next<void (*)(Mutex*)>("_ZN4absl7debian35Mutex6UnlockEv");
+  __tsan_release(this);
+  IgnoreReads ignore;
+  next(this);
+}
+
+void Mutex::Await(const Condition& condition) {
+  static const auto next =
+      Next<void (*)(Mutex*, const Condition&)>("_ZN4absl7debian35Mutex5AwaitERKNS0_9ConditionE");
+  __tsan_release(this);
+  {
+    IgnoreReads ignore;
+    next(this, condition);
+  }
+  __tsan_acquire(this);
+}
+
+bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
+  static const auto next = Next<bool (*)(Mutex*, const Condition&, Time)>(
+      "_ZN4absl7debian35Mutex17AwaitWithDeadlineERKNS0_9ConditionENS0_4TimeE");
+  __tsan_release(this);
+  bool met = false;
+  {
+    IgnoreReads ignore;
+    met = next(this, condition, deadline);
+  }
+  __tsan_acquire(this);
+  return met;
+}
+
+ABSL_NAMESPACE_END
+}  // namespace absl
