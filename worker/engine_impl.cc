@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "worker/kv_snapshot.h"
 #include "worker/model_fingerprint.h"
 #include "worker/request_check.h"
 
@@ -16,6 +17,9 @@ namespace {
 // A fetch occupies a thread until its deadline; every running sequence may wait for one, and more
 // than this many at once would only share one network card.
 constexpr size_t kMaxFetchThreads = 16;
+
+// The prefix for which memory is made resident at start.
+constexpr uint32_t kPrefaultTokens = 2048;
 
 }  // namespace
 
@@ -74,6 +78,11 @@ absl::Status EngineImpl::Start() {
   // The canary runs on the thread that will step the model, with its compute threads.
   thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
   started.WaitForNotification();
+  const uint32_t prefault_tokens = std::min<uint32_t>(
+      kPrefaultTokens, static_cast<uint32_t>(config().max_position_embeddings));
+  fetches_.Submit([this, prefault_tokens](TaskQueue::Fate fate) {
+    if (fate == TaskQueue::Fate::kRun) PrefaultObjects(layout_, prefault_tokens);
+  });
   return status;
 }
 
