@@ -333,6 +333,7 @@ TEST(ErrorContract, ASlowStoreCostsNoMoreThanTheFetchBudget) {
   EXPECT_EQ(answer.started.cached_tokens(), 0u);
   EXPECT_GE(answer.finished.fetch_ms(), 49.0);
   release.Notify();
+  store.Stop();  // its call may only now be looking at `release`
 }
 
 TEST(ErrorContract, ADataFolderThatAnotherHoldsIsNamed) {

@@ -214,6 +214,7 @@ TEST_F(RemotePrefixCacheTest, GivesUpASilentStoreAndLeavesItAloneForAWhile) {
   EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().fetches.at("unreachable"), 1u);
   release.Notify();
+  store_.Stop();  // its call may only now be looking at `release`
 }
 
 TEST_F(RemotePrefixCacheTest, MissesAtOnceWhileTheStoreIsDownAndHitsWhenItIsBack) {
