@@ -6,7 +6,7 @@ transformers uses. The tokenizer is rebuilt from the pieces in the file's header
 
 The folder appears whole or not at all: everything is written beside it and renamed at the end.
 
-Usage: fetch_model.py [--out models/gemma-3-270m] [--keep-gguf FILE]
+Usage: fetch_model.py [--out models/gemma-3-270m] [--replace] [--keep-gguf FILE]
 """
 
 import argparse
@@ -144,10 +144,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "models" / "gemma-3-270m")
     parser.add_argument("--keep-gguf", type=pathlib.Path, help="also keep the joined GGUF file")
+    parser.add_argument("--replace", action="store_true", help="make it anew even if it is there")
     args = parser.parse_args()
     wanted = [source.name for source in CONFIG_FOLDER.glob("*.json")]
     wanted += ["model.safetensors", "tokenizer.model"]
-    if not args.keep_gguf and all((args.out / name).is_file() for name in wanted):
+    remake = args.replace or args.keep_gguf
+    if not remake and all((args.out / name).is_file() for name in wanted):
         say(f"{args.out} is there")
         return
     make(args.out, args.keep_gguf)

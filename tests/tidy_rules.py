@@ -1,0 +1,173 @@
+"""The rules that tests/tidy.py runs. Each takes {path: lines} and returns (path, line, text)."""
+
+import ast
+import fnmatch
+import os
+import re
+
+from tidy_functions import functions
+
+LINES_MAX = 400
+FUNCTION_LINES_MAX = 70
+COLUMNS_MAX = 100
+
+# (path pattern, rule, reason): what a rule lets pass, and why. Keep it short.
+ALLOWED = [
+    ("tests/tidy_self_test.py", "words", "its fixtures are what the rule must find"),
+    ("tests/tidy_rules.py", "words", "names what it bans"),
+]
+
+CODE = (".cc", ".h")
+LIBRARIES = ("proto", "cache_store", "worker")
+FOLDERS = LIBRARIES + ("services", "tests", "bench", "deploy")
+# What a folder may include, beside system headers. tests/ and bench/ see everything.
+MAY_SEE = {
+    "proto": {"proto"},
+    "cache_store": {"proto", "cache_store"},
+    "worker": {"proto", "worker"},
+    "services": {"proto", "cache_store", "worker", "services"},
+}
+# (prefixes of an include, path patterns that may have it, why)
+FENCED = [
+    (("grpcpp/", "grpc/"), ("services/*", "tests/*", "bench/*"), "only services/ includes grpcpp"),
+    (("rocksdb/",), ("cache_store/disk_tier*", "tests/*", "bench/*"),
+     "RocksDB only in cache_store/disk_tier*"),
+    (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),
+     "libtorch only in worker/"),
+    (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),
+    (("sentencepiece",), ("worker/tokenizer*.cc",), "its header clashes with Abseil's string_view"),
+    (("absl/log/", "absl/crc/"), (), "Debian 12's Abseil does not have it"),
+    (("spdlog/",), ("services/*", "tests/*", "bench/*"), "libraries do not log"),
+]
+INCLUDE = re.compile(r'\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+# (pattern, path patterns, what to do instead)
+BANNED = [
+    (re.compile(r"\b(sleep|sleep_for|sleep_until|usleep|nanosleep|SleepFor)\s*\("), ("tests/*",),
+     "sleep in a test: wait for a condition, or use a fake clock"),
+    (re.compile(r"\busing namespace\b"), ("*.cc", "*.h"), "using namespace: name what is used"),
+    (re.compile(r"\bTODO\b(?!\(#\d+\))"), ("*",), "TODO without an issue: write TODO(#12)"),
+    (re.compile(r"\b(getenv|setenv)\s*\("),
+     ("proto/*.cc", "cache_store/*.cc", "worker/*.cc", "*.h"),
+     "environment read below main: pass an option"),
+    (re.compile(r"\bABSL_FLAG\b"), ("*.cc", "*.h"), "flags live in services/flags"),
+]
+
+
+def allowed(path, rule):
+    return any(fnmatch.fnmatch(path, pattern) and rule == name for pattern, name, _ in ALLOWED)
+
+
+def matches(path, patterns):
+    return any(fnmatch.fnmatch(path, pattern) for pattern in patterns)
+
+
+def python_functions(lines):
+    for node in ast.walk(ast.parse("\n".join(lines))):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, node.lineno, node.end_lineno
+
+
+def check_shape(files):
+    """Lengths: of files, of functions, of lines."""
+    found = []
+    for path, lines in files.items():
+        if len(lines) > LINES_MAX and not allowed(path, "lines"):
+            found.append((path, len(lines), f"{len(lines)} lines, the limit is {LINES_MAX}"))
+        for number, line in enumerate(lines, 1):
+            if len(line) > COLUMNS_MAX and "http" not in line and not allowed(path, "columns"):
+                found.append((path, number, f"{len(line)} columns, the limit is {COLUMNS_MAX}"))
+        spans = []
+        if path.endswith(CODE):
+            spans = functions(lines)
+        elif path.endswith(".py"):
+            spans = python_functions(lines)
+        for name, first, last in spans:
+            length = last - first + 1
+            if length > FUNCTION_LINES_MAX and not allowed(path, "function"):
+                found.append((path, first, f"{name} has {length} lines, the limit of a function "
+                                           f"is {FUNCTION_LINES_MAX}"))
+    return found
+
+
+def _arrow_findings(path, number, target):
+    folder, to = path.split("/")[0], target.split("/")[0]
+    is_ours = to in FOLDERS and "/" in target
+    if is_ours and folder in MAY_SEE and to not in MAY_SEE[folder]:
+        yield path, number, f"{folder}/ includes {target}: {folder}/ may not see {to}/"
+    if target.endswith(".pb.h") and folder in LIBRARIES:
+        yield path, number, f"{target}: libraries stay free of generated code"
+    for prefixes, patterns, why in FENCED:
+        if target.startswith(prefixes) and not matches(path, patterns):
+            yield path, number, f"includes {target}: {why}"
+    if target.startswith(("ATen/", "c10/")) and folder == "worker" and path.endswith(".h"):
+        yield path, number, "torch"  # kept only when the header does not say that it is private
+
+
+def check_arrows(files):
+    """The include arrows of the folders, and the libraries that only one place may see."""
+    found = []
+    for path, lines in files.items():
+        if not path.endswith(CODE) or allowed(path, "arrows"):
+            continue
+        says_private = re.search(r"\b(private|internal)\b", " ".join(lines[:30]), re.IGNORECASE)
+        for number, line in enumerate(lines, 1):
+            match = INCLUDE.match(line)
+            for finding in _arrow_findings(path, number, match[1]) if match else ():
+                if finding[2] != "torch":
+                    found.append(finding)
+                elif not says_private:
+                    found.append((path, number, "a header with ATen must say that it is private"))
+    return found
+
+
+def check_words(files):
+    found = []
+    for path, lines in files.items():
+        if allowed(path, "words"):
+            continue
+        for number, line in enumerate(lines, 1):
+            for pattern, where, why in BANNED:
+                if matches(path, where) and pattern.search(line):
+                    found.append((path, number, why))
+    return found
+
+
+def _built(files):
+    """{folder: words} of every CMake file, comments aside."""
+    words = {}
+    for path, lines in files.items():
+        if path.endswith(("CMakeLists.txt", ".cmake")):
+            text = "\n".join(line.split("#")[0] for line in lines)
+            words.setdefault(os.path.dirname(path), set()).update(
+                re.findall(r"[\w.+-]+", text))
+    return words
+
+
+def _tests_around(built, folder):
+    """The words of the CMake files in a test's folder and in those above it."""
+    words = set()
+    while folder:
+        words |= built.get(folder, set())
+        folder = os.path.dirname(folder)
+    return words
+
+
+def check_registered(files):
+    """Every .cc is in a CMake file, every test in one of tests/: one that is not run is no test."""
+    found = []
+    built = _built(files)
+    everywhere = set().union(*built.values()) if built else set()
+    for path in files:
+        folder, name = os.path.split(path)
+        top = path.split("/")[0]
+        if path.endswith(".cc") and top in FOLDERS and name not in everywhere:
+            found.append((path, 1, "is in no CMakeLists.txt: it is not compiled"))
+            continue
+        words = _tests_around(built, folder)
+        if name.endswith("_test.cc") and name not in words:
+            found.append((path, 1, "is in no CMakeLists.txt of tests/: it is not run"))
+        elif name.endswith("_test.py") and top == "tests" and name != "tidy_self_test.py":
+            if name not in words and name[:-len("_test.py")] not in words:
+                found.append((path, 1, "is in no CMakeLists.txt of tests/: it is not run"))
+    return found

@@ -1,0 +1,74 @@
+"""Tests tidy.py itself: each bad fixture must be reported, the good tree must not."""
+
+import pathlib
+import tempfile
+
+GOOD = {
+    "proto/CMakeLists.txt": "add_library(p a.cc)\n",
+    "proto/a.cc": '#include "proto/a.h"\n\nnamespace hearth {\nint F() { return 1; }\n}\n',
+    "proto/a.h": "// A.\nclass A {\n public:\n  int G() const { return 2; }\n};\n",
+    "worker/CMakeLists.txt": "add_library(w w.cc)\n",
+    "worker/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
+    "worker/w.h": "// Private to worker/: includes ATen.\n#include <ATen/Tensor.h>\n",
+    "services/CMakeLists.txt": "add_executable(s s.cc)\n",
+    "services/s.cc": "#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n",
+    "tests/CMakeLists.txt": "hearth_test(t SOURCES a_test.cc)\nadd_test(COMMAND b_test.py)\n",
+    "tests/a_test.cc": '#include "services/s.h"\nTEST(A, B) { const char* s = "sleep"; }\n',
+    "tests/b_test.py": "print(1)\n",
+}
+LONG_BODY = "  x = 1;\n" * 80
+# name: (path, text, what the finding must say)
+BAD = {
+    "a long file": ("proto/a.h", "// x\n" * 401, "401 lines"),
+    "a long line": ("proto/a.h", "//" + "x" * 99 + "\n", "101 columns"),
+    "a long function": (
+        "proto/a.cc", "namespace hearth {\nint A::F(int x) {\n" + LONG_BODY + "}\n}\n",
+        "A::F has 82 lines"),
+    "a long test": ("tests/a_test.cc", "TEST(A, B) {\n" + LONG_BODY + "}\n", "TEST has 82 lines"),
+    "a long method": ("proto/a.h", "class A {\n void F() {\n" + LONG_BODY + "}\n};\n", "F has 82"),
+    "a long Python function": ("tests/b_test.py", "def f():\n" + "    x = 1\n" * 80, "f has 81"),
+    "worker sees cache_store": ("worker/w.cc", '#include "cache_store/tier.h"\n', "may not see"),
+    "store sees worker": ("cache_store/c.h", '#include "worker/engine.h"\n', "may not see"),
+    "proto looks up": ("proto/a.h", '#include "services/s.h"\n', "may not see"),
+    "grpcpp in worker": ("worker/w.cc", "#include <grpcpp/grpcpp.h>\n", "only services/"),
+    "generated code below": ("worker/w.cc", '#include "proto/inference.pb.h"\n', "generated"),
+    "RocksDB elsewhere": ("proto/a.cc", "#include <rocksdb/db.h>\n", "disk_tier"),
+    "torch elsewhere": ("services/s.cc", "#include <ATen/ATen.h>\n", "only in worker"),
+    "torch in a public header": ("worker/w.h", "// W.\n#include <ATen/Tensor.h>\n", "private"),
+    "absl/log": ("services/s.cc", "#include <absl/log/log.h>\n", "Abseil"),
+    "logging library": ("proto/a.cc", "#include <spdlog/spdlog.h>\n", "do not log"),
+    "sleep in a test": ("tests/a_test.cc", "void F() { absl::SleepFor(d); }\n", "fake clock"),
+    "sleep in a Python test": ("tests/b_test.py", "time.sleep(1)\n", "fake clock"),
+    "using namespace": ("proto/a.cc", "using namespace std;\n", "using namespace"),
+    "TODO": ("proto/a.cc", "// TODO: later\n", "without an issue"),
+    "environment": ("worker/w.cc", 'auto x = getenv("X");\n', "pass an option"),
+    "forgotten source": ("proto/lost.cc", "int x;\n", "not compiled"),
+    "forgotten test": ("tests/lost_test.cc", "int x;\n", "not compiled"),
+    "forgotten Python test": ("tests/lost_test.py", "print(1)\n", "not run"),
+    "a commented-out test": ("tests/CMakeLists.txt", "# a_test.cc b_test.py\n", "not compiled"),
+}
+
+
+def findings_of(check, tree):
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in tree.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return check(root)
+
+
+def self_test(check):
+    failures = []
+    good = findings_of(check, GOOD)
+    if good:
+        failures.append(f"the good tree: {good}")
+    for name, (path, text, expected) in BAD.items():
+        found = findings_of(check, {**GOOD, path: text})
+        if not any(expected in finding[2] for finding in found):
+            failures.append(f"{name}: not reported, only {found}")
+    for failure in failures:
+        print(f"tidy --self-test: {failure}")
+    print(f"tidy --self-test: {len(BAD) + 1} trees, {len(failures)} failures")
+    return 1 if failures else 0
