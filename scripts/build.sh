@@ -67,19 +67,22 @@ ctest_summary() { sed -n '/tests passed, .* out of/,$p' "$LOG_DIR/ctest.log"; }
 
 # The test programs that a sanitizer runs. Those that link torch are left out: the wheel's
 # libraries are not instrumented, and building ATen's users once more costs ten minutes.
-SANITIZED_address=(
-  hearth_contract_test hearth_store_test hearth_text_test hearth_runtime_test
-  hearth_cache_service_test hearth_serving_test hearth_inference_service_test
-)
-SANITIZED_thread=(hearth_store_test hearth_runtime_test)
+sanitized_programs() {
+  case $1 in
+    address)
+      echo hearth_contract_test hearth_store_test hearth_text_test hearth_runtime_test \
+        hearth_cache_service_test hearth_serving_test hearth_inference_service_test
+      ;;
+    thread) echo hearth_store_test hearth_runtime_test ;;
+  esac
+}
 
 # sanitize KIND: builds the programs with -fsanitize=KIND and runs them.
 sanitize() {
   local kind=$1 folder=$BUILD/$2 name programs=()
-  local -n wanted=SANITIZED_$kind
   configure "$folder" -DHEARTH_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1"
-  for name in "${wanted[@]}"; do
+  for name in $(sanitized_programs "$kind"); do
     if ninja -C "$folder" -t query "$name" >/dev/null 2>&1; then
       programs+=("$name")
     else

@@ -44,7 +44,7 @@ write_stamp() {
 # line. On a terminal the line shows the elapsed time as it grows; elsewhere a line appears every
 # HEARTBEAT_S seconds, so that nobody takes a long step for a hung one.
 step() {
-  local name=$1 text=$2 start=$SECONDS status=0 log=$LOG_DIR/$1.log
+  local text=$2 start=$SECONDS status=0 log=$LOG_DIR/$1.log
   shift 2
   mkdir -p "$LOG_DIR"
   # Its own process group, so that an interrupt can end the whole of it, children included.

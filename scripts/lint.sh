@@ -36,11 +36,11 @@ lint() {
   elif [[ -n ${1:-} ]]; then
     die "lint: unknown option $1"
   fi
-  step lint-format "clang-format" check_format
   step lint-tidy "house rules (tests/tidy.py)" "$PYTHON" -B "$ROOT/tests/tidy.py" "$ROOT"
   step lint-python "pyflakes" check_python
   step lint-shell "shellcheck" check_shell
   if [[ -d $ROOT/deploy ]]; then
     step lint-docker "hadolint" check_dockerfiles
   fi
+  step lint-format "clang-format (./hearth lint --fix corrects it)" check_format
 }

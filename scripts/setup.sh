@@ -12,15 +12,17 @@ DISK_GB_MIN=6
 
 # --- the system ------------------------------------------------------------------------------
 
+os_release() { sed -n "s/^$1=//p" /etc/os-release | tr -d '"'; }
+
 # One line that says what is missing. HEARTH_ANY_SYSTEM=1 skips the check of the release.
 check_system() {
   local id='' version='' name=''
   [[ $(uname -s) == Linux ]] || die "unsupported system: Linux is needed, this is $(uname -s)"
   [[ $(uname -m) == x86_64 ]] || die "unsupported system: x86-64 is needed, this is $(uname -m)"
   if [[ -r /etc/os-release ]]; then
-    id=$(. /etc/os-release && echo "${ID:-}")
-    version=$(. /etc/os-release && echo "${VERSION_ID:-}")
-    name=$(. /etc/os-release && echo "${PRETTY_NAME:-}")
+    id=$(os_release ID)
+    version=$(os_release VERSION_ID)
+    name=$(os_release PRETTY_NAME)
   fi
   if [[ $id != debian || $version != 12 ]] && [[ -z ${HEARTH_ANY_SYSTEM:-} ]]; then
     die "unsupported system: Debian 12 is needed, this is ${name:-unknown}"
