@@ -62,6 +62,7 @@ StoredObject* Catalog::NewObject(uint64_t number, const Digest& key, const Objec
   object->layers = std::move(layers);
   object->slice_bytes = slice_bytes;
   object->sessions = 1;
+  held_bytes_ += object->disk_cost_bytes();
   object_bytes_ += object->bytes();
   StoredObject* raw = object.get();
   const bool inserted = objects_.emplace(number, std::move(object)).second;
@@ -77,10 +78,15 @@ void Catalog::Link(StoredObject* object, SegmentNode* node) {
   object->node = node;
 }
 
+void Catalog::Hold(StoredObject* object) {
+  if (object->sessions++ == 0) held_bytes_ += object->disk_cost_bytes();
+}
+
 void Catalog::Release(StoredObject* object) {
   assert(object->sessions > 0);
   --object->sessions;
   if (object->sessions > 0) return;
+  held_bytes_ -= object->disk_cost_bytes();
   if (object->restore_points == 0) {
     FreeIfUnused(object);
   } else if (object->host_restore_points == 0 && object->in_host && object->on_disk) {
@@ -266,13 +272,14 @@ std::vector<RestorePointEntry*> Catalog::PointsNaming(const StoredObject* object
 }
 
 void Catalog::CheckInvariants() const {
-  uint64_t host = 0, disk = 0, all = 0, pinned = 0;
+  uint64_t host = 0, disk = 0, all = 0, pinned = 0, held = 0;
   for (const auto& [number, object] : objects_) {
     assert(number == object->number && (object->restore_points > 0 || object->sessions > 0));
     assert(object->restore_points == 0 || (object->in_host || object->on_disk));
     assert(object->host_restore_points <= object->restore_points);
     if (object->in_host) host += object->bytes();
     if (object->on_disk) disk += object->disk_cost_bytes();
+    if (object->sessions > 0) held += object->disk_cost_bytes();
     all += object->bytes();
   }
   absl::flat_hash_map<const StoredObject*, uint32_t> named;
@@ -288,7 +295,7 @@ void Catalog::CheckInvariants() const {
   }
   for (const auto& [object, count] : named) assert(object->restore_points == count);
   assert(host == host_bytes_ && disk == disk_bytes_ && all == object_bytes_);
-  assert(pinned == pinned_bytes_);
+  assert(pinned == pinned_bytes_ && held == held_bytes_);
 }
 
 }  // namespace hearth

@@ -4,7 +4,7 @@
 // the reads and writes outside, and afterwards carries out what the catalog put into Garbage.
 //
 // Invariants:
-//  1. host_bytes() <= limits.host_bytes and disk_bytes() <= limits.disk_bytes, reservations included.
+//  1. host_bytes() <= limits.host_bytes, disk_bytes() <= limits.disk_bytes, reservations included.
 //  2. An object lives while a restore point or a session refers to it, and not longer.
 //  3. A restore point refers to exactly its NeededObjects; each of them is in some tier.
 //  4. A RAM copy goes only when the object is on disk or goes altogether.
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/fingerprint_book.h"
@@ -111,7 +112,7 @@ class Catalog {
   // Hides it from lookups for good; it goes with its last reference. REQUIRES: held, and no restore
   // point names it.
   void Retire(StoredObject* object);
-  void Hold(StoredObject* object) { ++object->sessions; }
+  void Hold(StoredObject* object);
   void Release(StoredObject* object);
 
   // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order.
@@ -128,7 +129,8 @@ class Catalog {
   // Recovery, newest first: ranks it below everything adopted before.
   void SetOldest(RestorePointEntry* point);
 
-  // Evict, oldest first, until `bytes` more fit, and reserve them. False: nothing was reserved.
+  // Evict, oldest first, until `bytes` more fit, and reserve them. False: nothing was reserved, and
+  // unless something unforeseen stood in the way nothing was evicted either.
   bool ReserveHost(uint64_t bytes);
   bool ReserveDisk(uint64_t bytes);
   void UnreserveHost(uint64_t bytes);
@@ -167,6 +169,9 @@ class Catalog {
   const Limits& limits() const { return limits_; }
 
  private:
+  bool HostRoomIsPossible(uint64_t bytes) const;
+  bool DiskRoomIsPossible(uint64_t bytes) const;
+  absl::flat_hash_set<const StoredObject*> PinnedObjects() const;
   bool EvictOneForHost();
   bool EvictOneForDisk();
   void Unlink(StoredObject* object);
@@ -186,6 +191,7 @@ class Catalog {
   uint64_t host_bytes_ = 0, host_reserved_ = 0;
   uint64_t disk_bytes_ = 0, disk_reserved_ = 0, disk_objects_ = 0;
   uint64_t object_bytes_ = 0;
+  uint64_t held_bytes_ = 0;  // disk cost of the objects that sessions hold, whatever their tier
   uint64_t pinned_bytes_ = 0, demoted_ = 0, evicted_ = 0;
 };
 

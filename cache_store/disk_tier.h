@@ -1,11 +1,11 @@
 // Slices and manifests in RocksDB: the only durable tier, and the only users of RocksDB.
 //
-// Column families: `slices` (object number, layer -> bytes; values in blob files), `objects` (number
-// -> what the slices are), `manifests` (number -> restore point), `fingerprints`, `meta`. Numbers
-// only grow, so what is written together lies together, and what is evicted together frees whole
-// files. An object's record is written before its slices and its slices before any manifest that
-// names it; the write-ahead log keeps that order, so a manifest that survived proves its objects did.
-// Thread safety: all methods from any thread. RocksDB's statuses become absl's here.
+// Column families: `slices` (object number, layer -> bytes; values in blob files), `objects`
+// (number -> what the slices are), `manifests` (number -> restore point), `fingerprints`, `meta`.
+// Numbers only grow, so what is written together lies together, and what is evicted together frees
+// whole files. An object's record is written before its slices and its slices before any manifest
+// that names it; the write-ahead log keeps that order, so a manifest that survived proves its
+// objects did. Thread safety: all methods from any thread. RocksDB's statuses become absl's here.
 #ifndef HEARTH_CACHE_STORE_DISK_TIER_H_
 #define HEARTH_CACHE_STORE_DISK_TIER_H_
 

@@ -24,7 +24,9 @@ inline constexpr char kPinPrefix[] = "pin/";
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 inline rocksdb::Slice ToSlice(absl::string_view text) { return {text.data(), text.size()}; }
-inline absl::string_view ToView(const rocksdb::Slice& slice) { return {slice.data(), slice.size()}; }
+inline absl::string_view ToView(const rocksdb::Slice& slice) {
+  return {slice.data(), slice.size()};
+}
 
 // Where RocksDB lives inside the data folder.
 std::string DatabasePath(const std::string& dir);

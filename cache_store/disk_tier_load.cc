@@ -36,7 +36,8 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   if (!absl::SimpleAtoi(version, &number) || number > DiskTier::kFormatVersion) {
     return absl::FailedPreconditionError(
         absl::StrCat("data folder ", dir, " has format version ", version, "; this program reads ",
-                     DiskTier::kFormatVersion, " and older: use the newer program, or another folder"));
+                     DiskTier::kFormatVersion,
+                     " and older: use the newer program, or another folder"));
   }
   return absl::OkStatus();
 }

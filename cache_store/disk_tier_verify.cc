@@ -61,8 +61,8 @@ class Verifier {
   }
 
   void CheckManifest(const ManifestRecord& record) {
-    const std::string name =
-        absl::StrCat("restore point ", record.number, " (", record.manifest.token_count, " tokens)");
+    const std::string name = absl::StrCat("restore point ", record.number, " (",
+                                          record.manifest.token_count, " tokens)");
     const auto layout = layouts_.find(record.manifest.fingerprint);
     if (layout == layouts_.end()) {
       Problem(absl::StrCat(name, ": its fingerprint is not stored"));

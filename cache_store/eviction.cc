@@ -1,6 +1,6 @@
-// How the catalog makes room. Both tiers follow one order (lru_order.h); they differ in what leaving
-// means: from RAM, a restore point that is whole on disk is demoted, which loses nothing; from the
-// store, it is removed.
+// How the catalog makes room. Both tiers follow one order (lru_order.h); they differ in what
+// leaving means: from RAM, a restore point that is whole on disk is demoted, which loses nothing;
+// from the store, it is removed.
 #include <cassert>
 
 #include "cache_store/catalog.h"
@@ -8,7 +8,7 @@
 namespace hearth {
 
 bool Catalog::ReserveHost(uint64_t bytes) {
-  if (bytes > limits_.host_bytes) return false;
+  if (host_bytes() + bytes > limits_.host_bytes && !HostRoomIsPossible(bytes)) return false;
   while (host_bytes() > limits_.host_bytes - bytes) {
     if (!EvictOneForHost()) return false;
   }
@@ -17,12 +17,57 @@ bool Catalog::ReserveHost(uint64_t bytes) {
 }
 
 bool Catalog::ReserveDisk(uint64_t bytes) {
-  if (bytes > limits_.disk_bytes) return false;
+  if (disk_bytes() + bytes > limits_.disk_bytes && !DiskRoomIsPossible(bytes)) return false;
   while (disk_bytes() > limits_.disk_bytes - bytes) {
     if (!EvictOneForDisk()) return false;
   }
   disk_reserved_ += bytes;
   return true;
+}
+
+// A publish that cannot fit must not empty the store on its way to being refused. What stays in any
+// case: reservations, what sessions hold, what is pinned. Counting that is exact and linear in the
+// objects, so it is done only when the running sums cannot already tell.
+bool Catalog::HostRoomIsPossible(uint64_t bytes) const {
+  const uint64_t needed = bytes + host_reserved_;
+  if (needed > limits_.host_bytes) return false;
+  if (pinned_bytes_ == 0 && needed + held_bytes_ <= limits_.host_bytes) return true;
+  const absl::flat_hash_set<const StoredObject*> pinned = PinnedObjects();
+  uint64_t kept = 0;
+  for (const auto& [number, object] : objects_) {
+    if (!object->in_host) continue;
+    const bool only_copy = !object->on_disk;
+    if (object->sessions > 0 || (only_copy && pinned.contains(object.get()))) {
+      kept += object->bytes();
+    }
+  }
+  return needed + kept <= limits_.host_bytes;
+}
+
+bool Catalog::DiskRoomIsPossible(uint64_t bytes) const {
+  const uint64_t needed = bytes + disk_reserved_;
+  if (needed > limits_.disk_bytes) return false;
+  if (pinned_bytes_ == 0 && needed + held_bytes_ <= limits_.disk_bytes) return true;
+  const absl::flat_hash_set<const StoredObject*> pinned = PinnedObjects();
+  uint64_t kept = 0;
+  for (const auto& [number, object] : objects_) {
+    if (!object->on_disk) continue;
+    if (object->sessions > 0 || pinned.contains(object.get())) kept += object->disk_cost_bytes();
+  }
+  for (const auto& [rank, point] : lru_) {
+    if (point->durable && (point->pinned || point->sessions > 0)) {
+      kept += point->manifest_cost_bytes();
+    }
+  }
+  return needed + kept <= limits_.disk_bytes;
+}
+
+absl::flat_hash_set<const StoredObject*> Catalog::PinnedObjects() const {
+  absl::flat_hash_set<const StoredObject*> pinned;
+  for (const auto& [rank, point] : lru_) {
+    if (point->pinned) pinned.insert(point->objects.begin(), point->objects.end());
+  }
+  return pinned;
 }
 
 void Catalog::UnreserveHost(uint64_t bytes) {

@@ -1,6 +1,6 @@
-// The order in which restore points are offered to eviction: least recently used first, and of those
-// used together (a prefix and what continues it) the longest first, so that children go before
-// parents. Not thread safe. Holds no ownership.
+// The order in which restore points are offered to eviction: least recently used first, and of
+// those used together (a prefix and what continues it) the longest first, so that children go
+// before parents. Not thread safe. Holds no ownership.
 #ifndef HEARTH_CACHE_STORE_LRU_ORDER_H_
 #define HEARTH_CACHE_STORE_LRU_ORDER_H_
 

@@ -6,7 +6,8 @@ namespace hearth {
 
 absl::Status StoreOptions::Validate() const {
   if (host_bytes == 0 && (disk_bytes == 0 || data_dir.empty())) {
-    return absl::InvalidArgumentError("host_bytes is 0 and there is no disk tier: nothing to store in");
+    return absl::InvalidArgumentError(
+        "host_bytes is 0 and there is no disk tier: nothing to store in");
   }
   if (default_durability == Durability::kDefault) {
     return absl::InvalidArgumentError("default_durability must be memory, disk or sync");

@@ -157,6 +157,35 @@ uint32_t PrefixIndex::MatchedTokens(const SegmentNode* root, Tokens prompt, uint
   return std::min<uint32_t>(best, static_cast<uint32_t>(prompt.size()));
 }
 
+const SegmentNode* PrefixIndex::DeepestPoint(const SegmentNode* root, Tokens prompt,
+                                             uint32_t chunk_tokens) {
+  const SegmentNode* deepest = nullptr;
+  const auto consider = [&](const SegmentNode* node) {
+    if (node->restore_point == nullptr || node->end() >= prompt.size()) return;
+    if (deepest == nullptr || node->end() > deepest->end()) deepest = node;
+  };
+  std::vector<const SegmentNode*> level = {root};
+  while (!level.empty()) {
+    std::vector<const SegmentNode*> next;
+    for (const SegmentNode* node : level) {
+      consider(node);
+      if (node->end() >= prompt.size()) continue;
+      const Tokens rest = prompt.subspan(node->end());
+      for (const SegmentNode* remainder : RemaindersOf(node, rest, chunk_tokens)) {
+        consider(remainder);
+      }
+      if (rest.size() < chunk_tokens) continue;
+      const Tokens chunk = rest.subspan(0, chunk_tokens);
+      for (auto it = node->children.lower_bound(chunk); it != node->children.end(); ++it) {
+        if (Tokens((*it)->token_ids) != chunk || next.size() >= kMaxCutVariants) break;
+        next.push_back(*it);
+      }
+    }
+    level = std::move(next);
+  }
+  return deepest;
+}
+
 std::vector<SegmentNode*> PrefixIndex::RemaindersOf(const SegmentNode* chunk, Tokens rest,
                                                     uint32_t chunk_tokens) {
   std::vector<SegmentNode*> found;

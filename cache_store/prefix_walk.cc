@@ -65,7 +65,8 @@ std::vector<BoundaryState> WalkPrompt(const PrefixIndex& index, const KvLayout& 
         }
       }
     } else {
-      for (; remainder != chain.remainders.end() && remainder->segment.end() <= limit; ++remainder) {
+      const auto stop = chain.remainders.end();
+      for (; remainder != stop && remainder->segment.end() <= limit; ++remainder) {
         const uint32_t end = remainder->segment.end();
         SegmentNode* node = parent == nullptr ? nullptr : index.Find(*remainder, token_ids);
         states.push_back(walker.State(walker.Extend(reach, node, end), node, end));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cache_store/prefix_walk.h"
 #include "cache_store/sessions.h"
 #include "proto/prefix_key.h"
@@ -124,25 +125,16 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const Digest* key, ui
 void Store::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                         ExplainReport* report) {
   if (model.layout.exactness != Exactness::kExact) return;
-  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   absl::MutexLock lock(&mu_);
   const SegmentNode* root =
       catalog_.index().Find(RootKey(query.fingerprint, query.tenant, secret_));
   if (root == nullptr) return;
-  for (RestorePointEntry* point : catalog_.PointsOf(query.tenant)) {
-    if (point->model->fingerprint.digest() != query.fingerprint || point->tokens() >= tokens) {
-      continue;
-    }
-    const std::vector<uint32_t> stored = TokensOf(point->node);
-    if (!std::equal(stored.begin(), stored.end(), query.token_ids.begin())) continue;
-    std::string cuts;
-    for (const uint32_t cut : CutsOf(point->node, model.layout)) {
-      absl::StrAppend(&cuts, cuts.empty() ? "" : ", ", cut);
-    }
-    absl::StrAppend(&report->summary, "; the same tokens are stored to ", point->tokens(),
-                    cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
-    return;
-  }
+  const SegmentNode* stored =
+      PrefixIndex::DeepestPoint(root, query.token_ids, model.layout.chunk_tokens);
+  if (stored == nullptr) return;
+  const std::string cuts = absl::StrJoin(CutsOf(stored, model.layout), ", ");
+  absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
+                  cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
 }
 
 // Would the tenant's other models have hit? Then the field that differs is the answer.

@@ -111,7 +111,8 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
     std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
     assert(!objects.empty());
     point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node,
-                                     std::move(objects), CutsOf(node, model->layout), clock_->Now());
+                                     std::move(objects), CutsOf(node, model->layout),
+                                     clock_->Now());
     if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
     counters_.Add(Counter::kImplicitHits);
     events_.Post(StoreEvent::Kind::kStored, Describe(*point));
@@ -208,7 +209,8 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   StoredObject* stored = objects_[object];
   const auto it = std::lower_bound(stored->layers.begin(), stored->layers.end(), layer);
   if (it == stored->layers.end() || *it != layer) {
-    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " is not of this object's group"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is not of this object's group"));
   }
   const size_t slice = static_cast<size_t>(it - stored->layers.begin());
   bool from_disk = false;

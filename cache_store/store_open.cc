@@ -199,7 +199,8 @@ bool Store::AdoptManifest(const ManifestRecord& record, bool pinned, ObjectTable
     const KeyedSegment& keyed = *chain.EndingAt(segment.end(), layout.chunk_tokens);
     node = catalog_.index().Ensure(node, keyed, manifest.token_ids);
     assert(node != nullptr);
-    for (; next < record.objects.size() && manifest.objects[next].id.begin == segment.begin; ++next) {
+    for (; next < record.objects.size(); ++next) {
+      if (manifest.objects[next].id.begin != segment.begin) break;
       RecoveredObject& recovered = table->at(record.objects[next]);
       if (recovered.adopted == nullptr) {
         const ObjectRecord& object = recovered.record;

@@ -217,7 +217,8 @@ ManifestRecord Store::RecordFor(const PublishSessionImpl& session, const Publish
   return record;
 }
 
-// The bytes of an object that the disk lacks: staged by this publish, or in RAM from an earlier one.
+// The bytes of an object that the disk lacks: staged by this publish, or in RAM from an earlier
+// one.
 absl::Status Store::ViewsFor(PublishSessionImpl* session, const StoredObject* object,
                              std::vector<SliceView>* views) {
   for (const PublishItem& item : session->items_) {

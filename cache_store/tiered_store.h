@@ -1,15 +1,15 @@
 // The cache node's core: looks up restore points, hands out their slices, takes in new ones.
 //
-// A TieredStore keeps objects in a bounded host tier and a bounded disk tier. Restore points are its
-// unit of visibility and eviction: a manifest commits last, names every object it needs and holds a
-// reference on each. Readers and publishers work through sessions, which hold references too, so
-// nothing promised is evicted under them.
+// A TieredStore keeps objects in a bounded host tier and a bounded disk tier. Restore points are
+// its unit of visibility and eviction: a manifest commits last, names every object it needs and
+// holds a reference on each. Readers and publishers work through sessions, which hold references
+// too, so nothing promised is evicted under them.
 //
 // Thread safety: all methods of all classes here may be called from any thread, but one session is
 // used by one thread at a time. Sessions must not outlive their store.
-// Errors: kInvalidArgument (caller), kResourceExhausted (full; retry later), kDataLoss (bytes failed
-// verification: already quarantined), kAborted (same key, other bytes), kNotFound (unknown id).
-// A miss is a plan with usable_tokens == 0, never an error.
+// Errors: kInvalidArgument (caller), kResourceExhausted (full; retry later), kDataLoss (bytes
+// failed verification: already quarantined), kAborted (same key, other bytes), kNotFound (unknown
+// id). A miss is a plan with usable_tokens == 0, never an error.
 #ifndef HEARTH_CACHE_STORE_TIERED_STORE_H_
 #define HEARTH_CACHE_STORE_TIERED_STORE_H_
 
@@ -154,7 +154,8 @@ struct StoreStats {
   std::map<std::string, uint64_t> counters;  // names in stats.h
 };
 
-// kLost: the subscriber was too slow and events were skipped; List again. Its restore point is empty.
+// kLost: the subscriber was too slow and events were skipped; List again. Its restore point is
+// empty.
 struct StoreEvent {
   enum class Kind { kStored, kEvicted, kPinned, kUnpinned, kDropped, kQuarantined, kLost };
   Kind kind = Kind::kStored;

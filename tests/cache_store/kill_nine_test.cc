@@ -1,8 +1,8 @@
 // kill -9 in the middle of publishing: what was acknowledged is there, nothing torn is.
 //
 // A child publishes into a folder and prints what was acknowledged; the parent kills it after a
-// seeded number of milliseconds of publishing, opens the folder, and checks. The folder is kept from
-// round to round, so later rounds also recover from earlier ones' remains.
+// seeded number of milliseconds of publishing, opens the folder, and checks. The folder is kept
+// from round to round, so later rounds also recover from earlier ones' remains.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>

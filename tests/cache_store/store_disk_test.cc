@@ -1,5 +1,5 @@
-// A store with a disk: what is acknowledged survives, what is corrupt is never served, a folder that
-// is not ours is refused by name.
+// A store with a disk: what is acknowledged survives, what is corrupt is never served, a folder
+// that is not ours is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
@@ -34,7 +34,9 @@ class RawDatabase {
     std::vector<std::string> names;
     rocksdb::DB::ListColumnFamilies({}, path, &names);
     std::vector<rocksdb::ColumnFamilyDescriptor> families;
-    for (const std::string& name : names) families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    for (const std::string& name : names) {
+      families.emplace_back(name, rocksdb::ColumnFamilyOptions());
+    }
     rocksdb::DB::Open({}, path, families, &handles_, &db_);
   }
   ~RawDatabase() {

@@ -60,7 +60,7 @@ TEST_F(StoreFaults, CorruptionOnDiskIsNeverServedAndOneObjectsFallTakesOnlyItsOw
     EXPECT_THAT(report.summary, HasSubstr("miss"));
     EXPECT_THAT(report.boundaries.at(3).reason, HasSubstr("quarantined"));
     EXPECT_EQ(KitFetch(store_.get(), model_, other_).value(), 64u);
-    ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok()) << "published again, it heals";
+    ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok()) << "healed";
     EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
     CheckInvariants();
     ASSERT_TRUE(store_->DropAll("default", true).ok());

@@ -210,6 +210,8 @@ TEST(MemoryStore, AReaderKeepsItsObjectsWhileEverythingElseIsEvicted) {
   const auto refused = KitPublish(store.get(), model, large, {64});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("host_bytes"));
+  EXPECT_EQ(KitFetch(store.get(), model, {KitTokens(9, 33), {}}).value(), 32u)
+      << "a publish that cannot fit evicts nothing";
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 // Random operations against a model that remembers only what was acknowledged. Seeded.
 //
 // After every step: no tier above its capacity, the bookkeeping adds up. At every fetch: the bytes
-// are exact. After reopening: with nothing evicted, every acknowledged durable restore point is there.
+// are exact. After reopening: with nothing evicted, every acknowledged durable restore point is
+// there.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -147,7 +148,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
 
 TEST_P(StoreProperty, HoldsAfterEveryOperation) {
   Open();
-  for (int step = 0; step < 250 && !HasFatalFailure(); ++step) {
+  for (int step = 0; step < 200 && !HasFatalFailure(); ++step) {
     clock_.Advance(absl::Seconds(1));
     const uint64_t dice = random_() % 100;
     if (dice < 35) {
@@ -193,7 +194,7 @@ INSTANTIATE_TEST_SUITE_P(
                                          Setting{"SmallDisk", 40000, 100000, true},
                                          Setting{"DiskOnly", 0, 150000, true},
                                          Setting{"Ample", 8 << 20, 64 << 20, true}),
-                       ::testing::Range(1, 7)),
+                       ::testing::Range(1, 5)),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).name) + "Seed" +
              std::to_string(std::get<1>(info.param));

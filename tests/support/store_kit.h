@@ -1,4 +1,5 @@
-// Prompts and KV bytes for tests of the store: what a model would have computed, made up from a hash.
+// Prompts and KV bytes for tests of the store: what a model would have computed, made up from a
+// hash.
 //
 // The bytes of a slice are a pure function of fingerprint, tokens, cuts and layer, so that a test
 // can check any fetched byte without remembering what it published. Pure functions.
