@@ -78,11 +78,7 @@ absl::Status EngineImpl::Start() {
   // The canary runs on the thread that will step the model, with its compute threads.
   thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
   started.WaitForNotification();
-  const uint32_t prefault_tokens = std::min<uint32_t>(
-      kPrefaultTokens, static_cast<uint32_t>(config().max_position_embeddings));
-  fetches_.Submit([this, prefault_tokens](TaskQueue::Fate fate) {
-    if (fate == TaskQueue::Fate::kRun) PrefaultObjects(layout_, prefault_tokens);
-  });
+  PrefaultObjects(layout_, std::min<uint32_t>(kPrefaultTokens, config().max_position_embeddings));
   return status;
 }
 
