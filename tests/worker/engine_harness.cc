@@ -21,7 +21,18 @@ void Collector::Wait(absl::Notification* event) {
   if (!event->WaitForNotificationWithTimeout(kHang)) Die("a callback did not come");
 }
 
-EngineCallbacks Collector::Callbacks() {
+Collector::~Collector() {
+  if (submitted_) WaitAll();
+}
+
+void Collector::WaitAll() {
+  WaitEnd();
+  if (writes_ && error.ok()) WaitPublished();
+}
+
+EngineCallbacks Collector::Callbacks(bool writes) {
+  submitted_ = true;
+  writes_ = writes;
   EngineCallbacks callbacks;
   callbacks.on_started = [this](const StartedInfo& info) {
     started = info;
@@ -89,7 +100,9 @@ TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
 
 std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
                                                         Collector* collector) {
-  auto handle = engine_->Submit(request, collector->Callbacks());
+  const bool writes =
+      request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  auto handle = engine_->Submit(request, collector->Callbacks(writes));
   if (!handle.ok()) Die(handle.status().ToString());
   return *std::move(handle);
 }
@@ -97,10 +110,7 @@ std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& req
 std::unique_ptr<Collector> TestWorker::Run(const EngineRequest& request) {
   auto collector = std::make_unique<Collector>();
   Submit(request, collector.get());
-  collector->WaitEnd();
-  const bool writes =
-      request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
-  if (collector->error.ok() && writes) collector->WaitPublished();
+  collector->WaitAll();
   return collector;
 }
 

@@ -19,16 +19,20 @@ namespace hearth {
 // Long enough for a busy machine; only a hang takes it.
 inline constexpr absl::Duration kHang = absl::Seconds(120);
 
-// Collects one request's callbacks. Outlives the request.
+// Collects one request's callbacks. Destroyed, it waits for those still to come.
 class Collector {
  public:
-  EngineCallbacks Callbacks();
+  Collector() = default;
+  ~Collector();
+  // Called once, for a request that is accepted.
+  EngineCallbacks Callbacks(bool writes = true);
 
   // Wait for the events; they abort the test after kHang.
   void WaitStarted() { Wait(&started_); }
   void WaitFirstToken() { Wait(&first_token_); }
   void WaitEnd() { Wait(&ended_); }
   void WaitPublished() { Wait(&published_); }
+  void WaitAll();  // the end, and the publish when there is one
 
   // Called on the engine's thread with each token's number (from 0); its answer ends the sequence.
   std::function<bool(size_t)> on_token;
@@ -43,6 +47,7 @@ class Collector {
 
  private:
   static void Wait(absl::Notification* event);
+  bool submitted_ = false, writes_ = false;
   absl::Notification started_, first_token_, ended_, published_;
 };
 

@@ -23,15 +23,23 @@ EngineOptions OnePlace(uint32_t max_queued = 8) {
   return options;
 }
 
-// Blocks fetches until released, and says when one began.
-struct Gate {
+// Blocks fetches until released, and says when one began. Outlived by a fetch that nobody waits for.
+class Gate {
+ public:
   explicit Gate(MemoryPrefixCache* cache) {
-    cache->before_fetch = [this] {
-      if (!entered.HasBeenNotified()) entered.Notify();
-      release.WaitForNotification();
+    cache->before_fetch = [state = state_] {
+      if (!state->entered.HasBeenNotified()) state->entered.Notify();
+      state->released.WaitForNotification();
     };
   }
-  absl::Notification entered, release;
+  void WaitEntered() { state_->entered.WaitForNotification(); }
+  void Release() { state_->released.Notify(); }
+
+ private:
+  struct State {
+    absl::Notification entered, released;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 TEST(EngineLifeTest, RefusesWhatTheModelCannotDoBeforeItIsQueued) {
@@ -46,12 +54,12 @@ TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
   Gate gate(worker.cache().get());
   Collector running, waiting;
   worker.Submit(Request(Prompt(40)), &running);
-  gate.entered.WaitForNotification();
+  gate.WaitEntered();
   worker.Submit(Request(Prompt(40)), &waiting);
   const auto refused = worker->Submit(Request(Prompt(40)), {});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_queued is 1"));
-  gate.release.Notify();
+  gate.Release();
   running.WaitEnd();
   waiting.WaitEnd();
   EXPECT_TRUE(waiting.error.ok());
@@ -63,13 +71,13 @@ TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
   Gate gate(worker.cache().get());
   Collector running, waiting, next;
   worker.Submit(Request(Prompt(40)), &running);
-  gate.entered.WaitForNotification();
+  gate.WaitEntered();
   worker.Submit(Request(Prompt(40)), &waiting)->Cancel();
   waiting.WaitEnd();
   EXPECT_EQ(waiting.error.code(), absl::StatusCode::kCancelled);
   EXPECT_FALSE(waiting.was_started());
   worker.Submit(Request(Prompt(40)), &next);  // dies when the queue is still full
-  gate.release.Notify();
+  gate.Release();
   next.WaitEnd();
 }
 
@@ -79,7 +87,7 @@ TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) 
   Gate gate(worker.cache().get());
   Collector fetching, next;
   auto handle = worker.Submit(Request(Prompt(40)), &fetching);
-  gate.entered.WaitForNotification();
+  gate.WaitEntered();
   handle->Cancel();
   fetching.WaitEnd();
   EXPECT_EQ(fetching.error.code(), absl::StatusCode::kCancelled);
@@ -88,7 +96,7 @@ TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) 
   worker.Submit(uncached, &next);
   next.WaitEnd();  // while the first fetch is still blocked
   EXPECT_TRUE(next.error.ok());
-  gate.release.Notify();
+  gate.Release();
   handle->Cancel();  // after the end: nothing happens
 }
 
@@ -145,7 +153,7 @@ TEST(EngineLifeTest, ADeadlineEndsARequestThatWaitsAndOneThatRuns) {
   EXPECT_EQ(fetching.error.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(queued.error.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_EQ(worker.Counter("requests_expired"), 2u);
-  gate.release.Notify();
+  gate.Release();
 }
 
 TEST(EngineLifeTest, DrainFinishesWhatRunsPublishesItAndRefusesTheRest) {
@@ -167,11 +175,11 @@ TEST(EngineLifeTest, ADrainThatRunsOutOfTimeEndsWhatRuns) {
   Gate gate(worker.cache().get());
   Collector collector;
   worker.Submit(Request(Prompt(40)), &collector);
-  gate.entered.WaitForNotification();
+  gate.WaitEntered();
   worker->Drain(absl::Now());
   collector.WaitEnd();
   EXPECT_EQ(collector.error.code(), absl::StatusCode::kUnavailable);
-  gate.release.Notify();
+  gate.Release();
 }
 
 TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
@@ -181,11 +189,10 @@ TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
   Collector running, waiting;
   auto handle = worker->Submit(Request(Prompt(40)), &running);
   worker->Submit(Request(Prompt(40)), &waiting);
-  gate.entered.WaitForNotification();
-  running.on_token = nullptr;
+  gate.WaitEntered();
   std::thread release([&] {
     running.WaitEnd();
-    gate.release.Notify();
+    gate.Release();
   });
   worker.reset();
   release.join();
