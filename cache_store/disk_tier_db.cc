@@ -13,9 +13,11 @@
 namespace hearth {
 namespace {
 
-// Slices are 0.1 to 16 MiB. One write buffer takes a few dozen of them; two may wait for flushing,
-// so RAM stays below 192 MiB and a restart replays at most that much of the log (0.3 s).
-constexpr size_t kWriteBufferBytes = size_t{64} << 20;
+// Slices are 0.1 to 16 MiB, so one write buffer takes a few to a few hundred of them. Four bound RAM
+// to 128 MiB; the log, and with it what a restart replays, is bounded to three (0.2 to 0.5 s).
+constexpr size_t kWriteBufferBytes = size_t{32} << 20;
+constexpr int kWriteBuffers = 4;
+constexpr uint64_t kMaxLogBytes = uint64_t{96} << 20;
 // Eviction takes the oldest numbers first, so whole blob files empty together. Small enough that
 // one dies soon, large enough that 64 GiB are 1,024 files.
 constexpr uint64_t kBlobFileBytes = uint64_t{64} << 20;
@@ -33,7 +35,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
     return options;
   }
   options.write_buffer_size = kWriteBufferBytes;
-  options.max_write_buffer_number = 3;
+  options.max_write_buffer_number = kWriteBuffers;
   options.enable_blob_files = true;
   options.min_blob_size = kMinBlobBytes;
   options.blob_file_size = kBlobFileBytes;
@@ -52,13 +54,12 @@ rocksdb::DBOptions DatabaseOptions() {
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
   options.max_background_jobs = 2;
-  // Three write buffers: more would only be kept alive by the small families' unflushed records.
-  options.max_total_wal_size = uint64_t{192} << 20;
+  // More would only be kept alive by the small families' unflushed records.
+  options.max_total_wal_size = kMaxLogBytes;
   // A torn tail of the log is what kill -9 leaves; everything before it is whole.
   options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
   options.avoid_flush_during_recovery = true;
   options.avoid_flush_during_shutdown = true;
-  options.bytes_per_sync = uint64_t{1} << 20;
   return options;
 }
 

@@ -1,0 +1,172 @@
+// How fast the store takes in, hands out and recovers restore points, on this machine.
+//
+//   store_bench FOLDER GIB
+//
+// Publishes restore points of 2,048 tokens of the 270M's geometry (float32, C=128: 28 MB each in
+// slices of 256 KiB) until GIB are on disk, fetches them from RAM and, after reopening, from disk
+// with a warm page cache, and prints a row for each. FOLDER must be empty or absent.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "cache_store/tiered_store.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kTokens = 2048;
+
+Fingerprint Model() {
+  return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                              {"window", uint64_t{512}},
+                              {"kv_heads", uint64_t{1}},
+                              {"head_dim", uint64_t{256}},
+                              {"kv_dtype", std::string("float32")},
+                              {"exactness", std::string("exact")},
+                              {"layer_types", std::string("lllllglllllglllllg")},
+                              {"object_layout", uint64_t{1}},
+                              {"codec", std::string("raw")}})
+      .value();
+}
+
+std::vector<uint32_t> Tokens(uint64_t seed) {
+  std::vector<uint32_t> tokens(kTokens + 1);
+  for (uint32_t i = 0; i <= kTokens; ++i) {
+    tokens[i] = static_cast<uint32_t>((seed * 7919 + i) % 262144);
+  }
+  return tokens;
+}
+
+// One buffer of noise; slices are windows into it, so that making them costs nothing.
+SliceView Noise(uint64_t seed, size_t bytes) {
+  constexpr size_t kNoiseBytes = size_t{64} << 20;
+  static const std::shared_ptr<std::byte> noise = [] {
+    std::shared_ptr<std::byte> memory = AllocateSlice(kNoiseBytes);
+    uint64_t state = 88172645463325252;
+    for (size_t i = 0; i < kNoiseBytes; i += 8) {
+      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+      std::memcpy(memory.get() + i, &state, 8);
+    }
+    return memory;
+  }();
+  const size_t offset = seed * 64 * 40503 % (kNoiseBytes - bytes) / 64 * 64;
+  return SliceView{noise, absl::Span<const std::byte>(noise.get() + offset, bytes)};
+}
+
+class Bench {
+ public:
+  explicit Bench(const std::string& folder) { options_.data_dir = folder; }
+
+  void Open(uint64_t host_bytes) {
+    store_.reset();
+    options_.host_bytes = host_bytes;
+    options_.disk_bytes = uint64_t{200} << 30;
+    const absl::Time start = absl::Now();
+    auto store = TieredStore::Open(options_);
+    if (!store.ok()) {
+      std::fprintf(stderr, "%s\n", store.status().ToString().c_str());
+      std::exit(1);
+    }
+    store_ = *std::move(store);
+    std::printf("%-34s %8.3f s\n", "open", absl::ToDoubleSeconds(absl::Now() - start));
+  }
+
+  uint64_t Publish(uint64_t first, uint64_t count, Durability level) {
+    uint64_t bytes = 0;
+    absl::Duration spent;
+    for (uint64_t seed = first; seed < first + count; ++seed) {
+      PublishSpec spec = Spec(seed, level);
+      const absl::Time start = absl::Now();
+      auto session = store_->Publish(spec).value();
+      for (const uint32_t i : session->needed()) {
+        for (const uint32_t layer : layout_.LayersOf(spec.objects[i].id.group)) {
+          const absl::Status put = session->PutSlice(i, layer, SliceOf(seed, i, layer));
+          if (!put.ok()) std::exit(2);
+        }
+      }
+      bytes += session->Commit().value().bytes_received;
+      spent += absl::Now() - start;
+    }
+    Row("publish, acknowledged " + std::string(DurabilityName(level)), bytes, spent);
+    return bytes;
+  }
+
+  void Fetch(const char* what, uint64_t first, uint64_t count) {
+    uint64_t bytes = 0;
+    absl::Duration spent, lookups;
+    for (uint64_t seed = first; seed < first + count; ++seed) {
+      const PrefixQuery query{model_.digest(), "default", Tokens(seed), {}};
+      const absl::Time start = absl::Now();
+      auto session = store_->Fetch(query, 0, 0).value();
+      lookups += absl::Now() - start;
+      const LookupPlan& plan = session->plan();
+      if (plan.usable_tokens != kTokens) std::exit(3);
+      for (size_t i = 0; i < plan.objects.size(); ++i) {
+        for (const uint32_t layer : layout_.LayersOf(plan.objects[i].id.group)) {
+          bytes += session->ReadSlice(i, layer).value().bytes.size();
+        }
+      }
+      spent += absl::Now() - start;
+    }
+    Row(what, bytes, spent);
+    std::printf("%-34s %8.3f ms\n", "  of which lookup, each",
+                absl::ToDoubleMilliseconds(lookups) / static_cast<double>(count));
+  }
+
+ private:
+  SliceView SliceOf(uint64_t seed, uint32_t object, uint32_t layer) const {
+    return Noise(seed * 1000003 + object * 64 + layer, layout_.SliceBytes(128));
+  }
+  PublishSpec Spec(uint64_t seed, Durability level) const {
+    PublishSpec spec;
+    spec.fingerprint = model_;
+    spec.tenant = "default";
+    spec.token_ids = Tokens(seed);
+    spec.boundaries = {kTokens};
+    spec.durability = level;
+    for (const ObjectId& id : NeededObjects(layout_, kTokens)) {
+      PublishObject object;
+      object.id = id;
+      for (const uint32_t layer : layout_.LayersOf(id.group)) {
+        const SliceView view =
+            SliceOf(seed, static_cast<uint32_t>(spec.objects.size()), layer);
+        object.slice_digests.push_back(SliceDigest(view.bytes.data(), view.bytes.size()));
+      }
+      spec.objects.push_back(std::move(object));
+    }
+    return spec;
+  }
+  static void Row(const std::string& what, uint64_t bytes, absl::Duration spent) {
+    std::printf("%-34s %8.3f GB/s  (%.1f MB each 2,048 tokens)\n", what.c_str(),
+                static_cast<double>(bytes) / 1e9 / absl::ToDoubleSeconds(spent), 28.3);
+  }
+
+  StoreOptions options_;
+  const Fingerprint model_ = Model();
+  const KvLayout layout_ = model_.Layout().value();
+  std::unique_ptr<TieredStore> store_;
+};
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: store_bench FOLDER GIB\n");
+    return 64;
+  }
+  const uint64_t points = static_cast<uint64_t>(std::atof(argv[2]) * (1 << 30) / 28.3e6);
+  hearth::Bench bench(argv[1]);
+  bench.Open(uint64_t{2} << 30);
+  bench.Publish(0, points, hearth::Durability::kDisk);
+  bench.Publish(points, 8, hearth::Durability::kSync);
+  bench.Fetch("fetch from RAM, verified", points, 8);
+  bench.Open(0);
+  bench.Fetch("fetch from disk, page cache, first", points - 20, 20);
+  bench.Fetch("fetch from disk, page cache, again", points - 20, 20);
+  return 0;
+}
