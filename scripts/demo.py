@@ -29,8 +29,8 @@ NEW_TOKENS = 16
 MIN_SPEEDUP = 5.0
 RECONNECT_TIMEOUT_S = 15
 ENDINGS = {
-    "A": "\n\nQuestion: What is this text about?\nAnswer: It is about",
-    "B": "\n\nIn one sentence, the most important point of the text above is that",
+    "A": "\n\nQuestion: Whom did Alice follow down the rabbit-hole?\nAnswer: She followed",
+    "B": "\n\nIn one sentence, the story so far: A girl called Alice",
 }
 
 
