@@ -1,5 +1,6 @@
-// What a worker waits for its store, over loopback TCP: a 2,048-token prefix of the 270M (28.3 MB of
-// float32) fetched and published, in milliseconds and GB/s, beside a plain memcpy of the same bytes.
+// What a worker waits for its store, over loopback TCP: a 2,048-token prefix of the 270M (28.3 MB
+// of float32) fetched and published, in milliseconds and GB/s, beside a plain memcpy of the same
+// bytes.
 //
 // Usage: fetch_bench [repetitions] [listen address]
 
@@ -27,11 +28,15 @@ namespace {
 constexpr uint32_t kTokens = 2048;
 
 Fingerprint BenchFingerprint() {
-  auto fingerprint = Fingerprint::Create(
-      {{"chunk_tokens", uint64_t{128}}, {"window", uint64_t{512}}, {"kv_heads", uint64_t{1}},
-       {"head_dim", uint64_t{256}}, {"kv_dtype", std::string("float32")},
-       {"exactness", std::string("exact")}, {"layer_types", std::string("lllllglllllglllllg")},
-       {"object_layout", uint64_t{1}}, {"codec", std::string("raw")}});
+  auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                                          {"window", uint64_t{512}},
+                                          {"kv_heads", uint64_t{1}},
+                                          {"head_dim", uint64_t{256}},
+                                          {"kv_dtype", std::string("float32")},
+                                          {"exactness", std::string("exact")},
+                                          {"layer_types", std::string("lllllglllllglllllg")},
+                                          {"object_layout", uint64_t{1}},
+                                          {"codec", std::string("raw")}});
   if (!fingerprint.ok()) std::abort();
   return *fingerprint;
 }

@@ -17,8 +17,8 @@ namespace hearth {
 
 class CacheCounters {
  public:
-  // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable", "cooldown", "deadline",
-  // "corrupt", "mismatch", "refused", "error".
+  // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
+  // just before), "deadline", "corrupt", "mismatch", "refused", "full", "error".
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
   void CountPublish(const std::string& outcome, uint64_t bytes = 0);

@@ -25,8 +25,8 @@ grpc::Status RunCall(CallGate* gate, const char* method, grpc::ServerContext* co
 
 absl::StatusOr<Digest> IdFromProto(const std::string& bytes) {
   if (bytes.size() != Digest{}.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("restore_point_id: ", bytes.size(),
-                                                   " bytes; it has ", Digest{}.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("restore_point_id: ", bytes.size(), " bytes; it has ", Digest{}.size()));
   }
   return DigestFromBytes(bytes);
 }

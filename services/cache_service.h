@@ -7,11 +7,11 @@
 #ifndef HEARTH_SERVICES_CACHE_SERVICE_H_
 #define HEARTH_SERVICES_CACHE_SERVICE_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <cstdint>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"

@@ -1,4 +1,5 @@
-// CircuitBreaker: stops asking a peer that does not answer, so that requests do not each wait for it.
+// CircuitBreaker: stops asking a peer that does not answer, so that requests do not each wait for
+// it.
 //
 // Open after an unanswered call, for one second, then twice as long after each further one, up to
 // eight. One answer closes it. A peer that refuses the connection needs no breaker: that is quick.

@@ -1,5 +1,6 @@
 #include "services/flags.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
 #include <cmath>
@@ -7,8 +8,6 @@
 #include <cstdlib>
 #include <map>
 #include <utility>
-
-#include <CLI/CLI.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -25,11 +24,20 @@ namespace {
 constexpr double kMaxByteSize = 9007199254740992.0;
 
 const std::map<std::string, double>& ByteUnits() {
-  static const auto& units = *new std::map<std::string, double>{
-      {"", 1},           {"b", 1},
-      {"kb", 1e3},       {"mb", 1e6},        {"gb", 1e9},          {"tb", 1e12},
-      {"k", 1024.0},     {"m", 1048576.0},   {"g", 1073741824.0},  {"t", 1099511627776.0},
-      {"kib", 1024.0},   {"mib", 1048576.0}, {"gib", 1073741824.0}, {"tib", 1099511627776.0}};
+  static const auto& units = *new std::map<std::string, double>{{"", 1},
+                                                                {"b", 1},
+                                                                {"kb", 1e3},
+                                                                {"mb", 1e6},
+                                                                {"gb", 1e9},
+                                                                {"tb", 1e12},
+                                                                {"k", 1024.0},
+                                                                {"m", 1048576.0},
+                                                                {"g", 1073741824.0},
+                                                                {"t", 1099511627776.0},
+                                                                {"kib", 1024.0},
+                                                                {"mib", 1048576.0},
+                                                                {"gib", 1073741824.0},
+                                                                {"tib", 1099511627776.0}};
   return units;
 }
 
@@ -54,13 +62,12 @@ CLI::Option* AddParsed(CLI::App* app, const std::string& name, Value* value,
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
   const absl::string_view stripped = absl::StripAsciiWhitespace(text);
   size_t end = 0;
-  while (end < stripped.size() && (std::isdigit(static_cast<unsigned char>(stripped[end])) ||
-                                   stripped[end] == '.')) {
+  while (end < stripped.size() &&
+         (std::isdigit(static_cast<unsigned char>(stripped[end])) || stripped[end] == '.')) {
     ++end;
   }
   double number = 0;
-  const std::string unit =
-      absl::AsciiStrToLower(absl::StripAsciiWhitespace(stripped.substr(end)));
+  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(stripped.substr(end)));
   const auto known = ByteUnits().find(unit);
   if (end == 0 || !absl::SimpleAtod(stripped.substr(0, end), &number) ||
       known == ByteUnits().end()) {
@@ -131,9 +138,8 @@ void FlagSet::AddUint(const std::string& name, uint32_t* value, const std::strin
   Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
 }
 
-void FlagSet::AddIndex(const std::string& name, size_t index,
-                       const std::vector<std::string>& names, const std::string& help,
-                       std::function<void(size_t)> set) {
+void FlagSet::AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
+                       const std::string& help, std::function<void(size_t)> set) {
   auto* option = app_->add_option_function<std::string>(
       "--" + name,
       [name, names, set = std::move(set)](const std::string& text) {
@@ -149,7 +155,8 @@ void FlagSet::AddIndex(const std::string& name, size_t index,
 }
 
 void FlagSet::AddServerFlags(ServerFlags* flags) {
-  AddText("listen", &flags->listen, "Serve gRPC here: HOST:PORT (port 0: any free one) or unix:PATH");
+  AddText("listen", &flags->listen,
+          "Serve gRPC here: HOST:PORT (port 0: any free one) or unix:PATH");
   AddText("address-file", &flags->address_file,
           "Write the address to this file, whole, once the server is ready");
   AddText("metrics-listen", &flags->metrics_listen,
@@ -170,8 +177,8 @@ std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* a
   std::vector<std::string> args(argv + 1, argv + argc);
   const size_t given = args.size();
   for (const CLI::Option* option : app_->get_options()) {
-    const char* value = option->get_envname().empty() ? nullptr
-                                                      : std::getenv(option->get_envname().c_str());
+    const char* value =
+        option->get_envname().empty() ? nullptr : std::getenv(option->get_envname().c_str());
     if (value == nullptr || *value == '\0') continue;
     const std::string flag = "--" + option->get_lnames().front();
     const auto names_it = [&](const std::string& arg) {

@@ -1,8 +1,8 @@
 // Flags of both servers: the command line, a file and the environment, in this order of strength.
 //
-// Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment and
-// some-name = "..." in the TOML or INI file of --config.
-// Thread safety: none; used by main before threads start.
+// Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment
+// and some-name = "..." in the TOML or INI file of --config. Thread safety: none; used by main
+// before threads start.
 #ifndef HEARTH_SERVICES_FLAGS_H_
 #define HEARTH_SERVICES_FLAGS_H_
 

@@ -2,12 +2,15 @@
 //
 // Thread safety: the engine's callbacks come from its threads, gRPC's from others; a queue between
 // them keeps the order started, token*, finished, published.
-// Ownership: shared by gRPC, until OnDone, and by the callbacks that the engine still holds: a publish
-// may end after the call did. The engine need not outlive it, the tokenizer must.
+// Ownership: shared by gRPC, until OnDone, and by the callbacks that the engine still holds: a
+// publish may end after the call did. The engine need not outlive it, the tokenizer must.
 // Invariants: (1) one write is in flight at most; (2) Finish is called once, after the last write;
-// (3) a cancelled or expired call cancels its request at once, so that the place is free within a step.
+// (3) a cancelled or expired call cancels its request at once, so that the place is free within a
+// step.
 #ifndef HEARTH_SERVICES_GENERATE_CALL_H_
 #define HEARTH_SERVICES_GENERATE_CALL_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <cstdint>
 #include <deque>
@@ -15,8 +18,6 @@
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"

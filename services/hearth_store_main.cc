@@ -26,8 +26,10 @@ constexpr char kAbout[] =
     "Keeps the keys and values of prompt prefixes in RAM and on disk, and serves them to workers.\n"
     "Everything kept on disk is there again after a restart.";
 constexpr char kExamples[] =
-    "Every flag can also come from the environment (HEARTH_STORE_HOST_BYTES=8GiB) or from the file\n"
-    "of --config (host-bytes = \"8GiB\"); the command line wins over the environment, that over the "
+    "Every flag can also come from the environment (HEARTH_STORE_HOST_BYTES=8GiB) or from the "
+    "file\n"
+    "of --config (host-bytes = \"8GiB\"); the command line wins over the environment, that over "
+    "the "
     "file.\n\n"
     "Examples:\n"
     "  hearth-store --data-dir /var/lib/hearth\n"
@@ -78,8 +80,10 @@ int Main(int argc, char** argv) {
   CacheService service(opened, &gate, kVersion);
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
-      {{"data_dir", flags.store.data_dir}, {"restore_points", stats.restore_points},
-       {"objects", stats.objects}, {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+      {{"data_dir", flags.store.data_dir},
+       {"restore_points", stats.restore_points},
+       {"objects", stats.objects},
+       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const absl::Status served =
       Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,
             [opened](absl::Time deadline) {

@@ -31,7 +31,8 @@ constexpr char kAbout[] =
     "the\nstore instead of being computed again, with the same answer bit for bit.";
 constexpr char kExamples[] =
     "Every flag can also come from the environment (HEARTH_WORKER_MODEL=DIR) or from the file of\n"
-    "--config (model = \"DIR\"); the command line wins over the environment, that over the file.\n\n"
+    "--config (model = \"DIR\"); the command line wins over the environment, that over the "
+    "file.\n\n"
     "Examples:\n"
     "  hearth-worker --model models/gemma-3-270m --store 127.0.0.1:7080\n"
     "  hearth-worker --model models/gemma-3-270m --store embedded:hearth-data   # one machine\n"
@@ -57,7 +58,8 @@ std::string DefaultDigestCache() {
 
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
-  set->AddText("model", &engine->model_dir, "Folder of a Hugging Face Gemma 3 checkpoint (required)");
+  set->AddText("model", &engine->model_dir,
+               "Folder of a Hugging Face Gemma 3 checkpoint (required)");
   set->AddText("device", &engine->device, "cpu, cuda or cuda:N");
   set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
   set->AddUint("chunk-tokens", &engine->chunk_tokens,
@@ -136,10 +138,13 @@ int Main(int argc, char** argv) {
     services.push_back({"hearth.v1.CacheStore", (*link)->service()});
   }
   Log(LogLevel::kInfo, "loaded",
-      {{"model", flags.engine.model_dir}, {"device", (*engine)->device()},
-       {"dtype", (*engine)->dtype()}, {"chunk_tokens", (*engine)->layout().chunk_tokens},
+      {{"model", flags.engine.model_dir},
+       {"device", (*engine)->device()},
+       {"dtype", (*engine)->dtype()},
+       {"chunk_tokens", (*engine)->layout().chunk_tokens},
        {"fingerprint", DigestHex((*engine)->fingerprint().digest())},
-       {"tokenizer", *tokenizer == nullptr ? "none" : "tokenizer.model"}, {"store", flags.store},
+       {"tokenizer", *tokenizer == nullptr ? "none" : "tokenizer.model"},
+       {"store", flags.store},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const absl::Status served =
       Serve(flags.server, services, &gate, &metrics, [&](absl::Time deadline) {

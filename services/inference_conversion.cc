@@ -45,8 +45,8 @@ absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto) {
       source.input = proto.text();
       break;
     case v1::PromptInput::kTokenIds:
-      source.input = std::vector<uint32_t>(proto.token_ids().ids().begin(),
-                                           proto.token_ids().ids().end());
+      source.input =
+          std::vector<uint32_t>(proto.token_ids().ids().begin(), proto.token_ids().ids().end());
       break;
     case v1::PromptInput::kChat:
       source.input = ChatFromProto(proto.chat());
@@ -81,9 +81,9 @@ absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode) {
     case v1::CACHE_MODE_OFF:
       return CacheMode::kOff;
     default:
-      return absl::InvalidArgumentError(
-          absl::StrCat("cache: ", static_cast<int>(mode), " is unknown; the last is ",
-                       static_cast<int>(v1::CacheMode_MAX)));
+      return absl::InvalidArgumentError(absl::StrCat("cache: ", static_cast<int>(mode),
+                                                     " is unknown; the last is ",
+                                                     static_cast<int>(v1::CacheMode_MAX)));
   }
 }
 

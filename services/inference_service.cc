@@ -30,8 +30,7 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, CallGate*
                                  const char* method, const std::function<absl::Status()>& body) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   std::unique_ptr<CallGate::Call> call = gate->Enter(method);
-  const absl::Status status =
-      call == nullptr ? CallGate::ClosedError() : call->Finish(body());
+  const absl::Status status = call == nullptr ? CallGate::ClosedError() : call->Finish(body());
   reactor->Finish(ToGrpcStatus(status, context));
   return reactor;
 }
@@ -94,7 +93,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     options.tokenizer = parts_.tokenizer;
     options.stop.assign(request->stop().begin(), request->stop().end());
     options.wait_published = request->wait_published();
-    options.writes = converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
+    options.writes =
+        converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
     options.on_finished = parts_.on_finished;
   }
   const auto reactor = GenerateCall::Create(std::move(call), context, std::move(options));
@@ -204,7 +204,8 @@ grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext*
                               if (status.ok()) *response = ok;
                               // The store's silence is the worker's own unavailability here.
                               if (absl::IsDeadlineExceeded(status)) {
-                                status = absl::UnavailableError("explain: the store did not answer");
+                                status =
+                                    absl::UnavailableError("explain: the store did not answer");
                               }
                               finish(std::move(status));
                             });

@@ -1,16 +1,15 @@
 // InferenceService: hearth.v1.Inference over an Engine and a tokenizer.
 //
-// Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at once.
-// Thread safety: gRPC calls the methods from many threads.
-// Ownership: everything in InferenceParts must outlive the service, and the server it is registered
-// with.
+// Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at
+// once. Thread safety: gRPC calls the methods from many threads. Ownership: everything in
+// InferenceParts must outlive the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_INFERENCE_SERVICE_H_
 #define HEARTH_SERVICES_INFERENCE_SERVICE_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <functional>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "absl/status/statusor.h"
 #include "proto/inference.grpc.pb.h"
@@ -53,10 +52,10 @@ class InferenceService final : public v1::Inference::CallbackService {
 
  private:
   absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose) const;
-  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
-                                                    const grpc::CallbackServerContext& context) const;
-  absl::StatusOr<EngineRequest> PrefillRequestFrom(const v1::PrefillRequest& request,
-                                                   const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<EngineRequest> GenerateRequestFrom(
+      const v1::GenerateRequest& request, const grpc::CallbackServerContext& context) const;
+  absl::StatusOr<EngineRequest> PrefillRequestFrom(
+      const v1::PrefillRequest& request, const grpc::CallbackServerContext& context) const;
   // The boundaries that a first, uncached run of the request keeps.
   std::vector<uint32_t> BoundariesOf(const EngineRequest& request) const;
 

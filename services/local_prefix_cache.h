@@ -1,4 +1,5 @@
-// LocalPrefixCache: the worker's cache over a TieredStore in the same process (--store=embedded:DIR).
+// LocalPrefixCache: the worker's cache over a TieredStore in the same process
+// (--store=embedded:DIR).
 //
 // The same answers as over gRPC, with the same counters, for one machine and one worker.
 // Thread safety: all methods from any thread. Ownership: store and counters must outlive it.

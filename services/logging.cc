@@ -1,11 +1,11 @@
 #include "services/logging.h"
 
-#include <memory>
-
 #include <grpc/support/log.h>
-#include <nlohmann/json.hpp>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -41,8 +41,7 @@ std::string TimeNow() {
 
 // A value that a person or a splitter at spaces would misread is quoted.
 std::string TextValue(const std::string& value) {
-  const bool plain =
-      !value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos;
+  const bool plain = !value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos;
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
@@ -55,8 +54,8 @@ void LogGrpc(gpr_log_func_args* line) {
 
 void SetUpLogging(LogLevel level, LogFormat format) {
   log_format = format;
-  auto logger = std::make_shared<spdlog::logger>(
-      "hearth", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("hearth", std::make_shared<spdlog::sinks::stderr_sink_mt>());
   logger->set_pattern("%v");
   logger->set_level(ToSpdlog(level));
   logger->flush_on(spdlog::level::debug);

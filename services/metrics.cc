@@ -1,14 +1,14 @@
 #include "services/metrics.h"
 
-#include <exception>
-#include <utility>
-
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
+
+#include <exception>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 

@@ -1,9 +1,9 @@
 // Metrics: what a server counts, served to Prometheus over HTTP.
 //
-// Counters that live elsewhere (the store's, the engine's) are read when Prometheus asks, by sources;
-// only RPC and generation times are kept here, as histograms.
-// Thread safety: all methods from any thread. Sources are called from the HTTP server's threads.
-// Ownership: what a source reads must outlive the Metrics.
+// Counters that live elsewhere (the store's, the engine's) are read when Prometheus asks, by
+// sources; only RPC and generation times are kept here, as histograms. Thread safety: all methods
+// from any thread. Sources are called from the HTTP server's threads. Ownership: what a source
+// reads must outlive the Metrics.
 #ifndef HEARTH_SERVICES_METRICS_H_
 #define HEARTH_SERVICES_METRICS_H_
 
@@ -41,8 +41,8 @@ class Metrics {
   // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
   void RecordGeneration(const std::string& part, double seconds);
 
-  // Serves /metrics on "host:port"; port 0 lets the system choose. Returns "host:port". kUnavailable
-  // naming the address when it cannot be bound.
+  // Serves /metrics on "host:port"; port 0 lets the system choose. Returns "host:port".
+  // kUnavailable naming the address when it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address);
   // The page as Prometheus would read it.
   std::string Render() const;

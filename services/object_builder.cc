@@ -43,8 +43,8 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
 absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset,
                                 absl::string_view data) {
   if (object >= slots_.size()) {
-    return absl::FailedPreconditionError(absl::StrCat("slice: object ", object, " of ",
-                                                      slots_.size()));
+    return absl::FailedPreconditionError(
+        absl::StrCat("slice: object ", object, " of ", slots_.size()));
   }
   Slot& slot = slots_[object];
   const int slice = SliceIndex(layers_[static_cast<int>(slot.object->id.group)], layer);

@@ -1,9 +1,8 @@
 // ObjectBuilder: the objects of a fetch, filled slice by slice and verified as each is complete.
 //
-// Takes nothing on trust: the objects are exactly those the boundary needs, every byte has one place,
-// and every slice has the digest that the plan announced.
-// Thread safety: none.
-// Ownership: owns the buffers until Take.
+// Takes nothing on trust: the objects are exactly those the boundary needs, every byte has one
+// place, and every slice has the digest that the plan announced. Thread safety: none. Ownership:
+// owns the buffers until Take.
 #ifndef HEARTH_SERVICES_OBJECT_BUILDER_H_
 #define HEARTH_SERVICES_OBJECT_BUILDER_H_
 

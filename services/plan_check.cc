@@ -26,10 +26,11 @@ absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
   const v1::InferenceState& state = plan.state();
   const uint32_t usable = plan.usable_tokens();
   assert(usable > 0);
-  const uint32_t most =
-      wanted.max_tokens > 0 ? wanted.max_tokens : static_cast<uint32_t>(prefix.token_ids.size()) - 1;
+  const uint32_t most = wanted.max_tokens > 0 ? wanted.max_tokens
+                                              : static_cast<uint32_t>(prefix.token_ids.size()) - 1;
   if (usable <= wanted.above_tokens || usable > most) {
-    return Differs("usable_tokens", absl::StrCat("(", wanted.above_tokens, ", ", most, "]"), usable);
+    return Differs("usable_tokens", absl::StrCat("(", wanted.above_tokens, ", ", most, "]"),
+                   usable);
   }
   if (usable > prefix.token_ids.size()) {
     return Differs("usable_tokens", prefix.token_ids.size(), usable);

@@ -1,8 +1,7 @@
 // What a worker checks of a store's answers before it believes them.
 //
-// The six parts of a snapshot's state against the request and the running model: KV objects are left
-// to ObjectBuilder, the other five are here.
-// Thread safety: pure functions.
+// The six parts of a snapshot's state against the request and the running model: KV objects are
+// left to ObjectBuilder, the other five are here. Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_PLAN_CHECK_H_
 #define HEARTH_SERVICES_PLAN_CHECK_H_
 

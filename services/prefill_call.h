@@ -4,9 +4,9 @@
 #ifndef HEARTH_SERVICES_PREFILL_CALL_H_
 #define HEARTH_SERVICES_PREFILL_CALL_H_
 
-#include <memory>
-
 #include <grpcpp/grpcpp.h>
+
+#include <memory>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"

@@ -1,19 +1,19 @@
 #include "services/process.h"
 
+#include <malloc.h>
+#include <unistd.h>
+
 #include <csignal>
 #include <cstdio>
 #include <thread>
-
-#include <malloc.h>
-#include <unistd.h>
 
 #include "absl/strings/str_replace.h"
 
 namespace hearth {
 namespace {
 
-// The largest threshold that glibc takes on 64-bit systems; an object of the 27B at C = 128 is above
-// it and is mapped on its own.
+// The largest threshold that glibc takes on 64-bit systems; an object of the 27B at C = 128 is
+// above it and is mapped on its own.
 constexpr int kMmapThresholdBytes = 32 << 20;
 constexpr int kTrimThresholdBytes = 1 << 30;
 

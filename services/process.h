@@ -18,8 +18,8 @@ std::string WaitForStopSignal();
 // From now on a stop signal ends the process at once, with exit code 1.
 void ExitAtNextStopSignal();
 
-// Keeps freed memory instead of handing it back to the system: buffers of megabytes come and go with
-// every request, and touching fresh memory costs more than copying into it.
+// Keeps freed memory instead of handing it back to the system: buffers of megabytes come and go
+// with every request, and touching fresh memory costs more than copying into it.
 void KeepFreedMemory();
 
 // Prints "program: message" to stderr and returns 1, for main's return.

@@ -46,9 +46,9 @@ Tier FromProto(v1::Tier tier) {
 
 absl::StatusOr<Durability> FromProto(v1::Durability durability) {
   if (!v1::Durability_IsValid(durability)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("durability: ", static_cast<int>(durability), " is unknown; the last is ",
-                     static_cast<int>(v1::Durability_MAX)));
+    return absl::InvalidArgumentError(absl::StrCat("durability: ", static_cast<int>(durability),
+                                                   " is unknown; the last is ",
+                                                   static_cast<int>(v1::Durability_MAX)));
   }
   return static_cast<Durability>(durability);
 }
@@ -114,8 +114,8 @@ absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto) {
     return fingerprint->digest();
   }
   if (proto.digest().size() != Digest{}.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "fingerprint.digest: ", proto.digest().size(), " bytes; it has ", Digest{}.size()));
+    return absl::InvalidArgumentError(absl::StrCat("fingerprint.digest: ", proto.digest().size(),
+                                                   " bytes; it has ", Digest{}.size()));
   }
   return DigestFromBytes(proto.digest());
 }
@@ -146,8 +146,8 @@ int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer) {
 
 absl::Status CheckMessageBytes(size_t bytes) {
   if (bytes <= kMaxMessageBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("message: ", bytes, " bytes; the limit is ",
-                                                 kMaxMessageBytes, " (3 MiB)"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("message: ", bytes, " bytes; the limit is ", kMaxMessageBytes, " (3 MiB)"));
 }
 
 }  // namespace hearth

@@ -18,8 +18,8 @@
 
 namespace hearth {
 
-// No message of either API is larger. gRPC's own limit lies above it (kMaxGrpcMessageBytes), so that
-// a message a little too large gets an answer that names this one.
+// No message of either API is larger. gRPC's own limit lies above it (kMaxGrpcMessageBytes), so
+// that a message a little too large gets an answer that names this one.
 inline constexpr size_t kMaxMessageBytes = size_t{3} << 20;
 inline constexpr int kMaxGrpcMessageBytes = 4 << 20;
 // Slices travel in pieces of at most this: large enough that the cost of a message is small beside

@@ -15,8 +15,7 @@ namespace hearth {
 // Returns when the ack was sent or the stream failed. A stream that ends before `commit` leaves
 // nothing behind.
 absl::Status ServePublish(
-    TieredStore* store,
-    grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>* stream);
+    TieredStore* store, grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>* stream);
 
 }  // namespace hearth
 

@@ -1,10 +1,10 @@
 #include "services/remote_prefix_cache.h"
 
+#include <grpcpp/client_context.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
-
-#include <grpcpp/client_context.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -137,8 +137,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(const PrefixRequest& pr
   while (reader->Read(&message)) {
     if (!message.has_slice()) return give_up(absl::DataLossError("a second plan in one stream"));
     const v1::SliceData& slice = message.slice();
-    absl::Status added =
-        builder->Add(slice.object(), slice.layer(), slice.offset(), slice.data());
+    absl::Status added = builder->Add(slice.object(), slice.layer(), slice.offset(), slice.data());
     *bytes_received = builder->bytes_added();
     if (!added.ok()) return give_up(added);
   }
@@ -230,10 +229,9 @@ void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, Expla
   call->done = std::move(done);
   call->context.set_deadline(absl::ToChronoTime(deadline));
   PrefixToProto(prefix, /*with_fields=*/true, call->request.mutable_prefix());
-  stub_->async()->Explain(&call->context, &call->request, &call->response,
-                          [call](grpc::Status status) {
-                            call->done(FromGrpcStatus(status), call->response);
-                          });
+  stub_->async()->Explain(
+      &call->context, &call->request, &call->response,
+      [call](grpc::Status status) { call->done(FromGrpcStatus(status), call->response); });
 }
 
 void RemotePrefixCache::PrefixToProto(const PrefixRequest& prefix, bool with_fields,

@@ -1,20 +1,20 @@
 // RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
 //
-// Whatever happens becomes a counted miss here and nowhere else. A store that is down costs a request
-// nothing (the channel's state says so), one that is silent costs the fetch budget once and is then
-// left alone for a while (circuit_breaker.h), and one that comes back is used again by itself.
-// What a plan says is checked against the request and the running model before a byte is used: token
-// ids, cuts, position, mask, fingerprint and objects; then every slice against its digest.
-// Thread safety: all methods from any thread.
-// Ownership: owns its channel; counters must outlive it.
+// Whatever happens becomes a counted miss here and nowhere else. A store that is down costs a
+// request nothing (the channel's state says so), one that is silent costs the fetch budget once and
+// is then left alone for a while (circuit_breaker.h), and one that comes back is used again by
+// itself. What a plan says is checked against the request and the running model before a byte is
+// used: token ids, cuts, position, mask, fingerprint and objects; then every slice against its
+// digest. Thread safety: all methods from any thread. Ownership: owns its channel; counters must
+// outlive it.
 #ifndef HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
+
+#include <grpcpp/channel.h>
 
 #include <functional>
 #include <memory>
 #include <string>
-
-#include <grpcpp/channel.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

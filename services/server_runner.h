@@ -6,12 +6,12 @@
 #ifndef HEARTH_SERVICES_SERVER_RUNNER_H_
 #define HEARTH_SERVICES_SERVER_RUNNER_H_
 
+#include <grpcpp/server.h>
+
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <grpcpp/server.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -31,9 +31,8 @@ struct NamedService {
 class ServerRunner {
  public:
   // Serving when it returns. kUnavailable names the address that cannot be listened on.
-  static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(const std::string& listen,
-                                                             const std::vector<NamedService>& services,
-                                                             CallGate* gate);
+  static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
+      const std::string& listen, const std::vector<NamedService>& services, CallGate* gate);
   ~ServerRunner();
 
   // As clients dial it: "127.0.0.1:41237", "unix:PATH".

@@ -11,8 +11,7 @@
 namespace hearth {
 
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   CallGate* gate, Metrics* metrics,
-                   const std::function<void(absl::Time)>& flush) {
+                   CallGate* gate, Metrics* metrics, const std::function<void(absl::Time)>& flush) {
   if (!flags.metrics_listen.empty()) {
     absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
     if (!address.ok()) return address.status();

@@ -43,8 +43,8 @@ SliceAssembler::SliceAssembler(const PublishSpec& spec, const KvLayout& layout,
 
 absl::StatusOr<size_t> SliceAssembler::ExpectedBytes(const v1::SliceData& piece) const {
   if (piece.object() >= objects_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("slice.object: ", piece.object(), "; begin named ",
-                                                   objects_.size(), " objects"));
+    return absl::InvalidArgumentError(absl::StrCat("slice.object: ", piece.object(),
+                                                   "; begin named ", objects_.size(), " objects"));
   }
   if (!needed_[piece.object()]) {
     return absl::InvalidArgumentError(
@@ -52,8 +52,8 @@ absl::StatusOr<size_t> SliceAssembler::ExpectedBytes(const v1::SliceData& piece)
   }
   const ObjectId& id = objects_[piece.object()];
   if (SliceIndex(layers_[static_cast<int>(id.group)], piece.layer()) < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("slice.layer: ", piece.layer(),
-                                                   " is not a layer of object ", piece.object()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("slice.layer: ", piece.layer(), " is not a layer of object ", piece.object()));
   }
   return layout_.SliceBytes(id.tokens);
 }
@@ -70,12 +70,11 @@ absl::Status SliceAssembler::Add(v1::SliceData* piece) {
     open_bytes_ = *bytes;
     buffer_ = std::make_shared<std::string>();
   } else if (piece->object() != open_.object || piece->layer() != open_.layer) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slice: object ", piece->object(), " layer ", piece->layer(), " before object ",
-                     open_.object, " layer ", open_.layer, " was complete"));
+    return absl::InvalidArgumentError(absl::StrCat("slice: object ", piece->object(), " layer ",
+                                                   piece->layer(), " before object ", open_.object,
+                                                   " layer ", open_.layer, " was complete"));
   }
-  if (piece->offset() != buffer_->size() ||
-      piece->data().size() > open_bytes_ - buffer_->size()) {
+  if (piece->offset() != buffer_->size() || piece->data().size() > open_bytes_ - buffer_->size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "slice.offset: [", piece->offset(), ", +", piece->data().size(), "); expected offset ",
         buffer_->size(), " in a slice of ", open_bytes_, " bytes"));

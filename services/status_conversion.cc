@@ -1,8 +1,8 @@
 #include "services/status_conversion.h"
 
-#include <string>
-
 #include <grpcpp/server_context.h>
+
+#include <string>
 
 namespace hearth {
 

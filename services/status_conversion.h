@@ -6,10 +6,10 @@
 #ifndef HEARTH_SERVICES_STATUS_CONVERSION_H_
 #define HEARTH_SERVICES_STATUS_CONVERSION_H_
 
+#include <grpcpp/support/status.h>
+
 #include <cstddef>
 #include <cstdint>
-
-#include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
 

@@ -58,8 +58,8 @@ absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto) {
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto) {
   if (absl::Status status = CheckTokens(proto.prefix()); !status.ok()) return status;
   if (proto.boundaries_size() > kMaxBoundaries) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "boundaries: ", proto.boundaries_size(), " of them; the limit is ", kMaxBoundaries));
+    return absl::InvalidArgumentError(absl::StrCat("boundaries: ", proto.boundaries_size(),
+                                                   " of them; the limit is ", kMaxBoundaries));
   }
   absl::StatusOr<Fingerprint> fingerprint = FromProto(proto.prefix().fingerprint());
   if (!fingerprint.ok()) return fingerprint.status();

@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "services/local_prefix_cache.h"
 #include "services/logging.h"
 #include "services/remote_prefix_cache.h"

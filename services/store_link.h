@@ -1,14 +1,15 @@
 // StoreLink: what --store names: a cache node over gRPC, a store in this process, or none.
 //
 // Thread safety: accessors from any thread once opened.
-// Ownership: owns the cache, its counters and the embedded store; outlives the engine that uses them.
+// Ownership: owns the cache, its counters and the embedded store; outlives the engine that uses
+// them.
 #ifndef HEARTH_SERVICES_STORE_LINK_H_
 #define HEARTH_SERVICES_STORE_LINK_H_
 
+#include <grpcpp/impl/codegen/service_type.h>
+
 #include <memory>
 #include <string>
-
-#include <grpcpp/impl/codegen/service_type.h>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -25,14 +26,14 @@ namespace hearth {
 
 class StoreLink {
  public:
-  // `spec`: "host:port", "unix:PATH", "embedded:DIR" or "none". `embedded` gives an embedded store's
-  // sizes. kInvalidArgument when spec is none of these.
+  // `spec`: "host:port", "unix:PATH", "embedded:DIR" or "none". `embedded` gives an embedded
+  // store's sizes. kInvalidArgument when spec is none of these.
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(const std::string& spec,
                                                          StoreOptions embedded,
                                                          const Engine& engine, CallGate* gate);
 
-  PrefixCache* cache() const { return cache_.get(); }       // null: none
-  Explainer* explainer() const { return explainer_; }       // null: none
+  PrefixCache* cache() const { return cache_.get(); }        // null: none
+  Explainer* explainer() const { return explainer_; }        // null: none
   grpc::Service* service() const { return service_.get(); }  // null unless embedded
 
   void AddMetrics(Metrics* metrics) const;

@@ -15,10 +15,16 @@ MetricSample OfTier(const TierUsage& usage, const char* name, const char* help, 
 
 std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
   std::vector<MetricSample> samples = {
-      {"hearth_store_restore_points", "Restore points stored.", false, {},
+      {"hearth_store_restore_points",
+       "Restore points stored.",
+       false,
+       {},
        static_cast<double>(stats.restore_points)},
       {"hearth_store_objects", "Objects stored.", false, {}, static_cast<double>(stats.objects)},
-      {"hearth_store_pinned_bytes", "Bytes that pins hold.", false, {},
+      {"hearth_store_pinned_bytes",
+       "Bytes that pins hold.",
+       false,
+       {},
        static_cast<double>(stats.pinned_bytes)},
   };
   for (const TierUsage& usage : stats.tiers) {
@@ -36,9 +42,12 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
                              usage.hit_tokens));
   }
   for (const auto& [name, value] : stats.counters) {
-    samples.push_back({absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
-                       absl::StrCat("The store's counter ", name, "."), true, {},
-                       static_cast<double>(value)});
+    samples.push_back(
+        {absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
+         absl::StrCat("The store's counter ", name, "."),
+         true,
+         {},
+         static_cast<double>(value)});
   }
   return samples;
 }

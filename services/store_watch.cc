@@ -118,10 +118,10 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGat
   if (call == nullptr) return new RefusedWatch(ToGrpcStatus(CallGate::ClosedError()));
   if (streams->fetch_add(1) >= max_streams) {
     streams->fetch_sub(1);
-    return new RefusedWatch(ToGrpcStatus(
-        call->Finish(absl::ResourceExhaustedError(
-            absl::StrCat("watch: ", max_streams, " streams are open, which is the limit"))),
-        context));
+    return new RefusedWatch(
+        ToGrpcStatus(call->Finish(absl::ResourceExhaustedError(absl::StrCat(
+                         "watch: ", max_streams, " streams are open, which is the limit"))),
+                     context));
   }
   auto* reactor = new WatchReactor(store, std::move(call), streams);
   reactor->Start(store, gate, *tenant);

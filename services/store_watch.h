@@ -1,16 +1,16 @@
 // One Watch stream: the store's events to one caller, through a bounded queue.
 //
-// A caller that reads too slowly loses events rather than holding up the store: the queue is emptied
-// and one LOST event takes its place.
-// Thread safety: the reactor's callbacks come from gRPC's threads, events from the store's.
-// Ownership: the reactor owns itself, as gRPC's callback API has it, and ends with its call.
+// A caller that reads too slowly loses events rather than holding up the store: the queue is
+// emptied and one LOST event takes its place. Thread safety: the reactor's callbacks come from
+// gRPC's threads, events from the store's. Ownership: the reactor owns itself, as gRPC's callback
+// API has it, and ends with its call.
 #ifndef HEARTH_SERVICES_STORE_WATCH_H_
 #define HEARTH_SERVICES_STORE_WATCH_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
 #include <cstddef>
-
-#include <grpcpp/grpcpp.h>
 
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.pb.h"

@@ -6,12 +6,12 @@
 #ifndef HEARTH_SERVICES_TRANSPORT_OPTIONS_H_
 #define HEARTH_SERVICES_TRANSPORT_OPTIONS_H_
 
-#include <memory>
-#include <string>
-
 #include <grpcpp/channel.h>
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
+
+#include <memory>
+#include <string>
 
 namespace hearth {
 

@@ -6,18 +6,32 @@ namespace hearth {
 
 std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
   std::vector<MetricSample> samples = {
-      {"hearth_worker_running_requests", "Sequences that hold a KV cache.", false, {},
+      {"hearth_worker_running_requests",
+       "Sequences that hold a KV cache.",
+       false,
+       {},
        static_cast<double>(stats.running)},
-      {"hearth_worker_queued_requests", "Requests waiting for a place.", false, {},
+      {"hearth_worker_queued_requests",
+       "Requests waiting for a place.",
+       false,
+       {},
        static_cast<double>(stats.queued)},
-      {"hearth_worker_pool_bytes", "Bytes of restored prefixes kept in the worker.", false, {},
+      {"hearth_worker_pool_bytes",
+       "Bytes of restored prefixes kept in the worker.",
+       false,
+       {},
        static_cast<double>(stats.pool_bytes)},
-      {"hearth_worker_staged_bytes", "Bytes of tails waiting to be published.", false, {},
+      {"hearth_worker_staged_bytes",
+       "Bytes of tails waiting to be published.",
+       false,
+       {},
        static_cast<double>(stats.staged_bytes)},
   };
   for (const auto& [name, value] : stats.counters) {
     samples.push_back({absl::StrCat("hearth_worker_", name, "_total"),
-                       absl::StrCat("The engine's counter ", name, "."), true, {},
+                       absl::StrCat("The engine's counter ", name, "."),
+                       true,
+                       {},
                        static_cast<double>(value)});
   }
   return samples;
@@ -25,19 +39,29 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
 
 std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
   std::vector<MetricSample> samples = {
-      {"hearth_worker_store_fetched_bytes_total", "KV bytes taken from the store.", true, {},
+      {"hearth_worker_store_fetched_bytes_total",
+       "KV bytes taken from the store.",
+       true,
+       {},
        static_cast<double>(counts.bytes_fetched)},
-      {"hearth_worker_store_published_bytes_total", "KV bytes given to the store.", true, {},
+      {"hearth_worker_store_published_bytes_total",
+       "KV bytes given to the store.",
+       true,
+       {},
        static_cast<double>(counts.bytes_published)},
   };
   for (const auto& [outcome, count] : counts.fetches) {
     samples.push_back({"hearth_worker_store_fetches_total",
-                       "Fetches from the store, by outcome; all but hit are computed instead.", true,
-                       {{"outcome", outcome}}, static_cast<double>(count)});
+                       "Fetches from the store, by outcome; all but hit are computed instead.",
+                       true,
+                       {{"outcome", outcome}},
+                       static_cast<double>(count)});
   }
   for (const auto& [outcome, count] : counts.publishes) {
     samples.push_back({"hearth_worker_store_publishes_total",
-                       "Publishes to the store, by outcome.", true, {{"outcome", outcome}},
+                       "Publishes to the store, by outcome.",
+                       true,
+                       {{"outcome", outcome}},
                        static_cast<double>(count)});
   }
   return samples;

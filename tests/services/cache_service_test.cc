@@ -1,10 +1,10 @@
 #include "services/cache_service.h"
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -152,9 +152,9 @@ TEST_F(CacheServiceTest, GivesBackWhatWasPublishedPieceByPiece) {
     const size_t slice_bytes = SmallLayout().SliceBytes(object->id.tokens);
     const int index = SliceIndex(SmallLayout().LayersOf(object->id.group), slice.layer());
     ASSERT_EQ(slice.data().size(), slice_bytes);
-    EXPECT_EQ(slice.data(), std::string(reinterpret_cast<const char*>(object->bytes.get()) +
-                                            index * slice_bytes,
-                                        slice_bytes));
+    EXPECT_EQ(slice.data(),
+              std::string(reinterpret_cast<const char*>(object->bytes.get()) + index * slice_bytes,
+                          slice_bytes));
   }
   EXPECT_EQ(bytes, plan.total_bytes());
 }

@@ -1,10 +1,10 @@
 #include "services/call_gate.h"
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"

@@ -1,14 +1,14 @@
 // Every kind of error that the API promises, through real gRPC clients of a real worker and store.
 // What ends a process, or keeps it from starting, is in tests/system.
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <limits>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -29,9 +29,9 @@ struct StoreWorker {
   explicit StoreWorker(const std::string& address,
                        WorkerServer::Options options = WorkerServer::Options())
       : server(std::move(options)) {
-    cache = std::make_unique<RemotePrefixCache>(ConnectToStore(address),
-                                                server.engine()->fingerprint(),
-                                                server.engine()->layout(), &counters);
+    cache =
+        std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
+                                            server.engine()->layout(), &counters);
     server.SetCache(cache.get());
   }
   CacheCounters counters;
@@ -69,7 +69,8 @@ std::vector<BadRequest> BadRequests() {
   return {
       {"prompt: none of", Changed([](auto* r) { r->clear_prompt(); })},
       {"empty", Changed([](auto* r) { r->mutable_prompt()->mutable_token_ids()->clear_ids(); })},
-      {"token_ids", Changed([](auto* r) { r->mutable_prompt()->mutable_token_ids()->add_ids(1u << 31); })},
+      {"token_ids",
+       Changed([](auto* r) { r->mutable_prompt()->mutable_token_ids()->add_ids(1u << 31); })},
       {"512", IdsRequest(std::vector<uint32_t>(513, 5))},
       {"max_new_tokens", IdsRequest(CountingTokens(20), 493)},
       {"max_new_tokens", Changed([](auto* r) { r->set_max_new_tokens(0); })},
@@ -85,8 +86,11 @@ std::vector<BadRequest> BadRequests() {
       {"durability", Changed([](auto* r) { r->set_durability(static_cast<v1::Durability>(77)); })},
       {"stop", Changed([](auto* r) { r->add_stop(""); })},
       {"256", Changed([](auto* r) { r->add_stop(std::string(257, 'x')); })},
-      {"16", Changed([](auto* r) { for (int i = 0; i < 17; ++i) r->add_stop("x"); })},
-      {"3145728", Changed([](auto* r) { r->mutable_prompt()->set_text(std::string(3200000, 'x')); })},
+      {"16", Changed([](auto* r) {
+         for (int i = 0; i < 17; ++i) r->add_stop("x");
+       })},
+      {"3145728",
+       Changed([](auto* r) { r->mutable_prompt()->set_text(std::string(3200000, 'x')); })},
       {"messages", ChatRequest({})},
       {"messages[0]", ChatRequest({"poet"})},
       {"messages[0]", ChatRequest({"model", "user"})},

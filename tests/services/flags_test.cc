@@ -1,11 +1,11 @@
 #include "services/flags.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 namespace hearth {
 namespace {
@@ -44,8 +44,8 @@ TEST(ParseByteSize, ReadsBinaryAndDecimalUnits) {
 }
 
 TEST(ParseByteSize, RefusesWhatIsNoSizeAndSaysWhatWouldDo) {
-  for (const char* text : {"", "MiB", "12 parsecs", "-1", "1e3", "0x10", "1.2.3MiB", "9000PiB",
-                           "99999999TiB"}) {
+  for (const char* text :
+       {"", "MiB", "12 parsecs", "-1", "1e3", "0x10", "1.2.3MiB", "9000PiB", "99999999TiB"}) {
     absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
     EXPECT_FALSE(bytes.ok()) << text;
     EXPECT_NE(bytes.status().message().find(text), std::string::npos);
@@ -53,8 +53,8 @@ TEST(ParseByteSize, RefusesWhatIsNoSizeAndSaysWhatWouldDo) {
 }
 
 TEST(ParseByteSize, ReadsBackWhatFormatWrites) {
-  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1023}, uint64_t{1024}, uint64_t{512} << 20,
-                         (uint64_t{4} << 30) + 1}) {
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1023}, uint64_t{1024},
+                         uint64_t{512} << 20, (uint64_t{4} << 30) + 1}) {
     EXPECT_EQ(*ParseByteSize(FormatByteSize(bytes)), bytes) << FormatByteSize(bytes);
   }
 }
@@ -104,9 +104,11 @@ TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
 }
 
 TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
-  for (const std::vector<std::string>& args :
-       {std::vector<std::string>{"--no-such-flag"}, {"--host-bytes", "lots"}, {"--colour", "blue"},
-        {"--count", "many"}, {"--config", "/no/such/file"}}) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"--no-such-flag"},
+                                               {"--host-bytes", "lots"},
+                                               {"--colour", "blue"},
+                                               {"--count", "many"},
+                                               {"--config", "/no/such/file"}}) {
     TestFlags flags;
     testing::internal::CaptureStderr();
     EXPECT_EQ(Parse(args, &flags), 2) << args[0];

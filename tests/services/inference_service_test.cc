@@ -1,10 +1,10 @@
 #include "services/inference_service.h"
 
+#include <gtest/gtest.h>
+
 #include <string>
 #include <thread>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"

@@ -1,9 +1,9 @@
 #include "services/logging.h"
 
-#include <string>
-
 #include <gtest/gtest.h>
+
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace hearth {
 namespace {
@@ -14,13 +14,14 @@ TEST(Logging, WritesFieldsAsKeyValue) {
 }
 
 TEST(Logging, QuotesWhatWouldBeMisread) {
-  EXPECT_EQ(FormatText("x", {{"a", ""}, {"b", "two words"}, {"c", "q\"uote"}, {"d", "line\nbreak"}}),
-            "x a=\"\" b=\"two words\" c=\"q\\\"uote\" d=\"line\\nbreak\"");
+  EXPECT_EQ(
+      FormatText("x", {{"a", ""}, {"b", "two words"}, {"c", "q\"uote"}, {"d", "line\nbreak"}}),
+      "x a=\"\" b=\"two words\" c=\"q\\\"uote\" d=\"line\\nbreak\"");
 }
 
 TEST(Logging, WritesOneJsonObjectWithNumbersAsNumbers) {
-  const std::string line =
-      FormatJson("2026-01-31T12:00:00.123Z", "info", "ready", {{"bytes", 12}, {"path", "a\"b\xff"}});
+  const std::string line = FormatJson("2026-01-31T12:00:00.123Z", "info", "ready",
+                                      {{"bytes", 12}, {"path", "a\"b\xff"}});
   EXPECT_EQ(line.find('\n'), std::string::npos);
   const auto parsed = nlohmann::json::parse(line);
   EXPECT_EQ(parsed["level"], "info");

@@ -1,8 +1,8 @@
 #include "services/metrics.h"
 
-#include <string>
-
 #include <gtest/gtest.h>
+
+#include <string>
 
 #include "absl/strings/match.h"
 
@@ -12,10 +12,9 @@ namespace {
 TEST(Metrics, RendersSourcesGroupedByName) {
   Metrics metrics("hearth_test");
   metrics.AddSource([] {
-    return std::vector<MetricSample>{
-        {"hearth_test_bytes", "Bytes.", false, {{"tier", "host"}}, 7},
-        {"hearth_test_hits_total", "Hits.", true, {}, 3},
-        {"hearth_test_bytes", "Bytes.", false, {{"tier", "disk"}}, 9}};
+    return std::vector<MetricSample>{{"hearth_test_bytes", "Bytes.", false, {{"tier", "host"}}, 7},
+                                     {"hearth_test_hits_total", "Hits.", true, {}, 3},
+                                     {"hearth_test_bytes", "Bytes.", false, {{"tier", "disk"}}, 9}};
   });
   const std::string page = metrics.Render();
   EXPECT_TRUE(absl::StrContains(page, "# TYPE hearth_test_bytes gauge\n")) << page;
@@ -32,12 +31,11 @@ TEST(Metrics, CountsCallsByMethodAndCode) {
   metrics.RecordCall("Fetch", absl::StatusCode::kDataLoss, 0.5);
   metrics.RecordGeneration("ttft", 0.2);
   const std::string page = metrics.Render();
-  EXPECT_TRUE(absl::StrContains(
-      page, "hearth_test_rpc_seconds_count{code=\"OK\",method=\"Fetch\"} 2\n"))
+  EXPECT_TRUE(
+      absl::StrContains(page, "hearth_test_rpc_seconds_count{code=\"OK\",method=\"Fetch\"} 2\n"))
       << page;
   EXPECT_TRUE(absl::StrContains(page, "code=\"DATA_LOSS\",method=\"Fetch\"} 1\n")) << page;
-  EXPECT_TRUE(
-      absl::StrContains(page, "hearth_test_generation_seconds_sum{part=\"ttft\"} 0.2"))
+  EXPECT_TRUE(absl::StrContains(page, "hearth_test_generation_seconds_sum{part=\"ttft\"} 0.2"))
       << page;
 }
 

@@ -1,8 +1,8 @@
 #include "services/object_builder.h"
 
-#include <string>
-
 #include <gtest/gtest.h>
+
+#include <string>
 
 #include "absl/strings/match.h"
 #include "tests/services/small_layout.h"
@@ -28,8 +28,8 @@ absl::Status AddSlice(ObjectBuilder* builder, uint32_t index, size_t slice, size
   const uint32_t layer = SmallLayout().LayersOf(object->id.group)[slice];
   const char* bytes = reinterpret_cast<const char*>(object->bytes.get()) + slice * slice_bytes;
   for (size_t at = 0; at < slice_bytes; at += piece) {
-    absl::Status status = builder->Add(index, layer, at,
-                                       {bytes + at, std::min(piece, slice_bytes - at)});
+    absl::Status status =
+        builder->Add(index, layer, at, {bytes + at, std::min(piece, slice_bytes - at)});
     if (!status.ok()) return status;
   }
   return absl::OkStatus();

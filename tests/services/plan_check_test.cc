@@ -1,9 +1,9 @@
 #include "services/plan_check.h"
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <string>
-
-#include <gtest/gtest.h>
 
 #include "absl/strings/match.h"
 #include "services/proto_conversion.h"
@@ -58,7 +58,8 @@ TEST_F(PlanCheckTest, NamesTheFirstPartThatDiffersAndBothValues) {
   };
   const Case cases[] = {
       {"token_count is 31; the request has 32", [](auto* state) { state->set_token_count(31); }},
-      {"next_position is 33; the request has 32", [](auto* state) { state->set_next_position(33); }},
+      {"next_position is 33; the request has 32",
+       [](auto* state) { state->set_next_position(33); }},
       {"attention_mask is full; the request has causal",
        [](auto* state) { state->set_attention_mask("full"); }},
       {"token_ids[3] is 9; the request has 8", [](auto* state) { state->set_token_ids(3, 9); }},

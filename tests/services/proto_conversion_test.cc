@@ -1,8 +1,8 @@
 #include "services/proto_conversion.h"
 
-#include <string>
-
 #include <gtest/gtest.h>
+
+#include <string>
 
 #include "absl/strings/match.h"
 

@@ -1,15 +1,15 @@
 // ScriptedStore: a CacheStore server on a free port whose every answer the test writes.
 //
-// Fault model: an answer may be late, wrong, torn or missing, and the server may go and come back on
-// the same port. Thread safety: set the scripts before the first call.
+// Fault model: an answer may be late, wrong, torn or missing, and the server may go and come back
+// on the same port. Thread safety: set the scripts before the first call.
 #ifndef HEARTH_TESTS_SERVICES_SCRIPTED_STORE_H_
 #define HEARTH_TESTS_SERVICES_SCRIPTED_STORE_H_
+
+#include <grpcpp/grpcpp.h>
 
 #include <functional>
 #include <memory>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "proto/cache_store.grpc.pb.h"
 

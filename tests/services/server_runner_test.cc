@@ -1,13 +1,13 @@
 #include "services/server_runner.h"
 
-#include <fstream>
-#include <string>
-#include <thread>
-
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
+
+#include <fstream>
+#include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
@@ -51,7 +51,8 @@ class ServerRunnerTest : public testing::Test {
     return v1::CacheStore::NewStub(channel_)->Stats(&context, {}, response);
   }
   // Sends one raw message to a method of one answer, as a client without generated code would.
-  grpc::Status CallRaw(const std::string& method, const std::string& request, std::string* response);
+  grpc::Status CallRaw(const std::string& method, const std::string& request,
+                       std::string* response);
 
   CallGate gate_;
   TestService service_{&gate_};
@@ -128,8 +129,9 @@ TEST_F(ServerRunnerTest, AnswersHealthForTheServerAndEachService) {
     EXPECT_EQ(response, kServing) << name;
   }
   std::string response;
-  EXPECT_EQ(CallRaw("/grpc.health.v1.Health/Check", HealthRequest("no.such"), &response).error_code(),
-            grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(
+      CallRaw("/grpc.health.v1.Health/Check", HealthRequest("no.such"), &response).error_code(),
+      grpc::StatusCode::NOT_FOUND);
 }
 
 TEST_F(ServerRunnerTest, ListsItsServicesByReflection) {

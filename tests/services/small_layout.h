@@ -19,12 +19,17 @@ namespace hearth {
 
 // C = 16, W = 24, layers local, global, local: a slice of a chunk has 1 KiB.
 inline Fingerprint SmallFingerprint(const std::string& weights = "a") {
-  absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Create(
-      {{"chunk_tokens", uint64_t{16}}, {"window", uint64_t{24}}, {"kv_heads", uint64_t{2}},
-       {"head_dim", uint64_t{4}}, {"kv_dtype", std::string("float32")},
-       {"exactness", std::string("exact")}, {"layer_types", std::string("lgl")},
-       {"object_layout", uint64_t{1}}, {"codec", std::string("raw")},
-       {"weights", weights}});
+  absl::StatusOr<Fingerprint> fingerprint =
+      Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
+                           {"window", uint64_t{24}},
+                           {"kv_heads", uint64_t{2}},
+                           {"head_dim", uint64_t{4}},
+                           {"kv_dtype", std::string("float32")},
+                           {"exactness", std::string("exact")},
+                           {"layer_types", std::string("lgl")},
+                           {"object_layout", uint64_t{1}},
+                           {"codec", std::string("raw")},
+                           {"weights", weights}});
   assert(fingerprint.ok());
   return *fingerprint;
 }
@@ -49,7 +54,8 @@ inline std::shared_ptr<const KvObject> SmallObject(const ObjectId& id, uint8_t s
   object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
   object->bytes = std::shared_ptr<std::byte[]>(new std::byte[object->size_bytes]);
   for (size_t i = 0; i < object->size_bytes; ++i) {
-    object->bytes[i] = static_cast<std::byte>(i * 7 + id.begin * 3 + static_cast<int>(id.group) + salt);
+    object->bytes[i] =
+        static_cast<std::byte>(i * 7 + id.begin * 3 + static_cast<int>(id.group) + salt);
   }
   const size_t slice_bytes = layout.SliceBytes(id.tokens);
   for (size_t at = 0; at < object->size_bytes; at += slice_bytes) {
@@ -60,7 +66,8 @@ inline std::shared_ptr<const KvObject> SmallObject(const ObjectId& id, uint8_t s
 
 inline std::vector<std::shared_ptr<const KvObject>> SmallObjects(uint32_t boundary) {
   std::vector<std::shared_ptr<const KvObject>> objects;
-  for (const ObjectId& id : NeededObjects(SmallLayout(), boundary)) objects.push_back(SmallObject(id));
+  for (const ObjectId& id : NeededObjects(SmallLayout(), boundary))
+    objects.push_back(SmallObject(id));
   return objects;
 }
 

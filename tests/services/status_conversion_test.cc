@@ -1,8 +1,8 @@
 #include "services/status_conversion.h"
 
-#include <string>
-
 #include <gtest/gtest.h>
+
+#include <string>
 
 namespace hearth {
 namespace {

@@ -4,11 +4,11 @@
 #ifndef HEARTH_TESTS_SERVICES_STORE_SERVER_H_
 #define HEARTH_TESTS_SERVICES_STORE_SERVER_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <cassert>
 #include <memory>
 #include <string>
-
-#include <grpcpp/grpcpp.h>
 
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"

@@ -1,15 +1,15 @@
-// WorkerServer: a worker's API on a free port, over an engine whose forward pass is a stand-in, with
-// the committed tiny tokenizer.
+// WorkerServer: a worker's API on a free port, over an engine whose forward pass is a stand-in,
+// with the committed tiny tokenizer.
 //
 // Thread safety: made and used by one test thread; the server has its own.
 #ifndef HEARTH_TESTS_SERVICES_WORKER_SERVER_H_
 #define HEARTH_TESTS_SERVICES_WORKER_SERVER_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <memory>
 #include <string>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "proto/inference.grpc.pb.h"
 #include "services/call_gate.h"

@@ -1,10 +1,10 @@
 // Two workers and a real store, over gRPC and in process: the same logits cold and from every tier.
 
+#include <gtest/gtest.h>
+
 #include <filesystem>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
@@ -26,9 +26,9 @@ std::string FreshFolder(const std::string& name) {
 // A worker of its own on the store at `address`.
 struct StoreWorker {
   explicit StoreWorker(const std::string& address) : server(WorkerServer::Options()) {
-    cache = std::make_unique<RemotePrefixCache>(ConnectToStore(address),
-                                                server.engine()->fingerprint(),
-                                                server.engine()->layout(), &counters);
+    cache =
+        std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
+                                            server.engine()->layout(), &counters);
     server.SetCache(cache.get());
   }
   CacheCounters counters;
@@ -137,11 +137,12 @@ TEST(WorkerAndStore, ExplainsInTheSameWords) {
   prefix.token_ids = CountingTokens(100);
   prefix.cuts = {53};
   prefix.tenant = "default";
-  worker.cache->Explain(prefix, absl::InfiniteFuture(), [&](absl::Status status, const auto& report) {
-    EXPECT_TRUE(status.ok()) << status;
-    EXPECT_EQ(report.usable_tokens(), 96u) << report.summary();
-    done.Notify();
-  });
+  worker.cache->Explain(prefix, absl::InfiniteFuture(),
+                        [&](absl::Status status, const auto& report) {
+                          EXPECT_TRUE(status.ok()) << status;
+                          EXPECT_EQ(report.usable_tokens(), 96u) << report.summary();
+                          done.Notify();
+                        });
   done.WaitForNotification();
 }
 

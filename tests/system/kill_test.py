@@ -1,0 +1,105 @@
+"""kill -9 of the store while workers publish, again and again at random moments.
+
+Every publish acknowledged as durable is readable and exact afterwards, none is torn, the store is
+ready again within two seconds, and the workers find it by themselves.
+"""
+
+import random
+import threading
+import time
+
+import system_support
+from system_support import SystemTest, prompt
+
+KILLS = 20
+READY_S_MAX = 2.0
+RECOVERY_S_MAX = 15.0
+PROMPT_TOKENS = 400
+CLIENTS_PER_WORKER = 2
+# A publish of these prompts takes some 10 to 60 ms after the client's start-up.
+KILL_AFTER_S_MAX = 0.25
+SEED = 20
+
+
+class Kill(SystemTest):
+
+    def publish(self, worker, seed, answers):
+        """One request; notes its answer. It must be answered whatever becomes of the store."""
+        answers[seed] = self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, seed),
+                                              "--wait-published", "--durability", "disk")
+
+    def publish_and_kill(self, round_number, source):
+        """Starts publishes on all workers and kills the store amid them; returns the answers."""
+        answers, threads = {}, []
+        for i in range(CLIENTS_PER_WORKER * len(self.workers)):
+            seed = f"{round_number}-{i}"
+            threads.append(threading.Thread(
+                target=self.publish, args=(self.workers[i % len(self.workers)], seed, answers)))
+        for thread in threads:
+            thread.start()
+        threading.Event().wait(source.uniform(0, KILL_AFTER_S_MAX))
+        self.store.kill()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(len(answers), len(threads), "a request was not answered")
+        return answers
+
+    def restart(self):
+        start = time.monotonic()
+        self.store = self.cluster.store(self.data, listen=self.store.address)
+        ready_s = time.monotonic() - start
+        self.assertLess(ready_s, READY_S_MAX)
+
+    def read_until_cached(self, worker, seed):
+        """Asks until the worker found the store again."""
+        deadline = time.monotonic() + RECOVERY_S_MAX
+        while True:
+            answer = self.read(worker, seed)
+            if answer["cached_tokens"] > 0:
+                return answer
+            self.assertLess(time.monotonic(), deadline, f"prompt {seed} did not come back")
+
+    def read(self, worker, seed):
+        return self.cluster.generate(worker.address, prompt(PROMPT_TOKENS, seed), "--cache", "read")
+
+    def test_every_acknowledged_publish_survives(self):
+        source = random.Random(SEED)
+        self.data = self.folder / "data"
+        self.store = self.cluster.store(self.data)
+        model = self.model("narrow")
+        self.workers = [self.worker(model, self.store.address) for _ in range(2)]
+        # Another model would be asked for the truth; this one never sees the store.
+        reference = self.worker(model, "none")
+        acknowledged, lost = {}, {}
+        for round_number in range(KILLS):
+            answers = self.publish_and_kill(round_number, source)
+            self.restart()
+            for seed, answer in answers.items():
+                durable = answer["published_tokens"] > 0 and answer["durable"] in ("disk", "sync")
+                (acknowledged if durable else lost)[seed] = answer
+            fresh = [seed for seed in answers if seed in acknowledged]
+            for worker in self.workers:
+                for seed in fresh:
+                    self.check(self.read_until_cached(worker, seed), acknowledged[seed])
+        print(f"{KILLS} kills: {len(acknowledged)} publishes acknowledged, {len(lost)} not")
+        self.assertGreater(len(acknowledged), 0, "no publish was quicker than the kill")
+        self.assertGreater(len(lost), 0, "no kill hit a publish")
+        for seed, answer in acknowledged.items():
+            self.check(self.read_until_cached(self.workers[0], seed), answer)
+        for seed, answer in lost.items():
+            after = self.read(self.workers[1], seed)
+            self.assertEqual(after["first_logits_sha256"], answer["first_logits_sha256"], seed)
+        for seed in source.sample(sorted(acknowledged), min(5, len(acknowledged))):
+            truth = self.read(reference, seed)
+            self.assertEqual(truth["first_logits_sha256"],
+                             acknowledged[seed]["first_logits_sha256"])
+        self.assertEqual(self.store.stop(), 0)
+        self.cluster.ctl("verify", self.data)
+
+    def check(self, after, acknowledged):
+        self.assertEqual(after["cached_tokens"], acknowledged["published_tokens"])
+        self.assertEqual(after["first_logits_sha256"], acknowledged["first_logits_sha256"])
+
+
+if __name__ == "__main__":
+    system_support.main()

@@ -1,0 +1,154 @@
+"""How processes start, refuse to start, say where they are, drain and end."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import urllib.request
+
+import system_support
+from system_support import SystemTest, prompt
+
+
+class Start(SystemTest):
+
+    def test_a_data_folder_held_by_another_is_named(self):
+        data = self.folder / "data"
+        self.cluster.store(data)
+        said = self.fails_to_start("hearth-store", "--data-dir", data, "--listen", "127.0.0.1:0")
+        self.assertIn(str(data), said)
+
+    def test_an_address_in_use_is_named(self):
+        store = self.cluster.store(self.folder / "data")
+        said = self.fails_to_start("hearth-store", "--data-dir", "", "--listen", store.address)
+        self.assertIn(store.address, said)
+
+    def test_a_missing_model_folder_is_named(self):
+        said = self.fails_to_start("hearth-worker", "--model", self.folder / "nowhere", "--store",
+                                   "none", "--listen", "127.0.0.1:0")
+        self.assertIn("nowhere", said)
+
+    def test_a_torn_weights_file_is_named(self):
+        model = self.model()
+        weights = model / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1000])
+        said = self.fails_to_start("hearth-worker", "--model", model, "--store", "none", "--listen",
+                                   "127.0.0.1:0")
+        self.assertIn("model.safetensors", said)
+
+    def test_an_unsupported_field_of_the_config_is_named(self):
+        model = self.model()
+        config = json.loads((model / "config.json").read_text())
+        config["hidden_activation"] = "relu"
+        (model / "config.json").write_text(json.dumps(config))
+        said = self.fails_to_start("hearth-worker", "--model", model, "--store", "none", "--listen",
+                                   "127.0.0.1:0")
+        self.assertIn("config.json", said)
+        self.assertIn("hidden_activation", said)
+
+    def test_a_wrong_flag_is_named(self):
+        for flag, value in (("--host-bytes", "lots"), ("--log-level", "loud"), ("--nonsense", "1")):
+            said = self.fails_to_start("hearth-store", flag, value)
+            self.assertIn(flag, said)
+
+    def test_flags_come_from_a_file_and_the_environment_too(self):
+        config = self.folder / "store.toml"
+        config.write_text(f'data-dir = "{self.folder / "data"}"\nhost-bytes = "3MiB"\n')
+        os.environ["HEARTH_STORE_DISK_BYTES"] = "5MiB"
+        try:
+            store = self.cluster._start("store", ["--config", config])
+        finally:
+            del os.environ["HEARTH_STORE_DISK_BYTES"]
+        stats = self.cluster.ctl("stats", "--store", store.address)
+        tiers = {tier["tier"]: tier for tier in stats["tiers"]}
+        self.assertEqual(tiers["host"]["capacity_bytes"], 3 << 20)
+        self.assertEqual(tiers["disk"]["capacity_bytes"], 5 << 20)
+
+
+class Serve(SystemTest):
+
+    def test_metrics_of_both_servers_can_be_read(self):
+        files = [self.folder / "store.metrics", self.folder / "worker.metrics"]
+        store = self.cluster.store(self.folder / "data", "--metrics-listen", "127.0.0.1:0",
+                                   "--metrics-address-file", files[0])
+        worker = self.worker(self.model(), store.address, "--metrics-listen", "127.0.0.1:0",
+                             "--metrics-address-file", files[1])
+        for _ in range(2):
+            self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
+        store_page, worker_page = [
+            urllib.request.urlopen(f"http://{path.read_text().strip()}/metrics").read().decode()
+            for path in files]
+        self.assertIn('hearth_store_rpc_seconds_count{code="OK",method="Publish"}', store_page)
+        self.assertIn('hearth_store_hit_tokens_total{tier="host"} 96', store_page)
+        self.assertIn('hearth_worker_store_fetches_total{outcome="hit"} 1', worker_page)
+        self.assertIn('hearth_worker_generation_seconds_count{part="ttft"} 2', worker_page)
+        self.assertIn("hearth_worker_cached_tokens_host_total 96", worker_page)
+
+    def test_logs_are_one_json_object_a_line_when_asked(self):
+        store = self.cluster.store(self.folder / "data", "--log-format", "json")
+        self.assertEqual(store.stop(), 0)
+        events = [json.loads(line)["event"] for line in store.log_path.read_text().splitlines()]
+        self.assertEqual(events, ["opened", "ready", "draining", "stopped"])
+
+
+class Stop(SystemTest):
+
+    def running_request(self, worker, new_tokens):
+        """A request that has its first token; returns the process that waits for the rest."""
+        client = subprocess.Popen(
+            [str(self.cluster.bin_dir / "hearthctl"), "generate", "--worker", worker.address,
+             "--token-ids", ",".join(map(str, prompt(40, 1))), "--max-new-tokens", str(new_tokens),
+             "--ignore-eos", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(client.stdout.close)
+        self.addCleanup(client.stderr.close)
+        self.addCleanup(client.wait)
+        self.addCleanup(client.kill)
+        for line in client.stdout:
+            if json.loads(line).get("event") == "token":
+                return client
+        self.fail(client.stderr.read())
+
+    def test_sigterm_lets_running_requests_finish_and_exits_zero(self):
+        store = self.cluster.store(self.folder / "data")
+        worker = self.worker(self.model(), store.address)
+        client = self.running_request(worker, 300)
+        worker.popen.send_signal(signal.SIGTERM)
+        rest = [json.loads(line) for line in client.stdout]
+        self.assertEqual(client.wait(), 0)
+        self.assertEqual(len(rest[-1]["token_ids"]), 300)
+        self.assertEqual(worker.popen.wait(20), 0)
+        self.assertEqual(store.stop(), 0)
+
+    def test_sigint_ends_idle_servers_with_zero(self):
+        store = self.cluster.store(self.folder / "data")
+        worker = self.worker(self.model(), store.address)
+        for process in (worker, store):
+            process.popen.send_signal(signal.SIGINT)
+            self.assertEqual(process.popen.wait(20), 0)
+
+    def test_a_drain_publishes_what_a_finished_request_left_behind(self):
+        store = self.cluster.store(self.folder / "data")
+        model = self.model()
+        worker = self.worker(model, store.address)
+        self.cluster.generate(worker.address, prompt(400, 7))
+        self.assertEqual(worker.stop(), 0)
+        other = self.worker(model, store.address)
+        answer = self.cluster.generate(other.address, prompt(400, 7), "--cache", "read")
+        self.assertEqual(answer["cached_tokens"], 384)
+
+    def test_a_second_signal_ends_the_process_at_once(self):
+        worker = self.worker(self.model(context_tokens=100000), "none")
+        client = self.running_request(worker, 90000)
+        worker.popen.send_signal(signal.SIGTERM)
+        # The first was taken in when the log says so.
+        pattern, seen = "draining", threading.Event()
+        while pattern not in worker.log_path.read_text():
+            seen.wait(0.01)
+        worker.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(worker.popen.wait(20), 1)
+        self.assertNotEqual(client.wait(), 0)
+
+
+if __name__ == "__main__":
+    system_support.main()

@@ -1,0 +1,85 @@
+"""One store, two workers: equal first logits cold and warm from every tier, at every kept point."""
+
+import system_support
+from system_support import GEOMETRIES, CHUNK_TOKENS, RequestsBeside, SystemTest, prompt
+
+PROMPT_TOKENS = 150
+BREAKPOINTS = (37, 96)  # one inside a chunk, one between two chunks
+LAST_CHUNK = (PROMPT_TOKENS - 1) // CHUNK_TOKENS * CHUNK_TOKENS
+
+
+class Restore(SystemTest):
+
+    def ask(self, worker, ids, *flags):
+        marks = [flag for mark in BREAKPOINTS if mark <= len(ids)
+                 for flag in ("--breakpoint", mark)]
+        return self.cluster.generate(worker.address, ids, *marks, *flags, max_new_tokens=4)
+
+    def expect(self, warm, cold, cached_tokens, tier):
+        self.assertEqual(warm["cached_tokens"], cached_tokens)
+        self.assertEqual(warm["source_tier"], tier)
+        self.assertEqual(warm["first_logits_sha256"], cold["first_logits_sha256"])
+        self.assertEqual(warm["token_ids"], cold["token_ids"])
+
+    def points(self):
+        """Each kept boundary, with a prompt of its own ending behind it."""
+        shared = prompt(PROMPT_TOKENS, 1)
+        for boundary in (*BREAKPOINTS, LAST_CHUNK):
+            yield boundary, shared[:boundary] + [5, 7, 9]
+
+    def check_geometry(self, name):
+        data = self.folder / "data"
+        store = self.cluster.store(data)
+        model = self.model(name)
+        first = self.worker(model, store.address, pool_bytes="64MiB")
+        second = self.worker(model, store.address)
+        with RequestsBeside(self.cluster, first.address), \
+                RequestsBeside(self.cluster, second.address):
+            shared = prompt(PROMPT_TOKENS, 1)
+            stored = self.ask(first, shared, "--wait-published")
+            self.assertEqual(stored["cached_tokens"], 0)
+            self.assertEqual(stored["published_tokens"], LAST_CHUNK)
+            self.assertEqual(stored["durable"], "disk")
+            cold = {}
+            for boundary, ids in self.points():
+                cold[boundary] = self.ask(first, ids, "--cache", "off")
+                self.assertEqual(cold[boundary]["cached_tokens"], 0)
+                self.expect(self.ask(first, ids, "--cache", "read"), cold[boundary], boundary,
+                            "worker")
+                self.expect(self.ask(second, ids, "--cache", "read"), cold[boundary], boundary,
+                            "host")
+            self.expect(self.ask(second, shared, "--cache", "read"), stored, LAST_CHUNK, "host")
+            self.assertEqual(store.stop(), 0)
+            store = self.cluster.store(data, "--host-bytes", "0", listen=store.address)
+            third = self.worker(model, store.address)
+            for boundary, ids in self.points():
+                self.expect(self.ask(third, ids, "--cache", "read"), cold[boundary], boundary,
+                            "disk")
+
+    def test_narrow_window(self):
+        self.check_geometry("narrow")
+
+    def test_window_of_several_chunks(self):
+        self.check_geometry("wide")
+
+    def test_irregular_layers(self):
+        self.check_geometry("irregular")
+
+    def test_store_in_the_worker_s_process(self):
+        model = self.model()
+        spec = f"embedded:{self.folder / 'data'}"
+        worker = self.worker(model, spec)
+        shared = prompt(PROMPT_TOKENS, 1)
+        stored = self.ask(worker, shared, "--wait-published")
+        self.expect(self.ask(worker, shared), stored, LAST_CHUNK, "host")
+        stats = self.cluster.ctl("stats", "--store", worker.address)
+        self.assertGreaterEqual(stats["restore_points"], 1)
+        self.assertEqual(worker.stop(), 0)
+        again = self.worker(model, spec)
+        self.expect(self.ask(again, shared), stored, LAST_CHUNK, "disk")
+
+
+assert set(GEOMETRIES) == {"narrow", "wide", "irregular"}
+
+if __name__ == "__main__":
+    system_support.main()

@@ -1,0 +1,104 @@
+"""What the tests of whole processes share: tiny models, clusters in fresh folders, requests beside.
+
+Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
+"""
+
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from hearth_procs import Cluster, ProcessFailed  # noqa: E402  (path set above)
+
+CHUNK_TOKENS = 16
+VOCABULARY = 160
+
+# name: layer types, window, heads, KV heads, head_dim. A window below a chunk, one of several
+# chunks, and irregular layers with one KV head.
+GEOMETRIES = {
+    "narrow": ("llgl", 9, 4, 2, 16),
+    "wide": ("lllg", 70, 4, 4, 16),
+    "irregular": ("gllgl", 24, 2, 1, 32),
+}
+
+BIN_DIR = None
+WRITE_CHECKPOINT = None
+
+
+def prompt(tokens, seed):
+    """Token ids; prompts of one seed are prefixes of each other."""
+    source = random.Random(seed)
+    return [2] + [source.randrange(3, VOCABULARY) for _ in range(tokens - 1)]
+
+
+class SystemTest(unittest.TestCase):
+    """Each test has a fresh folder and a cluster whose processes end with it."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="hearth-system-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.cluster = Cluster(BIN_DIR, self.folder / "processes")
+        self.addCleanup(self.cluster.__exit__)
+
+    def model(self, name="wide", seed=1, context_tokens=2048):
+        folder = self.folder / f"model-{name}-{seed}"
+        folder.mkdir()
+        subprocess.run([WRITE_CHECKPOINT, folder, *map(str, GEOMETRIES[name]),
+                        str(context_tokens), str(seed)], check=True)
+        return folder
+
+    def worker(self, model, store_address, *flags, pool_bytes=0):
+        return self.cluster.worker(
+            model, store_address, "--chunk-tokens", CHUNK_TOKENS, "--threads", "1", "--pool-bytes",
+            pool_bytes, "--digest-cache", "", *flags)
+
+    def fails_to_start(self, program, *flags):
+        """Runs a program that must not start; returns the one line it said."""
+        done = subprocess.run([str(pathlib.Path(BIN_DIR) / program), *map(str, flags)],
+                              capture_output=True, text=True, timeout=120, check=False)
+        self.assertNotEqual(done.returncode, 0, done.stderr)
+        said = [line for line in done.stderr.splitlines() if line.startswith(program + ": ")]
+        self.assertEqual(len(said), 1, done.stderr)
+        return said[0]
+
+
+class RequestsBeside:
+    """Keeps a worker busy with prompts of its own until the block ends."""
+
+    def __init__(self, cluster, address, seed=99):
+        self._cluster, self._address = cluster, address
+        self._source = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.answered = 0
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self):
+        while not self._stop.is_set():
+            ids = prompt(self._source.randrange(20, 200), self._source.random())
+            self._cluster.generate(self._address, ids, "--cache", "off", max_new_tokens=8)
+            self.answered += 1
+
+
+def main():
+    global BIN_DIR, WRITE_CHECKPOINT
+    BIN_DIR, WRITE_CHECKPOINT = sys.argv.pop(1), sys.argv.pop(1)
+    unittest.main(module="__main__")
+
+
+__all__ = ["CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed", "RequestsBeside", "SystemTest", "main",
+           "prompt"]
