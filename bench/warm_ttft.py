@@ -13,9 +13,7 @@ another ending, so nothing but the prefix can be reused.
 """
 
 import argparse
-import copy
 import json
-import os
 import pathlib
 import statistics
 import sys
@@ -27,35 +25,10 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
 from hearth_procs import Cluster  # noqa: E402  (path set above)
+from transformers_peer import QUIET_S, Transformers  # noqa: E402
 
 PREFIX_TOKENS = 2048
 ENDING_TOKENS = 64
-QUIET_S = 0.3  # lets one side's spinning threads go to sleep before the other is timed
-
-
-class Transformers:
-    """The peer: a cache prefilled once, deep-copied for each request."""
-
-    def __init__(self, model_dir):
-        from transformers import Gemma3ForCausalLM
-        torch.set_num_threads(os.cpu_count())
-        self.model = Gemma3ForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
-
-    @torch.inference_mode()
-    def prefill(self, prefix):
-        from transformers import DynamicCache
-        self.cache = DynamicCache(config=self.model.config)
-        self.model(torch.tensor([prefix]), past_key_values=self.cache, use_cache=True,
-                   logits_to_keep=1)
-
-    @torch.inference_mode()
-    def warm_ms(self, ending):
-        begin = time.perf_counter()
-        cache = copy.deepcopy(self.cache)
-        out = self.model(torch.tensor([ending]), past_key_values=cache, use_cache=True,
-                         logits_to_keep=1)
-        token = int(out.logits[0, -1].argmax())
-        return (time.perf_counter() - begin) * 1e3, token
 
 
 def windowed_minimum_bytes(model_dir):
@@ -74,7 +47,7 @@ def run(args):
     prefix = [2] + torch.randint(1000, vocab, (PREFIX_TOKENS - 1,)).tolist()
     endings = torch.randint(1000, vocab, (args.reps + 1, ENDING_TOKENS)).tolist()
     peer = Transformers(args.model)
-    peer.prefill(prefix)
+    _, _, cache = peer.prefill(prefix)
     times = {"transformers": [], "store": [], "pool": []}
     with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
         store = cluster.store(pathlib.Path(work) / "data")
@@ -97,7 +70,7 @@ def run(args):
                 if side == "store":
                     token = out["token_ids"][0]
             time.sleep(QUIET_S)
-            elapsed_ms, peer_token = peer.warm_ms(ending)
+            elapsed_ms, peer_token = peer.warm(cache, ending)
             times["transformers"].append(elapsed_ms)
             assert token == peer_token, (token, peer_token)
     return times, first, stats
