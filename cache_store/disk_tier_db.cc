@@ -13,8 +13,8 @@
 namespace hearth {
 namespace {
 
-// Slices are 0.1 to 16 MiB, so one write buffer takes a few to a few hundred of them. Four bound RAM
-// to 128 MiB; the log, and with it what a restart replays, is bounded to three (0.2 to 0.5 s).
+// Slices are 0.1 to 16 MiB, so one write buffer takes a few to a few hundred of them. Four bound
+// RAM to 128 MiB; the log, and with it what a restart replays, is bounded to three (0.2 to 0.5 s).
 constexpr size_t kWriteBufferBytes = size_t{32} << 20;
 constexpr int kWriteBuffers = 4;
 constexpr uint64_t kMaxLogBytes = uint64_t{96} << 20;
