@@ -85,8 +85,8 @@ class PrefixIndex {
   // Longest common token prefix of `prompt` and anything below `root`, whatever its cuts.
   static uint32_t MatchedTokens(const SegmentNode* root, absl::Span<const uint32_t> prompt,
                                 uint32_t chunk_tokens);
-  // The deepest restore point below `root` whose tokens begin `prompt`, whatever its cuts, and which
-  // leaves a token to compute. Null when there is none.
+  // The deepest restore point below `root` whose tokens begin `prompt`, whatever its cuts, and
+  // which leaves a token to compute. Null when there is none.
   static const SegmentNode* DeepestPoint(const SegmentNode* root,
                                          absl::Span<const uint32_t> prompt,
                                          uint32_t chunk_tokens);
