@@ -2,8 +2,8 @@
 
     .venv/bin/python bench/warm_ttft.py [--model DIR] [--reps 7] [--json FILE]
 
-Three ways to answer the same prompts, interleaved in one run, float32, two threads each, only one at
-work at a time:
+Three ways to answer the same prompts, interleaved in one run, float32, two threads each, only one
+at work at a time:
   transformers   copy.deepcopy of a prefilled cache, then the 64 new tokens (the usual idiom)
   hearth, store  a worker without a pool fetches from a separate hearth-store over TCP loopback;
                  the client's clock, from the RPC's start to the first token

@@ -19,13 +19,14 @@ StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope&
   const at::Tensor keys = at::arange(step.keys_begin, begin + tokens, options).unsqueeze(0);
   at::Tensor hidden = keys > queries;
   if (local) hidden = hidden.logical_or(keys <= queries - window);
-  step.mask = at::zeros(hidden.sizes(), at::TensorOptions().dtype(at::kFloat).device(compute.device))
-                  .masked_fill_(hidden, -std::numeric_limits<float>::infinity());
+  step.mask =
+      at::zeros(hidden.sizes(), at::TensorOptions().dtype(at::kFloat).device(compute.device))
+          .masked_fill_(hidden, -std::numeric_limits<float>::infinity());
   return step;
 }
 
-Attention::Attention(const LayerTensors& tensors, const ModelConfig& config,
-                     const Compute& compute, int rows_hint)
+Attention::Attention(const LayerTensors& tensors, const ModelConfig& config, const Compute& compute,
+                     int rows_hint)
     : qkv_({tensors.q, tensors.k, tensors.v}, compute.dtype, compute.device, rows_hint),
       out_({tensors.o}, compute.dtype, compute.device, rows_hint),
       heads_(config.num_heads),

@@ -1,8 +1,8 @@
 // Attention: grouped-query attention with QK-norm over a sequence's KV cache.
 //
-// Private to hearth_model: it includes ATen. Thread safety: immutable; one step at a time per cache.
-// W counts the current token: position p sees keys (p - W, p] in a local layer, [0, p] in a global
-// one. Formulas: Gemma 3 report (arXiv 2503.19786) and Hugging Face's modeling_gemma3.py.
+// Private to hearth_model: it includes ATen. Thread safety: immutable; one step at a time per
+// cache. W counts the current token: position p sees keys (p - W, p] in a local layer, [0, p] in a
+// global one. Formulas: Gemma 3 report (arXiv 2503.19786) and Hugging Face's modeling_gemma3.py.
 #ifndef HEARTH_WORKER_ATTENTION_H_
 #define HEARTH_WORKER_ATTENTION_H_
 
@@ -17,9 +17,9 @@ namespace hearth {
 // What all layers of one kind share in one step: positions [begin, begin + tokens).
 struct StepView {
   int begin = 0, tokens = 0;
-  int keys_begin = 0;   // first key position any row sees
+  int keys_begin = 0;  // first key position any row sees
   Rotation rotation;
-  at::Tensor mask;      // [tokens, keys] 0 or -inf, undefined when every key is seen
+  at::Tensor mask;  // [tokens, keys] 0 or -inf, undefined when every key is seen
 };
 StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope& rope,
                       const Compute& compute);

@@ -5,8 +5,8 @@
 // fairly; fetches and publishes run on their own threads. The same request gives the same first
 // logits with the cache as without (exact class).
 //
-// Thread safety: all methods may be called from any thread. Callbacks come from the engine's threads,
-// never under a lock, in order for one request; they must not block.
+// Thread safety: all methods may be called from any thread. Callbacks come from the engine's
+// threads, never under a lock, in order for one request; they must not block.
 // Ownership: the engine owns the model; the PrefixCache must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_H_
 #define HEARTH_WORKER_ENGINE_H_
@@ -40,12 +40,12 @@ struct EngineOptions {
   std::string digest_cache_dir;
 
   // Parameters that affect performance.
-  int threads = 0;                                  // 0: the machine's cores
-  uint64_t pool_bytes = uint64_t{512} << 20;        // restored prefixes kept here; 0: none
-  uint32_t max_running = 8;                         // sequences with a KV cache
-  uint32_t max_queued = 64;                         // beyond: RESOURCE_EXHAUSTED
-  uint64_t staging_bytes = uint64_t{1} << 30;       // tails waiting to be published
-  absl::Duration fetch_budget = absl::Seconds(2);   // later than this the worker computes
+  int threads = 0;                                 // 0: the machine's cores
+  uint64_t pool_bytes = uint64_t{512} << 20;       // restored prefixes kept here; 0: none
+  uint32_t max_running = 8;                        // sequences with a KV cache
+  uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
+  uint64_t staging_bytes = uint64_t{1} << 30;      // tails waiting to be published
+  absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
   absl::Duration publish_timeout = absl::Seconds(30);
 
   absl::Status Validate() const;
@@ -59,8 +59,8 @@ struct EngineRequest {
   std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
   std::string tenant = "default";
   SamplingParams sampling;
-  // 0: prefill only. When it may write, it computes no further than the last boundary worth keeping,
-  // and nothing at all when that is cached already.
+  // 0: prefill only. When it may write, it computes no further than the last boundary worth
+  // keeping, and nothing at all when that is cached already.
   uint32_t max_new_tokens = 0;
   bool ignore_eos = false;
   CacheMode cache = CacheMode::kDefault;
@@ -109,7 +109,8 @@ struct EngineStats {
 
 class Engine {
  public:
-  // Loads the model, computes the numeric canary (exact class). The error names file, tensor or field.
+  // Loads the model, computes the numeric canary (exact class). The error names file, tensor or
+  // field.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
   virtual ~Engine() = default;  // cancels what runs
 
@@ -117,8 +118,8 @@ class Engine {
   virtual void SetCache(PrefixCache* cache) = 0;
 
   // kInvalidArgument names the field; kResourceExhausted when the queue is full.
-  virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request,
-                                                                      EngineCallbacks callbacks) = 0;
+  virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(
+      EngineRequest request, EngineCallbacks callbacks) = 0;
   // Refuses new requests, finishes the running ones, then publishes, until `deadline`.
   virtual void Drain(absl::Time deadline) = 0;
 

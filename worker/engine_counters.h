@@ -14,14 +14,14 @@
 namespace hearth {
 
 enum class EngineCounter {
-  kRequests,            // accepted by Submit
-  kRequestsRefused,     // queue full or draining
+  kRequests,         // accepted by Submit
+  kRequestsRefused,  // queue full or draining
   kRequestsFinished,
   kRequestsCancelled,
-  kRequestsExpired,     // deadline passed
-  kRequestsFailed,      // an internal error
-  kPromptTokens,        // of requests whose lookup is over
-  kComputedTokens,      // prompt tokens that went through the model
+  kRequestsExpired,  // deadline passed
+  kRequestsFailed,   // an internal error
+  kPromptTokens,     // of requests whose lookup is over
+  kComputedTokens,   // prompt tokens that went through the model
   kGeneratedTokens,
   kCachedTokensWorker,  // prompt tokens restored, by the slowest tier used
   kCachedTokensGpu,
@@ -31,17 +31,17 @@ enum class EngineCounter {
   kDecodeSteps,
   kFetches,
   kFetchMisses,
-  kFetchTimeouts,       // later than the fetch budget
-  kFetchesRefused,      // an outcome that does not fit its request
+  kFetchTimeouts,   // later than the fetch budget
+  kFetchesRefused,  // an outcome that does not fit its request
   kRestoreFailures,
   kPoolHits,
   kPoolInserts,
-  kPublishes,           // handed to the cache
-  kPublishesStored,     // of these: at least one boundary is stored now
-  kPublishesDropped,    // too many waiting, or the engine stopped
+  kPublishes,         // handed to the cache
+  kPublishesStored,   // of these: at least one boundary is stored now
+  kPublishesDropped,  // too many waiting, or the engine stopped
   kPublishBytes,
-  kStagingSkips,        // kept boundaries skipped because staging was full
-  kNondeterminism,      // a prefix computed twice with different bits
+  kStagingSkips,    // kept boundaries skipped because staging was full
+  kNondeterminism,  // a prefix computed twice with different bits
   kCount
 };
 

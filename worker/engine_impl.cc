@@ -41,8 +41,8 @@ class EngineImpl::Handle : public EngineRequestHandle {
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Gemma> gemma)
     : options_(options),
       gemma_(std::move(gemma)),
-      layout_(LayoutOf(gemma_->config(), gemma_->kv_dtype(), options.chunk_tokens,
-                       options.exactness)),
+      layout_(
+          LayoutOf(gemma_->config(), gemma_->kv_dtype(), options.chunk_tokens, options.exactness)),
       pool_(options.pool_bytes, options.chunk_tokens, options.exactness),
       staging_(options.staging_bytes),
       kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, options.max_running),
@@ -109,8 +109,8 @@ void EngineImpl::SetCache(PrefixCache* cache) {
   cache_ = cache;
 }
 
-absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(
-    EngineRequest request, EngineCallbacks callbacks) {
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
+                                                                        EngineCallbacks callbacks) {
   if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
   absl::MutexLock lock(&mu_);
   if (draining_ || stopping_) {
@@ -120,9 +120,9 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(
   const SequenceId id = next_id_++;
   if (!scheduler_.Enqueue(id)) {
     counters_.Add(EngineCounter::kRequestsRefused);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the request queue is full: max_queued is ", options_.max_queued,
-                     ", max_running ", options_.max_running));
+    return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
+                                                     options_.max_queued, ", max_running ",
+                                                     options_.max_running));
   }
   counters_.Add(EngineCounter::kRequests);
   auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));

@@ -16,11 +16,16 @@ namespace {
 
 EngineCounter CachedTokensCounter(Tier tier) {
   switch (tier) {
-    case Tier::kWorker: return EngineCounter::kCachedTokensWorker;
-    case Tier::kGpu: return EngineCounter::kCachedTokensGpu;
-    case Tier::kHost: return EngineCounter::kCachedTokensHost;
-    case Tier::kDisk: return EngineCounter::kCachedTokensDisk;
-    case Tier::kNone: break;
+    case Tier::kWorker:
+      return EngineCounter::kCachedTokensWorker;
+    case Tier::kGpu:
+      return EngineCounter::kCachedTokensGpu;
+    case Tier::kHost:
+      return EngineCounter::kCachedTokensHost;
+    case Tier::kDisk:
+      return EngineCounter::kCachedTokensDisk;
+    case Tier::kNone:
+      break;
   }
   assert(false);
   return EngineCounter::kCachedTokensWorker;
@@ -126,17 +131,17 @@ void EngineImpl::PlanKept(Sequence* sequence) {
     has_cache = cache_ != nullptr;
   }
   if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
-    kept = KeptBoundaries(sequence->tokens(), sequence->prefix.cuts,
-                          sequence->pooled.matched_tokens, sequence->restored_boundary,
-                          layout_.chunk_tokens);
+    kept =
+        KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
+                       sequence->restored_boundary, layout_.chunk_tokens);
   }
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its kept points are: the rest is of no use.
   if (!sequence->generates() && sequence->writes()) {
     end = kept.empty() ? sequence->restored_boundary : kept.back();
   }
-  sequence->staged = std::make_unique<StagedSnapshots>(
-      layout_, kept, sequence->restored_boundary, sequence->restored, &staging_);
+  sequence->staged = std::make_unique<StagedSnapshots>(layout_, kept, sequence->restored_boundary,
+                                                       sequence->restored, &staging_);
   counters_.Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
   for (uint32_t step_end :
        StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {
@@ -150,8 +155,8 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
   PlanKept(sequence);
   sequence->position = sequence->restored_boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
-  absl::StatusOr<KvCache> kv = kv_caches_.Acquire(
-      static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
+  absl::StatusOr<KvCache> kv =
+      kv_caches_.Acquire(static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
   if (!kv.ok()) return kv.status();
   sequence->kv = *std::move(kv);
   if (sequence->restored_boundary > 0) {
@@ -197,8 +202,8 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   sequence->restored_at = absl::Now();
   CountStart(*sequence);
   if (sequence->callbacks.on_started != nullptr) {
-    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
-                                    sequence->restored_from});
+    sequence->callbacks.on_started(
+        {sequence->tokens(), sequence->restored_boundary, matched, sequence->restored_from});
   }
   {
     absl::MutexLock lock(&mu_);

@@ -91,8 +91,8 @@ absl::Status EngineImpl::StepDecode(const SequencePtr& sequence) {
 }
 
 absl::StatusOr<std::optional<FinishReason>> EngineImpl::Emit(Sequence* sequence) {
-  absl::StatusOr<SampledToken> token = sequence->sampler.Sample(
-      sequence->logits, sequence->request.sampling, sequence->generated);
+  absl::StatusOr<SampledToken> token =
+      sequence->sampler.Sample(sequence->logits, sequence->request.sampling, sequence->generated);
   if (!token.ok()) return token.status();
   if (sequence->generated == 0) sequence->first_token_at = absl::Now();
   const std::vector<int32_t>& eos = config().eos_token_ids;
@@ -125,9 +125,8 @@ void EngineImpl::Keep(Sequence* sequence) {
 void EngineImpl::PoolKept(const Sequence& sequence) {
   for (uint32_t boundary : sequence.staged->boundaries()) {
     const KvObjects objects = sequence.staged->ObjectsOf(boundary);
-    const bool complete = std::all_of(objects.begin(), objects.end(), [](const auto& object) {
-      return object->bytes != nullptr;
-    });
+    const bool complete = std::all_of(objects.begin(), objects.end(),
+                                      [](const auto& object) { return object->bytes != nullptr; });
     if (!complete) continue;
     switch (pool_.Insert(sequence.prefix, boundary, objects)) {
       case PrefixPool::InsertResult::kInserted:
@@ -160,9 +159,8 @@ void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
   };
   // What came from the pool is offered again: the store may have lost it since, and learns that it
   // is in use. So is a restored point when there is nothing new, to learn how durable it is.
-  const bool offer_restored =
-      sequence->restored_boundary > 0 &&
-      (sequence->restored_from == Tier::kWorker || boundaries.empty());
+  const bool offer_restored = sequence->restored_boundary > 0 &&
+                              (sequence->restored_from == Tier::kWorker || boundaries.empty());
   if (offer_restored) {
     include(sequence->restored);
     boundaries.insert(boundaries.begin(), sequence->restored_boundary);

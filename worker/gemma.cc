@@ -51,7 +51,7 @@ Layer MakeLayer(const LayerTensors& tensors, const ModelConfig& config, int inde
 }
 
 at::ScalarType StoredType(TensorDtype dtype) {
-  return dtype == TensorDtype::kBFloat16 ? at::kBFloat16
+  return dtype == TensorDtype::kBFloat16  ? at::kBFloat16
          : dtype == TensorDtype::kFloat16 ? at::kHalf
                                           : at::kFloat;
 }
@@ -98,8 +98,7 @@ at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens,
     }
     const Layer& layer = layers[i];
     const StepView& step = layer.local ? local_step : global_step;
-    const at::Tensor attended =
-        layer.attention(layer.input_norm(x), step, &kv->layers[i], kv);
+    const at::Tensor attended = layer.attention(layer.input_norm(x), step, &kv->layers[i], kv);
     x = x + layer.post_attention_norm(attended);
     const at::Tensor fed = layer.feed_forward(layer.pre_feedforward_norm(x));
     x = x + layer.post_feedforward_norm(fed);
@@ -131,8 +130,8 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   rep->compute_version = absl::StrCat("libtorch ", TORCH_VERSION);
   {
     ThreadPool pool(rep->threads);
-    absl::StatusOr<RememberedDigest> digest = DigestOfFiles(
-        tensors->used, files->files(), options.digest_cache_dir, absl::Now(), &pool);
+    absl::StatusOr<RememberedDigest> digest =
+        DigestOfFiles(tensors->used, files->files(), options.digest_cache_dir, absl::Now(), &pool);
     if (!digest.ok()) return digest.status();
     rep->weights_digest = digest->digest;
   }
@@ -161,21 +160,19 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   return std::unique_ptr<Gemma>(new Gemma(std::move(rep)));
 }
 
-absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
-                         std::vector<float>* logits,
+absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vector<float>* logits,
                          const std::function<absl::Status(int layer)>& before_layer) const {
   KvCacheRep* rows = kv->rep_.get();
   const size_t room = static_cast<size_t>(rows->capacity - rows->length);
   if (tokens.empty() || tokens.size() > room || tokens.size() > kMaxStepTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("a step of ", tokens.size(),
-                                                   " tokens; 1 to ", kMaxStepTokens,
-                                                   " are possible, and the cache has room for ",
-                                                   room));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", tokens.size(), " tokens; 1 to ", kMaxStepTokens,
+                     " are possible, and the cache has room for ", room));
   }
   for (const int32_t token : tokens) {
     if (token < 0 || token >= rep_->config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("token id ", token, " is not in [0, ",
-                                                     rep_->config.vocab_size, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("token id ", token, " is not in [0, ", rep_->config.vocab_size, ")"));
     }
   }
   const std::lock_guard<std::mutex> lock(rep_->step_mutex);
@@ -203,8 +200,8 @@ absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   }
   try {
     const c10::InferenceMode inference;
-    return KvCache(std::make_unique<KvCacheRep>(rep_->config, capacity_tokens,
-                                                rep_->compute.device, rep_->compute.dtype));
+    return KvCache(std::make_unique<KvCacheRep>(rep_->config, capacity_tokens, rep_->compute.device,
+                                                rep_->compute.dtype));
   } catch (const std::exception& error) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a KV cache of ", capacity_tokens, " tokens: ", error.what()));

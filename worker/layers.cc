@@ -25,9 +25,8 @@ Rope::Rope(const RopeConfig& config, int head_dim, const Compute& compute) : com
 }
 
 Rotation Rope::At(int begin, int tokens) const {
-  const at::Tensor positions =
-      at::arange(begin, begin + tokens,
-                 at::TensorOptions().dtype(at::kFloat).device(compute_.device));
+  const at::Tensor positions = at::arange(
+      begin, begin + tokens, at::TensorOptions().dtype(at::kFloat).device(compute_.device));
   const at::Tensor angles = at::outer(positions, inverse_frequencies_).unsqueeze(1);
   return {angles.cos().to(compute_.dtype), angles.sin().to(compute_.dtype)};
 }

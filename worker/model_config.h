@@ -48,7 +48,7 @@ struct ModelConfig {
   bool tie_word_embeddings = true;
   // True for Gemma3ForConditionalGeneration: the text part is below text_config.
   bool nested = false;
-  std::string checkpoint_dtype;       // as config.json says ("bfloat16"), or empty
+  std::string checkpoint_dtype;  // as config.json says ("bfloat16"), or empty
   int32_t bos_token_id = 2;
   int32_t pad_token_id = 0;
   std::vector<int32_t> eos_token_ids;  // sorted, unique; config.json's and generation_config.json's

@@ -21,8 +21,8 @@ constexpr size_t kMaxRecycledBytes = size_t{256} << 20;
 // A free block serves a smaller wish when it wastes at most an eighth of itself.
 constexpr size_t kMaxWasteFraction = 8;
 
-// First touch of fresh memory runs at 0.2 to 1.3 GB/s, which would make a restore cost more than its
-// copies: blocks are handed on instead of going back to the system.
+// First touch of fresh memory runs at 0.2 to 1.3 GB/s, which would make a restore cost more than
+// its copies: blocks are handed on instead of going back to the system.
 class BlockRecycler {
  public:
   // `*bytes` becomes the size of the block returned.

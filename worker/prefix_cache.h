@@ -1,4 +1,5 @@
-// What the engine needs from a cache of prefixes: fetch the longest restore point, publish new ones.
+// What the engine needs from a cache of prefixes: fetch the longest restore point, publish new
+// ones.
 //
 // Implemented over gRPC and over a store in the same process (services/), and by fakes in tests.
 // Thread safety: implementations are called from several threads at once.
@@ -42,7 +43,7 @@ struct FetchOutcome {
   uint32_t usable_tokens = 0;  // 0: a miss; else objects are exactly what the boundary needs
   Tier slowest_tier = Tier::kNone;
   std::vector<std::shared_ptr<const KvObject>> objects;  // verified: digests and token ids compared
-  std::string note;  // why it missed, for logs and Explain
+  std::string note;                                      // why it missed, for logs and Explain
 };
 
 struct PublishRequestSpec {

@@ -26,8 +26,7 @@ bool SameBits(const KvObjects& a, const KvObjects& b) {
 PrefixPool::PrefixPool(uint64_t capacity_bytes, uint32_t chunk_tokens, Exactness exactness)
     : capacity_bytes_(capacity_bytes), chunk_tokens_(chunk_tokens), exactness_(exactness) {}
 
-std::vector<uint32_t> PrefixPool::InnerCuts(const PrefixRequest& prefix,
-                                            uint32_t boundary) const {
+std::vector<uint32_t> PrefixPool::InnerCuts(const PrefixRequest& prefix, uint32_t boundary) const {
   std::vector<uint32_t> inner;
   if (exactness_ == Exactness::kPortable) return inner;
   for (uint32_t cut : prefix.cuts) {
@@ -65,8 +64,7 @@ PooledPrefix PrefixPool::Lookup(const PrefixRequest& prefix, uint32_t max_bounda
   return found;
 }
 
-PrefixPool::Points::iterator PrefixPool::FindExact(const PrefixRequest& prefix,
-                                                   uint32_t boundary) {
+PrefixPool::Points::iterator PrefixPool::FindExact(const PrefixRequest& prefix, uint32_t boundary) {
   const std::vector<uint32_t> inner = InnerCuts(prefix, boundary);
   return std::find_if(points_.begin(), points_.end(), [&](const Point& point) {
     return point.boundary() == boundary && point.tenant == prefix.tenant &&

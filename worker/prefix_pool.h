@@ -7,8 +7,8 @@
 // Ownership: shares the objects; a looked-up point stays valid after its eviction.
 // Invariants:
 //   1. bytes() <= the capacity; a capacity of 0 keeps nothing.
-//   2. A point is found only by requests of its tenant with equal token ids and, in the exact class,
-//      equal cuts below it (positions at multiples of C cut every prompt and do not count).
+//   2. A point is found only by requests of its tenant with equal token ids and, in the exact
+//      class, equal cuts below it (multiples of C cut every prompt and do not count).
 #ifndef HEARTH_WORKER_PREFIX_POOL_H_
 #define HEARTH_WORKER_PREFIX_POOL_H_
 

@@ -24,8 +24,8 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
   for (size_t i = 0; i < tokens; ++i) {
     const int32_t id = request.token_ids[i];
     if (id < 0 || id >= config.vocab_size) {
-      return absl::InvalidArgumentError(absl::StrCat("token_ids[", i, "]: ", id,
-                                                     " is not in [0, ", config.vocab_size, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("token_ids[", i, "]: ", id, " is not in [0, ", config.vocab_size, ")"));
     }
   }
   const absl::Status cuts = ValidateCuts(request.breakpoints, static_cast<uint32_t>(tokens));

@@ -44,9 +44,8 @@ absl::Status ParseEntry(const Json& entry, const std::byte* data, size_t data_by
   const Json dtype = entry.value("dtype", Json());
   const Json shape = entry.value("shape", Json());
   const Json offsets = entry.value("data_offsets", Json());
-  if (!dtype.is_string() || !shape.is_array() || shape.size() > kMaxRank ||
-      !offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
-      !offsets[1].is_number_unsigned()) {
+  if (!dtype.is_string() || !shape.is_array() || shape.size() > kMaxRank || !offsets.is_array() ||
+      offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
     return Bad(view->file, tensor + "dtype, shape or data_offsets is missing or malformed");
   }
   view->dtype_text = dtype.get<std::string>();
@@ -83,8 +82,8 @@ absl::Status CheckOverlaps(std::vector<const TensorView*> views) {
   });
   for (size_t i = 1; i < views.size(); ++i) {
     if (views[i - 1]->data + views[i - 1]->bytes > views[i]->data) {
-      return Bad(views[i]->file, absl::StrCat("tensors ", views[i - 1]->name, " and ",
-                                              views[i]->name, " overlap"));
+      return Bad(views[i]->file,
+                 absl::StrCat("tensors ", views[i - 1]->name, " and ", views[i]->name, " overlap"));
     }
   }
   return absl::OkStatus();
@@ -131,20 +130,27 @@ absl::Status CheckIndex(const std::string& path, const std::map<std::string, Ten
 
 const char* TensorDtypeName(TensorDtype dtype) {
   switch (dtype) {
-    case TensorDtype::kFloat32: return "F32";
-    case TensorDtype::kFloat16: return "F16";
-    case TensorDtype::kBFloat16: return "BF16";
-    case TensorDtype::kOther: break;
+    case TensorDtype::kFloat32:
+      return "F32";
+    case TensorDtype::kFloat16:
+      return "F16";
+    case TensorDtype::kBFloat16:
+      return "BF16";
+    case TensorDtype::kOther:
+      break;
   }
   return "other";
 }
 
 int TensorDtypeBytes(TensorDtype dtype) {
   switch (dtype) {
-    case TensorDtype::kFloat32: return 4;
+    case TensorDtype::kFloat32:
+      return 4;
     case TensorDtype::kFloat16:
-    case TensorDtype::kBFloat16: return 2;
-    case TensorDtype::kOther: break;
+    case TensorDtype::kBFloat16:
+      return 2;
+    case TensorDtype::kOther:
+      break;
   }
   return 0;
 }

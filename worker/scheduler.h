@@ -1,9 +1,11 @@
-// Scheduler: which sequence takes the next step. Pure bookkeeping: no tensors, no clock, no threads.
+// Scheduler: which sequence takes the next step. Pure bookkeeping: no tensors, no clock, no
+// threads.
 //
-// A sequence waits in a bounded queue, first come first served, until one of `max_running` places is
-// free. With a place it is first idle (its prefix is being looked up), then prefills, then decodes.
-// Prefilling sequences take turns, so that a short prompt is not stuck behind a long one; between
-// two prefill steps every decoding sequence takes one step, so that running answers keep flowing.
+// A sequence waits in a bounded queue, first come first served, until one of `max_running` places
+// is free. With a place it is first idle (its prefix is being looked up), then prefills, then
+// decodes. Prefilling sequences take turns, so that a short prompt is not stuck behind a long one;
+// between two prefill steps every decoding sequence takes one step, so that running answers keep
+// flowing.
 //
 // Thread safety: none; the engine guards it.
 // Invariants:

@@ -77,7 +77,7 @@ class StagedSnapshots {
 
  private:
   struct Growing {
-    std::shared_ptr<KvObject> object;  // null until its first row arrives
+    std::shared_ptr<KvObject> object;      // null until its first row arrives
     std::shared_ptr<const KvObject> seed;  // the restored remainder it begins with, or null
     bool sealed = false;
   };

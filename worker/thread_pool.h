@@ -1,9 +1,9 @@
 // ThreadPool: a fixed set of threads that run one loop at a time, with the caller among them.
 //
-// Thread safety: Run may be called from any thread; concurrent calls run one after the other. Do not
-// call Run from inside a task.
-// Tasks are handed out one by one, so a core that is slowed by another process takes fewer of them.
-// Which thread runs a task is therefore chance: a task's result must not depend on it.
+// Thread safety: Run may be called from any thread; concurrent calls run one after the other. Do
+// not call Run from inside a task. Tasks are handed out one by one, so a core that is slowed by
+// another process takes fewer of them. Which thread runs a task is therefore chance: a task's
+// result must not depend on it.
 #ifndef HEARTH_WORKER_THREAD_POOL_H_
 #define HEARTH_WORKER_THREAD_POOL_H_
 

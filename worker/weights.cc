@@ -111,9 +111,9 @@ absl::Status CheckRest(const Safetensors& files, const Finder& finder, bool tied
 absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelConfig& config) {
   const char* prefix = FindPrefix(files);
   if (prefix == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        files.files().empty() ? "checkpoint" : files.files().front(),
-        ": tensor model.embed_tokens.weight is missing"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(files.files().empty() ? "checkpoint" : files.files().front(),
+                     ": tensor model.embed_tokens.weight is missing"));
   }
   Finder finder(files, prefix);
   ModelTensors result;

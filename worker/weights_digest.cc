@@ -147,8 +147,7 @@ absl::StatusOr<RememberedDigest> DigestOfFiles(const std::vector<TensorView>& te
   absl::Time newest;
   absl::StatusOr<std::string> identity = Identity(tensors, files, &newest);
   if (!identity.ok()) return identity.status();
-  const std::string path =
-      absl::StrCat(cache_dir, "/", DigestHex(Sha256(*identity)), ".weights");
+  const std::string path = absl::StrCat(cache_dir, "/", DigestHex(Sha256(*identity)), ".weights");
   if (!cache_dir.empty()) {
     absl::StatusOr<Digest> remembered = ReadRemembered(path, *identity);
     if (remembered.ok()) return RememberedDigest{*remembered, true};

@@ -2,8 +2,8 @@
 """Writes tiny_tokenizer/tokenizer.model: a SentencePiece model shaped like Gemma's, in 10 KB.
 
 Same kinds of pieces in the same order (control, unknown, user-defined, byte, then trained ones),
-same normalisation (none), so that unit tests need no download. The file is committed; run this again
-only to change it: tests know its properties, not its ids.
+same normalisation (none), so that unit tests need no download. The file is committed; run this
+again only to change it: tests know its properties, not its ids.
 """
 import os
 import sys

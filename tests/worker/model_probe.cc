@@ -4,8 +4,9 @@
 // Reads one JSON object a line from standard input, writes one a line to standard output:
 //   {"ids": [..], "cuts": [..], "chunk": 128, "greedy": 64, "logits": "FILE"}
 //     -> {"greedy": [..], "sha256": "..", "steps": 9, "prefill_ms": 1.0, "decode_ms": [..]}
-//   "follow": [..] feeds these tokens instead of the greedy ones; the answer is still its own choice.
-//   "restore": B computes [0, B), moves the KV through slices into a second cache, and goes on there.
+//   "follow": [..] feeds these tokens instead of the greedy ones; the answer is still its own
+//   choice. "restore": B computes [0, B), moves the KV through slices into a second cache, and goes
+//   on there.
 // FILE receives the float32 logits of the prompt's last position, then of each decoded position.
 #include <algorithm>
 #include <chrono>
@@ -72,8 +73,8 @@ nlohmann::json Answer(const Gemma& gemma, const nlohmann::json& question) {
   std::ofstream file(question.value("logits", std::string("/dev/null")), std::ios::binary);
   std::vector<int32_t> chosen;
   std::vector<double> decode_ms;
-  answer["sha256"] = DigestHex(Sha256(
-      {reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)}));
+  answer["sha256"] = DigestHex(
+      Sha256({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)}));
   for (size_t i = 0; i < greedy; ++i) {
     file.write(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
     chosen.push_back(std::max_element(logits.begin(), logits.end()) - logits.begin());

@@ -3,8 +3,8 @@
 Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--examples chat_template_examples.json]
 
 transformers' tokenizer is built by transformers itself, with the code that it uses for GGUF files
-of Gemma 3, from the list of pieces in MODEL_DIR/tokenizer.model: vocabulary, merges and added tokens
-are its own. The GGUF file of the base model has no chat template, so that template's oracle are the
+of Gemma 3, from the list of pieces in MODEL_DIR/tokenizer.model: vocabulary, merges and added
+tokens are its own. The GGUF file of the base model has no chat template, so that template's oracle are the
 examples: chats rendered and tokenized with the published template and tokenizer.
 """
 import argparse
@@ -36,8 +36,8 @@ TEXTS = [
     "aaaa" * 64, "          deep\n                    deeper",
     "a\u2028b\u2029c\u0085d", "\U0010ffff\ue000", "https://example.org/a?b=c&d=%20#e",
 ]
-WORDS = ["the", " of", " a", "keeper", " ", "  ", "    ", "\n", "\n\n", "\t", "12", "7", ".", ",", "<",
-         ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂", "ß",
+WORDS = ["the", " of", " a", "keeper", " ", "  ", "    ", "\n", "\n\n", "\t", "12", "7", ".", ",",
+         "<", ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂", "ß",
          "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00",
          "def ", "(i", ");"]
 
@@ -110,7 +110,7 @@ def check_texts(probe, oracle, texts):
 
 
 def check_common_tokens(probe, oracle, texts):
-    """A breakpoint is the longest common token prefix of the text up to there and the whole text."""
+    """A breakpoint: the longest common token prefix of the text up to there and the whole."""
     checked = 0
     for text in texts:
         whole = oracle.encode(text, add_special_tokens=False).ids
