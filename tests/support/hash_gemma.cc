@@ -1,9 +1,9 @@
 // A stand-in for the forward pass, linked in place of hearth_model: its arithmetic is hashing.
 //
-// Every key and value row is a hash of the token, its position, the step's ends and the bytes of all
-// rows that the layer can see; the logits are a hash of everything. One wrong, missing or stale bit
-// in a restored prefix changes the logits. It asserts what a tensor would forgive: rows read but
-// never written, rows held beyond the window. No torch, so sanitizers can look at the engine.
+// Every key and value row is a hash of the token, its position, the step's ends and the bytes of
+// all rows that the layer can see; the logits are a hash of everything. One wrong, missing or stale
+// bit in a restored prefix changes the logits. It asserts what a tensor would forgive: rows read
+// but never written, rows held beyond the window. No torch, so sanitizers can look at the engine.
 
 #include <cassert>
 #include <cstring>
@@ -31,8 +31,8 @@ using Row = std::vector<std::byte>;  // [K,V][kv_head][head_dim]
 struct KvCacheRep {
   const ModelConfig* config;
   int capacity = 0, length = 0;
-  size_t head_row_bytes = 0;                // of one of the 2 * kv_heads runs of a row
-  std::vector<std::map<int, Row>> layers;   // by position
+  size_t head_row_bytes = 0;               // of one of the 2 * kv_heads runs of a row
+  std::vector<std::map<int, Row>> layers;  // by position
   std::vector<int> first_held;
 
   int Tail(int at) const { return std::max(0, at - (config->sliding_window - 1)); }
@@ -138,8 +138,7 @@ absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   return KvCache(std::move(rep));
 }
 
-absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens,
-                         std::vector<float>* logits,
+absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vector<float>* logits,
                          const std::function<absl::Status(int layer)>&) const {
   KvCacheRep& rep = *kv->rep_;
   const int begin = rep.length, end = begin + static_cast<int>(tokens.size());

@@ -160,8 +160,8 @@ std::map<std::string, std::string> MemoryPrefixCache::Contents() const {
   absl::MutexLock lock(&mu_);
   std::map<std::string, std::string> contents;
   for (const auto& [key, object] : objects_) {
-    contents[key] = std::string(reinterpret_cast<const char*>(object->bytes.get()),
-                                object->size_bytes);
+    contents[key] =
+        std::string(reinterpret_cast<const char*>(object->bytes.get()), object->size_bytes);
   }
   return contents;
 }

@@ -44,9 +44,11 @@ std::vector<Tensor> Tensors(const TinyGeometry& g) {
     tensors.push_back({attention + "q_norm.weight", {g.head_dim}, kNormScale});
     tensors.push_back({attention + "k_norm.weight", {g.head_dim}, kNormScale});
     const std::string mlp = at + "mlp.";
-    tensors.push_back({mlp + "gate_proj.weight", {g.intermediate_size, g.hidden_size}, kMatrixScale});
+    tensors.push_back(
+        {mlp + "gate_proj.weight", {g.intermediate_size, g.hidden_size}, kMatrixScale});
     tensors.push_back({mlp + "up_proj.weight", {g.intermediate_size, g.hidden_size}, kMatrixScale});
-    tensors.push_back({mlp + "down_proj.weight", {g.hidden_size, g.intermediate_size}, kMatrixScale});
+    tensors.push_back(
+        {mlp + "down_proj.weight", {g.hidden_size, g.intermediate_size}, kMatrixScale});
   }
   return tensors;
 }
@@ -72,9 +74,10 @@ std::string Config(const TinyGeometry& g) {
       "\"rope_theta\": 1000000.0, \"rope_local_base_freq\": 10000.0, \"rope_scaling\": null,\n",
       "\"attn_logit_softcapping\": null, \"final_logit_softcapping\": null,\n",
       "\"bos_token_id\": 2, \"eos_token_id\": 1, \"pad_token_id\": 0,\n",
-      "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\",\n", "\"attention_bias\": false,\n",
-      "\"query_pre_attn_scalar\": ", g.head_dim, ", \"head_dim\": ", g.head_dim,
-      ",\n\"hidden_size\": ", g.hidden_size, ", \"intermediate_size\": ", g.intermediate_size,
+      "\"tie_word_embeddings\": true, \"torch_dtype\": \"float32\",\n",
+      "\"attention_bias\": false,\n", "\"query_pre_attn_scalar\": ", g.head_dim,
+      ", \"head_dim\": ", g.head_dim, ",\n\"hidden_size\": ", g.hidden_size,
+      ", \"intermediate_size\": ", g.intermediate_size,
       ",\n\"num_hidden_layers\": ", g.layer_types.size(), ", \"num_attention_heads\": ", g.heads,
       ", \"num_key_value_heads\": ", g.kv_heads, ",\n\"vocab_size\": ", g.vocab_size,
       ", \"max_position_embeddings\": ", g.context_tokens, ", \"sliding_window\": ", g.window,

@@ -22,7 +22,8 @@ struct TinyGeometry {
   uint64_t seed = 1;
 };
 
-// Writes into `dir`, which must exist. Aborts when it cannot: a test without its data proves nothing.
+// Writes into `dir`, which must exist. Aborts when it cannot: a test without its data proves
+// nothing.
 void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir);
 
 // A fresh folder below the test's temporary folder, with a checkpoint in it.

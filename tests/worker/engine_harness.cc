@@ -100,8 +100,7 @@ TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
 
 std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
                                                         Collector* collector) {
-  const bool writes =
-      request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  const bool writes = request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
   auto handle = engine_->Submit(request, collector->Callbacks(writes));
   if (!handle.ok()) Die(handle.status().ToString());
   return *std::move(handle);

@@ -23,7 +23,8 @@ EngineOptions OnePlace(uint32_t max_queued = 8) {
   return options;
 }
 
-// Blocks fetches until released, and says when one began. Outlived by a fetch that nobody waits for.
+// Blocks fetches until released, and says when one began. Outlived by a fetch that nobody waits
+// for.
 class Gate {
  public:
   explicit Gate(MemoryPrefixCache* cache) {

@@ -30,8 +30,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
   void ExpectSame(const Collector& a, const Collector& b) {
     ASSERT_TRUE(a.error.ok()) << a.error;
     ASSERT_TRUE(b.error.ok()) << b.error;
-    EXPECT_EQ(DigestHex(a.finished.first_logits_sha256),
-              DigestHex(b.finished.first_logits_sha256));
+    EXPECT_EQ(DigestHex(a.finished.first_logits_sha256), DigestHex(b.finished.first_logits_sha256));
     EXPECT_EQ(a.tokens, b.tokens);
   }
 
@@ -103,7 +102,8 @@ TEST_P(EngineRestoreTest, ASystemPromptOf100TokensIsReusedBelowOneChunk) {
 TEST_P(EngineRestoreTest, AFullyCachedPromptLeavesAtLeastOneTokenToCompute) {
   TestWorker worker(dir(), Options(kPool));
   for (const auto& [tokens, breakpoints, cached] :
-       {std::tuple<size_t, std::vector<uint32_t>, uint32_t>{64, {}, 48}, {50, {30, 50}, 48},
+       {std::tuple<size_t, std::vector<uint32_t>, uint32_t>{64, {}, 48},
+        {50, {30, 50}, 48},
         {33, {33}, 32}}) {
     SCOPED_TRACE(tokens);
     const EngineRequest request = Request(Prompt(tokens, tokens), breakpoints);

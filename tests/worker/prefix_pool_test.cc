@@ -20,8 +20,8 @@ KvLayout Layout() {
   return layout;
 }
 
-// Sealed objects for `boundary`, with `fill` as digest of every slice. Shared with `known` where the
-// ids agree, as a request that went on from `known` would.
+// Sealed objects for `boundary`, with `fill` as digest of every slice. Shared with `known` where
+// the ids agree, as a request that went on from `known` would.
 KvObjects Objects(uint32_t boundary, uint64_t fill, const KvObjects& known = {}) {
   KvObjects objects;
   for (const ObjectId& id : NeededObjects(Layout(), boundary)) {
@@ -85,7 +85,7 @@ TEST(PrefixPoolTest, CutsBelowThePointMustAgreeInTheExactClass) {
   pool.Insert(Prefix(48, {20}), 32, Objects(32, 1));
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
   EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 32u);
-  EXPECT_EQ(pool.Lookup(Prefix(60, {20, 40}), 59).boundary, 32u);  // above it: no matter
+  EXPECT_EQ(pool.Lookup(Prefix(60, {20, 40}), 59).boundary, 32u);      // above it: no matter
   EXPECT_EQ(pool.Lookup(Prefix(60, {16, 20, 32}), 59).boundary, 32u);  // cuts at multiples
 }
 
