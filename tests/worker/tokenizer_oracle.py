@@ -4,8 +4,8 @@ Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--examples chat_template_exampl
 
 transformers' tokenizer is built by transformers itself, with the code that it uses for GGUF files
 of Gemma 3, from the list of pieces in MODEL_DIR/tokenizer.model: vocabulary, merges and added
-tokens are its own. The GGUF file of the base model has no chat template, so that template's oracle are the
-examples: chats rendered and tokenized with the published template and tokenizer.
+tokens are its own. The GGUF file of the base model has no chat template, so that template's oracle
+are the examples: chats rendered and tokenized with the published template and tokenizer.
 """
 import argparse
 import json
@@ -37,8 +37,8 @@ TEXTS = [
     "a\u2028b\u2029c\u0085d", "\U0010ffff\ue000", "https://example.org/a?b=c&d=%20#e",
 ]
 WORDS = ["the", " of", " a", "keeper", " ", "  ", "    ", "\n", "\n\n", "\t", "12", "7", ".", ",",
-         "<", ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂", "ß",
-         "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00",
+         "<", ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂",
+         "ß", "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00",
          "def ", "(i", ");"]
 
 
