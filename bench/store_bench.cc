@@ -132,8 +132,7 @@ class Bench {
       PublishObject object;
       object.id = id;
       for (const uint32_t layer : layout_.LayersOf(id.group)) {
-        const SliceView view =
-            SliceOf(seed, static_cast<uint32_t>(spec.objects.size()), layer);
+        const SliceView view = SliceOf(seed, static_cast<uint32_t>(spec.objects.size()), layer);
         object.slice_digests.push_back(SliceDigest(view.bytes.data(), view.bytes.size()));
       }
       spec.objects.push_back(std::move(object));

@@ -138,8 +138,7 @@ void Catalog::DropHostCopy(StoredObject* object) {
 
 RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& tenant,
                                             std::shared_ptr<const KnownFingerprint> model,
-                                            SegmentNode* node,
-                                            std::vector<StoredObject*> objects,
+                                            SegmentNode* node, std::vector<StoredObject*> objects,
                                             std::vector<uint32_t> cuts, absl::Time now) {
   assert(node->restore_point == nullptr && !objects.empty());
   auto owned = std::make_unique<RestorePointEntry>();

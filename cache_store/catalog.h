@@ -60,12 +60,12 @@ struct RestorePointEntry {
   SegmentNode* node = nullptr;
   std::vector<StoredObject*> objects;
   std::vector<uint32_t> cuts;
-  bool in_host = false;    // every object has a RAM copy, and eviction counts on it
-  bool durable = false;    // its manifest is on disk
+  bool in_host = false;  // every object has a RAM copy, and eviction counts on it
+  bool durable = false;  // its manifest is on disk
   bool pinned = false;
   bool promoting = false;  // a session is filling its RAM copies
   uint32_t sessions = 0;
-  uint64_t tick = 0;       // last use, in order of use
+  uint64_t tick = 0;  // last use, in order of use
   absl::Time last_use;
   uint64_t hits = 0;
 
@@ -118,8 +118,7 @@ class Catalog {
   // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order.
   RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
                                      std::shared_ptr<const KnownFingerprint> model,
-                                     SegmentNode* node,
-                                     std::vector<StoredObject*> objects,
+                                     SegmentNode* node, std::vector<StoredObject*> objects,
                                      std::vector<uint32_t> cuts, absl::Time now);
   RestorePointEntry* Find(const Digest& id) const;
   void Remove(RestorePointEntry* point, Why why);

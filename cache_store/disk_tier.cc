@@ -24,9 +24,8 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
-    const rocksdb::Status status =
-        (*db_)->Get(SliceReadOptions(), db_->family(kSlices),
-                    SliceKey(slice.object, slice.layer), value.get());
+    const rocksdb::Status status = (*db_)->Get(SliceReadOptions(), db_->family(kSlices),
+                                               SliceKey(slice.object, slice.layer), value.get());
     if (status.IsNotFound()) return std::nullopt;
     if (!status.ok()) return FromRocks(status, "read");
     absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value->data()),
@@ -36,8 +35,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status Write(const SliceRef& slice, SliceView view) override {
-    const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()),
-                               view.bytes.size());
+    const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
     return FromRocks((*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),
                                  SliceKey(slice.object, slice.layer), value),
                      "write");
@@ -64,8 +62,7 @@ class RocksDiskTier : public DiskTier {
                                const FingerprintRecord& fingerprint, bool sync) override {
     rocksdb::WriteBatch batch;
     for (const ManifestRecord& record : manifests) {
-      batch.Put(db_->family(kManifests), NumberKey(record.number),
-                SerializeManifestRecord(record));
+      batch.Put(db_->family(kManifests), NumberKey(record.number), SerializeManifestRecord(record));
     }
     batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
               fingerprint.fingerprint.Serialize());
@@ -134,8 +131,7 @@ class RocksDiskTier : public DiskTier {
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
   std::string version, check;
-  rocksdb::Status status =
-      db->Get(rocksdb::ReadOptions(), db.family(kMeta), kVersionKey, &version);
+  rocksdb::Status status = db->Get(rocksdb::ReadOptions(), db.family(kMeta), kVersionKey, &version);
   if (status.IsNotFound()) {
     rocksdb::WriteBatch batch;
     batch.Put(db.family(kMeta), kVersionKey, absl::StrCat(DiskTier::kFormatVersion));
@@ -149,9 +145,10 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
   status = db->Get(rocksdb::ReadOptions(), db.family(kMeta), kSecretCheckKey, &check);
   if (!status.ok()) return FromRocks(status, "read of the secret's check");
   if (check != secret_check) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "data folder ", dir, " was written with another secret; give it the old one, or an empty "
-        "folder"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir,
+                     " was written with another secret; give it the old one, or an empty "
+                     "folder"));
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,7 @@ struct DiskContents {
   std::vector<ObjectRecord> objects;      // ascending by number
   std::vector<ManifestRecord> manifests;  // ascending by number
   std::vector<FingerprintRecord> fingerprints;
-  std::vector<uint64_t> pinned;           // manifest numbers
+  std::vector<uint64_t> pinned;  // manifest numbers
   std::vector<uint64_t> unreadable_manifests;
   std::vector<uint64_t> unreadable_objects;
 };

@@ -2,7 +2,6 @@
 
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
-
 #include <sys/stat.h>
 
 #include "absl/strings/match.h"

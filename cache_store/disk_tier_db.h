@@ -16,7 +16,7 @@ namespace hearth {
 
 // Column families, in the order of their handles. Names are on disk: never change one.
 enum Family { kDefault = 0, kSlices, kObjects, kManifests, kFingerprints, kMeta, kFamilies };
-inline constexpr const char* kFamilyNames[kFamilies] = {"default",      "slices", "objects",
+inline constexpr const char* kFamilyNames[kFamilies] = {"default",   "slices",       "objects",
                                                         "manifests", "fingerprints", "meta"};
 inline constexpr char kVersionKey[] = "format_version";
 inline constexpr char kSecretCheckKey[] = "secret_check";

@@ -34,10 +34,9 @@ std::string PinKey(uint64_t manifest) { return absl::StrCat(kPinPrefix, NumberKe
 absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   uint64_t number = 0;
   if (!absl::SimpleAtoi(version, &number) || number > DiskTier::kFormatVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("data folder ", dir, " has format version ", version, "; this program reads ",
-                     DiskTier::kFormatVersion,
-                     " and older: use the newer program, or another folder"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data folder ", dir, " has format version ", version, "; this program reads ",
+        DiskTier::kFormatVersion, " and older: use the newer program, or another folder"));
   }
   return absl::OkStatus();
 }

@@ -89,12 +89,10 @@ class Verifier {
 
   void CheckSlices(const ObjectRecord& object) {
     for (size_t i = 0; i < object.layers.size(); ++i) {
-      const std::string name =
-          absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
+      const std::string name = absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
       rocksdb::PinnableSlice value;
-      const rocksdb::Status status =
-          db_->Get(SliceReadOptions(), db_.family(kSlices),
-                   SliceKey(object.number, object.layers[i]), &value);
+      const rocksdb::Status status = db_->Get(SliceReadOptions(), db_.family(kSlices),
+                                              SliceKey(object.number, object.layers[i]), &value);
       ++report_.slices;
       if (!status.ok()) {
         Problem(absl::StrCat(name, status.IsNotFound() ? ": missing" : ": " + status.ToString()));

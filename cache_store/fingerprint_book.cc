@@ -7,8 +7,8 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint
   if (auto known = Find(fingerprint.digest(), tenant); known != nullptr) return known;
   absl::StatusOr<KvLayout> layout = fingerprint.Layout();
   if (!layout.ok()) return nullptr;
-  auto known = std::make_shared<const KnownFingerprint>(
-      KnownFingerprint{fingerprint, *std::move(layout)});
+  auto known =
+      std::make_shared<const KnownFingerprint>(KnownFingerprint{fingerprint, *std::move(layout)});
   if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) return known;
   auto& list = by_tenant_[tenant];
   list.push_back(known);

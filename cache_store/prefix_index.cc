@@ -44,9 +44,9 @@ const KeyedSegment* PromptChain::EndingAt(uint32_t boundary, uint32_t chunk_toke
     const size_t i = boundary / chunk_tokens - 1;
     return i < chunks.size() ? &chunks[i] : nullptr;
   }
-  const auto it = std::lower_bound(
-      remainders.begin(), remainders.end(), boundary,
-      [](const KeyedSegment& s, uint32_t end) { return s.segment.end() < end; });
+  const auto it =
+      std::lower_bound(remainders.begin(), remainders.end(), boundary,
+                       [](const KeyedSegment& s, uint32_t end) { return s.segment.end() < end; });
   return it != remainders.end() && it->segment.end() == boundary ? &*it : nullptr;
 }
 

@@ -87,8 +87,7 @@ class PrefixIndex {
                                 uint32_t chunk_tokens);
   // The deepest restore point below `root` whose tokens begin `prompt`, whatever its cuts, and
   // which leaves a token to compute. Null when there is none.
-  static const SegmentNode* DeepestPoint(const SegmentNode* root,
-                                         absl::Span<const uint32_t> prompt,
+  static const SegmentNode* DeepestPoint(const SegmentNode* root, absl::Span<const uint32_t> prompt,
                                          uint32_t chunk_tokens);
   // Children of `chunk` shorter than C that are prefixes of `rest`, longest first.
   static std::vector<SegmentNode*> RemaindersOf(const SegmentNode* chunk,

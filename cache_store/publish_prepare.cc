@@ -17,8 +17,8 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
                                                    " tokens, must be 1 to ", kMaxPromptTokens));
   }
   if (spec.tenant.empty() || spec.tenant.size() > kMaxTenantBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("tenant: ", spec.tenant.size(),
-                                                   " bytes, must be 1 to ", kMaxTenantBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("tenant: ", spec.tenant.size(), " bytes, must be 1 to ", kMaxTenantBytes));
   }
   const uint32_t tokens = static_cast<uint32_t>(spec.token_ids.size());
   if (absl::Status status = ValidateCuts(spec.cuts, tokens); !status.ok()) return status;
@@ -27,14 +27,14 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
   uint32_t previous = 0;
   for (const uint32_t boundary : spec.boundaries) {
     if (boundary <= previous || boundary > tokens) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "boundaries: ", boundary, " must be above ", previous, " and at most ", tokens));
+      return absl::InvalidArgumentError(absl::StrCat("boundaries: ", boundary, " must be above ",
+                                                     previous, " and at most ", tokens));
     }
     if (layout.exactness == Exactness::kExact &&
         !std::binary_search(ends.begin(), ends.end(), boundary)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
-          " nor a cut nor the prompt's end"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
+                       " nor a cut nor the prompt's end"));
     }
     previous = boundary;
   }
@@ -209,9 +209,9 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
   }
   if (needed_bytes > options_.max_staged_bytes) {
     counters_.Add(Counter::kPublishesRefusedStaged);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("publish of ", needed_bytes, " bytes is over max_staged_bytes, ",
-                     options_.max_staged_bytes));
+    return absl::ResourceExhaustedError(absl::StrCat("publish of ", needed_bytes,
+                                                     " bytes is over max_staged_bytes, ",
+                                                     options_.max_staged_bytes));
   }
   return absl::OkStatus();
 }

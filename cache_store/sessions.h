@@ -28,7 +28,7 @@ class FetchSessionImpl : public FetchSession {
   LookupPlan plan_;
   std::vector<StoredObject*> objects_;  // held
   Digest point_id_{};
-  uint64_t point_number_ = 0;           // 0: none held
+  uint64_t point_number_ = 0;  // 0: none held
   // Promotion: RAM reserved for the objects read from disk, and their slices so far.
   uint64_t promotion_bytes_ = 0;
   size_t promotion_slices_left_ = 0;
@@ -90,8 +90,8 @@ struct PublishPlan {
   std::vector<PublishBoundary> boundaries;
   std::vector<std::string> notes;
   std::vector<Digest> claims;
-  std::vector<Digest> shown;       // restore points that are not yet durable
-  uint64_t shown_bytes = 0;        // of new objects that are in RAM only
+  std::vector<Digest> shown;  // restore points that are not yet durable
+  uint64_t shown_bytes = 0;   // of new objects that are in RAM only
   uint64_t host_reserved_bytes = 0;
   Persisting work;
 };

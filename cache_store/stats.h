@@ -15,31 +15,31 @@ namespace hearth {
 enum class Counter {
   kFetches,
   kHits,
-  kMissUnknownFingerprint,   // no prompt of this fingerprint and tenant was ever stored
-  kMissNoCommonPrefix,       // nothing stored begins like this prompt
-  kMissNoRestorePoint,       // a common prefix, but no complete restore point in it
-  kMissNotAbove,             // only restore points that the caller already has
-  kImplicitHits,             // hits at a boundary that had no manifest of its own
+  kMissUnknownFingerprint,  // no prompt of this fingerprint and tenant was ever stored
+  kMissNoCommonPrefix,      // nothing stored begins like this prompt
+  kMissNoRestorePoint,      // a common prefix, but no complete restore point in it
+  kMissNotAbove,            // only restore points that the caller already has
+  kImplicitHits,            // hits at a boundary that had no manifest of its own
   kMatchedTokens,
   kBytesReadHost,
   kBytesReadDisk,
   kPromotedRestorePoints,
-  kPromotionsSkipped,        // did not fit beside what is in use
+  kPromotionsSkipped,  // did not fit beside what is in use
   kPublishes,
   kPublishedRestorePoints,
   kPublishedBytes,
-  kPublishesRefusedStaged,   // over max_staged_bytes
-  kPublishesRefusedFull,     // no room that eviction may make
-  kPublishesAbandoned,       // sessions that ended without a commit
-  kNondeterminism,           // other bytes under a key that exists
-  kDigestMismatches,         // a slice that is not what was announced
-  kWriteBehindSkipped,       // queue full: stays in RAM only
+  kPublishesRefusedStaged,  // over max_staged_bytes
+  kPublishesRefusedFull,    // no room that eviction may make
+  kPublishesAbandoned,      // sessions that ended without a commit
+  kNondeterminism,          // other bytes under a key that exists
+  kDigestMismatches,        // a slice that is not what was announced
+  kWriteBehindSkipped,      // queue full: stays in RAM only
   kWriteBehindFailed,
-  kEvicted,                  // restore points that left the store
-  kDemoted,                  // restore points whose RAM copy was dropped
+  kEvicted,  // restore points that left the store
+  kDemoted,  // restore points whose RAM copy was dropped
   kDropped,
-  kQuarantined,              // objects that failed verification on disk
-  kHostCorrupt,              // RAM copies that failed verification
+  kQuarantined,  // objects that failed verification on disk
+  kHostCorrupt,  // RAM copies that failed verification
   kTierErrors,
   kRecoveredRestorePoints,
   kRecoveryDroppedManifests,  // a manifest that does not match its objects

@@ -21,10 +21,9 @@ std::string Store::ReasonOf(const BoundaryState& state, const Digest* key, uint3
                             const KvLayout& layout) {
   const Departure* gone = key == nullptr ? nullptr : history_.Find(*key);
   if (gone != nullptr) {
-    return absl::StrCat(gone->reason, " ",
-                        absl::FormatDuration(absl::Trunc(clock_->Now() - gone->when,
-                                                         absl::Seconds(1))),
-                        " ago");
+    return absl::StrCat(
+        gone->reason, " ",
+        absl::FormatDuration(absl::Trunc(clock_->Now() - gone->when, absl::Seconds(1))), " ago");
   }
   if (state.node == nullptr) {
     if (state.boundary > matched) return "never stored";
@@ -80,11 +79,10 @@ absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
     report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
                                   " tokens can be restored, ", report.matched_tokens, " match");
   } else {
-    report.summary =
-        report.matched_tokens == 0
-            ? "miss: nothing stored under this fingerprint begins like this prompt"
-            : absl::StrCat("miss: ", report.matched_tokens,
-                           " tokens match, but no restore point in them is complete");
+    report.summary = report.matched_tokens == 0
+                         ? "miss: nothing stored under this fingerprint begins like this prompt"
+                         : absl::StrCat("miss: ", report.matched_tokens,
+                                        " tokens match, but no restore point in them is complete");
     const auto last = std::find_if(
         report.boundaries.rbegin(), report.boundaries.rend(),
         [](const BoundaryReport& b) { return !b.reason.empty() && b.reason != "never stored"; });

@@ -50,8 +50,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Fetch(const PrefixQuery& qu
     if (root == nullptr) {
       return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
     }
-    const uint32_t matched =
-        PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
+    const uint32_t matched = PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
     counters_.Add(Counter::kMatchedTokens, matched);
     const std::vector<BoundaryState> states =
         WalkPrompt(catalog_.index(), layout, chain, query.token_ids, highest);
@@ -110,9 +109,8 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
     // Complete without a manifest of its own: from here on it is a unit like any other.
     std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
     assert(!objects.empty());
-    point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node,
-                                     std::move(objects), CutsOf(node, model->layout),
-                                     clock_->Now());
+    point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node, std::move(objects),
+                                     CutsOf(node, model->layout), clock_->Now());
     if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
     counters_.Add(Counter::kImplicitHits);
     events_.Post(StoreEvent::Kind::kStored, Describe(*point));

@@ -76,8 +76,7 @@ class Store : public TieredStore {
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
   absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
                                          bool pinned) override;
-  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
-                                  bool force) override;
+  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   std::vector<RestorePoint> List(const std::string& tenant) override;
   StoreStats Stats() override;
@@ -93,9 +92,10 @@ class Store : public TieredStore {
 
   // store_fetch.cc
   std::unique_ptr<FetchSession> Miss(Counter why, const char* reason, uint32_t matched_tokens);
-  std::unique_ptr<FetchSessionImpl> BeginFetch(
-      const std::shared_ptr<const KnownFingerprint>& model, const std::string& tenant,
-      SegmentNode* node, std::vector<Digest>* new_points) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  std::unique_ptr<FetchSessionImpl> BeginFetch(const std::shared_ptr<const KnownFingerprint>& model,
+                                               const std::string& tenant, SegmentNode* node,
+                                               std::vector<Digest>* new_points)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishPromotion(FetchSessionImpl* session);
@@ -188,7 +188,7 @@ class Store : public TieredStore {
   History history_ ABSL_GUARDED_BY(mu_);
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
-  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};  // by Tier
+  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};     // by Tier
 
   std::unique_ptr<Executor> executor_;  // last: its jobs use everything above
 };

@@ -70,7 +70,7 @@ absl::Status Store::Write(const Persisting& work, bool sync) {
   assert(disk_ != nullptr && work.objects.size() == work.views.size());
   for (size_t i = 0; i < work.objects.size(); ++i) {
     const StoredObject& object = *work.objects[i];
-    ObjectRecord record{object.number, object.key,    object.id,
+    ObjectRecord record{object.number,      object.key,    object.id,
                         object.slice_bytes, object.layers, object.slice_digests};
     if (absl::Status status = disk_->WriteObject(record); !status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {

@@ -104,9 +104,9 @@ absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
     }
     StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
-      item.object = catalog_.NewObject(catalog_.NextNumber(), item.segment->key, id,
-                                       spec.objects[i].slice_digests, item.layers,
-                                       item.slice_bytes);
+      item.object =
+          catalog_.NewObject(catalog_.NextNumber(), item.segment->key, id,
+                             spec.objects[i].slice_digests, item.layers, item.slice_bytes);
       continue;
     }
     if (object->slice_digests != spec.objects[i].slice_digests) {

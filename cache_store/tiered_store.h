@@ -52,13 +52,13 @@ struct PlannedObject {
 struct LookupPlan {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;
-  Fingerprint fingerprint;              // set when usable
-  KvLayout layout;                      // set when usable
-  std::vector<uint32_t> token_ids;      // the stored ones, usable_tokens of them
+  Fingerprint fingerprint;          // set when usable
+  KvLayout layout;                  // set when usable
+  std::vector<uint32_t> token_ids;  // the stored ones, usable_tokens of them
   // At or below usable_tokens. Fetch: the query's own, which the keys prove equivalent (a cut at a
   // multiple of C changes nothing). FetchById: as published.
   std::vector<uint32_t> cuts;
-  std::vector<PlannedObject> objects;   // NeededObjects order
+  std::vector<PlannedObject> objects;  // NeededObjects order
   uint64_t total_bytes = 0;
   Tier slowest_tier = Tier::kNone;
   std::string miss_reason;

@@ -8,8 +8,7 @@ namespace hearth {
 
 absl::Status VerifiedTier::Named(const absl::Status& status) const {
   if (status.ok()) return status;
-  return absl::Status(status.code(),
-                      absl::StrCat(TierName(kind()), " tier: ", status.message()));
+  return absl::Status(status.code(), absl::StrCat(TierName(kind()), " tier: ", status.message()));
 }
 
 absl::StatusOr<std::optional<SliceView>> VerifiedTier::Read(const SliceRef& slice) {

@@ -34,7 +34,7 @@ class PieceMatcher {
   std::optional<Match> Longest(std::string_view text) const;
 
  private:
-  std::vector<Piece> pieces_;  // ascending by text
+  std::vector<Piece> pieces_;       // ascending by text
   std::array<bool, 256> starts_{};  // first bytes that occur: rules out most positions at once
 };
 

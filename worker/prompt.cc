@@ -50,8 +50,8 @@ absl::Status CheckIds(const Prompt& prompt, const PromptLimits& limits) {
   for (size_t i = 0; i < prompt.token_ids.size(); ++i) {
     // A tokenizer may know ids that this model has no embedding for (the image's placeholder).
     if (static_cast<uint32_t>(prompt.token_ids[i]) >= limits.vocab_size) {
-      return Invalid("prompt: token_ids[", i, "] is ", prompt.token_ids[i],
-                     "; the vocabulary has ", limits.vocab_size);
+      return Invalid("prompt: token_ids[", i, "] is ", prompt.token_ids[i], "; the vocabulary has ",
+                     limits.vocab_size);
     }
   }
   return absl::OkStatus();

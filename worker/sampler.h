@@ -33,7 +33,7 @@ struct SamplingParams {
   uint32_t top_k = 0;     // 0 is off
   float top_p = 0;        // 0 is off, else in (0, 1]
   uint64_t seed = 0;
-  uint32_t logprobs = 0;  // alternatives reported with each token; 0 is off
+  uint32_t logprobs = 0;         // alternatives reported with each token; 0 is off
   bool report_logprobs = false;  // report the chosen token's logprob
 
   // kInvalidArgument naming the field, its value and the limit.

@@ -28,9 +28,8 @@ SpaceRuns::SpaceRuns(std::map<size_t, int32_t> pieces) : id_by_length_(std::move
     assert(length >= 2);
     lengths_by_id_.push_back(length);
   }
-  std::sort(lengths_by_id_.begin(), lengths_by_id_.end(), [this](size_t a, size_t b) {
-    return id_by_length_.at(a) < id_by_length_.at(b);
-  });
+  std::sort(lengths_by_id_.begin(), lengths_by_id_.end(),
+            [this](size_t a, size_t b) { return id_by_length_.at(a) < id_by_length_.at(b); });
 }
 
 // A merge's rank is the id of what it makes, then the longer left part first. Ids grow with the

@@ -16,9 +16,8 @@ absl::Status ValidateStopStrings(const std::vector<std::string>& stop_strings) {
   for (size_t i = 0; i < stop_strings.size(); ++i) {
     const std::string& stop = stop_strings[i];
     if (stop.empty() || stop.size() > kMaxStopStringBytes) {
-      return absl::InvalidArgumentError(absl::StrCat("stop[", i, "]: has ", stop.size(),
-                                                     " bytes; must be in [1, ",
-                                                     kMaxStopStringBytes, "]"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stop[", i, "]: has ", stop.size(), " bytes; must be in [1, ", kMaxStopStringBytes, "]"));
     }
     if (const auto offset = FindInvalidUtf8(stop); offset.has_value()) {
       return absl::InvalidArgumentError(

@@ -111,8 +111,8 @@ Tokenizer::Tokenizer(std::unique_ptr<Model> model) : model_(std::move(model)) {
     const std::string& piece = processor.IdToPiece(id);
     const PieceType type = model_->types[id];
     const bool control = type == PieceType::kControl || type == PieceType::kUnknown;
-    const bool marker = std::find(std::begin(kMarkers), std::end(kMarkers), piece) !=
-                        std::end(kMarkers);
+    const bool marker =
+        std::find(std::begin(kMarkers), std::end(kMarkers), piece) != std::end(kMarkers);
     bytes_.push_back(type == PieceType::kByte ? ByteOf(piece) : Replaced(piece, kSpaceMark, " "));
     special_.push_back(control || marker);
     if (control || type == PieceType::kUserDefined) whole.push_back({piece, id});

@@ -85,8 +85,7 @@ TEST(KillNine, TwentyTimesAtRandomMomentsLosesNothingAcknowledged) {
   for (int round = 0; round < 20; ++round) {
     Child child(folder.path(), next_seed, round % 4 == 3 ? "sync" : "disk");
     ASSERT_TRUE(child.WaitForFirstLine());
-    const std::string said =
-        child.RunAndKill(absl::Now() + absl::Microseconds(random() % 120000));
+    const std::string said = child.RunAndKill(absl::Now() + absl::Microseconds(random() % 120000));
     ASSERT_TRUE(child.was_killed());
     uint64_t seen = next_seed;
     for (const absl::string_view line : absl::StrSplit(said, '\n')) {

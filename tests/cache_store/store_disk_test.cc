@@ -208,8 +208,7 @@ TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 2"));
-  EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(),
-            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {

@@ -46,10 +46,9 @@ TEST(MemoryStore, WhatIsPublishedIsFetchedByteForByteAtEveryBoundary) {
         KitPrompt shorter = prompt;
         shorter.tokens.resize(boundary + 1);
         shorter.tokens.back() = 99999;  // another continuation
-        shorter.cuts.erase(
-            std::remove_if(shorter.cuts.begin(), shorter.cuts.end(),
-                           [&](uint32_t cut) { return cut > boundary; }),
-            shorter.cuts.end());
+        shorter.cuts.erase(std::remove_if(shorter.cuts.begin(), shorter.cuts.end(),
+                                          [&](uint32_t cut) { return cut > boundary; }),
+                           shorter.cuts.end());
         EXPECT_EQ(KitFetch(store.get(), model, shorter).value(), boundary)
             << "window " << window << (exact ? " exact" : " portable");
       }

@@ -74,11 +74,10 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
 
   void PublishSomething() {
     const KitPrompt prompt = RandomPrompt();
-    const Durability level =
-        random_() % 3 == 0 ? Durability::kMemory : random_() % 8 == 0 ? Durability::kSync
-                                                                      : Durability::kDisk;
-    const auto result =
-        KitPublish(store_.get(), model_, prompt, RandomBoundaries(prompt), level);
+    const Durability level = random_() % 3 == 0   ? Durability::kMemory
+                             : random_() % 8 == 0 ? Durability::kSync
+                                                  : Durability::kDisk;
+    const auto result = KitPublish(store_.get(), model_, prompt, RandomBoundaries(prompt), level);
     if (!result.ok()) {
       ASSERT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
       return;

@@ -90,7 +90,8 @@ TEST(ChatTemplate, NamesTheMessageThatBreaksTheOrder) {
 
 TEST(ChatTemplate, BreakpointsEndTheSystemTextAndOpenEveryModelTurn) {
   const auto chat = RenderChat({{"system", {Text("rules", true), Text("tools", true)}},
-                                Message("user", "a ", true), Message("assistant", "b"),
+                                Message("user", "a ", true),
+                                Message("assistant", "b"),
                                 Message("user", "c")},
                                ChatEnding::kGenerationPrompt);
   ASSERT_TRUE(chat.ok()) << chat.status();

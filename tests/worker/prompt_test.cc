@@ -128,8 +128,8 @@ std::vector<ChatMessage> RandomChat(std::mt19937_64* random, int turns) {
   const auto add = [&](const char* role) {
     ChatMessage message{role, {}};
     for (int i = (*random)() % 3; i >= 0; --i) {
-      message.parts.push_back({ChatPart::Kind::kText, RandomText(random, (*random)() % 6),
-                               (*random)() % 4 == 0});
+      message.parts.push_back(
+          {ChatPart::Kind::kText, RandomText(random, (*random)() % 6), (*random)() % 4 == 0});
     }
     chat.push_back(message);
   };
@@ -149,13 +149,16 @@ TEST(Prompt, ALaterTurnOfAChatHasTheCutsOfTheEarlierOnes) {
     ASSERT_TRUE(after.ok()) << after.status();
     ASSERT_FALSE(before->breakpoints.empty());
     ASSERT_EQ(before->breakpoints.back(), before->token_ids.size()) << "the opened model turn";
-    const size_t common =
-        std::mismatch(before->token_ids.begin(), before->token_ids.end(), after->token_ids.begin(),
-                      after->token_ids.end()).first - before->token_ids.begin();
+    const size_t common = std::mismatch(before->token_ids.begin(), before->token_ids.end(),
+                                        after->token_ids.begin(), after->token_ids.end())
+                              .first -
+                          before->token_ids.begin();
     for (const uint32_t at : before->breakpoints) {
       if (at > common) continue;
       ASSERT_TRUE(std::binary_search(after->breakpoints.begin(), after->breakpoints.end(), at))
-          << at << " of\n" << before->text << "\nis missing in\n" << after->text;
+          << at << " of\n"
+          << before->text << "\nis missing in\n"
+          << after->text;
     }
   }
 }
@@ -168,8 +171,8 @@ TEST(Prompt, AnOrdinaryLaterTurnSharesAllOfTheEarlierPrompt) {
   const auto after = Build(FromChat(chat));
   ASSERT_TRUE(before.ok() && after.ok());
   ASSERT_GT(after->token_ids.size(), before->token_ids.size());
-  EXPECT_TRUE(std::equal(before->token_ids.begin(), before->token_ids.end(),
-                         after->token_ids.begin()));
+  EXPECT_TRUE(
+      std::equal(before->token_ids.begin(), before->token_ids.end(), after->token_ids.begin()));
   EXPECT_TRUE(std::includes(after->breakpoints.begin(), after->breakpoints.end(),
                             before->breakpoints.begin(), before->breakpoints.end()));
 }

@@ -36,9 +36,9 @@ std::vector<ChatMessage> MessagesFrom(const Json& json) {
 }
 
 Json Chat(const Json& request, const Tokenizer& tokenizer) {
-  const auto chat = RenderChat(MessagesFrom(request.at("messages")),
-                               request.at("add_generation_prompt") ? ChatEnding::kGenerationPrompt
-                                                                   : ChatEnding::kClosed);
+  const auto chat = RenderChat(
+      MessagesFrom(request.at("messages")),
+      request.at("add_generation_prompt") ? ChatEnding::kGenerationPrompt : ChatEnding::kClosed);
   if (!chat.ok()) return {{"error", std::string(chat.status().message())}};
   return {{"text", chat->text}, {"ids", tokenizer.Encode(chat->text)}};
 }
@@ -52,8 +52,8 @@ Json Prompted(const Json& request, const Tokenizer& tokenizer) {
 }
 
 Json Common(const Json& request, const Tokenizer& tokenizer) {
-  const auto encoding = tokenizer.EncodeWithOffsets(request.at("text").get<std::string>(),
-                                                    request.at("offsets"));
+  const auto encoding =
+      tokenizer.EncodeWithOffsets(request.at("text").get<std::string>(), request.at("offsets"));
   if (!encoding.has_value()) return {{"error", "too costly"}};
   return {{"common_tokens", encoding->common_tokens}};
 }

@@ -40,7 +40,10 @@ TEST(TextStream, NeverSplitsACharacter) {
   EXPECT_THAT(Deltas(Pieces({"and", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "▁and"}), {}),
               ElementsAre("and", "", "", "", "\xF0\x9F\x99\x82", " and", ""));
   EXPECT_THAT(Deltas(Pieces({"<0xF0>", "<0x9F>", "e", "<0xC3>"}), {}),
-              ElementsAre("", "", "\xEF\xBF\xBD\xEF\xBF\xBD" "e", "", "\xEF\xBF\xBD"));
+              ElementsAre("", "",
+                          "\xEF\xBF\xBD\xEF\xBF\xBD"
+                          "e",
+                          "", "\xEF\xBF\xBD"));
 }
 
 TEST(TextStream, HoldsBackTheBeginningOfAStopString) {

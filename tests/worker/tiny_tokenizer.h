@@ -31,10 +31,33 @@ inline const Tokenizer& TinyTokenizer() {
 
 // Words, digits, runs of spaces and lines, markers, and characters that only bytes can spell.
 inline std::string RandomText(std::mt19937_64* random, int words) {
-  static const char* const kWords[] = {
-      "the keeper", "lamp", " ", "  ", "   ", "\n", "\n\n", "\n\n\n", "<bos>", "sea", "é",
-      "\xF0\x9F\x99\x82", "日本", "12", "340", "<", "<end_of_turn>", "<unk>", "</table>",
-      "\xE2\x96\x81", "\t", ". ", "for (", "e", "<start", "_of_turn>", " of"};
+  static const char* const kWords[] = {"the keeper",
+                                       "lamp",
+                                       " ",
+                                       "  ",
+                                       "   ",
+                                       "\n",
+                                       "\n\n",
+                                       "\n\n\n",
+                                       "<bos>",
+                                       "sea",
+                                       "é",
+                                       "\xF0\x9F\x99\x82",
+                                       "日本",
+                                       "12",
+                                       "340",
+                                       "<",
+                                       "<end_of_turn>",
+                                       "<unk>",
+                                       "</table>",
+                                       "\xE2\x96\x81",
+                                       "\t",
+                                       ". ",
+                                       "for (",
+                                       "e",
+                                       "<start",
+                                       "_of_turn>",
+                                       " of"};
   std::string text;
   for (int i = 0; i < words; ++i) text += kWords[(*random)() % std::size(kWords)];
   return text;

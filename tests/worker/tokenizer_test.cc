@@ -114,7 +114,8 @@ TEST(Tokenizer, DecodingSkipsWhatIsNotForReaders) {
   EXPECT_EQ(TinyTokenizer().Decode(ids, true), "and\n<table>");
   EXPECT_EQ(TinyTokenizer().Decode({-1, 1 << 30, Id("and")}, false), "and");
   EXPECT_EQ(TinyTokenizer().Decode({Id("<0xE2>"), Id("<0x82>"), Id("and")}, false),
-            "\xEF\xBF\xBD\xEF\xBF\xBD" "and");
+            "\xEF\xBF\xBD\xEF\xBF\xBD"
+            "and");
 }
 
 TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {

@@ -23,14 +23,25 @@ TEST(Utf8, NamesTheFirstIllFormedByte) {
 }
 
 TEST(Utf8, StripsWhatPythonStripsAndNothingElse) {
-  EXPECT_EQ(StripWhitespace(" \t\r\n\v\f\x1C\x1F" "a b\xC2\x85\xC2\xA0\xE1\x9A\x80"), "a b");
-  EXPECT_EQ(StripWhitespace("\xE2\x80\x80\xE2\x80\x8A\xE2\x80\xA8" "a\xE3\x80\x80\xE2\x81\x9F"),
+  EXPECT_EQ(StripWhitespace(" \t\r\n\v\f\x1C\x1F"
+                            "a b\xC2\x85\xC2\xA0\xE1\x9A\x80"),
+            "a b");
+  EXPECT_EQ(StripWhitespace("\xE2\x80\x80\xE2\x80\x8A\xE2\x80\xA8"
+                            "a\xE3\x80\x80\xE2\x81\x9F"),
             "a");
   EXPECT_EQ(StripWhitespace(" \n "), "");
-  EXPECT_EQ(StripWhitespace("\xE2\x80\x8B" "a\xEF\xBB\xBF"), "\xE2\x80\x8B" "a\xEF\xBB\xBF")
+  EXPECT_EQ(StripWhitespace("\xE2\x80\x8B"
+                            "a\xEF\xBB\xBF"),
+            "\xE2\x80\x8B"
+            "a\xEF\xBB\xBF")
       << "zero width space and byte order mark are no white space in Python";
-  EXPECT_EQ(StripWhitespace("\x1B" "a\x08"), "\x1B" "a\x08");
-  EXPECT_EQ(StripLeadingWhitespace(" \xC2\xA0" "a \n"), "a \n");
+  EXPECT_EQ(StripWhitespace("\x1B"
+                            "a\x08"),
+            "\x1B"
+            "a\x08");
+  EXPECT_EQ(StripLeadingWhitespace(" \xC2\xA0"
+                                   "a \n"),
+            "a \n");
 }
 
 TEST(Utf8, RepairReplacesEachStrayByteAndKeepsWholeCharacters) {
@@ -40,11 +51,18 @@ TEST(Utf8, RepairReplacesEachStrayByteAndKeepsWholeCharacters) {
   EXPECT_EQ(out, "a") << "an incomplete character waits";
   repairer.Append("\xAC", &out);
   EXPECT_EQ(out, "a\xE2\x82\xAC");
-  repairer.Append("\xF0\x9F" "b", &out);
-  EXPECT_EQ(out, "a\xE2\x82\xAC\xEF\xBF\xBD\xEF\xBF\xBD" "b");
+  repairer.Append(
+      "\xF0\x9F"
+      "b",
+      &out);
+  EXPECT_EQ(out,
+            "a\xE2\x82\xAC\xEF\xBF\xBD\xEF\xBF\xBD"
+            "b");
   repairer.Append("\xC3", &out);
   repairer.Finish(&out);
-  EXPECT_EQ(out, "a\xE2\x82\xAC\xEF\xBF\xBD\xEF\xBF\xBD" "b\xEF\xBF\xBD");
+  EXPECT_EQ(out,
+            "a\xE2\x82\xAC\xEF\xBF\xBD\xEF\xBF\xBD"
+            "b\xEF\xBF\xBD");
 }
 
 TEST(Utf8, RepairDoesNotDependOnHowTheBytesWereDivided) {
