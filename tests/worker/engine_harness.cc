@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <utility>
 
@@ -14,6 +15,15 @@ namespace {
   std::fprintf(stderr, "%s\n", what.c_str());
   std::abort();
 }
+
+// Removed when the process ends.
+struct CheckpointFolders {
+  ~CheckpointFolders() {
+    std::error_code ignored;
+    for (const auto& [key, dir] : dirs) std::filesystem::remove_all(dir, ignored);
+  }
+  std::map<std::string, std::string> dirs;
+};
 
 }  // namespace
 
@@ -125,7 +135,7 @@ EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpo
 
 const std::vector<NamedGeometry>& Geometries() {
   static const auto* const geometries = [] {
-    auto* list = new std::vector<NamedGeometry>(3);
+    auto* list = new std::vector<NamedGeometry>(4);
     (*list)[0] = {"WindowBelowChunk", {}};
     (*list)[0].geometry.window = 8;
     (*list)[0].geometry.kv_heads = 1;
@@ -137,17 +147,22 @@ const std::vector<NamedGeometry>& Geometries() {
     (*list)[2].geometry.kv_heads = 4;
     (*list)[2].geometry.window = 24;
     (*list)[2].geometry.layer_types = "lgllgg";
+    (*list)[3] = (*list)[2];
+    (*list)[3].name = "SeveralKvHeadsBfloat16";
+    (*list)[3].dtype = "bfloat16";
     return list;
   }();
   return *geometries;
 }
 
 const std::string& ModelDir(const TinyGeometry& geometry) {
-  static auto* const dirs = new std::map<std::string, std::string>;
+  static CheckpointFolders folders;
   const std::string key = absl::StrCat(geometry.layer_types, ".", geometry.window, ".",
                                        geometry.kv_heads, ".", geometry.seed);
-  auto it = dirs->find(key);
-  if (it == dirs->end()) it = dirs->emplace(key, NewTinyCheckpoint(geometry, "engine")).first;
+  auto it = folders.dirs.find(key);
+  if (it == folders.dirs.end()) {
+    it = folders.dirs.emplace(key, NewTinyCheckpoint(geometry, "engine")).first;
+  }
   return it->second;
 }
 

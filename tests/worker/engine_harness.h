@@ -85,8 +85,10 @@ EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpo
 struct NamedGeometry {
   const char* name;
   TinyGeometry geometry;
+  const char* dtype = "float32";
 };
-// Window below C = 16, window above several C, several KV heads with irregular layer types.
+// Window below C = 16, window above several C, several KV heads with irregular layer types; that
+// one in bfloat16 too.
 const std::vector<NamedGeometry>& Geometries();
 // The checkpoint of a geometry, written once a process.
 const std::string& ModelDir(const TinyGeometry& geometry);

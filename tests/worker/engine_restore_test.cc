@@ -11,16 +11,17 @@ namespace {
 
 using ::testing::ElementsAre;
 
-EngineOptions Options(uint64_t pool_bytes) {
-  EngineOptions options = TestWorker::SmallOptions();
-  options.pool_bytes = pool_bytes;
-  return options;
-}
 constexpr uint64_t kPool = 64 << 20;
 
 class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
  protected:
   const std::string& dir() const { return ModelDir(GetParam().geometry); }
+  static EngineOptions Options(uint64_t pool_bytes) {
+    EngineOptions options = TestWorker::SmallOptions();
+    options.dtype = GetParam().dtype;
+    options.pool_bytes = pool_bytes;
+    return options;
+  }
   // What the request gives with no cache at all.
   std::unique_ptr<Collector> Cold(EngineRequest request) {
     if (cold_ == nullptr) cold_ = std::make_unique<TestWorker>(dir(), Options(0), nullptr, false);
@@ -84,7 +85,6 @@ TEST_P(EngineRestoreTest, ASystemPromptOf100TokensIsReusedBelowOneChunk) {
   EngineOptions options = Options(0);
   options.chunk_tokens = 128;
   TestWorker worker(dir(), options);
-  options.exactness = Exactness::kExact;
   TestWorker bare(dir(), options, nullptr, false);
   const auto first = worker.Run(Request(Prompt(110), {100}));
   EXPECT_THAT(first->outcome.boundaries, ElementsAre(100));

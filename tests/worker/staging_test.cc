@@ -18,7 +18,9 @@ constexpr uint64_t kPlenty = uint64_t{1} << 30;
 class StagingTest : public testing::TestWithParam<NamedGeometry> {
  protected:
   StagingTest() {
-    auto gemma = Gemma::Load(ModelDir(GetParam().geometry), {});
+    GemmaOptions options;
+    options.dtype = GetParam().dtype;
+    auto gemma = Gemma::Load(ModelDir(GetParam().geometry), options);
     EXPECT_TRUE(gemma.ok()) << gemma.status();
     gemma_ = *std::move(gemma);
     layout_ = LayoutOf(gemma_->config(), gemma_->kv_dtype(), kChunk, Exactness::kExact);
