@@ -103,6 +103,9 @@ int Main(int argc, char** argv) {
   SetUpLogging(flags.server.log_level, flags.server.log_format);
 
   const absl::Time start = absl::Now();
+  if (absl::Status status = flags.engine.Validate(); !status.ok()) {
+    return FailToStart(kProgram, status);
+  }
   auto tokenizer = LoadTokenizer(flags.engine.model_dir);
   if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
