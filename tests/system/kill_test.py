@@ -16,7 +16,7 @@ READY_S_MAX = 2.0
 RECOVERY_S_MAX = 15.0
 PROMPT_TOKENS = 405  # not a multiple of the chunk: every kept point can be restored
 CLIENTS_PER_WORKER = 2
-# Client start-up, prefill and publish of these prompts take 0.1 to 0.5 s, by how busy the machine is.
+# Start-up, prefill and publish of these prompts take 0.1 to 0.5 s, by how busy the machine is.
 KILL_AFTER_S_MAX = 0.5
 SEED = 20
 
