@@ -153,8 +153,8 @@ absl::StatusOr<uint64_t> ByteReader::IntegerField(absl::string_view what) {
   auto payload = FieldOf(FieldType::kInteger, what);
   if (!payload.ok()) return payload.status();
   if (payload->size() != sizeof(uint64_t)) {
-    return absl::DataLossError(absl::StrCat(what, " is an integer of ", payload->size(),
-                                            " bytes, not 8"));
+    return absl::DataLossError(
+        absl::StrCat(what, " is an integer of ", payload->size(), " bytes, not 8"));
   }
   return LoadU64(*payload);
 }

@@ -156,8 +156,7 @@ std::vector<LayerGroup> ReadLayers(FieldReader* reader) {
 }  // namespace
 
 std::string DigestHex(const Digest& digest) {
-  return absl::BytesToHexString(
-      {reinterpret_cast<const char*>(digest.data()), digest.size()});
+  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
 }
 
 absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes) {
@@ -171,11 +170,11 @@ absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes) {
 }
 
 absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
-  const bool is_hex = std::all_of(hex.begin(), hex.end(),
-                                  [](unsigned char c) { return absl::ascii_isxdigit(c); });
+  const bool is_hex =
+      std::all_of(hex.begin(), hex.end(), [](unsigned char c) { return absl::ascii_isxdigit(c); });
   if (hex.size() != 2 * Digest().size() || !is_hex) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", absl::CEscape(hex.substr(0, 80)),
-                                                   "\" is not 64 hexadecimal digits"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", absl::CEscape(hex.substr(0, 80)), "\" is not 64 hexadecimal digits"));
   }
   return DigestFromBytes(absl::HexStringToBytes(hex));
 }
@@ -205,9 +204,8 @@ std::string FingerprintField::ValueText() const {
 
 absl::StatusOr<Fingerprint> Fingerprint::Create(std::vector<FingerprintField> fields) {
   if (fields.empty() || fields.size() > kMaxFingerprintFields) {
-    return absl::InvalidArgumentError(absl::StrCat("a fingerprint has 1 to ",
-                                                   kMaxFingerprintFields, " fields, not ",
-                                                   fields.size()));
+    return absl::InvalidArgumentError(absl::StrCat("a fingerprint has 1 to ", kMaxFingerprintFields,
+                                                   " fields, not ", fields.size()));
   }
   for (const FingerprintField& field : fields) {
     absl::Status status = CheckField(field);
@@ -244,8 +242,8 @@ absl::StatusOr<KvLayout> Fingerprint::Layout() const {
   }
   const absl::string_view codec = reader.Text("codec");
   if (codec != kCodec) {
-    reader.Fail(absl::StrCat("fingerprint field codec is \"", absl::CEscape(codec),
-                             "\", known is ", kCodec));
+    reader.Fail(absl::StrCat("fingerprint field codec is \"", absl::CEscape(codec), "\", known is ",
+                             kCodec));
   }
   if (!reader.status().ok()) return reader.status();
   absl::Status status = layout.Validate();
@@ -299,8 +297,8 @@ std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint&
   auto a = ours.fields().begin();
   auto b = theirs.fields().begin();
   while (a != ours.fields().end() || b != theirs.fields().end()) {
-    const bool only_a = b == theirs.fields().end() ||
-                        (a != ours.fields().end() && a->name < b->name);
+    const bool only_a =
+        b == theirs.fields().end() || (a != ours.fields().end() && a->name < b->name);
     const bool only_b = !only_a && (a == ours.fields().end() || b->name < a->name);
     if (only_a) {
       differences.push_back({a->name, a->ValueText(), kAbsent});

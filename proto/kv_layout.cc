@@ -60,8 +60,7 @@ const char* KvDtypeName(KvDtype dtype) {
 size_t KvDtypeBytes(KvDtype dtype) { return dtype == KvDtype::kFloat32 ? 4 : 2; }
 
 absl::Status KvLayout::Validate() const {
-  absl::Status range =
-      CheckRange("chunk_tokens", chunk_tokens, kMinChunkTokens, kMaxChunkTokens);
+  absl::Status range = CheckRange("chunk_tokens", chunk_tokens, kMinChunkTokens, kMaxChunkTokens);
   if (!range.ok()) return range;
   if ((chunk_tokens & (chunk_tokens - 1)) != 0) {
     return absl::InvalidArgumentError(

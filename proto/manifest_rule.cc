@@ -38,8 +38,8 @@ std::string NeededSetDifference(const Manifest& manifest, const KvLayout& layout
 }
 
 absl::Status Mismatch(absl::string_view part, absl::string_view saved, absl::string_view running) {
-  return absl::FailedPreconditionError(absl::StrCat("cannot restore: ", part, " differs: saved ",
-                                                    saved, ", running ", running));
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot restore: ", part, " differs: saved ", saved, ", running ", running));
 }
 
 uint64_t VocabSize(const Fingerprint& running) {
@@ -76,9 +76,9 @@ absl::Status ValidateManifest(const Manifest& manifest, const KvLayout& layout) 
                                                    " token ids"));
   }
   if (manifest.next_position != manifest.token_count) {
-    return absl::InvalidArgumentError(absl::StrCat("next_position is ", manifest.next_position,
-                                                   ", must be token_count = ",
-                                                   manifest.token_count));
+    return absl::InvalidArgumentError(
+        absl::StrCat("next_position is ", manifest.next_position,
+                     ", must be token_count = ", manifest.token_count));
   }
   if (manifest.attention_mask != kCausal) {
     return absl::InvalidArgumentError(absl::StrCat(

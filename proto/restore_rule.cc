@@ -37,9 +37,9 @@ absl::Status ValidateCuts(absl::Span<const uint32_t> cuts, uint32_t tokens) {
   uint32_t previous = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     if (cuts[i] <= previous) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cuts[", i, "] is ", cuts[i], ", must be above ", previous,
-                       ": cuts are strictly increasing and above 0"));
+      return absl::InvalidArgumentError(absl::StrCat("cuts[", i, "] is ", cuts[i],
+                                                     ", must be above ", previous,
+                                                     ": cuts are strictly increasing and above 0"));
     }
     if (cuts[i] > tokens) {
       return absl::InvalidArgumentError(

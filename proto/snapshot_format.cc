@@ -40,14 +40,14 @@ absl::Status CheckMagic(ByteReader* reader, absl::string_view magic, absl::strin
   auto found = reader->Bytes(magic.size(), absl::StrCat(what, " magic"));
   if (!found.ok()) return found.status();
   if (*found != magic) {
-    return absl::DataLossError(absl::StrCat(what, " begins with \"", absl::CEscape(*found),
-                                            "\", not with ", magic));
+    return absl::DataLossError(
+        absl::StrCat(what, " begins with \"", absl::CEscape(*found), "\", not with ", magic));
   }
   auto version = reader->U32(absl::StrCat(what, " version"));
   if (!version.ok()) return version.status();
   if (*version != kVersion) {
-    return absl::DataLossError(absl::StrCat(what, " has version ", *version, ", known is ",
-                                            kVersion));
+    return absl::DataLossError(
+        absl::StrCat(what, " has version ", *version, ", known is ", kVersion));
   }
   return absl::OkStatus();
 }
@@ -107,8 +107,8 @@ absl::Status ReadState(ByteReader* reader, Manifest* manifest, uint32_t* object_
                                             ", allowed are 1 to ", kMaxPromptTokens));
   }
   if (counts[4] > kMaxMaskBytes) {
-    return absl::DataLossError(absl::StrCat("manifest mask_bytes is ", counts[4],
-                                            ", the limit is ", kMaxMaskBytes));
+    return absl::DataLossError(
+        absl::StrCat("manifest mask_bytes is ", counts[4], ", the limit is ", kMaxMaskBytes));
   }
   auto mask = reader->Bytes(counts[4], "manifest attention_mask");
   if (!mask.ok()) return mask.status();
@@ -125,30 +125,28 @@ absl::Status ReadState(ByteReader* reader, Manifest* manifest, uint32_t* object_
 }
 
 // Offsets of all slices and the end of the last one. Objects may differ from the needed set here
-// (CheckRestorable names that), but each must have a size: a segment of the prompt, and a digest for
-// each layer.
-// Strictly ascending, so that their number, and with it the sum of sizes, is bounded: 2^17 objects
-// of 2^10 layers of 2^35 bytes at the very most stay below 2^63.
+// (CheckRestorable names that), but each must have a size: a segment of the prompt, and a digest
+// for each layer. Strictly ascending, so that their number, and with it the sum of sizes, is
+// bounded: 2^17 objects of 2^10 layers of 2^35 bytes at the very most stay below 2^63.
 absl::Status PlacePayload(SnapshotHeader* header) {
   const KvLayout& layout = header->layout;
   uint64_t end = header->payload_offset;
   const ManifestObject* previous = nullptr;
   for (const ManifestObject& object : header->manifest.objects) {
     const ObjectId& id = object.id;
-    if (previous != nullptr && std::tie(previous->id.begin, previous->id.group) >=
-                                   std::tie(id.begin, id.group)) {
-      return absl::DataLossError(absl::StrCat(GroupName(id.group), " object at ", id.begin,
-                                              " is out of order"));
+    if (previous != nullptr &&
+        std::tie(previous->id.begin, previous->id.group) >= std::tie(id.begin, id.group)) {
+      return absl::DataLossError(
+          absl::StrCat(GroupName(id.group), " object at ", id.begin, " is out of order"));
     }
     previous = &object;
     const uint64_t object_end = uint64_t{id.begin} + id.tokens;
     const size_t layers = layout.LayersOf(id.group).size();
-    if (id.begin % layout.chunk_tokens != 0 || id.tokens == 0 ||
-        id.tokens > layout.chunk_tokens || object_end > header->manifest.token_count ||
-        object.slice_digests.size() != layers) {
-      return absl::DataLossError(absl::StrCat(
-          GroupName(id.group), " object [", id.begin, ", ", object_end, ") with ",
-          object.slice_digests.size(), " slices is not a segment of this prompt and model"));
+    if (id.begin % layout.chunk_tokens != 0 || id.tokens == 0 || id.tokens > layout.chunk_tokens ||
+        object_end > header->manifest.token_count || object.slice_digests.size() != layers) {
+      return absl::DataLossError(absl::StrCat(GroupName(id.group), " object [", id.begin, ", ",
+                                              object_end, ") with ", object.slice_digests.size(),
+                                              " slices is not a segment of this prompt and model"));
     }
     for (size_t i = 0; i < layers; ++i) {
       const uint64_t offset = AlignUp(end);
@@ -301,9 +299,9 @@ absl::StatusOr<SnapshotHeader> ParseSnapshotHeader(absl::string_view prefix) {
   status = PlacePayload(&header);
   if (!status.ok()) return status;
   if (header.payload_offset != sizes[1] || header.file_bytes != sizes[2] || !AllZero(*padding)) {
-    return absl::DataLossError(absl::StrCat(
-        "snapshot announces payload_offset ", sizes[1], " and file_bytes ", sizes[2],
-        ", its manifest gives ", header.payload_offset, " and ", header.file_bytes));
+    return absl::DataLossError(absl::StrCat("snapshot announces payload_offset ", sizes[1],
+                                            " and file_bytes ", sizes[2], ", its manifest gives ",
+                                            header.payload_offset, " and ", header.file_bytes));
   }
   return header;
 }
@@ -312,8 +310,8 @@ absl::Status VerifySnapshotFile(absl::string_view file) {
   auto header = ParseSnapshotHeader(file);
   if (!header.ok()) return header.status();
   if (file.size() != header->file_bytes) {
-    return absl::DataLossError(absl::StrCat("snapshot has ", file.size(), " bytes, header says ",
-                                            header->file_bytes));
+    return absl::DataLossError(
+        absl::StrCat("snapshot has ", file.size(), " bytes, header says ", header->file_bytes));
   }
   size_t slice = 0;
   uint64_t end = header->payload_offset;
@@ -323,8 +321,8 @@ absl::Status VerifySnapshotFile(absl::string_view file) {
     for (size_t i = 0; i < layers.size(); ++i, ++slice) {
       const uint64_t offset = header->slice_offsets[slice];
       if (!AllZero(file.substr(end, offset - end))) {
-        return absl::DataLossError(absl::StrCat("snapshot padding at offset ", end,
-                                                " is not zero"));
+        return absl::DataLossError(
+            absl::StrCat("snapshot padding at offset ", end, " is not zero"));
       }
       if (SliceDigest(file.data() + offset, bytes) != object.slice_digests[i]) {
         return absl::DataLossError(absl::StrCat("snapshot slice does not match its digest: ",

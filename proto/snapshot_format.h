@@ -30,8 +30,8 @@ struct Manifest {
   uint32_t token_count = 0;    // the boundary
   uint32_t next_position = 0;  // == token_count: positions are absolute
   std::string attention_mask = "causal";
-  std::vector<uint32_t> token_ids;  // token_count of them
-  std::vector<uint32_t> cuts;       // strictly increasing, each in (0, token_count]
+  std::vector<uint32_t> token_ids;      // token_count of them
+  std::vector<uint32_t> cuts;           // strictly increasing, each in (0, token_count]
   std::vector<ManifestObject> objects;  // exactly NeededObjects(layout, token_count)
 };
 

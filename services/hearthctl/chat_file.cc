@@ -14,8 +14,7 @@ absl::Status Bad(const std::string& where, const std::string& why) {
   return absl::InvalidArgumentError(absl::StrCat("chat ", where, " ", why));
 }
 
-absl::Status ReadPart(const nlohmann::json& json, const std::string& where,
-                      v1::ContentPart* part) {
+absl::Status ReadPart(const nlohmann::json& json, const std::string& where, v1::ContentPart* part) {
   if (!json.is_object()) return Bad(where, "is not an object with text");
   for (const auto& [key, value] : json.items()) {
     if (key == "text" && value.is_string()) {
@@ -48,8 +47,8 @@ absl::Status ReadMessage(const nlohmann::json& json, const std::string& where,
   }
   if (!content->is_array()) return Bad(where, "has a content that is no string and no list");
   for (size_t i = 0; i < content->size(); ++i) {
-    absl::Status status = ReadPart((*content)[i], absl::StrCat(where, ".content[", i, "]"),
-                                   message->add_parts());
+    absl::Status status =
+        ReadPart((*content)[i], absl::StrCat(where, ".content[", i, "]"), message->add_parts());
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
@@ -86,8 +85,8 @@ absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
   }
   std::string text = content.str();
   if (text.size() > kMaxPromptFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, " has ", text.size(),
-                                                   " bytes, the limit is ", kMaxPromptFileBytes));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", text.size(), " bytes, the limit is ", kMaxPromptFileBytes));
   }
   return text;
 }

@@ -6,12 +6,11 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 #define HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include <CLI/CLI.hpp>
 
 #include "services/hearthctl/console.h"
 
@@ -29,9 +28,7 @@ class CommandSet {
     command->footer("\nExamples:\n" + examples);
     return command;
   }
-  void Run(CLI::App* command, Runner runner) {
-    runners_.emplace_back(command, std::move(runner));
-  }
+  void Run(CLI::App* command, Runner runner) { runners_.emplace_back(command, std::move(runner)); }
   // Runs the subcommand that was parsed. REQUIRES: exactly one was.
   int RunChosen(Console& console) const {
     for (const auto& [command, runner] : runners_) {

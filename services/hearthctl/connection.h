@@ -4,12 +4,12 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
 #define HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
 
+#include <grpcpp/channel.h>
+#include <grpcpp/support/status.h>
+
 #include <chrono>
 #include <memory>
 #include <string>
-
-#include <grpcpp/channel.h>
-#include <grpcpp/support/status.h>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

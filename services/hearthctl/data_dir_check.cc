@@ -29,9 +29,9 @@ int CheckDataDir(const std::string& dir, bool json, Console& console) {
   if (json) {
     console.out << JsonLine(ReportJson(dir, *report)) << std::endl;
   } else {
-    console.out << dir << ": " << report->restore_points << " restore points, "
-                << report->objects << " objects, " << report->slices << " slices, "
-                << SizeText(report->slice_bytes) << " checked\n";
+    console.out << dir << ": " << report->restore_points << " restore points, " << report->objects
+                << " objects, " << report->slices << " slices, " << SizeText(report->slice_bytes)
+                << " checked\n";
     for (const std::string& problem : report->problems) console.out << "  " << problem << "\n";
     console.out << std::flush;
   }

@@ -1,10 +1,10 @@
 #include <memory>
 
+#include "proto/snapshot_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
 #include "services/proto_conversion.h"
-#include "proto/snapshot_format.h"
 
 namespace hearth {
 namespace {
@@ -72,8 +72,7 @@ int RunFingerprint(const FingerprintFlags& flags, Console& console) {
 
 void AddFingerprintCommand(CommandSet* commands) {
   auto flags = std::make_shared<FingerprintFlags>();
-  CLI::App* command =
-      commands->Add("fingerprint", "What decides a worker's KV bytes", kExamples);
+  CLI::App* command = commands->Add("fingerprint", "What decides a worker's KV bytes", kExamples);
   flags->worker.Declare(command);
   command->add_option("--against", flags->against, "a snapshot file to compare with");
   command->add_flag("--json", flags->json, "one JSON object: digest, fields");

@@ -112,7 +112,7 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
     context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
   }
   const GenerationResult result = Generate(stub.get(), request, &context,
-                                     flags.json ? JsonEvents(console) : TextEvents(console));
+                                           flags.json ? JsonEvents(console) : TextEvents(console));
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   if (flags.json) {
     console.out << JsonLine(result.ToJson()) << std::endl;

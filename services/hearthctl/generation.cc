@@ -1,9 +1,8 @@
 #include "services/hearthctl/generation.h"
 
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <map>
-
-#include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
 
@@ -14,11 +13,10 @@ const std::map<std::string, v1::CacheMode> kCacheModes = {{"default", v1::CACHE_
                                                           {"read", v1::CACHE_MODE_READ},
                                                           {"write", v1::CACHE_MODE_WRITE},
                                                           {"off", v1::CACHE_MODE_OFF}};
-const std::map<std::string, v1::Durability> kDurabilities = {
-    {"default", v1::DURABILITY_DEFAULT},
-    {"memory", v1::DURABILITY_MEMORY},
-    {"disk", v1::DURABILITY_DISK},
-    {"sync", v1::DURABILITY_SYNC}};
+const std::map<std::string, v1::Durability> kDurabilities = {{"default", v1::DURABILITY_DEFAULT},
+                                                             {"memory", v1::DURABILITY_MEMORY},
+                                                             {"disk", v1::DURABILITY_DISK},
+                                                             {"sync", v1::DURABILITY_SYNC}};
 
 std::string FinishReasonText(v1::FinishReason reason) {
   switch (reason) {
@@ -76,7 +74,7 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
 }
 
 GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
-                    grpc::ClientContext* context, const GenerationEvents& events) {
+                          grpc::ClientContext* context, const GenerationEvents& events) {
   GenerationResult result;
   bool first = true;
   const auto start = std::chrono::steady_clock::now();

@@ -5,13 +5,13 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
 #define HEARTH_SERVICES_HEARTHCTL_GENERATION_H_
 
+#include <grpcpp/client_context.h>
+
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
-
-#include <grpcpp/client_context.h>
 
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/json_text.h"
@@ -61,7 +61,7 @@ struct GenerationEvents {
 };
 
 GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
-                    grpc::ClientContext* context, const GenerationEvents& events);
+                          grpc::ClientContext* context, const GenerationEvents& events);
 
 // "2048 of 2112 tokens from disk, first token after 61.2 ms".
 std::string CacheSentence(const GenerationResult& generation);

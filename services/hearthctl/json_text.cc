@@ -47,6 +47,8 @@ std::string MsText(double ms) { return ms < 10000 ? Fixed(ms, "ms") : Fixed(ms /
 std::string TierText(v1::Tier tier) { return TierName(FromProto(tier)); }
 
 std::string DurabilityText(v1::Durability durability) {
+  // Nothing was stored: no level was reached.
+  if (durability == v1::DURABILITY_DEFAULT) return "none";
   const auto known = FromProto(durability);
   return known.ok() ? DurabilityName(*known) : "unknown";
 }
@@ -62,8 +64,8 @@ Json RestorePointJson(const v1::RestorePointInfo& point) {
   json["age_s"] = point.age_s();
   json["hits"] = point.hits();
   json["fingerprint"] = HexText(point.fingerprint_digest());
-  json["last_token_ids"] = std::vector<uint32_t>(point.last_token_ids().begin(),
-                                                 point.last_token_ids().end());
+  json["last_token_ids"] =
+      std::vector<uint32_t>(point.last_token_ids().begin(), point.last_token_ids().end());
   return json;
 }
 

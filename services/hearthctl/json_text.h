@@ -27,6 +27,7 @@ std::string AgeText(double age_s);
 std::string MsText(double ms);
 
 std::string TierText(v1::Tier tier);
+// The level that was reached: "none", "memory", "disk", "sync".
 std::string DurabilityText(v1::Durability durability);
 
 Json RestorePointJson(const v1::RestorePointInfo& point);

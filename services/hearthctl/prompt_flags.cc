@@ -14,12 +14,12 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
   text = absl::StripAsciiWhitespace(text);
   if (absl::ConsumePrefix(&text, "[")) absl::ConsumeSuffix(&text, "]");
   std::vector<uint32_t> ids;
-  for (absl::string_view item : absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"),
-                                               absl::SkipEmpty())) {
+  for (absl::string_view item :
+       absl::StrSplit(text, absl::ByAnyChar(", \t\r\n"), absl::SkipEmpty())) {
     uint32_t id = 0;
     if (!absl::SimpleAtoi(item, &id)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "token_ids[", ids.size(), "] is \"", item.substr(0, 40), "\", not a token id"));
+      return absl::InvalidArgumentError(absl::StrCat("token_ids[", ids.size(), "] is \"",
+                                                     item.substr(0, 40), "\", not a token id"));
     }
     ids.push_back(id);
   }

@@ -80,8 +80,8 @@ int RunPin(const StoreFlags& flags, bool pinned, Console& console) {
   request.set_restore_point_id(*id);
   v1::PinResponse response;
   grpc::ClientContext context;
-  const grpc::Status status = pinned ? stub->Pin(&context, request, &response)
-                                     : stub->Unpin(&context, request, &response);
+  const grpc::Status status =
+      pinned ? stub->Pin(&context, request, &response) : stub->Unpin(&context, request, &response);
   if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
   if (flags.json) {
     console.out << JsonLine(RestorePointJson(response.restore_point())) << std::endl;

@@ -47,9 +47,9 @@ absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlag
     }
   }
   if (found.size() == 1) return found.front();
-  return absl::NotFoundError(absl::StrCat(
-      "store at ", store.address, ": ", found.size(), " restore points begin with ", wanted,
-      found.empty() ? "; see hearthctl ls" : "; give more digits"));
+  return absl::NotFoundError(
+      absl::StrCat("store at ", store.address, ": ", found.size(), " restore points begin with ",
+                   wanted, found.empty() ? "; see hearthctl ls" : "; give more digits"));
 }
 
 }  // namespace hearth

@@ -4,12 +4,12 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "proto/snapshot_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/data_dir_check.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
-#include "proto/snapshot_format.h"
 
 namespace hearth {
 namespace {
@@ -53,8 +53,8 @@ void PrintInspect(const SnapshotHeader& header, Console& console) {
   console.out << "restore point at " << manifest.token_count << " tokens, "
               << SizeText(header.file_bytes) << ": " << manifest.objects.size() << " objects, "
               << SliceCount(header) << " slices, payload at " << header.payload_offset << "\n";
-  console.out << "next position " << manifest.next_position << ", mask "
-              << manifest.attention_mask << ", cuts at";
+  console.out << "next position " << manifest.next_position << ", mask " << manifest.attention_mask
+              << ", cuts at";
   for (uint32_t cut : manifest.cuts) console.out << " " << cut;
   console.out << (manifest.cuts.empty() ? " none" : "") << "\nfingerprint "
               << DigestHex(header.fingerprint.digest()) << "\n";
@@ -97,8 +97,8 @@ int VerifyFile(const FileFlags& flags, Console& console) {
     console.out << JsonLine(json) << std::endl;
   }
   if (!status.ok()) {
-    return Fail(console, absl::Status(status.code(), absl::StrCat(flags.path, ": ",
-                                                                  status.message())));
+    return Fail(console,
+                absl::Status(status.code(), absl::StrCat(flags.path, ": ", status.message())));
   }
   if (!flags.json) {
     console.out << flags.path << ": whole, " << SizeText((*file)->bytes().size()) << std::endl;
@@ -119,8 +119,7 @@ int RunVerify(const FileFlags& flags, Console& console) {
 
 void AddInspectCommand(CommandSet* commands) {
   auto flags = std::make_shared<FileFlags>();
-  CLI::App* command =
-      commands->Add("inspect", "Show a snapshot file's header", kInspectExamples);
+  CLI::App* command = commands->Add("inspect", "Show a snapshot file's header", kInspectExamples);
   command->add_option("file", flags->path, "a snapshot file")->required();
   command->add_flag("--json", flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunInspect(*flags, console); });

@@ -28,8 +28,8 @@ absl::StatusOr<std::unique_ptr<SnapshotWriter>> SnapshotWriter::Create(
   // The full size at once: a full disk is found before the transfer, and gaps are zero.
   const int error = ::posix_fallocate(file, 0, static_cast<off_t>(writer->file_bytes()));
   if (error != 0) {
-    return absl::ErrnoToStatus(error, absl::StrCat("no room for ", writer->file_bytes(),
-                                                   " bytes at ", path));
+    return absl::ErrnoToStatus(
+        error, absl::StrCat("no room for ", writer->file_bytes(), " bytes at ", path));
   }
   absl::Status status = writer->WriteAt(0, *bytes);
   if (!status.ok()) return status;
@@ -92,8 +92,7 @@ absl::Status SnapshotWriter::Commit() {
 
 absl::Status SnapshotWriter::WriteAt(uint64_t offset, absl::string_view data) {
   while (!data.empty()) {
-    const ssize_t count =
-        ::pwrite(file_, data.data(), data.size(), static_cast<off_t>(offset));
+    const ssize_t count = ::pwrite(file_, data.data(), data.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path_));
     data.remove_prefix(static_cast<size_t>(count));

@@ -132,8 +132,7 @@ bool SendObject(const SnapshotHeader& header, absl::string_view file, size_t obj
   const std::vector<uint32_t> layers = header.layout.LayersOf(id.group);
   const size_t slice_bytes = header.layout.SliceBytes(id.tokens);
   for (size_t i = 0; i < layers.size(); ++i) {
-    const absl::string_view slice =
-        file.substr(header.slice_offsets[first_slice + i], slice_bytes);
+    const absl::string_view slice = file.substr(header.slice_offsets[first_slice + i], slice_bytes);
     for (size_t offset = 0; offset < slice.size(); offset += kMaxSlicePieceBytes) {
       v1::PublishRequest request;
       v1::SliceData* data = request.mutable_slice();
@@ -147,8 +146,8 @@ bool SendObject(const SnapshotHeader& header, absl::string_view file, size_t obj
   return true;
 }
 
-bool SendNeeded(const SnapshotHeader& header, absl::string_view file,
-                const v1::PublishPlan& plan, PublishStream* stream) {
+bool SendNeeded(const SnapshotHeader& header, absl::string_view file, const v1::PublishPlan& plan,
+                PublishStream* stream) {
   std::vector<size_t> first_slice;
   size_t slices = 0;
   for (const ManifestObject& object : header.manifest.objects) {
@@ -171,8 +170,8 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* stub, const Transfer
   v1::PublishResponse response;
   v1::PublishAck ack;
   bool whole = stream->Write(BeginOf(header)) && stream->Read(&response) && response.has_plan() &&
-               SendNeeded(header, file, response.plan(), stream.get()) &&
-               stream->Read(&response) && response.has_ack();
+               SendNeeded(header, file, response.plan(), stream.get()) && stream->Read(&response) &&
+               response.has_ack();
   if (whole) {
     ack = response.ack();
     whole = !stream->Read(&response);
@@ -250,8 +249,8 @@ void AddExportCommand(CommandSet* commands) {
 
 void AddImportCommand(CommandSet* commands) {
   auto flags = std::make_shared<TransferFlags>();
-  CLI::App* command = commands->Add("import", "Put a file's restore point into a store",
-                                    kImportExamples);
+  CLI::App* command =
+      commands->Add("import", "Put a file's restore point into a store", kImportExamples);
   flags->store.Declare(command);
   flags->worker.DeclareOptional(command, "compare with the model it runs");
   command->add_option("file", flags->path, "a snapshot file")->required();

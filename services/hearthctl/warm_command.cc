@@ -100,8 +100,7 @@ absl::StatusOr<std::vector<WarmEntry>> ReadEntries(const std::string& path) {
   auto text = ReadTextFile(path);
   if (!text.ok()) return text.status();
   const size_t slash = path.rfind('/');
-  auto entries =
-      ParseWarmFile(*text, slash == std::string::npos ? "." : path.substr(0, slash + 1));
+  auto entries = ParseWarmFile(*text, slash == std::string::npos ? "." : path.substr(0, slash + 1));
   if (entries.ok()) return entries;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", entries.status().message()));
 }
@@ -119,8 +118,8 @@ Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Wa
     auto result = warmer->Warm(entry, flags.pin || entry.pin);
     if (!result.ok()) {
       ++totals.failed;
-      Fail(console, absl::Status(result.status().code(), absl::StrCat(entry.name, ": ",
-                                                                      result.status().message())));
+      Fail(console, absl::Status(result.status().code(),
+                                 absl::StrCat(entry.name, ": ", result.status().message())));
       continue;
     }
     totals.wanted += result->wanted.size();
@@ -167,8 +166,8 @@ int RunWarm(const WarmFlags& flags, Console& console) {
 
 void AddWarmCommand(CommandSet* commands) {
   auto flags = std::make_shared<WarmFlags>();
-  CLI::App* command = commands->Add("warm", "Compute and store prompts before they are asked",
-                                    kExamples);
+  CLI::App* command =
+      commands->Add("warm", "Compute and store prompts before they are asked", kExamples);
   flags->worker.Declare(command);
   flags->store.DeclareOptional(command, "needed to pin");
   command->add_option("--file", flags->file, "YAML list of prompts and chats")->required();

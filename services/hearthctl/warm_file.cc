@@ -26,20 +26,18 @@ void CheckKeys(const YAML::Node& node, const std::string& what,
   if (!node.IsMap()) Refuse(node, what + " is not a map");
   for (const auto& item : node) {
     const std::string key = item.first.as<std::string>();
-    const bool is_known = std::any_of(known.begin(), known.end(),
-                                      [&](const char* name) { return key == name; });
+    const bool is_known =
+        std::any_of(known.begin(), known.end(), [&](const char* name) { return key == name; });
     if (!is_known) Refuse(item.first, absl::StrCat("unknown key \"", key, "\" in ", what));
   }
 }
 
-bool BoolOr(const YAML::Node& node, bool otherwise) {
-  return node ? node.as<bool>() : otherwise;
-}
+bool BoolOr(const YAML::Node& node, bool otherwise) { return node ? node.as<bool>() : otherwise; }
 
 void ReadPrompt(const YAML::Node& node, const std::string& folder, WarmEntry* entry) {
   CheckKeys(node, "prompt", {"name", "text", "text_file", "token_ids", "breakpoints", "pin"});
-  const int sources = (node["text"] ? 1 : 0) + (node["text_file"] ? 1 : 0) +
-                      (node["token_ids"] ? 1 : 0);
+  const int sources =
+      (node["text"] ? 1 : 0) + (node["text_file"] ? 1 : 0) + (node["token_ids"] ? 1 : 0);
   if (sources != 1) Refuse(node, "a prompt needs exactly one of text, text_file, token_ids");
   if (node["text"]) {
     entry->prompt.set_text(node["text"].as<std::string>());

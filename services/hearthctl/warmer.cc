@@ -46,8 +46,7 @@ absl::Status Warmer::FindWanted(const WarmEntry& entry, WarmResult* result) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<v1::ExplainResponse> Warmer::FindStored(const WarmEntry& entry,
-                                                       WarmResult* result) {
+absl::StatusOr<v1::ExplainResponse> Warmer::FindStored(const WarmEntry& entry, WarmResult* result) {
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = entry.prompt;
   v1::ExplainResponse response;
@@ -56,8 +55,8 @@ absl::StatusOr<v1::ExplainResponse> Warmer::FindStored(const WarmEntry& entry,
   if (!status.ok()) return RpcFailure(status, worker_flags_);
   result->stored.clear();
   for (const v1::BoundaryInfo& boundary : response.boundaries()) {
-    const bool wanted = std::binary_search(result->wanted.begin(), result->wanted.end(),
-                                           boundary.boundary());
+    const bool wanted =
+        std::binary_search(result->wanted.begin(), result->wanted.end(), boundary.boundary());
     if (!wanted) continue;
     if (boundary.usable()) {
       result->stored.push_back(boundary.boundary());

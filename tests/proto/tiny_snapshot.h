@@ -14,11 +14,16 @@
 namespace hearth {
 
 inline std::vector<FingerprintField> TinyFields() {
-  return {{"chunk_tokens", uint64_t{16}}, {"codec", std::string("raw")},
-          {"exactness", std::string("exact")}, {"head_dim", uint64_t{2}},
-          {"kv_dtype", std::string("float16")}, {"kv_heads", uint64_t{1}},
-          {"layer_types", std::string("lg")}, {"norm_epsilon", 1e-6},
-          {"object_layout", uint64_t{1}}, {"vocab_size", uint64_t{64}},
+  return {{"chunk_tokens", uint64_t{16}},
+          {"codec", std::string("raw")},
+          {"exactness", std::string("exact")},
+          {"head_dim", uint64_t{2}},
+          {"kv_dtype", std::string("float16")},
+          {"kv_heads", uint64_t{1}},
+          {"layer_types", std::string("lg")},
+          {"norm_epsilon", 1e-6},
+          {"object_layout", uint64_t{1}},
+          {"vocab_size", uint64_t{64}},
           {"window", uint64_t{8}}};
 }
 

@@ -7,6 +7,9 @@ hearth_test(hearthctl_test
 target_compile_definitions(hearthctl_test
   PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden")
 
+hearth_test(hearthctl_interrupt_test
+  SOURCES hearthctl/interrupt_test.cc LIBS hearthctl_commands LABELS services)
+
 add_test(NAME demo_verdict_and_picture
   COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/demo_test.py)
 set_tests_properties(demo_verdict_and_picture PROPERTIES LABELS services TIMEOUT 60)

@@ -5,13 +5,13 @@
 #ifndef HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
 #define HEARTH_TESTS_SERVICES_HEARTHCTL_FAKE_WORKER_H_
 
+#include <grpcpp/grpcpp.h>
+
 #include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
-
-#include <grpcpp/grpcpp.h>
 
 #include "proto/inference.grpc.pb.h"
 

@@ -43,8 +43,8 @@ TEST(UsageTest, AWrongCommandLineEndsWithTwo) {
 TEST(UsageTest, WhenNobodyListensOneLineSaysWhatToDo) {
   const CliResult worker = RunCli({"generate", "--worker", kNobody, "--prompt", "a"});
   EXPECT_EQ(worker.code, kExitFailed);
-  EXPECT_THAT(worker.err, AllOf(HasSubstr("no worker at 127.0.0.1:9"),
-                                HasSubstr("hearth-worker"), HasSubstr("--worker")));
+  EXPECT_THAT(worker.err, AllOf(HasSubstr("no worker at 127.0.0.1:9"), HasSubstr("hearth-worker"),
+                                HasSubstr("--worker")));
   EXPECT_EQ(std::count(worker.err.begin(), worker.err.end(), '\n'), 1);
   const CliResult store = RunCli({"ls", "--store", kNobody});
   EXPECT_EQ(store.code, kExitFailed);

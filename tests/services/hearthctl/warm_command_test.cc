@@ -12,9 +12,9 @@ using ::testing::HasSubstr;
 class WarmCommandTest : public ::testing::Test {
  protected:
   CliResult Warm(const std::string& yaml, std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments = {"warm",   "--worker", worker_.address(),
-                                          "--file", folder_.Write("prompts.yaml", yaml),
-                                          "--json"};
+    std::vector<std::string> arguments = {
+        "warm",  "--worker", worker_.address(), "--file", folder_.Write("prompts.yaml", yaml),
+        "--json"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return RunCli(arguments);
   }
