@@ -36,7 +36,11 @@ class Process:
         with open(self.log_path, "ab") as log:
             self.popen = subprocess.Popen(self.argv, stdout=log, stderr=log,
                                           stdin=subprocess.DEVNULL)
-        self.address = self._wait_ready()
+        try:
+            self.address = self._wait_ready()
+        except BaseException:  # Ctrl-C too: nobody else knows of this process yet
+            self.kill()
+            raise
 
     def log_tail(self, lines=12):
         text = self.log_path.read_text(errors="replace").splitlines()
