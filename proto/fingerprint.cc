@@ -12,6 +12,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
 
@@ -312,6 +313,11 @@ std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint&
       ++b;
     }
   }
+  // Digests differ whenever what they cover does, and tell a person nothing: name them last.
+  std::stable_partition(differences.begin(), differences.end(),
+                        [](const FieldDifference& difference) {
+                          return !absl::EndsWith(difference.field, "_sha256");
+                        });
   return differences;
 }
 

@@ -64,7 +64,8 @@ class Fingerprint {
 struct FieldDifference {
   std::string field, ours, theirs;  // "(absent)" where a side lacks it
 };
-// All differences, in order of name. Empty when the digests are equal.
+// All differences, in order of name, fields that are digests themselves (*_sha256) last: those
+// follow from others. Empty when the digests are equal.
 std::vector<FieldDifference> Compare(const Fingerprint& ours, const Fingerprint& theirs);
 
 }  // namespace hearth

@@ -60,6 +60,33 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       layout_(layout),
       counters_(counters) {}
 
+// Lets CancelCalls() reach the call of a context for as long as this lives.
+class RemotePrefixCache::ActiveCall {
+ public:
+  ActiveCall(RemotePrefixCache* cache, grpc::ClientContext* context)
+      : cache_(cache), context_(context) {
+    absl::MutexLock lock(&cache_->calls_mu_);
+    cache_->calls_.insert(context_);
+    if (cache_->cancelled_) context_->TryCancel();
+  }
+  ~ActiveCall() {
+    absl::MutexLock lock(&cache_->calls_mu_);
+    cache_->calls_.erase(context_);
+  }
+  ActiveCall(const ActiveCall&) = delete;
+  ActiveCall& operator=(const ActiveCall&) = delete;
+
+ private:
+  RemotePrefixCache* const cache_;
+  grpc::ClientContext* const context_;
+};
+
+void RemotePrefixCache::CancelCalls() {
+  absl::MutexLock lock(&calls_mu_);
+  cancelled_ = true;
+  for (grpc::ClientContext* context : calls_) context->TryCancel();
+}
+
 absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   if (!breaker_.Allows(absl::Now())) {
     return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
@@ -104,6 +131,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(const PrefixRequest& pr
 
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
+  const ActiveCall active(this, &context);
   auto reader = stub_->Fetch(&context, request);
   // Ends the call on an early return: the server then lets go of what it promised.
   const auto give_up = [&](absl::Status status) {
@@ -181,6 +209,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
 
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
+  const ActiveCall active(this, &context);
   auto call = stub_->Publish(&context);
   const auto finish = [&](const char* ended_early) {
     absl::Status status = FromGrpcStatus(call->Finish());

@@ -11,13 +11,17 @@
 #define HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
@@ -41,9 +45,13 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+  // Ends the fetches and publishes in progress; later ones are refused.
+  void CancelCalls() override;
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
  private:
+  class ActiveCall;
+
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
   absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
@@ -58,6 +66,9 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const KvLayout layout_;
   CacheCounters* const counters_;
   CircuitBreaker breaker_;
+  absl::Mutex calls_mu_;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(calls_mu_);
+  bool cancelled_ ABSL_GUARDED_BY(calls_mu_) = false;
 };
 
 }  // namespace hearth

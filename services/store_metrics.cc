@@ -42,6 +42,8 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
                              usage.hit_tokens));
   }
   for (const auto& [name, value] : stats.counters) {
+    // Exported above, by tier: a second series under its name would be summed with those.
+    if (name == "evicted_restore_points") continue;
     samples.push_back(
         {absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
          absl::StrCat("The store's counter ", name, "."),

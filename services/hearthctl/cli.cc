@@ -15,9 +15,12 @@ constexpr char kAbout[] =
 constexpr char kFooter[] = R"(
 A first tour, with a worker on its usual port:
   hearthctl generate --prompt "Water boils at" --max-new-tokens 16
-  hearthctl generate --prompt "Water boils at" --max-new-tokens 16      (now from the cache)
-  hearthctl explain  --prompt "Water boils at"                          (what is stored, and why)
-  hearthctl chat                                                        (a conversation)
+  hearthctl chat --system "You answer in one sentence."    (each turn reuses the ones before)
+  hearthctl explain --prompt-file long.txt                  (what is stored of it, or why not)
+  hearthctl ls                                              (what the store keeps)
+
+Kept are the ends of chat turns, declared breakpoints and whole chunks of 128 tokens: a short text
+without a breakpoint is simply computed again.
 
 Addresses: --worker ADDR or HEARTHCTL_WORKER, --store ADDR or HEARTHCTL_STORE; each host:port or
 unix:PATH.

@@ -30,6 +30,20 @@ TEST(CheckRestorableTest, AcceptsTheModelThatSavedIt) {
   EXPECT_TRUE(CheckChanged([](Manifest*) {}).ok());
 }
 
+TEST(CheckRestorableTest, NamesWhatDiffersBeforeTheDigestsThatFollowFromIt) {
+  std::vector<FingerprintField> saved = TinyFields(), running = TinyFields();
+  saved.push_back({"canary_sha256", std::string("aa")});
+  running.push_back({"canary_sha256", std::string("bb")});
+  for (FingerprintField& field : running) {
+    if (field.name == "window") field.value = uint64_t{4096};
+  }
+  const auto differences =
+      Compare(Fingerprint::Create(saved).value(), Fingerprint::Create(running).value());
+  ASSERT_EQ(differences.size(), 2u);
+  EXPECT_EQ(differences[0].field, "window");
+  EXPECT_EQ(differences[1].field, "canary_sha256");
+}
+
 TEST(CheckRestorableTest, NamesEachOfTheSixPartsWithBothValues) {
   const absl::Status count = CheckChanged([](Manifest* m) { m->token_count = 19; });
   EXPECT_EQ(count.code(), absl::StatusCode::kFailedPrecondition);

@@ -278,6 +278,29 @@ TEST_F(RemotePrefixCacheTest, CountsRefusedPublishesByReason) {
   }
 }
 
+TEST_F(RemotePrefixCacheTest, ReturnsFromASilentPublishWhenCallsAreCancelled) {
+  absl::Notification asked;
+  store_.publish = [&](grpc::ServerContext*, ScriptedStore::PublishStream* stream) {
+    v1::PublishRequest message;
+    stream->Read(&message);
+    asked.Notify();
+    while (stream->Read(&message)) {  // until the client gives up
+    }
+    return grpc::Status::CANCELLED;
+  };
+  PublishRequestSpec spec;
+  spec.prefix = prefix_;
+  spec.boundaries = {kBoundary};
+  spec.objects = SmallObjects(kBoundary);
+  PublishOutcome outcome;
+  std::thread publisher([&] { outcome = cache_->Publish(spec, absl::InfiniteFuture()); });
+  asked.WaitForNotification();
+  cache_->CancelCalls();
+  publisher.join();
+  EXPECT_EQ(outcome.published_tokens, 0u);
+  EXPECT_FALSE(outcome.note.empty());
+}
+
 TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
   store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
     v1::PublishRequest begin;
