@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 
 extern "C" {
 void __tsan_acquire(void* address);
@@ -79,6 +80,46 @@ bool Mutex::AwaitWithDeadline(const Condition& condition, Time deadline) {
   }
   __tsan_acquire(this);
   return met;
+}
+
+bool CondVar::WaitWithDeadline(Mutex* mutex, Time deadline) {
+  static const auto next = Next<bool (*)(CondVar*, Mutex*, Time)>(
+      "_ZN4absl7debian37CondVar16WaitWithDeadlineEPNS0_5MutexENS0_4TimeE");
+  __tsan_release(mutex);
+  bool timed_out = false;
+  {
+    IgnoreReads ignore;
+    timed_out = next(this, mutex, deadline);
+  }
+  __tsan_acquire(mutex);
+  return timed_out;
+}
+
+// The flag that HasBeenNotified reads follows the mutex in a Notification; that read is inlined
+// into instrumented code, so it is the flag's address that carries the order.
+static void* FlagOf(const Notification* notification) {
+  return reinterpret_cast<char*>(const_cast<Notification*>(notification)) + sizeof(Mutex);
+}
+
+void Notification::Notify() {
+  static const auto next = Next<void (*)(Notification*)>("_ZN4absl7debian312Notification6NotifyEv");
+  __tsan_release(FlagOf(this));
+  next(this);
+}
+
+void Notification::WaitForNotification() const {
+  static const auto next =
+      Next<void (*)(const Notification*)>("_ZNK4absl7debian312Notification19WaitForNotificationEv");
+  next(this);
+  __tsan_acquire(FlagOf(this));
+}
+
+bool Notification::WaitForNotificationWithTimeout(Duration timeout) const {
+  static const auto next = Next<bool (*)(const Notification*, Duration)>(
+      "_ZNK4absl7debian312Notification30WaitForNotificationWithTimeoutENS0_8DurationE");
+  const bool notified = next(this, timeout);
+  if (notified) __tsan_acquire(FlagOf(this));
+  return notified;
 }
 
 ABSL_NAMESPACE_END
