@@ -98,7 +98,7 @@ run_sanitized() {
   local folder=$1 name
   shift
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
-  export TSAN_OPTIONS=halt_on_error=1:suppressions=$ROOT/scripts/tsan.supp
+  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$ROOT/scripts/tsan.supp
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
   for name in "$@"; do
     echo "== $name"
