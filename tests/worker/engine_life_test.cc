@@ -357,7 +357,7 @@ TEST(EngineLifeTest, TheFingerprintKnowsGeometryChunkAndClass) {
   for (const auto& d : Compare(worker->fingerprint(), chunk->fingerprint())) {
     fields.push_back(d.field);
   }
-  EXPECT_THAT(fields, ElementsAre("canary_sha256", "chunk_tokens"));
+  EXPECT_THAT(fields, ElementsAre("chunk_tokens", "canary_sha256"));
   EXPECT_TRUE(worker->fingerprint().Layout().ok());
   options.exactness = Exactness::kPortable;
   TestWorker portable(Dir(), options);
