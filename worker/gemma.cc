@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <cmath>
@@ -48,6 +49,13 @@ Layer MakeLayer(const LayerTensors& tensors, const ModelConfig& config, int inde
   layer.attention = Attention(tensors, config, compute, kRowsHint);
   layer.feed_forward = FeedForward(tensors, compute, kRowsHint);
   return layer;
+}
+
+// libtorch's errors carry a backtrace of many lines; the first says what happened.
+std::string OneLine(const std::exception& error) {
+  const auto* torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string text = torch != nullptr ? torch->what_without_backtrace() : error.what();
+  return text.substr(0, text.find('\n'));
 }
 
 at::ScalarType StoredType(TensorDtype dtype) {
@@ -154,7 +162,7 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     rep->global_rope = Rope(config->global_rope, config->head_dim, *compute);
     rep->local_rope = Rope(config->local_rope, config->head_dim, *compute);
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat(model_dir, ": loading the weights: ", error.what()));
+    return absl::InternalError(absl::StrCat(model_dir, ": loading the weights: ", OneLine(error)));
   }
   rep->config = *std::move(config);
   return std::unique_ptr<Gemma>(new Gemma(std::move(rep)));
@@ -188,7 +196,7 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vec
       std::memcpy(logits->data(), last.data_ptr<float>(), last.numel() * sizeof(float));
     }
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("the forward pass failed: ", error.what()));
+    return absl::InternalError(absl::StrCat("the forward pass failed: ", OneLine(error)));
   }
   rows->length += static_cast<int>(tokens.size());
   return absl::OkStatus();
@@ -204,7 +212,7 @@ absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
                                                 rep_->compute.dtype));
   } catch (const std::exception& error) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("a KV cache of ", capacity_tokens, " tokens: ", error.what()));
+        absl::StrCat("a KV cache of ", capacity_tokens, " tokens: ", OneLine(error)));
   }
 }
 

@@ -46,7 +46,6 @@ class Gemma {
 
   const ModelConfig& config() const;
   // Element type of keys, values and activations: float32 or bfloat16.
-  // Element type of keys, values and activations: float32 or bfloat16.
   KvDtype kv_dtype() const;
   // Bytes of one token of one layer, keys and values: 2 * kv_heads * head_dim * dtype bytes.
   int64_t kv_token_bytes() const;

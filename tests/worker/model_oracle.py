@@ -3,8 +3,8 @@
     model_oracle.py MODEL_PROBE tiny            random checkpoints of small, odd geometries
     model_oracle.py MODEL_PROBE real MODEL_DIR  the real 270M, 20 prompts of 5 to 3,000 tokens
 
-Both: last-position logits within 1e-4; 64 greedy tokens equal, where a difference is allowed only if
-transformers' own two best lie within 1e-4; and the same bits after a move through slices at a cut.
+Both: last-position logits within 1e-4; 64 greedy tokens equal, a difference allowed only where
+transformers' own two best lie within 1e-4; the same bits after a move through slices at a cut.
 """
 
 import json
