@@ -62,8 +62,8 @@ run_ctest() {
   return "$status"
 }
 
-# The part of ctest's output that says how it went.
-ctest_summary() { sed -n '/tests passed, .* out of/,$p' "$LOG_DIR/ctest.log"; }
+# The part of ctest's output that says how it went; CMake 3 and 4 word its first line differently.
+ctest_summary() { sed -n '/tests passed.* out of/,$p' "$LOG_DIR/ctest.log"; }
 
 # The test programs that a sanitizer runs. Those that link torch are left out: the wheel's
 # libraries are not instrumented, and building ATen's users once more costs ten minutes.
