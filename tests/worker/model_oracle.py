@@ -78,7 +78,7 @@ def compare(name, ours, theirs):
     return difference
 
 
-def check_prompt(name, probe, model, ids, chunk, cuts=()):
+def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
     vocab = model.config.vocab_size
     theirs = their_logits(model, ids)
     follow = theirs.argmax(axis=1).tolist()
@@ -87,7 +87,7 @@ def check_prompt(name, probe, model, ids, chunk, cuts=()):
     difference = compare(name, ours, theirs)
     cold = probe.ask(**question)["sha256"]
     boundaries = sorted({*range(chunk, len(ids), chunk), *(c for c in cuts if c < len(ids))})
-    for boundary in boundaries[-6:]:
+    for boundary in boundaries[-restores:]:
         warm = probe.ask(restore=boundary, **question)["sha256"]
         assert warm == cold, f"{name}: other bits after a restore at {boundary}"
     print(f"{name:46} {len(ids):5} tokens  {difference:.1e}  {len(boundaries)} boundaries",
@@ -173,7 +173,8 @@ def run_real(binary, model_dir):
             ids = torch.randint(300, model.config.vocab_size, (tokens - 1,)).tolist()
         else:
             ids = (words[7 * number:] + words)[:tokens - 1]
-        check_prompt("270M", probe, model, [2] + ids, 128, (tokens // 3,) if tokens > 60 else ())
+        cuts = (tokens // 3,) if tokens > 60 else ()
+        check_prompt("270M", probe, model, [2] + ids, 128, cuts, restores=2)
     probe.close()
 
 
