@@ -117,6 +117,7 @@ class Cluster:
         return objects[-1] if objects else {}
 
     def generate(self, address, token_ids, *flags, max_new_tokens=1):
-        return self.ctl("generate", "--worker", address, "--token-ids",
+        # Without --wait, one failed attempt to connect ends hearthctl; a busy machine drops one.
+        return self.ctl("generate", "--worker", address, "--wait", "10", "--token-ids",
                         ",".join(map(str, token_ids)), "--max-new-tokens", max_new_tokens,
                         "--ignore-eos", *flags)
