@@ -27,6 +27,9 @@
 namespace hearth {
 namespace {
 
+// Far above any context, and far from overflow when rows are rounded up.
+constexpr int kMaxCapacityTokens = 1 << 24;
+
 // Rows that the layers' products are laid out for: the default chunk.
 constexpr int kRowsHint = 128;
 
@@ -203,8 +206,9 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vec
 }
 
 absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
-  if (capacity_tokens < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("capacity_tokens is ", capacity_tokens));
+  if (capacity_tokens < 1 || capacity_tokens > kMaxCapacityTokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a KV cache of ", capacity_tokens, " tokens; 1 to ", kMaxCapacityTokens, " are possible"));
   }
   try {
     const c10::InferenceMode inference;

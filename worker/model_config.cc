@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
-#include <limits>
-#include <sstream>
+#include <iterator>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
@@ -217,11 +218,12 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
 }
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code ignored;
   std::ifstream in(path, std::ios::binary);
-  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
+  if (!in.is_open() || !std::filesystem::is_regular_file(path, ignored)) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  }
+  return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
 }  // namespace
@@ -233,36 +235,32 @@ int ModelConfig::num_local_layers() const {
 int ModelConfig::num_global_layers() const { return num_layers - num_local_layers(); }
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::string& file,
-                                             absl::string_view generation_json,
+                                             std::optional<absl::string_view> generation_json,
                                              const std::string& generation_file) {
   absl::StatusOr<Json> root = ParseObject(json, file);
   if (!root.ok()) return root.status();
   ModelConfig config;
   Reader top(*root, file);
-  top.Text("torch_dtype", &config.checkpoint_dtype);
-  top.Text("dtype", &config.checkpoint_dtype);
   top.TokenIds("eos_token_id", &config.eos_token_ids);
   if (const Json* text = top.Find("text_config")) {
     if (!text->is_object()) top.Refuse("text_config", text->dump(), "must be an object");
     std::string type = "gemma3";
     top.Text("model_type", &type);
     if (type != "gemma3") top.Refuse("model_type", type, "is not a Gemma 3 model");
-    // transformers ties by the outer field, which published files leave at its default.
-    if (top.Find("tie_word_embeddings") != nullptr && top.status().ok()) {
-      top.Bool("tie_word_embeddings", &config.tie_word_embeddings);
-    }
     if (!top.status().ok()) return top.status();
     config.nested = true;
     Reader reader(*text, file);
     ReadText(&reader, file, &config);
     if (!reader.status().ok()) return reader.status();
+    // The outer field, where there is one, wins over the text part's, as in transformers 5.
+    top.Bool("tie_word_embeddings", &config.tie_word_embeddings);
   } else {
     config.eos_token_ids.clear();
     ReadText(&top, file, &config);
   }
   if (!top.status().ok()) return top.status();
-  if (!generation_json.empty()) {
-    absl::StatusOr<Json> generation = ParseObject(generation_json, generation_file);
+  if (generation_json.has_value()) {
+    absl::StatusOr<Json> generation = ParseObject(*generation_json, generation_file);
     if (!generation.ok()) return generation.status();
     Reader reader(*generation, generation_file);
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
@@ -280,8 +278,11 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   absl::StatusOr<std::string> json = ReadFile(file);
   if (!json.ok()) return json.status();
   const std::string generation_file = absl::StrCat(model_dir, "/generation_config.json");
-  absl::StatusOr<std::string> generation = ReadFile(generation_file);  // optional
-  return ParseModelConfig(*json, file, generation.ok() ? *generation : "", generation_file);
+  std::error_code ignored;
+  if (!std::filesystem::exists(generation_file, ignored)) return ParseModelConfig(*json, file);
+  absl::StatusOr<std::string> generation = ReadFile(generation_file);
+  if (!generation.ok()) return generation.status();
+  return ParseModelConfig(*json, file, *generation, generation_file);
 }
 
 }  // namespace hearth

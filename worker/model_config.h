@@ -10,6 +10,7 @@
 #define HEARTH_WORKER_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,6 @@ struct ModelConfig {
   bool tie_word_embeddings = true;
   // True for Gemma3ForConditionalGeneration: the text part is below text_config.
   bool nested = false;
-  std::string checkpoint_dtype;  // as config.json says ("bfloat16"), or empty
   int32_t bos_token_id = 2;
   int32_t pad_token_id = 0;
   std::vector<int32_t> eos_token_ids;  // sorted, unique; config.json's and generation_config.json's
@@ -61,10 +61,12 @@ struct ModelConfig {
 // Reads MODEL_DIR/config.json and, when there is one, MODEL_DIR/generation_config.json.
 absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
 
-// Parses the text of a config.json; `file` names it in messages. `generation_json` may be empty.
-absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::string& file,
-                                             absl::string_view generation_json = {},
-                                             const std::string& generation_file = {});
+// Parses the text of a config.json, and of a generation_config.json where there is one. The files'
+// names are for messages.
+absl::StatusOr<ModelConfig> ParseModelConfig(
+    absl::string_view json, const std::string& file,
+    std::optional<absl::string_view> generation_json = std::nullopt,
+    const std::string& generation_file = {});
 
 }  // namespace hearth
 

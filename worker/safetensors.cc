@@ -76,20 +76,48 @@ absl::Status ParseEntry(const Json& entry, const std::byte* data, size_t data_by
   return absl::OkStatus();
 }
 
-absl::Status CheckOverlaps(std::vector<const TensorView*> views) {
+// The tensors lie one after the other in the data section: no overlap, no hole, no rest.
+absl::Status CheckCoverage(const std::string& file, const std::byte* data, size_t data_bytes,
+                           std::vector<const TensorView*> views) {
   std::sort(views.begin(), views.end(), [](const TensorView* a, const TensorView* b) {
     return a->data != b->data ? a->data < b->data : a->bytes < b->bytes;
   });
-  for (size_t i = 1; i < views.size(); ++i) {
-    if (views[i - 1]->data + views[i - 1]->bytes > views[i]->data) {
-      return Bad(views[i]->file,
-                 absl::StrCat("tensors ", views[i - 1]->name, " and ", views[i]->name, " overlap"));
+  const std::byte* end = data;
+  std::string before = "the header";
+  for (const TensorView* view : views) {
+    if (view->data != end) {
+      const char* what = view->data < end ? " overlaps " : " leaves unnamed bytes after ";
+      return Bad(file, absl::StrCat("tensor ", view->name, what, before));
     }
+    end = view->data + view->bytes;
+    before = absl::StrCat("tensor ", view->name);
   }
+  const size_t rest = static_cast<size_t>(data + data_bytes - end);
+  if (rest > 0) return Bad(file, absl::StrCat(rest, " bytes after ", before, " have no name"));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::set<std::string>> FilesOfIndex(const std::string& path) {
+// The header as JSON. A name that comes twice would leave open which bytes are meant.
+absl::StatusOr<Json> ParseHeader(const std::string& file, const char* text, size_t bytes) {
+  std::set<std::string> names;
+  std::string twice;
+  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
+    if (depth == 1 && event == Json::parse_event_t::key &&
+        !names.insert(parsed.get<std::string>()).second) {
+      twice = parsed.get<std::string>();
+    }
+    return true;
+  };
+  Json header = Json::parse(text, text + bytes, watch, /*allow_exceptions=*/false);
+  if (!header.is_object()) return Bad(file, "header is not a JSON object");
+  if (!twice.empty()) return Bad(file, absl::StrCat("header names tensor ", twice, " twice"));
+  return header;
+}
+
+// The file that holds each tensor.
+using WeightMap = std::map<std::string, std::string>;
+
+absl::StatusOr<WeightMap> ReadIndex(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
@@ -97,30 +125,25 @@ absl::StatusOr<std::set<std::string>> FilesOfIndex(const std::string& path) {
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
     return Bad(path, "has no weight_map");
   }
-  std::set<std::string> files;
+  WeightMap map;
   for (const auto& [tensor, file] : json["weight_map"].items()) {
     // A plain name: an index must not lead out of its folder.
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos) {
+    if (!file.is_string() || file.get<std::string>().empty() ||
+        file.get<std::string>().find('/') != std::string::npos) {
       return Bad(path, absl::StrCat("weight_map of ", tensor, " is not a file name"));
     }
-    files.insert(file.get<std::string>());
+    map[tensor] = file.get<std::string>();
   }
-  return files;
+  return map;
 }
 
 // Every tensor must be in the file that the index gives for it.
-absl::Status CheckIndex(const std::string& path, const std::map<std::string, TensorView>& tensors) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  const Json json = Json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-  for (const auto& [name, file] : json["weight_map"].items()) {
+absl::Status CheckIndex(const std::string& model_dir, const std::string& index,
+                        const WeightMap& map, const std::map<std::string, TensorView>& tensors) {
+  for (const auto& [name, file] : map) {
     auto it = tensors.find(name);
-    const std::string expected = absl::StrCat("/", file.get<std::string>());
-    if (it == tensors.end() || it->second.file.size() < expected.size() ||
-        it->second.file.compare(it->second.file.size() - expected.size(), expected.size(),
-                                expected) != 0) {
-      return Bad(path, absl::StrCat("tensor ", name, " is not in ", file.get<std::string>()));
+    if (it == tensors.end() || it->second.file != absl::StrCat(model_dir, "/", file)) {
+      return Bad(index, absl::StrCat("tensor ", name, " is not in ", file));
     }
   }
   return absl::OkStatus();
@@ -196,19 +219,17 @@ absl::Status Safetensors::Add(const std::string& path) {
                                   "truncated, or not safetensors"));
   }
   const char* text = reinterpret_cast<const char*>(mapping->data + kLengthBytes);
-  const Json header = Json::parse(text, text + header_bytes, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) return Bad(path, "header is not a JSON object");
+  const absl::StatusOr<Json> header = ParseHeader(path, text, header_bytes);
+  if (!header.ok()) return header.status();
   const std::byte* data = mapping->data + kLengthBytes + header_bytes;
+  const size_t data_bytes = size - kLengthBytes - header_bytes;
   std::vector<const TensorView*> views;
-  for (const auto& [name, entry] : header.items()) {
+  for (const auto& [name, entry] : header->items()) {
     if (name == "__metadata__") continue;
     TensorView view;
     view.name = name;
     view.file = path;
-    if (absl::Status s = ParseEntry(entry, data, size - kLengthBytes - header_bytes, &view);
-        !s.ok()) {
-      return s;
-    }
+    if (absl::Status s = ParseEntry(entry, data, data_bytes, &view); !s.ok()) return s;
     auto [it, added] = tensors_.emplace(name, std::move(view));
     if (!added) {
       return Bad(path, absl::StrCat("tensor ", name, " is also in ", it->second.file));
@@ -217,7 +238,7 @@ absl::Status Safetensors::Add(const std::string& path) {
   }
   mappings_.push_back(std::move(mapping));
   files_.push_back(path);
-  return CheckOverlaps(std::move(views));
+  return CheckCoverage(path, data, data_bytes, std::move(views));
 }
 
 absl::StatusOr<Safetensors> Safetensors::OpenFile(const std::string& path) {
@@ -235,13 +256,18 @@ absl::StatusOr<Safetensors> Safetensors::Open(const std::string& model_dir) {
     return absl::NotFoundError(absl::StrCat(
         model_dir, ": has neither model.safetensors nor model.safetensors.index.json"));
   }
-  absl::StatusOr<std::set<std::string>> files = FilesOfIndex(index);
-  if (!files.ok()) return files.status();
+  const absl::StatusOr<WeightMap> map = ReadIndex(index);
+  if (!map.ok()) return map.status();
   Safetensors result;
-  for (const std::string& file : *files) {
-    if (absl::Status s = result.Add(absl::StrCat(model_dir, "/", file)); !s.ok()) return s;
+  std::set<std::string> added;
+  for (const auto& [tensor, file] : *map) {
+    if (!added.insert(file).second) continue;
+    if (absl::Status s = result.Add(absl::StrCat(model_dir, "/", file)); !s.ok()) {
+      return absl::Status(s.code(), absl::StrCat(s.message(), " (", index, " says that tensor ",
+                                                 tensor, " is in it)"));
+    }
   }
-  if (absl::Status s = CheckIndex(index, result.tensors_); !s.ok()) return s;
+  if (absl::Status s = CheckIndex(model_dir, index, *map, result.tensors_); !s.ok()) return s;
   return result;
 }
 

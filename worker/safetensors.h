@@ -2,9 +2,10 @@
 //
 // Thread safety: immutable once opened; const use from any thread.
 // Ownership: owns the mappings; a TensorView points into them and must not outlive the object.
-// Invariants: every view's bytes lie inside its file, equal shape times dtype, and overlap no other
-// tensor of the file. A file cut short after it was opened ends the process (SIGBUS), so callers
-// copy what they keep and close.
+// Invariants: every view's bytes lie inside its file and equal shape times dtype; a file's tensors
+// have different names and cover its data section without gap or overlap, as the format asks
+// (https://github.com/huggingface/safetensors, "Format"). A file cut short after it was opened ends
+// the process (SIGBUS), so callers copy what they keep and close.
 #ifndef HEARTH_WORKER_SAFETENSORS_H_
 #define HEARTH_WORKER_SAFETENSORS_H_
 

@@ -8,13 +8,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 namespace hearth {
 namespace {
 
 bool IsVision(const std::string& name) {
-  return absl::StrContains(name, "vision_tower.") ||
-         absl::StrContains(name, "multi_modal_projector.");
+  const absl::string_view bare = absl::StripPrefix(name, "model.");
+  return absl::StartsWith(bare, "vision_tower.") ||
+         absl::StartsWith(bare, "multi_modal_projector.");
 }
 
 // Takes tensors out of a checkpoint by canonical name and remembers which were taken.
@@ -127,9 +129,9 @@ absl::StatusOr<ModelTensors> FindTensors(const Safetensors& files, const ModelCo
   if (config.tie_word_embeddings) {
     result.head = result.embedding;
   } else {
-    const bool outer = files.tensors().count("lm_head.weight") > 0;
-    finder.TakeFull(outer ? "lm_head.weight" : "language_model.lm_head.weight", "lm_head.weight",
-                    {vocab, hidden}, &result.head);
+    const char* name = absl::StartsWith(prefix, "language_model.") ? "language_model.lm_head.weight"
+                                                                   : "lm_head.weight";
+    finder.TakeFull(name, "lm_head.weight", {vocab, hidden}, &result.head);
   }
   if (!finder.status().ok()) return finder.status();
   if (absl::Status s = CheckRest(files, finder, config.tie_word_embeddings, &result.notes);

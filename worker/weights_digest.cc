@@ -80,15 +80,18 @@ absl::StatusOr<std::string> Identity(const std::vector<TensorView>& tensors,
   return text;
 }
 
+// What is remembered of files with this identity: the digest, a check over it, the identity.
+std::string RememberedText(absl::string_view digest_hex, const std::string& identity) {
+  const std::string check = DigestHex(Sha256(absl::StrCat(digest_hex, "\n", identity)));
+  return absl::StrCat(digest_hex, "\n", check, "\n", identity);
+}
+
 absl::StatusOr<Digest> ReadRemembered(const std::string& path, const std::string& identity) {
   std::ifstream in(path, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  constexpr size_t kHexBytes = 64;
-  if (text.size() != kHexBytes + 1 + identity.size() ||
-      text.compare(kHexBytes + 1, identity.size(), identity) != 0) {
-    return absl::NotFoundError("not remembered");
-  }
-  return DigestFromHex(absl::string_view(text).substr(0, kHexBytes));
+  const absl::string_view digest_hex = absl::string_view(text).substr(0, 2 * sizeof(Digest));
+  if (text != RememberedText(digest_hex, identity)) return absl::NotFoundError("not remembered");
+  return DigestFromHex(digest_hex);
 }
 
 // Whole or not at all: written beside its place and renamed.
@@ -96,7 +99,7 @@ void Remember(const std::string& path, const std::string& identity, const Digest
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
-    out << DigestHex(digest) << "\n" << identity;
+    out << RememberedText(DigestHex(digest), identity);
     if (!out.flush()) {
       std::remove(temporary.c_str());
       return;

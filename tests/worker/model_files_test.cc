@@ -1,95 +1,37 @@
-// What a model folder may say, and how each thing that it may not is refused.
+// What a checkpoint's weights may be, how the rest is refused, and what its digest follows.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
-#include <fstream>
-#include <sstream>
+#include <filesystem>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
 #include "tests/support/tiny_checkpoint.h"
+#include "tests/worker/file_kit.h"
 #include "worker/gemma.h"
-#include "worker/model_config.h"
 #include "worker/safetensors.h"
+#include "worker/thread_pool.h"
+#include "worker/weights_digest.h"
 
 namespace hearth {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-void WriteAll(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-struct Published {
-  const char* name;
-  int layers, global_layers, kv_heads, head_dim, window;
-  double scalar, factor;
-};
-
-TEST(ModelConfig, ReadsThePublishedGeometries) {
-  const Published all[] = {{"270m", 18, 3, 1, 256, 512, 256, 1},
-                           {"1b", 26, 4, 1, 256, 512, 256, 1},
-                           {"4b", 34, 5, 4, 256, 1024, 256, 8},
-                           {"12b", 48, 8, 8, 256, 1024, 256, 8},
-                           {"27b", 62, 10, 16, 128, 1024, 168, 8}};
-  for (const Published& one : all) {
-    const std::string file = std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-" + one.name + ".json";
-    const auto config = ParseModelConfig(ReadAll(file), file);
-    ASSERT_TRUE(config.ok()) << config.status();
-    EXPECT_EQ(config->num_layers, one.layers) << one.name;
-    EXPECT_EQ(config->num_global_layers(), one.global_layers) << one.name;
-    EXPECT_EQ(config->num_kv_heads, one.kv_heads) << one.name;
-    EXPECT_EQ(config->head_dim, one.head_dim) << one.name;
-    EXPECT_EQ(config->sliding_window, one.window) << one.name;
-    EXPECT_EQ(config->query_pre_attn_scalar, one.scalar) << one.name;
-    EXPECT_EQ(config->global_rope.linear_factor, one.factor) << one.name;
-    EXPECT_EQ(config->local_rope.linear_factor, 1.0) << one.name;
-    EXPECT_EQ(config->local_rope.theta, 10000.0) << one.name;
-  }
-}
-
-TEST(ModelConfig, RefusesWhatItDoesNotSupportByNameValueAndFile) {
-  const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
-  ASSERT_TRUE(ParseModelConfig(good, "f.json").ok());
-  const struct {
-    const char *from, *to, *field, *value;
-  } changes[] = {
-      {"\"gemma3_text\"", "\"llama\"", "model_type", "llama"},
-      {"\"attention_bias\": false", "\"attention_bias\": true", "attention_bias", "true"},
-      {"gelu_pytorch_tanh", "silu", "hidden_activation", "silu"},
-      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_type",
-       "yarn"},
-      {"\"full_attention\"", "\"chunked_attention\"", "layer_types", "chunked_attention"},
-      {"\"head_dim\": 256", "\"head_dim\": \"wide\"", "head_dim", "wide"},
-      {"\"use_bidirectional_attention\": false", "\"use_bidirectional_attention\": true",
-       "use_bidirectional_attention", "true"},
-  };
-  for (const auto& change : changes) {
-    const std::string text = absl::StrReplaceAll(good, {{change.from, change.to}});
-    ASSERT_NE(text, good) << change.from;
-    const auto config = ParseModelConfig(text, "f.json");
-    ASSERT_FALSE(config.ok()) << change.field;
-    EXPECT_THAT(std::string(config.status().message()),
-                AllOf(HasSubstr(change.field), HasSubstr(change.value), HasSubstr("f.json")));
-  }
-}
-
-TEST(ModelConfig, JoinsEndTokensAndIgnoresTheGenerationsCache) {
-  const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
-  const auto config = ParseModelConfig(
-      good, "f.json", R"({"eos_token_id": [1, 106], "cache_implementation": "hybrid"})", "g.json");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{1, 106}));
+// Two test programs run at a time, and compute threads spin.
+GemmaOptions OneThread() {
+  GemmaOptions options;
+  options.threads = 1;
+  return options;
 }
 
 class CheckpointTest : public testing::Test {
@@ -101,7 +43,7 @@ class CheckpointTest : public testing::Test {
     bytes_ = ReadAll(file_);
   }
   std::string LoadError() {
-    const auto gemma = Gemma::Load(dir_, GemmaOptions());
+    const auto gemma = Gemma::Load(dir_, OneThread());
     return gemma.ok() ? std::string() : std::string(gemma.status().message());
   }
   std::string dir_, file_, bytes_;
@@ -144,25 +86,168 @@ TEST_F(CheckpointTest, SurvivesEveryTruncationAndEveryFlippedHeaderByte) {
 }
 
 TEST_F(CheckpointTest, FollowsTheBytesAndNothingElseInItsDigest) {
-  const auto first = Gemma::Load(dir_, GemmaOptions());
-  const auto again = Gemma::Load(dir_, GemmaOptions());
+  const auto first = Gemma::Load(dir_, OneThread());
+  const auto again = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(first.ok() && again.ok());
   EXPECT_EQ((*first)->weights_digest(), (*again)->weights_digest());
   std::string flipped = bytes_;
   flipped.back() = static_cast<char>(flipped.back() ^ 1);
   WriteAll(file_, flipped);
-  const auto changed = Gemma::Load(dir_, GemmaOptions());
+  const auto changed = Gemma::Load(dir_, OneThread());
   ASSERT_TRUE(changed.ok());
   EXPECT_NE((*first)->weights_digest(), (*changed)->weights_digest());
 }
 
 TEST_F(CheckpointTest, RefusesDevicesAndDtypesItDoesNotKnow) {
-  GemmaOptions options;
+  GemmaOptions options = OneThread();
   options.device = "tpu";
   EXPECT_EQ(Gemma::Load(dir_, options).status().code(), absl::StatusCode::kInvalidArgument);
-  options = GemmaOptions();
+  options = OneThread();
   options.dtype = "int4";
   EXPECT_EQ(Gemma::Load(dir_, options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(CheckpointTest, ReadsEveryPrefixThatHuggingFaceWrote) {
+  const auto plain = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_THAT((*plain)->notes(), IsEmpty());
+  for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+    SafetensorsParts parts(bytes_);
+    const auto original = parts.header.items();
+    std::vector<std::string> names;
+    for (const auto& [name, entry] : original) names.push_back(name);
+    for (const std::string& name : names) {
+      parts.Rename(name, absl::StrReplaceAll(name, {{"model.", prefix}}));
+    }
+    WriteAll(file_, parts.Bytes());
+    const auto renamed = Gemma::Load(dir_, OneThread());
+    ASSERT_TRUE(renamed.ok()) << prefix << renamed.status();
+    // The same weights under another name share their KV.
+    EXPECT_EQ((*renamed)->weights_digest(), (*plain)->weights_digest()) << prefix;
+  }
+}
+
+TEST_F(CheckpointTest, SkipsVisionTensorsWithANoteAndNothingElse) {
+  SafetensorsParts parts(bytes_);
+  parts.Add("vision_tower.vision_model.encoder.layers.0.mlp.fc1.bias", 8);
+  parts.Add("model.vision_tower.vision_model.post_layernorm.weight", 8);
+  parts.Add("multi_modal_projector.mm_soft_emb_norm.weight", 8);
+  WriteAll(file_, parts.Bytes());
+  const auto gemma = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_THAT((*gemma)->notes(), ElementsAre("3 vision tensors skipped: text only"));
+  for (const char* name :
+       {"model.layers.0.vision_tower.weight", "model.layers.4.mlp.up_proj.weight", "extra"}) {
+    SafetensorsParts more(bytes_);
+    more.Add(name, 8);
+    WriteAll(file_, more.Bytes());
+    EXPECT_THAT(LoadError(), AllOf(HasSubstr(name), HasSubstr("not part of the model"))) << name;
+  }
+}
+
+TEST_F(CheckpointTest, ReadsAnUntiedHeadAndNamesAMissingOne) {
+  const std::string config = ReadAll(dir_ + "/config.json");
+  const std::string untied = absl::StrReplaceAll(
+      config, {{"\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false"}});
+  ASSERT_NE(config, untied);
+  SafetensorsParts parts(bytes_);
+  const TinyGeometry geometry;
+  parts.Add("lm_head.weight", size_t(geometry.vocab_size) * geometry.hidden_size);
+  parts.header["lm_head.weight"]["shape"] = {geometry.vocab_size, geometry.hidden_size};
+
+  WriteAll(dir_ + "/config.json", untied);
+  EXPECT_THAT(LoadError(), HasSubstr("tensor lm_head.weight is missing"));
+  WriteAll(file_, parts.Bytes());
+  const auto gemma = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  auto kv = (*gemma)->NewKvCache(4);
+  ASSERT_TRUE(kv.ok());
+  std::vector<float> logits;
+  const std::vector<int32_t> tokens = {2, 3};
+  ASSERT_TRUE((*gemma)->Step(&*kv, tokens, &logits).ok());
+  EXPECT_THAT(logits, ::testing::Each(0.0F));  // the head of zeros, not the embeddings
+
+  WriteAll(dir_ + "/config.json", config);
+  const auto tied = Gemma::Load(dir_, OneThread());
+  ASSERT_TRUE(tied.ok()) << tied.status();
+  EXPECT_THAT((*tied)->notes(), ElementsAre(HasSubstr("lm_head.weight ignored")));
+}
+
+// Digests remembered between starts.
+class DigestTest : public CheckpointTest {
+ protected:
+  void SetUp() override {
+    CheckpointTest::SetUp();
+    cache_ = dir_ + "/digests";
+    std::filesystem::create_directory(cache_);
+  }
+  RememberedDigest Digest(absl::Time now = absl::Now() + absl::Hours(1)) {
+    const auto files = Safetensors::Open(dir_);
+    EXPECT_TRUE(files.ok()) << files.status();
+    std::vector<TensorView> tensors;
+    for (const auto& [name, view] : files->tensors()) tensors.push_back(view);
+    const auto digest = DigestOfFiles(tensors, files->files(), cache_, now, &pool_);
+    EXPECT_TRUE(digest.ok()) << digest.status();
+    return *digest;
+  }
+  std::string Remembered() {
+    for (const auto& entry : std::filesystem::directory_iterator(cache_)) return entry.path();
+    return "";
+  }
+  ThreadPool pool_{2};
+  std::string cache_;
+};
+
+TEST_F(DigestTest, IsRememberedForTheSameFiles) {
+  const RememberedDigest first = Digest();
+  EXPECT_FALSE(first.from_cache);
+  const RememberedDigest second = Digest();
+  EXPECT_TRUE(second.from_cache);
+  EXPECT_EQ(first.digest, second.digest);
+}
+
+TEST_F(DigestTest, SeesAFlippedBitBehindTheSameSizeAndTime) {
+  const RememberedDigest first = Digest();
+  struct stat before {};
+  ASSERT_EQ(stat(file_.c_str(), &before), 0);
+  std::string flipped = bytes_;
+  flipped.back() = static_cast<char>(flipped.back() ^ 1);
+  WriteAll(file_, flipped);
+  const timespec times[2] = {before.st_atim, before.st_mtim};
+  ASSERT_EQ(utimensat(AT_FDCWD, file_.c_str(), times, 0), 0);
+  const RememberedDigest second = Digest();
+  EXPECT_FALSE(second.from_cache);
+  EXPECT_NE(first.digest, second.digest);
+}
+
+TEST_F(DigestTest, IsNotRememberedOfFilesThatJustChanged) {
+  Digest(absl::Now());
+  EXPECT_EQ(Remembered(), "");
+}
+
+TEST_F(DigestTest, TrustsNoDamagedMemory) {
+  const RememberedDigest first = Digest();
+  const std::string path = Remembered();
+  ASSERT_NE(path, "");
+  const std::string good = ReadAll(path);
+  for (size_t at = 0; at < good.size(); at += 5) {
+    std::string bad = good;
+    bad[at] = bad[at] == '0' ? '1' : '0';
+    WriteAll(path, bad);
+    const RememberedDigest again = Digest();
+    EXPECT_FALSE(again.from_cache) << at;
+    EXPECT_EQ(again.digest, first.digest) << at;
+  }
+  WriteAll(path, "");
+  EXPECT_FALSE(Digest().from_cache);
+}
+
+TEST_F(DigestTest, NeedsNoFolderToRememberIn) {
+  const RememberedDigest first = Digest();
+  cache_ = dir_ + "/config.json/not/a/folder";
+  const RememberedDigest again = Digest();
+  EXPECT_FALSE(again.from_cache);
+  EXPECT_EQ(again.digest, first.digest);
 }
 
 }  // namespace
