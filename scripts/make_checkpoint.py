@@ -138,7 +138,7 @@ def write_weights(folder, tensors, shards):
         json.dumps({"metadata": {"total_size": total}, "weight_map": index}, indent=1))
 
 
-def main():
+def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=pathlib.Path)
@@ -153,7 +153,7 @@ def main():
     parser.add_argument("--tokenizer", type=pathlib.Path, metavar="DIR",
                         help="copy tokenizer.model from this folder; without one a worker serves "
                              "token ids")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.out.exists():
         sys.exit(f"make_checkpoint: {arguments.out} exists already: remove it or name another")
     text = text_config(arguments)

@@ -22,11 +22,12 @@ GREEDY = 64
 
 
 class Probe:
-    def __init__(self, binary, model_dir):
-        self.process = subprocess.Popen([binary, str(model_dir)], stdin=subprocess.PIPE,
+    def __init__(self, binary, model_dir, dtype="float32"):
+        self.process = subprocess.Popen([binary, str(model_dir), dtype], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         ready = self.process.stdout.readline()
         assert ready, f"{binary} ended before it was ready"
+        self.notes = json.loads(ready)["notes"]
         self.logits_file = tempfile.NamedTemporaryFile(suffix=".f32")
 
     def ask(self, **question):
