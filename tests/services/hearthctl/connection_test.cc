@@ -1,0 +1,73 @@
+// Whom hearthctl waits for, and for how long.
+#include "services/hearthctl/connection.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "tests/services/hearthctl/run_cli.h"
+#include "tests/services/store_server.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Listens on a socket file and hangs up on the first caller.
+class HangUp {
+ public:
+  explicit HangUp(const std::string& path) : path_(path), fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    EXPECT_LT(path.size(), sizeof(address.sun_path));
+    std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    EXPECT_EQ(listen(fd_, 8), 0);
+  }
+  // Returns when somebody has called; from then on nobody listens.
+  void TakeOneCall() {
+    const int caller = accept(fd_, nullptr, nullptr);
+    unlink(path_.c_str());
+    close(fd_);
+    close(caller);
+  }
+
+ private:
+  const std::string path_;
+  const int fd_;
+};
+
+TEST(ConnectionTest, WaitsForAServerThatStartsLater) {
+  TestFolder folder;
+  const std::string path = folder.path() + "/s";
+  HangUp early(path);
+  CliResult result;
+  std::thread client([&] {
+    result = RunCli({"stats", "--store", "unix:" + path, "--wait", "60"});
+  });
+  early.TakeOneCall();  // the first attempt has failed
+  StoreServer server(StoreServer::SmallStore(""), "unix:" + path);
+  client.join();
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+}
+
+TEST(ConnectionTest, GivesUpAtTheFirstRefusalWhenNotToldToWait) {
+  TestFolder folder;
+  const std::string path = folder.path() + "/s";
+  HangUp early(path);
+  CliResult result;
+  std::thread client([&] { result = RunCli({"stats", "--store", "unix:" + path}); });
+  early.TakeOneCall();
+  client.join();
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("no store at unix:" + path));
+}
+
+}  // namespace
+}  // namespace hearth
