@@ -1,7 +1,7 @@
 // Little-endian bytes: an append side and a reading side that never runs past its input.
 //
-// Private to proto/: the canonical encodings (fingerprint, keys) and the snapshot format are both
-// made of these. Docs: docs/snapshot_format.md, "Notation".
+// The canonical encodings (fingerprint, keys), the snapshot format and the store's records on disk
+// are made of these. Docs: docs/snapshot_format.md, "Notation".
 // Thread safety: free functions are pure; a ByteReader is used by one thread at a time.
 // Ownership: a ByteReader borrows the bytes it reads; they must outlive it and what it returns.
 // Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss and
