@@ -176,7 +176,8 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
       continue;
     }
     const std::vector<uint64_t>& digests = spec.objects[i].slice_digests;
-    if (!digests.empty() && digests != object->slice_digests) {
+    if (!digests.empty() && digests != object->slice_digests &&
+        session->model_->layout.exactness == Exactness::kExact) {
       counters_.Add(Counter::kNondeterminism);
       return absl::AbortedError(absl::StrCat(
           ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));

@@ -109,7 +109,9 @@ absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
                              spec.objects[i].slice_digests, item.layers, item.slice_bytes);
       continue;
     }
-    if (object->slice_digests != spec.objects[i].slice_digests) {
+    // Portable points agree within rounding: the first stays.
+    if (object->slice_digests != spec.objects[i].slice_digests &&
+        session->model_->layout.exactness == Exactness::kExact) {
       counters_.Add(Counter::kNondeterminism);
       return absl::AbortedError(
           "an object was stored meanwhile with other bytes under the same key: nondeterminism");

@@ -135,13 +135,15 @@ void EngineImpl::PlanKept(Sequence* sequence) {
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored_boundary, layout_.chunk_tokens);
   }
-  uint32_t end = sequence->tokens();
-  // A prefill-only request that may write is over once its kept points are: the rest is of no use.
-  if (!sequence->generates() && sequence->writes()) {
-    end = kept.empty() ? sequence->restored_boundary : kept.back();
-  }
   sequence->staged = std::make_unique<StagedSnapshots>(layout_, kept, sequence->restored_boundary,
                                                        sequence->restored, &staging_);
+  uint32_t end = sequence->tokens();
+  // A prefill-only request that may write is over once its staged points are: the rest is of no
+  // use.
+  if (!sequence->generates() && sequence->writes()) {
+    const std::vector<uint32_t>& staged = sequence->staged->boundaries();
+    end = staged.empty() ? sequence->restored_boundary : staged.back();
+  }
   counters_.Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
   for (uint32_t step_end :
        StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {

@@ -144,7 +144,12 @@ void EngineImpl::PoolKept(const Sequence& sequence) {
 
 void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->published;
-  const auto done = [notice](const PublishOutcome& outcome) {
+  const uint32_t skipped = sequence->staged->skipped();
+  const auto done = [notice, skipped](PublishOutcome outcome) {
+    if (skipped > 0) {
+      absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", skipped,
+                      " boundaries were left out: staging-bytes is in use");
+    }
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
   PublishJob job;
@@ -170,7 +175,11 @@ void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
   }
   if (cache == nullptr || boundaries.empty()) {
     PublishOutcome nothing;
-    nothing.note = cache == nullptr ? "the worker has no store" : "no boundary to keep";
+    if (cache == nullptr) {
+      nothing.note = "the worker has no store";
+    } else if (skipped == 0) {
+      nothing.note = "no boundary to keep";
+    }
     return done(nothing);
   }
   std::sort(job.spec.objects.begin(), job.spec.objects.end(),

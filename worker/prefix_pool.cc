@@ -85,7 +85,8 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
 
   absl::MutexLock lock(&mu_);
   if (auto it = FindExact(prefix, boundary); it != points_.end()) {
-    const bool same = SameBits(it->objects, objects);
+    // Portable points of unlike machines agree within rounding.
+    const bool same = exactness_ == Exactness::kPortable || SameBits(it->objects, objects);
     points_.splice(points_.begin(), points_, it);
     return same ? InsertResult::kPresent : InsertResult::kDiffers;
   }

@@ -41,8 +41,9 @@ class PrefixPool {
   PooledPrefix Lookup(const PrefixRequest& prefix, uint32_t max_boundary) ABSL_LOCKS_EXCLUDED(mu_);
 
   enum class InsertResult { kInserted, kPresent, kDiffers, kTooLarge };
-  // Keeps `prefix` up to `boundary`. kDiffers: the point is present with other bytes; it stays.
-  // REQUIRES: `objects` are complete and sealed, in NeededObjects order.
+  // Keeps `prefix` up to `boundary`. A point that is present stays; kDiffers: with other bytes,
+  // which in the exact class are nondeterminism. REQUIRES: `objects` are complete and sealed, in
+  // NeededObjects order.
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -96,6 +98,8 @@ absl::StatusOr<Digest> ReadRemembered(const std::string& path, const std::string
 
 // Whole or not at all: written beside its place and renamed.
 void Remember(const std::string& path, const std::string& identity, const Digest& digest) {
+  std::error_code ignored;  // a folder that cannot be made shows as a file that cannot be written
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
   const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);

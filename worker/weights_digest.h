@@ -31,9 +31,10 @@ struct RememberedDigest {
   bool from_cache = false;
 };
 
-// DigestOfTensors, or what `cache_dir` remembers of the same files and names. An empty cache_dir,
-// or one that cannot be written, costs time only. Files changed less than two seconds before `now`
-// are not remembered: a later change within one tick of the file system's clock would not show.
+// DigestOfTensors, or what `cache_dir` remembers of the same files and names; the folder is made
+// when it is missing. An empty cache_dir, or one that cannot be written, costs time only. Files
+// changed less than two seconds before `now` are not remembered: a later change within one tick of
+// the file system's clock would not show.
 absl::StatusOr<RememberedDigest> DigestOfFiles(const std::vector<TensorView>& tensors,
                                                const std::vector<std::string>& files,
                                                const std::string& cache_dir, absl::Time now,

@@ -146,6 +146,13 @@ TEST(PrefixPoolTest, TellsAgreementFromDisagreementWhenAPointComesTwice) {
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).objects[0]->slice_digests[0], 1u);
 }
 
+TEST(PrefixPoolTest, TakesPortablePointsThatAgreeWithinRoundingForTheSame) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kPortable);
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kInserted);
+  EXPECT_EQ(pool.Insert(Prefix(40), 32, Objects(32, 9)), PrefixPool::InsertResult::kPresent);
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).objects[0]->slice_digests[0], 1u);
+}
+
 TEST(PrefixPoolTest, ACapacityOfZeroKeepsNothing) {
   PrefixPool pool(0, kChunk, Exactness::kExact);
   EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kTooLarge);
