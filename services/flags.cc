@@ -107,6 +107,7 @@ FlagSet::FlagSet(const std::string& program, const std::string& environment,
   app_->set_version_flag("--version", std::string(kVersion));
   app_->set_config("--config", "", "Read flags from this TOML or INI file")
       ->envname(environment + "CONFIG");
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
   app_->footer(examples);
   app_->get_formatter()->column_width(44);
 }

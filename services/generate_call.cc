@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/inference_conversion.h"
 #include "services/status_conversion.h"
 
@@ -55,7 +56,15 @@ bool GenerateCall::OnToken(const SampledToken& token) {
   TokenToProto(token, options_.sampling, message.mutable_token());
   if (text_ != nullptr) message.mutable_token()->set_text(text_->Push(token.id));
   Push(std::move(message));
-  return text_ == nullptr || !text_->stopped();
+  if (CallerReads()) return text_ == nullptr || !text_->stopped();
+  End(absl::ResourceExhaustedError(
+      absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
+  return false;
+}
+
+bool GenerateCall::CallerReads() {
+  absl::MutexLock lock(&mutex_);
+  return queued_bytes_ <= kMaxWaitingBytes;
 }
 
 void GenerateCall::OnFinished(const FinishedInfo& info) {
@@ -89,6 +98,7 @@ void GenerateCall::OnPublished(const PublishOutcome& outcome) {
 void GenerateCall::Push(v1::GenerateResponse message) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
+  queued_bytes_ += message.ByteSizeLong();
   queue_.push_back(std::move(message));
   WriteNext();
 }
@@ -105,6 +115,7 @@ void GenerateCall::WriteNext() {
   if (writing_ || finished_) return;
   if (!queue_.empty()) {
     current_ = std::move(queue_.front());
+    queued_bytes_ -= current_.ByteSizeLong();
     queue_.pop_front();
     writing_ = true;
     StartWrite(&current_);

@@ -6,7 +6,8 @@
 // publish may end after the call did. The engine need not outlive it, the tokenizer must.
 // Invariants: (1) one write is in flight at most; (2) Finish is called once, after the last write;
 // (3) a cancelled or expired call cancels its request at once, so that the place is free within a
-// step.
+// step; (4) messages of at most kMaxWaitingBytes wait for a caller who does not read: one more
+// token ends the call with kResourceExhausted.
 #ifndef HEARTH_SERVICES_GENERATE_CALL_H_
 #define HEARTH_SERVICES_GENERATE_CALL_H_
 
@@ -29,6 +30,9 @@
 #include "worker/tokenizer.h"
 
 namespace hearth {
+
+// About 40,000 tokens, or 10,000 with 20 logprobs each.
+inline constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 
 class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
                            public std::enable_shared_from_this<GenerateCall> {
@@ -64,6 +68,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnPublished(const PublishOutcome& outcome);
 
   void Push(v1::GenerateResponse message);
+  bool CallerReads() ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -77,6 +82,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   absl::Mutex mutex_;
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
+  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::GenerateResponse current_;  // read by gRPC while writing_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -154,6 +154,7 @@ int Main(int argc, char** argv) {
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
       });
+  metrics.Stop();  // it reads the engine and the link
   // Publishes that the drain did not wait for still use the link: the engine goes first.
   engine->reset();
   return served.ok() ? 0 : FailToStart(kProgram, served);

@@ -102,6 +102,8 @@ absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
   }
 }
 
+void Metrics::Stop() { rep_->exposer.reset(); }
+
 std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families = rep_->registry->Collect();
   for (auto& family : rep_->sources->Collect()) families.push_back(std::move(family));

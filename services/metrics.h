@@ -44,6 +44,9 @@ class Metrics {
   // Serves /metrics on "host:port"; port 0 lets the system choose. Returns "host:port".
   // kUnavailable naming the address when it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address);
+  // Answers nobody from then on: returns when no source is being read. Serve's counterpart, for
+  // what the sources read is taken down. May be called without Serve, and again.
+  void Stop();
   // The page as Prometheus would read it.
   std::string Render() const;
 

@@ -103,6 +103,15 @@ TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
   EXPECT_EQ(flags.server.listen, "127.0.0.1:11");
 }
 
+TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
+  const std::string path = testing::TempDir() + "/flags_test_unknown.toml";
+  std::ofstream(path) << "host_bytes = \"1MiB\"\n";  // written with a dash
+  TestFlags flags;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse({"--config", path}, &flags), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("host_bytes"), std::string::npos);
+}
+
 TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"--no-such-flag"},
                                                {"--host-bytes", "lots"},

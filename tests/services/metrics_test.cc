@@ -47,6 +47,17 @@ TEST(Metrics, ListensOnAFreePortAndNamesIt) {
   EXPECT_NE(*address, "127.0.0.1:0");
 }
 
+TEST(Metrics, StoppedAnswersNobodyAndReadsNoSource) {
+  Metrics metrics("hearth_test");
+  metrics.Stop();
+  absl::StatusOr<std::string> address = metrics.Serve("127.0.0.1:0");
+  ASSERT_TRUE(address.ok()) << address.status();
+  metrics.Stop();
+  metrics.Stop();
+  Metrics next("hearth_test");  // the port is free again
+  EXPECT_TRUE(next.Serve(*address).ok());
+}
+
 TEST(Metrics, NamesAnAddressThatCannotBeListenedOn) {
   Metrics first("hearth_test"), second("hearth_test");
   absl::StatusOr<std::string> address = first.Serve("127.0.0.1:0");
