@@ -30,8 +30,8 @@ constexpr char kExamples[] =
       pin: true                        # needs --store
 
 Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the
-share of the boundaries worth keeping that can be restored. A second run computes nothing. Exit
-code 1 below --min-coverage.
+share of the boundaries worth keeping that can be restored. A second run computes nothing. A pin
+holds each of them. Exit code 1 below --min-coverage, or when one that is stored cannot be pinned.
 )";
 
 struct WarmFlags {
@@ -58,6 +58,12 @@ const char* Outcome(const WarmResult& result) {
   return result.computed_tokens == 0 ? "already stored" : "stored";
 }
 
+std::string PinText(const WarmResult& result) {
+  if (result.pinned.empty()) return "";
+  if (result.all_pinned()) return ", pinned";
+  return absl::StrCat(", ", result.pinned.size(), " of them pinned");
+}
+
 void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResult& result,
                 Console& console) {
   if (flags.json) {
@@ -68,14 +74,15 @@ void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResul
     json["computed_tokens"] = result.computed_tokens;
     json["wanted"] = result.wanted;
     json["stored"] = result.stored;
-    json["pinned"] = result.pinned;
+    json["pinned"] = result.all_pinned();
+    json["pinned_boundaries"] = result.pinned;
     json["note"] = result.note;
     console.out << JsonLine(json) << std::endl;
     return;
   }
   console.out << name << ": " << Outcome(result) << ", " << result.stored.size() << " of "
               << result.wanted.size() << " boundaries, computed " << result.computed_tokens
-              << " of " << result.prompt_tokens << " tokens" << (result.pinned ? ", pinned" : "")
+              << " of " << result.prompt_tokens << " tokens" << PinText(result)
               << (result.note.empty() ? "" : " (" + result.note + ")") << std::endl;
 }
 
@@ -126,6 +133,10 @@ Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Wa
     totals.stored += result->stored.size();
     totals.computed_tokens += result->computed_tokens;
     PrintEntry(flags, entry.name, *result, console);
+    if (result->pin_failure.empty()) continue;
+    ++totals.failed;
+    Fail(console,
+         absl::FailedPreconditionError(absl::StrCat(entry.name, ": ", result->pin_failure)));
   }
   return totals;
 }

@@ -7,6 +7,29 @@
 #include "proto/restore_rule.h"
 
 namespace hearth {
+namespace {
+
+void Append(const std::string& more, std::string* note) {
+  if (!note->empty() && !more.empty()) *note += "; ";
+  *note += more;
+}
+
+// REQUIRES: boundaries ascend.
+bool Contains(const std::vector<uint32_t>& boundaries, uint32_t boundary) {
+  return std::binary_search(boundaries.begin(), boundaries.end(), boundary);
+}
+
+// The highest boundary that is wanted and missing. Empty when there is none.
+std::string WhyMissing(const v1::ExplainResponse& explained, const WarmResult& result) {
+  std::string why;
+  for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
+    if (!Contains(result.wanted, boundary.boundary()) || boundary.usable()) continue;
+    why = absl::StrCat("boundary ", boundary.boundary(), ": ", boundary.reason());
+  }
+  return why;
+}
+
+}  // namespace
 
 absl::StatusOr<WarmResult> Warmer::Warm(const WarmEntry& entry, bool pin) {
   WarmResult result;
@@ -25,10 +48,12 @@ absl::StatusOr<WarmResult> Warmer::Warm(const WarmEntry& entry, bool pin) {
     explained = FindStored(entry, &result);
     if (!explained.ok()) return explained.status();
   }
-  if (pin && !result.stored.empty()) {
-    status = Pin(*explained, &result);
-    if (!status.ok()) return status;
+  if (result.complete()) {
+    result.note.clear();
+  } else {
+    Append(WhyMissing(*explained, result), &result.note);
   }
+  if (pin) PinStored(*explained, &result);
   return result;
 }
 
@@ -55,16 +80,10 @@ absl::StatusOr<v1::ExplainResponse> Warmer::FindStored(const WarmEntry& entry, W
   if (!status.ok()) return RpcFailure(status, worker_flags_);
   result->stored.clear();
   for (const v1::BoundaryInfo& boundary : response.boundaries()) {
-    const bool wanted =
-        std::binary_search(result->wanted.begin(), result->wanted.end(), boundary.boundary());
-    if (!wanted) continue;
-    if (boundary.usable()) {
+    if (boundary.usable() && Contains(result->wanted, boundary.boundary())) {
       result->stored.push_back(boundary.boundary());
-    } else {
-      result->note = absl::StrCat("boundary ", boundary.boundary(), ": ", boundary.reason());
     }
   }
-  if (result->complete()) result->note.clear();
   return response;
 }
 
@@ -81,24 +100,31 @@ absl::Status Warmer::Prefill(const WarmEntry& entry, WarmResult* result) {
   return absl::OkStatus();
 }
 
-absl::Status Warmer::Pin(const v1::ExplainResponse& explained, WarmResult* result) {
-  assert(store_ != nullptr);
+void Warmer::PinStored(const v1::ExplainResponse& explained, WarmResult* result) {
   for (const v1::BoundaryInfo& boundary : explained.boundaries()) {
-    if (boundary.boundary() != result->stored.back()) continue;
-    if (boundary.restore_point_id().empty()) continue;
-    result->pinned = boundary.pinned();
-    if (result->pinned) return absl::OkStatus();
-    v1::PinRequest request;
-    request.set_restore_point_id(boundary.restore_point_id());
-    v1::PinResponse response;
-    grpc::ClientContext context;
-    const grpc::Status status = store_->Pin(&context, request, &response);
-    if (!status.ok()) return RpcFailure(status, store_flags_);
-    result->pinned = true;
-    return absl::OkStatus();
+    if (!Contains(result->stored, boundary.boundary())) continue;
+    const absl::Status status = Pin(boundary);
+    if (status.ok()) {
+      result->pinned.push_back(boundary.boundary());
+    } else {
+      Append(absl::StrCat("not pinned at boundary ", boundary.boundary(), ": ", status.message()),
+             &result->pin_failure);
+    }
   }
-  result->note = absl::StrCat("boundary ", result->stored.back(), " has no restore point to pin");
-  return absl::OkStatus();
+}
+
+absl::Status Warmer::Pin(const v1::BoundaryInfo& boundary) {
+  assert(store_ != nullptr);
+  if (boundary.pinned()) return absl::OkStatus();
+  if (boundary.restore_point_id().empty()) {
+    return absl::NotFoundError("it has no restore point of its own");
+  }
+  v1::PinRequest request;
+  request.set_restore_point_id(boundary.restore_point_id());
+  v1::PinResponse response;
+  grpc::ClientContext context;
+  const grpc::Status status = store_->Pin(&context, request, &response);
+  return status.ok() ? absl::OkStatus() : RpcFailure(status, store_flags_);
 }
 
 }  // namespace hearth

@@ -23,10 +23,12 @@ struct WarmResult {
   uint32_t computed_tokens = 0;  // 0 when everything was stored already
   std::vector<uint32_t> wanted;  // boundaries worth keeping, ascending
   std::vector<uint32_t> stored;  // those of them that can be restored now
-  bool pinned = false;           // the highest of them
+  std::vector<uint32_t> pinned;  // those of `stored` that are pinned
   std::string note;              // why something is missing
+  std::string pin_failure;       // which of `stored` are not pinned and why, when pins were asked
 
   bool complete() const { return stored.size() == wanted.size(); }
+  bool all_pinned() const { return !pinned.empty() && pinned.size() == stored.size(); }
 };
 
 class Warmer {
@@ -41,13 +43,18 @@ class Warmer {
         chunk_tokens_(chunk_tokens),
         durability_(durability) {}
 
+  // A boundary that is stored and cannot be pinned is no error: the result says so, and the others
+  // are pinned.
   absl::StatusOr<WarmResult> Warm(const WarmEntry& entry, bool pin);
 
  private:
   absl::Status FindWanted(const WarmEntry& entry, WarmResult* result);
   absl::StatusOr<v1::ExplainResponse> FindStored(const WarmEntry& entry, WarmResult* result);
   absl::Status Prefill(const WarmEntry& entry, WarmResult* result);
-  absl::Status Pin(const v1::ExplainResponse& explained, WarmResult* result);
+  // Each boundary worth keeping is a restore point of its own: a longer one's pin does not hold the
+  // remainder that ends at a breakpoint below it.
+  void PinStored(const v1::ExplainResponse& explained, WarmResult* result);
+  absl::Status Pin(const v1::BoundaryInfo& boundary);
 
   v1::Inference::Stub* const worker_;
   const PeerFlags worker_flags_;

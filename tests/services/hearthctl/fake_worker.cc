@@ -39,6 +39,10 @@ FakeWorker::FakeWorker() {
 
 FakeWorker::~FakeWorker() { server_->Shutdown(); }
 
+std::string FakeWorker::RestorePointId(uint32_t boundary) {
+  return std::string(32, static_cast<char>(boundary));
+}
+
 grpc::Status FakeWorker::Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
                                   grpc::ServerWriter<v1::GenerateResponse>* writer) {
   if (!failure.ok()) return failure;
@@ -117,6 +121,9 @@ grpc::Status FakeWorker::Explain(grpc::ServerContext*, const v1::ExplainInputReq
     info->set_boundary(boundary);
     info->set_usable(known);
     if (!known) info->set_reason("never stored");
+    if (known && without_restore_point.count(boundary) == 0) {
+      info->set_restore_point_id(RestorePointId(boundary));
+    }
   }
   return grpc::Status::OK;
 }

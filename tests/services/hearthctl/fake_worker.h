@@ -26,8 +26,12 @@ class FakeWorker final : public v1::Inference::Service {
   const std::string& address() const { return address_; }
 
   // Knobs.
-  grpc::Status failure = grpc::Status::OK;  // of every call, when not OK
-  bool store_works = true;                  // false: prefill computes and publishes nothing
+  grpc::Status failure = grpc::Status::OK;   // of every call, when not OK
+  bool store_works = true;                   // false: prefill computes and publishes nothing
+  std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
+
+  // What Explain calls the restore point at `boundary`.
+  static std::string RestorePointId(uint32_t boundary);
 
   // Records.
   std::vector<v1::GenerateRequest> generated;

@@ -1,12 +1,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "proto/cache_store.grpc.pb.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
 
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class WarmCommandTest : public ::testing::Test {
@@ -21,6 +29,36 @@ class WarmCommandTest : public ::testing::Test {
 
   FakeWorker worker_;
   TestFolder folder_;
+};
+
+// Knows how to pin, and nothing else.
+class PinStore final : public v1::CacheStore::Service {
+ public:
+  PinStore() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  ~PinStore() override { server_->Shutdown(); }
+  const std::string& address() const { return address_; }
+
+  std::set<std::string> refused;  // ids that cannot be pinned
+  std::vector<std::string> pinned;
+
+  grpc::Status Pin(grpc::ServerContext*, const v1::PinRequest* request, v1::PinResponse*) override {
+    if (refused.count(request->restore_point_id()) > 0) {
+      return {grpc::StatusCode::NOT_FOUND, "evicted meanwhile"};
+    }
+    pinned.push_back(request->restore_point_id());
+    return grpc::Status::OK;
+  }
+
+ private:
+  std::string address_;
+  std::unique_ptr<grpc::Server> server_;
 };
 
 constexpr char kTwoPrompts[] = R"(
@@ -54,7 +92,9 @@ TEST_F(WarmCommandTest, BelowTheCoverageItFailsAndSaysWhy) {
   const CliResult result = Warm(kTwoPrompts);
   EXPECT_EQ(result.code, kExitFailed);
   EXPECT_EQ(result.last()["coverage"], 0.0);
-  EXPECT_THAT(result.objects.at(0)["note"].get<std::string>(), HasSubstr("never stored"));
+  EXPECT_THAT(result.objects.at(0)["note"].get<std::string>(),
+              AllOf(HasSubstr("store unreachable"), HasSubstr("boundary 32: never stored")))
+      << "why it was not published, and what that leaves";
   EXPECT_THAT(result.err, HasSubstr("coverage 0 is below 1"));
   EXPECT_EQ(Warm(kTwoPrompts, {"--min-coverage", "0"}).code, kExitOk);
 }
@@ -70,6 +110,42 @@ TEST_F(WarmCommandTest, PinsNeedAStore) {
   const CliResult result = Warm("prompts:\n  - {text: a, pin: true}\n");
   EXPECT_EQ(result.code, kExitUsage);
   EXPECT_THAT(result.err, HasSubstr("--store"));
+}
+
+constexpr char kPinned[] = R"(
+prompts:
+  - {name: long, text: "forty characters, more than two chunks..", breakpoints: [5], pin: true}
+)";
+
+TEST_F(WarmCommandTest, APinHoldsEveryBoundaryThatIsWorthKeeping) {
+  PinStore store;
+  const CliResult result = Warm(kPinned, {"--store", store.address()});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_THAT(store.pinned,
+              ElementsAre(FakeWorker::RestorePointId(5), FakeWorker::RestorePointId(32)));
+  EXPECT_EQ(result.objects.at(0)["pinned"], true);
+  EXPECT_EQ(result.objects.at(0)["pinned_boundaries"], Json({5, 32}));
+  EXPECT_EQ(result.last()["failed"], 0);
+}
+
+TEST_F(WarmCommandTest, ABoundaryThatCannotBePinnedFailsTheRunAndTheOthersArePinned) {
+  PinStore store;
+  store.refused = {FakeWorker::RestorePointId(5)};
+  const CliResult refused = Warm(kPinned, {"--store", store.address()});
+  EXPECT_EQ(refused.code, kExitFailed);
+  EXPECT_THAT(store.pinned, ElementsAre(FakeWorker::RestorePointId(32)));
+  EXPECT_EQ(refused.objects.at(0)["pinned"], false);
+  EXPECT_EQ(refused.objects.at(0)["pinned_boundaries"], Json({32}));
+  EXPECT_EQ(refused.last()["failed"], 1);
+  EXPECT_THAT(refused.err,
+              AllOf(HasSubstr("long: not pinned at boundary 5"), HasSubstr("evicted meanwhile")));
+
+  worker_.without_restore_point = {32};
+  store.refused.clear();
+  const CliResult nameless = Warm(kPinned, {"--store", store.address()});
+  EXPECT_EQ(nameless.code, kExitFailed);
+  EXPECT_EQ(nameless.objects.at(0)["pinned_boundaries"], Json({5}));
+  EXPECT_THAT(nameless.err, HasSubstr("not pinned at boundary 32: it has no restore point"));
 }
 
 TEST_F(WarmCommandTest, ARefusedPromptIsNamedAndFailsTheRun) {
