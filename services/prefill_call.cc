@@ -28,10 +28,14 @@ void PrefillCall::Start(Engine* engine, EngineRequest request) {
     if (self->ended_) return;
     self->response_->set_prompt_tokens(info.prompt_tokens);
     self->response_->set_cached_tokens(info.cached_tokens);
-    self->response_->set_computed_tokens(info.prompt_tokens - info.cached_tokens);
     v1::Started started;
     StartedToProto(info, &started);
     self->response_->set_source_tier(started.source_tier());
+  };
+  // A prefill ends at its last boundary worth keeping: only the end says how far it went.
+  callbacks.on_finished = [self](const FinishedInfo& info) {
+    absl::MutexLock lock(&self->mutex_);
+    if (!self->ended_) self->response_->set_computed_tokens(info.computed_tokens);
   };
   callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
   callbacks.on_published = [self](const PublishOutcome& outcome) {

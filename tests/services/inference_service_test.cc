@@ -151,6 +151,32 @@ TEST(InferenceService, FreesThePlaceOfACallerThatGoesAway) {
   EXPECT_TRUE(next.status.ok()) << next.status.error_message();
 }
 
+TEST(InferenceService, EndsACallWhoseCallerDoesNotRead) {
+  WorkerServer::Options options;
+  options.geometry.context_tokens = 200000;
+  options.geometry.layer_types = "l";  // a stand-in's steps that do not grow with the context
+  options.geometry.window = 2;
+  WorkerServer server(options);
+  // gRPC's own window, which is smaller than the one that Hearth's clients ask for.
+  const auto channel =
+      grpc::CreateChannel(server.runner()->address(), grpc::InsecureChannelCredentials());
+  const auto stub = v1::Inference::NewStub(channel);
+  v1::GenerateRequest request = IdsRequest(Ids(20), 150000);
+  request.mutable_sampling()->set_logprobs(20);
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  server.engine()->Drain(absl::InfiniteFuture());  // the request ends although nobody reads
+  size_t tokens = 0;
+  while (reader->Read(&message)) ++tokens;
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "does not read"));
+  EXPECT_GT(tokens, 1000u) << "what waited is sent all the same";
+  EXPECT_LT(tokens, 150000u);
+}
+
 TEST(InferenceService, FreesThePlaceOfACallWhoseDeadlinePassed) {
   WorkerServer::Options options;
   options.geometry.context_tokens = 200000;
@@ -179,6 +205,19 @@ TEST(InferenceService, PrefillsPublishesAndComputesNothingTheSecondTime) {
   EXPECT_EQ(second.cached_tokens(), 40u);
   EXPECT_EQ(second.computed_tokens(), 0u);
   EXPECT_EQ(second.published().published_tokens(), 40u);
+}
+
+TEST(InferenceService, APrefillCountsWhatWentThroughTheModel) {
+  CachedWorker worker;
+  v1::PrefillRequest request;
+  for (uint32_t id : Ids(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+  v1::PrefillResponse first, second;
+  grpc::ClientContext first_context, second_context;
+  ASSERT_TRUE(worker.server.stub()->Prefill(&first_context, request, &first).ok());
+  EXPECT_EQ(first.computed_tokens(), 32u) << "it ends at the last boundary worth keeping";
+  ASSERT_TRUE(worker.server.stub()->Prefill(&second_context, request, &second).ok());
+  EXPECT_EQ(second.cached_tokens(), 32u);
+  EXPECT_EQ(second.computed_tokens(), 0u) << "and the rest is computed for no one";
 }
 
 TEST(InferenceService, TokenizesTextAndChat) {
