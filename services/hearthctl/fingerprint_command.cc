@@ -39,7 +39,14 @@ int CompareWithFile(const FingerprintFlags& flags, const Fingerprint& running, C
                   << difference.theirs << "\"\n";
     }
   }
-  if (differences.empty() && !flags.json) console.out << "equal\n";
+  if (flags.json) {
+    Json verdict;
+    verdict["equal"] = differences.empty();
+    verdict["differences"] = differences.size();
+    console.out << JsonLine(verdict) << "\n";
+  } else if (differences.empty()) {
+    console.out << "equal\n";
+  }
   console.out << std::flush;
   return differences.empty() ? kExitOk : kExitFailed;
 }
@@ -75,7 +82,9 @@ void AddFingerprintCommand(CommandSet* commands) {
   CLI::App* command = commands->Add("fingerprint", "What decides a worker's KV bytes", kExamples);
   flags->worker.Declare(command);
   command->add_option("--against", flags->against, "a snapshot file to compare with");
-  command->add_flag("--json", flags->json, "one JSON object: digest, fields");
+  command->add_flag("--json", flags->json,
+                    "one JSON object: digest, fields; with --against one for each difference, "
+                    "and last equal, differences");
   commands->Run(command, [flags](Console& console) { return RunFingerprint(*flags, console); });
 }
 

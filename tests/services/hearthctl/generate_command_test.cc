@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/proto/tiny_snapshot.h"
 #include "tests/services/hearthctl/fake_worker.h"
 #include "tests/services/hearthctl/run_cli.h"
 
@@ -153,6 +154,30 @@ TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
                                   HEARTH_GOLDEN_DIR "/tiny.snapshot"});
   EXPECT_EQ(equal.code, kExitOk);
   EXPECT_EQ(equal.out, "equal\n");
+}
+
+TEST(FingerprintCommandTest, AsJsonAComparisonEndsWithItsVerdict) {
+  FakeWorker worker;
+  const auto against = [&](const std::string& file) {
+    return RunCli({"fingerprint", "--worker", worker.address(), "--against", file, "--json"});
+  };
+  const CliResult equal = against(HEARTH_GOLDEN_DIR "/tiny.snapshot");
+  EXPECT_EQ(equal.code, kExitOk) << equal.err;
+  ASSERT_EQ(equal.objects.size(), 1u) << equal.out;
+  EXPECT_EQ(equal.last(), Json({{"equal", true}, {"differences", 0}}));
+
+  TestFolder folder;
+  std::vector<FingerprintField> fields = TinyFields();
+  fields.back().value = uint64_t{9};  // window
+  const Fingerprint other = Fingerprint::Create(fields).value();
+  Manifest manifest = TinyManifest();
+  manifest.fingerprint = other.digest();
+  const CliResult different =
+      against(folder.Write("other.snapshot", BuildSnapshotHeader(other, manifest).value()));
+  EXPECT_EQ(different.code, kExitFailed);
+  ASSERT_EQ(different.objects.size(), 2u) << different.out << different.err;
+  EXPECT_EQ(different.objects[0]["field"], "window");
+  EXPECT_EQ(different.last(), Json({{"equal", false}, {"differences", 1}}));
 }
 
 }  // namespace
