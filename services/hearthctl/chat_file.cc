@@ -33,24 +33,43 @@ absl::Status ReadPart(const nlohmann::json& json, const std::string& where, v1::
   return absl::OkStatus();
 }
 
+absl::Status ReadContent(const nlohmann::json& content, const std::string& where,
+                         v1::ChatMessage* message) {
+  if (content.is_string()) {
+    message->add_parts()->set_text(content.get<std::string>());
+    return absl::OkStatus();
+  }
+  if (!content.is_array()) return Bad(where, "has a content that is no string and no list");
+  for (size_t i = 0; i < content.size(); ++i) {
+    absl::Status status =
+        ReadPart(content[i], absl::StrCat(where, ".content[", i, "]"), message->add_parts());
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadMessage(const nlohmann::json& json, const std::string& where,
                          v1::ChatMessage* message) {
   if (!json.is_object()) return Bad(where, "is not an object with role and content");
+  for (const auto& [key, value] : json.items()) {
+    if (key == "role" || key == "content" || key == "cache_breakpoint") continue;
+    return Bad(where, absl::StrCat("has the unknown field \"", key,
+                                   "\"; known are role, content and cache_breakpoint"));
+  }
   const auto role = json.find("role");
   if (role == json.end() || !role->is_string()) return Bad(where, "has no role (a string)");
   message->set_role(role->get<std::string>());
   const auto content = json.find("content");
   if (content == json.end()) return Bad(where, "has no content");
-  if (content->is_string()) {
-    message->add_parts()->set_text(content->get<std::string>());
-    return absl::OkStatus();
+  if (absl::Status status = ReadContent(*content, where, message); !status.ok()) return status;
+  const auto breakpoint = json.find("cache_breakpoint");
+  if (breakpoint == json.end()) return absl::OkStatus();
+  if (!breakpoint->is_boolean()) {
+    return Bad(where, "has a cache_breakpoint that is not true or false");
   }
-  if (!content->is_array()) return Bad(where, "has a content that is no string and no list");
-  for (size_t i = 0; i < content->size(); ++i) {
-    absl::Status status =
-        ReadPart((*content)[i], absl::StrCat(where, ".content[", i, "]"), message->add_parts());
-    if (!status.ok()) return status;
-  }
+  if (!breakpoint->get<bool>()) return absl::OkStatus();
+  if (message->parts().empty()) return Bad(where, "has a cache_breakpoint and nothing before it");
+  message->mutable_parts(message->parts_size() - 1)->set_cache_breakpoint(true);
   return absl::OkStatus();
 }
 

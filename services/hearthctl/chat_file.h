@@ -1,5 +1,5 @@
-// Chat messages from JSON: a list of {"role", "content"}, the content a string or a list of parts
-// {"text", "cache_breakpoint"}.
+// Chat messages from JSON: a list of {"role", "content", "cache_breakpoint"}, the content a string
+// or a list of parts {"text", "cache_breakpoint"}. A message's own cache_breakpoint is at its end.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_

@@ -22,6 +22,18 @@ TEST(ChatFileTest, ReadsStringsAndParts) {
   EXPECT_TRUE(chat->messages(1).parts(1).cache_breakpoint());
 }
 
+TEST(ChatFileTest, AMessagesBreakpointIsAtItsEnd) {
+  auto chat = ParseChat(R"([{"role": "system", "content": "a", "cache_breakpoint": true},
+                            {"role": "user", "content": "b", "cache_breakpoint": false},
+                            {"role": "model", "content": [{"text": "c"}, {"text": "d"}],
+                             "cache_breakpoint": true}])");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_TRUE(chat->messages(0).parts(0).cache_breakpoint());
+  EXPECT_FALSE(chat->messages(1).parts(0).cache_breakpoint());
+  EXPECT_FALSE(chat->messages(2).parts(0).cache_breakpoint());
+  EXPECT_TRUE(chat->messages(2).parts(1).cache_breakpoint());
+}
+
 TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
   EXPECT_THAT(ErrorOf("{"), HasSubstr("not JSON"));
   EXPECT_THAT(ErrorOf("{}"), HasSubstr("not a list"));
@@ -32,6 +44,12 @@ TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": [{"text": "a", "cache": true}]}])"),
               HasSubstr("messages[0].content[0] has the field \"cache\""));
   EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": [{}]}])"), HasSubstr("has no text"));
+  EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": "a", "cache_breakpoint": 1}])"),
+              HasSubstr("messages[0] has a cache_breakpoint that is not true or false"));
+  EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": [], "cache_breakpoint": true}])"),
+              HasSubstr("messages[0] has a cache_breakpoint and nothing before it"));
+  EXPECT_THAT(ErrorOf(R"([{"role": "user", "content": "a", "cache_brakpoint": true}])"),
+              HasSubstr("messages[0] has the unknown field \"cache_brakpoint\""));
 }
 
 TEST(ChatFileTest, AMissingFileIsNamed) {
