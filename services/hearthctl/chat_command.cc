@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
@@ -37,13 +38,17 @@ absl::StatusOr<v1::Chat> FirstMessages(const ChatFlags& flags) {
     auto text = ReadTextFile(flags.history_file);
     if (!text.ok()) return text.status();
     auto history = ParseChat(*text);
-    if (!history.ok()) return history.status();
+    if (!history.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(flags.history_file, ": ", history.status().message()));
+    }
     chat = *history;
   }
   if (!flags.system.empty()) {
     if (chat.messages_size() > 0) {
       return absl::InvalidArgumentError("--system and --history cannot be given together");
     }
+    if (absl::Status status = CheckUtf8(flags.system, "--system"); !status.ok()) return status;
     AddMessage(&chat, "system", flags.system);
   }
   return chat;
@@ -68,6 +73,10 @@ class Conversation {
       if (text.empty()) continue;
       if (text == "/reset") {
         chat_ = first_;
+        continue;
+      }
+      if (absl::Status status = CheckUtf8(text, "the question"); !status.ok()) {
+        Fail(*console_, status);
         continue;
       }
       const int code = Answer(text);
@@ -130,6 +139,7 @@ class Conversation {
 };
 
 int RunChat(const ChatFlags& flags, Console& console) {
+  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   auto first = FirstMessages(flags);
   if (!first.ok()) return Fail(console, first.status());
   Interrupt interrupt;  // before the connection's threads

@@ -1,9 +1,16 @@
 #include "services/hearthctl/chat_file.h"
 
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 
@@ -73,6 +80,55 @@ absl::Status ReadMessage(const nlohmann::json& json, const std::string& where,
   return absl::OkStatus();
 }
 
+// How long a character that begins with `lead` is, and what its second byte may be (Unicode table
+// 3-7: no overlong form, no surrogate, nothing above U+10FFFF). Length 0: no character does.
+struct LeadRule {
+  size_t length;
+  uint8_t second_min, second_max;
+};
+
+LeadRule RuleFor(uint8_t lead) {
+  if (lead < 0x80) return {1, 0x80, 0xBF};
+  if (lead < 0xC2 || lead > 0xF4) return {0, 0, 0};
+  if (lead < 0xE0) return {2, 0x80, 0xBF};
+  if (lead < 0xF0) {
+    return {3, uint8_t(lead == 0xE0 ? 0xA0 : 0x80), uint8_t(lead == 0xED ? 0x9F : 0xBF)};
+  }
+  return {4, uint8_t(lead == 0xF0 ? 0x90 : 0x80), uint8_t(lead == 0xF4 ? 0x8F : 0xBF)};
+}
+
+// 0 when `text` does not begin with a whole character.
+size_t FirstCharBytes(absl::string_view text) {
+  const LeadRule rule = RuleFor(static_cast<uint8_t>(text[0]));
+  if (rule.length > text.size()) return 0;
+  for (size_t i = 1; i < rule.length; ++i) {
+    const uint8_t byte = static_cast<uint8_t>(text[i]);
+    if (byte < (i == 1 ? rule.second_min : 0x80) || byte > (i == 1 ? rule.second_max : 0xBF)) {
+      return 0;
+    }
+  }
+  return rule.length;
+}
+
+// Reads to the end, or one byte past the limit: a device may have no end.
+absl::StatusOr<std::string> ReadAll(std::istream& in, const std::string& path) {
+  std::string text;
+  std::array<char, 64 << 10> block;
+  while (text.size() <= kMaxPromptFileBytes && in) {
+    in.read(block.data(), std::min(block.size(), kMaxPromptFileBytes + 1 - text.size()));
+    text.append(block.data(), static_cast<size_t>(in.gcount()));
+  }
+  // Standard input goes through stdio, which alone knows of its errors.
+  if (in.bad() || (&in == &std::cin && std::ferror(stdin) != 0)) {
+    return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+  }
+  if (text.size() > kMaxPromptFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " is too long: the limit is ", kMaxPromptFileBytes, " bytes"));
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<v1::Chat> ParseChat(const std::string& text) {
@@ -92,21 +148,34 @@ absl::StatusOr<v1::Chat> ParseChat(const std::string& text) {
   return chat;
 }
 
+absl::Status CheckUtf8(absl::string_view text, absl::string_view what) {
+  for (size_t at = 0; at < text.size();) {
+    const size_t bytes = FirstCharBytes(text.substr(at));
+    if (bytes == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(what, " is not valid UTF-8 at byte ", at));
+    }
+    at += bytes;
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::string> ReadTextFile(const std::string& path) {
-  std::ostringstream content;
-  if (path == "-") {
-    content << std::cin.rdbuf();
-  } else {
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-    content << file.rdbuf();
-    if (file.bad()) return absl::NotFoundError(absl::StrCat(path, " is not a readable file"));
+  const std::string name = path == "-" ? "standard input" : path;
+  std::ifstream file;
+  if (path != "-") {
+    // A folder can be opened, and only reading it fails.
+    std::error_code error;
+    if (std::filesystem::is_directory(path, error)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, " is a folder, not a file of text"));
+    }
+    file.open(path, std::ios::binary);
+    if (!file) {
+      return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", std::strerror(errno)));
+    }
   }
-  std::string text = content.str();
-  if (text.size() > kMaxPromptFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " has ", text.size(), " bytes, the limit is ", kMaxPromptFileBytes));
-  }
+  auto text = ReadAll(path == "-" ? std::cin : file, name);
+  if (!text.ok()) return text.status();
+  if (absl::Status status = CheckUtf8(*text, name); !status.ok()) return status;
   return text;
 }
 

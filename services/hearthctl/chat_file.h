@@ -1,5 +1,6 @@
-// Chat messages from JSON: a list of {"role", "content", "cache_breakpoint"}, the content a string
-// or a list of parts {"text", "cache_breakpoint"}. A message's own cache_breakpoint is at its end.
+// Text from files, and chat messages from JSON: a list of {"role", "content", "cache_breakpoint"},
+// the content a string or a list of parts {"text", "cache_breakpoint"}. A message's own
+// cache_breakpoint is at its end.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_
@@ -7,7 +8,9 @@
 
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/inference.pb.h"
 
 namespace hearth {
@@ -18,7 +21,11 @@ inline constexpr size_t kMaxPromptFileBytes = size_t{12} << 20;
 // kInvalidArgument names the message's index and what is wrong; roles are left to the worker.
 absl::StatusOr<v1::Chat> ParseChat(const std::string& json);
 
-// A whole text file; "-" is standard input. kNotFound and kInvalidArgument name the file.
+// kInvalidArgument "`what` is not valid UTF-8 at byte N". Asked before anything is sent, because
+// only here is it known which file or flag the text came from.
+absl::Status CheckUtf8(absl::string_view text, absl::string_view what);
+
+// A whole file of UTF-8; "-" is standard input. kNotFound and kInvalidArgument name the file.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path);
 
 }  // namespace hearth

@@ -102,6 +102,7 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   auto prompt = flags.prompt.Build();
   if (!prompt.ok()) return Fail(console, prompt.status());
   *request.mutable_prompt() = *std::move(prompt);
+  if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   flags.generation.Apply(&request);
   request.set_wait_published(flags.wait_published);
   auto channel = Connect(flags.worker);

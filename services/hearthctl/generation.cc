@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "services/hearthctl/chat_file.h"
 
 namespace hearth {
 namespace {
@@ -54,6 +55,14 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
       ->transform(CLI::CheckedTransformer(kCacheModes).description(""));
   command->add_option("--durability", durability_, "of what is published: memory, disk or sync")
       ->transform(CLI::CheckedTransformer(kDurabilities).description(""));
+}
+
+absl::Status GenerationFlags::Check() const {
+  for (size_t i = 0; i < stop_.size(); ++i) {
+    const std::string what = absl::StrCat("--stop number ", i + 1);
+    if (absl::Status status = CheckUtf8(stop_[i], what); !status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 void GenerationFlags::Apply(v1::GenerateRequest* request) const {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/json_text.h"
 
@@ -26,6 +27,8 @@ namespace hearth {
 class GenerationFlags {
  public:
   void Declare(CLI::App* command, uint32_t default_max_new_tokens);
+  // kInvalidArgument names the flag whose text is not UTF-8.
+  absl::Status Check() const;
   // Sets all but the prompt.
   void Apply(v1::GenerateRequest* request) const;
 

@@ -50,6 +50,7 @@ absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {
   v1::PromptInput input;
   for (uint32_t breakpoint : breakpoints_) input.add_breakpoints(breakpoint);
   if (has_prompt_) {
+    if (absl::Status status = CheckUtf8(prompt_, "--prompt"); !status.ok()) return status;
     input.set_text(prompt_);
   } else if (!prompt_file_.empty()) {
     auto text = ReadTextFile(prompt_file_);

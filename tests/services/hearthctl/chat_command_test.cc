@@ -40,6 +40,18 @@ TEST(ChatCommandTest, EndOfInputEndsItQuietly) {
   EXPECT_EQ(result.err, "");
 }
 
+TEST(ChatCommandTest, ALineThatIsNoUtf8IsNotSentAndTheChatGoesOn) {
+  FakeWorker worker;
+  const CliResult result = RunCli({"chat", "--worker", worker.address()}, "on\xFF\ntwo\n");
+  EXPECT_EQ(result.code, kExitOk);
+  EXPECT_THAT(result.err, HasSubstr("the question is not valid UTF-8 at byte 2"));
+  ASSERT_EQ(worker.generated.size(), 1u);
+  EXPECT_EQ(worker.generated[0].prompt().chat().messages(0).parts(0).text(), "two");
+  const CliResult system = RunCli({"chat", "--worker", worker.address(), "--system", "\xFF"});
+  EXPECT_EQ(system.code, kExitFailed);
+  EXPECT_THAT(system.err, HasSubstr("--system is not valid UTF-8 at byte 0"));
+}
+
 TEST(ChatCommandTest, ARefusedQuestionIsTakenBackAndTheChatGoesOn) {
   FakeWorker worker;
   worker.failure = grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the queue is full");

@@ -1,11 +1,21 @@
 #include "services/hearthctl/chat_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/services/hearthctl/run_cli.h"
 
 namespace hearth {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 std::string ErrorOf(const std::string& json) {
@@ -52,7 +62,62 @@ TEST(ChatFileTest, NamesTheMessageThatIsWrong) {
               HasSubstr("messages[0] has the unknown field \"cache_brakpoint\""));
 }
 
-TEST(ChatFileTest, AMissingFileIsNamed) {
+TEST(ReadTextFileTest, ReadsAnEmptyFile) {
+  TestFolder folder;
+  const auto text = ReadTextFile(folder.Write("empty", ""));
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(*text, "");
+}
+
+// The borders of the well-formed sequences, Unicode table 3-7.
+TEST(CheckUtf8Test, FindsTheFirstIllFormedSequence) {
+  for (const char* good : {"", "a\n\x7F", "\xC2\x80\xDF\xBF", "\xE0\xA0\x80\xED\x9F\xBF",
+                           "\xEE\x80\x80\xEF\xBF\xBF", "\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"}) {
+    EXPECT_TRUE(CheckUtf8(good, "text").ok()) << good;
+  }
+  EXPECT_TRUE(CheckUtf8(std::string("a\0b", 3), "text").ok());
+  for (const char* bad :
+       {"\x80", "\xC1\xBF", "\xC3", "\xC3(", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xE2\x82",
+        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF0\x9F\x99", "\xF5\x80\x80\x80", "\xFF"}) {
+    const absl::Status status = CheckUtf8(absl::StrCat("\xC3\xA9", bad, "z"), "text");
+    EXPECT_EQ(status.message(), "text is not valid UTF-8 at byte 2") << bad;
+  }
+}
+
+TEST(ReadTextFileTest, AFolderIsNoText) {
+  TestFolder folder;
+  const absl::Status status = ReadTextFile(folder.path()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), AllOf(HasSubstr(folder.path()), HasSubstr("is a folder")));
+}
+
+TEST(ReadTextFileTest, AReadErrorIsNoEnd) {
+  // Opens, and answers EIO at offset 0, where nothing is mapped.
+  const absl::Status status = ReadTextFile("/proc/self/mem").status();
+  EXPECT_THAT(status.message(), HasSubstr("cannot read /proc/self/mem"));
+}
+
+TEST(ReadTextFileTest, AReadErrorOfStandardInputIsNoEnd) {
+  TestFolder folder;
+  const int saved = ::dup(STDIN_FILENO);
+  const int unreadable = ::open(folder.path().c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_GE(unreadable, 0);
+  ::dup2(unreadable, STDIN_FILENO);
+  const absl::Status status = ReadTextFile("-").status();
+  ::dup2(saved, STDIN_FILENO);
+  ::close(unreadable);
+  ::close(saved);
+  std::clearerr(stdin);
+  std::cin.clear();
+  EXPECT_THAT(status.message(), HasSubstr("cannot read standard input"));
+}
+
+TEST(ReadTextFileTest, AnEndlessFileIsRefusedAtTheLimit) {
+  EXPECT_THAT(ReadTextFile("/dev/zero").status().message(),
+              AllOf(HasSubstr("/dev/zero"), HasSubstr("the limit is 12582912")));
+}
+
+TEST(ReadTextFileTest, AMissingFileIsNamed) {
   const absl::Status status = ReadTextFile("/nonexistent/chat.json").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(status.message(), HasSubstr("/nonexistent/chat.json"));

@@ -125,6 +125,31 @@ TEST(GenerateCommandTest, ARefusalNamesTheWorkerTheCodeAndTheMessage) {
   EXPECT_EQ(result.out, "");
 }
 
+TEST(GenerateCommandTest, TextThatIsNoUtf8IsNotSentAndItsSourceIsNamed) {
+  FakeWorker worker;
+  TestFolder folder;
+  const std::string text = folder.Write("notes.txt", "caf\xE9 noir");
+  const std::string chat = folder.Write("chat.json", "[{\"role\": \"us\xFF\"}]");
+  struct Case {
+    std::vector<std::string> flags;
+    std::string named, byte;
+  };
+  const std::vector<Case> cases = {
+      {{"--prompt", "ab\xFF"}, "--prompt", "byte 2"},
+      {{"--prompt-file", text}, text, "byte 3"},
+      {{"--chat", chat}, chat, "byte 13"},
+      {{"--prompt", "a", "--stop", "x", "--stop", "y\xC3"}, "--stop number 2", "byte 1"}};
+  for (const Case& bad : cases) {
+    std::vector<std::string> arguments = {"generate", "--worker", worker.address()};
+    arguments.insert(arguments.end(), bad.flags.begin(), bad.flags.end());
+    const CliResult result = RunCli(arguments);
+    EXPECT_EQ(result.code, kExitFailed) << bad.named;
+    EXPECT_THAT(result.err, AllOf(HasSubstr(bad.named), HasSubstr("not valid UTF-8 at " + bad.byte),
+                                  HasSubstr("INVALID_ARGUMENT")));
+  }
+  EXPECT_EQ(worker.generated.size(), 0u);
+}
+
 TEST(TokenizeCommandTest, PrintsTokenIds) {
   FakeWorker worker;
   const CliResult json =
