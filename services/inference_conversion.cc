@@ -1,6 +1,5 @@
 #include "services/inference_conversion.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,14 +9,11 @@
 namespace hearth {
 namespace {
 
-// Text and stop strings are checked where they are read; a role is quoted in errors first.
-absl::StatusOr<ChatInput> ChatFromProto(const v1::Chat& proto) {
+ChatInput ChatFromProto(const v1::Chat& proto) {
   ChatInput chat;
   chat.omit_generation_prompt = proto.omit_generation_prompt();
   chat.messages.reserve(proto.messages_size());
   for (const v1::ChatMessage& message : proto.messages()) {
-    const std::string field = absl::StrCat("chat.messages[", chat.messages.size(), "].role");
-    if (absl::Status status = CheckText(message.role(), field); !status.ok()) return status;
     ChatMessage converted;
     converted.role = message.role();
     for (const v1::ContentPart& part : message.parts()) {
@@ -52,12 +48,9 @@ absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto) {
       source.input =
           std::vector<uint32_t>(proto.token_ids().ids().begin(), proto.token_ids().ids().end());
       break;
-    case v1::PromptInput::kChat: {
-      absl::StatusOr<ChatInput> chat = ChatFromProto(proto.chat());
-      if (!chat.ok()) return chat.status();
-      source.input = *std::move(chat);
+    case v1::PromptInput::kChat:
+      source.input = ChatFromProto(proto.chat());
       break;
-    }
     case v1::PromptInput::INPUT_NOT_SET:
       return absl::InvalidArgumentError("prompt: none of text, token_ids and chat is set");
   }

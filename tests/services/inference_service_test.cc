@@ -4,7 +4,6 @@
 
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -239,39 +238,6 @@ TEST(InferenceService, TokenizesTextAndChat) {
             "<bos><start_of_turn>user\nthe keeper<end_of_turn>\n<start_of_turn>model\n");
   ASSERT_EQ(response.breakpoints_size(), 1);
   EXPECT_EQ(response.breakpoints(0), static_cast<uint32_t>(response.token_ids_size()));
-}
-
-// gRPC answers UNIMPLEMENTED without a word for a message that it cannot parse.
-TEST(InferenceService, NamesTheFieldWhoseTextIsNotUtf8) {
-  WorkerServer server({});
-  const auto chat = [](const std::string& role, const std::string& text) {
-    v1::GenerateRequest request;
-    v1::ChatMessage* message = request.mutable_prompt()->mutable_chat()->add_messages();
-    message->set_role(role);
-    message->add_parts()->set_text(text);
-    request.set_max_new_tokens(1);
-    return request;
-  };
-  v1::GenerateRequest stop = TextRequest("the keeper");
-  stop.add_stop("a");
-  stop.add_stop("a\xC3");
-  const std::vector<std::pair<std::string, v1::GenerateRequest>> bad = {
-      {"prompt: text: is not valid UTF-8 at byte 3", TextRequest("caf\xE9 noir")},
-      {"chat.messages[0].parts[0]: is not valid UTF-8 at byte 0", chat("user", "\xFF")},
-      {"chat.messages[0].role: is not valid UTF-8 at byte 2", chat("us\xFF", "lamp")},
-      {"stop[1]: is not valid UTF-8 at byte 1", stop},
-  };
-  for (const auto& [expected, request] : bad) {
-    const grpc::Status status = server.Generate(request).status;
-    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << expected;
-    EXPECT_EQ(status.error_message(), expected);
-  }
-  v1::TokenizeRequest tokenize;
-  tokenize.mutable_prompt()->set_text("\xFF");
-  v1::TokenizeResponse response;
-  grpc::ClientContext context;
-  EXPECT_EQ(server.stub()->Tokenize(&context, tokenize, &response).error_code(),
-            grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 TEST(InferenceService, DescribesItsModel) {
