@@ -2,8 +2,8 @@
 
 namespace hearth {
 
-ThreadExecutor::ThreadExecutor(uint64_t max_bytes) : max_bytes_(max_bytes) {
-  thread_ = std::thread([this] { Run(); });
+ThreadExecutor::ThreadExecutor(uint64_t max_bytes, int threads) : max_bytes_(max_bytes) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
 ThreadExecutor::~ThreadExecutor() {
@@ -11,7 +11,7 @@ ThreadExecutor::~ThreadExecutor() {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
   }
-  thread_.join();
+  for (std::thread& thread : threads_) thread.join();
 }
 
 bool ThreadExecutor::TrySchedule(uint64_t bytes, std::function<void()> job) {

@@ -1,8 +1,8 @@
-// Background work of the store: write-behind, manifests of implicit restore points, compaction.
+// Background work: write-behind, manifests of implicit restore points, compaction, reads.
 //
 // Bounded twice: jobs announce the bytes they keep alive, and the queue has a limit on both bytes
 // and jobs. A full queue refuses; the caller counts that and goes on without.
-// Thread safety: all methods from any thread. Jobs run one at a time, in order.
+// Thread safety: all methods from any thread.
 #ifndef HEARTH_CACHE_STORE_EXECUTOR_H_
 #define HEARTH_CACHE_STORE_EXECUTOR_H_
 
@@ -12,6 +12,7 @@
 #include <functional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -28,13 +29,14 @@ class Executor {
   virtual bool WaitIdle(absl::Time deadline) = 0;
 };
 
-// One thread; the destructor runs what was accepted, then stops.
+// Jobs begin in the order of their acceptance; with one thread each ends before the next begins.
+// The destructor runs what was accepted, then stops.
 class ThreadExecutor : public Executor {
  public:
   // 4096 waiting jobs of about 200 bytes each stay under 1 MiB.
   static constexpr size_t kMaxJobs = 4096;
 
-  explicit ThreadExecutor(uint64_t max_bytes);
+  explicit ThreadExecutor(uint64_t max_bytes, int threads = 1);
   ~ThreadExecutor() override;
   bool TrySchedule(uint64_t bytes, std::function<void()> job) override;
   bool WaitIdle(absl::Time deadline) override;
@@ -50,7 +52,7 @@ class ThreadExecutor : public Executor {
   uint64_t accepted_ ABSL_GUARDED_BY(mu_) = 0;   // jobs ever accepted
   uint64_t completed_ ABSL_GUARDED_BY(mu_) = 0;  // jobs ever run
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread thread_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace hearth

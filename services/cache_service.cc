@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/fetch_call.h"
 #include "services/proto_conversion.h"
-#include "services/publish_stream.h"
-#include "services/slice_stream.h"
+#include "services/publish_call.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
 #include "services/store_watch.h"
@@ -23,84 +23,19 @@ grpc::Status RunCall(CallGate* gate, const char* method, grpc::ServerContext* co
   return ToGrpcStatus(call->Finish(body()), context);
 }
 
-absl::StatusOr<Digest> IdFromProto(const std::string& bytes) {
-  if (bytes.size() != Digest{}.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("restore_point_id: ", bytes.size(), " bytes; it has ", Digest{}.size()));
-  }
-  return DigestFromBytes(bytes);
-}
-
 }  // namespace
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version)
     : store_(store), gate_(gate), version_(std::move(version)), start_(absl::Now()) {}
 
-void CacheService::ObserveFields(const v1::Prefix& prefix) {
-  if (prefix.fingerprint().fields_size() == 0) return;
-  absl::StatusOr<Fingerprint> fingerprint = FromProto(prefix.fingerprint());
-  absl::StatusOr<std::string> tenant = TenantOf(prefix.tenant());
-  if (fingerprint.ok() && tenant.ok()) store_->Observe(*fingerprint, *tenant);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return StartFetch(store_, gate_, &readers_, context, *request);
 }
 
-grpc::Status CacheService::Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
-                                 grpc::ServerWriter<v1::FetchResponse>* writer) {
-  return RunCall(gate_, "Fetch", context, [&] { return DoFetch(*request, writer); });
-}
-
-absl::Status CacheService::DoFetch(const v1::FetchRequest& request,
-                                   grpc::ServerWriter<v1::FetchResponse>* writer) {
-  absl::StatusOr<std::unique_ptr<FetchSession>> session;
-  if (request.what_case() == v1::FetchRequest::kRestorePointId) {
-    absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
-    if (!id.ok()) return id.status();
-    absl::StatusOr<std::string> tenant = TenantOf("");
-    if (!tenant.ok()) return tenant.status();
-    session = store_->FetchById(*id, *tenant);
-  } else {
-    absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
-    if (!query.ok()) return query.status();
-    ObserveFields(request.prefix());
-    session = store_->Fetch(*query, request.above_tokens(), request.max_tokens());
-  }
-  if (!session.ok()) return session.status();
-
-  const LookupPlan& plan = (*session)->plan();
-  v1::FetchResponse message;
-  PlanToProto(plan, message.mutable_plan());
-  // A failed write means that the caller is gone: nobody reads the status then.
-  if (!writer->Write(message)) return absl::CancelledError("the caller went away");
-  if (plan.usable_tokens == 0) return absl::OkStatus();
-
-  v1::SliceData* slice = message.mutable_slice();
-  for (const SliceRef& ref : SliceOrder(plan)) {
-    absl::StatusOr<SliceView> view = (*session)->ReadSlice(ref.object, ref.layer);
-    if (!view.ok()) return view.status();
-    slice->set_object(ref.object);
-    slice->set_layer(ref.layer);
-    const bool sent =
-        ForEachPiece(view->bytes, [&](uint64_t offset, absl::Span<const std::byte> piece) {
-          slice->set_offset(offset);
-          slice->set_data(piece.data(), piece.size());
-          return writer->Write(message);
-        });
-    if (!sent) return absl::CancelledError("the caller went away");
-  }
-  return absl::OkStatus();
-}
-
-grpc::Status CacheService::Publish(
-    grpc::ServerContext* context,
-    grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>* stream) {
-  return RunCall(gate_, "Publish", context, [&]() -> absl::Status {
-    absl::Status status = absl::ResourceExhaustedError(absl::StrCat(
-        "publish: ", kMaxPublishStreams, " streams are open, which is the limit; try again later"));
-    if (publish_streams_.fetch_add(1) < kMaxPublishStreams) {
-      status = ServePublish(store_, stream);
-    }
-    publish_streams_.fetch_sub(1);
-    return status;
-  });
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
+    grpc::CallbackServerContext* context) {
+  return StartPublish(store_, gate_, &committers_, &publish_streams_, context);
 }
 
 grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
@@ -112,7 +47,7 @@ absl::Status CacheService::DoExplain(const v1::ExplainRequest& request,
                                      v1::ExplainResponse* response) {
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
   if (!query.ok()) return query.status();
-  ObserveFields(request.prefix());
+  ObserveFields(store_, request.prefix());
   absl::StatusOr<ExplainReport> report = store_->Explain(*query);
   if (!report.ok()) return report.status();
   ReportToProto(*report, response);

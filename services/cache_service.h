@@ -1,7 +1,8 @@
 // CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams; decides nothing.
 //
-// The blocking calls run on gRPC's own threads, one a call, because a read from disk blocks; Watch,
-// which would hold a thread for days, is a reactor (store_watch.h).
+// Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
+// these are reactors (fetch_call.h, publish_call.h, store_watch.h) whose blocking parts run on
+// threads of the service. The short calls run on gRPC's threads.
 // Thread safety: gRPC calls the methods from many threads.
 // Ownership: the store and the gate must outlive the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_CACHE_SERVICE_H_
@@ -15,27 +16,30 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/call_gate.h"
 
 namespace hearth {
 
-// A publish stream holds a thread and a slice's buffer; the store bounds the staged bytes itself.
-inline constexpr int kMaxPublishStreams = 64;
+// Reads from disk at a time, and commits. More would wait for the same disk.
+inline constexpr int kFetchReaders = 8;
+inline constexpr int kPublishCommitters = 8;
 // Each has a queue of kMaxWatchQueue events.
 inline constexpr int kMaxWatchStreams = 64;
 
 class CacheService final
-    : public v1::CacheStore::WithCallbackMethod_Watch<v1::CacheStore::Service> {
+    : public v1::CacheStore::WithRawCallbackMethod_Fetch<
+          v1::CacheStore::WithRawCallbackMethod_Publish<
+              v1::CacheStore::WithCallbackMethod_Watch<v1::CacheStore::Service>>> {
  public:
   CacheService(TieredStore* store, CallGate* gate, std::string version);
 
-  grpc::Status Fetch(grpc::ServerContext* context, const v1::FetchRequest* request,
-                     grpc::ServerWriter<v1::FetchResponse>* writer) override;
-  grpc::Status Publish(
-      grpc::ServerContext* context,
-      grpc::ServerReaderWriter<v1::PublishResponse, v1::PublishRequest>* stream) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
+  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(
+      grpc::CallbackServerContext* context) override;
   grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainResponse* response) override;
   grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,
@@ -52,12 +56,9 @@ class CacheService final
                                                   const v1::WatchRequest* request) override;
 
  private:
-  absl::Status DoFetch(const v1::FetchRequest& request,
-                       grpc::ServerWriter<v1::FetchResponse>* writer);
   absl::Status DoPin(const v1::PinRequest& request, bool pinned, v1::PinResponse* response);
   absl::Status DoDrop(const v1::DropRequest& request, v1::DropResponse* response);
   absl::Status DoExplain(const v1::ExplainRequest& request, v1::ExplainResponse* response);
-  void ObserveFields(const v1::Prefix& prefix);
 
   TieredStore* const store_;
   CallGate* const gate_;
@@ -65,6 +66,8 @@ class CacheService final
   const absl::Time start_;
   std::atomic<int> publish_streams_{0};
   std::atomic<int> watch_streams_{0};
+  ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
+  ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
 };
 
 }  // namespace hearth

@@ -40,36 +40,53 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
   return builder;
 }
 
-absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset,
-                                absl::string_view data) {
-  if (object >= slots_.size()) {
+absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t bytes) {
+  if (piece.object >= slots_.size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("slice: object ", object, " of ", slots_.size()));
+        absl::StrCat("slice: object ", piece.object, " of ", slots_.size()));
   }
-  Slot& slot = slots_[object];
-  const int slice = SliceIndex(layers_[static_cast<int>(slot.object->id.group)], layer);
+  Slot& slot = slots_[piece.object];
+  const int slice = SliceIndex(layers_[static_cast<int>(slot.object->id.group)], piece.layer);
   if (slice < 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("slice: layer ", layer, " is not in object ", object));
+        absl::StrCat("slice: layer ", piece.layer, " is not in object ", piece.object));
   }
   const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
-  uint64_t& filled = slot.filled_bytes[slice];
-  if (offset != filled || data.empty() || data.size() > slice_bytes - filled) {
+  const uint64_t filled = slot.filled_bytes[slice];
+  if (piece.offset != filled || bytes == 0 || bytes > slice_bytes - filled) {
     return absl::FailedPreconditionError(
-        absl::StrCat("slice: object ", object, " layer ", layer, " got [", offset, ", +",
-                     data.size(), ") after ", filled, " of ", slice_bytes, " bytes"));
+        absl::StrCat("slice: object ", piece.object, " layer ", piece.layer, " got [", piece.offset,
+                     ", +", bytes, ") after ", filled, " of ", slice_bytes, " bytes"));
   }
-  std::byte* const begin = slot.object->bytes.get() + slice * slice_bytes;
-  std::memcpy(begin + filled, data.data(), data.size());
-  filled += data.size();
-  bytes_added_ += data.size();
-  if (filled < slice_bytes) return absl::OkStatus();
+  placed_ = &slot;
+  placed_slice_ = static_cast<size_t>(slice);
+  placed_bytes_ = bytes;
+  return slot.object->bytes.get() + slice * slice_bytes + filled;
+}
+
+absl::Status ObjectBuilder::PutPiece() {
+  if (placed_ == nullptr) return absl::DataLossError("slice: a message without content");
+  Slot& slot = *std::exchange(placed_, nullptr);
+  const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
+  slot.filled_bytes[placed_slice_] += placed_bytes_;
+  bytes_added_ += placed_bytes_;
+  if (slot.filled_bytes[placed_slice_] < slice_bytes) return absl::OkStatus();
   // Right after the copy: the slice is still in the processor's cache.
-  if (SliceDigest(begin, slice_bytes) != slot.object->slice_digests[slice]) {
-    return absl::DataLossError(absl::StrCat("slice: object ", object, " layer ", layer,
+  if (SliceDigest(slot.object->bytes.get() + placed_slice_ * slice_bytes, slice_bytes) !=
+      slot.object->slice_digests[placed_slice_]) {
+    return absl::DataLossError(absl::StrCat("slice ", placed_slice_, " of the object at ",
+                                            slot.object->id.begin,
                                             " does not have the digest that the plan announced"));
   }
   return absl::OkStatus();
+}
+
+absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset,
+                                absl::string_view data) {
+  const absl::StatusOr<std::byte*> to = Place({object, layer, offset}, data.size());
+  if (!to.ok()) return to.status();
+  std::memcpy(*to, data.data(), data.size());
+  return PutPiece();
 }
 
 absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> ObjectBuilder::Take() {

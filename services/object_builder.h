@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/kv_layout.h"
+#include "services/slice_wire.h"
 #include "worker/prefix_cache.h"
 
 namespace hearth {
@@ -29,8 +30,12 @@ class ObjectBuilder {
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
-  // Pieces of one slice come in ascending order. kFailedPrecondition for one without a place,
-  // kDataLoss for a slice with another digest.
+  // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
+  // ascending order. kFailedPrecondition for one without a place.
+  absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
+  // The piece lies there. kDataLoss for a slice with another digest, and when Place was not called.
+  absl::Status PutPiece();
+  // Both, for bytes that lie elsewhere.
   absl::Status Add(uint32_t object, uint32_t layer, uint64_t offset, absl::string_view data);
   // kDataLoss unless every slice is there.
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
@@ -48,6 +53,10 @@ class ObjectBuilder {
   std::vector<uint32_t> layers_[2];  // by group
   std::vector<Slot> slots_;
   uint64_t bytes_added_ = 0;
+  // What Place announced.
+  Slot* placed_ = nullptr;
+  size_t placed_slice_ = 0;
+  size_t placed_bytes_ = 0;
 };
 
 }  // namespace hearth

@@ -9,15 +9,20 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
+#include "services/blocking_stream.h"
 #include "services/object_builder.h"
 #include "services/plan_check.h"
 #include "services/proto_conversion.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
 namespace {
 
-using PublishCall = grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>;
+using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
+using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
+constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
+constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
 
 std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan) {
   std::vector<ObjectBuilder::Announced> announced;
@@ -30,21 +35,17 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
   return announced;
 }
 
-// Sends one object's slices in pieces. False when the stream is broken.
-bool SendObject(const KvObject& object, const KvLayout& layout, uint32_t index, PublishCall* call) {
-  v1::PublishRequest message;
-  v1::SliceData* slice = message.mutable_slice();
-  slice->set_object(index);
-  const size_t slice_bytes = layout.SliceBytes(object.id.tokens);
-  const std::byte* bytes = object.bytes.get();
-  for (uint32_t layer : layout.LayersOf(object.id.group)) {
-    slice->set_layer(layer);
+// Sends one object's slices in pieces, from where they lie. False when the stream is broken.
+bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
+                uint32_t index, PublishStream* stream) {
+  const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
+  absl::Span<const std::byte> rest(object->bytes.get(), object->size_bytes);
+  for (uint32_t layer : layout.LayersOf(object->id.group)) {
     for (size_t offset = 0; offset < slice_bytes; offset += kMaxSlicePieceBytes) {
-      slice->set_offset(offset);
-      slice->set_data(bytes + offset, std::min(kMaxSlicePieceBytes, slice_bytes - offset));
-      if (!call->Write(message)) return false;
+      const auto piece = rest.subspan(offset, std::min(kMaxSlicePieceBytes, slice_bytes - offset));
+      if (!stream->Write(SliceMessage({index, layer, offset}, object, piece))) return false;
     }
-    bytes += slice_bytes;
+    rest.remove_prefix(slice_bytes);
   }
   return true;
 }
@@ -132,44 +133,46 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(const PrefixRequest& pr
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   const ActiveCall active(this, &context);
-  auto reader = stub_->Fetch(&context, request);
-  // Ends the call on an early return: the server then lets go of what it promised.
-  const auto give_up = [&](absl::Status status) {
-    context.TryCancel();
-    reader->Finish();
-    return status;
-  };
+  // An early return cancels the call: the server then lets go of what it promised.
+  FetchStream stream(channel_, kFetchMethod, &context);
+  stream.WriteLast(MessageBytes(request));
 
-  v1::FetchResponse message;
-  if (!reader->Read(&message)) {
-    absl::Status status = FromGrpcStatus(reader->Finish());
+  grpc::ByteBuffer bytes;
+  if (!stream.Read(&bytes)) {
+    absl::Status status = FromGrpcStatus(stream.Finish());
     if (absl::IsDeadlineExceeded(status)) breaker_.OnSilence(absl::Now());
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
   breaker_.OnAnswer();
-  if (!message.has_plan()) return give_up(absl::DataLossError("the stream began without a plan"));
+  v1::FetchResponse message;
+  if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
+    return absl::DataLossError("the stream began without a plan");
+  }
   const v1::FetchPlan plan = std::move(*message.mutable_plan());
   FetchOutcome outcome;
   outcome.matched_tokens = std::min<uint32_t>(plan.matched_tokens(), prefix.token_ids.size());
   outcome.note = plan.miss_reason();
   if (plan.usable_tokens() == 0) {
-    reader->Finish();
+    stream.Finish();
     return outcome;
   }
   const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
-  if (absl::Status status = CheckPlan(wanted, plan); !status.ok()) return give_up(status);
+  if (absl::Status status = CheckPlan(wanted, plan); !status.ok()) return status;
   absl::StatusOr<ObjectBuilder> builder =
       ObjectBuilder::Create(layout_, plan.usable_tokens(), AnnouncedObjects(plan));
-  if (!builder.ok()) return give_up(builder.status());
+  if (!builder.ok()) return builder.status();
 
-  while (reader->Read(&message)) {
-    if (!message.has_slice()) return give_up(absl::DataLossError("a second plan in one stream"));
-    const v1::SliceData& slice = message.slice();
-    absl::Status added = builder->Add(slice.object(), slice.layer(), slice.offset(), slice.data());
+  while (stream.Read(&bytes)) {
+    const absl::Status taken =
+        TakeMessage(&bytes, &message, [&builder](const SliceHeader& header, size_t data_bytes) {
+          return builder->Place(header, data_bytes);
+        });
+    if (!taken.ok()) return taken;
+    if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
+    if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
     *bytes_received = builder->bytes_added();
-    if (!added.ok()) return give_up(added);
   }
-  if (absl::Status status = FromGrpcStatus(reader->Finish()); !status.ok()) return status;
+  if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
   auto objects = builder->Take();
   if (!objects.ok()) return objects.status();
   outcome.usable_tokens = plan.usable_tokens();
@@ -210,39 +213,40 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
   const ActiveCall active(this, &context);
-  auto call = stub_->Publish(&context);
+  // An early return cancels the call.
+  PublishStream stream(channel_, kPublishMethod, &context);
   const auto finish = [&](const char* ended_early) {
-    absl::Status status = FromGrpcStatus(call->Finish());
+    absl::Status status = FromGrpcStatus(stream.Finish());
     return status.ok() ? absl::DataLossError(ended_early) : status;
   };
-  const auto give_up = [&](const char* why) {
-    context.TryCancel();
-    call->Finish();
-    return absl::DataLossError(why);
-  };
 
+  grpc::ByteBuffer answer;
   v1::PublishResponse response;
-  if (!call->Write(message) || !call->Read(&response)) {
+  if (!stream.Write(MessageBytes(message)) || !stream.Read(&answer)) {
     return finish("publish: the stream ended before its plan");
   }
-  if (!response.has_plan()) return give_up("publish: the stream began without a plan");
+  if (!ParseMessage(answer, &response).ok() || !response.has_plan()) {
+    return absl::DataLossError("publish: the stream began without a plan");
+  }
   PublishOutcome outcome;
   const v1::PublishPlan plan = response.plan();
   for (uint32_t index : plan.needed()) {
     if (index >= spec.objects.size() || spec.objects[index]->bytes == nullptr) {
-      return give_up("publish: the store asked for an object that was not offered");
+      return absl::DataLossError("publish: the store asked for an object that was not offered");
     }
-    if (!SendObject(*spec.objects[index], layout_, index, call.get())) {
+    if (!SendObject(spec.objects[index], layout_, index, &stream)) {
       return finish("publish: the stream ended before the commit");
     }
     outcome.bytes_sent += spec.objects[index]->size_bytes;
   }
   message.mutable_commit();
-  if (!call->Write(message) || !call->WritesDone() || !call->Read(&response)) {
+  if (!stream.WriteLast(MessageBytes(message)) || !stream.Read(&answer)) {
     return finish("publish: the stream ended before its ack");
   }
-  if (!response.has_ack()) return give_up("publish: a second plan in place of the ack");
-  if (absl::Status status = FromGrpcStatus(call->Finish()); !status.ok()) return status;
+  if (!ParseMessage(answer, &response).ok() || !response.has_ack()) {
+    return absl::DataLossError("publish: no ack where one was due");
+  }
+  if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
   ReadAck(response.ack(), &outcome);
   return outcome;
 }

@@ -1,5 +1,4 @@
-// Slices to and from the stream: cutting them into pieces of at most kMaxSlicePieceBytes, and
-// putting the pieces of a publish together again.
+// In which order slices go out, and how the pieces of a publish become slices again.
 //
 // Thread safety: none; one stream, one thread.
 #ifndef HEARTH_SERVICES_SLICE_STREAM_H_
@@ -7,17 +6,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "cache_store/tiered_store.h"
-#include "proto/cache_store.pb.h"
 #include "proto/kv_layout.h"
+#include "services/slice_wire.h"
 
 namespace hearth {
 
@@ -30,23 +27,23 @@ struct SliceRef {
 };
 std::vector<SliceRef> SliceOrder(const LookupPlan& plan);
 
-// Calls `send` for each piece of `bytes`, ascending; stops at the first false and returns it.
-bool ForEachPiece(absl::Span<const std::byte> bytes,
-                  const std::function<bool(uint64_t offset, absl::Span<const std::byte>)>& send);
-
-// Takes the pieces of a publish in the order of arrival and hands whole slices to the session.
+// Says where the pieces of a publish belong and hands whole slices to the session.
 // Invariants: one slice is open at a time; its pieces come without gaps, from offset 0 on.
 class SliceAssembler {
  public:
   SliceAssembler(const PublishSpec& spec, const KvLayout& layout, PublishSession* session);
 
-  // Takes the bytes out of `piece`. kInvalidArgument for a piece that does not fit.
-  absl::Status Add(v1::SliceData* piece);
+  // Where the `bytes` bytes of the piece that comes next are to lie. kInvalidArgument for a piece
+  // that does not fit.
+  absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
+  // The piece lies there. Hands the slice to the session when it is whole, whose error this
+  // returns. kInvalidArgument when Place was not called before.
+  absl::Status PutPiece();
   // kInvalidArgument when a slice is still open.
   absl::Status Finish() const;
 
  private:
-  absl::StatusOr<size_t> ExpectedBytes(const v1::SliceData& piece) const;
+  absl::StatusOr<size_t> ExpectedBytes(const SliceHeader& piece) const;
 
   const KvLayout layout_;
   const std::vector<uint32_t> layers_[2];  // by group
@@ -55,7 +52,9 @@ class SliceAssembler {
   PublishSession* const session_;
   SliceRef open_;
   size_t open_bytes_ = 0;  // the whole size of the open slice; 0: none is open
-  std::shared_ptr<std::string> buffer_;
+  std::shared_ptr<std::byte> buffer_;
+  size_t placed_bytes_ = 0;   // of the open slice
+  size_t pending_bytes_ = 0;  // placed by the latest Place, not put yet
 };
 
 }  // namespace hearth

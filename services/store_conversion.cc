@@ -41,6 +41,14 @@ absl::StatusOr<std::string> TenantOf(const std::string& asserted) {
   return std::string(kDefaultTenant);
 }
 
+absl::StatusOr<Digest> IdFromProto(const std::string& bytes) {
+  if (bytes.size() != Digest{}.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("restore_point_id: ", bytes.size(), " bytes; it has ", Digest{}.size()));
+  }
+  return DigestFromBytes(bytes);
+}
+
 absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto) {
   if (absl::Status status = CheckTokens(proto); !status.ok()) return status;
   absl::StatusOr<Digest> fingerprint = DigestFromProto(proto.fingerprint());
@@ -82,6 +90,13 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto) {
         {*id, {object.slice_digests().begin(), object.slice_digests().end()}, object.absent()});
   }
   return spec;
+}
+
+void ObserveFields(TieredStore* store, const v1::Prefix& prefix) {
+  if (prefix.fingerprint().fields_size() == 0) return;
+  absl::StatusOr<Fingerprint> fingerprint = FromProto(prefix.fingerprint());
+  absl::StatusOr<std::string> tenant = TenantOf(prefix.tenant());
+  if (fingerprint.ok() && tenant.ok()) store->Observe(*fingerprint, *tenant);
 }
 
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out) {

@@ -17,8 +17,14 @@ namespace hearth {
 // kPermissionDenied for any other name.
 absl::StatusOr<std::string> TenantOf(const std::string& asserted);
 
+// A restore point's id. kInvalidArgument for any other number of bytes.
+absl::StatusOr<Digest> IdFromProto(const std::string& bytes);
+
 absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto);
 absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto);
+
+// Lets the store learn the fingerprint's readable fields, when the request has them.
+void ObserveFields(TieredStore* store, const v1::Prefix& prefix);
 
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
 void ResultToProto(const PublishResult& result, v1::PublishAck* out);

@@ -1,0 +1,374 @@
+// How fast 1 MiB slices get from a store's RAM into a caller's buffer, verified, beside two peers
+// in the same run: a bare gRPC stream of byte buffers that only copies, and Redis GET through
+// hiredis.
+//
+//   wire_bench [--unix] [--repetitions N] [--only WORD]
+// The servers are processes of their own. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
+// and for 4 connections.
+#include <grpcpp/grpcpp.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "bench/bare_stream.h"
+#include "cache_store/tiered_store.h"
+#include "proto/restore_rule.h"
+#include "services/blocking_stream.h"
+#include "services/cache_service.h"
+#include "services/process.h"
+#include "services/remote_prefix_cache.h"
+#include "services/transport_options.h"
+#ifdef HEARTH_BENCH_HIREDIS
+#include <hiredis/hiredis.h>
+#endif
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kTokens = 2048;
+constexpr int kLayers = 4;
+constexpr int kPrefixes = 4;
+constexpr int kSlices = kPrefixes * kLayers * kTokens / 128;
+constexpr uint64_t kBytes = kSlices * kSliceBytes;  // 256 MiB
+
+Fingerprint BenchFingerprint() {
+  auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                                          {"window", uint64_t{512}},
+                                          {"kv_heads", uint64_t{4}},
+                                          {"head_dim", uint64_t{256}},
+                                          {"kv_dtype", std::string("float32")},
+                                          {"exactness", std::string("exact")},
+                                          {"layer_types", std::string(kLayers, 'g')},
+                                          {"object_layout", uint64_t{1}},
+                                          {"codec", std::string("raw")}});
+  if (!fingerprint.ok()) std::abort();
+  return *fingerprint;
+}
+
+PrefixRequest BenchPrefix(int number) {
+  PrefixRequest prefix;
+  for (uint32_t i = 0; i < kTokens; ++i) prefix.token_ids.push_back(1000 * (number + 1) + i);
+  prefix.tenant = "default";
+  return prefix;
+}
+
+PublishRequestSpec BenchSpec(const KvLayout& layout, int number) {
+  PublishRequestSpec spec;
+  spec.prefix = BenchPrefix(number);
+  spec.boundaries = {kTokens};
+  uint64_t state = static_cast<uint64_t>(number);
+  for (const ObjectId& id : NeededObjects(layout, kTokens)) {
+    auto object = std::make_shared<KvObject>();
+    object->id = id;
+    object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
+    object->bytes = AllocateAligned(object->size_bytes);
+    for (size_t at = 0; at < object->size_bytes; at += 8) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      std::memcpy(object->bytes.get() + at, &state, 8);
+    }
+    for (size_t at = 0; at < object->size_bytes; at += kSliceBytes) {
+      object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, kSliceBytes));
+    }
+    spec.objects.push_back(std::move(object));
+  }
+  return spec;
+}
+
+// --- the servers ---
+
+// Serves until killed; writes its address once it listens.
+int ServeGrpc(const std::string& listen, const std::string& address_file) {
+  KeepFreedMemory();
+  StoreOptions options;
+  options.disk_bytes = 0;
+  options.default_durability = Durability::kMemory;
+  auto store = TieredStore::Open(options);
+  if (!store.ok()) return FailToStart("wire_bench", store.status());
+  CallGate gate;
+  CacheService service(store->get(), &gate, "bench");
+  BareService bare(kSlices);
+  grpc::ServerBuilder builder;
+  TuneServerTransport(&builder);
+  int port = 0;
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  builder.RegisterCallbackGenericService(&bare);
+  const auto server = builder.BuildAndStart();
+  if (server == nullptr) return 1;
+  const std::string address = port > 1 ? absl::StrCat("127.0.0.1:", port) : listen;
+  std::ofstream(address_file + ".tmp") << address;
+  std::rename((address_file + ".tmp").c_str(), address_file.c_str());
+  server->Wait();
+  return 0;
+}
+
+class Child {
+ public:
+  explicit Child(const std::vector<std::string>& command) {
+    std::vector<char*> argv;
+    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      execvp(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// --- the clients, one a connection ---
+
+class Client {
+ public:
+  virtual ~Client() = default;
+  // Moves kBytes into memory of this client.
+  virtual void Run() = 0;
+};
+
+class HearthClient final : public Client {
+ public:
+  explicit HearthClient(const std::string& address)
+      : fingerprint_(BenchFingerprint()),
+        layout_(*fingerprint_.Layout()),
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_) {
+    for (int i = 0; i < kPrefixes; ++i) {
+      wanted_.push_back(BenchPrefix(i));
+      wanted_.back().token_ids.push_back(7);
+    }
+  }
+  void Run() override {
+    for (const PrefixRequest& wanted : wanted_) {
+      const FetchOutcome outcome = cache_.Fetch(wanted, 0, kTokens, absl::InfiniteFuture());
+      if (outcome.usable_tokens == kTokens) continue;
+      std::fprintf(stderr, "fetch: %s\n", outcome.note.c_str());
+      std::exit(1);
+    }
+  }
+
+ private:
+  CacheCounters counters_;
+  const Fingerprint fingerprint_;
+  const KvLayout layout_;
+  RemotePrefixCache cache_;
+  std::vector<PrefixRequest> wanted_;
+};
+
+class BareClient final : public Client {
+ public:
+  BareClient(const std::string& address, const char* method, bool tuned)
+      : method_(method), buffer_(kBytes) {
+    grpc::ChannelArguments arguments = tuned ? ClientTransport() : grpc::ChannelArguments();
+    arguments.SetInt("grpc.use_local_subchannel_pool", 1);
+    arguments.SetMaxReceiveMessageSize(-1);
+    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+  void Run() override {
+    grpc::ClientContext context;
+    BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer> stream(channel_, method_, &context);
+    const grpc::Slice word("go", 2);
+    stream.WriteLast(grpc::ByteBuffer(&word, 1));
+    grpc::ByteBuffer message;
+    size_t at = 0;
+    while (stream.Read(&message)) {
+      std::vector<grpc::Slice> slices;
+      (void)message.Dump(&slices);
+      for (const grpc::Slice& slice : slices) {
+        std::memcpy(buffer_.data() + at, slice.begin(), slice.size());
+        at += slice.size();
+      }
+    }
+    if (stream.Finish().ok() && at == kBytes) return;
+    std::fprintf(stderr, "bare stream: %zu bytes\n", at);
+    std::exit(1);
+  }
+
+ private:
+  const std::string method_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::vector<char> buffer_;
+};
+
+#ifdef HEARTH_BENCH_HIREDIS
+class RedisClient final : public Client {
+ public:
+  explicit RedisClient(const std::string& socket_path, int port)
+      : redis_(socket_path.empty() ? redisConnect("127.0.0.1", port)
+                                   : redisConnectUnix(socket_path.c_str())),
+        buffer_(kBytes) {
+    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
+  }
+  ~RedisClient() override { redisFree(redis_); }
+  void Fill() {
+    const std::string value(kSliceBytes, 'x');
+    for (int i = 0; i < kSlices; ++i) {
+      freeReplyObject(redisCommand(redis_, "SET %d %b", i, value.data(), value.size()));
+    }
+  }
+  void Run() override {
+    for (int i = 0; i < kSlices; ++i) {
+      auto* reply = static_cast<redisReply*>(redisCommand(redis_, "GET %d", i));
+      if (reply == nullptr || reply->len != kSliceBytes) std::exit(1);
+      std::memcpy(buffer_.data() + i * kSliceBytes, reply->str, reply->len);
+      freeReplyObject(reply);
+    }
+  }
+
+ private:
+  redisContext* const redis_;
+  std::vector<char> buffer_;
+};
+#endif
+
+// --- the measurement ---
+
+struct Contender {
+  std::string name;
+  std::vector<std::unique_ptr<Client>> clients;
+  std::vector<double> rates;  // GB/s of all connections together
+};
+
+void Measure(Contender* contender) {
+  std::vector<std::thread> threads;
+  const absl::Time start = absl::Now();
+  for (auto& client : contender->clients) threads.emplace_back([&client] { client->Run(); });
+  for (std::thread& thread : threads) thread.join();
+  const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  contender->rates.push_back(kBytes * contender->clients.size() / seconds / 1e9);
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Compare(std::vector<Contender> contenders, int connections, int repetitions) {
+  for (Contender& contender : contenders) Measure(&contender);  // warms memory and connections
+  for (Contender& contender : contenders) contender.rates.clear();
+  for (int i = 0; i < repetitions; ++i) {
+    for (Contender& contender : contenders) Measure(&contender);
+  }
+  std::printf("%d connection%s, 1 MiB slices, %d repetitions\n", connections,
+              connections == 1 ? "" : "s", repetitions);
+  for (const Contender& contender : contenders) {
+    std::vector<double> ratios;  // of neighbours in time
+    for (int i = 0; i < repetitions; ++i) {
+      ratios.push_back(contenders[0].rates[i] / contender.rates[i]);
+    }
+    std::printf("  %-28s median %5.2f  best %5.2f GB/s   hearth / this: %5.2f\n",
+                contender.name.c_str(), Median(contender.rates),
+                *std::max_element(contender.rates.begin(), contender.rates.end()), Median(ratios));
+  }
+}
+
+std::string WaitForFile(const std::string& path) {
+  for (;;) {
+    std::ifstream in(path);
+    std::string text;
+    if (in >> text) return text;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
+int Run(const std::string& self, bool unix_socket, int repetitions, const std::string& only) {
+  KeepFreedMemory();
+  std::string folder = "/tmp/wire_bench-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return 1;
+  const std::string listen =
+      unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string("127.0.0.1:0");
+  const Child server({self, "--serve", listen, folder + "/address"});
+  const std::string address = WaitForFile(folder + "/address");
+  {
+    CacheCounters counters;
+    const Fingerprint fingerprint = BenchFingerprint();
+    const KvLayout layout = *fingerprint.Layout();
+    RemotePrefixCache cache(ConnectToStore(address), fingerprint, layout, &counters);
+    for (int i = 0; i < kPrefixes; ++i) {
+      const PublishOutcome outcome = cache.Publish(BenchSpec(layout, i), absl::InfiniteFuture());
+      if (outcome.published_tokens == kTokens) continue;
+      std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());
+      return 1;
+    }
+  }
+#ifdef HEARTH_BENCH_HIREDIS
+  const int port = 20000 + getpid() % 20000;
+  const std::string redis_socket = unix_socket ? folder + "/redis" : "";
+  const Child redis({"redis-server", "--port", std::to_string(unix_socket ? 0 : port),
+                     "--unixsocket", folder + "/redis", "--save", "", "--appendonly", "no",
+                     "--daemonize", "no", "--logfile", folder + "/redis.log", "--dir", folder});
+  while (access((folder + "/redis").c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
+  RedisClient(redis_socket, port).Fill();
+#endif
+  for (const int connections : {1, 4}) {
+    std::vector<Contender> contenders(4);
+    contenders[0].name = "hearth, verified";
+    contenders[1].name = "bare gRPC stream, same bytes";
+    contenders[2].name = "bare gRPC stream, one slice";
+    contenders[3].name = "as that, client as is";
+    for (int i = 0; i < connections; ++i) {
+      contenders[0].clients.push_back(std::make_unique<HearthClient>(address));
+      contenders[1].clients.push_back(std::make_unique<BareClient>(address, kSpreadMethod, true));
+      contenders[2].clients.push_back(std::make_unique<BareClient>(address, kBareMethod, true));
+      contenders[3].clients.push_back(std::make_unique<BareClient>(address, kBareMethod, false));
+    }
+#ifdef HEARTH_BENCH_HIREDIS
+    contenders.push_back({"Redis GET, hiredis", {}, {}});
+    for (int i = 0; i < connections; ++i) {
+      contenders.back().clients.push_back(std::make_unique<RedisClient>(redis_socket, port));
+    }
+#endif
+    // For a profiler: one alone.
+    contenders.erase(std::remove_if(contenders.begin(), contenders.end(),
+                                    [&only](const Contender& one) {
+                                      return one.name.find(only) == std::string::npos;
+                                    }),
+                     contenders.end());
+    Compare(std::move(contenders), connections, repetitions);
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 3 && words[0] == "--serve") return ServeGrpc(words[1], words[2]);
+  bool unix_socket = false;
+  int repetitions = 9;
+  std::string only;
+  for (size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--unix") {
+      unix_socket = true;
+    } else if (words[i] == "--repetitions" && i + 1 < words.size()) {
+      repetitions = std::max(1, std::atoi(words[++i].c_str()));
+    } else if (words[i] == "--only" && i + 1 < words.size()) {
+      only = words[++i];
+    } else {
+      std::fprintf(stderr, "usage: wire_bench [--unix] [--repetitions N] [--only WORD]\n");
+      return 2;
+    }
+  }
+  return Run(argv[0], unix_socket, repetitions, only);
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

@@ -1,0 +1,89 @@
+// BlockingStream: a streaming call from one thread, message by message, each op waited for.
+//
+// As gRPC's synchronous streams, for message types that generated stubs do not offer: byte buffers,
+// which need no copy of their own. Thread safety: none; but the context may be cancelled from any
+// thread, which ends what waits. Ownership: the context and the channel must outlive it.
+#ifndef HEARTH_SERVICES_BLOCKING_STREAM_H_
+#define HEARTH_SERVICES_BLOCKING_STREAM_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <cassert>
+#include <memory>
+#include <string>
+
+namespace hearth {
+
+template <typename Request, typename Response>
+class BlockingStream {
+ public:
+  // `method`: "/hearth.v1.CacheStore/Fetch".
+  BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                 grpc::ClientContext* context)
+      : context_(context), stub_(channel), call_(stub_.PrepareCall(context, method, &queue_)) {
+    call_->StartCall(this);
+    Wait();  // a call that cannot start says so in Finish
+  }
+  // Cancels a call that was not finished.
+  ~BlockingStream() {
+    if (!finished_) {
+      context_->TryCancel();
+      Finish();
+    }
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+  BlockingStream(const BlockingStream&) = delete;
+  BlockingStream& operator=(const BlockingStream&) = delete;
+
+  // False when the stream is broken: Finish says why.
+  bool Write(const Request& request) {
+    call_->Write(request, this);
+    return Wait();
+  }
+  // The last message this side sends.
+  bool WriteLast(const Request& request) {
+    call_->WriteLast(request, grpc::WriteOptions(), this);
+    return Wait();
+  }
+  // False at the end of the stream: Finish says whether all came.
+  bool Read(Response* response) {
+    call_->Read(response, this);
+    return Wait();
+  }
+  // Once. Reads on to the end of a stream that the peer has not ended: cancel the context first to
+  // end it at once.
+  grpc::Status Finish() {
+    assert(!finished_);
+    finished_ = true;
+    grpc::Status status;
+    call_->Finish(&status, this);
+    Wait();
+    return status;
+  }
+
+ private:
+  bool Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    const bool got = queue_.Next(&tag, &ok);
+    assert(got && tag == this);
+    return got && ok;
+  }
+
+  grpc::ClientContext* const context_;
+  grpc::CompletionQueue queue_;
+  grpc::TemplatedGenericStub<Request, Response> stub_;
+  const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, Response>> call_;
+  bool finished_ = false;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_BLOCKING_STREAM_H_

@@ -1,0 +1,209 @@
+#include "services/fetch_call.h"
+
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/cache_store.pb.h"
+#include "services/proto_conversion.h"
+#include "services/slice_stream.h"
+#include "services/slice_wire.h"
+#include "services/status_conversion.h"
+#include "services/store_conversion.h"
+
+namespace hearth {
+namespace {
+
+// One message waits while another is written.
+constexpr size_t kReadAhead = 1;
+
+class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
+                        public std::enable_shared_from_this<FetchCall> {
+ public:
+  FetchCall(Executor* readers, grpc::CallbackServerContext* context)
+      : readers_(readers), context_(context) {}
+
+  void Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer& request);
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override { End(absl::CancelledError("the caller went away")); }
+  void OnDone() override { self_.reset(); }
+
+ private:
+  void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Read() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<grpc::ByteBuffer> ReadPiece();
+  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !ended_ && !all_read_ && ready_.size() <= kReadAhead;
+  }
+
+  Executor* const readers_;
+  grpc::CallbackServerContext* const context_;
+  std::shared_ptr<FetchCall> self_;       // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
+  std::unique_ptr<FetchSession> session_;
+  bool from_disk_ = false;
+
+  // Whoever set reading_ uses these.
+  std::vector<SliceRef> order_;
+  size_t slice_index_ = 0;
+  SliceView slice_;  // order_[slice_index_], once read
+  uint64_t offset_ = 0;
+
+  absl::Mutex mutex_;
+  std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer current_;  // read by gRPC while writing_
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool all_read_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
+                                                          const v1::FetchRequest& request) {
+  if (request.what_case() == v1::FetchRequest::kRestorePointId) {
+    absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
+    if (!id.ok()) return id.status();
+    absl::StatusOr<std::string> tenant = TenantOf("");
+    if (!tenant.ok()) return tenant.status();
+    return store->FetchById(*id, *tenant);
+  }
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
+  if (!query.ok()) return query.status();
+  ObserveFields(store, request.prefix());
+  return store->Fetch(*query, request.above_tokens(), request.max_tokens());
+}
+
+void FetchCall::Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer& request) {
+  self_ = shared_from_this();
+  call_ = gate->Enter("Fetch");
+  if (call_ == nullptr) return End(CallGate::ClosedError());
+  v1::FetchRequest parsed;
+  if (absl::Status status = ParseMessage(request, &parsed); !status.ok()) return End(status);
+  absl::StatusOr<std::unique_ptr<FetchSession>> session = OpenSession(store, parsed);
+  if (!session.ok()) return End(session.status());
+  session_ = *std::move(session);
+  const LookupPlan& plan = session_->plan();
+  v1::FetchResponse message;
+  PlanToProto(plan, message.mutable_plan());
+  if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
+  from_disk_ = plan.slowest_tier == Tier::kDisk;
+  {
+    absl::MutexLock lock(&mutex_);
+    all_read_ = order_.empty();
+    ready_.push_back(MessageBytes(message));
+    WriteNext();
+  }
+  ReadNext();
+}
+
+void FetchCall::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mutex_);
+    writing_ = false;
+    if (!ok) EndLocked(absl::CancelledError("the caller went away"));
+    WriteNext();
+  }
+  ReadNext();
+}
+
+// Gets the next message ready, here or on the executor.
+void FetchCall::ReadNext() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (reading_ || !MayRead()) return;
+    reading_ = true;
+  }
+  if (!from_disk_) return Read();
+  if (readers_->TrySchedule(0, [self = shared_from_this()] { self->Read(); })) return;
+  absl::MutexLock lock(&mutex_);
+  reading_ = false;
+  EndLocked(absl::ResourceExhaustedError("too many fetches wait for the disk; try again later"));
+  WriteNext();
+}
+
+void FetchCall::Read() {
+  for (;;) {
+    absl::StatusOr<grpc::ByteBuffer> message = ReadPiece();
+    absl::MutexLock lock(&mutex_);
+    if (!message.ok()) {
+      EndLocked(message.status());
+    } else if (!ended_) {
+      ready_.push_back(*std::move(message));
+    }
+    all_read_ = slice_index_ == order_.size();
+    const bool more = MayRead();
+    if (!more) reading_ = false;
+    WriteNext();
+    if (!more) return;
+  }
+}
+
+absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
+  const SliceRef& ref = order_[slice_index_];
+  if (slice_.owner == nullptr) {
+    absl::StatusOr<SliceView> view = session_->ReadSlice(ref.object, ref.layer);
+    if (!view.ok()) return view.status();
+    slice_ = *std::move(view);
+    offset_ = 0;
+  }
+  const auto piece = slice_.bytes.subspan(offset_, kMaxSlicePieceBytes);
+  grpc::ByteBuffer message = SliceMessage({ref.object, ref.layer, offset_}, slice_.owner, piece);
+  offset_ += piece.size();
+  if (offset_ == slice_.bytes.size()) {
+    slice_ = SliceView();
+    ++slice_index_;
+  }
+  return message;
+}
+
+void FetchCall::End(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  EndLocked(std::move(status));
+  WriteNext();
+}
+
+void FetchCall::EndLocked(absl::Status status) {
+  if (ended_) return;
+  ended_ = true;
+  status_ = std::move(status);
+  ready_.clear();
+}
+
+// gRPC allows one write at a time, and Finish once, after it.
+void FetchCall::WriteNext() {
+  if (writing_ || finished_) return;
+  if (!ready_.empty()) {
+    current_ = std::move(ready_.front());
+    ready_.pop_front();
+    writing_ = true;
+    StartWrite(&current_);
+    return;
+  }
+  if (reading_ || !(ended_ || all_read_)) return;
+  finished_ = true;
+  current_.Clear();
+  session_.reset();  // what was promised may go now
+  const absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
+  Finish(ToGrpcStatus(status, context_));
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
+                                                       Executor* readers,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer& request) {
+  const auto call = std::make_shared<FetchCall>(readers, context);
+  call->Start(store, gate, request);
+  return call.get();
+}
+
+}  // namespace hearth

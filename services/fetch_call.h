@@ -1,0 +1,30 @@
+// FetchCall: one Fetch stream of the store, from the plan to the last slice, without copying a
+// byte.
+//
+// Slices go out as byte buffers around the tier's own memory. While one message is on its way the
+// next is read and verified; reads from disk run on an executor, so that no thread of gRPC's
+// blocks. Thread safety: gRPC calls the reactor from its threads, the executor from its own.
+// Ownership: deletes itself in OnDone. Store, gate and executor must outlive it.
+// Invariants: (1) one write and one read are in progress at most, so at most kReadAhead + 1 slices
+// are held; (2) Finish is called once, when neither is in progress; (3) pieces go out in the order
+// of SliceOrder.
+#ifndef HEARTH_SERVICES_FETCH_CALL_H_
+#define HEARTH_SERVICES_FETCH_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "cache_store/executor.h"
+#include "cache_store/tiered_store.h"
+#include "services/call_gate.h"
+
+namespace hearth {
+
+// Starts the call that answers `request`, a FetchRequest.
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
+                                                       Executor* readers,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer& request);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_FETCH_CALL_H_

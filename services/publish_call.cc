@@ -1,0 +1,157 @@
+#include "services/publish_call.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/cache_store.pb.h"
+#include "services/slice_stream.h"
+#include "services/slice_wire.h"
+#include "services/status_conversion.h"
+#include "services/store_conversion.h"
+
+namespace hearth {
+namespace {
+
+using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
+ public:
+  PublishCall(TieredStore* store, Executor* committers, std::atomic<int>* streams,
+              grpc::CallbackServerContext* context)
+      : store_(store), committers_(committers), streams_(streams), context_(context) {}
+  ~PublishCall() override {
+    if (counted_) streams_->fetch_sub(1);
+  }
+
+  // Keeps itself alive until OnDone.
+  Reactor* Start(CallGate* gate) {
+    self_ = shared_from_this();
+    call_ = gate->Enter("Publish");
+    if (call_ == nullptr) {
+      End(CallGate::ClosedError());
+      return this;
+    }
+    counted_ = true;
+    if (streams_->fetch_add(1) >= kMaxPublishStreams) {
+      End(absl::ResourceExhaustedError(
+          absl::StrCat("publish: ", kMaxPublishStreams,
+                       " streams are open, which is the limit; try again later")));
+    } else {
+      StartRead(&message_);
+    }
+    return this;
+  }
+
+  void OnReadDone(bool ok) override {
+    const absl::Status status = ok ? TakeMessageBytes() : EndedEarly();
+    if (!status.ok()) End(status);
+  }
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the caller went away"));
+    if (acknowledged_) return End(absl::OkStatus());
+    StartRead(&message_);
+  }
+  // What is in progress then fails, and ends the call.
+  void OnCancel() override {}
+  void OnDone() override { self_.reset(); }
+
+ private:
+  absl::Status EndedEarly() const {
+    return absl::CancelledError(assembler_.has_value()
+                                    ? "publish: the stream ended before its commit"
+                                    : "publish: the stream ended before its begin");
+  }
+
+  // Handles one message and starts what comes after it.
+  absl::Status TakeMessageBytes() {
+    v1::PublishRequest request;
+    if (!assembler_.has_value()) {
+      if (absl::Status status = ParseMessage(message_, &request); !status.ok()) return status;
+      if (!request.has_begin()) {
+        return absl::InvalidArgumentError("publish: the first message must be begin");
+      }
+      return Begin(request.begin());
+    }
+    const absl::Status taken =
+        TakeMessage(&message_, &request, [this](const SliceHeader& header, size_t bytes) {
+          return assembler_->Place(header, bytes);
+        });
+    message_.Clear();
+    if (!taken.ok()) return taken;
+    switch (request.message_case()) {
+      case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or nothing at all
+        if (absl::Status status = assembler_->PutPiece(); !status.ok()) return status;
+        StartRead(&message_);
+        return absl::OkStatus();
+      case v1::PublishRequest::kCommit:
+        return Commit();
+      default:
+        return absl::InvalidArgumentError("publish: expected a slice or the commit");
+    }
+  }
+
+  absl::Status Begin(const v1::PublishBegin& begin) {
+    absl::StatusOr<PublishSpec> spec = SpecFromProto(begin);
+    if (!spec.ok()) return spec.status();
+    absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
+    if (!layout.ok()) return layout.status();
+    absl::StatusOr<std::unique_ptr<PublishSession>> session = store_->Publish(*spec);
+    if (!session.ok()) return session.status();
+    session_ = *std::move(session);
+    assembler_.emplace(*spec, *layout, session_.get());
+    v1::PublishResponse response;
+    v1::PublishPlan* plan = response.mutable_plan();
+    plan->mutable_needed()->Add(session_->needed().begin(), session_->needed().end());
+    Send(response);
+    return absl::OkStatus();
+  }
+
+  absl::Status Commit() {
+    if (absl::Status status = assembler_->Finish(); !status.ok()) return status;
+    const auto commit = [self = shared_from_this()] {
+      absl::StatusOr<PublishResult> result = self->session_->Commit();
+      if (!result.ok()) return self->End(result.status());
+      v1::PublishResponse response;
+      ResultToProto(*result, response.mutable_ack());
+      self->acknowledged_ = true;
+      self->Send(response);
+    };
+    if (committers_->TrySchedule(0, commit)) return absl::OkStatus();
+    return absl::ResourceExhaustedError("too many publishes wait for the disk; try again later");
+  }
+
+  void Send(const v1::PublishResponse& response) {
+    answer_ = MessageBytes(response);
+    StartWrite(&answer_);
+  }
+
+  void End(const absl::Status& status) {
+    assembler_.reset();
+    session_.reset();
+    const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
+    Finish(ToGrpcStatus(noted, context_));
+  }
+
+  TieredStore* const store_;
+  Executor* const committers_;
+  std::atomic<int>* const streams_;
+  grpc::CallbackServerContext* const context_;
+  std::shared_ptr<PublishCall> self_;     // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
+  bool counted_ = false;
+  std::unique_ptr<PublishSession> session_;
+  std::optional<SliceAssembler> assembler_;  // from the begin on
+  grpc::ByteBuffer message_, answer_;
+  bool acknowledged_ = false;
+};
+
+}  // namespace
+
+Reactor* StartPublish(TieredStore* store, CallGate* gate, Executor* committers,
+                      std::atomic<int>* streams, grpc::CallbackServerContext* context) {
+  return std::make_shared<PublishCall>(store, committers, streams, context)->Start(gate);
+}
+
+}  // namespace hearth

@@ -1,0 +1,32 @@
+// PublishCall: one Publish stream of the store, from its begin to its ack.
+//
+// Slices are copied once, from gRPC's receive buffers to the memory where the store keeps them. The
+// commit, which waits for the disk, runs on an executor, so that no thread of gRPC's blocks.
+// Thread safety: gRPC calls the reactor from its threads, the executor from its own.
+// Ownership: deletes itself in OnDone. Store, gate, executor and the count of streams must outlive
+// it.
+// Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
+// one open slice beside what the store staged, which it bounds itself; (3) Finish is called once.
+#ifndef HEARTH_SERVICES_PUBLISH_CALL_H_
+#define HEARTH_SERVICES_PUBLISH_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+
+#include "cache_store/executor.h"
+#include "cache_store/tiered_store.h"
+#include "services/call_gate.h"
+
+namespace hearth {
+
+// Streams at a time; one more is answered RESOURCE_EXHAUSTED.
+inline constexpr int kMaxPublishStreams = 64;
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
+    TieredStore* store, CallGate* gate, Executor* committers, std::atomic<int>* streams,
+    grpc::CallbackServerContext* context);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_PUBLISH_CALL_H_

@@ -1,0 +1,86 @@
+// Slices on the wire without needless copies: messages written around memory that somebody else
+// owns, and read straight into the place where they are to lie.
+//
+// A FetchResponse and a PublishRequest both carry a SliceData as field 2. What SliceMessage writes
+// is ordinary protobuf of either; what TakeMessage reads may come from any protobuf library. Thread
+// safety: pure functions on their arguments.
+#ifndef HEARTH_SERVICES_SLICE_WIRE_H_
+#define HEARTH_SERVICES_SLICE_WIRE_H_
+
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <grpcpp/support/slice.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+
+namespace hearth {
+
+// The fields of a SliceData before its bytes.
+struct SliceHeader {
+  uint32_t object = 0;
+  uint32_t layer = 0;
+  uint64_t offset = 0;
+};
+
+// A message with `piece` as its data, which stays `owner`'s memory until gRPC has sent it.
+// REQUIRES: piece.size() <= kMaxSlicePieceBytes.
+grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const void> owner,
+                              absl::Span<const std::byte> piece);
+
+// The bytes of an ordinary message.
+template <typename Message>
+grpc::ByteBuffer MessageBytes(const Message& message) {
+  const grpc::Slice slice(message.SerializeAsString());
+  return grpc::ByteBuffer(&slice, 1);
+}
+
+// kInvalidArgument when `buffer` is not a Message.
+template <typename Message>
+absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message) {
+  grpc::ByteBuffer shared(buffer);
+  grpc::ProtoBufferReader reader(&shared);
+  if (message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("what was sent is not a ", message->GetTypeName()));
+}
+
+// Where the `bytes` data bytes of a slice are to be copied, or why they are not wanted.
+using SlicePlace =
+    absl::FunctionRef<absl::StatusOr<std::byte*>(const SliceHeader& header, size_t bytes)>;
+
+// Copies the data of a message of the form that protobuf libraries write, fields in order, to where
+// `place` says. False, and `place` was not asked, when the message has another form. The error is
+// `place`'s.
+absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SlicePlace place);
+
+// Reads one message. A slice goes to `place` and leaves `other` empty; anything else is parsed into
+// `other`. kInvalidArgument when it is not a Message at all. Message: v1::FetchResponse,
+// v1::PublishRequest.
+template <typename Message>
+absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SlicePlace place) {
+  other->Clear();
+  const absl::StatusOr<bool> taken = TakeSlice(buffer, place);
+  if (!taken.ok() || *taken) return taken.status();
+  if (absl::Status status = ParseMessage(*buffer, other); !status.ok()) return status;
+  if (!other->has_slice()) return absl::OkStatus();
+  const auto& slice = other->slice();
+  const absl::StatusOr<std::byte*> to =
+      place({slice.object(), slice.layer(), slice.offset()}, slice.data().size());
+  if (!to.ok()) return to.status();
+  std::memcpy(*to, slice.data().data(), slice.data().size());
+  other->Clear();
+  return absl::OkStatus();
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SLICE_WIRE_H_
