@@ -1,10 +1,11 @@
 // The fingerprints that tenants have used, with their readable fields, so that a miss can be told
-// apart from a difference in one field. Bounded per tenant, the oldest unused forgotten first.
+// apart from a difference in one field. Bounded per tenant, the one not used for longest forgotten
+// first; one that a restore point or a session still refers to is never forgotten.
 // Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_
 #define HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_
 
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,16 +27,21 @@ class FingerprintBook {
   // 1024 tenants x 64 x about 3 KB stay under 200 MB; a tenant beyond that is not remembered.
   static constexpr size_t kMaxTenants = 1024;
 
-  // Null when the fingerprint describes no valid layout.
+  // Marks as just used. Null when the fingerprint describes no valid layout.
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant);
+  void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant);
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
                                                const std::string& tenant) const;
   std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const;
 
  private:
-  std::map<std::string, std::deque<std::shared_ptr<const KnownFingerprint>>> by_tenant_;
+  // Most recently used last.
+  std::map<std::string, std::list<std::shared_ptr<const KnownFingerprint>>> by_tenant_;
 };
+
+// Null when it describes no valid layout.
+std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint);
 
 }  // namespace hearth
 

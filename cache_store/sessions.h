@@ -89,6 +89,7 @@ struct PublishPlan {
   Durability level = Durability::kMemory;
   std::vector<PublishBoundary> boundaries;
   std::vector<std::string> notes;
+  std::vector<uint64_t> newly_durable_pins;  // pinned while they were in RAM only
   std::vector<Digest> claims;
   std::vector<Digest> shown;  // restore points that are not yet durable
   uint64_t shown_bytes = 0;   // of new objects that are in RAM only

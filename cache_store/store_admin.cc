@@ -71,27 +71,53 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   uint64_t durable_number = 0;
   {
     absl::MutexLock lock(&mu_);
-    RestorePointEntry* point = FindOwned(id, tenant);
-    if (point == nullptr) return absl::NotFoundError("no such restore point");
-    if (point->pinned != pinned) {
-      const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
-      const auto limit = static_cast<uint64_t>(capacity * options_.max_pinned_fraction);
-      if (pinned && catalog_.pinned_bytes() + point->bytes() > limit) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat("pinning ", point->bytes(), " bytes more than the ",
-                         catalog_.pinned_bytes(), " pinned would exceed the limit, ", limit));
-      }
-      catalog_.SetPinned(point, pinned);
-      if (point->durable) durable_number = point->number;
-      events_.Post(pinned ? StoreEvent::Kind::kPinned : StoreEvent::Kind::kUnpinned,
-                   Describe(*point));
-    }
-    described = Describe(*point);
+    // Pins of one point reach the disk in the order in which they were asked for, and never beside
+    // the write that makes the point durable.
+    flight_.Claim(&mu_, {id});
+    const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
+    if (!status.ok() || durable_number == 0) flight_.Release({id});
+    if (!status.ok()) return status;
   }
-  if (durable_number != 0) {
-    if (absl::Status status = disk_->SetPinned(durable_number, pinned); !status.ok()) return status;
+  if (durable_number == 0) return described;
+  absl::Status status = PersistPin(durable_number, pinned);
+  bool gone = false;
+  {
+    absl::MutexLock lock(&mu_);
+    RestorePointEntry* point = catalog_.Find(id);
+    gone = point == nullptr || point->number != durable_number;
+    if (!status.ok() && !gone) catalog_.SetPinned(point, !pinned);
   }
+  // A drop in between may have erased the pin before it was written.
+  if (gone && pinned) status = PersistPin(durable_number, false);
+  absl::MutexLock lock(&mu_);
+  flight_.Release({id});
+  if (!status.ok()) return status;
   return described;
+}
+
+absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
+                              RestorePoint* described, uint64_t* durable_number) {
+  RestorePointEntry* point = FindOwned(id, tenant);
+  if (point == nullptr) return absl::NotFoundError("no such restore point");
+  if (point->pinned != pinned) {
+    const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
+    const auto limit = static_cast<uint64_t>(capacity * options_.max_pinned_fraction);
+    if (pinned && catalog_.pinned_bytes() + point->bytes() > limit) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("pinning ", point->bytes(), " bytes more than the ", catalog_.pinned_bytes(),
+                       " pinned would exceed the limit, ", limit));
+    }
+    catalog_.SetPinned(point, pinned);
+    if (point->durable) *durable_number = point->number;
+    events_.Post(pinned ? StoreEvent::Kind::kPinned : StoreEvent::Kind::kUnpinned,
+                 Describe(*point));
+  }
+  *described = Describe(*point);
+  return absl::OkStatus();
+}
+
+absl::Status Store::PersistPin(uint64_t number, bool pinned) {
+  return disk_->SetPinned(number, pinned);
 }
 
 absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tenant, bool force) {

@@ -149,10 +149,15 @@ class Store : public TieredStore {
     StoredObject* adopted;  // null until a manifest names it; held
   };
   using ObjectTable = absl::flat_hash_map<uint64_t, RecoveredObject>;
-  bool AdoptManifest(const ManifestRecord& record, bool pinned, ObjectTable* table)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool AdoptManifest(const ManifestRecord& record, std::shared_ptr<const KnownFingerprint> model,
+                     bool pinned, ObjectTable* table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // store_admin.cc
+  absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
+                         RestorePoint* described, uint64_t* durable_number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // REQUIRES: the point's id is claimed.
+  absl::Status PersistPin(uint64_t number, bool pinned);
   RestorePoint Describe(const RestorePointEntry& point) const;
   void OnRemoved(const RestorePointEntry& point, Catalog::Why why);
   DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)

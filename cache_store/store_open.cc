@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -109,8 +110,10 @@ absl::Status Store::Recover() {
   Garbage garbage;
   {
     absl::MutexLock lock(&mu_);
-    for (const FingerprintRecord& known : contents->fingerprints) {
-      fingerprints_.Learn(known.fingerprint, known.tenant);
+    // All of them: the book forgets what is over its limit and no restore point refers to.
+    std::map<std::pair<std::string, Digest>, std::shared_ptr<const KnownFingerprint>> models;
+    for (const FingerprintRecord& record : contents->fingerprints) {
+      models[{record.tenant, record.fingerprint.digest()}] = MakeKnown(record.fingerprint);
     }
     uint64_t next_number = 1;
     ObjectTable table;
@@ -122,6 +125,7 @@ absl::Status Store::Recover() {
     for (const ManifestRecord& record : contents->manifests) {
       next_number = std::max(next_number, record.number + 1);
     }
+    for (const uint64_t number : contents->pinned) next_number = std::max(next_number, number + 1);
     for (const uint64_t number : contents->unreadable_manifests) {
       next_number = std::max(next_number, number + 1);
     }
@@ -132,9 +136,16 @@ absl::Status Store::Recover() {
     const absl::flat_hash_set<uint64_t> pinned(contents->pinned.begin(), contents->pinned.end());
     // Newest first: of two manifests for one boundary the older was about to be erased.
     for (auto it = contents->manifests.rbegin(); it != contents->manifests.rend(); ++it) {
-      if (AdoptManifest(*it, pinned.count(it->number) > 0, &table)) continue;
+      const auto model = models.find({it->tenant, it->manifest.fingerprint});
+      if (model != models.end() &&
+          AdoptManifest(*it, model->second, pinned.count(it->number) > 0, &table)) {
+        continue;
+      }
       counters_.Add(Counter::kRecoveryDroppedManifests);
       garbage.manifests.push_back(it->number);
+    }
+    for (auto& [name, model] : models) {
+      if (model != nullptr) fingerprints_.Remember(std::move(model), name.first);
     }
     for (const auto& [number, recovered] : table) {
       if (recovered.adopted != nullptr) {
@@ -161,9 +172,10 @@ absl::Status Store::Recover() {
 }
 
 // Rebuilds the path and the restore point of one manifest. False: it does not match its objects.
-bool Store::AdoptManifest(const ManifestRecord& record, bool pinned, ObjectTable* table) {
+bool Store::AdoptManifest(const ManifestRecord& record,
+                          std::shared_ptr<const KnownFingerprint> model, bool pinned,
+                          ObjectTable* table) {
   const Manifest& manifest = record.manifest;
-  const auto model = fingerprints_.Find(manifest.fingerprint, record.tenant);
   if (model == nullptr || !ValidateManifest(manifest, model->layout).ok()) return false;
   const KvLayout& layout = model->layout;
   const PromptChain chain =

@@ -166,24 +166,31 @@ void Store::WriteBehind(const Digest& id) {
   const bool written = ready && Write(work, false).ok();
   if (!written) counters_.Add(Counter::kWriteBehindFailed);
   Garbage after;
+  bool pinned = false;
   {
     absl::MutexLock lock(&mu_);
-    flight_.Release(claims);
     catalog_.UnreserveDisk(work.reserved_bytes);
     RestorePointEntry* point = catalog_.Find(id);
     const bool present = point != nullptr && point->number == work.manifests[0].number;
-    if (written && present) catalog_.SetDurable(point);
+    if (written && present) {
+      catalog_.SetDurable(point);
+      pinned = point->pinned;
+    }
+    std::vector<uint64_t> unwritten;  // of what a failed write may have left behind
     for (StoredObject* object : work.objects) {
       if (written) catalog_.SetOnDisk(object);
+      if (ready && !written) unwritten.push_back(object->number);
+      catalog_.Release(object);  // may be its end
     }
-    for (StoredObject* object : work.objects) catalog_.Release(object);
     after = SettleHost();
-    if (!present || !written) after.manifests.push_back(work.manifests[0].number);
-    if (!written) {
-      for (const StoredObject* object : work.objects) after.disk_objects.push_back(object->number);
-    }
+    if (ready && !(present && written)) after.manifests.push_back(work.manifests[0].number);
+    after.disk_objects.insert(after.disk_objects.end(), unwritten.begin(), unwritten.end());
   }
   SettleDisk(after).IgnoreError();
+  if (pinned) PersistPin(work.manifests[0].number, true).IgnoreError();
+  // Last: what was erased may be another publisher's to write.
+  absl::MutexLock lock(&mu_);
+  flight_.Release(claims);
 }
 
 }  // namespace hearth

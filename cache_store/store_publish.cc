@@ -48,7 +48,6 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     catalog_.UnreserveHost(plan.host_reserved_bytes);
     UnholdPoints(&plan);
     if (status.ok()) Show(session, &plan);
-    flight_.Release(plan.claims);
     garbage = SettleHost();
   }
   if (!status.ok()) {
@@ -61,6 +60,12 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     }
   }
   SettleDisk(garbage).IgnoreError();
+  for (const uint64_t number : plan.newly_durable_pins) PersistPin(number, true).IgnoreError();
+  {
+    // Only now: what a failed write left was erased, and is another publisher's to write again.
+    absl::MutexLock lock(&mu_);
+    flight_.Release(plan.claims);
+  }
   if (!status.ok()) return status;
   if (disk_ != nullptr && plan.level == Durability::kMemory && !plan.shown.empty()) {
     ScheduleWriteBehind(plan.shown, plan.shown_bytes);
@@ -257,6 +262,14 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
   }
   std::vector<PublishBoundary> shown;
   for (PublishBoundary& kept : plan->boundaries) {
+    // A point that was there already is left out when it was dropped while this wrote.
+    const RestorePointEntry* known = catalog_.Find(kept.segment->key);
+    if (kept.held && (known == nullptr || known->number != kept.number)) {
+      plan->notes.push_back(
+          absl::StrCat("boundary ", kept.boundary, " left out: it was dropped meanwhile"));
+      if (kept.write) catalog_.DiscardManifest(kept.number);
+      continue;
+    }
     if (!Showable(*session, kept)) {
       plan->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
@@ -274,7 +287,10 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
       counters_.Add(Counter::kPublishedRestorePoints);
       events_.Post(StoreEvent::Kind::kStored, Describe(*point));
     }
-    if (kept.write && !point->durable && point->number == kept.number) catalog_.SetDurable(point);
+    if (kept.write && !point->durable && point->number == kept.number) {
+      catalog_.SetDurable(point);
+      if (point->pinned) plan->newly_durable_pins.push_back(point->number);
+    }
     ++point->sessions;  // not evicted to make room for itself
     if (AdmitToHost(session, kept)) catalog_.SetResident(point);
     --point->sessions;
