@@ -99,7 +99,8 @@ absl::Status Database::Open(const std::string& dir, bool read_only,
                 : rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   if (!status.ok()) {
     const std::string text = status.ToString();
-    if (absl::StrContains(text, "lock") || absl::StrContains(text, "LOCK")) {
+    if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
+                               absl::StrContains(text, "lock hold by current process"))) {
       return absl::FailedPreconditionError(
           absl::StrCat("data folder ", dir, " is held by another process (", text, ")"));
     }
@@ -107,7 +108,9 @@ absl::Status Database::Open(const std::string& dir, bool read_only,
       return absl::FailedPreconditionError(absl::StrCat(
           "data folder ", dir, " was written by a newer version of this program (", text, ")"));
     }
-    return absl::DataLossError(absl::StrCat("data folder ", dir, " cannot be opened: ", text));
+    const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
+    if (status.IsCorruption()) return absl::DataLossError(message);
+    return absl::Status(FromRocks(status, "").code(), message);
   }
   *out = std::move(database);
   return absl::OkStatus();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "absl/strings/ascii.h"
@@ -40,6 +41,14 @@ bool WriteAll(int fd, absl::string_view text) {
     text.remove_prefix(static_cast<size_t>(written));
   }
   return true;
+}
+
+// Its entries are on stable storage after this, as a file's bytes are after fsync.
+bool SyncFolderOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  File file(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return file.fd() >= 0 && fsync(file.fd()) == 0;
 }
 
 }  // namespace
@@ -79,9 +88,9 @@ absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path) {
   if (!secret.ok()) return secret;
   // Whole or not at all: written beside, synced, then linked into place. link() never overwrites,
   // so of two starters one makes the secret and both read it.
-  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
+  std::string temporary = absl::StrCat(path, ".XXXXXX");
   {
-    File file(open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
     if (file.fd() < 0) return Failed(temporary, strerror(errno));
     if (!WriteAll(file.fd(), absl::BytesToHexString(*secret) + "\n") || fsync(file.fd()) != 0) {
       unlink(temporary.c_str());
@@ -92,6 +101,7 @@ absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path) {
   const int error = errno;
   unlink(temporary.c_str());
   if (linked != 0 && error != EEXIST) return Failed(path, strerror(error));
+  if (!SyncFolderOf(path)) return Failed(path, strerror(errno));
   return ReadSecret(path);
 }
 

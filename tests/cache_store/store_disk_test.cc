@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <rocksdb/db.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -201,6 +202,30 @@ TEST_F(DiskStore, AFolderHeldByAnotherStoreIsRefusedByName) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr(folder_.path()));
 }
+TEST_F(DiskStore, ACorruptTableIsDataLossAndNoOtherProcess) {
+  { ASSERT_TRUE(KitPublish(Open().get(), model_, prompt_, {192}).ok()); }
+  { RawDatabase flushes(folder_); }
+  int broken = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+    if (file.path().extension() != ".sst") continue;
+    constexpr size_t kFooterBytes = 53;
+    const std::string bytes(file.file_size() - kFooterBytes, 'x');
+    std::fstream(file.path(), std::ios::in | std::ios::out | std::ios::binary) << bytes;
+    ++broken;
+  }
+  ASSERT_GT(broken, 0);
+  const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("checksum mismatch"));
+}
+
+TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
+  // Process ids repeat, in containers with every start.
+  std::ofstream(absl::StrCat(folder_.path(), "/secret.", getpid(), ".tmp")) << "torn";
+  EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok());
+  EXPECT_TRUE(TieredStore::Open(DiskOptions(folder_)).ok()) << "the same secret";
+}
+
 
 TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   Open().reset();
