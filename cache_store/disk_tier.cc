@@ -3,12 +3,14 @@
 #include <rocksdb/convenience.h>
 #include <rocksdb/write_batch.h>
 
+#include <atomic>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_load.h"
+#include "cache_store/disk_tier_reclaim.h"
 
 namespace hearth {
 namespace {
@@ -92,18 +94,16 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<DiskContents> Load() override { return LoadContents(*db_); }
 
-  absl::Status ReclaimSpace() override {
-    // Tables hold keys only, so compacting all of them is cheap; values move only when most of
-    // their blob file is dead. A blob file that is all dead is then deleted.
-    rocksdb::CompactRangeOptions options;
-    options.exclusive_manual_compaction = false;
-    options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForce;
+  absl::Status ReclaimSpace(uint64_t max_bytes) override {
+    if (stopped_.load()) return absl::CancelledError("stopped");
     // All families: a log file goes only when nothing in it is waiting to be flushed.
-    rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
-    if (status.ok()) {
-      status = (*db_)->CompactRange(options, db_->family(kSlices), nullptr, nullptr);
-    }
-    return FromRocks(status, "compaction");
+    const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
+    if (!status.ok()) return FromRocks(status, "flush");
+    return ReclaimBlobs(*db_, max_bytes);
+  }
+
+  void StopReclaiming() override {
+    if (!stopped_.exchange(true)) (*db_)->DisableManualCompaction();
   }
 
   uint64_t FileBytes() override {
@@ -126,6 +126,7 @@ class RocksDiskTier : public DiskTier {
 
  private:
   const std::unique_ptr<Database> db_;
+  std::atomic<bool> stopped_{false};
 };
 
 absl::Status CheckMeta(const Database& db, const std::string& dir,

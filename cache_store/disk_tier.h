@@ -50,8 +50,12 @@ class DiskTier : public SliceTier {
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
   virtual absl::Status Sync() = 0;
-  // Gives the space of erased objects back to the file system. Slow; called in the background.
-  virtual absl::Status ReclaimSpace() = 0;
+  // Gives the space of erased objects back to the file system: files that hold nothing else always,
+  // others are rewritten only while values take more than `max_bytes`. Slow; called in the
+  // background. kCancelled: stopped.
+  virtual absl::Status ReclaimSpace(uint64_t max_bytes) = 0;
+  // Ends a running ReclaimSpace soon and every later one at once. For good.
+  virtual void StopReclaiming() = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
 };

@@ -39,9 +39,7 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   options.min_blob_size = kMinBlobBytes;
   options.blob_file_size = kBlobFileBytes;
   options.blob_compression_type = rocksdb::kNoCompression;
-  options.enable_blob_garbage_collection = true;
-  options.blob_garbage_collection_age_cutoff = 0.25;
-  options.blob_garbage_collection_force_threshold = 0.5;
+  options.enable_blob_garbage_collection = false;  // disk_tier_reclaim.h does it, and says why
   return options;
 }
 
@@ -82,6 +80,7 @@ rocksdb::ReadOptions SliceReadOptions() {
   options.fill_cache = false;
   return options;
 }
+  if (status.IsManualCompactionPaused()) return absl::CancelledError(text);
 
 absl::Status Database::Open(const std::string& dir, bool read_only,
                             std::unique_ptr<Database>* out) {

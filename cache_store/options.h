@@ -17,7 +17,8 @@ struct StoreOptions {
   std::string data_dir;
   // Bytes of KV kept in RAM. 0: every read goes to the disk.
   uint64_t host_bytes = uint64_t{4} << 30;
-  // Bytes of KV kept on disk, pending compactions included. 0: no disk tier.
+  // Bytes of KV kept on disk. 0: no disk tier. Files may take a fifth and 2 GiB more: erased bytes
+  // beside live ones, the log, and what is being moved (disk_tier_reclaim.h).
   uint64_t disk_bytes = uint64_t{64} << 30;
   Durability default_durability = Durability::kDisk;
   // Most bytes that pins may hold, so that eviction always has something to choose from.

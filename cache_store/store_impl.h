@@ -140,6 +140,7 @@ class Store : public TieredStore {
   // Erases what the catalog let go from RAM; returns what remains to be erased from the disk.
   Garbage SettleHost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void Reclaim() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SettleDisk(const Garbage& garbage) ABSL_LOCKS_EXCLUDED(mu_);
   void SettleLater(Garbage garbage) ABSL_LOCKS_EXCLUDED(mu_);
 
@@ -193,9 +194,13 @@ class Store : public TieredStore {
   History history_ ABSL_GUARDED_BY(mu_);
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
-  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};     // by Tier
+  bool reclaim_queued_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};  // by Tier
 
-  std::unique_ptr<Executor> executor_;  // last: its jobs use everything above
+  // Last: their jobs use everything above. Reclaiming takes minutes and is on its own, so that
+  // nothing waits behind it; with an executor from a test it is one of that one's jobs.
+  std::unique_ptr<Executor> reclaimer_;
+  std::unique_ptr<Executor> executor_;
 };
 
 }  // namespace hearth

@@ -95,11 +95,14 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
   }
   if (executor_ == nullptr) {
     executor_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
+    if (disk_ != nullptr) reclaimer_ = std::make_unique<ThreadExecutor>(0);
   }
 }
 
 Store::~Store() {
-  executor_.reset();  // runs what was accepted
+  if (disk_ != nullptr) disk_->StopReclaiming();  // the next start goes on with it
+  executor_.reset();                              // runs what was accepted
+  reclaimer_.reset();
   if (disk_ != nullptr) disk_->Sync().IgnoreError();
 }
 
@@ -107,6 +110,7 @@ absl::Status Store::Recover() {
   if (disk_ == nullptr) return absl::OkStatus();
   absl::StatusOr<DiskContents> contents = disk_->Load();
   if (!contents.ok()) return contents.status();
+  const uint64_t file_bytes = disk_->FileBytes();
   Garbage garbage;
   {
     absl::MutexLock lock(&mu_);
@@ -161,6 +165,8 @@ absl::Status Store::Recover() {
                              evicted.manifests.end());
     garbage.disk_objects.insert(garbage.disk_objects.end(), evicted.disk_objects.begin(),
                                 evicted.disk_objects.end());
+    // Evicted now, collected below, or erased before and not yet given back.
+    garbage.disk_bytes = file_bytes - std::min(file_bytes, catalog_.disk_bytes());
   }
   const auto& bad = contents->unreadable_manifests;
   counters_.Add(Counter::kRecoveryDroppedManifests, bad.size());

@@ -14,6 +14,9 @@ namespace {
 // or 1 GiB of a large one, is dead before the disk is asked to give it back.
 constexpr uint64_t kReclaimDivisor = 16;
 constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
+// What is dead in files that also hold something live may take an eighth of the limit on top of it:
+// the less, the more live bytes are moved for each byte gained.
+constexpr uint64_t kDeadDivisor = 8;
 
 }  // namespace
 
@@ -48,18 +51,29 @@ void Store::ReclaimLater(uint64_t erased_bytes) {
     absl::MutexLock lock(&mu_);
     unreclaimed_bytes_ += erased_bytes;
     const uint64_t worthwhile = std::min(options_.disk_bytes / kReclaimDivisor, kReclaimBytes);
-    if (unreclaimed_bytes_ < worthwhile) return;
+    if (unreclaimed_bytes_ < worthwhile || reclaim_queued_) return;
+    reclaim_queued_ = true;
+  }
+  Executor* const executor = reclaimer_ != nullptr ? reclaimer_.get() : executor_.get();
+  if (executor->TrySchedule(0, [this] { Reclaim(); })) return;
+  absl::MutexLock lock(&mu_);
+  reclaim_queued_ = false;
+}
+
+void Store::Reclaim() {
+  {
+    absl::MutexLock lock(&mu_);
+    reclaim_queued_ = false;
     unreclaimed_bytes_ = 0;
   }
-  executor_->TrySchedule(0, [this] {
-    if (!disk_->ReclaimSpace().ok()) counters_.Add(Counter::kTierErrors);
-  });
+  const absl::Status status =
+      disk_->ReclaimSpace(options_.disk_bytes + options_.disk_bytes / kDeadDivisor);
+  if (!status.ok() && !absl::IsCancelled(status)) counters_.Add(Counter::kTierErrors);
 }
 
 void Store::SettleLater(Garbage garbage) {
-  if (garbage.host_objects.empty() && garbage.disk_objects.empty() && garbage.manifests.empty()) {
-    return;
-  }
+  if (!garbage.host_objects.empty()) host_.Reap();  // RAM is not to wait behind the disk
+  if (garbage.disk_objects.empty() && garbage.manifests.empty()) return;
   auto shared = std::make_shared<Garbage>(std::move(garbage));
   if (!executor_->TrySchedule(0, [this, shared] { SettleDisk(*shared).IgnoreError(); })) {
     SettleDisk(*shared).IgnoreError();
