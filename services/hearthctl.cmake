@@ -1,7 +1,8 @@
 # hearthctl: the command line. A library of its own, so that tests run its commands in process.
 add_library(hearthctl_commands STATIC
   hearthctl/chat_command.cc hearthctl/chat_file.cc hearthctl/cli.cc hearthctl/connection.cc
-  hearthctl/console.cc hearthctl/data_dir_check.cc hearthctl/explain_command.cc
+  hearthctl/console.cc hearthctl/data_dir_check.cc hearthctl/diff_command.cc
+  hearthctl/explain_command.cc
   hearthctl/fingerprint_command.cc hearthctl/generate_command.cc hearthctl/generation.cc
   hearthctl/interrupt.cc hearthctl/json_text.cc hearthctl/mapped_file.cc hearthctl/model_info.cc
   hearthctl/prompt_flags.cc hearthctl/restore_point_commands.cc hearthctl/restore_points.cc

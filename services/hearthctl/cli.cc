@@ -51,6 +51,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddImportCommand(&commands);
   AddInspectCommand(&commands);
   AddVerifyCommand(&commands);
+  AddDiffCommand(&commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -57,9 +57,10 @@ void AddPinCommands(CommandSet* commands);
 void AddDropCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
-// Without a server (snapshot_commands.cc).
+// Without a server (snapshot_commands.cc, diff_command.cc).
 void AddInspectCommand(CommandSet* commands);
 void AddVerifyCommand(CommandSet* commands);
+void AddDiffCommand(CommandSet* commands);
 
 }  // namespace hearth
 

@@ -1,0 +1,92 @@
+// What two snapshot files disagree about.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/proto/tiny_snapshot.h"
+#include "tests/services/hearthctl/run_cli.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// A whole file over the tiny manifest, with one value of its first slice changed by `change`.
+std::string Changed(const std::vector<FingerprintField>& fields, uint32_t first_token,
+                    void (*change)(std::string* slice)) {
+  const Fingerprint fingerprint = Fingerprint::Create(fields).value();
+  Manifest manifest = TinyManifest();
+  manifest.fingerprint = fingerprint.digest();
+  manifest.token_ids[0] = first_token;
+  const SnapshotHeader whole = ParseSnapshotHeader(TinyFile()).value();
+  std::vector<std::string> slices;
+  for (ManifestObject& object : manifest.objects) {
+    for (uint64_t& digest : object.slice_digests) {
+      const size_t n = slices.size();
+      slices.push_back(TinySlice(n, whole.layout.SliceBytes(object.id.tokens)));
+      if (n == 0 && change != nullptr) change(&slices[0]);
+      digest = SliceDigest(slices[n].data(), slices[n].size());
+    }
+  }
+  std::string file = BuildSnapshotHeader(fingerprint, manifest).value();
+  const SnapshotHeader header = ParseSnapshotHeader(file).value();
+  for (size_t n = 0; n < slices.size(); ++n) {
+    file.resize(header.slice_offsets[n], '\0');
+    file += slices[n];
+  }
+  return file;
+}
+
+TEST(DiffCommand, SaysEqualOfEqualFiles) {
+  TestFolder folder;
+  const std::string a = folder.Write("a", TinyFile());
+  const std::string b = folder.Write("b", Changed(TinyFields(), 2, nullptr));
+  const CliResult result = RunCli({"diff", a, b});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.out, "equal\n");
+  EXPECT_EQ(RunCli({"diff", a, b, "--json"}).last(), (Json{{"equal", true}, {"differences", 0}}));
+}
+
+TEST(DiffCommand, NamesTheFieldTheTokenAndTheSliceThatDiffer) {
+  TestFolder folder;
+  const std::string a = folder.Write("a", TinyFile());
+  std::vector<FingerprintField> fields = TinyFields();
+  for (FingerprintField& field : fields) {
+    if (field.name == "vocab_size") field.value = uint64_t{65};
+  }
+  // 1.0 and 1.5 as float16: values of the first slice that the tiny pattern does not have.
+  const std::string b = folder.Write("b", Changed(fields, 3, [](std::string* slice) {
+                                       (*slice)[0] = '\0';
+                                       (*slice)[1] = '\x3C';
+                                     }));
+  const std::string c = folder.Write("c", Changed(fields, 3, [](std::string* slice) {
+                                       (*slice)[0] = '\0';
+                                       (*slice)[1] = '\x3E';
+                                     }));
+  const CliResult result = RunCli({"diff", a, b});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("field vocab_size: \"64\" | \"65\""),
+                                HasSubstr("token at 0: 2 | 3"), HasSubstr("slice layer ")));
+  const CliResult slices = RunCli({"diff", b, c, "--json"});
+  EXPECT_EQ(slices.code, kExitFailed);
+  ASSERT_EQ(slices.objects.size(), 2u) << slices.out;
+  EXPECT_EQ(slices.objects[0]["part"], "slice");
+  EXPECT_EQ(slices.objects[0]["a"]["values_that_differ"], 1);
+  EXPECT_EQ(slices.objects[0]["b"]["largest_gap"], 0.5);
+  EXPECT_EQ(slices.last(), (Json{{"equal", false}, {"differences", 1}}));
+}
+
+TEST(DiffCommand, RefusesADamagedFileByName) {
+  TestFolder folder;
+  std::string bad = TinyFile();
+  bad.back() ^= 1;
+  const CliResult result =
+      RunCli({"diff", folder.Write("good", TinyFile()), folder.Write("bad", bad)});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, AllOf(HasSubstr(folder.File("bad")), HasSubstr("DATA_LOSS")));
+  EXPECT_EQ(RunCli({"diff", folder.File("good"), "/nonexistent"}).code, kExitFailed);
+  EXPECT_EQ(RunCli({"diff", folder.File("good")}).code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace hearth
