@@ -43,7 +43,9 @@ struct StoredObject {
   bool retired = false;  // quarantined: never visible again
   uint32_t restore_points = 0;
   uint32_t host_restore_points = 0;  // of these, counted as resident in RAM
+  uint32_t pins = 0;                 // pinned restore points among them
   uint32_t sessions = 0;
+  uint32_t read_failures = 0;  // errors of the disk, other than wrong bytes
 
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;

@@ -2,7 +2,12 @@
 
 #include <rocksdb/options.h>
 #include <rocksdb/table.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -43,6 +48,15 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   return options;
 }
 
+// Tables and blob files kept open: half of what the process may have, the rest is for connections.
+// 4,096 blob files of 64 MiB are 256 GiB; of more, some are opened again for a read.
+int MaxOpenFiles() {
+  constexpr rlim_t kMost = 4096, kLeast = 64;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;
+  return static_cast<int>(std::clamp(limit.rlim_cur / 2, kLeast, kMost));
+}
+
 rocksdb::DBOptions DatabaseOptions() {
   rocksdb::DBOptions options;
   options.create_if_missing = true;
@@ -51,6 +65,7 @@ rocksdb::DBOptions DatabaseOptions() {
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
   options.max_background_jobs = 2;
+  options.max_open_files = MaxOpenFiles();
   // More would only be kept alive by the small families' unflushed records.
   options.max_total_wal_size = kMaxLogBytes;
   // A torn tail of the log is what kill -9 leaves; everything before it is whole.
@@ -60,6 +75,16 @@ rocksdb::DBOptions DatabaseOptions() {
   return options;
 }
 
+// The process is out of something; the disk is not to blame. RocksDB keeps only errno's text.
+bool LacksResources(const rocksdb::Status& status, absl::string_view text) {
+  if (status.IsNoSpace() || status.IsMemoryLimit()) return true;
+  if (!status.IsIOError()) return false;
+  for (const int error : {EMFILE, ENFILE, ENOMEM, EAGAIN}) {
+    if (absl::StrContains(text, std::strerror(error))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
@@ -67,7 +92,8 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   const std::string text = absl::StrCat(what, ": ", status.ToString());
   if (status.IsNotFound()) return absl::NotFoundError(text);
   if (status.IsCorruption()) return absl::DataLossError(text);
-  if (status.IsNoSpace() || status.IsMemoryLimit()) return absl::ResourceExhaustedError(text);
+  if (status.IsManualCompactionPaused()) return absl::CancelledError(text);
+  if (LacksResources(status, text)) return absl::ResourceExhaustedError(text);
   if (status.IsInvalidArgument()) return absl::InternalError(text);
   return absl::UnavailableError(text);
 }
@@ -80,7 +106,6 @@ rocksdb::ReadOptions SliceReadOptions() {
   options.fill_cache = false;
   return options;
 }
-  if (status.IsManualCompactionPaused()) return absl::CancelledError(text);
 
 absl::Status Database::Open(const std::string& dir, bool read_only,
                             std::unique_ptr<Database>* out) {

@@ -9,6 +9,11 @@
 #include "proto/prefix_key.h"
 
 namespace hearth {
+namespace {
+
+constexpr uint32_t kMostReadFailures = 2;
+
+}  // namespace
 
 std::unique_ptr<FetchSession> Store::Miss(Counter why, const char* reason,
                                           uint32_t matched_tokens) {
@@ -242,13 +247,23 @@ absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, b
     }
     if (!read.ok() && !absl::IsDataLoss(read.status())) {
       counters_.Add(Counter::kTierErrors);
-      return read.status();
+      if (!IsReadFailureForGood(object, read.status())) return read.status();
+      read = absl::DataLossError(absl::StrCat("failed twice: ", read.status().message()));
     }
   }
   // In no tier, or not what was written: never served again.
   Quarantine(object);
   if (!read.ok() && absl::IsDataLoss(read.status())) return read.status();
   return absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+}
+
+// One error may be the device's bad moment. A second one of the same object is a bad sector or a
+// file that is gone: until the object goes, nobody can publish it anew. What the process lacks
+// (file descriptors, memory) says nothing about the object.
+bool Store::IsReadFailureForGood(StoredObject* object, const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return false;
+  absl::MutexLock lock(&mu_);
+  return ++object->read_failures >= kMostReadFailures;
 }
 
 void Store::QuarantineHostCopy(StoredObject* object) {

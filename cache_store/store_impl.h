@@ -101,6 +101,8 @@ class Store : public TieredStore {
   void FinishPromotion(FetchSessionImpl* session);
   void EndFetch(FetchSessionImpl* session);
   absl::StatusOr<SliceView> ReadSlice(StoredObject* object, size_t slice, bool* from_disk);
+  bool IsReadFailureForGood(StoredObject* object, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mu_);
   void QuarantineHostCopy(StoredObject* object);
   void Quarantine(StoredObject* object);
   void QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

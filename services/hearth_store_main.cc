@@ -66,6 +66,7 @@ int Main(int argc, char** argv) {
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
   BlockStopSignals();
   KeepFreedMemory();
+  RaiseOpenFileLimit();
   SetUpLogging(flags.server.log_level, flags.server.log_format);
 
   const absl::Time start = absl::Now();

@@ -22,6 +22,10 @@ void ExitAtNextStopSignal();
 // with every request, and touching fresh memory costs more than copying into it.
 void KeepFreedMemory();
 
+// Lets the process open as many files as it may: the usual soft limit of 1,024 is for programs that
+// use select, and a store keeps a file open for each 64 MiB.
+void RaiseOpenFileLimit();
+
 // Prints "program: message" to stderr and returns 1, for main's return.
 int FailToStart(const std::string& program, const absl::Status& status);
 

@@ -96,6 +96,33 @@ TEST_F(StoreFaults, AReadErrorIsAnErrorAndNotAMissNorALoss) {
   EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
 }
 
+TEST_F(StoreFaults, AnObjectThatCannotBeReadTwiceIsLostAndMayBePublishedAnew) {
+  Open(0);
+  ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
+  disk_faults_.Arm(Fault::kReadError, 2);
+  EXPECT_TRUE(absl::IsUnavailable(KitFetch(store_.get(), model_, prompt_).status()));
+  const absl::Status lost = KitFetch(store_.get(), model_, prompt_).status();
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_THAT(std::string(lost.message()), HasSubstr("disk on fire"));
+  EXPECT_EQ(Counted("quarantined_objects"), 1u);
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 0u);
+  const auto report = store_->Explain(KitQuery(model_, prompt_)).value();
+  EXPECT_THAT(report.boundaries.at(3).reason, HasSubstr("quarantined"));
+  ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
+  CheckInvariants();
+}
+
+TEST_F(StoreFaults, WhatTheProcessLacksIsNotHeldAgainstTheObject) {
+  Open(0);
+  ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
+  disk_faults_.Arm(Fault::kReadExhausted, 5);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(absl::IsResourceExhausted(KitFetch(store_.get(), model_, prompt_).status()));
+  }
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
+}
+
 TEST_F(StoreFaults, ALostWriteIsFoundOutWhenReadAndBecomesAMiss) {
   Open(0);
   disk_faults_.Arm(Fault::kLostWrite, 1);

@@ -2,6 +2,7 @@
 //
 // Fault model, each switched on for the next `count` operations of its kind:
 //   read error       the operation fails, the tier is unchanged
+//   read exhausted   the same, for lack of file descriptors or memory
 //   bit flip         a read returns the bytes with one bit changed
 //   truncation       a read returns all but the last byte
 //   wrong key        a read returns another slice's bytes (the last one read)
@@ -21,7 +22,16 @@
 
 namespace hearth {
 
-enum class Fault { kReadError, kBitFlip, kTruncation, kWrongKey, kLostWrite, kFull, kWriteError };
+enum class Fault {
+  kReadError,
+  kReadExhausted,
+  kBitFlip,
+  kTruncation,
+  kWrongKey,
+  kLostWrite,
+  kFull,
+  kWriteError
+};
 
 // The switchboard, shared with the test: it outlives the tier.
 class Faults {
@@ -57,6 +67,7 @@ class FaultyTier : public SliceTier {
     absl::StatusOr<std::optional<SliceView>> read = tier_->Read(slice);
     if (!read.ok() || !read->has_value()) return read;
     if (faults_->Take(Fault::kReadError)) return absl::UnavailableError("disk on fire");
+    if (faults_->Take(Fault::kReadExhausted)) return absl::ResourceExhaustedError("no more files");
     SliceView view = **read;
     const SliceView last = faults_->SwapLast(view);
     if (faults_->Take(Fault::kBitFlip)) {
