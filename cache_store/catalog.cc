@@ -245,7 +245,18 @@ void Catalog::SetResident(RestorePointEntry* point) {
 void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
   point->pinned = pinned;
-  pinned_bytes_ = pinned ? pinned_bytes_ + point->bytes() : pinned_bytes_ - point->bytes();
+  for (StoredObject* object : point->objects) {
+    if (pinned && object->pins++ == 0) pinned_bytes_ += object->bytes();
+    if (!pinned && --object->pins == 0) pinned_bytes_ -= object->bytes();
+  }
+}
+
+uint64_t Catalog::BytesToPin(const RestorePointEntry& point) const {
+  uint64_t bytes = 0;
+  for (const StoredObject* object : point.objects) {
+    if (object->pins == 0) bytes += object->bytes();
+  }
+  return bytes;
 }
 
 Garbage Catalog::TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
@@ -280,20 +291,25 @@ void Catalog::CheckInvariants() const {
     if (object->in_host) host += object->bytes();
     if (object->on_disk) disk += object->disk_cost_bytes();
     if (object->sessions > 0) held += object->disk_cost_bytes();
+    if (object->pins > 0) pinned += object->bytes();
     all += object->bytes();
   }
-  absl::flat_hash_map<const StoredObject*, uint32_t> named;
+  absl::flat_hash_map<const StoredObject*, uint32_t> named, pinning;
   for (const auto& [id, point] : points_) {
     assert(point->node->restore_point == point.get() && point->node->key == id);
     if (point->durable) disk += point->manifest_cost_bytes();
-    if (point->pinned) pinned += point->bytes();
     for (const StoredObject* object : point->objects) {
       assert(!object->retired && object->node != nullptr);
       assert(!point->in_host || object->in_host);
       ++named[object];
+      if (point->pinned) ++pinning[object];
     }
   }
   for (const auto& [object, count] : named) assert(object->restore_points == count);
+  for (const auto& [number, object] : objects_) {
+    const auto it = pinning.find(object.get());
+    assert(object->pins == (it == pinning.end() ? 0 : it->second));
+  }
   assert(host == host_bytes_ && disk == disk_bytes_ && all == object_bytes_);
   assert(pinned == pinned_bytes_ && held == held_bytes_);
 }

@@ -147,6 +147,8 @@ class Catalog {
   // Drops the RAM copy of an object that is also on disk.
   void DropHostCopy(StoredObject* object);
   void SetPinned(RestorePointEntry* point, bool pinned);
+  // What pinning it would add to pinned_bytes().
+  uint64_t BytesToPin(const RestorePointEntry& point) const;
 
   // A manifest that was written for a restore point which is not to be.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
@@ -158,7 +160,7 @@ class Catalog {
 
   uint64_t host_bytes() const { return host_bytes_ + host_reserved_; }
   uint64_t disk_bytes() const { return disk_bytes_ + disk_reserved_; }
-  uint64_t pinned_bytes() const { return pinned_bytes_; }
+  uint64_t pinned_bytes() const { return pinned_bytes_; }  // an object counts once
   uint64_t disk_objects() const { return disk_objects_; }
   uint64_t object_bytes() const { return object_bytes_; }  // each counted once, whatever its tiers
   size_t objects() const { return objects_.size(); }

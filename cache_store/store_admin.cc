@@ -102,10 +102,11 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
   if (point->pinned != pinned) {
     const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
     const auto limit = static_cast<uint64_t>(capacity * options_.max_pinned_fraction);
-    if (pinned && catalog_.pinned_bytes() + point->bytes() > limit) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("pinning ", point->bytes(), " bytes more than the ", catalog_.pinned_bytes(),
-                       " pinned would exceed the limit, ", limit));
+    const uint64_t more = catalog_.BytesToPin(*point);
+    if (pinned && catalog_.pinned_bytes() + more > limit) {
+      return absl::ResourceExhaustedError(absl::StrCat("pinning ", more, " bytes more than the ",
+                                                       catalog_.pinned_bytes(),
+                                                       " pinned would exceed the limit, ", limit));
     }
     catalog_.SetPinned(point, pinned);
     if (point->durable) *durable_number = point->number;

@@ -218,6 +218,34 @@ TEST(MemoryStore, AFullTierEvictsTheLeastRecentlyUsedAndSparesPins) {
   EXPECT_THAT(report.boundaries.at(1).reason, HasSubstr("evicted"));
 }
 
+TEST(MemoryStore, WhatPinnedPointsShareCountsOnceAgainstTheLimit) {
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt prompt{KitTokens(1, 65), {}};
+  StoreOptions options;
+  options.host_bytes = 4 * 4 * 3 * 256;  // four times what the whole prompt may take
+  options.max_pinned_fraction = 0.25;
+  const auto store = TieredStore::Open(options).value();
+  ASSERT_TRUE(KitPublish(store.get(), model, prompt, {16, 32, 48, 64}).ok());
+  const std::vector<RestorePoint> points = store->List("default");
+  ASSERT_EQ(points.size(), 4u);
+  uint64_t each_by_itself = 0, last = 0;
+  for (const RestorePoint& point : points) {
+    const auto pinned = store->SetPinned(point.id, "default", true);
+    ASSERT_TRUE(pinned.ok()) << pinned.status();
+    each_by_itself += point.bytes;
+    last = point.bytes;
+  }
+  // All of four global and of four times two local slices.
+  EXPECT_EQ(store->Stats().pinned_bytes, 4 * 3 * 256u);
+  EXPECT_GT(each_by_itself, options.host_bytes * options.max_pinned_fraction);
+  for (size_t i = 0; i + 1 < points.size(); ++i) {
+    ASSERT_TRUE(store->SetPinned(points[i].id, "default", false).ok());
+  }
+  EXPECT_EQ(store->Stats().pinned_bytes, last);
+  ASSERT_TRUE(store->DropAll("default", true).ok());
+  EXPECT_EQ(store->Stats().pinned_bytes, 0u);
+}
+
 TEST(MemoryStore, AReaderKeepsItsObjectsWhileEverythingElseIsEvicted) {
   const Fingerprint model = KitModel().Make();
   const auto store = MemoryStore(2 * 6 * 256);
