@@ -210,9 +210,10 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
   }
   if (needed_bytes > options_.max_staged_bytes) {
     counters_.Add(Counter::kPublishesRefusedStaged);
-    return absl::ResourceExhaustedError(absl::StrCat("publish of ", needed_bytes,
-                                                     " bytes is over max_staged_bytes, ",
-                                                     options_.max_staged_bytes));
+    // Not kResourceExhausted, which asks to come back: it will not fit later either.
+    return absl::InvalidArgumentError(absl::StrCat("publish of ", needed_bytes,
+                                                   " bytes is over max_staged_bytes, ",
+                                                   options_.max_staged_bytes));
   }
   return absl::OkStatus();
 }

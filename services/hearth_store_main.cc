@@ -51,6 +51,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
               "Folder of the disk tier, made when absent; empty: no disk tier");
   set.AddBytes("host-bytes", &flags->store.host_bytes, "Keys and values kept in RAM");
   set.AddBytes("disk-bytes", &flags->store.disk_bytes, "Keys and values kept on disk");
+  set.AddBytes("max-staged-bytes", &flags->store.max_staged_bytes,
+               "Publishes being received, all together and each alone; beyond, they are refused");
   set.AddChoice("durability", &flags->store.default_durability,
                 {"default", "memory", "disk", "sync"},
                 "What a publish that asks for nothing else survives: memory: nothing; disk: the "

@@ -89,6 +89,8 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
               "The cache node's address; embedded:DIR: a store in this process; none");
   set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
   set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk of an embedded store");
+  set.AddBytes("store-max-staged-bytes", &flags->embedded.max_staged_bytes,
+               "Publishes an embedded store is taking in, all together and each alone");
   if (!set.Parse(argc, argv, exit_code)) return false;
   flags->engine.threads = static_cast<int>(flags->threads);
   return true;

@@ -291,8 +291,8 @@ TEST_F(DiskStore, StagedBytesAreBounded) {
   EXPECT_TRUE(KitPublish(store.get(), model_, small, {64}).ok());
   const KitPrompt large{KitTokens(9, 200), {}};
   EXPECT_EQ(KitPublish(store.get(), model_, large, {48, 96, 144, 192}).status().code(),
-            absl::StatusCode::kResourceExhausted)
-      << "one that can never fit is refused before it is sent";
+            absl::StatusCode::kInvalidArgument)
+      << "one that can never fit is refused before it is sent, and not told to retry";
 }
 
 }  // namespace
