@@ -1,8 +1,8 @@
 #include "cache_store/disk_tier.h"
 
-#include <rocksdb/convenience.h>
 #include <rocksdb/write_batch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -11,6 +11,7 @@
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_reclaim.h"
+#include "cache_store/disk_tier_tables.h"
 
 namespace hearth {
 namespace {
@@ -20,14 +21,14 @@ constexpr size_t kPinBytes = 4096;
 
 class RocksDiskTier : public DiskTier {
  public:
-  explicit RocksDiskTier(std::unique_ptr<Database> db) : db_(std::move(db)) {}
+  RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir)
+      : db_(std::move(db)), tables_(db_.get(), dir) {}
 
   Tier kind() const override { return Tier::kDisk; }
 
   absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
-    const rocksdb::Status status = (*db_)->Get(SliceReadOptions(), db_->family(kSlices),
-                                               SliceKey(slice.object, slice.layer), value.get());
+    const rocksdb::Status status = GetSlice(*db_, SliceKey(slice.object, slice.layer), value.get());
     if (status.IsNotFound()) return std::nullopt;
     if (!status.ok()) return FromRocks(status, "read");
     absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value->data()),
@@ -43,6 +44,12 @@ class RocksDiskTier : public DiskTier {
                      "write");
   }
 
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
+    uint64_t bytes = 0;
+    for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
+    return bytes < kMinTableBytes ? SliceTier::WriteAll(slices) : tables_.Write(slices);
+  }
+
   absl::Status WriteObject(const ObjectRecord& object) override {
     return FromRocks((*db_)->Put(rocksdb::WriteOptions(), db_->family(kObjects),
                                  NumberKey(object.number), SerializeObject(object)),
@@ -55,6 +62,7 @@ class RocksDiskTier : public DiskTier {
     for (const uint64_t number : objects) {
       // The slices' keys are the number and a layer. Their record goes in the same batch.
       batch.DeleteRange(db_->family(kSlices), NumberKey(number), NumberKey(number + 1));
+      batch.DeleteRange(db_->family(kTables), NumberKey(number), NumberKey(number + 1));
       batch.Delete(db_->family(kObjects), NumberKey(number));
     }
     return FromRocks((*db_)->Write(rocksdb::WriteOptions(), &batch), "erase");
@@ -99,7 +107,10 @@ class RocksDiskTier : public DiskTier {
     // All families: a log file goes only when nothing in it is waiting to be flushed.
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
     if (!status.ok()) return FromRocks(status, "flush");
-    return ReclaimBlobs(*db_, max_bytes);
+    uint64_t table_bytes = 0;
+    const absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
+    if (!reclaimed.ok()) return reclaimed;
+    return ReclaimBlobs(*db_, max_bytes - std::min(max_bytes, table_bytes));
   }
 
   void StopReclaiming() override {
@@ -126,6 +137,7 @@ class RocksDiskTier : public DiskTier {
 
  private:
   const std::unique_ptr<Database> db_;
+  SliceTables tables_;
   std::atomic<bool> stopped_{false};
 };
 
@@ -143,6 +155,13 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
   }
   if (!status.ok()) return FromRocks(status, "read of the version");
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
+  if (version != current) {
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    status = db->Put(options, db.family(kMeta), kVersionKey, current);
+    if (!status.ok()) return FromRocks(status, "write of the version");
+  }
   status = db->Get(rocksdb::ReadOptions(), db.family(kMeta), kSecretCheckKey, &check);
   if (!status.ok()) return FromRocks(status, "read of the secret's check");
   if (check != secret_check) {
@@ -161,7 +180,8 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   std::unique_ptr<Database> db;
   if (absl::Status status = Database::Open(dir, false, &db); !status.ok()) return status;
   if (absl::Status status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db));
+  if (absl::Status status = SliceTables::Prepare(dir); !status.ok()) return status;
+  return std::make_unique<RocksDiskTier>(std::move(db), dir);
 }
 
 }  // namespace hearth

@@ -1,11 +1,13 @@
 // Slices and manifests in RocksDB: the only durable tier, and the only users of RocksDB.
 //
-// Column families: `slices` (object number, layer -> bytes; values in blob files), `objects`
-// (number -> what the slices are), `manifests` (number -> restore point), `fingerprints`, `meta`.
-// Numbers only grow, so what is written together lies together, and what is evicted together frees
-// whole files. An object's record is written before its slices and its slices before any manifest
-// that names it; the write-ahead log keeps that order, so a manifest that survived proves its
-// objects did. Thread safety: all methods from any thread. RocksDB's statuses become absl's here.
+// Column families: `tables` (object number, layer -> bytes; files that are written whole, see
+// disk_tier_tables.h) and `slices` (the same for what is too small for that; through the log,
+// values in blob files), `objects` (number -> what the slices are), `manifests` (number -> restore
+// point), `fingerprints`, `meta`. Numbers only grow, so what is written together lies together, and
+// what is evicted together frees whole files. An object's record is written before its slices and
+// its slices before any manifest that names it: a table is in place before WriteAll returns and the
+// log keeps its order, so a manifest that survived proves its objects did. Thread safety: all
+// methods from any thread. RocksDB's statuses become absl's here.
 #ifndef HEARTH_CACHE_STORE_DISK_TIER_H_
 #define HEARTH_CACHE_STORE_DISK_TIER_H_
 
@@ -32,8 +34,9 @@ struct DiskContents {
 
 class DiskTier : public SliceTier {
  public:
-  // Raised when an older program could not read what this one writes.
-  static constexpr uint64_t kFormatVersion = 1;
+  // Raised when an older program could not read what this one writes. 2: tables. Older folders are
+  // raised to it when they are opened.
+  static constexpr uint64_t kFormatVersion = 2;
 
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
   // is stored on creation and compared ever after.

@@ -15,9 +15,18 @@
 namespace hearth {
 
 // Column families, in the order of their handles. Names are on disk: never change one.
-enum Family { kDefault = 0, kSlices, kObjects, kManifests, kFingerprints, kMeta, kFamilies };
-inline constexpr const char* kFamilyNames[kFamilies] = {"default",   "slices",       "objects",
-                                                        "manifests", "fingerprints", "meta"};
+enum Family {
+  kDefault = 0,
+  kSlices,
+  kObjects,
+  kManifests,
+  kFingerprints,
+  kMeta,
+  kTables,
+  kFamilies
+};
+inline constexpr const char* kFamilyNames[kFamilies] = {
+    "default", "slices", "objects", "manifests", "fingerprints", "meta", "tables"};
 inline constexpr char kVersionKey[] = "format_version";
 inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";

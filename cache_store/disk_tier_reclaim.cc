@@ -11,6 +11,7 @@ namespace {
 struct BlobFiles {
   std::vector<rocksdb::BlobMetaData> files;  // oldest first
   uint64_t bytes = 0;
+  uint64_t dead_bytes = 0;
 
   bool empty() const { return files.empty(); }
 };
@@ -20,7 +21,10 @@ BlobFiles ListBlobFiles(const Database& db) {
   db->GetColumnFamilyMetaData(db.family(kSlices), &family);
   BlobFiles blobs;
   blobs.files = std::move(family.blob_files);
-  for (const rocksdb::BlobMetaData& file : blobs.files) blobs.bytes += file.blob_file_size;
+  for (const rocksdb::BlobMetaData& file : blobs.files) {
+    blobs.bytes += file.blob_file_size;
+    blobs.dead_bytes += file.garbage_blob_bytes;
+  }
   return blobs;
 }
 
@@ -60,7 +64,7 @@ absl::Status ReclaimBlobs(const Database& db, uint64_t max_bytes) {
   if (blobs.empty()) return absl::OkStatus();
   const uint64_t newest = blobs.files.back().blob_file_number;  // what comes after is not dead yet
   options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kForce;
-  while (!blobs.empty() && blobs.bytes > max_bytes) {
+  while (!blobs.empty() && blobs.bytes > max_bytes && blobs.dead_bytes > 0) {
     const uint64_t oldest = blobs.files.front().blob_file_number;
     if (oldest > newest) break;
     const size_t count = FilesToRewrite(blobs, blobs.bytes - max_bytes);

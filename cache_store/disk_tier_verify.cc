@@ -7,6 +7,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_load.h"
+#include "cache_store/disk_tier_tables.h"
 #include "cache_store/verify.h"
 #include "proto/restore_rule.h"
 
@@ -91,8 +92,8 @@ class Verifier {
     for (size_t i = 0; i < object.layers.size(); ++i) {
       const std::string name = absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
       rocksdb::PinnableSlice value;
-      const rocksdb::Status status = db_->Get(SliceReadOptions(), db_.family(kSlices),
-                                              SliceKey(object.number, object.layers[i]), &value);
+      const rocksdb::Status status =
+          GetSlice(db_, SliceKey(object.number, object.layers[i]), &value);
       ++report_.slices;
       if (!status.ok()) {
         Problem(absl::StrCat(name, status.IsNotFound() ? ": missing" : ": " + status.ToString()));

@@ -82,16 +82,17 @@ void Store::SettleLater(Garbage garbage) {
 
 absl::Status Store::Write(const Persisting& work, bool sync) {
   assert(disk_ != nullptr && work.objects.size() == work.views.size());
+  std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work.objects.size(); ++i) {
     const StoredObject& object = *work.objects[i];
     ObjectRecord record{object.number,      object.key,    object.id,
                         object.slice_bytes, object.layers, object.slice_digests};
     if (absl::Status status = disk_->WriteObject(record); !status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {
-      absl::Status status = disk_slices_->Write(object.Slice(slice), work.views[i][slice]);
-      if (!status.ok()) return status;
+      slices.push_back({object.Slice(slice), work.views[i][slice]});
     }
   }
+  if (absl::Status status = disk_slices_->WriteAll(slices); !status.ok()) return status;
   if (!work.manifests.empty()) {
     return disk_->CommitManifests(work.manifests, work.fingerprint, sync);
   }

@@ -27,6 +27,11 @@ struct SliceRef {
   uint64_t digest = 0;  // XXH3-64
 };
 
+struct SliceWrite {
+  SliceRef slice;
+  SliceView view;
+};
+
 class SliceTier {
  public:
   virtual ~SliceTier() = default;
@@ -34,6 +39,14 @@ class SliceTier {
   virtual absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) = 0;
   // kResourceExhausted when full; then nothing changed. Writing the same slice again replaces it.
   virtual absl::Status Write(const SliceRef& slice, SliceView view) = 0;
+  // Writes slices that belong together, which a tier may do better than one by one. After an error
+  // some may be written.
+  virtual absl::Status WriteAll(absl::Span<const SliceWrite> slices) {
+    for (const SliceWrite& write : slices) {
+      if (absl::Status status = Write(write.slice, write.view); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
   // Erases every slice of each object; unknown ones are no error.
   virtual absl::Status EraseObjects(absl::Span<const uint64_t> objects) = 0;
 };

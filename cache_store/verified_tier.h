@@ -20,6 +20,7 @@ class VerifiedTier : public SliceTier {
   absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override;
   // REQUIRES: the view's length and digest are those of `slice` (checked when it was taken in).
   absl::Status Write(const SliceRef& slice, SliceView view) override;
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override;
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override;
 
  private:

@@ -61,6 +61,9 @@ class RawDatabase {
   void Put(const std::string& name, const std::string& key, const std::string& value) {
     ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
   }
+  void DropFamily(const std::string& name) {
+    ASSERT_TRUE(db_->DropColumnFamily(family(name)).ok());
+  }
   void Delete(const std::string& name, const std::string& key) {
     ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
   }
@@ -228,11 +231,27 @@ TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
 
 TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   Open().reset();
-  { RawDatabase(folder_).Put("meta", "format_version", "2"); }
+  { RawDatabase(folder_).Put("meta", "format_version", "3"); }
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 2"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 3"));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_F(DiskStore, AnOlderFormatIsReadAndRaised) {
+  {
+    const auto store = Open();
+    ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
+  }
+  // As version 1 left it: no family of tables.
+  {
+    RawDatabase raw(folder_);
+    raw.Put("meta", "format_version", "1");
+    raw.DropFamily("tables");
+  }
+  EXPECT_EQ(KitFetch(Open().get(), model_, prompt_).value(), 192u);
+  RawDatabase raw(folder_);
+  EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "2")));
 }
 
 TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {

@@ -32,6 +32,12 @@ class HookTier : public SliceTier {
     }
     return tier_->Write(slice, std::move(view));
   }
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
+    if (*before_write_ != nullptr) {
+      if (absl::Status status = (*before_write_)(); !status.ok()) return status;
+    }
+    return tier_->WriteAll(slices);
+  }
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
     return tier_->EraseObjects(objects);
   }

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "cache_store/store_impl.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
@@ -143,6 +145,25 @@ TEST_F(StoreSpace, AStoppedTierReclaimsNoMore) {
   tier->StopReclaiming();
   tier->StopReclaiming();
   EXPECT_TRUE(absl::IsCancelled(tier->ReclaimSpace(0)));
+}
+
+TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
+  const auto tier = DiskTier::Open(folder_.path(), "secret").value();
+  const SliceView view = KitSlice(model_, Prompt(1), {0, 16, LayerGroup::kLocal}, 0);
+  for (uint64_t object = 1; object <= 40; ++object) {
+    ASSERT_TRUE(tier->Write(SliceRef{object, 0, view.bytes.size(), 0}, view).ok());
+  }
+  absl::Notification began;
+  absl::Status ended;
+  std::thread reclaiming([&] {
+    ended = tier->ReclaimSpace(0);
+    began.Notify();
+    while (ended.ok()) ended = tier->ReclaimSpace(0);
+  });
+  began.WaitForNotification();
+  tier->StopReclaiming();
+  reclaiming.join();
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
 }
 
 TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeAnyBackgroundWork) {

@@ -16,6 +16,7 @@
 
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "absl/synchronization/mutex.h"
 #include "cache_store/tier.h"
@@ -83,6 +84,16 @@ class FaultyTier : public SliceTier {
     if (faults_->Take(Fault::kWriteError)) return absl::UnavailableError("disk on fire");
     if (faults_->Take(Fault::kLostWrite)) return absl::OkStatus();
     return tier_->Write(slice, std::move(view));
+  }
+  // One fault anywhere in it is the fault of the whole; a lost write loses one slice.
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
+    std::vector<SliceWrite> kept;
+    for (const SliceWrite& write : slices) {
+      if (faults_->Take(Fault::kFull)) return absl::ResourceExhaustedError("no space left");
+      if (faults_->Take(Fault::kWriteError)) return absl::UnavailableError("disk on fire");
+      if (!faults_->Take(Fault::kLostWrite)) kept.push_back(write);
+    }
+    return tier_->WriteAll(kept);
   }
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
     return tier_->EraseObjects(objects);

@@ -1,0 +1,175 @@
+#include "cache_store/disk_tier_tables.h"
+
+#include <rocksdb/convenience.h>
+#include <rocksdb/metadata.h>
+#include <rocksdb/sst_file_writer.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/stored_records.h"
+
+namespace hearth {
+namespace {
+
+std::string TableFolder(const std::string& dir) { return absl::StrCat(dir, "/tables.tmp"); }
+
+// A table is rewritten when at least one part in this many of it is dead: keys and indexes are
+// none.
+constexpr uint64_t kWorthwhile = 64;
+
+struct Table {
+  std::string first, last;  // keys
+  uint64_t bytes = 0;
+  uint64_t live_bytes = 0;
+  uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
+};
+
+// Slice bytes of the objects that have a record and a number in [first, last].
+absl::Status CountLive(const Database& db, Table* table) {
+  const std::string end = table->last.substr(0, NumberKey(0).size());
+  const std::unique_ptr<rocksdb::Iterator> it(
+      db->NewIterator(rocksdb::ReadOptions(), db.family(kObjects)));
+  for (it->Seek(table->first.substr(0, end.size())); it->Valid() && it->key().compare(end) <= 0;
+       it->Next()) {
+    const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
+    // What cannot be read is kept until it is collected by name.
+    table->live_bytes += object.ok() ? object->slice_bytes * object->layers.size() : 1;
+  }
+  return FromRocks(it->status(), "read of object records");
+}
+
+absl::StatusOr<std::vector<Table>> ListTables(const Database& db) {
+  rocksdb::ColumnFamilyMetaData family;
+  db->GetColumnFamilyMetaData(db.family(kTables), &family);
+  std::vector<Table> tables;
+  for (const rocksdb::LevelMetaData& level : family.levels) {
+    for (const rocksdb::SstFileMetaData& file : level.files) {
+      tables.push_back({file.smallestkey, file.largestkey, file.size, 0});
+      if (absl::Status status = CountLive(db, &tables.back()); !status.ok()) return status;
+    }
+  }
+  return tables;
+}
+
+uint64_t BytesOf(const std::vector<Table>& tables) {
+  uint64_t bytes = 0;
+  for (const Table& table : tables) bytes += table.bytes;
+  return bytes;
+}
+
+// The tables that are dead and have no live one among their keys: a drop takes whatever lies in its
+// range. `tables` in order of their first keys.
+std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
+  std::vector<const Table*> droppable;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].live_bytes > 0) continue;
+    bool alone = true;
+    for (size_t j = i + 1; j < tables.size() && tables[j].first <= tables[i].last; ++j) {
+      alone = alone && tables[j].live_bytes == 0;
+    }
+    if (alone) droppable.push_back(&tables[i]);
+  }
+  return droppable;
+}
+
+// `*left`: the tables that stay.
+absl::Status DropDead(const Database& db, std::vector<Table>* left) {
+  std::sort(left->begin(), left->end(),
+            [](const Table& a, const Table& b) { return a.first < b.first; });
+  std::vector<rocksdb::Slice> ends;
+  std::vector<rocksdb::RangePtr> ranges;
+  const std::vector<const Table*> dead = Droppable(*left);
+  ends.reserve(2 * dead.size());  // ranges point into it
+  for (const Table* table : dead) {
+    ends.emplace_back(table->first);
+    ends.emplace_back(table->last);
+    ranges.emplace_back(&ends[ends.size() - 2], &ends.back());
+  }
+  if (ranges.empty()) return absl::OkStatus();
+  const rocksdb::Status status = rocksdb::DeleteFilesInRanges(
+      db.get(), db.family(kTables), ranges.data(), ranges.size(), /*include_end=*/true);
+  return FromRocks(status, "drop of dead tables");
+}
+
+}  // namespace
+
+absl::Status SliceTables::Prepare(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::remove_all(TableFolder(dir), error);
+  if (!error) std::filesystem::create_directory(TableFolder(dir), error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(TableFolder(dir), ": ", error.message()));
+}
+
+absl::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
+  std::vector<std::pair<std::string, const SliceWrite*>> ordered;
+  for (const SliceWrite& write : slices) {
+    ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
+  }
+  std::sort(ordered.begin(), ordered.end());
+  const std::string path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
+  rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), (*db_)->GetOptions(db_->family(kTables)),
+                                db_->family(kTables), /*invalidate_page_cache=*/false);
+  rocksdb::Status status = writer.Open(path);
+  for (const auto& [key, write] : ordered) {
+    if (!status.ok()) break;
+    const absl::Span<const std::byte> bytes = write->view.bytes;
+    status = writer.Put(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  if (status.ok()) status = writer.Finish();  // syncs the file
+  if (status.ok()) {
+    rocksdb::IngestExternalFileOptions options;
+    options.move_files = true;
+    options.snapshot_consistency = false;  // nobody reads an object before its manifest is there
+    options.write_global_seqno = false;
+    const absl::MutexLock lock(&ranges_mu_);
+    status = (*db_)->IngestExternalFile(db_->family(kTables), {path}, options);
+  }
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  return FromRocks(status, "write of a table");
+}
+
+rocksdb::Status GetSlice(const Database& db, const std::string& key,
+                         rocksdb::PinnableSlice* value) {
+  const rocksdb::Status status = db->Get(SliceReadOptions(), db.family(kTables), key, value);
+  if (!status.IsNotFound()) return status;
+  value->Reset();
+  return db->Get(SliceReadOptions(), db.family(kSlices), key, value);
+}
+
+absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {
+  absl::StatusOr<std::vector<Table>> tables;
+  {
+    const absl::MutexLock lock(&ranges_mu_);
+    tables = ListTables(*db_);
+    if (!tables.ok()) return tables.status();
+    if (absl::Status status = DropDead(*db_, &*tables); !status.ok()) return status;
+  }
+  tables = ListTables(*db_);
+  if (!tables.ok()) return tables.status();
+  std::sort(tables->begin(), tables->end(), [](const Table& a, const Table& b) {
+    return static_cast<double>(a.dead_bytes()) * static_cast<double>(b.bytes) >
+           static_cast<double>(b.dead_bytes()) * static_cast<double>(a.bytes);
+  });
+  *left_bytes = BytesOf(*tables);
+  rocksdb::CompactRangeOptions options;
+  options.exclusive_manual_compaction = false;
+  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  for (const Table& table : *tables) {
+    if (*left_bytes <= max_bytes || table.dead_bytes() * kWorthwhile < table.bytes) break;
+    const rocksdb::Slice first(table.first), last(table.last);
+    const rocksdb::Status status =
+        (*db_)->CompactRange(options, db_->family(kTables), &first, &last);
+    if (!status.ok()) return FromRocks(status, "rewriting of a table");
+    *left_bytes -= table.dead_bytes();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

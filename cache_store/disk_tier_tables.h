@@ -1,0 +1,54 @@
+// Tables of slices: what a publish of megabytes becomes on disk. Private to disk_tier*.cc.
+//
+// Written through the log, a slice is written twice, and a third time when its blob file is
+// rewritten. A table is written once, beside the log, and then linked into the database as it is
+// (RocksDB's SST ingestion); erased numbers lie together, so most tables die whole and go without
+// being read again. Keys as in the family `slices`, which keeps what is too small for a table.
+#ifndef HEARTH_CACHE_STORE_DISK_TIER_TABLES_H_
+#define HEARTH_CACHE_STORE_DISK_TIER_TABLES_H_
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "cache_store/disk_tier_db.h"
+#include "cache_store/tier.h"
+
+namespace hearth {
+
+// What is written together and is smaller than this goes through the log: 64 GiB of tables of this
+// size are 65,536 files, more than enough.
+inline constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
+
+class SliceTables {
+ public:
+  // `dir`: the data folder. Removes what a crash left half written.
+  static absl::Status Prepare(const std::string& dir);
+  SliceTables(const Database* db, const std::string& dir) : db_(db), dir_(dir) {}
+
+  // Readable when it returns, and on stable storage. From any thread.
+  // REQUIRES: the records of the slices' objects were written.
+  absl::Status Write(absl::Span<const SliceWrite> slices);
+
+  // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
+  // rewrites those of which most is dead. `*left_bytes`: what tables take after. kCancelled: manual
+  // compactions were disabled.
+  absl::Status Reclaim(uint64_t max_bytes, uint64_t* left_bytes);
+
+ private:
+  const Database* const db_;
+  const std::string dir_;
+  std::atomic<uint64_t> next_file_{0};
+  // Tables are dropped by range of keys: none may come into a range between its check and its drop.
+  absl::Mutex ranges_mu_;
+};
+
+// Wherever the slice lies.
+rocksdb::Status GetSlice(const Database& db, const std::string& key, rocksdb::PinnableSlice* value);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_TIER_TABLES_H_

@@ -1,0 +1,126 @@
+// Tables of slices on disk: whole or not at all, and dropped only when nothing in them lives.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "cache_store/disk_tier.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kSliceBytes = size_t{1} << 20;  // one is enough for a table
+
+class DiskTables : public ::testing::Test {
+ protected:
+  void Open() {
+    tier_.reset();
+    tier_ = DiskTier::Open(folder_.path(), "secret").value();
+  }
+  static SliceView Bytes(uint64_t object) {
+    const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
+    return CopySlice(bytes);
+  }
+  static SliceRef Ref(uint64_t object) { return {object, 0, kSliceBytes, 0}; }
+  // One table with a slice of each object.
+  void WriteTable(const std::vector<uint64_t>& objects) {
+    std::vector<SliceWrite> slices;
+    for (const uint64_t object : objects) {
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
+      ASSERT_TRUE(tier_->WriteObject(record).ok());
+      slices.push_back({Ref(object), Bytes(object)});
+    }
+    ASSERT_TRUE(tier_->WriteAll(slices).ok());
+  }
+  bool Holds(uint64_t object) {
+    const auto read = tier_->Read(Ref(object));
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (!read->has_value()) return false;
+    const SliceView expected = Bytes(object);
+    EXPECT_EQ((*read)->bytes, expected.bytes) << object;
+    return true;
+  }
+
+  const KitFolder folder_;
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(DiskTables, AreReadableAtOnceAndAfterReopening) {
+  Open();
+  WriteTable({3, 1, 2});  // in any order
+  for (int opened = 0; opened < 2; ++opened) {
+    for (const uint64_t object : {1, 2, 3}) EXPECT_TRUE(Holds(object));
+    EXPECT_FALSE(Holds(4));
+    Open();
+  }
+}
+
+TEST_F(DiskTables, ADeadOneGoesAndFreesItsBytes) {
+  Open();
+  WriteTable({1, 2});
+  WriteTable({3, 4});
+  const uint64_t full = tier_->FileBytes();
+  ASSERT_TRUE(tier_->EraseObjects({{1, 2}}).ok());
+  EXPECT_FALSE(Holds(1));
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
+  EXPECT_LT(tier_->FileBytes(), full - 3 * kSliceBytes / 2);
+  EXPECT_FALSE(Holds(2));
+  EXPECT_TRUE(Holds(3) && Holds(4));
+}
+
+TEST_F(DiskTables, AHalfDeadOneIsRewrittenOnlyWhenRoomIsNeeded) {
+  Open();
+  WriteTable({1, 2, 3, 4});
+  const uint64_t full = tier_->FileBytes();
+  ASSERT_TRUE(tier_->EraseObjects({{1, 3}}).ok());
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
+  EXPECT_GT(tier_->FileBytes(), full - kSliceBytes);
+  ASSERT_TRUE(tier_->ReclaimSpace(2 * kSliceBytes + (64 << 10)).ok());
+  EXPECT_LT(tier_->FileBytes(), full - kSliceBytes);
+  EXPECT_TRUE(Holds(2) && Holds(4));
+  EXPECT_FALSE(Holds(1) || Holds(3));
+}
+
+TEST_F(DiskTables, ALiveOneAmongTheNumbersOfADeadOneStays) {
+  Open();
+  WriteTable({5, 40});
+  WriteTable({11, 12});
+  WriteTable({20});
+  ASSERT_TRUE(tier_->EraseObjects({{5, 40}}).ok());
+  for (const uint64_t room : {uint64_t{1} << 40, uint64_t{0}}) {
+    ASSERT_TRUE(tier_->ReclaimSpace(room).ok());
+    EXPECT_TRUE(Holds(11) && Holds(12) && Holds(20)) << room;
+    EXPECT_FALSE(Holds(5) || Holds(40)) << room;
+  }
+  Open();
+  EXPECT_TRUE(Holds(11) && Holds(12) && Holds(20));
+}
+
+TEST_F(DiskTables, AnObjectWrittenAgainAfterItsEraseIsThere) {
+  Open();
+  WriteTable({7, 8});
+  ASSERT_TRUE(tier_->EraseObjects({{7, 8}}).ok());
+  WriteTable({7, 8});
+  EXPECT_TRUE(Holds(7) && Holds(8));
+  ASSERT_TRUE(tier_->ReclaimSpace(0).ok());
+  EXPECT_TRUE(Holds(7) && Holds(8));
+  Open();
+  EXPECT_TRUE(Holds(7) && Holds(8));
+}
+
+TEST_F(DiskTables, WhatACrashLeftHalfWrittenIsRemovedAtTheNextStart) {
+  Open();
+  const std::string left = folder_.path() + "/tables.tmp/17.sst";
+  std::ofstream(left) << "half a table";
+  ASSERT_TRUE(std::filesystem::exists(left));
+  Open();
+  EXPECT_FALSE(std::filesystem::exists(left));
+  WriteTable({1});
+  EXPECT_TRUE(Holds(1));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path() + "/tables.tmp"));
+}
+
+}  // namespace
+}  // namespace hearth
