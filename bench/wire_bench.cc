@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/bare_stream.h"
@@ -293,6 +295,7 @@ int Run(const std::string& self, bool unix_socket, int repetitions, const std::s
   KeepFreedMemory();
   std::string folder = "/tmp/wire_bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
+  const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
   const std::string listen =
       unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string("127.0.0.1:0");
   const Child server({self, "--serve", listen, folder + "/address"});

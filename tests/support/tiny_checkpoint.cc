@@ -6,7 +6,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <random>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -84,6 +86,23 @@ std::string Config(const TinyGeometry& g) {
       ",\n\"layer_types\": [", absl::StrJoin(types, ", "), "]}\n");
 }
 
+// Removes the folders of this program when it ends.
+class Folders {
+ public:
+  ~Folders() {
+    std::error_code ignored;
+    for (const std::string& folder : folders_) std::filesystem::remove_all(folder, ignored);
+  }
+  void Add(const std::string& folder) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    folders_.push_back(folder);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> folders_;
+};
+
 }  // namespace
 
 void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir) {
@@ -121,6 +140,8 @@ std::string NewTinyCheckpoint(const TinyGeometry& geometry, const std::string& n
     std::perror(pattern.c_str());
     std::abort();
   }
+  static Folders folders;
+  folders.Add(dir);
   WriteTinyCheckpoint(geometry, dir);
   return dir;
 }

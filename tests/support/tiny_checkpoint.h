@@ -26,7 +26,8 @@ struct TinyGeometry {
 // nothing.
 void WriteTinyCheckpoint(const TinyGeometry& geometry, const std::string& dir);
 
-// A fresh folder below the test's temporary folder, with a checkpoint in it.
+// A fresh folder below the system's temporary one, with a checkpoint in it; removed when the
+// program ends.
 std::string NewTinyCheckpoint(const TinyGeometry& geometry, const std::string& name);
 
 }  // namespace hearth
