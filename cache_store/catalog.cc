@@ -169,9 +169,9 @@ RestorePointEntry* Catalog::Find(const Digest& id) const {
   return it == points_.end() ? nullptr : it->second.get();
 }
 
-void Catalog::Remove(RestorePointEntry* point, Why why) {
+void Catalog::Remove(RestorePointEntry* point, Removal why) {
   on_removed_(*point, why);
-  if (why == Why::kEvicted) ++evicted_;
+  if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
   lru_.Erase(point);
   if (point->durable) {

@@ -24,6 +24,7 @@
 #include "cache_store/fingerprint_book.h"
 #include "cache_store/lru_order.h"
 #include "cache_store/prefix_index.h"
+#include "cache_store/removal.h"
 #include "cache_store/tier.h"
 
 namespace hearth {
@@ -95,9 +96,8 @@ class Catalog {
     uint64_t host_bytes = 0;  // 0: no RAM copies
     uint64_t disk_bytes = 0;  // 0: no disk tier
   };
-  enum class Why { kEvicted, kDropped, kQuarantined };
   // Told of each restore point just before it leaves.
-  using OnRemoved = std::function<void(const RestorePointEntry&, Why)>;
+  using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
 
   Catalog(const Limits& limits, OnRemoved on_removed);
 
@@ -123,7 +123,7 @@ class Catalog {
                                      SegmentNode* node, std::vector<StoredObject*> objects,
                                      std::vector<uint32_t> cuts, absl::Time now);
   RestorePointEntry* Find(const Digest& id) const;
-  void Remove(RestorePointEntry* point, Why why);
+  void Remove(RestorePointEntry* point, Removal why);
   // Marks as just used, and its ancestors as used with it: on equal age children go first.
   void Touch(RestorePointEntry* point, absl::Time now);
 

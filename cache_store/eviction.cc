@@ -97,7 +97,7 @@ bool Catalog::EvictOneForHost() {
       return true;
     }
     if (point->pinned || removable_bytes == 0) continue;
-    Remove(point, Why::kEvicted);
+    Remove(point, Removal::kHostFull);
     return true;
   }
   return false;
@@ -114,7 +114,7 @@ bool Catalog::EvictOneForDisk() {
     }
     // One that shares all it has costs nothing to keep, and going would free nothing.
     if (removable_bytes == 0) continue;
-    Remove(point, Why::kEvicted);
+    Remove(point, Removal::kDiskFull);
     return true;
   }
   return false;

@@ -1,47 +1,64 @@
-// Why restore points left: a bounded memory, so that Explain can say more than "not there".
+// What left the store, when and why: a bounded memory, so that Explain can say more than "not
+// there". One entry for each segment key whose objects left, restore points' own keys among them.
 // Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_HISTORY_H_
 #define HEARTH_CACHE_STORE_HISTORY_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
-#include <string>
+#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "cache_store/removal.h"
 #include "proto/fingerprint.h"
 
 namespace hearth {
 
 struct Departure {
-  std::string reason;  // "evicted", "dropped", "quarantined"
+  Removal why = Removal::kDropped;
   absl::Time when;
 };
 
 class History {
  public:
-  // About 150 bytes each: 1.2 MiB.
-  static constexpr size_t kMaxEntries = 8192;
+  // Some 130 bytes each: 8 MiB. A prompt of 32,768 tokens has 256 segments at C = 128.
+  static constexpr size_t kMaxEntries = 65536;
 
-  void Record(const Digest& key, std::string reason, absl::Time when) {
-    if (entries_.insert_or_assign(key, Departure{std::move(reason), when}).second) {
-      order_.push_back(key);
-    }
-    if (order_.size() > kMaxEntries) {
-      entries_.erase(order_.front());
-      order_.pop_front();
-    }
+  void Record(const Digest& key, Removal why, absl::Time when) {
+    entries_[key] = Entry{Departure{why, when}, ++serial_};
+    order_.emplace_back(key, serial_);
+    while (entries_.size() > kMaxEntries || order_.size() > 2 * kMaxEntries) ForgetOldest();
   }
   // Null when unknown.
   const Departure* Find(const Digest& key) const {
     const auto it = entries_.find(key);
-    return it == entries_.end() ? nullptr : &it->second;
+    return it == entries_.end() ? nullptr : &it->second.departure;
   }
+  // What left before this is not known. Empty: nothing was ever forgotten.
+  std::optional<absl::Time> begins() const { return begins_; }
+  void BeginAt(absl::Time when) { begins_ = when; }
 
  private:
-  absl::flat_hash_map<Digest, Departure> entries_;
-  std::deque<Digest> order_;
+  struct Entry {
+    Departure departure;
+    uint64_t serial = 0;  // of the record that counts: a key may leave more than once
+  };
+  void ForgetOldest() {
+    const auto [key, serial] = order_.front();
+    order_.pop_front();
+    const auto it = entries_.find(key);
+    if (it == entries_.end() || it->second.serial != serial) return;
+    begins_ = it->second.departure.when;
+    entries_.erase(it);
+  }
+
+  absl::flat_hash_map<Digest, Entry> entries_;
+  std::deque<std::pair<Digest, uint64_t>> order_;
+  uint64_t serial_ = 0;
+  std::optional<absl::Time> begins_;
 };
 
 }  // namespace hearth

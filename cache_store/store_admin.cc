@@ -35,23 +35,21 @@ RestorePoint Store::Describe(const RestorePointEntry& point) const {
   return described;
 }
 
-void Store::OnRemoved(const RestorePointEntry& point, Catalog::Why why) {
-  switch (why) {
-    case Catalog::Why::kEvicted:
-      counters_.Add(Counter::kEvicted);
-      history_.Record(point.id, "evicted", clock_->Now());
-      events_.Post(StoreEvent::Kind::kEvicted, Describe(point));
-      break;
-    case Catalog::Why::kDropped:
-      counters_.Add(Counter::kDropped);
-      history_.Record(point.id, "dropped", clock_->Now());
-      events_.Post(StoreEvent::Kind::kDropped, Describe(point));
-      break;
-    case Catalog::Why::kQuarantined:
-      history_.Record(point.id, "quarantined", clock_->Now());
-      events_.Post(StoreEvent::Kind::kQuarantined, Describe(point));
-      break;
+void Store::OnRemoved(const RestorePointEntry& point, Removal why) {
+  const absl::Time now = clock_->Now();
+  history_.Record(point.id, why, now);
+  for (const StoredObject* object : point.objects) {
+    if (object->restore_points == 1) history_.Record(object->key, why, now);
   }
+  ++removed_[static_cast<size_t>(why)];
+  StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;
+  if (IsEviction(why)) counters_.Add(Counter::kEvicted);
+  if (why == Removal::kDropped) {
+    counters_.Add(Counter::kDropped);
+    kind = StoreEvent::Kind::kDropped;
+  }
+  if (why == Removal::kQuarantined) kind = StoreEvent::Kind::kQuarantined;
+  events_.Post(kind, Describe(point), why);
 }
 
 // Another tenant's restore point is as absent as one that never was.
@@ -155,7 +153,7 @@ DropResult Store::DropPoints(const std::vector<RestorePointEntry*>& points, bool
       ++result.kept_pinned;
       continue;
     }
-    catalog_.Remove(point, Catalog::Why::kDropped);
+    catalog_.Remove(point, Removal::kDropped);
     ++result.dropped;
   }
   result.freed_bytes = before - catalog_.object_bytes();
@@ -200,11 +198,24 @@ StoreStats Store::Stats() {
   stats.restore_points = catalog_.restore_points();
   stats.objects = catalog_.objects();
   stats.pinned_bytes = catalog_.pinned_bytes();
+  for (size_t i = 0; i < kRemovals; ++i) {
+    stats.removed[RemovalName(static_cast<Removal>(i))] = removed_[i];
+  }
   return stats;
 }
 
-std::shared_ptr<void> Store::Subscribe(const std::string& tenant, EventCallback callback) {
-  return events_.Subscribe(tenant, std::move(callback));
+WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
+                            EventCallback callback) {
+  const bool known = from.incarnation == incarnation_;
+  // Events are posted under this lock: what is listed is the state after `start.sequence`.
+  absl::MutexLock lock(&mu_);
+  WatchStart start = events_.Subscribe(
+      tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
+  if (start.resumed || !from.snapshot) return start;
+  for (const RestorePointEntry* point : catalog_.PointsOf(tenant)) {
+    start.snapshot.push_back(Describe(*point));
+  }
+  return start;
 }
 
 absl::Status Store::Flush(absl::Time deadline) {

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cache_store/miss_explainer.h"
 #include "cache_store/prefix_walk.h"
 #include "cache_store/sessions.h"
 #include "proto/prefix_key.h"
@@ -15,26 +16,6 @@ namespace {
 constexpr size_t kMaxSilentBoundaries = 16;
 
 }  // namespace
-
-// REQUIRES: `state` is not usable.
-std::string Store::ReasonOf(const BoundaryState& state, const Digest* key, uint32_t matched,
-                            const KvLayout& layout) {
-  const Departure* gone = key == nullptr ? nullptr : history_.Find(*key);
-  if (gone != nullptr) {
-    return absl::StrCat(
-        gone->reason, " ",
-        absl::FormatDuration(absl::Trunc(clock_->Now() - gone->when, absl::Seconds(1))), " ago");
-  }
-  if (state.node == nullptr) {
-    if (state.boundary > matched) return "never stored";
-    return layout.exactness == Exactness::kExact
-               ? "these tokens are stored with other cuts, or were not kept up to here"
-               : "not kept up to here";
-  }
-  if (!state.globals_present) return "global objects before it are gone";
-  return absl::StrCat("tail gone: the local layers' last ", layout.window - 1,
-                      " tokens are not stored here");
-}
 
 absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
   if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
@@ -63,15 +44,15 @@ absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
       report.matched_tokens =
           PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
     }
+    const MissExplainer misses({&catalog_.index(), &history_, &layout, &chain, query.token_ids,
+                                report.matched_tokens, clock_->Now(), &options_});
     size_t silent = 0;
     for (const BoundaryState& state :
          WalkPrompt(catalog_.index(), layout, chain, query.token_ids, tokens)) {
-      const KeyedSegment* segment = chain.EndingAt(state.boundary, layout.chunk_tokens);
-      BoundaryReport boundary = ReportOn(state, segment == nullptr ? nullptr : &segment->key,
-                                         report.matched_tokens, layout);
+      BoundaryReport boundary = ReportOn(state, misses, layout);
       // At least one token is always left to compute.
       if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
-      if (boundary.reason == "never stored" && ++silent > kMaxSilentBoundaries) continue;
+      if (boundary.miss == MissReason::kNeverStored && ++silent > kMaxSilentBoundaries) continue;
       report.boundaries.push_back(std::move(boundary));
     }
   }
@@ -80,12 +61,14 @@ absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
                                   " tokens can be restored, ", report.matched_tokens, " match");
   } else {
     report.summary = report.matched_tokens == 0
-                         ? "miss: nothing stored under this fingerprint begins like this prompt"
+                         ? absl::StrCat("miss: nothing that tenant \"", query.tenant,
+                                        "\" stored under this fingerprint begins like this "
+                                        "prompt; prefixes are each tenant's own")
                          : absl::StrCat("miss: ", report.matched_tokens,
                                         " tokens match, but no restore point in them is complete");
     const auto last = std::find_if(
         report.boundaries.rbegin(), report.boundaries.rend(),
-        [](const BoundaryReport& b) { return !b.reason.empty() && b.reason != "never stored"; });
+        [](const BoundaryReport& b) { return !b.usable && b.miss != MissReason::kNeverStored; });
     if (last != report.boundaries.rend()) {
       absl::StrAppend(&report.summary, "; at ", last->boundary, ": ", last->reason);
     }
@@ -97,13 +80,13 @@ absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
   return report;
 }
 
-BoundaryReport Store::ReportOn(const BoundaryState& state, const Digest* key, uint32_t matched,
+BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& misses,
                                const KvLayout& layout) {
   BoundaryReport report;
   report.boundary = state.boundary;
   report.usable = state.usable();
   if (!report.usable) {
-    report.reason = ReasonOf(state, key, matched, layout);
+    misses.Explain(state, &report);
     return report;
   }
   report.slowest_tier = Tier::kHost;

@@ -296,9 +296,9 @@ void Store::QuarantineLocked(StoredObject* object) {
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return;
   counters_.Add(Counter::kQuarantined);
-  history_.Record(object->key, "quarantined", clock_->Now());
+  history_.Record(object->key, Removal::kQuarantined, clock_->Now());
   for (RestorePointEntry* point : catalog_.PointsNaming(object)) {
-    catalog_.Remove(point, Catalog::Why::kQuarantined);
+    catalog_.Remove(point, Removal::kQuarantined);
   }
   catalog_.Retire(object);
 }

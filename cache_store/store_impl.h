@@ -46,6 +46,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
 class FetchSessionImpl;
 class PublishSessionImpl;
 struct BoundaryState;
+class MissExplainer;
 struct PublishPlan;
 struct PublishBoundary;
 
@@ -80,7 +81,8 @@ class Store : public TieredStore {
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   std::vector<RestorePoint> List(const std::string& tenant) override;
   StoreStats Stats() override;
-  std::shared_ptr<void> Subscribe(const std::string& tenant, EventCallback callback) override;
+  WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
+                       EventCallback callback) override;
   absl::Status Flush(absl::Time deadline) override;
 
   // Asserts the catalog's invariants against the tiers. For tests.
@@ -162,7 +164,7 @@ class Store : public TieredStore {
   // REQUIRES: the point's id is claimed.
   absl::Status PersistPin(uint64_t number, bool pinned);
   RestorePoint Describe(const RestorePointEntry& point) const;
-  void OnRemoved(const RestorePointEntry& point, Catalog::Why why);
+  void OnRemoved(const RestorePointEntry& point, Removal why);
   DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
@@ -172,10 +174,8 @@ class Store : public TieredStore {
   void ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
-  BoundaryReport ReportOn(const BoundaryState& state, const Digest* key, uint32_t matched,
+  BoundaryReport ReportOn(const BoundaryState& state, const MissExplainer& misses,
                           const KvLayout& layout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  std::string ReasonOf(const BoundaryState& state, const Digest* key, uint32_t matched,
-                       const KvLayout& layout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const StoreOptions options_;
   const std::string secret_;
@@ -197,7 +197,8 @@ class Store : public TieredStore {
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};  // by Tier
+  uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};       // by Tier
+  uint64_t removed_[kRemovals] ABSL_GUARDED_BY(mu_) = {};  // restore points, by Removal
 
   // Last: their jobs use everything above. Reclaiming takes minutes and is on its own, so that
   // nothing waits behind it; with an executor from a test it is one of that one's jobs.

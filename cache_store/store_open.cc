@@ -83,7 +83,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       host_(options.host_bytes),
       disk_(std::move(disk)),
       catalog_(LimitsOf(options, disk_ != nullptr),
-               [this](const RestorePointEntry& point, Catalog::Why why) { OnRemoved(point, why); }),
+               [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
       executor_(std::move(seams.executor)) {
   SliceTier* host = &host_;
   if (seams.wrap_host) host = (wrapped_host_ = seams.wrap_host(host)).get();
@@ -238,6 +238,7 @@ bool Store::AdoptManifest(const ManifestRecord& record,
   catalog_.SetPinned(point, pinned);
   catalog_.SetOldest(point);
   counters_.Add(Counter::kRecoveredRestorePoints);
+  history_.BeginAt(clock_->Now());  // what left in an earlier run is not known
   return true;
 }
 

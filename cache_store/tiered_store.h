@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/options.h"
+#include "cache_store/removal.h"
 #include "cache_store/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -121,6 +122,18 @@ struct RestorePoint {
   std::vector<uint32_t> last_token_ids;  // at most 8
 };
 
+// Why a boundary cannot be used.
+enum class MissReason {
+  kNone,         // it can
+  kNeverStored,  // or so long ago that the store has forgotten it
+  kRemoved,      // BoundaryReport::removed says by what
+  kTailGone,     // the local layers' last tokens; `removed` when they were there once
+  kGlobalsGone,  // the global layers before it; `removed` likewise
+  kOtherCuts,    // the tokens are there, cut elsewhere
+};
+// Names are part of the API: BoundaryInfo.reason_code.
+const char* MissName(MissReason miss);
+
 struct BoundaryReport {
   uint32_t boundary = 0;
   bool usable = false;
@@ -128,7 +141,10 @@ struct BoundaryReport {
   uint64_t bytes = 0;
   absl::Duration age;
   bool pinned = false;
-  std::string reason;
+  MissReason miss = MissReason::kNone;
+  std::optional<Removal> removed;
+  absl::Duration removed_ago;  // set with `removed`
+  std::string reason;          // all of it in words
   std::optional<Digest> restore_point_id;
 };
 struct OtherFingerprint {
@@ -152,15 +168,32 @@ struct StoreStats {
   std::vector<TierUsage> tiers;
   uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
   std::map<std::string, uint64_t> counters;  // names in stats.h
+  std::map<std::string, uint64_t> removed;   // restore points, by RemovalName
 };
 
-// kLost: the subscriber was too slow and events were skipped; List again. Its restore point is
-// empty.
+// kLost: the subscriber was too slow, and events up to `sequence` were skipped; subscribe again for
+// a snapshot. Its restore point is empty.
 struct StoreEvent {
   enum class Kind { kStored, kEvicted, kPinned, kUnpinned, kDropped, kQuarantined, kLost };
   Kind kind = Kind::kStored;
-  uint64_t sequence = 0;
+  uint64_t sequence = 0;  // counts each tenant's events, from 1, without a gap
   RestorePoint restore_point;
+  std::optional<Removal> removed;  // set where the restore point left
+};
+
+// Where a subscriber goes on.
+struct WatchFrom {
+  // What it has seen: sequence of its last event, and of which incarnation.
+  uint64_t incarnation = 0, sequence = 0;
+  // Take the snapshot where these are unknown or too old. False: events from now on only.
+  bool snapshot = true;
+};
+struct WatchStart {
+  std::shared_ptr<void> subscription;  // unsubscribes when destroyed
+  uint64_t sequence = 0;               // the callback's first event has the next one
+  bool resumed = false;
+  std::vector<StoreEvent> missed;      // resumed: all after WatchFrom::sequence, up to `sequence`
+  std::vector<RestorePoint> snapshot;  // otherwise: what was stored at `sequence`
 };
 
 struct DropResult {
@@ -194,10 +227,11 @@ class TieredStore {
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
   virtual StoreStats Stats() = 0;
 
-  // Called under no lock, in order of sequence, from one thread at a time. The returned handle
-  // unsubscribes when destroyed.
+  // Called under no lock, in order of sequence, from one thread at a time; maybe before Subscribe
+  // returns.
   using EventCallback = std::function<void(const StoreEvent&)>;
-  virtual std::shared_ptr<void> Subscribe(const std::string& tenant, EventCallback callback) = 0;
+  virtual WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
+                               EventCallback callback) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.
   virtual absl::Status Flush(absl::Time deadline) = 0;

@@ -8,7 +8,7 @@ add_library(hearthctl_commands STATIC
   hearthctl/prompt_flags.cc hearthctl/restore_point_commands.cc hearthctl/restore_points.cc
   hearthctl/snapshot_commands.cc hearthctl/snapshot_writer.cc hearthctl/stats_command.cc
   hearthctl/tokenize_command.cc hearthctl/transfer_commands.cc hearthctl/warm_command.cc
-  hearthctl/warm_file.cc hearthctl/warmer.cc)
+  hearthctl/warm_file.cc hearthctl/warmer.cc hearthctl/watch_command.cc)
 target_link_libraries(hearthctl_commands
   PUBLIC hearth_rpc nlohmann_json::nlohmann_json CLI11::CLI11
   PRIVATE hearth_cache_store yaml-cpp Threads::Threads)

@@ -154,6 +154,11 @@ void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out) {
     info->set_age_s(absl::ToDoubleSeconds(boundary.age));
     info->set_pinned(boundary.pinned);
     info->set_reason(boundary.reason);
+    info->set_reason_code(MissName(boundary.miss));
+    if (boundary.removed.has_value()) {
+      info->set_removed_by(RemovalName(*boundary.removed));
+      info->set_removed_s(absl::ToDoubleSeconds(boundary.removed_ago));
+    }
     if (boundary.restore_point_id.has_value()) {
       SetDigest(*boundary.restore_point_id, info->mutable_restore_point_id());
     }
@@ -188,6 +193,8 @@ void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {
   // WatchEvent::START is 0 and the store's kinds follow in the same order.
   out->set_kind(static_cast<v1::WatchEvent::Kind>(static_cast<int>(event.kind) + 1));
   out->set_sequence(event.sequence);
+  if (event.removed.has_value()) out->set_reason(RemovalName(*event.removed));
+  if (event.kind == StoreEvent::Kind::kLost) return;
   RestorePointToProto(event.restore_point, out->mutable_restore_point());
 }
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -25,16 +26,29 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   WatchReactor(TieredStore* store, std::unique_ptr<CallGate::Call> call, std::atomic<int>* streams)
       : call_(std::move(call)), streams_(streams), incarnation_(store->Stats().incarnation) {}
 
-  void Start(TieredStore* store, CallGate* gate, const std::string& tenant) {
-    v1::WatchEvent start;
-    start.set_kind(v1::WatchEvent::START);
-    Push(std::move(start));
-    subscription_ = store->Subscribe(tenant, [this](const StoreEvent& event) {
+  void Start(TieredStore* store, CallGate* gate, const std::string& tenant,
+             const v1::WatchRequest& request) {
+    const WatchFrom from{request.incarnation(), request.since_sequence(), !request.no_snapshot()};
+    WatchStart start = store->Subscribe(tenant, from, [this](const StoreEvent& event) {
       v1::WatchEvent message;
       EventToProto(event, &message);
       Push(std::move(message));
     });
+    subscription_ = std::move(start.subscription);
     closing_ = gate->OnClose([this] { End(CallGate::ClosedError()); });
+    absl::MutexLock lock(&mutex_);
+    v1::WatchEvent first;
+    first.set_kind(v1::WatchEvent::START);
+    first.set_sequence(start.resumed ? from.sequence : start.sequence);
+    first.set_resumed(start.resumed);
+    opening_.push_back(std::move(first));
+    for (const StoreEvent& missed : start.missed) {
+      EventToProto(missed, &opening_.emplace_back());
+    }
+    snapshot_ = std::move(start.snapshot);
+    snapshot_sequence_ = start.sequence;
+    started_ = true;
+    WriteNext();
   }
 
   void OnWriteDone(bool ok) override {
@@ -56,12 +70,10 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   void Push(v1::WatchEvent event) {
     absl::MutexLock lock(&mutex_);
     if (ended_) return;
-    event.set_incarnation(incarnation_);
     if (queue_.size() >= kMaxWatchQueue) {
       const uint64_t sequence = event.sequence();
       event.Clear();
       event.set_kind(v1::WatchEvent::LOST);
-      event.set_incarnation(incarnation_);
       event.set_sequence(sequence);
       queue_.clear();
     }
@@ -79,17 +91,38 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
 
   // gRPC allows one write at a time, and Finish once, after it.
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writing_ || finished_) return;
+    if (writing_ || finished_ || !started_) return;
     if (ended_) {
       finished_ = true;
       Finish(ToGrpcStatus(call_->Finish(status_)));
       return;
     }
-    if (queue_.empty()) return;
-    current_ = std::move(queue_.front());
-    queue_.pop_front();
+    if (!TakeNext(&current_)) return;
+    current_.set_incarnation(incarnation_);
     writing_ = true;
     StartWrite(&current_);
+  }
+
+  // What comes before the snapshot, the snapshot, what happened since.
+  bool TakeNext(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::deque<v1::WatchEvent>& ready = opening_.empty() && snapshot_ended_ ? queue_ : opening_;
+    if (!ready.empty()) {
+      *next = std::move(ready.front());
+      ready.pop_front();
+      return true;
+    }
+    if (snapshot_ended_) return false;
+    next->Clear();
+    next->set_sequence(snapshot_sequence_);
+    if (snapshot_.empty()) {
+      snapshot_ended_ = true;
+      next->set_kind(v1::WatchEvent::SNAPSHOT_END);
+      return true;
+    }
+    next->set_kind(v1::WatchEvent::SNAPSHOT);
+    RestorePointToProto(snapshot_.back(), next->mutable_restore_point());
+    snapshot_.pop_back();  // most recently used first
+    return true;
   }
 
   const std::unique_ptr<CallGate::Call> call_;
@@ -98,8 +131,13 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   std::shared_ptr<void> subscription_;
   std::shared_ptr<void> closing_;
   absl::Mutex mutex_;
-  std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);
-  v1::WatchEvent current_;  // read by gRPC while writing_
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and what was missed
+  std::vector<RestorePoint> snapshot_ ABSL_GUARDED_BY(mutex_);  // still to be sent
+  uint64_t snapshot_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool snapshot_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);  // after the above
+  v1::WatchEvent current_;                                    // read by gRPC while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -124,7 +162,7 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGat
                      context));
   }
   auto* reactor = new WatchReactor(store, std::move(call), streams);
-  reactor->Start(store, gate, *tenant);
+  reactor->Start(store, gate, *tenant, request);
   return reactor;
 }
 

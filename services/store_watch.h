@@ -1,9 +1,11 @@
-// One Watch stream: the store's events to one caller, through a bounded queue.
+// One Watch stream: what is stored, then the store's events, to one caller.
 //
-// A caller that reads too slowly loses events rather than holding up the store: the queue is
-// emptied and one LOST event takes its place. Thread safety: the reactor's callbacks come from
-// gRPC's threads, events from the store's. Ownership: the reactor owns itself, as gRPC's callback
-// API has it, and ends with its call.
+// The snapshot is taken once, with the place in the events at which it is true, and sent as fast as
+// the caller reads (some 300 bytes a restore point are held until then). Events wait behind it in a
+// bounded queue: a caller that reads too slowly loses events rather than holding up the store; the
+// queue is emptied and one LOST event takes its place. Thread safety: the reactor's callbacks come
+// from gRPC's threads, events from the store's. Ownership: the reactor owns itself, as gRPC's
+// callback API has it, and ends with its call.
 #ifndef HEARTH_SERVICES_STORE_WATCH_H_
 #define HEARTH_SERVICES_STORE_WATCH_H_
 

@@ -46,6 +46,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddListCommand(&commands);
   AddPinCommands(&commands);
   AddDropCommand(&commands);
+  AddWatchCommand(&commands);
   AddFingerprintCommand(&commands);
   AddExportCommand(&commands);
   AddImportCommand(&commands);

@@ -51,10 +51,11 @@ void AddWarmCommand(CommandSet* commands);
 void AddExplainCommand(CommandSet* commands);
 void AddStatsCommand(CommandSet* commands);
 void AddFingerprintCommand(CommandSet* commands);
-// Restore points (list_command.cc, restore_point_commands.cc, transfer_commands.cc).
+// Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc).
 void AddListCommand(CommandSet* commands);
 void AddPinCommands(CommandSet* commands);
 void AddDropCommand(CommandSet* commands);
+void AddWatchCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
 // Without a server (snapshot_commands.cc, diff_command.cc).

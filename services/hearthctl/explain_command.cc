@@ -14,7 +14,8 @@ constexpr char kExamples[] =
     R"(  hearthctl explain --prompt-file system.txt
   hearthctl explain --chat chat.json --json
 Shows, for each boundary of the prompt, what the worker's store holds and where, or why it cannot be
-used: never stored, evicted, another model or dtype (with the field that differs).
+used: never stored; evicted, dropped or quarantined, when and by what; its local layers' tail or the
+global layers before it gone; other cuts; another model or dtype (with the field that differs).
 )";
 
 struct ExplainFlags {
@@ -32,6 +33,9 @@ Json BoundaryJson(const v1::BoundaryInfo& boundary) {
   json["age_s"] = boundary.age_s();
   json["pinned"] = boundary.pinned();
   json["reason"] = boundary.reason();
+  json["reason_code"] = boundary.reason_code();
+  json["removed_by"] = boundary.removed_by();
+  if (!boundary.removed_by().empty()) json["removed_s"] = boundary.removed_s();
   json["restore_point_id"] = HexText(boundary.restore_point_id());
   return json;
 }
@@ -65,7 +69,7 @@ void PrintExplain(const v1::ExplainResponse& response, Console& console) {
     std::snprintf(line, sizeof(line), "  %8u  %-6s  %-6s  %9s  %8s  %-6s  ", boundary.boundary(),
                   boundary.usable() ? "yes" : "no", TierText(boundary.slowest_tier()).c_str(),
                   boundary.bytes() > 0 ? SizeText(boundary.bytes()).c_str() : "-",
-                  boundary.usable() ? AgeText(boundary.age_s()).c_str() : "-",
+                  boundary.restore_point_id().empty() ? "-" : AgeText(boundary.age_s()).c_str(),
                   boundary.pinned() ? "yes" : "no");
     console.out << line << boundary.reason() << "\n";
   }

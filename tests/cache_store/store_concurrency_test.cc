@@ -53,8 +53,10 @@ void Hammer(const StoreOptions& options) {
   std::atomic<int> wrong{0};
   std::atomic<uint64_t> events{0}, last_sequence{0};
   std::atomic<bool> ordered{true};
-  auto watch = store->Subscribe("default", [&](const StoreEvent& event) {
-    if (event.sequence < last_sequence.exchange(event.sequence)) ordered = false;
+  WatchStart watch = store->Subscribe("default", {}, [&](const StoreEvent& event) {
+    const uint64_t before = last_sequence.exchange(event.sequence);
+    const bool lost = event.kind == StoreEvent::Kind::kLost;
+    if (lost ? event.sequence <= before : event.sequence != before + 1) ordered = false;
     ++events;
   });
   std::vector<std::thread> threads;
@@ -64,7 +66,7 @@ void Hammer(const StoreOptions& options) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(wrong, 0);
   EXPECT_TRUE(store->Flush(absl::InfiniteFuture()).ok());
-  watch.reset();
+  watch.subscription.reset();
   EXPECT_GT(events, 0u);
   EXPECT_TRUE(ordered);
   static_cast<Store*>(store.get())->CheckInvariants();

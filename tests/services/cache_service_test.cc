@@ -325,6 +325,8 @@ TEST_F(CacheServiceTest, WatchesUntilItDrains) {
   ASSERT_TRUE(reader->Read(&event));
   EXPECT_EQ(event.kind(), v1::WatchEvent::START);
   EXPECT_NE(event.incarnation(), 0u);
+  ASSERT_TRUE(reader->Read(&event));
+  EXPECT_EQ(event.kind(), v1::WatchEvent::SNAPSHOT_END);
   v1::PublishAck ack;
   ASSERT_TRUE(Publish(40, &ack).ok());
   ASSERT_TRUE(reader->Read(&event));

@@ -70,6 +70,42 @@ TEST_F(StoreCommandsTest, StatsCountWhatIsStored) {
   EXPECT_GT(stats["tiers"].size(), 0u);
 }
 
+TEST_F(StoreCommandsTest, WatchShowsWhatIsStoredAndThenEveryChange) {
+  const std::string id = ImportTiny();
+  const CliResult once = Run({"watch", "--once"});
+  ASSERT_EQ(once.code, kExitOk) << once.err;
+  ASSERT_EQ(once.objects.size(), 3u) << once.out;
+  EXPECT_EQ(once.objects[0]["kind"], "start");
+  EXPECT_EQ(once.objects[1]["kind"], "snapshot");
+  EXPECT_EQ(once.objects[1]["restore_point"]["restore_point_id"], id);
+  EXPECT_EQ(once.last()["kind"], "snapshot_end");
+  Run({"drop", id});
+  const std::string incarnation = once.last()["incarnation"].dump();
+  const CliResult since = Run({"watch", "--since", "1", "--incarnation", incarnation, "--once"});
+  ASSERT_EQ(since.objects.size(), 3u) << since.out;
+  EXPECT_EQ(since.objects[0]["resumed"], true);
+  EXPECT_EQ(since.objects[1]["kind"], "dropped");
+  EXPECT_EQ(since.objects[1]["reason"], "dropped");
+  EXPECT_EQ(since.last()["sequence"], 2);
+  EXPECT_THAT(Run({"watch", "--since", "1"}).err, HasSubstr("--since needs --incarnation"));
+}
+
+TEST_F(StoreCommandsTest, WatchEndsWithTheStoreAndSaysSo) {
+  server_.gate()->Close();
+  const CliResult refused = Run({"watch"});
+  EXPECT_EQ(refused.code, kExitFailed);
+  EXPECT_THAT(refused.err, HasSubstr("UNAVAILABLE"));
+}
+
+TEST_F(StoreCommandsTest, WatchReadsWell) {
+  ImportTiny();
+  Run({"pin", Run({"ls"}).last().value("restore_point_id", "")});
+  const CliResult human = RunCli({"watch", "--once", "--store", server_.address()});
+  EXPECT_EQ(human.code, kExitOk) << human.err;
+  EXPECT_THAT(human.out, AllOf(HasSubstr("watching from change 2"), HasSubstr("is stored"),
+                               HasSubstr("pinned"), HasSubstr("up to date")));
+}
+
 TEST_F(StoreCommandsTest, AnUnknownOrBadIdIsRefused) {
   EXPECT_THAT(Run({"pin", "zz"}).err, HasSubstr("6 to 64 hexadecimal digits"));
   EXPECT_THAT(Run({"pin", "abcdef"}).err, HasSubstr("0 restore points begin with abcdef"));

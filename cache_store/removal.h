@@ -1,0 +1,35 @@
+// Why a restore point left the store: one word for events, metrics and Explain alike.
+#ifndef HEARTH_CACHE_STORE_REMOVAL_H_
+#define HEARTH_CACHE_STORE_REMOVAL_H_
+
+#include <cassert>
+#include <cstddef>
+
+namespace hearth {
+
+enum class Removal {
+  kHostFull,     // RAM was its only home, and others needed the room
+  kDiskFull,     // others needed the room on disk
+  kQuota,        // its tenant's limit
+  kExpired,      // its time was over
+  kDropped,      // someone asked for it
+  kQuarantined,  // bytes of it failed verification
+};
+inline constexpr size_t kRemovals = 6;
+
+// Names are part of the API: metric labels, WatchEvent.reason, BoundaryInfo.removed_by.
+inline const char* RemovalName(Removal removal) {
+  constexpr const char* kNames[kRemovals] = {"host_full", "disk_full", "quota",
+                                             "expired",   "dropped",   "quarantined"};
+  assert(static_cast<size_t>(removal) < kRemovals);
+  return kNames[static_cast<size_t>(removal)];
+}
+
+// Left to make room, rather than by request or damage.
+inline bool IsEviction(Removal removal) {
+  return removal != Removal::kDropped && removal != Removal::kQuarantined;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_REMOVAL_H_

@@ -1,0 +1,132 @@
+// watch: what the store holds, then what comes and goes.
+#include <cstdio>
+#include <memory>
+
+#include "absl/strings/ascii.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/connection.h"
+#include "services/hearthctl/json_text.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kExamples[] =
+    R"(  hearthctl watch                 (until Ctrl-C)
+  hearthctl watch --once          (up to now, and end)
+  hearthctl watch --json --no-snapshot
+  hearthctl watch --since 41 --incarnation 9270913   (go on where an earlier watch ended)
+First every restore point that is stored, then each change with its number: stored, pinned,
+unpinned, evicted, dropped, quarantined, and why one left. Numbers have no gap: "lost" says that the
+store could not keep up with this reader, and up to where.
+)";
+
+struct WatchFlags {
+  PeerFlags store{PeerKind::kStore, "", 0};
+  uint64_t since = 0;
+  uint64_t incarnation = 0;
+  bool no_snapshot = false;
+  bool once = false;
+  bool json = false;
+};
+
+std::string KindText(v1::WatchEvent::Kind kind) {
+  return absl::AsciiStrToLower(v1::WatchEvent::Kind_Name(kind));
+}
+
+Json EventJson(const v1::WatchEvent& event) {
+  Json json;
+  json["kind"] = KindText(event.kind());
+  json["sequence"] = event.sequence();
+  json["incarnation"] = event.incarnation();
+  if (event.kind() == v1::WatchEvent::START) json["resumed"] = event.resumed();
+  if (!event.reason().empty()) json["reason"] = event.reason();
+  if (event.has_restore_point()) json["restore_point"] = RestorePointJson(event.restore_point());
+  return json;
+}
+
+std::string ReasonText(const std::string& reason) {
+  if (reason == "host_full") return "RAM was full";
+  if (reason == "disk_full") return "the disk was full";
+  if (reason == "quota") return "its tenant's quota was reached";
+  if (reason == "expired") return "its time was over";
+  if (reason == "quarantined") return "bytes of it failed verification";
+  return reason == "dropped" ? "on request" : reason;
+}
+
+void PrintEvent(const v1::WatchEvent& event, Console& console) {
+  char line[160];
+  switch (event.kind()) {
+    case v1::WatchEvent::START:
+      console.out << (event.resumed() ? "going on after change " : "watching from change ")
+                  << event.sequence() << " of incarnation " << event.incarnation() << "\n"
+                  << "  change  what         id              tokens       size  tier    why\n";
+      return;
+    case v1::WatchEvent::SNAPSHOT_END:
+      console.out << "  (up to date; changes follow)\n";
+      return;
+    case v1::WatchEvent::LOST:
+      console.out << "  changes up to " << event.sequence()
+                  << " were lost: this reader is too slow; watch anew for a snapshot\n";
+      return;
+    default:
+      break;
+  }
+  const v1::RestorePointInfo& point = event.restore_point();
+  const bool is_change = event.kind() != v1::WatchEvent::SNAPSHOT;
+  std::snprintf(line, sizeof(line), "  %6s  %-11s  %-12s  %8u  %9s  %-6s  ",
+                is_change ? std::to_string(event.sequence()).c_str() : "-",
+                is_change ? KindText(event.kind()).c_str() : "is stored",
+                HexText(point.restore_point_id()).substr(0, 12).c_str(), point.tokens(),
+                SizeText(point.bytes()).c_str(), TierText(point.tier()).c_str());
+  console.out << line << ReasonText(event.reason());
+  if (!is_change && point.pinned()) console.out << "pinned";
+  console.out << "\n";
+}
+
+int RunWatch(const WatchFlags& flags, Console& console) {
+  if (flags.since > 0 && flags.incarnation == 0) {
+    return FailUsage(console, "--since needs --incarnation, from the same earlier watch");
+  }
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return Fail(console, channel.status());
+  v1::WatchRequest request;
+  request.set_since_sequence(flags.since);
+  request.set_incarnation(flags.incarnation);
+  request.set_no_snapshot(flags.no_snapshot);
+  grpc::ClientContext context;
+  auto reader = v1::CacheStore::NewStub(*channel)->Watch(&context, request);
+  v1::WatchEvent event;
+  while (reader->Read(&event)) {
+    if (flags.json) {
+      console.out << JsonLine(EventJson(event)) << std::endl;
+    } else {
+      PrintEvent(event, console);
+      console.out << std::flush;
+    }
+    if (flags.once && event.kind() == v1::WatchEvent::SNAPSHOT_END) {
+      context.TryCancel();
+      while (reader->Read(&event)) {
+      }
+      reader->Finish();
+      return kExitOk;
+    }
+  }
+  return Fail(console, RpcFailure(reader->Finish(), flags.store));
+}
+
+}  // namespace
+
+void AddWatchCommand(CommandSet* commands) {
+  auto flags = std::make_shared<WatchFlags>();
+  CLI::App* command = commands->Add("watch", "Follow what is stored and what leaves", kExamples);
+  flags->store.Declare(command);
+  command->add_flag("--once", flags->once, "end once up to date");
+  command->add_flag("--no-snapshot", flags->no_snapshot, "changes only");
+  command->add_option("--since", flags->since, "number of the last change seen");
+  command->add_option("--incarnation", flags->incarnation, "the store's, as that watch showed it");
+  command->add_flag("--json", flags->json, "one JSON object a line");
+  commands->Run(command, [flags](Console& console) { return RunWatch(*flags, console); });
+}
+
+}  // namespace hearth
