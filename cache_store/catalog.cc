@@ -103,6 +103,7 @@ void Catalog::FreeIfUnused(StoredObject* object) {
     garbage_.disk_bytes += object->disk_cost_bytes();
     disk_bytes_ -= object->disk_cost_bytes();
     --disk_objects_;
+    if (!object->read_on_disk) disk_flow_.unread_bytes += object->bytes();
   }
   Unlink(object);
   object_bytes_ -= object->bytes();
@@ -128,6 +129,7 @@ void Catalog::ForgetHostCopy(StoredObject* object) {
   assert(object->in_host && host_bytes_ >= object->bytes());
   object->in_host = false;
   host_bytes_ -= object->bytes();
+  if (!object->read_in_host) host_flow_.unread_bytes += object->bytes();
   garbage_.host_objects.push_back(object->number);
 }
 
@@ -217,12 +219,21 @@ void Catalog::SetOldest(RestorePointEntry* point) {
 void Catalog::SetInHost(StoredObject* object) {
   assert(!object->in_host);
   object->in_host = true;
+  object->read_in_host = false;
   host_bytes_ += object->bytes();
+  host_flow_.written_bytes += object->bytes();
 }
 
 void Catalog::SetOnDisk(StoredObject* object) {
+  AdoptOnDisk(object);
+  object->read_on_disk = false;
+  disk_flow_.written_bytes += object->bytes();
+}
+
+void Catalog::AdoptOnDisk(StoredObject* object) {
   assert(!object->on_disk);
   object->on_disk = true;
+  object->read_on_disk = true;
   disk_bytes_ += object->disk_cost_bytes();
   ++disk_objects_;
 }

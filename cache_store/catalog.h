@@ -47,6 +47,9 @@ struct StoredObject {
   uint32_t pins = 0;                 // pinned restore points among them
   uint32_t sessions = 0;
   uint32_t read_failures = 0;  // errors of the disk, other than wrong bytes
+  // Since its copy came to the tier: whether writing it there was of any use.
+  bool read_in_host = false;
+  bool read_on_disk = false;
 
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t disk_cost_bytes() const;
@@ -88,6 +91,12 @@ struct Garbage {
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
   uint64_t disk_bytes = 0;  // what the disk objects took
+};
+
+// What went through a tier since the store opened.
+struct TierFlow {
+  uint64_t written_bytes = 0;
+  uint64_t unread_bytes = 0;  // of these, what left the tier without ever having been read from it
 };
 
 class Catalog {
@@ -139,6 +148,8 @@ class Catalog {
   // Moves between tiers. REQUIRES: room, from a reservation given back under the same lock.
   void SetInHost(StoredObject* object);
   void SetOnDisk(StoredObject* object);
+  // The same for what an earlier run wrote, and maybe read.
+  void AdoptOnDisk(StoredObject* object);
   void SetDurable(RestorePointEntry* point);
   // Counts the point as resident. REQUIRES: every object has a RAM copy.
   void SetResident(RestorePointEntry* point);
@@ -165,6 +176,8 @@ class Catalog {
   uint64_t object_bytes() const { return object_bytes_; }  // each counted once, whatever its tiers
   size_t objects() const { return objects_.size(); }
   size_t restore_points() const { return points_.size(); }
+  const TierFlow& host_flow() const { return host_flow_; }
+  const TierFlow& disk_flow() const { return disk_flow_; }
   uint64_t demoted() const { return demoted_; }
   uint64_t evicted() const { return evicted_; }
   // Asserts that the sums and references kept along the way equal those counted anew. For tests.
@@ -196,6 +209,7 @@ class Catalog {
   uint64_t object_bytes_ = 0;
   uint64_t held_bytes_ = 0;  // disk cost of the objects that sessions hold, whatever their tier
   uint64_t pinned_bytes_ = 0, demoted_ = 0, evicted_ = 0;
+  TierFlow host_flow_, disk_flow_;
 };
 
 }  // namespace hearth

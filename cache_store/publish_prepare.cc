@@ -143,7 +143,12 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
 absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   if (committed_) return absl::FailedPreconditionError("the publish was committed already");
   committed_ = true;
-  return store_->CommitPublish(this);
+  const Stopwatch stopwatch;
+  absl::StatusOr<PublishResult> result = store_->CommitPublish(this);
+  if (result.ok()) {
+    store_->commit_seconds_[static_cast<size_t>(result->durable)].Observe(stopwatch.Elapsed());
+  }
+  return result;
 }
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {

@@ -24,9 +24,17 @@ class FetchSessionImpl : public FetchSession {
  private:
   friend class Store;
 
+  // One more slice went out.
+  void NoteServed(size_t object, bool from_disk);
+
   Store* const store_;
   LookupPlan plan_;
   std::vector<StoredObject*> objects_;  // held
+  struct Served {
+    bool from_host = false, from_disk = false;
+  };
+  std::vector<Served> served_;  // by object
+  size_t unserved_slices_ = 0;
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   // Promotion: RAM reserved for the objects read from disk, and their slices so far.

@@ -7,6 +7,7 @@ namespace {
 
 constexpr const char* kNames[] = {
     "fetches",
+    "lookup_tokens",
     "hits",
     "misses_unknown_fingerprint",
     "misses_no_common_prefix",

@@ -14,6 +14,7 @@ namespace hearth {
 
 enum class Counter {
   kFetches,
+  kLookupTokens,  // tokens of the prompts that fetches asked for
   kHits,
   kMissUnknownFingerprint,  // no prompt of this fingerprint and tenant was ever stored
   kMissNoCommonPrefix,      // nothing stored begins like this prompt

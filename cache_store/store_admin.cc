@@ -170,10 +170,25 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
   return listed;
 }
 
+std::vector<LatencySeries> Store::Latencies() const {
+  std::vector<LatencySeries> series = {{"lookup", "", "", lookup_seconds_.Read()}};
+  for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+    if (tier == Tier::kDisk && disk_ == nullptr) continue;
+    series.push_back(
+        {"slice_read", "tier", TierName(tier), read_seconds_[static_cast<size_t>(tier)].Read()});
+  }
+  for (const Durability level : {Durability::kMemory, Durability::kDisk, Durability::kSync}) {
+    series.push_back({"publish_commit", "durability", DurabilityName(level),
+                      commit_seconds_[static_cast<size_t>(level)].Read()});
+  }
+  return series;
+}
+
 StoreStats Store::Stats() {
   StoreStats stats;
   stats.incarnation = incarnation_;
   stats.counters = counters_.Snapshot();
+  stats.latencies = Latencies();
   absl::MutexLock lock(&mu_);
   stats.counters["demoted_restore_points"] = catalog_.demoted();
   TierUsage host;
@@ -183,6 +198,9 @@ StoreStats Store::Stats() {
   host.objects = host_.objects();
   host.evicted_restore_points = catalog_.demoted();
   host.hit_tokens = hit_tokens_[static_cast<size_t>(Tier::kHost)];
+  host.read_bytes = counters_.Get(Counter::kBytesReadHost);
+  host.written_bytes = catalog_.host_flow().written_bytes;
+  host.unread_bytes = catalog_.host_flow().unread_bytes;
   if (disk_ == nullptr) host.evicted_restore_points = catalog_.evicted();
   stats.tiers.push_back(host);
   if (disk_ != nullptr) {
@@ -193,6 +211,9 @@ StoreStats Store::Stats() {
     disk.objects = catalog_.disk_objects();
     disk.evicted_restore_points = catalog_.evicted();
     disk.hit_tokens = hit_tokens_[static_cast<size_t>(Tier::kDisk)];
+    disk.read_bytes = counters_.Get(Counter::kBytesReadDisk);
+    disk.written_bytes = catalog_.disk_flow().written_bytes;
+    disk.unread_bytes = catalog_.disk_flow().unread_bytes;
     stats.tiers.push_back(disk);
   }
   stats.restore_points = catalog_.restore_points();

@@ -27,6 +27,15 @@ std::unique_ptr<FetchSession> Store::Miss(Counter why, const char* reason,
 absl::StatusOr<std::unique_ptr<FetchSession>> Store::Fetch(const PrefixQuery& query,
                                                            uint32_t above_tokens,
                                                            uint32_t max_tokens) {
+  const Stopwatch stopwatch;
+  auto session = Lookup(query, above_tokens, max_tokens);
+  lookup_seconds_.Observe(stopwatch.Elapsed());
+  return session;
+}
+
+absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& query,
+                                                            uint32_t above_tokens,
+                                                            uint32_t max_tokens) {
   if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
     return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
                                                    " tokens, must be 1 to ", kMaxPromptTokens));
@@ -34,6 +43,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Fetch(const PrefixQuery& qu
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   if (absl::Status status = ValidateCuts(query.cuts, tokens); !status.ok()) return status;
   counters_.Add(Counter::kFetches);
+  counters_.Add(Counter::kLookupTokens, tokens);
   std::shared_ptr<const KnownFingerprint> model;
   {
     absl::MutexLock lock(&mu_);
@@ -141,7 +151,10 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
                                          object->in_host ? Tier::kHost : Tier::kDisk});
   }
   counters_.Add(Counter::kHits);
-  hit_tokens_[static_cast<size_t>(plan.slowest_tier)] += plan.usable_tokens;
+  session->served_.resize(session->objects_.size());
+  for (const StoredObject* object : session->objects_) {
+    session->unserved_slices_ += object->layers.size();
+  }
   if (plan.slowest_tier == Tier::kDisk) BeginPromotion(point, session.get());
   return session;
 }
@@ -199,10 +212,29 @@ void Store::EndFetch(FetchSessionImpl* session) {
       if (present) point->promoting = false;
     }
     if (present) --point->sessions;
+    for (size_t i = 0; i < session->objects_.size(); ++i) {
+      if (session->served_[i].from_host) session->objects_[i]->read_in_host = true;
+      if (session->served_[i].from_disk) session->objects_[i]->read_on_disk = true;
+    }
     for (StoredObject* object : session->objects_) catalog_.Release(object);
     garbage = SettleHost();
   }
   SettleLater(std::move(garbage));
+}
+
+void FetchSessionImpl::NoteServed(size_t object, bool from_disk) {
+  (from_disk ? served_[object].from_disk : served_[object].from_host) = true;
+  if (unserved_slices_ > 0 && --unserved_slices_ == 0) store_->CountHit(*this);
+}
+
+// Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
+// gone. A restore point that was not read whole gave no tokens to anybody.
+void Store::CountHit(const FetchSessionImpl& session) {
+  bool from_disk = false;
+  for (const FetchSessionImpl::Served& served : session.served_) from_disk |= served.from_disk;
+  absl::MutexLock lock(&mu_);
+  const Tier tier = from_disk ? Tier::kDisk : Tier::kHost;
+  hit_tokens_[static_cast<size_t>(tier)] += session.plan_.usable_tokens;
 }
 
 absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
@@ -218,6 +250,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   const size_t slice = static_cast<size_t>(it - stored->layers.begin());
   bool from_disk = false;
   absl::StatusOr<SliceView> view = store_->ReadSlice(stored, slice, &from_disk);
+  if (view.ok()) NoteServed(object, from_disk);
   if (!view.ok() || !from_disk || promotion_bytes_ == 0 || promoted_[object].empty()) return view;
   SliceView& kept = promoted_[object][slice];
   if (kept.owner != nullptr) return view;
@@ -228,9 +261,11 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
 
 absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, bool* from_disk) {
   const SliceRef ref = object->Slice(slice);
+  const Stopwatch stopwatch;
   absl::StatusOr<std::optional<SliceView>> read = host_slices_->Read(ref);
   if (read.ok() && read->has_value()) {
     counters_.Add(Counter::kBytesReadHost, ref.bytes);
+    read_seconds_[static_cast<size_t>(Tier::kHost)].Observe(stopwatch.Elapsed());
     return **std::move(read);
   }
   if (!read.ok()) {
@@ -243,6 +278,7 @@ absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, b
     read = disk_slices_->Read(ref);
     if (read.ok() && read->has_value()) {
       counters_.Add(Counter::kBytesReadDisk, ref.bytes);
+      read_seconds_[static_cast<size_t>(Tier::kDisk)].Observe(stopwatch.Elapsed());
       return **std::move(read);
     }
     if (!read.ok() && !absl::IsDataLoss(read.status())) {

@@ -25,6 +25,7 @@
 #include "cache_store/fingerprint_book.h"
 #include "cache_store/history.h"
 #include "cache_store/host_tier.h"
+#include "cache_store/latency.h"
 #include "cache_store/single_flight.h"
 #include "cache_store/stats.h"
 #include "cache_store/tiered_store.h"
@@ -93,6 +94,8 @@ class Store : public TieredStore {
   friend class PublishSessionImpl;
 
   // store_fetch.cc
+  absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,
+                                                       uint32_t above_tokens, uint32_t max_tokens);
   std::unique_ptr<FetchSession> Miss(Counter why, const char* reason, uint32_t matched_tokens);
   std::unique_ptr<FetchSessionImpl> BeginFetch(const std::shared_ptr<const KnownFingerprint>& model,
                                                const std::string& tenant, SegmentNode* node,
@@ -102,6 +105,7 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishPromotion(FetchSessionImpl* session);
   void EndFetch(FetchSessionImpl* session);
+  void CountHit(const FetchSessionImpl& session) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<SliceView> ReadSlice(StoredObject* object, size_t slice, bool* from_disk);
   bool IsReadFailureForGood(StoredObject* object, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -163,6 +167,7 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // REQUIRES: the point's id is claimed.
   absl::Status PersistPin(uint64_t number, bool pinned);
+  std::vector<LatencySeries> Latencies() const;
   RestorePoint Describe(const RestorePointEntry& point) const;
   void OnRemoved(const RestorePointEntry& point, Removal why);
   DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)
@@ -183,6 +188,9 @@ class Store : public TieredStore {
   SystemClock system_clock_;
   Clock* const clock_;
   Counters counters_;
+  LatencyHistogram lookup_seconds_;
+  LatencyHistogram read_seconds_[5];    // of a slice, by Tier
+  LatencyHistogram commit_seconds_[4];  // of a publish, by Durability reached
   EventHub events_;
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only

@@ -226,7 +226,7 @@ bool Store::AdoptManifest(const ManifestRecord& record,
             catalog_.NewObject(object.number, object.key, object.id, object.slice_digests,
                                object.layers, object.slice_bytes);
         catalog_.Link(recovered.adopted, node);
-        catalog_.SetOnDisk(recovered.adopted);
+        catalog_.AdoptOnDisk(recovered.adopted);
       }
       objects.push_back(recovered.adopted);
     }

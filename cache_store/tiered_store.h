@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cache_store/latency.h"
 #include "cache_store/options.h"
 #include "cache_store/removal.h"
 #include "cache_store/slice_view.h"
@@ -161,7 +162,16 @@ struct ExplainReport {
 
 struct TierUsage {
   Tier tier = Tier::kNone;
-  uint64_t bytes = 0, capacity_bytes = 0, objects = 0, evicted_restore_points = 0, hit_tokens = 0;
+  uint64_t bytes = 0, capacity_bytes = 0, objects = 0, evicted_restore_points = 0;
+  uint64_t hit_tokens = 0;  // of restore points read whole, whose slowest tier this was in the end
+  uint64_t read_bytes = 0;  // of slices
+  uint64_t written_bytes = 0;  // of objects, since the store opened
+  uint64_t unread_bytes = 0;   // of those, what left the tier without ever having been read from it
+};
+// One histogram: of "lookup", of "slice_read" by tier, of "publish_commit" by durability.
+struct LatencySeries {
+  std::string name, label, label_value;  // label empty: none
+  LatencyCounts counts;
 };
 struct StoreStats {
   uint64_t incarnation = 0;
@@ -169,6 +179,7 @@ struct StoreStats {
   uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
   std::map<std::string, uint64_t> counters;  // names in stats.h
   std::map<std::string, uint64_t> removed;   // restore points, by RemovalName
+  std::vector<LatencySeries> latencies;
 };
 
 // kLost: the subscriber was too slow, and events up to `sequence` were skipped; subscribe again for

@@ -77,6 +77,7 @@ int Main(int argc, char** argv) {
   Metrics metrics("hearth_store");
   TieredStore* const opened = store->get();
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
+  metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
   CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
     metrics.RecordCall(method, code, seconds);
   });

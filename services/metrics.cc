@@ -8,6 +8,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,9 @@ class SourceCollector final : public prometheus::Collectable {
     for (const MetricSource& source : sources) {
       for (const MetricSample& sample : source()) Add(sample, &families[sample.name]);
     }
+    for (const HistogramSource& source : histograms) {
+      for (const HistogramSample& sample : source()) Add(sample, &families[sample.name]);
+    }
     std::vector<prometheus::MetricFamily> result;
     result.reserve(families.size());
     for (auto& [name, family] : families) result.push_back(std::move(family));
@@ -34,8 +38,26 @@ class SourceCollector final : public prometheus::Collectable {
   }
 
   std::vector<MetricSource> sources;
+  std::vector<HistogramSource> histograms;
 
  private:
+  static void Add(const HistogramSample& sample, prometheus::MetricFamily* family) {
+    family->name = sample.name;
+    family->help = sample.help;
+    family->type = prometheus::MetricType::Histogram;
+    prometheus::ClientMetric metric;
+    for (const auto& [name, value] : sample.labels) metric.label.push_back({name, value});
+    uint64_t cumulative = 0;
+    for (size_t i = 0; i < sample.counts.size(); ++i) {
+      cumulative += sample.counts[i];
+      const bool bounded = i < sample.bounds.size();
+      metric.histogram.bucket.push_back(
+          {cumulative, bounded ? sample.bounds[i] : std::numeric_limits<double>::infinity()});
+    }
+    metric.histogram.sample_count = cumulative;
+    metric.histogram.sample_sum = sample.sum;
+    family->metric.push_back(std::move(metric));
+  }
   static void Add(const MetricSample& sample, prometheus::MetricFamily* family) {
     family->name = sample.name;
     family->help = sample.help;
@@ -77,6 +99,10 @@ Metrics::~Metrics() = default;
 
 void Metrics::AddSource(MetricSource source) {
   rep_->sources->sources.push_back(std::move(source));
+}
+
+void Metrics::AddHistograms(HistogramSource source) {
+  rep_->sources->histograms.push_back(std::move(source));
 }
 
 void Metrics::RecordCall(const char* method, absl::StatusCode code, double seconds) {

@@ -27,6 +27,17 @@ struct MetricSample {
   std::map<std::string, std::string> labels;
   double value = 0;
 };
+// One histogram: counts[i] observations lie above bounds[i-1] and at or below bounds[i], the last
+// ones above all bounds.
+struct HistogramSample {
+  std::string name;
+  std::string help;
+  std::map<std::string, std::string> labels;
+  std::vector<double> bounds;
+  std::vector<uint64_t> counts;
+  double sum = 0;
+};
+using HistogramSource = std::function<std::vector<HistogramSample>()>;
 using MetricSource = std::function<std::vector<MetricSample>()>;
 
 class Metrics {
@@ -37,6 +48,7 @@ class Metrics {
 
   // REQUIRES: before Serve.
   void AddSource(MetricSource source);
+  void AddHistograms(HistogramSource source);
   void RecordCall(const char* method, absl::StatusCode code, double seconds);
   // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
   void RecordGeneration(const std::string& part, double seconds);

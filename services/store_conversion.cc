@@ -185,8 +185,12 @@ void StatsToProto(const StoreStats& stats, v1::StatsResponse* out) {
     tier->set_objects(usage.objects);
     tier->set_evicted_restore_points(usage.evicted_restore_points);
     tier->set_hit_tokens(usage.hit_tokens);
+    tier->set_read_bytes(usage.read_bytes);
+    tier->set_written_bytes(usage.written_bytes);
+    tier->set_unread_bytes(usage.unread_bytes);
   }
   for (const auto& [name, value] : stats.counters) (*out->mutable_counters())[name] = value;
+  for (const auto& [reason, count] : stats.removed) (*out->mutable_removed())[reason] = count;
 }
 
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {

@@ -50,6 +50,7 @@ void StoreLink::AddMetrics(Metrics* metrics) const {
   metrics->AddSource([this] { return CacheSamples(counters_.Read()); });
   if (store_ == nullptr) return;
   metrics->AddSource([this] { return StoreSamples(store_->Stats()); });
+  metrics->AddHistograms([this] { return StoreHistograms(store_->Stats()); });
 }
 
 void StoreLink::Flush(absl::Time deadline) const {

@@ -40,16 +40,52 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
     samples.push_back(OfTier(usage, "hearth_store_hit_tokens_total",
                              "Tokens restored whose slowest tier this was.", true,
                              usage.hit_tokens));
+    samples.push_back(OfTier(usage, "hearth_store_read_bytes_total", "KV bytes read from a tier.",
+                             true, usage.read_bytes));
+    samples.push_back(OfTier(usage, "hearth_store_written_bytes_total",
+                             "KV bytes written to a tier.", true, usage.written_bytes));
+    samples.push_back(OfTier(usage, "hearth_store_unread_bytes_total",
+                             "KV bytes that left a tier without ever having been read from it.",
+                             true, usage.unread_bytes));
+  }
+  for (const auto& [reason, count] : stats.removed) {
+    samples.push_back({"hearth_store_removed_restore_points_total",
+                       "Restore points that left the store, by reason.",
+                       true,
+                       {{"reason", reason}},
+                       static_cast<double>(count)});
   }
   for (const auto& [name, value] : stats.counters) {
     // Exported above, by tier: a second series under its name would be summed with those.
-    if (name == "evicted_restore_points") continue;
+    if (name == "evicted_restore_points" || name == "bytes_read_host" ||
+        name == "bytes_read_disk") {
+      continue;
+    }
     samples.push_back(
         {absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
          absl::StrCat("The store's counter ", name, "."),
          true,
          {},
          static_cast<double>(value)});
+  }
+  return samples;
+}
+
+std::vector<HistogramSample> StoreHistograms(const StoreStats& stats) {
+  const std::map<std::string, std::string> help = {
+      {"lookup", "Time to find the longest restore point of a prompt, bytes not included."},
+      {"slice_read", "Time to read and verify one slice, by the tier that had it."},
+      {"publish_commit", "Time from a publish's last byte to its acknowledgement."}};
+  std::vector<HistogramSample> samples;
+  for (const LatencySeries& series : stats.latencies) {
+    HistogramSample sample;
+    sample.name = absl::StrCat("hearth_store_", series.name, "_seconds");
+    sample.help = help.at(series.name);
+    if (!series.label.empty()) sample.labels[series.label] = series.label_value;
+    sample.bounds.assign(kLatencyBoundsS.begin(), kLatencyBoundsS.end());
+    sample.counts.assign(series.counts.counts.begin(), series.counts.counts.end());
+    sample.sum = series.counts.sum_s;
+    samples.push_back(std::move(sample));
   }
   return samples;
 }

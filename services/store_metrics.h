@@ -10,6 +10,8 @@
 namespace hearth {
 
 std::vector<MetricSample> StoreSamples(const StoreStats& stats);
+// hearth_store_lookup_seconds and the like.
+std::vector<HistogramSample> StoreHistograms(const StoreStats& stats);
 
 }  // namespace hearth
 

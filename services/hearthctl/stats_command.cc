@@ -36,8 +36,14 @@ Json StatsJson(const v1::StatsResponse& stats) {
                              {"capacity_bytes", tier.capacity_bytes()},
                              {"objects", tier.objects()},
                              {"evicted_restore_points", tier.evicted_restore_points()},
-                             {"hit_tokens", tier.hit_tokens()}});
+                             {"hit_tokens", tier.hit_tokens()},
+                             {"read_bytes", tier.read_bytes()},
+                             {"written_bytes", tier.written_bytes()},
+                             {"unread_bytes", tier.unread_bytes()}});
   }
+  json["removed"] = Json::object();
+  const std::map<std::string, uint64_t> removed(stats.removed().begin(), stats.removed().end());
+  for (const auto& [reason, count] : removed) json["removed"][reason] = count;
   json["counters"] = Json::object();
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
   for (const auto& [name, count] : counters) json["counters"][name] = count;
@@ -48,15 +54,17 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
   console.out << "store " << stats.version() << ", up " << AgeText(stats.uptime_s()) << ": "
               << stats.restore_points() << " restore points, " << stats.objects() << " objects, "
               << SizeText(stats.pinned_bytes()) << " pinned\n";
-  console.out << "  tier         used   capacity   objects  evicted  tokens served\n";
+  console.out << "  tier         used   capacity   objects  evicted  tokens served       read    "
+                 "written  never read\n";
   for (const auto& tier : stats.tiers()) {
     char line[160];
-    std::snprintf(line, sizeof(line), "  %-6s  %9s  %9s  %8llu  %7llu  %13llu\n",
-                  TierText(tier.tier()).c_str(), SizeText(tier.bytes()).c_str(),
-                  SizeText(tier.capacity_bytes()).c_str(),
-                  static_cast<unsigned long long>(tier.objects()),
-                  static_cast<unsigned long long>(tier.evicted_restore_points()),
-                  static_cast<unsigned long long>(tier.hit_tokens()));
+    std::snprintf(
+        line, sizeof(line), "  %-6s  %9s  %9s  %8llu  %7llu  %13llu  %9s  %9s  %10s\n",
+        TierText(tier.tier()).c_str(), SizeText(tier.bytes()).c_str(),
+        SizeText(tier.capacity_bytes()).c_str(), static_cast<unsigned long long>(tier.objects()),
+        static_cast<unsigned long long>(tier.evicted_restore_points()),
+        static_cast<unsigned long long>(tier.hit_tokens()), SizeText(tier.read_bytes()).c_str(),
+        SizeText(tier.written_bytes()).c_str(), SizeText(tier.unread_bytes()).c_str());
     console.out << line;
   }
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());

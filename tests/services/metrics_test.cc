@@ -24,6 +24,22 @@ TEST(Metrics, RendersSourcesGroupedByName) {
   EXPECT_EQ(page.find("# TYPE hearth_test_bytes"), page.rfind("# TYPE hearth_test_bytes"));
 }
 
+TEST(Metrics, RendersHistogramsOfOtherCounts) {
+  Metrics metrics("hearth_test");
+  metrics.AddHistograms([] {
+    return std::vector<HistogramSample>{
+        {"hearth_test_seconds", "Times.", {{"tier", "disk"}}, {0.1, 1}, {4, 0, 2}, 7.5}};
+  });
+  const std::string page = metrics.Render();
+  EXPECT_TRUE(absl::StrContains(page, "# TYPE hearth_test_seconds histogram\n")) << page;
+  for (const char* line :
+       {"_count{tier=\"disk\"} 6\n", "_sum{tier=\"disk\"} 7.5\n",
+        "_bucket{tier=\"disk\",le=\"0.1\"} 4\n", "_bucket{tier=\"disk\",le=\"1\"} 4\n",
+        "_bucket{tier=\"disk\",le=\"+Inf\"} 6\n"}) {
+    EXPECT_TRUE(absl::StrContains(page, line)) << line << page;
+  }
+}
+
 TEST(Metrics, CountsCallsByMethodAndCode) {
   Metrics metrics("hearth_test");
   metrics.RecordCall("Fetch", absl::StatusCode::kOk, 0.003);

@@ -1,0 +1,143 @@
+// What Stats tells of tiers, reasons and times, against what was done.
+#include <gtest/gtest.h>
+
+#include "cache_store/store_impl.h"
+#include "tests/support/faulty_tier.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+// At C = 16, W = 24 and these layers: 4 global and 2 x 2 local slices of 256 bytes.
+constexpr uint64_t kPointBytes = 8 * 256;
+
+class StoreStatsTest : public ::testing::Test {
+ protected:
+  void Open(uint64_t host_bytes, uint64_t disk_bytes = 1 << 20) {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = disk_bytes > 0 ? folder_.path() : "";
+    options.host_bytes = host_bytes;
+    options.disk_bytes = disk_bytes;
+    StoreSeams seams;
+    seams.executor = std::make_unique<ManualExecutor>();
+    seams.wrap_host = [this](SliceTier* tier) {
+      return std::make_unique<FaultyTier>(tier, &host_faults_);
+    };
+    store_ = OpenStore(options, std::move(seams)).value();
+  }
+  void Publish(uint64_t seed, Durability durability = Durability::kDefault) {
+    const auto result = KitPublish(store_.get(), model_, Prompt(seed), {64}, durability);
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+  void Read(uint64_t seed) { EXPECT_EQ(KitFetch(store_.get(), model_, Prompt(seed)).value(), 64u); }
+  TierUsage Of(Tier tier) {
+    for (const TierUsage& usage : store_->Stats().tiers) {
+      if (usage.tier == tier) return usage;
+    }
+    return {};
+  }
+  uint64_t Timed(const std::string& name, const std::string& label_value = "") {
+    for (const LatencySeries& series : store_->Stats().latencies) {
+      if (series.name == name && series.label_value == label_value) return series.counts.count();
+    }
+    ADD_FAILURE() << "no latency " << name;
+    return 0;
+  }
+
+  const KitFolder folder_;
+  const Fingerprint model_ = KitModel().Make();
+  Faults host_faults_;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(StoreStatsTest, TokensAndBytesAreCountedWhereTheyFinallyCameFrom) {
+  Open(1 << 20);
+  Publish(1);
+  Read(1);
+  EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
+  EXPECT_EQ(Of(Tier::kHost).read_bytes, kPointBytes);
+  // One broken RAM copy of eight slices: the plan said host, the disk had to help.
+  host_faults_.Arm(Fault::kBitFlip, 1);
+  Read(1);
+  EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
+  EXPECT_EQ(Of(Tier::kDisk).hit_tokens, 64u);
+  EXPECT_GT(Of(Tier::kDisk).read_bytes, 0u);
+  EXPECT_EQ(Of(Tier::kHost).read_bytes + Of(Tier::kDisk).read_bytes, 2 * kPointBytes);
+  EXPECT_EQ(store_->Stats().counters.at("lookup_tokens"), 2 * 65u);
+}
+
+TEST_F(StoreStatsTest, AFetchThatWasNotReadGaveNoTokens) {
+  Open(1 << 20);
+  Publish(1);
+  { auto session = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value(); }
+  EXPECT_EQ(store_->Stats().counters.at("hits"), 1u);
+  EXPECT_EQ(Of(Tier::kHost).hit_tokens, 0u);
+}
+
+TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {
+  Open(kPointBytes);
+  Publish(1);
+  Read(1);
+  Publish(2);  // takes the first one's place in RAM; nobody reads it
+  EXPECT_EQ(Of(Tier::kHost).written_bytes, 2 * kPointBytes);
+  EXPECT_EQ(Of(Tier::kDisk).written_bytes, 2 * kPointBytes);
+  EXPECT_EQ(Of(Tier::kHost).unread_bytes, 0u) << "the one that left was read";
+  ASSERT_TRUE(store_->DropAll("default", true).ok());
+  EXPECT_EQ(Of(Tier::kHost).unread_bytes, kPointBytes);
+  EXPECT_EQ(Of(Tier::kDisk).unread_bytes, 2 * kPointBytes) << "RAM had served the reads";
+}
+
+TEST_F(StoreStatsTest, WhatAnEarlierRunWroteCountsNeitherAsWrittenNorAsUnread) {
+  Open(0);
+  Publish(1);
+  Open(0);
+  ASSERT_TRUE(store_->DropAll("default", true).ok());
+  EXPECT_EQ(Of(Tier::kDisk).written_bytes, 0u);
+  EXPECT_EQ(Of(Tier::kDisk).unread_bytes, 0u);
+}
+
+TEST_F(StoreStatsTest, RemovalsAreCountedByReason) {
+  Open(kPointBytes, 0);
+  Publish(1);
+  Publish(2);
+  ASSERT_TRUE(store_->DropAll("default", true).ok());
+  const auto removed = store_->Stats().removed;
+  EXPECT_EQ(removed.size(), kRemovals);
+  EXPECT_EQ(removed.at("host_full"), 1u);
+  EXPECT_EQ(removed.at("dropped"), 1u);
+  EXPECT_EQ(removed.at("disk_full"), 0u);
+}
+
+TEST_F(StoreStatsTest, TimesAreKeptOfLookupsReadsAndCommits) {
+  Open(1 << 20);
+  Publish(1, Durability::kMemory);
+  Publish(2, Durability::kSync);
+  Read(2);
+  Read(2);
+  KitFetch(store_.get(), model_, Prompt(9)).value();
+  EXPECT_EQ(Timed("lookup"), 3u);
+  EXPECT_EQ(Timed("slice_read", "host"), 16u);
+  EXPECT_EQ(Timed("slice_read", "disk"), 0u);
+  EXPECT_EQ(Timed("publish_commit", "memory"), 1u);
+  EXPECT_EQ(Timed("publish_commit", "disk"), 0u);
+  EXPECT_EQ(Timed("publish_commit", "sync"), 1u);
+}
+
+TEST(LatencyHistogram, PutsEachTimeIntoItsBucket) {
+  LatencyHistogram histogram;
+  histogram.Observe(std::chrono::microseconds(10));  // at the first bound: within it
+  histogram.Observe(std::chrono::microseconds(11));
+  histogram.Observe(std::chrono::seconds(11));
+  const LatencyCounts counts = histogram.Read();
+  EXPECT_EQ(counts.counts.front(), 1u);
+  EXPECT_EQ(counts.counts[1], 1u);
+  EXPECT_EQ(counts.counts.back(), 1u);
+  EXPECT_EQ(counts.count(), 3u);
+  EXPECT_NEAR(counts.sum_s, 11.000021, 1e-9);
+}
+
+}  // namespace
+}  // namespace hearth
