@@ -1,0 +1,60 @@
+#include "proto/segment_format.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/byte_codec.h"
+
+namespace hearth {
+namespace {
+
+constexpr absl::string_view kMagic = "hearthsegment\r\n\x1a";
+constexpr uint32_t kVersion = 1;
+constexpr uint64_t kMostDataBytes = uint64_t{1} << 50;
+
+}  // namespace
+
+uint64_t SegmentLayout::data_offset() const {
+  const uint64_t used = kSegmentHeaderBytes + granules() * sizeof(uint64_t);
+  return (used + kSegmentDataAlignment - 1) / kSegmentDataAlignment * kSegmentDataAlignment;
+}
+
+std::string EncodeSegmentHeader(const SegmentLayout& layout) {
+  std::string out(kMagic);
+  AppendU32(&out, kVersion);
+  AppendU32(&out, static_cast<uint32_t>(kSegmentGranuleBytes));
+  AppendU64(&out, layout.data_bytes);
+  AppendU64(&out, layout.data_offset());
+  out.append(layout.id.begin(), layout.id.end());
+  out.resize(kSegmentHeaderBytes, '\0');
+  return out;
+}
+
+absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint64_t file_bytes) {
+  const auto refuse = [](absl::string_view why) {
+    return absl::FailedPreconditionError(absl::StrCat("shared memory: ", why));
+  };
+  ByteReader reader(header);
+  const auto magic = reader.Bytes(kMagic.size(), "magic");
+  if (!magic.ok() || *magic != kMagic) return refuse("this is not a store's segment");
+  const auto version = reader.U32("version");
+  const auto granule = reader.U32("granule");
+  const auto data_bytes = reader.U64("data bytes");
+  const auto data_offset = reader.U64("data offset");
+  const auto id = reader.Bytes(sizeof(SegmentId), "id");
+  if (!id.ok() || header.size() < kSegmentHeaderBytes) return refuse("its header is cut short");
+  if (*version != kVersion) {
+    return refuse(absl::StrCat("version ", *version, "; this program reads ", kVersion));
+  }
+  SegmentLayout layout;
+  layout.data_bytes = *data_bytes;
+  std::copy(id->begin(), id->end(), layout.id.begin());
+  if (*granule != kSegmentGranuleBytes || *data_bytes == 0 || *data_bytes > kMostDataBytes ||
+      *data_bytes % kSegmentGranuleBytes != 0 || *data_offset != layout.data_offset() ||
+      file_bytes != layout.file_bytes()) {
+    return refuse("its header contradicts itself or the file's size");
+  }
+  return layout;
+}
+
+}  // namespace hearth

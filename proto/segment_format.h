@@ -1,0 +1,58 @@
+// The memory that a store shares with the workers of its host: where its parts lie, and how a
+// reader knows that what it copied was still what it was promised.
+//
+// A segment is one file of shared memory: a header of 4096 bytes, a table of generations (one
+// 64-bit number for each granule of the data, little endian as the machine's own), and the data.
+// A slice takes whole granules; the generation of its first one belongs to it. It changes before a
+// byte of the range may change, so a reader that finds the same number before and after its copy
+// has copied what the store named. docs/architecture.md, "Shared memory".
+// Thread safety: pure functions; generations are atomics.
+#ifndef HEARTH_PROTO_SEGMENT_FORMAT_H_
+#define HEARTH_PROTO_SEGMENT_FORMAT_H_
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+inline constexpr uint64_t kSegmentGranuleBytes = 4096;
+inline constexpr uint64_t kSegmentHeaderBytes = 4096;
+// Data begins where a huge page may.
+inline constexpr uint64_t kSegmentDataAlignment = uint64_t{2} << 20;
+
+using SegmentId = std::array<uint8_t, 16>;  // random, new for every segment
+
+struct SegmentLayout {
+  SegmentId id{};
+  uint64_t data_bytes = 0;  // a multiple of the granule
+
+  uint64_t granules() const { return data_bytes / kSegmentGranuleBytes; }
+  uint64_t data_offset() const;
+  uint64_t file_bytes() const { return data_offset() + data_bytes; }
+};
+
+// A range of a segment's data that holds one slice.
+struct SegmentRange {
+  uint64_t offset = 0;  // in the data, a multiple of the granule
+  uint64_t bytes = 0;
+  uint64_t generation = 0;
+};
+
+// kSegmentHeaderBytes bytes.
+std::string EncodeSegmentHeader(const SegmentLayout& layout);
+// kFailedPrecondition: not a segment, one of another version, or a file of another size.
+absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint64_t file_bytes);
+
+// The generations of a mapped segment.
+using SegmentGeneration = std::atomic<uint64_t>;
+static_assert(sizeof(SegmentGeneration) == 8 && SegmentGeneration::is_always_lock_free);
+
+}  // namespace hearth
+
+#endif  // HEARTH_PROTO_SEGMENT_FORMAT_H_
