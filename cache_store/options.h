@@ -32,6 +32,10 @@ struct StoreOptions {
   uint64_t max_staged_bytes = uint64_t{1} << 30;
   // Bytes waiting to be written behind (durability `memory`) or promoted.
   uint64_t max_background_bytes = uint64_t{512} << 20;
+  // The host tier's memory can be mapped by other processes (TieredStore::SharedMemory).
+  bool shared_memory = false;
+  // Ask the kernel for huge pages under the host tier.
+  bool huge_pages = true;
 
   // Checks relations between fields; kInvalidArgument names the field.
   absl::Status Validate() const;

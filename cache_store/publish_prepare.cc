@@ -1,6 +1,7 @@
 // Checking what a publisher announces, and taking in its slices.
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <map>
 #include <utility>
 
@@ -126,7 +127,11 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
   }
   if (absl::Status status = store_->StageBytes(slice.bytes.size()); !status.ok()) return status;
   staged_bytes_ += slice.bytes.size();
-  if (slice.owner == nullptr) slice = CopySlice(slice.bytes);
+  if (slice.owner == nullptr) {
+    std::shared_ptr<std::byte> memory = AllocateSlice(slice.bytes.size());
+    std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
+    slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
+  }
   // After the copy, so that what was verified is what is kept.
   if (SliceDigest(slice.bytes.data(), slice.bytes.size()) !=
       spec_.objects[object].slice_digests[place]) {

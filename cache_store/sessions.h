@@ -7,6 +7,7 @@
 #define HEARTH_CACHE_STORE_SESSIONS_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,12 +21,15 @@ class FetchSessionImpl : public FetchSession {
   ~FetchSessionImpl() override { store_->EndFetch(this); }
   const LookupPlan& plan() const override { return plan_; }
   absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
+  std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
 
  private:
   friend class Store;
 
   // One more slice went out.
   void NoteServed(size_t object, bool from_disk);
+  // Of a slice of the plan; kInvalidArgument when there is none.
+  absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
 
   Store* const store_;
   LookupPlan plan_;
@@ -35,6 +39,7 @@ class FetchSessionImpl : public FetchSession {
   };
   std::vector<Served> served_;  // by object
   size_t unserved_slices_ = 0;
+  std::vector<SliceView> shared_;       // keeps what was shared where it is
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   // Promotion: RAM reserved for the objects read from disk, and their slices so far.
@@ -61,6 +66,9 @@ class PublishSessionImpl : public PublishSession {
   PublishSessionImpl(Store* store, PublishSpec spec) : store_(store), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override { store_->EndPublish(this); }
   absl::Span<const uint32_t> needed() const override { return needed_; }
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override {
+    return store_->AllocateSlice(bytes);
+  }
   absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override;
   absl::StatusOr<PublishResult> Commit() override;
 

@@ -17,6 +17,7 @@ constexpr const char* kNames[] = {
     "matched_tokens",
     "bytes_read_host",
     "bytes_read_disk",
+    "bytes_shared",
     "promoted_restore_points",
     "promotions_skipped",
     "publishes",

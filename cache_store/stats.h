@@ -24,6 +24,7 @@ enum class Counter {
   kMatchedTokens,
   kBytesReadHost,
   kBytesReadDisk,
+  kBytesShared,  // read by workers from the shared memory
   kPromotedRestorePoints,
   kPromotionsSkipped,  // did not fit beside what is in use
   kPublishes,

@@ -189,6 +189,7 @@ StoreStats Store::Stats() {
   stats.incarnation = incarnation_;
   stats.counters = counters_.Snapshot();
   stats.latencies = Latencies();
+  if (arena_ != nullptr) stats.resident_bytes = arena_->usage().resident_bytes;
   absl::MutexLock lock(&mu_);
   stats.counters["demoted_restore_points"] = catalog_.demoted();
   TierUsage host;

@@ -237,24 +237,29 @@ void Store::CountHit(const FetchSessionImpl& session) {
   hit_tokens_[static_cast<size_t>(tier)] += session.plan_.usable_tokens;
 }
 
-absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
+absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) const {
   if (object >= objects_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " of ", objects_.size()));
   }
-  StoredObject* stored = objects_[object];
+  const StoredObject* stored = objects_[object];
   const auto it = std::lower_bound(stored->layers.begin(), stored->layers.end(), layer);
   if (it == stored->layers.end() || *it != layer) {
     return absl::InvalidArgumentError(
         absl::StrCat("layer ", layer, " is not of this object's group"));
   }
-  const size_t slice = static_cast<size_t>(it - stored->layers.begin());
+  return static_cast<size_t>(it - stored->layers.begin());
+}
+
+absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t layer) {
+  const absl::StatusOr<size_t> place = PlaceOf(object, layer);
+  if (!place.ok()) return place.status();
   bool from_disk = false;
-  absl::StatusOr<SliceView> view = store_->ReadSlice(stored, slice, &from_disk);
+  absl::StatusOr<SliceView> view = store_->ReadSlice(objects_[object], *place, &from_disk);
   if (view.ok()) NoteServed(object, from_disk);
   if (!view.ok() || !from_disk || promotion_bytes_ == 0 || promoted_[object].empty()) return view;
-  SliceView& kept = promoted_[object][slice];
+  SliceView& kept = promoted_[object][*place];
   if (kept.owner != nullptr) return view;
-  kept = *view;
+  kept = store_->InArena(*view);
   if (--promotion_slices_left_ == 0) store_->FinishPromotion(this);
   return view;
 }

@@ -12,6 +12,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "cache_store/executor.h"
 #include "cache_store/fingerprint_book.h"
 #include "cache_store/history.h"
+#include "cache_store/host_arena.h"
 #include "cache_store/host_tier.h"
 #include "cache_store/latency.h"
 #include "cache_store/single_flight.h"
@@ -63,7 +65,7 @@ struct Persisting {
 class Store : public TieredStore {
  public:
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
-        std::unique_ptr<DiskTier> disk);
+        std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
   // Rebuilds the index from the disk. Called once, before any other method.
   absl::Status Recover();
@@ -82,6 +84,9 @@ class Store : public TieredStore {
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   std::vector<RestorePoint> List(const std::string& tenant) override;
   StoreStats Stats() override;
+  uint64_t incarnation() const override { return incarnation_; }
+  std::optional<SharedMemory> shared_memory() const override;
+  void WaitForMemory() override;
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override;
   absl::Status Flush(absl::Time deadline) override;
@@ -112,6 +117,10 @@ class Store : public TieredStore {
   void QuarantineHostCopy(StoredObject* object);
   void Quarantine(StoredObject* object);
   void QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_memory.cc
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes);
+  SliceView InArena(const SliceView& slice);
 
   // store_publish.cc
   absl::Status PlanNeeded(PublishSessionImpl* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -192,6 +201,7 @@ class Store : public TieredStore {
   LatencyHistogram read_seconds_[5];    // of a slice, by Tier
   LatencyHistogram commit_seconds_[4];  // of a publish, by Durability reached
   EventHub events_;
+  const std::shared_ptr<HostArena> arena_;  // null: no RAM tier
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only
   std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_;

@@ -19,6 +19,10 @@
 namespace hearth {
 namespace {
 
+constexpr uint64_t kSmallestSlab = kSegmentDataAlignment;
+constexpr uint64_t kLargestSlab = uint64_t{32} << 20;
+constexpr uint64_t kMostAhead = uint64_t{256} << 20;
+
 absl::Status MakeFolder(const std::string& path) {
   // Parents are the operator's: a typo should not make a tree.
   if (mkdir(path.c_str(), 0700) == 0 || errno == EEXIST) return absl::OkStatus();
@@ -34,6 +38,19 @@ uint64_t MakeIncarnation() {
 
 std::string SecretCheck(const std::string& secret) {
   return DigestHex(Sha256(absl::StrCat("hearth.secret_check.v1", secret)));
+}
+
+// Room for the tier and for what is on its way into it, some of it resident before it is asked for.
+ArenaOptions ArenaOf(const StoreOptions& options) {
+  ArenaOptions arena;
+  arena.slab_bytes = std::clamp(options.host_bytes / 64, kSmallestSlab, kLargestSlab);
+  arena.slab_bytes -= arena.slab_bytes % kSegmentDataAlignment;
+  arena.ahead_bytes = std::clamp(options.host_bytes / 16, arena.slab_bytes, kMostAhead);
+  arena.capacity_bytes =
+      options.host_bytes + std::min(options.host_bytes, options.max_staged_bytes);
+  arena.shared = options.shared_memory;
+  arena.huge_pages = options.huge_pages;
+  return arena;
 }
 
 Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
@@ -67,19 +84,26 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
     if (!opened.ok()) return opened.status();
     disk = *std::move(opened);
   }
-  auto store =
-      std::make_unique<Store>(options, std::move(seams), *std::move(secret), std::move(disk));
+  std::shared_ptr<HostArena> arena;
+  if (options.host_bytes > 0) {
+    absl::StatusOr<std::shared_ptr<HostArena>> made = HostArena::Create(ArenaOf(options));
+    if (!made.ok()) return made.status();
+    arena = *std::move(made);
+  }
+  auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
+                                       std::move(arena), std::move(disk));
   if (absl::Status status = store->Recover(); !status.ok()) return status;
   return store;
 }
 
 Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
-             std::unique_ptr<DiskTier> disk)
+             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk)
     : options_(options),
       secret_(std::move(secret)),
       incarnation_(MakeIncarnation()),
       clock_(seams.clock != nullptr ? seams.clock : &system_clock_),
       events_(&counters_),
+      arena_(std::move(arena)),
       host_(options.host_bytes),
       disk_(std::move(disk)),
       catalog_(LimitsOf(options, disk_ != nullptr),

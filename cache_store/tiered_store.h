@@ -32,6 +32,7 @@
 #include "cache_store/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
+#include "proto/segment_format.h"
 #include "proto/snapshot_format.h"
 
 namespace hearth {
@@ -72,6 +73,9 @@ class FetchSession {
   virtual const LookupPlan& plan() const = 0;
   // Reads and verifies one slice. `object` indexes plan().objects; `layer` is a model layer index.
   virtual absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) = 0;
+  // Where the slice lies in the shared memory, not verified, and safe from reuse until this session
+  // ends. None when it lies elsewhere: read it.
+  virtual std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) = 0;
 };
 
 struct PublishObject {
@@ -102,6 +106,8 @@ class PublishSession {
   virtual ~PublishSession() = default;  // without Commit: leaves nothing behind
   // Indices into the spec's objects that the store lacks; the caller puts exactly these.
   virtual absl::Span<const uint32_t> needed() const = 0;
+  // Uninitialised memory for a slice that is to be put: where it is to stay, when there is room.
+  virtual std::shared_ptr<std::byte> AllocateSlice(size_t bytes) = 0;
   // Takes one whole slice; copies or keeps `owner` alive. Verified against its announced digest.
   virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) = 0;
   // Manifest last; returns once the asked durability is reached. Boundaries whose objects did not
@@ -177,6 +183,7 @@ struct StoreStats {
   uint64_t incarnation = 0;
   std::vector<TierUsage> tiers;
   uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
+  uint64_t resident_bytes = 0;               // of the RAM tier's memory, used or ready
   std::map<std::string, uint64_t> counters;  // names in stats.h
   std::map<std::string, uint64_t> removed;   // restore points, by RemovalName
   std::vector<LatencySeries> latencies;
@@ -205,6 +212,12 @@ struct WatchStart {
   bool resumed = false;
   std::vector<StoreEvent> missed;      // resumed: all after WatchFrom::sequence, up to `sequence`
   std::vector<RestorePoint> snapshot;  // otherwise: what was stored at `sequence`
+};
+
+// The host tier's memory as others may map it. The descriptor stays the store's.
+struct SharedMemory {
+  int fd = -1;
+  SegmentLayout layout;
 };
 
 struct DropResult {
@@ -237,6 +250,12 @@ class TieredStore {
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
   virtual StoreStats Stats() = 0;
+  // Another one for every opening.
+  virtual uint64_t incarnation() const = 0;
+  // None unless StoreOptions::shared_memory.
+  virtual std::optional<SharedMemory> shared_memory() const = 0;
+  // Until the memory that is kept ready for the next publishes is. For tests and benchmarks.
+  virtual void WaitForMemory() = 0;
 
   // Called under no lock, in order of sequence, from one thread at a time; maybe before Subscribe
   // returns.

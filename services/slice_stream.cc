@@ -61,7 +61,7 @@ absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_
     open_ = {piece.object, piece.layer};
     open_bytes_ = *whole;
     placed_bytes_ = 0;
-    buffer_ = AllocateSlice(open_bytes_);
+    buffer_ = session_->AllocateSlice(open_bytes_);
   } else if (piece.object != open_.object || piece.layer != open_.layer) {
     return absl::InvalidArgumentError(absl::StrCat("slice: object ", piece.object, " layer ",
                                                    piece.layer, " before object ", open_.object,

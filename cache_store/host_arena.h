@@ -1,0 +1,103 @@
+// The memory of the host tier: one mapping, faulted in ahead of use, that workers on the same host
+// may map too.
+//
+// First touch of fresh memory is several times slower than a copy into it, so a thread of the arena
+// makes memory resident ahead of use, slab by slab, and only what is resident is handed out; the
+// caller takes other memory meanwhile. Freed ranges are merged and used again (best fit).
+// A shared arena is a segment (proto/segment_format.h) in anonymous shared memory: it is gone with
+// the last process that maps it, nobody but its maker can write to it, and it never shrinks, so a
+// reader cannot fault on it.
+// Thread safety: all methods from any thread. Ownership: allocations keep the arena alive.
+// Invariants: 1. ranges handed out never overlap. 2. The generation of a range changes before the
+// range is handed out again.
+#ifndef HEARTH_CACHE_STORE_HOST_ARENA_H_
+#define HEARTH_CACHE_STORE_HOST_ARENA_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/segment_format.h"
+
+namespace hearth {
+
+struct ArenaOptions {
+  uint64_t capacity_bytes = 0;  // rounded up to whole slabs
+  uint64_t ahead_bytes = 0;     // kept resident and free
+  uint64_t slab_bytes = uint64_t{32} << 20;
+  bool shared = false;
+  bool huge_pages = true;  // asked for; the kernel may have none
+};
+
+class HostArena : public std::enable_shared_from_this<HostArena> {
+ public:
+  // Smaller ones are not worth a granule.
+  static constexpr size_t kSmallestBytes = kSegmentGranuleBytes;
+
+  // kResourceExhausted when not even the addresses can be had.
+  static absl::StatusOr<std::shared_ptr<HostArena>> Create(const ArenaOptions& options);
+  ~HostArena();
+  HostArena(const HostArena&) = delete;
+  HostArena& operator=(const HostArena&) = delete;
+
+  // Uninitialised memory, aligned to a granule. Null when it is too small to be worth it or nothing
+  // resident is free: take other memory.
+  std::shared_ptr<std::byte> Allocate(size_t bytes);
+  // Where `memory` lies in the segment. None when it is not of this arena, or the arena is not
+  // shared. REQUIRES: the caller keeps the allocation alive.
+  std::optional<SegmentRange> RangeOf(const void* memory, size_t bytes) const;
+
+  // Of a shared arena: the segment, open for reading and writing. -1 otherwise.
+  int segment_fd() const { return fd_; }
+  const SegmentLayout& layout() const { return layout_; }
+
+  struct Usage {
+    uint64_t capacity_bytes = 0, resident_bytes = 0, used_bytes = 0;
+    absl::Status growth;  // why it stopped before its capacity
+  };
+  Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Until as much is resident as was asked for ahead, or no more can be had.
+  void WaitUntilAhead() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  explicit HostArena(const ArenaOptions& options);
+  absl::Status Map();
+  absl::Status MapShared();
+  void Grow() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status MakeResident(uint64_t offset, uint64_t bytes);
+  void Free(uint64_t offset, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  void MergeFree(uint64_t offset, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void AddFree(uint64_t offset, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EraseFree(uint64_t offset, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool ShouldGrow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const ArenaOptions options_;
+  SegmentLayout layout_;
+  int fd_ = -1;
+  std::byte* mapping_ = nullptr;
+  std::byte* data_ = nullptr;
+  SegmentGeneration* generations_ = nullptr;  // null when not shared
+
+  mutable absl::Mutex mu_;
+  absl::btree_map<uint64_t, uint64_t> free_by_offset_ ABSL_GUARDED_BY(mu_);
+  absl::btree_set<std::pair<uint64_t, uint64_t>> free_by_size_ ABSL_GUARDED_BY(mu_);
+  uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t resident_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the data's first bytes
+  absl::Status growth_ ABSL_GUARDED_BY(mu_);
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::thread grower_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_HOST_ARENA_H_

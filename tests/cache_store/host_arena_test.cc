@@ -1,0 +1,154 @@
+#include "cache_store/host_arena.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+namespace hearth {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
+ArenaOptions Small(bool shared) {
+  ArenaOptions options;
+  options.capacity_bytes = 16 * kMiB;
+  options.ahead_bytes = 16 * kMiB;
+  options.slab_bytes = 2 * kMiB;
+  options.shared = shared;
+  return options;
+}
+
+std::shared_ptr<HostArena> WholeArena(bool shared) {
+  auto arena = HostArena::Create(Small(shared));
+  EXPECT_TRUE(arena.ok()) << arena.status();
+  (*arena)->WaitUntilAhead();
+  return *arena;
+}
+
+TEST(HostArena, GrowsAheadOfUseAndNoFurther) {
+  ArenaOptions options = Small(false);
+  options.ahead_bytes = 3 * kMiB;
+  auto arena = *HostArena::Create(options);
+  arena->WaitUntilAhead();
+  EXPECT_EQ(arena->usage().resident_bytes, 4 * kMiB);
+  EXPECT_EQ(arena->usage().used_bytes, 0u);
+  const auto held = arena->Allocate(2 * kMiB);
+  ASSERT_NE(held, nullptr);
+  arena->WaitUntilAhead();
+  EXPECT_EQ(arena->usage().resident_bytes, 6 * kMiB);
+  EXPECT_EQ(arena->usage().used_bytes, 2 * kMiB);
+}
+
+TEST(HostArena, GivesNothingThatIsNotResidentOrTooSmall) {
+  ArenaOptions options = Small(false);
+  options.ahead_bytes = 0;
+  auto arena = *HostArena::Create(options);
+  EXPECT_EQ(arena->Allocate(kMiB), nullptr);
+  EXPECT_EQ(WholeArena(false)->Allocate(HostArena::kSmallestBytes - 1), nullptr);
+  EXPECT_EQ(WholeArena(false)->Allocate(17 * kMiB), nullptr);
+}
+
+TEST(HostArena, FreedNeighboursBecomeOneAgain) {
+  const auto arena = WholeArena(false);
+  std::vector<std::shared_ptr<std::byte>> held;
+  for (int i = 0; i < 16; ++i) held.push_back(arena->Allocate(kMiB));
+  EXPECT_EQ(arena->Allocate(kMiB), nullptr);
+  for (const int i : {3, 5, 4, 0, 15, 1}) held[i] = nullptr;
+  EXPECT_EQ(arena->usage().used_bytes, 10 * kMiB);
+  EXPECT_NE(held[3] = arena->Allocate(3 * kMiB), nullptr);
+  EXPECT_NE(held[0] = arena->Allocate(2 * kMiB), nullptr);
+  EXPECT_EQ(arena->Allocate(2 * kMiB), nullptr);
+  held.clear();
+  EXPECT_NE(arena->Allocate(16 * kMiB), nullptr);
+}
+
+// Every allocation keeps what was written to it, whatever is taken and given back around it.
+TEST(HostArena, NoTwoAllocationsShareAByte) {
+  const auto arena = WholeArena(true);
+  std::mt19937 random(7);
+  struct Held {
+    std::shared_ptr<std::byte> memory;
+    size_t bytes;
+    uint8_t fill;
+  };
+  std::vector<Held> held;
+  int taken = 0;
+  for (int step = 0; step < 3000; ++step) {
+    if (held.empty() || random() % 2 == 0) {
+      const size_t bytes = HostArena::kSmallestBytes + random() % 300'000;
+      auto memory = arena->Allocate(bytes);
+      if (memory != nullptr) {
+        ++taken;
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(memory.get()) % kSegmentGranuleBytes, 0u);
+        held.push_back({std::move(memory), bytes, static_cast<uint8_t>(random())});
+        std::memset(held.back().memory.get(), held.back().fill, bytes);
+        continue;
+      }
+    }
+    const size_t at = random() % held.size();
+    for (size_t i = 0; i < held[at].bytes; ++i) {
+      ASSERT_EQ(held[at].memory.get()[i], static_cast<std::byte>(held[at].fill)) << step;
+    }
+    std::swap(held[at], held.back());
+    held.pop_back();
+  }
+  EXPECT_GT(taken, 1000);
+  held.clear();
+  EXPECT_EQ(arena->usage().used_bytes, 0u);
+}
+
+TEST(HostArena, ARangeHasAnotherGenerationWhenItIsGivenAgain) {
+  const auto arena = WholeArena(true);
+  auto first = arena->Allocate(16 * kMiB);
+  const auto before = arena->RangeOf(first.get(), 16 * kMiB);
+  ASSERT_TRUE(before.has_value());
+  first = nullptr;
+  const auto second = arena->Allocate(16 * kMiB);
+  const auto after = arena->RangeOf(second.get(), 16 * kMiB);
+  ASSERT_TRUE(after.has_value());
+  EXPECT_EQ(after->offset, before->offset);
+  EXPECT_NE(after->generation, before->generation);
+}
+
+TEST(HostArena, OnlySharedMemoryHasRanges) {
+  const auto arena = WholeArena(false);
+  const auto memory = arena->Allocate(kMiB);
+  EXPECT_FALSE(arena->RangeOf(memory.get(), kMiB).has_value());
+  EXPECT_EQ(arena->segment_fd(), -1);
+  const auto shared = WholeArena(true);
+  EXPECT_FALSE(shared->RangeOf(memory.get(), kMiB).has_value());  // another arena's
+}
+
+TEST(HostArena, NobodyElseWritesOrShrinksTheSegment) {
+  const auto arena = WholeArena(true);
+  const int fd = arena->segment_fd();
+  const size_t bytes = arena->layout().file_bytes();
+  EXPECT_EQ(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0), MAP_FAILED);
+  EXPECT_NE(ftruncate(fd, 4096), 0);
+  EXPECT_LT(pwrite(fd, "x", 1, 0), 0);
+  EXPECT_NE(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096), 0);
+  void* reader = mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  ASSERT_NE(reader, MAP_FAILED);
+  const auto memory = arena->Allocate(kMiB);
+  std::memset(memory.get(), 42, kMiB);
+  const auto range = *arena->RangeOf(memory.get(), kMiB);
+  const char* seen =
+      static_cast<const char*>(reader) + arena->layout().data_offset() + range.offset;
+  EXPECT_EQ(std::memcmp(seen, memory.get(), kMiB), 0);
+  munmap(reader, bytes);
+}
+
+TEST(HostArena, AllocationsOutliveTheirOwner) {
+  auto arena = WholeArena(true);
+  const auto memory = arena->Allocate(kMiB);
+  arena = nullptr;
+  std::memset(memory.get(), 1, kMiB);
+}
+
+}  // namespace
+}  // namespace hearth
