@@ -2,7 +2,7 @@
 // in the same run: a bare gRPC stream of byte buffers that only copies, and Redis GET through
 // hiredis.
 //
-//   wire_bench [--unix] [--repetitions N] [--only WORD]
+//   wire_bench [--unix|--shared] [--repetitions N] [--only WORD]
 // The servers are processes of their own. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
 // and for 4 connections.
 #include <grpcpp/grpcpp.h>
@@ -26,16 +26,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/bare_stream.h"
+#include "bench/wire_peers.h"
 #include "cache_store/tiered_store.h"
 #include "proto/restore_rule.h"
-#include "services/blocking_stream.h"
 #include "services/cache_service.h"
 #include "services/process.h"
 #include "services/remote_prefix_cache.h"
+#include "services/segment_server.h"
 #include "services/transport_options.h"
-#ifdef HEARTH_BENCH_HIREDIS
-#include <hiredis/hiredis.h>
-#endif
 
 namespace hearth {
 namespace {
@@ -43,8 +41,7 @@ namespace {
 constexpr uint32_t kTokens = 2048;
 constexpr int kLayers = 4;
 constexpr int kPrefixes = 4;
-constexpr int kSlices = kPrefixes * kLayers * kTokens / 128;
-constexpr uint64_t kBytes = kSlices * kSliceBytes;  // 256 MiB
+static_assert(kSlices == kPrefixes * kLayers * kTokens / 128);
 
 Fingerprint BenchFingerprint() {
   auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
@@ -97,10 +94,15 @@ int ServeGrpc(const std::string& listen, const std::string& address_file) {
   StoreOptions options;
   options.disk_bytes = 0;
   options.default_durability = Durability::kMemory;
+  options.shared_memory = true;
   auto store = TieredStore::Open(options);
   if (!store.ok()) return FailToStart("wire_bench", store.status());
   CallGate gate;
   CacheService service(store->get(), &gate, "bench");
+  const SharedMemory memory = *(*store)->shared_memory();
+  const auto segment = SegmentServer::Start(absl::StrCat("@wire_bench-", getpid()), memory.fd);
+  if (!segment.ok()) return FailToStart("wire_bench", segment.status());
+  service.Offer({memory.layout.id, (*segment)->name()});
   BareService bare(kSlices);
   grpc::ServerBuilder builder;
   TuneServerTransport(&builder);
@@ -138,21 +140,14 @@ class Child {
   pid_t pid_;
 };
 
-// --- the clients, one a connection ---
-
-class Client {
- public:
-  virtual ~Client() = default;
-  // Moves kBytes into memory of this client.
-  virtual void Run() = 0;
-};
+// --- the client ---
 
 class HearthClient final : public Client {
  public:
-  explicit HearthClient(const std::string& address)
+  HearthClient(const std::string& address, bool shared)
       : fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
-        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_) {
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {
     for (int i = 0; i < kPrefixes; ++i) {
       wanted_.push_back(BenchPrefix(i));
       wanted_.back().token_ids.push_back(7);
@@ -174,72 +169,6 @@ class HearthClient final : public Client {
   RemotePrefixCache cache_;
   std::vector<PrefixRequest> wanted_;
 };
-
-class BareClient final : public Client {
- public:
-  BareClient(const std::string& address, const char* method, bool tuned)
-      : method_(method), buffer_(kBytes) {
-    grpc::ChannelArguments arguments = tuned ? ClientTransport() : grpc::ChannelArguments();
-    arguments.SetInt("grpc.use_local_subchannel_pool", 1);
-    arguments.SetMaxReceiveMessageSize(-1);
-    channel_ = grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-  }
-  void Run() override {
-    grpc::ClientContext context;
-    BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer> stream(channel_, method_, &context);
-    const grpc::Slice word("go", 2);
-    stream.WriteLast(grpc::ByteBuffer(&word, 1));
-    grpc::ByteBuffer message;
-    size_t at = 0;
-    while (stream.Read(&message)) {
-      std::vector<grpc::Slice> slices;
-      (void)message.Dump(&slices);
-      for (const grpc::Slice& slice : slices) {
-        std::memcpy(buffer_.data() + at, slice.begin(), slice.size());
-        at += slice.size();
-      }
-    }
-    if (stream.Finish().ok() && at == kBytes) return;
-    std::fprintf(stderr, "bare stream: %zu bytes\n", at);
-    std::exit(1);
-  }
-
- private:
-  const std::string method_;
-  std::shared_ptr<grpc::Channel> channel_;
-  std::vector<char> buffer_;
-};
-
-#ifdef HEARTH_BENCH_HIREDIS
-class RedisClient final : public Client {
- public:
-  explicit RedisClient(const std::string& socket_path, int port)
-      : redis_(socket_path.empty() ? redisConnect("127.0.0.1", port)
-                                   : redisConnectUnix(socket_path.c_str())),
-        buffer_(kBytes) {
-    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
-  }
-  ~RedisClient() override { redisFree(redis_); }
-  void Fill() {
-    const std::string value(kSliceBytes, 'x');
-    for (int i = 0; i < kSlices; ++i) {
-      freeReplyObject(redisCommand(redis_, "SET %d %b", i, value.data(), value.size()));
-    }
-  }
-  void Run() override {
-    for (int i = 0; i < kSlices; ++i) {
-      auto* reply = static_cast<redisReply*>(redisCommand(redis_, "GET %d", i));
-      if (reply == nullptr || reply->len != kSliceBytes) std::exit(1);
-      std::memcpy(buffer_.data() + i * kSliceBytes, reply->str, reply->len);
-      freeReplyObject(reply);
-    }
-  }
-
- private:
-  redisContext* const redis_;
-  std::vector<char> buffer_;
-};
-#endif
 
 // --- the measurement ---
 
@@ -291,7 +220,8 @@ std::string WaitForFile(const std::string& path) {
   }
 }
 
-int Run(const std::string& self, bool unix_socket, int repetitions, const std::string& only) {
+int Run(const std::string& self, bool unix_socket, bool shared, int repetitions,
+        const std::string& only) {
   KeepFreedMemory();
   std::string folder = "/tmp/wire_bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
@@ -322,16 +252,18 @@ int Run(const std::string& self, bool unix_socket, int repetitions, const std::s
   RedisClient(redis_socket, port).Fill();
 #endif
   for (const int connections : {1, 4}) {
-    std::vector<Contender> contenders(4);
-    contenders[0].name = "hearth, verified";
+    std::vector<Contender> contenders(5);
+    contenders[0].name = shared ? "hearth, shared memory" : "hearth, verified";
     contenders[1].name = "bare gRPC stream, same bytes";
     contenders[2].name = "bare gRPC stream, one slice";
     contenders[3].name = "as that, client as is";
+    contenders[4].name = "memcpy";
     for (int i = 0; i < connections; ++i) {
-      contenders[0].clients.push_back(std::make_unique<HearthClient>(address));
+      contenders[0].clients.push_back(std::make_unique<HearthClient>(address, shared));
       contenders[1].clients.push_back(std::make_unique<BareClient>(address, kSpreadMethod, true));
       contenders[2].clients.push_back(std::make_unique<BareClient>(address, kBareMethod, true));
       contenders[3].clients.push_back(std::make_unique<BareClient>(address, kBareMethod, false));
+      contenders[4].clients.push_back(std::make_unique<CopyClient>());
     }
 #ifdef HEARTH_BENCH_HIREDIS
     contenders.push_back({"Redis GET, hiredis", {}, {}});
@@ -353,22 +285,24 @@ int Run(const std::string& self, bool unix_socket, int repetitions, const std::s
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 3 && words[0] == "--serve") return ServeGrpc(words[1], words[2]);
-  bool unix_socket = false;
+  bool unix_socket = false, shared = false;
   int repetitions = 9;
   std::string only;
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--unix") {
       unix_socket = true;
+    } else if (words[i] == "--shared") {
+      shared = unix_socket = true;
     } else if (words[i] == "--repetitions" && i + 1 < words.size()) {
       repetitions = std::max(1, std::atoi(words[++i].c_str()));
     } else if (words[i] == "--only" && i + 1 < words.size()) {
       only = words[++i];
     } else {
-      std::fprintf(stderr, "usage: wire_bench [--unix] [--repetitions N] [--only WORD]\n");
+      std::fprintf(stderr, "usage: wire_bench [--unix|--shared] [--repetitions N] [--only WORD]\n");
       return 2;
     }
   }
-  return Run(argv[0], unix_socket, repetitions, only);
+  return Run(argv[0], unix_socket, shared, repetitions, only);
 }
 
 }  // namespace

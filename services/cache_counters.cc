@@ -8,6 +8,16 @@ void CacheCounters::CountFetch(const std::string& outcome, uint64_t bytes) {
   counts_.bytes_fetched += bytes;
 }
 
+void CacheCounters::CountShared(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  counts_.bytes_shared += bytes;
+}
+
+void CacheCounters::CountSharedFallback(const std::string& reason) {
+  absl::MutexLock lock(&mutex_);
+  ++counts_.shared_fallbacks[reason];
+}
+
 void CacheCounters::CountPublish(const std::string& outcome, uint64_t bytes) {
   absl::MutexLock lock(&mutex_);
   ++counts_.publishes[outcome];

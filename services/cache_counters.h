@@ -20,12 +20,17 @@ class CacheCounters {
   // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
   // just before), "deadline", "corrupt", "mismatch", "refused", "full", "error".
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
+  // Of a fetch's bytes, those copied out of the store's shared memory.
+  void CountShared(uint64_t bytes);
+  // A fetch that began with shared memory and was done over the wire: why.
+  void CountSharedFallback(const std::string& reason);
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
   void CountPublish(const std::string& outcome, uint64_t bytes = 0);
 
   struct Snapshot {
     std::map<std::string, uint64_t> fetches, publishes;  // by outcome
-    uint64_t bytes_fetched = 0, bytes_published = 0;
+    std::map<std::string, uint64_t> shared_fallbacks;    // by reason
+    uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_published = 0;
   };
   Snapshot Read() const;
 

@@ -30,7 +30,7 @@ CacheService::CacheService(TieredStore* store, CallGate* gate, std::string versi
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return StartFetch(store_, gate_, &readers_, context, *request);
+  return StartFetch(store_, gate_, &readers_, &offer_, context, *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(

@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -20,6 +21,7 @@
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/call_gate.h"
+#include "services/fetch_call.h"
 
 namespace hearth {
 
@@ -35,6 +37,8 @@ class CacheService final
               v1::CacheStore::WithCallbackMethod_Watch<v1::CacheStore::Service>>> {
  public:
   CacheService(TieredStore* store, CallGate* gate, std::string version);
+  // Before the service is registered.
+  void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request) override;
@@ -64,6 +68,7 @@ class CacheService final
   CallGate* const gate_;
   const std::string version_;
   const absl::Time start_;
+  SharedMemoryOffer offer_;
   std::atomic<int> publish_streams_{0};
   std::atomic<int> watch_streams_{0};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};

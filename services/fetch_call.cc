@@ -1,12 +1,17 @@
 #include "services/fetch_call.h"
 
+#include <grpcpp/alarm.h>
+
 #include <deque>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "proto/cache_store.pb.h"
 #include "services/proto_conversion.h"
 #include "services/slice_stream.h"
@@ -23,15 +28,16 @@ constexpr size_t kReadAhead = 1;
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public std::enable_shared_from_this<FetchCall> {
  public:
-  FetchCall(Executor* readers, grpc::CallbackServerContext* context)
-      : readers_(readers), context_(context) {}
+  FetchCall(Executor* readers, const SharedMemoryOffer* offer, grpc::CallbackServerContext* context)
+      : readers_(readers), offer_(offer), context_(context) {}
 
   void Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
-  void OnCancel() override { End(absl::CancelledError("the caller went away")); }
+  void OnCancel() override;
   void OnDone() override { self_.reset(); }
 
  private:
+  void Share(const v1::FetchRequest& request, v1::FetchPlan* plan);
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
@@ -43,11 +49,15 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   Executor* const readers_;
+  const SharedMemoryOffer* const offer_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<FetchCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
   std::unique_ptr<FetchSession> session_;
   bool from_disk_ = false;
+
+  bool shares_ = false;  // set in Start
+  grpc::Alarm lease_;
 
   // Whoever set reading_ uses these.
   std::vector<SliceRef> order_;
@@ -61,6 +71,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool all_read_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leasing_ ABSL_GUARDED_BY(mutex_) = false;  // all is sent, what was shared is held
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
@@ -94,6 +105,7 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer
   v1::FetchResponse message;
   PlanToProto(plan, message.mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
+  if (parsed.has_segment_id()) Share(parsed, message.mutable_plan());
   from_disk_ = plan.slowest_tier == Tier::kDisk;
   {
     absl::MutexLock lock(&mutex_);
@@ -102,6 +114,40 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer
     WriteNext();
   }
   ReadNext();
+}
+
+// Moves what lies in the shared memory from the stream into the plan.
+void FetchCall::Share(const v1::FetchRequest& request, v1::FetchPlan* plan) {
+  if (offer_->socket.empty()) return;
+  const std::string id(offer_->id.begin(), offer_->id.end());
+  if (request.segment_id() != id) {
+    plan->mutable_segment()->set_id(id);
+    plan->mutable_segment()->set_socket(offer_->socket);
+    return;
+  }
+  v1::SharedSlices* shared = plan->mutable_shared();
+  std::vector<SliceRef> streamed;
+  for (const SliceRef& slice : order_) {
+    const std::optional<SegmentRange> range = session_->ShareSlice(slice.object, slice.layer);
+    if (!range.has_value()) {
+      streamed.push_back(slice);
+      continue;
+    }
+    shared->add_objects(slice.object);
+    shared->add_layers(slice.layer);
+    shared->add_offsets(range->offset);
+    shared->add_generations(range->generation);
+  }
+  shares_ = shared->objects_size() > 0;
+  shared->set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(offer_->lease)));
+  order_ = std::move(streamed);
+}
+
+// How a caller says that it has copied what was shared, and how one that dies is noticed.
+void FetchCall::OnCancel() {
+  absl::MutexLock lock(&mutex_);
+  EndLocked(leasing_ ? absl::OkStatus() : absl::CancelledError("the caller went away"));
+  WriteNext();
 }
 
 void FetchCall::OnWriteDone(bool ok) {
@@ -188,6 +234,15 @@ void FetchCall::WriteNext() {
     return;
   }
   if (reading_ || !(ended_ || all_read_)) return;
+  if (shares_ && !ended_) {
+    if (std::exchange(leasing_, true)) return;
+    // Not a shared pointer: the alarm is this call's own.
+    lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease), [weak = weak_from_this()](bool) {
+      if (const auto self = weak.lock()) self->End(absl::OkStatus());
+    });
+    return;
+  }
+  lease_.Cancel();
   finished_ = true;
   current_.Clear();
   session_.reset();  // what was promised may go now
@@ -199,9 +254,10 @@ void FetchCall::WriteNext() {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
                                                        Executor* readers,
+                                                       const SharedMemoryOffer* offer,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
-  const auto call = std::make_shared<FetchCall>(readers, context);
+  const auto call = std::make_shared<FetchCall>(readers, offer, context);
   call->Start(store, gate, request);
   return call.get();
 }

@@ -7,21 +7,33 @@
 // Ownership: deletes itself in OnDone. Store, gate and executor must outlive it.
 // Invariants: (1) one write and one read are in progress at most, so at most kReadAhead + 1 slices
 // are held; (2) Finish is called once, when neither is in progress; (3) pieces go out in the order
-// of SliceOrder.
+// of SliceOrder; (4) what was shared is held until the caller cancels, goes away, or the lease is
+// over.
 #ifndef HEARTH_SERVICES_FETCH_CALL_H_
 #define HEARTH_SERVICES_FETCH_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <string>
+
+#include "absl/time/time.h"
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
 
 namespace hearth {
 
+// What callers of this host may use instead of the stream.
+struct SharedMemoryOffer {
+  SegmentId id{};
+  std::string socket;  // of a SegmentServer; empty: nothing is offered
+  absl::Duration lease = absl::Seconds(10);
+};
+
 // Starts the call that answers `request`, a FetchRequest.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
                                                        Executor* readers,
+                                                       const SharedMemoryOffer* offer,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request);
 

@@ -2,9 +2,11 @@
 
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/tiered_store.h"
 #include "services/cache_service.h"
@@ -13,6 +15,7 @@
 #include "services/logging.h"
 #include "services/metrics.h"
 #include "services/process.h"
+#include "services/segment_server.h"
 #include "services/server_runner.h"
 #include "services/serving.h"
 #include "services/store_metrics.h"
@@ -39,6 +42,7 @@ constexpr char kExamples[] =
 
 struct StoreFlags {
   ServerFlags server;
+  std::string shared_memory = "auto";
   StoreOptions store;
 };
 
@@ -57,9 +61,34 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
                 {"default", "memory", "disk", "sync"},
                 "What a publish that asks for nothing else survives: memory: nothing; disk: the "
                 "process's death; sync: the machine's");
+  set.AddText("shared-memory", &flags->shared_memory,
+              "Workers of this host and user read RAM slices from shared memory instead of the "
+              "socket: auto, off, or where its unix socket is (a path, or @NAME)");
+  set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "on"},
+                "Ask the kernel for huge pages under --host-bytes");
   set.AddText("secret-file", &flags->store.secret_file,
               "File with the secret of the keys; empty: made once, kept in the data folder");
   return set.Parse(argc, argv, exit_code);
+}
+
+// Null when the memory is not shared. With `auto`, a socket that cannot be had is a warning: every
+// byte then goes over the wire.
+absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(const std::string& flag,
+                                                           const TieredStore& store,
+                                                           CacheService* service) {
+  const std::optional<SharedMemory> memory = store.shared_memory();
+  if (!memory.has_value()) return nullptr;
+  const bool is_auto = flag == "auto";
+  const std::string name =
+      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(store.incarnation())) : flag;
+  auto server = SegmentServer::Start(name, memory->fd);
+  if (!server.ok() && is_auto) {
+    Log(LogLevel::kWarning, "shared memory is off",
+        {{"reason", std::string(server.status().message())}});
+    return nullptr;
+  }
+  if (server.ok()) service->Offer({memory->layout.id, name});
+  return server;
 }
 
 int Main(int argc, char** argv) {
@@ -72,6 +101,7 @@ int Main(int argc, char** argv) {
   SetUpLogging(flags.server.log_level, flags.server.log_format);
 
   const absl::Time start = absl::Now();
+  flags.store.shared_memory = flags.shared_memory != "off";
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return FailToStart(kProgram, store.status());
   Metrics metrics("hearth_store");
@@ -82,11 +112,14 @@ int Main(int argc, char** argv) {
     metrics.RecordCall(method, code, seconds);
   });
   CacheService service(opened, &gate, kVersion);
+  const auto segment = ShareMemory(flags.shared_memory, *opened, &service);
+  if (!segment.ok()) return FailToStart(kProgram, segment.status());
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
        {"restore_points", stats.restore_points},
        {"objects", stats.objects},
+       {"shared_memory", *segment == nullptr ? "off" : (*segment)->name()},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const absl::Status served =
       Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,

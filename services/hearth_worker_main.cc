@@ -44,6 +44,7 @@ struct WorkerFlags {
   EngineOptions engine;
   std::string store = "127.0.0.1:7080";
   StoreOptions embedded;
+  bool shared_memory = true;
   uint32_t threads = 0;
 };
 
@@ -87,6 +88,8 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   AddEngineFlags(&set, flags);
   set.AddText("store", &flags->store,
               "The cache node's address; embedded:DIR: a store in this process; none");
+  set.AddChoice("store-shared-memory", &flags->shared_memory, {"off", "on"},
+                "Read from the memory that a store of this host and user shares");
   set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
   set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk of an embedded store");
   set.AddBytes("store-max-staged-bytes", &flags->embedded.max_staged_bytes,
@@ -118,7 +121,7 @@ int Main(int argc, char** argv) {
   CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
     metrics.RecordCall(method, code, seconds);
   });
-  auto link = StoreLink::Open(flags.store, flags.embedded, **engine, &gate);
+  auto link = StoreLink::Open(flags.store, flags.embedded, flags.shared_memory, **engine, &gate);
   if (!link.ok()) return FailToStart(kProgram, link.status());
   (*engine)->SetCache((*link)->cache());
   (*link)->AddMetrics(&metrics);

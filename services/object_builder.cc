@@ -35,23 +35,30 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
     slot.object->slice_digests = std::move(announced[i].slice_digests);
     slot.object->size_bytes = slices * layout.SliceBytes(needed[i].tokens);
     slot.object->bytes = AllocateAligned(slot.object->size_bytes);
+    builder.whole_bytes_ += slot.object->size_bytes;
     builder.slots_.push_back(std::move(slot));
   }
   return builder;
 }
 
-absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t bytes) {
-  if (piece.object >= slots_.size()) {
+absl::StatusOr<size_t> ObjectBuilder::SliceBytes(uint32_t object) const {
+  if (object >= slots_.size()) {
     return absl::FailedPreconditionError(
-        absl::StrCat("slice: object ", piece.object, " of ", slots_.size()));
+        absl::StrCat("slice: object ", object, " of ", slots_.size()));
   }
+  return layout_.SliceBytes(slots_[object].object->id.tokens);
+}
+
+absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t bytes) {
+  const absl::StatusOr<size_t> whole = SliceBytes(piece.object);
+  if (!whole.ok()) return whole.status();
   Slot& slot = slots_[piece.object];
   const int slice = SliceIndex(layers_[static_cast<int>(slot.object->id.group)], piece.layer);
   if (slice < 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("slice: layer ", piece.layer, " is not in object ", piece.object));
   }
-  const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
+  const size_t slice_bytes = *whole;
   const uint64_t filled = slot.filled_bytes[slice];
   if (piece.offset != filled || bytes == 0 || bytes > slice_bytes - filled) {
     return absl::FailedPreconditionError(

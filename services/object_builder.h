@@ -30,6 +30,8 @@ class ObjectBuilder {
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
+  // Of each slice of an object. kFailedPrecondition when there is no such object.
+  absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
   // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
   // ascending order. kFailedPrecondition for one without a place.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
@@ -41,6 +43,7 @@ class ObjectBuilder {
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
 
   uint64_t bytes_added() const { return bytes_added_; }
+  bool complete() const { return bytes_added_ == whole_bytes_; }
 
  private:
   struct Slot {
@@ -52,7 +55,7 @@ class ObjectBuilder {
   KvLayout layout_;
   std::vector<uint32_t> layers_[2];  // by group
   std::vector<Slot> slots_;
-  uint64_t bytes_added_ = 0;
+  uint64_t bytes_added_ = 0, whole_bytes_ = 0;
   // What Place announced.
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;

@@ -13,13 +13,13 @@
 #include "services/object_builder.h"
 #include "services/plan_check.h"
 #include "services/proto_conversion.h"
+#include "services/shared_fetch.h"
 #include "services/slice_wire.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
 namespace {
 
-using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
 constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
@@ -33,6 +33,24 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
                          {object.slice_digests().begin(), object.slice_digests().end()}});
   }
   return announced;
+}
+
+// Takes slices from the stream to its end, or until every one is there when it `stays_open`.
+absl::Status ReadSlices(PublishStream* stream, bool stays_open, ObjectBuilder* builder,
+                        uint64_t* bytes_received) {
+  grpc::ByteBuffer bytes;
+  v1::FetchResponse message;
+  while (!(stays_open && builder->complete()) && stream->Read(&bytes)) {
+    const absl::Status taken =
+        TakeMessage(&bytes, &message, [builder](const SliceHeader& header, size_t data_bytes) {
+          return builder->Place(header, data_bytes);
+        });
+    if (!taken.ok()) return taken;
+    if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
+    if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
+    *bytes_received = builder->bytes_added();
+  }
+  return absl::OkStatus();
 }
 
 // Sends one object's slices in pieces, from where they lie. False when the stream is broken.
@@ -54,12 +72,13 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const Fingerprint& fingerprint, const KvLayout& layout,
-                                     CacheCounters* counters)
+                                     CacheCounters* counters, bool shared_memory)
     : channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
       fingerprint_(fingerprint),
       layout_(layout),
-      counters_(counters) {}
+      counters_(counters),
+      shared_memory_(shared_memory) {}
 
 // Lets CancelCalls() reach the call of a context for as long as this lives.
 class RemotePrefixCache::ActiveCall {
@@ -104,42 +123,54 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   return absl::UnavailableError("the store cannot be reached");
 }
 
+// One try of a fetch, and what became of it.
+struct RemotePrefixCache::Attempt {
+  const PrefixRequest& prefix;
+  const uint32_t above_tokens, max_tokens;
+  const absl::Time deadline;
+  bool share = false;          // use the store's shared memory where it offers it
+  absl::Status share_problem;  // why that cannot be
+  bool copied = false;         // from it, or tried to
+  uint64_t bytes_received = 0;
+};
+
 FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                       uint32_t max_tokens, absl::Time deadline) {
-  uint64_t bytes_received = 0;
-  absl::StatusOr<FetchOutcome> outcome =
-      TryFetch(prefix, above_tokens, max_tokens, deadline, &bytes_received);
+  Attempt attempt{prefix, above_tokens, max_tokens, deadline, shared_memory_, {}};
+  absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
+  if (!attempt.share_problem.ok())
+    counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
+  if (attempt.copied && !attempt.share_problem.ok()) {
+    attempt.share = false;
+    outcome = TryFetch(&attempt);
+  }
   if (outcome.ok()) {
-    counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", bytes_received);
+    counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", attempt.bytes_received);
     return *std::move(outcome);
   }
-  counters_->CountFetch(FailureOutcome(outcome.status()), bytes_received);
+  counters_->CountFetch(FailureOutcome(outcome.status()), attempt.bytes_received);
   FetchOutcome miss;
   miss.note = std::string(outcome.status().message());
   return miss;
 }
 
-absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(const PrefixRequest& prefix,
-                                                         uint32_t above_tokens, uint32_t max_tokens,
-                                                         absl::Time deadline,
-                                                         uint64_t* bytes_received) {
-  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
+absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
+                                                            const MappedSegment* segment,
+                                                            FetchStream* stream) {
   v1::FetchRequest request;
-  PrefixToProto(prefix, /*with_fields=*/false, request.mutable_prefix());
-  request.set_above_tokens(above_tokens);
-  request.set_max_tokens(max_tokens);
+  PrefixToProto(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
+  request.set_above_tokens(attempt->above_tokens);
+  request.set_max_tokens(attempt->max_tokens);
+  if (segment != nullptr) {
+    request.set_segment_id(segment->id().data(), segment->id().size());
+  } else if (attempt->share) {
+    request.set_segment_id("");
+  }
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
-  const ActiveCall active(this, &context);
-  // An early return cancels the call: the server then lets go of what it promised.
-  FetchStream stream(channel_, kFetchMethod, &context);
-  stream.WriteLast(MessageBytes(request));
-
+  stream->WriteLast(MessageBytes(request));
   grpc::ByteBuffer bytes;
-  if (!stream.Read(&bytes)) {
-    absl::Status status = FromGrpcStatus(stream.Finish());
+  if (!stream->Read(&bytes)) {
+    absl::Status status = FromGrpcStatus(stream->Finish());
     if (absl::IsDeadlineExceeded(status)) breaker_.OnSilence(absl::Now());
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
@@ -148,35 +179,54 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(const PrefixRequest& pr
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
     return absl::DataLossError("the stream began without a plan");
   }
-  const v1::FetchPlan plan = std::move(*message.mutable_plan());
+  return std::move(*message.mutable_plan());
+}
+
+absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
+  if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(attempt->deadline));
+  const ActiveCall active(this, &context);
+  const auto segment = attempt->share ? segments_.current() : nullptr;
+  // An early return cancels the call: the server then lets go of what it promised.
+  FetchStream stream(channel_, kFetchMethod, &context);
+  const absl::StatusOr<v1::FetchPlan> plan = StartFetch(attempt, segment.get(), &stream);
+  if (!plan.ok()) return plan.status();
   FetchOutcome outcome;
-  outcome.matched_tokens = std::min<uint32_t>(plan.matched_tokens(), prefix.token_ids.size());
-  outcome.note = plan.miss_reason();
-  if (plan.usable_tokens() == 0) {
+  outcome.matched_tokens =
+      std::min<uint32_t>(plan->matched_tokens(), attempt->prefix.token_ids.size());
+  outcome.note = plan->miss_reason();
+  if (plan->has_segment()) attempt->share_problem = TakeOffer(plan->segment(), &segments_);
+  if (plan->usable_tokens() == 0) {
     stream.Finish();
     return outcome;
   }
-  const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
-  if (absl::Status status = CheckPlan(wanted, plan); !status.ok()) return status;
+  const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
+                           &fingerprint_, &layout_};
+  if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
   absl::StatusOr<ObjectBuilder> builder =
-      ObjectBuilder::Create(layout_, plan.usable_tokens(), AnnouncedObjects(plan));
+      ObjectBuilder::Create(layout_, plan->usable_tokens(), AnnouncedObjects(*plan));
   if (!builder.ok()) return builder.status();
-
-  while (stream.Read(&bytes)) {
-    const absl::Status taken =
-        TakeMessage(&bytes, &message, [&builder](const SliceHeader& header, size_t data_bytes) {
-          return builder->Place(header, data_bytes);
-        });
-    if (!taken.ok()) return taken;
-    if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
-    if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
-    *bytes_received = builder->bytes_added();
+  if (plan->has_shared() && segment != nullptr) {
+    attempt->copied = true;
+    attempt->share_problem = CopyShared(plan->shared(), *segment, &*builder);
+    if (!attempt->share_problem.ok()) return attempt->share_problem;
+    attempt->bytes_received = builder->bytes_added();
+    counters_->CountShared(builder->bytes_added());
   }
-  if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
+  const absl::Status read =
+      ReadSlices(&stream, plan->has_shared(), &*builder, &attempt->bytes_received);
+  if (!read.ok()) return read;
+  if (plan->has_shared()) {
+    context.TryCancel();  // which ends the lease
+    stream.Finish();
+  } else if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) {
+    return status;
+  }
   auto objects = builder->Take();
   if (!objects.ok()) return objects.status();
-  outcome.usable_tokens = plan.usable_tokens();
-  outcome.slowest_tier = FromProto(plan.slowest_tier());
+  outcome.usable_tokens = plan->usable_tokens();
+  outcome.slowest_tier = FromProto(plan->slowest_tier());
   outcome.objects = *std::move(objects);
   return outcome;
 }

@@ -5,8 +5,9 @@
 // is then left alone for a while (circuit_breaker.h), and one that comes back is used again by
 // itself. What a plan says is checked against the request and the running model before a byte is
 // used: token ids, cuts, position, mask, fingerprint and objects; then every slice against its
-// digest. Thread safety: all methods from any thread. Ownership: owns its channel; counters must
-// outlive it.
+// digest. A store on the same host lends its memory (shared_fetch.h); whatever goes wrong with
+// that, the same fetch goes over the wire. Thread safety: all methods from any thread. Ownership:
+// owns its channel; counters must outlive it.
 #ifndef HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
 
@@ -26,9 +27,11 @@
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
+#include "services/blocking_stream.h"
 #include "services/cache_counters.h"
 #include "services/circuit_breaker.h"
 #include "services/explainer.h"
+#include "services/segment_client.h"
 #include "worker/prefix_cache.h"
 
 namespace hearth {
@@ -38,9 +41,9 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   // A fetch waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // `layout` is what `fingerprint` describes.
+  // `layout` is what `fingerprint` describes. `shared_memory`: use the store's, where it offers it.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
-                    const KvLayout& layout, CacheCounters* counters);
+                    const KvLayout& layout, CacheCounters* counters, bool shared_memory = true);
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
@@ -51,12 +54,14 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
 
  private:
   class ActiveCall;
+  using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
-  absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                        uint32_t max_tokens, absl::Time deadline,
-                                        uint64_t* bytes_received);
+  struct Attempt;
+  absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
+  absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
+                                           FetchStream* stream);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   void PrefixToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 
@@ -65,6 +70,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const Fingerprint fingerprint_;
   const KvLayout layout_;
   CacheCounters* const counters_;
+  const bool shared_memory_;
+  SegmentClient segments_;
   CircuitBreaker breaker_;
   absl::Mutex calls_mu_;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(calls_mu_);

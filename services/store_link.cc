@@ -18,7 +18,8 @@ namespace hearth {
 
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(const std::string& spec,
                                                            StoreOptions embedded,
-                                                           const Engine& engine, CallGate* gate) {
+                                                           bool shared_memory, const Engine& engine,
+                                                           CallGate* gate) {
   std::unique_ptr<StoreLink> link(new StoreLink);
   if (spec == "none") return link;
   absl::string_view folder = spec;
@@ -38,8 +39,8 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(const std::string& sp
     return absl::InvalidArgumentError(
         absl::StrCat("store: \"", spec, "\" is none of HOST:PORT, unix:PATH, embedded:DIR, none"));
   }
-  auto cache = std::make_unique<RemotePrefixCache>(ConnectToStore(spec), engine.fingerprint(),
-                                                   engine.layout(), &link->counters_);
+  auto cache = std::make_unique<RemotePrefixCache>(
+      ConnectToStore(spec), engine.fingerprint(), engine.layout(), &link->counters_, shared_memory);
   link->explainer_ = cache.get();
   link->cache_ = std::move(cache);
   return link;

@@ -27,9 +27,10 @@ namespace hearth {
 class StoreLink {
  public:
   // `spec`: "host:port", "unix:PATH", "embedded:DIR" or "none". `embedded` gives an embedded
-  // store's sizes. kInvalidArgument when spec is none of these.
+  // store's sizes; `shared_memory`: use that of a store on this host. kInvalidArgument when spec is
+  // none of these.
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(const std::string& spec,
-                                                         StoreOptions embedded,
+                                                         StoreOptions embedded, bool shared_memory,
                                                          const Engine& engine, CallGate* gate);
 
   PrefixCache* cache() const { return cache_.get(); }        // null: none

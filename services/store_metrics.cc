@@ -26,6 +26,11 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
        false,
        {},
        static_cast<double>(stats.pinned_bytes)},
+      {"hearth_store_host_resident_bytes",
+       "Memory of the host tier that is resident, used or ready for use.",
+       false,
+       {},
+       static_cast<double>(stats.resident_bytes)},
   };
   for (const TierUsage& usage : stats.tiers) {
     samples.push_back(

@@ -44,6 +44,11 @@ std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
        true,
        {},
        static_cast<double>(counts.bytes_fetched)},
+      {"hearth_worker_store_shared_bytes_total",
+       "Of the fetched bytes, those copied out of the store's shared memory.",
+       true,
+       {},
+       static_cast<double>(counts.bytes_shared)},
       {"hearth_worker_store_published_bytes_total",
        "KV bytes given to the store.",
        true,
@@ -55,6 +60,13 @@ std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
                        "Fetches from the store, by outcome; all but hit are computed instead.",
                        true,
                        {{"outcome", outcome}},
+                       static_cast<double>(count)});
+  }
+  for (const auto& [reason, count] : counts.shared_fallbacks) {
+    samples.push_back({"hearth_worker_store_shared_fallbacks_total",
+                       "Fetches that could not use the shared memory and went over the wire.",
+                       true,
+                       {{"reason", reason}},
                        static_cast<double>(count)});
   }
   for (const auto& [outcome, count] : counts.publishes) {

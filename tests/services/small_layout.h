@@ -47,8 +47,8 @@ inline std::vector<uint32_t> CountingTokens(uint32_t tokens, uint32_t first = 5)
 }
 
 // The object that every publisher of these tests computes for `id`.
-inline std::shared_ptr<const KvObject> SmallObject(const ObjectId& id, uint8_t salt = 0) {
-  const KvLayout layout = SmallLayout();
+inline std::shared_ptr<const KvObject> ObjectOf(const KvLayout& layout, const ObjectId& id,
+                                                uint8_t salt = 0) {
   auto object = std::make_shared<KvObject>();
   object->id = id;
   object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
@@ -62,6 +62,10 @@ inline std::shared_ptr<const KvObject> SmallObject(const ObjectId& id, uint8_t s
     object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, slice_bytes));
   }
   return object;
+}
+
+inline std::shared_ptr<const KvObject> SmallObject(const ObjectId& id, uint8_t salt = 0) {
+  return ObjectOf(SmallLayout(), id, salt);
 }
 
 inline std::vector<std::shared_ptr<const KvObject>> SmallObjects(uint32_t boundary) {

@@ -14,6 +14,7 @@
 #include "proto/cache_store.grpc.pb.h"
 #include "services/cache_service.h"
 #include "services/call_gate.h"
+#include "services/segment_server.h"
 #include "services/server_runner.h"
 #include "services/transport_options.h"
 
@@ -21,8 +22,16 @@ namespace hearth {
 
 class StoreServer {
  public:
-  explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0")
+  // `socket`: where the store's shared memory is offered; empty: nowhere.
+  explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0",
+                       const std::string& socket = "", absl::Duration lease = absl::Minutes(10))
       : store_(Open(options)), service_(store_.get(), &gate_, "test") {
+    if (!socket.empty()) {
+      auto segment = SegmentServer::Start(socket, store_->shared_memory()->fd);
+      assert(segment.ok());
+      segment_ = *std::move(segment);
+      service_.Offer({store_->shared_memory()->layout.id, socket, lease});
+    }
     auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_);
     assert(runner.ok());
     runner_ = *std::move(runner);
@@ -55,6 +64,7 @@ class StoreServer {
   std::unique_ptr<TieredStore> store_;
   CallGate gate_;
   CacheService service_;
+  std::unique_ptr<SegmentServer> segment_;
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::CacheStore::Stub> stub_;

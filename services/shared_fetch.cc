@@ -1,0 +1,53 @@
+#include "services/shared_fetch.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
+                        ObjectBuilder* builder) {
+  const int slices = shared.objects_size();
+  if (shared.layers_size() != slices || shared.offsets_size() != slices ||
+      shared.generations_size() != slices) {
+    return absl::FailedPreconditionError("plan: the shared slices' lists differ in length");
+  }
+  for (int i = 0; i < slices; ++i) {
+    const SliceHeader header{shared.objects(i), shared.layers(i), 0};
+    const absl::StatusOr<size_t> bytes = builder->SliceBytes(header.object);
+    if (!bytes.ok()) return bytes.status();
+    const absl::StatusOr<std::byte*> to = builder->Place(header, *bytes);
+    if (!to.ok()) return to.status();
+    absl::Status status = segment.Copy({shared.offsets(i), *bytes, shared.generations(i)}, *to);
+    if (status.ok()) status = builder->PutPiece();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
+  SegmentId id;
+  if (offer.id().size() != id.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("plan: segment.id has ", offer.id().size(), " bytes"));
+  }
+  std::copy(offer.id().begin(), offer.id().end(), id.begin());
+  return client->Take(offer.socket(), id);
+}
+
+const char* FallbackReason(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kAborted:
+      return "reused";
+    case absl::StatusCode::kDataLoss:
+      return "corrupt";
+    case absl::StatusCode::kUnavailable:
+      return "unreachable";  // another host or user, or no socket there
+    default:
+      return "error";
+  }
+}
+
+}  // namespace hearth

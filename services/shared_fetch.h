@@ -1,0 +1,30 @@
+// The worker's side of a fetch through shared memory: from a plan's ranges into the builder's
+// objects.
+//
+// Takes nothing on trust: every range must be a whole slice of the plan, and the builder verifies
+// each against its digest. Thread safety: the client's is segment_client.h's; one builder a thread.
+#ifndef HEARTH_SERVICES_SHARED_FETCH_H_
+#define HEARTH_SERVICES_SHARED_FETCH_H_
+
+#include "absl/status/status.h"
+#include "proto/cache_store.pb.h"
+#include "proto/kv_layout.h"
+#include "services/object_builder.h"
+#include "services/segment_client.h"
+
+namespace hearth {
+
+// kAborted: a range was used again before it was copied; kDataLoss: bytes with another digest;
+// kFailedPrecondition: a plan that contradicts itself.
+absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
+                        ObjectBuilder* builder);
+
+// Maps the segment that a store offers. OK when the next fetch can use it.
+absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client);
+
+// The name under which a fetch that has to use the wire instead is counted.
+const char* FallbackReason(const absl::Status& status);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SHARED_FETCH_H_

@@ -1,0 +1,310 @@
+// Fetches through the memory that a store shares: equal bytes, leases, reuse, and every way back to
+// the wire.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache_store/host_arena.h"
+#include "services/proto_conversion.h"
+#include "services/remote_prefix_cache.h"
+#include "services/segment_server.h"
+#include "tests/services/small_layout.h"
+#include "tests/services/store_server.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kBoundary = 32;
+
+// As SmallFingerprint, with slices of 8 KiB: worth a granule.
+Fingerprint WideFingerprint() {
+  return *Fingerprint::Create({{"chunk_tokens", uint64_t{16}},
+                               {"window", uint64_t{24}},
+                               {"kv_heads", uint64_t{2}},
+                               {"head_dim", uint64_t{32}},
+                               {"kv_dtype", std::string("float32")},
+                               {"exactness", std::string("exact")},
+                               {"layer_types", std::string("lgl")},
+                               {"object_layout", uint64_t{1}},
+                               {"codec", std::string("raw")}});
+}
+KvLayout WideLayout() { return *WideFingerprint().Layout(); }
+
+std::string FreshSocket() {
+  static int number = 0;
+  return absl::StrCat("@hearth-test-", getpid(), "-", ++number);
+}
+
+std::vector<std::shared_ptr<const KvObject>> WideObjects() {
+  std::vector<std::shared_ptr<const KvObject>> objects;
+  for (const ObjectId& id : NeededObjects(WideLayout(), kBoundary)) {
+    objects.push_back(ObjectOf(WideLayout(), id));
+  }
+  return objects;
+}
+
+PrefixRequest Prompt(uint32_t tokens = kBoundary + 8) {
+  return {CountingTokens(tokens), {}, "default"};
+}
+
+// A store that shares its memory, and one client of it.
+class SharedMemoryTest : public testing::Test {
+ protected:
+  void Start(StoreOptions options = StoreServer::SmallStore(""),
+             absl::Duration lease = absl::Minutes(10)) {
+    cache_ = nullptr;
+    server_ = nullptr;
+    options.shared_memory = true;
+    server_ = std::make_unique<StoreServer>(options, "127.0.0.1:0", FreshSocket(), lease);
+    cache_ = NewClient();
+  }
+  std::unique_ptr<RemotePrefixCache> NewClient() {
+    return std::make_unique<RemotePrefixCache>(ConnectToStore(server_->address()),
+                                               WideFingerprint(), WideLayout(), &counters_);
+  }
+  // The arena makes its first memory resident in the background.
+  void Publish() {
+    PublishRequestSpec spec;
+    spec.prefix = Prompt();
+    spec.boundaries = {kBoundary};
+    spec.objects = WideObjects();
+    server_->store()->WaitForMemory();
+    const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
+    ASSERT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
+  }
+  void ExpectHit(RemotePrefixCache* cache) {
+    const FetchOutcome outcome = cache->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+    ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+    const auto expected = WideObjects();
+    ASSERT_EQ(outcome.objects.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
+    }
+  }
+  uint64_t WholeBytes() {
+    uint64_t bytes = 0;
+    for (const auto& object : WideObjects()) bytes += object->size_bytes;
+    return bytes;
+  }
+  // Starts a fetch that shares, reads its plan and leaves it open.
+  struct Lease {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::FetchResponse>> stream;
+    v1::FetchPlan plan;
+  };
+  std::unique_ptr<Lease> TakeLease() {
+    auto lease = std::make_unique<Lease>();
+    v1::FetchRequest request;
+    DigestToProto(WideFingerprint().digest(), request.mutable_prefix()->mutable_fingerprint());
+    for (const uint32_t id : Prompt().token_ids) request.mutable_prefix()->add_token_ids(id);
+    const SegmentId id = server_->store()->shared_memory()->layout.id;
+    request.set_segment_id(id.data(), id.size());
+    lease->stream = server_->stub()->Fetch(&lease->context, request);
+    v1::FetchResponse message;
+    EXPECT_TRUE(lease->stream->Read(&message));
+    lease->plan = message.plan();
+    EXPECT_GT(lease->plan.shared().objects_size(), 0);
+    return lease;
+  }
+  std::shared_ptr<const MappedSegment> Map() {
+    auto segment = MappedSegment::Map(FileDescriptor(dup(server_->store()->shared_memory()->fd)));
+    EXPECT_TRUE(segment.ok()) << segment.status();
+    return *segment;
+  }
+  // Copies the first slice that a plan shares.
+  absl::Status CopyFirst(const v1::FetchPlan& plan) {
+    std::vector<std::byte> to(WideLayout().SliceBytes(16));
+    return Map()->Copy({plan.shared().offsets(0), to.size(), plan.shared().generations(0)},
+                       to.data());
+  }
+
+  CacheCounters counters_;
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<RemotePrefixCache> cache_;
+};
+
+TEST_F(SharedMemoryTest, TheSecondFetchTakesItsBytesFromThere) {
+  Start();
+  Publish();
+  ExpectHit(cache_.get());  // over the wire; learns of the segment
+  EXPECT_EQ(counters_.Read().bytes_shared, 0u);
+  ExpectHit(cache_.get());
+  EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
+  EXPECT_EQ(counters_.Read().bytes_fetched, 2 * WholeBytes());
+  EXPECT_TRUE(counters_.Read().shared_fallbacks.empty());
+  EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
+}
+
+TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
+  const std::string folder = testing::TempDir() + "/shared_memory_promote";
+  std::filesystem::remove_all(folder);
+  Start(StoreServer::SmallStore(folder));
+  Publish();
+  Start(StoreServer::SmallStore(folder));
+  server_->store()->WaitForMemory();
+  ExpectHit(cache_.get());
+  ExpectHit(cache_.get());
+  EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
+}
+
+TEST_F(SharedMemoryTest, AClientThatWantsNoneGetsNone) {
+  Start();
+  Publish();
+  RemotePrefixCache plain(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
+                          &counters_, /*shared_memory=*/false);
+  ExpectHit(&plain);
+  ExpectHit(&plain);
+  EXPECT_EQ(counters_.Read().bytes_shared, 0u);
+}
+
+TEST_F(SharedMemoryTest, ALeaseKeepsItsBytesUntilTheCallerIsDone) {
+  Start();
+  Publish();
+  auto lease = TakeLease();
+  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
+  EXPECT_TRUE(CopyFirst(lease->plan).ok());
+  lease->context.TryCancel();
+  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
+}
+
+TEST_F(SharedMemoryTest, ALeaseEndsByItself) {
+  Start(StoreServer::SmallStore(""), absl::Milliseconds(1));
+  Publish();
+  auto lease = TakeLease();
+  v1::FetchResponse message;
+  EXPECT_FALSE(lease->stream->Read(&message));
+  EXPECT_TRUE(lease->stream->Finish().ok());
+  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
+  EXPECT_TRUE(absl::IsAborted(CopyFirst(lease->plan)));
+}
+
+// The hostile interleaving: the range goes to something else while it is being copied.
+TEST_F(SharedMemoryTest, AReaderNeverTakesReusedBytesForItsOwn) {
+  ArenaOptions options;
+  options.capacity_bytes = options.ahead_bytes = options.slab_bytes = 2 << 20;
+  options.shared = true;
+  const auto arena = *HostArena::Create(options);
+  arena->WaitUntilAhead();
+  const auto segment = *MappedSegment::Map(FileDescriptor(dup(arena->segment_fd())));
+  const size_t bytes = 1 << 20;
+  auto memory = arena->Allocate(bytes);
+  std::memset(memory.get(), 1, bytes);
+  const SegmentRange range = *arena->RangeOf(memory.get(), bytes);
+  std::vector<std::byte> copy(bytes);
+  EXPECT_TRUE(segment->Copy(range, copy.data()).ok());
+  EXPECT_EQ(copy[bytes - 1], std::byte{1});
+  const auto reuse = [&] {
+    memory = nullptr;
+    memory = arena->Allocate(bytes);
+    ASSERT_EQ(arena->RangeOf(memory.get(), bytes)->offset, range.offset);
+    std::memset(memory.get(), 2, bytes);
+  };
+  EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), reuse)));
+  EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data())));
+  // Freed and not yet given to anyone: no longer what was promised either.
+  const SegmentRange second = *arena->RangeOf(memory.get(), bytes);
+  EXPECT_TRUE(segment->Copy(second, copy.data()).ok());
+  EXPECT_TRUE(absl::IsAborted(segment->Copy(second, copy.data(), [&] { memory = nullptr; })));
+}
+
+TEST_F(SharedMemoryTest, RangesOutsideTheSegmentAreRefused) {
+  Start();
+  const auto segment = Map();
+  std::vector<std::byte> to(8192);
+  const uint64_t data_bytes = server_->store()->shared_memory()->layout.data_bytes;
+  for (const uint64_t offset : {uint64_t{1}, data_bytes - 4096, data_bytes, ~uint64_t{4095}}) {
+    EXPECT_TRUE(absl::IsOutOfRange(segment->Copy({offset, 8192, 0}, to.data()))) << offset;
+  }
+}
+
+TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
+  Start();
+  Publish();
+  ExpectHit(cache_.get());
+  {
+    auto session = *server_->store()->Fetch(
+        {WideFingerprint().digest(), "default", Prompt().token_ids, {}}, 0, kBoundary);
+    const SliceView slice = *session->ReadSlice(0, 1);
+    *const_cast<std::byte*>(slice.bytes.data()) ^= std::byte{1};
+  }
+  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().shared_fallbacks.at("corrupt"), 1u);
+  EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
+}
+
+TEST_F(SharedMemoryTest, AStoreThatIsGoneIsLetGo) {
+  Start();
+  SegmentClient client;
+  const SharedMemory memory = *server_->store()->shared_memory();
+  const std::string socket = FreshSocket();
+  auto giver = *SegmentServer::Start(socket, memory.fd);
+  ASSERT_TRUE(client.Take(socket, memory.layout.id).ok());
+  ASSERT_NE(client.current(), nullptr);
+  giver = nullptr;
+  while (client.current() != nullptr) std::this_thread::yield();
+  // And found again when it is back.
+  giver = *SegmentServer::Start(socket, memory.fd);
+  EXPECT_TRUE(client.Take(socket, memory.layout.id).ok());
+  EXPECT_NE(client.current(), nullptr);
+}
+
+TEST_F(SharedMemoryTest, ASocketOfSomebodyElseIsNotUsed) {
+  Start();
+  const SharedMemory memory = *server_->store()->shared_memory();
+  const std::string socket = FreshSocket();
+  const auto giver = *SegmentServer::Start(socket, memory.fd);
+  SegmentId other = memory.layout.id;
+  other[0] ^= 1;
+  SegmentClient client;
+  EXPECT_TRUE(absl::IsUnavailable(client.Take(socket, other)));
+  EXPECT_TRUE(absl::IsUnavailable(client.Take("@nobody-listens-here", memory.layout.id)));
+  EXPECT_EQ(client.current(), nullptr);
+  EXPECT_TRUE(absl::IsUnavailable(SegmentServer::Start(socket, memory.fd).status()));
+}
+
+TEST_F(SharedMemoryTest, AnotherUserGetsNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Start();
+  const std::string socket = FreshSocket();
+  const auto giver = *SegmentServer::Start(socket, server_->store()->shared_memory()->fd);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setuid(65534) != 0) _exit(3);
+    const auto connection = ConnectToUnix(socket);
+    if (!connection.ok()) _exit(2);
+    _exit(ReceiveDescriptor(connection->get()).ok() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST_F(SharedMemoryTest, APathThatADeadProcessLeftIsTakenOver) {
+  const std::string path = testing::TempDir() + "/segment.socket";
+  unlink(path.c_str());
+  const pid_t child = fork();
+  if (child == 0) _exit(ListenOnUnix(path).ok() ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  ASSERT_TRUE(std::filesystem::exists(path));
+  Start();
+  const int fd = server_->store()->shared_memory()->fd;
+  auto giver = SegmentServer::Start(path, fd);
+  ASSERT_TRUE(giver.ok()) << giver.status();
+  *giver = nullptr;
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+}  // namespace
+}  // namespace hearth
