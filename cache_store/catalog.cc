@@ -284,6 +284,19 @@ std::vector<RestorePointEntry*> Catalog::PointsOf(const std::string& tenant) con
   return points;
 }
 
+std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {
+  std::vector<const RestorePointEntry*> most;
+  most.reserve(points_.size());
+  for (const auto& [id, point] : points_) most.push_back(point.get());
+  limit = std::min(limit, most.size());
+  std::partial_sort(most.begin(), most.begin() + static_cast<ptrdiff_t>(limit), most.end(),
+                    [](const RestorePointEntry* a, const RestorePointEntry* b) {
+                      return a->hits != b->hits ? a->hits > b->hits : a->tick > b->tick;
+                    });
+  most.resize(limit);
+  return most;
+}
+
 std::vector<RestorePointEntry*> Catalog::PointsNaming(const StoredObject* object) const {
   std::vector<RestorePointEntry*> points;
   for (const auto& [rank, point] : lru_) {

@@ -167,6 +167,8 @@ class Catalog {
   // Only what RAM is to erase: evicted copies go before new ones take their room.
   std::vector<uint64_t> TakeHostGarbage();
   std::vector<RestorePointEntry*> PointsOf(const std::string& tenant) const;
+  // The most first, then the last used.
+  std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
   std::vector<RestorePointEntry*> PointsNaming(const StoredObject* object) const;
 
   uint64_t host_bytes() const { return host_bytes_ + host_reserved_; }

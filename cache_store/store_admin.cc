@@ -170,6 +170,14 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
   return listed;
 }
 
+std::vector<RestorePoint> Store::Hottest(size_t limit) {
+  absl::MutexLock lock(&mu_);
+  std::vector<RestorePoint> hottest;
+  for (const RestorePointEntry* point : catalog_.MostHit(limit))
+    hottest.push_back(Describe(*point));
+  return hottest;
+}
+
 std::vector<LatencySeries> Store::Latencies() const {
   std::vector<LatencySeries> series = {{"lookup", "", "", lookup_seconds_.Read()}};
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {

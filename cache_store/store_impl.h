@@ -83,6 +83,7 @@ class Store : public TieredStore {
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
   std::vector<RestorePoint> List(const std::string& tenant) override;
+  std::vector<RestorePoint> Hottest(size_t limit) override;
   StoreStats Stats() override;
   uint64_t incarnation() const override { return incarnation_; }
   std::optional<SharedMemory> shared_memory() const override;

@@ -249,6 +249,9 @@ class TieredStore {
                                           bool force) = 0;
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
+  // Restore points of all tenants with the most hits, at most `limit`, the most first; of equal
+  // ones the last used. For operators: a caller's RPC must not show it.
+  virtual std::vector<RestorePoint> Hottest(size_t limit) = 0;
   virtual StoreStats Stats() = 0;
   // Another one for every opening.
   virtual uint64_t incarnation() const = 0;

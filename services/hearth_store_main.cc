@@ -18,7 +18,9 @@
 #include "services/segment_server.h"
 #include "services/server_runner.h"
 #include "services/serving.h"
+#include "services/status_page.h"
 #include "services/store_metrics.h"
+#include "services/store_status.h"
 #include "services/version.h"
 
 namespace hearth {
@@ -104,10 +106,14 @@ int Main(int argc, char** argv) {
   flags.store.shared_memory = flags.shared_memory != "off";
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return FailToStart(kProgram, store.status());
-  Metrics metrics("hearth_store");
   TieredStore* const opened = store->get();
+  StoreStatus status(opened, kVersion);
+  Metrics metrics("hearth_store");
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
+  metrics.AddPage("/status.json", {"application/json", [&status] { return status.Json(); }});
+  metrics.AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
+  if (!flags.server.metrics_listen.empty()) status.Start();
   CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
     metrics.RecordCall(method, code, seconds);
   });

@@ -1,13 +1,11 @@
 #include "services/metrics.h"
 
 #include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/family.h>
 #include <prometheus/histogram.h>
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
-#include <exception>
 #include <limits>
 #include <utility>
 
@@ -81,7 +79,8 @@ struct Metrics::Rep {
   std::shared_ptr<SourceCollector> sources = std::make_shared<SourceCollector>();
   prometheus::Family<prometheus::Histogram>* calls = nullptr;
   prometheus::Family<prometheus::Histogram>* generations = nullptr;
-  std::unique_ptr<prometheus::Exposer> exposer;  // last: it reads the others
+  std::map<std::string, HttpPage> pages;
+  std::unique_ptr<HttpPages> server;  // last: it reads the others
 };
 
 Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
@@ -114,21 +113,20 @@ void Metrics::RecordGeneration(const std::string& part, double seconds) {
   rep_->generations->Add({{"part", part}}, kSecondsBuckets).Observe(seconds);
 }
 
-absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
-  try {
-    rep_->exposer = std::make_unique<prometheus::Exposer>(address, /*num_threads=*/1);
-    rep_->exposer->RegisterCollectable(rep_->registry);
-    rep_->exposer->RegisterCollectable(rep_->sources);
-    const std::vector<int> ports = rep_->exposer->GetListeningPorts();
-    const std::string host = address.substr(0, address.rfind(':'));
-    return absl::StrCat(host, ":", ports.empty() ? 0 : ports.front());
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(
-        absl::StrCat("metrics-listen: cannot listen on ", address, ": ", error.what()));
-  }
+void Metrics::AddPage(const std::string& path, HttpPage page) {
+  rep_->pages[path] = std::move(page);
 }
 
-void Metrics::Stop() { rep_->exposer.reset(); }
+absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
+  std::map<std::string, HttpPage> pages = rep_->pages;
+  pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8", [this] { return Render(); }};
+  absl::StatusOr<std::unique_ptr<HttpPages>> server = HttpPages::Serve(address, std::move(pages));
+  if (!server.ok()) return server.status();
+  rep_->server = *std::move(server);
+  return rep_->server->address();
+}
+
+void Metrics::Stop() { rep_->server.reset(); }
 
 std::string Metrics::Render() const {
   std::vector<prometheus::MetricFamily> families = rep_->registry->Collect();

@@ -1,4 +1,4 @@
-// Metrics: what a server counts, served to Prometheus over HTTP.
+// Metrics: what a server counts, served over HTTP to Prometheus, beside pages for people.
 //
 // Counters that live elsewhere (the store's, the engine's) are read when Prometheus asks, by
 // sources; only RPC and generation times are kept here, as histograms. Thread safety: all methods
@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/http_pages.h"
 
 namespace hearth {
 
@@ -49,12 +50,14 @@ class Metrics {
   // REQUIRES: before Serve.
   void AddSource(MetricSource source);
   void AddHistograms(HistogramSource source);
+  // One more page beside /metrics. REQUIRES: before Serve.
+  void AddPage(const std::string& path, HttpPage page);
   void RecordCall(const char* method, absl::StatusCode code, double seconds);
   // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
   void RecordGeneration(const std::string& part, double seconds);
 
-  // Serves /metrics on "host:port"; port 0 lets the system choose. Returns "host:port".
-  // kUnavailable naming the address when it cannot be bound.
+  // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. Returns
+  // "host:port". kUnavailable naming the address when it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address);
   // Answers nobody from then on: returns when no source is being read. Serve's counterpart, for
   // what the sources read is taken down. May be called without Serve, and again.

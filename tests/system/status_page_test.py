@@ -1,0 +1,184 @@
+"""The status page: over HTTP, and as a browser shows it. Figures are the ones that Stats has.
+
+Run as: python status_page_test.py BIN_DIR [unittest arguments]. Without Debian's
+chromium-headless-shell the browser's part is skipped with one line.
+"""
+
+import html.parser
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import urllib.error
+import urllib.request
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+
+SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
+BROWSERS = ("chromium-headless-shell", "chromium")
+# The browser runs the page's clock ahead by this much, requests answered, before it writes it out.
+VIRTUAL_MS = 2500
+
+BIN_DIR = None
+
+
+def browser():
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+class Shown(html.parser.HTMLParser):
+    """The text of each element with an id, those inside it included; and what is loaded."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.text, self.hidden, self.loads, self._open = {}, set(), [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        self.loads += [attrs[name] for name in ("src", "href") if attrs.get(name)]
+        if tag in ("meta", "link", "rect", "line", "br"):
+            return
+        self._open.append((tag, attrs.get("id")))
+        if attrs.get("id"):
+            self.text[attrs["id"]] = ""
+            if "hidden" in attrs:
+                self.hidden.add(attrs["id"])
+
+    def handle_endtag(self, tag):
+        while self._open and self._open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        for _, name in self._open:
+            if name:
+                self.text[name] += data
+
+
+class StatusPage(unittest.TestCase):
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="hearth-status-")
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.cluster = Cluster(BIN_DIR, self.folder / "processes")
+        self.addCleanup(self.cluster.__exit__)
+        at = self.folder / "metrics.address"
+        self.store = self.cluster.store(
+            self.folder / "data", "--host-bytes", "1MiB", "--disk-bytes", "10MiB",
+            "--metrics-listen", "127.0.0.1:0", "--metrics-address-file", at)
+        self.url = "http://" + at.read_text().strip()
+
+    def ctl(self, *args):
+        return self.cluster.ctl(*args, "--store", self.store.address)
+
+    def get(self, path, method="GET"):
+        request = urllib.request.Request(self.url + path, method=method)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.headers, answer.read().decode()
+
+    def fill(self):
+        """One pinned restore point, read once."""
+        self.ctl("import", SNAPSHOT)
+        point = self.ctl("ls")
+        self.ctl("pin", point["restore_point_id"])
+        self.ctl("export", point["restore_point_id"], "--out", self.folder / "exported")
+        return self.ctl("ls")
+
+    def browse(self):
+        if browser() is None:
+            self.skipTest("no browser: apt-get install chromium-headless-shell")
+        done = subprocess.run(
+            [browser(), "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+             f"--user-data-dir={self.folder / 'profile'}", f"--virtual-time-budget={VIRTUAL_MS}",
+             "--dump-dom", self.url + "/"],
+            capture_output=True, text=True, timeout=120, check=True)
+        return Shown(done.stdout)
+
+    def test_the_json_is_what_stats_says(self):
+        point = self.fill()
+        _, text = self.get("/status.json")
+        status = json.loads(text)
+        stats = self.ctl("stats")
+        self.assertEqual(status["restore_points"], 1)
+        self.assertEqual([tier["bytes"] for tier in status["tiers"]],
+                         [tier["bytes"] for tier in stats["tiers"]])
+        self.assertEqual(status["lookups"]["hits"], stats["counters"]["hits"])
+        self.assertEqual(status["lookups"]["hit_tokens"], 20)
+        hottest = status["hottest"][0]
+        self.assertEqual(hottest["id"], point["restore_point_id"])
+        self.assertEqual(hottest["hits"], 1)
+        self.assertTrue(hottest["pinned"])
+        self.assertNotIn("token_ids", text)
+        self.assertNotIn("tenant", text)
+
+    def test_pages_are_read_only_and_closed_to_other_sites(self):
+        headers, page = self.get("/")
+        self.assertIn("<title>", page)
+        policy = headers["Content-Security-Policy"]
+        self.assertIn("default-src 'none'", policy)
+        self.assertIn("frame-ancestors 'none'", policy)
+        self.assertEqual(headers["X-Content-Type-Options"], "nosniff")
+        self.assertNotIn("Access-Control-Allow-Origin", headers)
+        self.assertEqual(self.get("/", "HEAD")[1], "")
+        self.assertIn("hearth_store_restore_points 0", self.get("/metrics")[1])
+        for path, method, code in (("/nothing", "GET", 404), ("/../metrics/x", "GET", 404),
+                                   ("/", "POST", 405), ("/metrics", "DELETE", 405)):
+            with self.assertRaises(urllib.error.HTTPError, msg=path) as refused:
+                self.get(path, method)
+            self.assertEqual(refused.exception.code, code, path)
+            refused.exception.close()
+
+    def test_a_browser_shows_an_empty_store(self):
+        shown = self.browse()
+        self.assertEqual(shown.text["live"], "live")
+        self.assertEqual(shown.text["program"], "hearth-store")
+        self.assertEqual(shown.text["restore_points"], "0")
+        self.assertEqual(shown.text["token_rate"], "–")
+        self.assertEqual(shown.text["tier-disk"], "0 B of 10.5 MB, 0.0 %")
+        self.assertIn("Nothing is stored yet", shown.text["hottest_empty"])
+        self.assertNotIn("hottest_empty", shown.hidden)
+        for load in shown.loads:
+            self.assertTrue(load.startswith(("data:", "/")), f"loaded from elsewhere: {load}")
+
+    def test_a_browser_shows_what_stats_says(self):
+        point = self.fill()
+        stats = self.ctl("stats")
+        shown = self.browse()
+        self.assertEqual(shown.text["live"], "live")
+        self.assertEqual(shown.text["restore_points"], "1")
+        self.assertEqual(shown.text["fetches"], str(stats["counters"]["fetches"]))
+        self.assertEqual(shown.text["hit_rate"], "100.0 %")
+        for tier in stats["tiers"]:
+            used = 100 * tier["bytes"] / tier["capacity_bytes"]
+            self.assertTrue(shown.text["tier-" + tier["tier"]].endswith(f", {used:.1f} %"),
+                            shown.text)
+            self.assertIn(f"{tier['hit_tokens']} tokens restored",
+                          shown.text["flow-" + tier["tier"]])
+        self.assertTrue(shown.text["hottest"].startswith(point["restore_point_id"][:12] + "120"),
+                        shown.text["hottest"])  # 1 hit, 20 tokens
+        self.assertIn("yesyes", shown.text["hottest"])  # durable, pinned
+        self.assertIn("hottest_empty", shown.hidden)
+        self.assertEqual(shown.text["publishes-publishes"], str(stats["counters"]["publishes"]))
+        for name in ("dropped", "disk_full"):
+            self.assertEqual(shown.text["removed-" + name], str(stats["removed"][name]))
+        self.assertEqual(shown.text["errors-nondeterminism"], "0")
+        self.assertEqual(shown.text["count-publish_commit-disk"], "1")
+
+    def test_a_browser_shows_what_left_and_why(self):
+        point = self.fill()
+        self.ctl("drop", point["restore_point_id"], "--force")
+        shown = self.browse()
+        self.assertEqual(shown.text["removed-dropped"], "1")
+        self.assertEqual(shown.text["restore_points"], "0")
+
+
+if __name__ == "__main__":
+    BIN_DIR = sys.argv.pop(1)
+    unittest.main()
