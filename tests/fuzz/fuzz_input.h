@@ -1,0 +1,33 @@
+// What the fuzz targets share. Thread safety: none.
+#ifndef HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_
+#define HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "proto/byte_codec.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+// Fails the target whatever the build says of assertions.
+inline void Require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz: %s\n", what);
+  std::abort();
+}
+
+// The same bytes with their last 8 replaced by the digest of what is before them: past this check a
+// parser meets what a forger would write.
+inline std::string Sealed(absl::string_view bytes) {
+  std::string sealed(bytes.substr(0, bytes.size() < 8 ? 0 : bytes.size() - 8));
+  AppendU64(&sealed, SliceDigest(sealed.data(), sealed.size()));
+  return sealed;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_

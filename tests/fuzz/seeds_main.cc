@@ -1,0 +1,127 @@
+// Writes valid inputs for the fuzz targets, from which they start.
+//
+//   hearth_fuzz_seeds FOLDER     makes FOLDER/snapshot, FOLDER/manifest and FOLDER/request
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "cache_store/stored_records.h"
+#include "proto/cache_store.pb.h"
+#include "services/proto_conversion.h"
+#include "tests/proto/tiny_snapshot.h"
+
+namespace hearth {
+namespace {
+
+struct SeedFolder {
+  std::filesystem::path path;
+  int number = 0;
+  void Add(uint8_t kind, const std::string& bytes) {
+    std::filesystem::create_directories(path);
+    std::ofstream out(path / ("seed-" + std::to_string(++number)), std::ios::binary);
+    out << static_cast<char>(kind) << bytes;
+  }
+};
+
+ObjectRecord TinyObject() {
+  const Manifest manifest = TinyManifest();
+  ObjectRecord object;
+  object.number = 7;
+  object.id = manifest.objects[0].id;
+  object.slice_bytes = TinyFingerprint().Layout()->SliceBytes(object.id.tokens);
+  object.layers = TinyFingerprint().Layout()->LayersOf(object.id.group);
+  object.slice_digests = manifest.objects[0].slice_digests;
+  return object;
+}
+
+ManifestRecord TinyRecord() {
+  ManifestRecord record;
+  record.number = 9;
+  record.tenant = "default";
+  record.manifest = TinyManifest();
+  for (size_t i = 0; i < record.manifest.objects.size(); ++i) record.objects.push_back(i + 1);
+  return record;
+}
+
+void FillPrefix(bool with_fields, v1::Prefix* prefix) {
+  if (with_fields) {
+    ToProto(TinyFingerprint(), prefix->mutable_fingerprint());
+  } else {
+    DigestToProto(TinyFingerprint().digest(), prefix->mutable_fingerprint());
+  }
+  for (const uint32_t id : TinyManifest().token_ids) prefix->add_token_ids(id);
+  prefix->add_cuts(5);
+}
+
+std::string Framed(const v1::PublishRequest& request) {
+  const std::string bytes = request.SerializeAsString();
+  return std::string{static_cast<char>(bytes.size() & 255), static_cast<char>(bytes.size() >> 8)} +
+         bytes;
+}
+
+std::string WholePublish() {
+  const Manifest manifest = TinyManifest();
+  const KvLayout layout = *TinyFingerprint().Layout();
+  v1::PublishRequest begin;
+  FillPrefix(true, begin.mutable_begin()->mutable_prefix());
+  begin.mutable_begin()->mutable_prefix()->add_cuts(20);
+  begin.mutable_begin()->add_boundaries(20);
+  for (const ManifestObject& object : manifest.objects) {
+    v1::ObjectRef* ref = begin.mutable_begin()->add_objects();
+    ToProto(object.id, ref);
+    for (const uint64_t digest : object.slice_digests) ref->add_slice_digests(digest);
+  }
+  std::string stream = Framed(begin);
+  size_t n = 0;
+  for (uint32_t i = 0; i < manifest.objects.size(); ++i) {
+    const ObjectId& id = manifest.objects[i].id;
+    for (const uint32_t layer : layout.LayersOf(id.group)) {
+      v1::PublishRequest slice;
+      slice.mutable_slice()->set_object(i);
+      slice.mutable_slice()->set_layer(layer);
+      slice.mutable_slice()->set_data(TinySlice(n++, layout.SliceBytes(id.tokens)));
+      stream += Framed(slice);
+    }
+  }
+  v1::PublishRequest commit;
+  commit.mutable_commit();
+  return stream + Framed(commit);
+}
+
+void WriteSeeds(const std::filesystem::path& folder) {
+  SeedFolder snapshot{folder / "snapshot"};
+  snapshot.Add(0, TinyFile());
+  snapshot.Add(1, *BuildSnapshotHeader(TinyFingerprint(), TinyManifest()));
+  SeedFolder manifest{folder / "manifest"};
+  for (const uint8_t sealed : {0, 4}) {
+    manifest.Add(sealed | 0, SerializeManifest(TinyManifest()));
+    manifest.Add(sealed | 1, SerializeManifestRecord(TinyRecord()));
+    manifest.Add(sealed | 2, SerializeObject(TinyObject()));
+    manifest.Add(sealed | 3, TinyFingerprint().Serialize());
+  }
+  SeedFolder request{folder / "request"};
+  for (const bool with_fields : {false, true}) {
+    v1::FetchRequest fetch;
+    FillPrefix(with_fields, fetch.mutable_prefix());
+    fetch.set_max_tokens(20);
+    request.Add(0, fetch.SerializeAsString());
+  }
+  request.Add(1, WholePublish());
+  v1::DropRequest drop;
+  drop.set_restore_point_id(std::string(32, 'x'));
+  drop.set_tenant("default");
+  request.Add(2, drop.SerializeAsString());
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: hearth_fuzz_seeds FOLDER\n");
+    return 2;
+  }
+  hearth::WriteSeeds(argv[1]);
+  return 0;
+}
