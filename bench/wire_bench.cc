@@ -25,7 +25,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "bench/bare_stream.h"
+#include "bench/bench_kit.h"
 #include "bench/wire_peers.h"
 #include "cache_store/tiered_store.h"
 #include "proto/restore_rule.h"
@@ -38,53 +38,8 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kTokens = 2048;
-constexpr int kLayers = 4;
 constexpr int kPrefixes = 4;
 static_assert(kSlices == kPrefixes * kLayers * kTokens / 128);
-
-Fingerprint BenchFingerprint() {
-  auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
-                                          {"window", uint64_t{512}},
-                                          {"kv_heads", uint64_t{4}},
-                                          {"head_dim", uint64_t{256}},
-                                          {"kv_dtype", std::string("float32")},
-                                          {"exactness", std::string("exact")},
-                                          {"layer_types", std::string(kLayers, 'g')},
-                                          {"object_layout", uint64_t{1}},
-                                          {"codec", std::string("raw")}});
-  if (!fingerprint.ok()) std::abort();
-  return *fingerprint;
-}
-
-PrefixRequest BenchPrefix(int number) {
-  PrefixRequest prefix;
-  for (uint32_t i = 0; i < kTokens; ++i) prefix.token_ids.push_back(1000 * (number + 1) + i);
-  prefix.tenant = "default";
-  return prefix;
-}
-
-PublishRequestSpec BenchSpec(const KvLayout& layout, int number) {
-  PublishRequestSpec spec;
-  spec.prefix = BenchPrefix(number);
-  spec.boundaries = {kTokens};
-  uint64_t state = static_cast<uint64_t>(number);
-  for (const ObjectId& id : NeededObjects(layout, kTokens)) {
-    auto object = std::make_shared<KvObject>();
-    object->id = id;
-    object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
-    object->bytes = AllocateAligned(object->size_bytes);
-    for (size_t at = 0; at < object->size_bytes; at += 8) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      std::memcpy(object->bytes.get() + at, &state, 8);
-    }
-    for (size_t at = 0; at < object->size_bytes; at += kSliceBytes) {
-      object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, kSliceBytes));
-    }
-    spec.objects.push_back(std::move(object));
-  }
-  return spec;
-}
 
 // --- the servers ---
 
@@ -118,27 +73,6 @@ int ServeGrpc(const std::string& listen, const std::string& address_file) {
   server->Wait();
   return 0;
 }
-
-class Child {
- public:
-  explicit Child(const std::vector<std::string>& command) {
-    std::vector<char*> argv;
-    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
-    argv.push_back(nullptr);
-    pid_ = fork();
-    if (pid_ == 0) {
-      execvp(argv[0], argv.data());
-      _exit(127);
-    }
-  }
-  ~Child() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  pid_t pid_;
-};
 
 // --- the client ---
 
@@ -187,11 +121,6 @@ void Measure(Contender* contender) {
   contender->rates.push_back(kBytes * contender->clients.size() / seconds / 1e9);
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void Compare(std::vector<Contender> contenders, int connections, int repetitions) {
   for (Contender& contender : contenders) Measure(&contender);  // warms memory and connections
   for (Contender& contender : contenders) contender.rates.clear();
@@ -208,15 +137,6 @@ void Compare(std::vector<Contender> contenders, int connections, int repetitions
     std::printf("  %-28s median %5.2f  best %5.2f GB/s   hearth / this: %5.2f\n",
                 contender.name.c_str(), Median(contender.rates),
                 *std::max_element(contender.rates.begin(), contender.rates.end()), Median(ratios));
-  }
-}
-
-std::string WaitForFile(const std::string& path) {
-  for (;;) {
-    std::ifstream in(path);
-    std::string text;
-    if (in >> text) return text;
-    absl::SleepFor(absl::Milliseconds(20));
   }
 }
 

@@ -1,0 +1,109 @@
+// What the benchmarks over gRPC share: a model of 1 MiB slices, prompts of it, child processes.
+//
+// Thread safety: none; errors end the program.
+#ifndef HEARTH_BENCH_BENCH_KIT_H_
+#define HEARTH_BENCH_BENCH_KIT_H_
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "bench/bare_stream.h"
+#include "proto/restore_rule.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+inline constexpr uint32_t kTokens = 2048;  // of a prompt: 64 slices
+inline constexpr int kLayers = 4;
+
+inline Fingerprint BenchFingerprint(int layers = kLayers) {
+  auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                                          {"window", uint64_t{512}},
+                                          {"kv_heads", uint64_t{4}},
+                                          {"head_dim", uint64_t{256}},
+                                          {"kv_dtype", std::string("float32")},
+                                          {"exactness", std::string("exact")},
+                                          {"layer_types", std::string(layers, 'g')},
+                                          {"object_layout", uint64_t{1}},
+                                          {"codec", std::string("raw")}});
+  if (!fingerprint.ok()) std::abort();
+  return *fingerprint;
+}
+
+inline PrefixRequest BenchPrefix(int number, uint32_t tokens = kTokens) {
+  PrefixRequest prefix;
+  for (uint32_t i = 0; i < tokens; ++i) prefix.token_ids.push_back(1000 * (number + 1) + i);
+  prefix.tenant = "default";
+  return prefix;
+}
+
+inline PublishRequestSpec BenchSpec(const KvLayout& layout, int number, uint32_t tokens = kTokens) {
+  PublishRequestSpec spec;
+  spec.prefix = BenchPrefix(number, tokens);
+  spec.boundaries = {tokens};
+  uint64_t state = static_cast<uint64_t>(number);
+  for (const ObjectId& id : NeededObjects(layout, tokens)) {
+    auto object = std::make_shared<KvObject>();
+    object->id = id;
+    object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
+    object->bytes = AllocateAligned(object->size_bytes);
+    for (size_t at = 0; at < object->size_bytes; at += 8) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      std::memcpy(object->bytes.get() + at, &state, 8);
+    }
+    for (size_t at = 0; at < object->size_bytes; at += kSliceBytes) {
+      object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, kSliceBytes));
+    }
+    spec.objects.push_back(std::move(object));
+  }
+  return spec;
+}
+
+class Child {
+ public:
+  explicit Child(const std::vector<std::string>& command) {
+    std::vector<char*> argv;
+    for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ == 0) {
+      execvp(argv[0], argv.data());
+      _exit(127);
+    }
+  }
+  ~Child() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+inline double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+inline std::string WaitForFile(const std::string& path) {
+  for (;;) {
+    std::ifstream in(path);
+    std::string text;
+    if (in >> text) return text;
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_BENCH_BENCH_KIT_H_

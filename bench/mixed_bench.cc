@@ -1,0 +1,203 @@
+// How long one 1 MiB fetch takes while a publisher saturates the store, beside Redis GET and SET in
+// the same mix.
+//
+//   mixed_bench [FETCHES]
+//
+// RAM only on both sides, TCP, one reader and one writer. The reader takes turns between the
+// contenders, a hundred fetches each; only the writer of the one that is measured runs.
+#include <hiredis/hiredis.h>
+
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <thread>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "bench/bench_kit.h"
+#include "cache_store/tiered_store.h"
+#include "services/cache_service.h"
+#include "services/process.h"
+#include "services/remote_prefix_cache.h"
+#include "services/segment_server.h"
+#include "services/transport_options.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kOneChunk = 128;  // one slice of 1 MiB
+constexpr int kPrefixes = 64;        // that are read
+constexpr int kTurn = 100;
+
+int Serve(const std::string& folder) {
+  KeepFreedMemory();
+  StoreOptions options;
+  options.disk_bytes = 0;
+  options.host_bytes = uint64_t{1} << 30;
+  options.default_durability = Durability::kMemory;
+  options.shared_memory = true;
+  auto store = TieredStore::Open(options);
+  if (!store.ok()) return FailToStart("mixed_bench", store.status());
+  CallGate gate;
+  CacheService service(store->get(), &gate, "bench");
+  const SharedMemory memory = *(*store)->shared_memory();
+  const auto segment = SegmentServer::Start(absl::StrCat("@mixed_bench-", getpid()), memory.fd);
+  if (!segment.ok()) return FailToStart("mixed_bench", segment.status());
+  service.Offer({memory.layout.id, (*segment)->name()});
+  grpc::ServerBuilder builder;
+  TuneServerTransport(&builder);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  std::ofstream(folder + "/address.tmp") << "127.0.0.1:" << port;
+  std::filesystem::rename(folder + "/address.tmp", folder + "/address");
+  server->Wait();
+  return 0;
+}
+
+class HearthClient {
+ public:
+  HearthClient(const std::string& address, bool shared)
+      : fingerprint_(BenchFingerprint(1)),
+        layout_(*fingerprint_.Layout()),
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {}
+  void Publish(int number, uint32_t tokens) {
+    const PublishOutcome outcome =
+        cache_.Publish(BenchSpec(layout_, number, tokens), absl::InfiniteFuture());
+    if (outcome.published_tokens != tokens) Fail(outcome.note);
+  }
+  // The same publish again and again, as far as its making goes.
+  void PublishPrepared(int number) {
+    if (prepared_.objects.empty()) prepared_ = BenchSpec(layout_, 0);
+    prepared_.prefix = BenchPrefix(number);
+    cache_.Publish(prepared_, absl::InfiniteFuture());
+  }
+  void Fetch(int number) {
+    PrefixRequest wanted = BenchPrefix(number, kOneChunk);
+    wanted.token_ids.push_back(7);
+    const FetchOutcome outcome = cache_.Fetch(wanted, 0, kOneChunk, absl::InfiniteFuture());
+    if (outcome.usable_tokens != kOneChunk) Fail(outcome.note);
+  }
+
+ private:
+  static void Fail(const std::string& note) {
+    std::fprintf(stderr, "hearth: %s\n", note.c_str());
+    std::exit(1);
+  }
+  CacheCounters counters_;
+  const Fingerprint fingerprint_;
+  const KvLayout layout_;
+  RemotePrefixCache cache_;
+  PublishRequestSpec prepared_;
+};
+
+class RedisClient {
+ public:
+  explicit RedisClient(int port) : redis_(redisConnect("127.0.0.1", port)), to_(kSliceBytes) {
+    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
+  }
+  ~RedisClient() { redisFree(redis_); }
+  void Set(const std::string& key) {
+    freeReplyObject(redisCommand(redis_, "SET %s %b", key.c_str(), value_.data(), value_.size()));
+  }
+  void Get(const std::string& key) {
+    auto* reply = static_cast<redisReply*>(redisCommand(redis_, "GET %s", key.c_str()));
+    if (reply == nullptr || reply->len != kSliceBytes) std::exit(1);
+    std::memcpy(to_.data(), reply->str, reply->len);
+    freeReplyObject(reply);
+  }
+
+ private:
+  redisContext* const redis_;
+  const std::string value_ = std::string(kSliceBytes, 'x');
+  std::vector<char> to_;
+};
+
+struct Contender {
+  const char* name;
+  std::function<void(int)> read, write;
+  std::vector<double> milliseconds;
+  uint64_t written = 0;
+};
+
+// kTurn reads, each timed, while `write` runs as fast as it can.
+void Turn(Contender* contender, bool counts) {
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (; !stop.load(); ++contender->written)
+      contender->write(static_cast<int>(contender->written));
+  });
+  for (int i = 0; i < kTurn; ++i) {
+    const absl::Time start = absl::Now();
+    contender->read(i % kPrefixes);
+    if (counts) contender->milliseconds.push_back(absl::ToDoubleMilliseconds(absl::Now() - start));
+  }
+  stop.store(true);
+  writer.join();
+}
+
+double Percentile(std::vector<double> values, double share) {
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(share * (values.size() - 1))];
+}
+
+int Run(const std::string& self, int fetches) {
+  KeepFreedMemory();
+  std::string folder = "/tmp/mixed_bench-XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) return 1;
+  const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
+  const Child server({self, "--serve", folder});
+  const std::string address = WaitForFile(folder + "/address");
+  const int port = 20000 + getpid() % 20000;
+  const Child redis({"redis-server", "--port", std::to_string(port), "--unixsocket",
+                     folder + "/redis", "--save", "", "--appendonly", "no", "--maxmemory", "1gb",
+                     "--maxmemory-policy", "allkeys-lru", "--logfile", folder + "/redis.log",
+                     "--dir", folder});
+  while (access((folder + "/redis").c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
+
+  HearthClient wire(address, false), shared(address, true), hearth_writer(address, false);
+  RedisClient reader(port), writer(port);
+  for (int i = 0; i < kPrefixes; ++i) {
+    hearth_writer.Publish(i, kOneChunk);
+    reader.Set(absl::StrCat("read", i));
+  }
+  // Each publish is 16 slices, a SET is one; new keys, so that both also evict.
+  const auto publish = [&](int n) { hearth_writer.PublishPrepared(1000 + n); };
+  std::vector<Contender> contenders = {
+      {"hearth, TCP", [&](int i) { wire.Fetch(i); }, publish, {}},
+      {"hearth, shared memory", [&](int i) { shared.Fetch(i); }, publish, {}},
+      {"Redis GET",
+       [&](int i) { reader.Get(absl::StrCat("read", i)); },
+       [&](int n) { writer.Set(absl::StrCat("write", n)); },
+       {}}};
+  for (Contender& contender : contenders) Turn(&contender, false);
+  for (int done = 0; done < fetches; done += kTurn) {
+    for (Contender& contender : contenders) Turn(&contender, true);
+  }
+  std::printf("1 MiB fetches beside a writer, milliseconds (%zu each)\n",
+              contenders[0].milliseconds.size());
+  const double peer = Percentile(contenders.back().milliseconds, 0.99);
+  for (const Contender& contender : contenders) {
+    std::printf("  %-22s p50 %6.2f  p99 %6.2f   p99 / Redis: %4.2f\n", contender.name,
+                Percentile(contender.milliseconds, 0.5), Percentile(contender.milliseconds, 0.99),
+                Percentile(contender.milliseconds, 0.99) / peer);
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 2 && words[0] == "--serve") return Serve(words[1]);
+  if (words.size() > 1 || (words.size() == 1 && std::atoi(words[0].c_str()) <= 0)) {
+    std::fprintf(stderr, "usage: mixed_bench [FETCHES]\n");
+    return 2;
+  }
+  return Run(argv[0], words.empty() ? 3000 : std::atoi(words[0].c_str()));
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

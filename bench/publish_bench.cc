@@ -1,0 +1,166 @@
+// How fast keys and values are safe: publishes acknowledged `disk` and `sync` by a store process,
+// beside Redis SET with an append-only file, fsync every second and always.
+//
+//   publish_bench FOLDER [REPETITIONS]
+//
+// 64 slices of 1 MiB a repetition, new ones each time, over TCP. Redis once waits for each answer
+// and once sends all 64 before it reads the answers. FOLDER must be absent; it is removed.
+#include <hiredis/hiredis.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "bench/bench_kit.h"
+#include "cache_store/tiered_store.h"
+#include "services/cache_service.h"
+#include "services/process.h"
+#include "services/remote_prefix_cache.h"
+#include "services/transport_options.h"
+
+namespace hearth {
+namespace {
+
+constexpr int kSlicesEach = kLayers * kTokens / 128;
+constexpr double kBytesEach = kSlicesEach * double{kSliceBytes};
+
+int Serve(const std::string& folder) {
+  KeepFreedMemory();
+  StoreOptions options;
+  options.data_dir = folder + "/hearth";
+  auto store = TieredStore::Open(options);
+  if (!store.ok()) return FailToStart("publish_bench", store.status());
+  CallGate gate;
+  CacheService service(store->get(), &gate, "bench");
+  grpc::ServerBuilder builder;
+  TuneServerTransport(&builder);
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  std::ofstream(folder + "/address.tmp") << "127.0.0.1:" << port;
+  std::filesystem::rename(folder + "/address.tmp", folder + "/address");
+  server->Wait();
+  return 0;
+}
+
+class Hearth {
+ public:
+  Hearth(const std::string& address, Durability durability)
+      : durability_(durability),
+        fingerprint_(BenchFingerprint()),
+        layout_(*fingerprint_.Layout()),
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_) {}
+  // Seconds to the acknowledgement.
+  double Publish(int number) {
+    PublishRequestSpec spec = BenchSpec(layout_, number);
+    spec.durability = durability_;
+    const absl::Time start = absl::Now();
+    const PublishOutcome outcome = cache_.Publish(spec, absl::InfiniteFuture());
+    const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
+    if (outcome.published_tokens == kTokens && outcome.durable >= durability_) return seconds;
+    std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());
+    std::exit(1);
+  }
+
+ private:
+  const Durability durability_;
+  CacheCounters counters_;
+  const Fingerprint fingerprint_;
+  const KvLayout layout_;
+  RemotePrefixCache cache_;
+};
+
+class Redis {
+ public:
+  Redis(const std::string& folder, const char* fsync)
+      : socket_(absl::StrCat(folder, "/", fsync, ".socket")),
+        port_(20000 + getpid() % 20000 + (fsync[0] == 'a' ? 1 : 0)),
+        folder_(absl::StrCat(folder, "/redis-", fsync)),
+        made_(std::filesystem::create_directory(folder_)),
+        server_({"redis-server", "--port", std::to_string(port_), "--unixsocket", socket_, "--save",
+                 "", "--appendonly", "yes", "--appendfsync", fsync, "--logfile",
+                 folder_ + "/redis.log", "--dir", folder_}) {
+    while (access(socket_.c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
+    redis_ = redisConnect("127.0.0.1", port_);
+    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
+  }
+  ~Redis() { redisFree(redis_); }
+  double Set(int number, bool pipelined) {
+    const std::string value(kSliceBytes, static_cast<char>('a' + number % 26));
+    const absl::Time start = absl::Now();
+    for (int i = 0; i < kSlicesEach; ++i) {
+      redisAppendCommand(redis_, "SET %d:%d %b", number % 8, i, value.data(), value.size());
+      if (!pipelined) TakeReply();
+    }
+    for (int i = 0; pipelined && i < kSlicesEach; ++i) TakeReply();
+    return absl::ToDoubleSeconds(absl::Now() - start);
+  }
+
+ private:
+  void TakeReply() {
+    void* reply = nullptr;
+    if (redisGetReply(redis_, &reply) != REDIS_OK) std::exit(1);
+    if (static_cast<redisReply*>(reply)->type == REDIS_REPLY_ERROR) std::exit(1);
+    freeReplyObject(reply);
+  }
+
+  const std::string socket_;
+  const int port_;
+  const std::string folder_;
+  const bool made_;
+  const Child server_;
+  redisContext* redis_ = nullptr;
+};
+
+void Report(const char* name, const std::vector<double>& seconds, const std::vector<double>& ours) {
+  std::vector<double> ratios;
+  for (size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / ours[i]);
+  std::printf("  %-34s median %5.2f  best %5.2f GB/s   hearth / this: %5.2f\n", name,
+              kBytesEach / Median(seconds) / 1e9,
+              kBytesEach / *std::min_element(seconds.begin(), seconds.end()) / 1e9, Median(ratios));
+}
+
+int Run(const std::string& self, const std::string& folder, int repetitions) {
+  if (!std::filesystem::create_directory(folder)) {
+    std::fprintf(stderr, "%s exists\n", folder.c_str());
+    return 1;
+  }
+  const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
+  const Child server({self, "--serve", folder});
+  const std::string address = WaitForFile(folder + "/address");
+  int number = 0;
+  for (const bool sync : {false, true}) {
+    Hearth hearth(address, sync ? Durability::kSync : Durability::kDisk);
+    Redis redis(folder, sync ? "always" : "everysec");
+    std::vector<double> ours, single, pipelined;
+    for (int i = -1; i < repetitions; ++i) {
+      const double h = hearth.Publish(++number);
+      const double s = redis.Set(number, false);
+      const double p = redis.Set(number, true);
+      if (i < 0) continue;  // warms connections and memory
+      ours.push_back(h), single.push_back(s), pipelined.push_back(p);
+    }
+    std::printf("%s\n", sync ? "sync / appendfsync always" : "disk / appendfsync everysec");
+    Report("hearth publish of 64 x 1 MiB", ours, ours);
+    Report("Redis SET, one after the other", single, ours);
+    Report("Redis SET, 64 at once", pipelined, ours);
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 2 && words[0] == "--serve") return Serve(words[1]);
+  if (words.empty() || words.size() > 2 || words[0][0] == '-') {
+    std::fprintf(stderr, "usage: publish_bench FOLDER [REPETITIONS]\n");
+    return 2;
+  }
+  return Run(argv[0], words[0], words.size() == 2 ? std::max(1, std::atoi(words[1].c_str())) : 8);
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }
