@@ -21,6 +21,7 @@ class FetchSessionImpl : public FetchSession {
   ~FetchSessionImpl() override { store_->EndFetch(this); }
   const LookupPlan& plan() const override { return plan_; }
   absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
+  std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) override;
   std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
 
  private:
@@ -30,6 +31,7 @@ class FetchSessionImpl : public FetchSession {
   void NoteServed(size_t object, bool from_disk);
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
+  std::optional<SliceView> InHost(size_t object, uint32_t layer);
 
   Store* const store_;
   LookupPlan plan_;
@@ -39,7 +41,7 @@ class FetchSessionImpl : public FetchSession {
   };
   std::vector<Served> served_;  // by object
   size_t unserved_slices_ = 0;
-  std::vector<SliceView> shared_;       // keeps what was shared where it is
+  std::vector<SliceView> shared_;  // keeps what was shared where it is
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   // Promotion: RAM reserved for the objects read from disk, and their slices so far.

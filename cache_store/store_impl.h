@@ -206,6 +206,7 @@ class Store : public TieredStore {
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only
   std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_;
+  SliceTier* unverified_host_ = nullptr;
   std::unique_ptr<SliceTier> host_slices_, disk_slices_;  // verified
 
   absl::Mutex mu_;

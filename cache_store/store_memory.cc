@@ -31,18 +31,34 @@ void Store::WaitForMemory() {
   if (arena_ != nullptr) arena_->WaitUntilAhead();
 }
 
-std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t layer) {
+std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer) {
   const absl::StatusOr<size_t> place = PlaceOf(object, layer);
-  if (!place.ok() || store_->arena_ == nullptr) return std::nullopt;
+  if (!place.ok()) return std::nullopt;
   const SliceRef ref = objects_[object]->Slice(*place);
-  absl::StatusOr<std::optional<SliceView>> held = store_->host_.Read(ref);
+  absl::StatusOr<std::optional<SliceView>> held = store_->unverified_host_->Read(ref);
+  // What is wrong with it is ReadSlice's to find out.
   if (!held.ok() || !held->has_value() || (*held)->bytes.size() != ref.bytes) return std::nullopt;
-  const std::optional<SegmentRange> range =
-      store_->arena_->RangeOf((*held)->bytes.data(), ref.bytes);
-  if (!range.has_value()) return std::nullopt;
-  store_->counters_.Add(Counter::kBytesShared, ref.bytes);
-  shared_.push_back(**std::move(held));
+  return **std::move(held);
+}
+
+std::optional<SliceView> FetchSessionImpl::PeekSlice(size_t object, uint32_t layer) {
+  std::optional<SliceView> held = InHost(object, layer);
+  if (!held.has_value()) return std::nullopt;
+  store_->counters_.Add(Counter::kBytesReadHost, held->bytes.size());
   NoteServed(object, /*from_disk=*/false);
+  return held;
+}
+
+std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t layer) {
+  if (store_->arena_ == nullptr) return std::nullopt;
+  std::optional<SliceView> held = InHost(object, layer);
+  if (!held.has_value()) return std::nullopt;
+  const std::optional<SegmentRange> range =
+      store_->arena_->RangeOf(held->bytes.data(), held->bytes.size());
+  if (!range.has_value()) return std::nullopt;
+  store_->counters_.Add(Counter::kBytesShared, held->bytes.size());
+  NoteServed(object, /*from_disk=*/false);
+  shared_.push_back(*std::move(held));
   return range;
 }
 

@@ -111,6 +111,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       executor_(std::move(seams.executor)) {
   SliceTier* host = &host_;
   if (seams.wrap_host) host = (wrapped_host_ = seams.wrap_host(host)).get();
+  unverified_host_ = host;
   host_slices_ = std::make_unique<VerifiedTier>(host);
   if (disk_ != nullptr) {
     SliceTier* slices = disk_.get();

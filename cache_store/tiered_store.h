@@ -73,6 +73,8 @@ class FetchSession {
   virtual const LookupPlan& plan() const = 0;
   // Reads and verifies one slice. `object` indexes plan().objects; `layer` is a model layer index.
   virtual absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) = 0;
+  // A slice that lies in RAM, not verified: for a reader that does, and reads again when it has to.
+  virtual std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) = 0;
   // Where the slice lies in the shared memory, not verified, and safe from reuse until this session
   // ends. None when it lies elsewhere: read it.
   virtual std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) = 0;

@@ -56,7 +56,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::unique_ptr<FetchSession> session_;
   bool from_disk_ = false;
 
-  bool shares_ = false;  // set in Start
+  bool shares_ = false, reader_verifies_ = false;  // set in Start
   grpc::Alarm lease_;
 
   // Whoever set reading_ uses these.
@@ -107,6 +107,7 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   if (parsed.has_segment_id()) Share(parsed, message.mutable_plan());
   from_disk_ = plan.slowest_tier == Tier::kDisk;
+  reader_verifies_ = parsed.verifies();
   {
     absl::MutexLock lock(&mutex_);
     all_read_ = order_.empty();
@@ -195,9 +196,15 @@ void FetchCall::Read() {
 absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
   const SliceRef& ref = order_[slice_index_];
   if (slice_.owner == nullptr) {
-    absl::StatusOr<SliceView> view = session_->ReadSlice(ref.object, ref.layer);
-    if (!view.ok()) return view.status();
-    slice_ = *std::move(view);
+    std::optional<SliceView> unverified;
+    if (reader_verifies_) unverified = session_->PeekSlice(ref.object, ref.layer);
+    if (unverified.has_value()) {
+      slice_ = *std::move(unverified);
+    } else {
+      absl::StatusOr<SliceView> view = session_->ReadSlice(ref.object, ref.layer);
+      if (!view.ok()) return view.status();
+      slice_ = *std::move(view);
+    }
     offset_ = 0;
   }
   const auto piece = slice_.bytes.subspan(offset_, kMaxSlicePieceBytes);

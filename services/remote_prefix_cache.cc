@@ -128,9 +128,10 @@ struct RemotePrefixCache::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
   const absl::Time deadline;
-  bool share = false;          // use the store's shared memory where it offers it
-  absl::Status share_problem;  // why that cannot be
-  bool copied = false;         // from it, or tried to
+  bool share = false;           // use the store's shared memory where it offers it
+  absl::Status share_problem;   // why that cannot be
+  bool copied = false;          // from it, or tried to
+  bool store_verifies = false;  // as well, and quarantines what is rotten
   uint64_t bytes_received = 0;
 };
 
@@ -140,9 +141,15 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
   absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
   if (!attempt.share_problem.ok())
     counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
-  if (attempt.copied && !attempt.share_problem.ok()) {
+  const absl::Status first = outcome.status();
+  const bool rotten = absl::IsDataLoss(first);
+  if (rotten || (attempt.copied && !attempt.share_problem.ok())) {
+    // Over the wire; and what is rotten the store is to find itself, and to quarantine.
     attempt.share = false;
+    attempt.store_verifies = rotten;
     outcome = TryFetch(&attempt);
+    // The rest went with what was rotten: that is what happened, not a miss.
+    if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
   }
   if (outcome.ok()) {
     counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", attempt.bytes_received);
@@ -161,6 +168,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
   PrefixToProto(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
+  request.set_verifies(!attempt->store_verifies);
   if (segment != nullptr) {
     request.set_segment_id(segment->id().data(), segment->id().size());
   } else if (attempt->share) {

@@ -89,6 +89,12 @@ class SharedMemoryTest : public testing::Test {
       EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
     }
   }
+  void FlipABitInRam() {
+    auto session = *server_->store()->Fetch(
+        {WideFingerprint().digest(), "default", Prompt().token_ids, {}}, 0, kBoundary);
+    const SliceView slice = *session->ReadSlice(0, 1);
+    *const_cast<std::byte*>(slice.bytes.data()) ^= std::byte{1};
+  }
   uint64_t WholeBytes() {
     uint64_t bytes = 0;
     for (const auto& object : WideObjects()) bytes += object->size_bytes;
@@ -230,16 +236,37 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
   Start();
   Publish();
   ExpectHit(cache_.get());
-  {
-    auto session = *server_->store()->Fetch(
-        {WideFingerprint().digest(), "default", Prompt().token_ids, {}}, 0, kBoundary);
-    const SliceView slice = *session->ReadSlice(0, 1);
-    *const_cast<std::byte*>(slice.bytes.data()) ^= std::byte{1};
-  }
+  FlipABitInRam();
   const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().shared_fallbacks.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
+}
+
+TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
+  Start();
+  Publish();
+  RemotePrefixCache plain(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
+                          &counters_, /*shared_memory=*/false);
+  ExpectHit(&plain);
+  FlipABitInRam();
+  const FetchOutcome outcome = plain.Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("corrupt"), 1u);
+  EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
+}
+
+TEST_F(SharedMemoryTest, WhatRotsInRamIsReadFromDiskInstead) {
+  const std::string folder = testing::TempDir() + "/shared_memory_rot";
+  std::filesystem::remove_all(folder);
+  Start(StoreServer::SmallStore(folder));
+  Publish();
+  ExpectHit(cache_.get());
+  FlipABitInRam();
+  ExpectHit(cache_.get());
+  EXPECT_EQ(counters_.Read().shared_fallbacks.at("corrupt"), 1u);
+  EXPECT_EQ(server_->store()->Stats().counters.at("host_corrupt_objects"), 1u);
+  EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 0u);
 }
 
 TEST_F(SharedMemoryTest, AStoreThatIsGoneIsLetGo) {
