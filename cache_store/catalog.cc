@@ -16,7 +16,8 @@ constexpr uint64_t kRecordOverheadBytes = 256;
 }  // namespace
 
 uint64_t StoredObject::disk_cost_bytes() const {
-  return bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
+  return stored_bytes() + kRecordOverheadBytes +
+         slice_digests.size() * (kSliceOverheadBytes + 8);
 }
 
 uint64_t RestorePointEntry::bytes() const {
@@ -103,7 +104,7 @@ void Catalog::FreeIfUnused(StoredObject* object) {
     garbage_.disk_bytes += object->disk_cost_bytes();
     disk_bytes_ -= object->disk_cost_bytes();
     --disk_objects_;
-    if (!object->read_on_disk) disk_flow_.unread_bytes += object->bytes();
+    if (!object->read_on_disk) disk_flow_.unread_bytes += object->stored_bytes();
   }
   Unlink(object);
   object_bytes_ -= object->bytes();
@@ -224,14 +225,17 @@ void Catalog::SetInHost(StoredObject* object) {
   host_flow_.written_bytes += object->bytes();
 }
 
-void Catalog::SetOnDisk(StoredObject* object) {
-  AdoptOnDisk(object);
+void Catalog::SetOnDisk(StoredObject* object, uint64_t compressed_bytes) {
+  AdoptOnDisk(object, compressed_bytes);
   object->read_on_disk = false;
-  disk_flow_.written_bytes += object->bytes();
+  disk_flow_.written_bytes += object->stored_bytes();
 }
 
-void Catalog::AdoptOnDisk(StoredObject* object) {
-  assert(!object->on_disk);
+void Catalog::AdoptOnDisk(StoredObject* object, uint64_t compressed_bytes) {
+  assert(!object->on_disk && compressed_bytes <= object->bytes());
+  if (object->sessions > 0) held_bytes_ -= object->disk_cost_bytes();
+  object->compressed_bytes = compressed_bytes;
+  if (object->sessions > 0) held_bytes_ += object->disk_cost_bytes();
   object->on_disk = true;
   object->read_on_disk = true;
   disk_bytes_ += object->disk_cost_bytes();

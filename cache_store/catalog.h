@@ -38,7 +38,8 @@ struct StoredObject {
   std::vector<uint32_t> layers;  // model layer of each slice
   uint64_t slice_bytes = 0;
 
-  SegmentNode* node = nullptr;  // null until it is visible
+  uint64_t compressed_bytes = 0;  // of its slices on disk, where some are compressed; else 0
+  SegmentNode* node = nullptr;    // null until it is visible
   bool in_host = false;
   bool on_disk = false;
   bool retired = false;  // quarantined: never visible again
@@ -52,6 +53,7 @@ struct StoredObject {
   bool read_on_disk = false;
 
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
+  uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes(); }
   uint64_t disk_cost_bytes() const;
   SliceRef Slice(size_t i) const {
     return SliceRef{number, layers[i], slice_bytes, slice_digests[i]};
@@ -147,9 +149,10 @@ class Catalog {
   void UnreserveDisk(uint64_t bytes);
   // Moves between tiers. REQUIRES: room, from a reservation given back under the same lock.
   void SetInHost(StoredObject* object);
-  void SetOnDisk(StoredObject* object);
+  // `compressed_bytes`: as StoredObject's.
+  void SetOnDisk(StoredObject* object, uint64_t compressed_bytes);
   // The same for what an earlier run wrote, and maybe read.
-  void AdoptOnDisk(StoredObject* object);
+  void AdoptOnDisk(StoredObject* object, uint64_t compressed_bytes);
   void SetDurable(RestorePointEntry* point);
   // Counts the point as resident. REQUIRES: every object has a RAM copy.
   void SetResident(RestorePointEntry* point);

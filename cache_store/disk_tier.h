@@ -34,9 +34,9 @@ struct DiskContents {
 
 class DiskTier : public SliceTier {
  public:
-  // Raised when an older program could not read what this one writes. 2: tables. Older folders are
-  // raised to it when they are opened.
-  static constexpr uint64_t kFormatVersion = 2;
+  // Raised when an older program could not read what this one writes. 2: tables. 3: compressed
+  // slices. Older folders are raised to it when they are opened.
+  static constexpr uint64_t kFormatVersion = 3;
 
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
   // is stored on creation and compared ever after.

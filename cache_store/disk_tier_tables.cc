@@ -29,7 +29,7 @@ struct Table {
   uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
 };
 
-// Slice bytes of the objects that have a record and a number in [first, last].
+// Stored bytes of the objects that have a record and a number in [first, last].
 absl::Status CountLive(const Database& db, Table* table) {
   const std::string end = table->last.substr(0, NumberKey(0).size());
   const std::unique_ptr<rocksdb::Iterator> it(
@@ -38,7 +38,7 @@ absl::Status CountLive(const Database& db, Table* table) {
        it->Next()) {
     const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
     // What cannot be read is kept until it is collected by name.
-    table->live_bytes += object.ok() ? object->slice_bytes * object->layers.size() : 1;
+    table->live_bytes += object.ok() ? object->stored_bytes() : 1;
   }
   return FromRocks(it->status(), "read of object records");
 }

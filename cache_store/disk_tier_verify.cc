@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_tables.h"
+#include "cache_store/slice_codec.h"
 #include "cache_store/verify.h"
 #include "proto/restore_rule.h"
 
@@ -100,9 +101,21 @@ class Verifier {
         continue;
       }
       report_.slice_bytes += value.size();
-      if (value.size() != object.slice_bytes) {
-        Problem(absl::StrCat(name, ": ", value.size(), " bytes, expected ", object.slice_bytes));
-      } else if (SliceDigest(value.data(), value.size()) != object.slice_digests[i]) {
+      absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value.data()),
+                                        value.size());
+      SliceView decoded;
+      if (IsEncodedSlice(bytes, object.slice_bytes)) {
+        absl::StatusOr<SliceView> slice = DecodeSlice(bytes, object.slice_bytes);
+        if (!slice.ok()) {
+          Problem(absl::StrCat(name, ": ", slice.status().message()));
+          continue;
+        }
+        decoded = *std::move(slice);
+        bytes = decoded.bytes;
+      }
+      if (bytes.size() != object.slice_bytes) {
+        Problem(absl::StrCat(name, ": ", bytes.size(), " bytes, expected ", object.slice_bytes));
+      } else if (SliceDigest(bytes.data(), bytes.size()) != object.slice_digests[i]) {
         Problem(absl::StrCat(name, ": bytes do not match their digest"));
       }
     }

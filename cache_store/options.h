@@ -10,6 +10,8 @@
 
 namespace hearth {
 
+enum class DiskCompression { kNone, kAuto };
+
 struct StoreOptions {
   // Parameters that affect behaviour.
 
@@ -21,6 +23,9 @@ struct StoreOptions {
   // beside live ones, the log, and what is being moved (disk_tier_reclaim.h).
   uint64_t disk_bytes = uint64_t{64} << 30;
   Durability default_durability = Durability::kDisk;
+  // kAuto: what is written from now on is compressed where that saves a tenth. Stored slices are
+  // read back either way.
+  DiskCompression disk_compression = DiskCompression::kNone;
   // Most bytes that pins may hold, so that eviction always has something to choose from.
   double max_pinned_fraction = 0.5;
   // File with the key secret. Empty: made once and kept in data_dir, mode 0600.

@@ -36,6 +36,8 @@ constexpr const char* kNames[] = {
     "quarantined_objects",
     "host_corrupt_objects",
     "tier_errors",
+    "disk_compressed_from_bytes",
+    "disk_compressed_to_bytes",
     "recovered_restore_points",
     "recovery_dropped_manifests",
     "recovery_collected_objects",

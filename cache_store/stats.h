@@ -43,6 +43,8 @@ enum class Counter {
   kQuarantined,  // objects that failed verification on disk
   kHostCorrupt,  // RAM copies that failed verification
   kTierErrors,
+  kCompressedFromBytes,  // of objects that were compressed for the disk, before
+  kCompressedToBytes,    // and after
   kRecoveredRestorePoints,
   kRecoveryDroppedManifests,  // a manifest that does not match its objects
   kRecoveryCollectedObjects,  // objects that no manifest named

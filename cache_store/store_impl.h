@@ -57,6 +57,7 @@ struct PublishBoundary;
 struct Persisting {
   std::vector<StoredObject*> objects;         // to be written
   std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
+  std::vector<uint64_t> compressed_bytes;     // of each, once written; 0: as they are
   std::vector<ManifestRecord> manifests;
   FingerprintRecord fingerprint;
   uint64_t reserved_bytes = 0;
@@ -149,7 +150,10 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // store_persist.cc
-  absl::Status Write(const Persisting& work, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
+  // Fills `compressed_bytes` of the work.
+  absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
+  // Compresses the views of one object where the options ask for it and it is worth it; 0: none.
+  uint64_t Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views);
   void ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
   bool PreparePersist(RestorePointEntry* point, Persisting* work)
@@ -205,7 +209,7 @@ class Store : public TieredStore {
   const std::shared_ptr<HostArena> arena_;  // null: no RAM tier
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only
-  std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_;
+  std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_, decoded_disk_;
   SliceTier* unverified_host_ = nullptr;
   std::unique_ptr<SliceTier> host_slices_, disk_slices_;  // verified
 

@@ -11,6 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/decoding_tier.h"
 #include "cache_store/secret.h"
 #include "cache_store/sessions.h"
 #include "cache_store/verified_tier.h"
@@ -116,7 +117,8 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
   if (disk_ != nullptr) {
     SliceTier* slices = disk_.get();
     if (seams.wrap_disk) slices = (wrapped_disk_ = seams.wrap_disk(slices)).get();
-    disk_slices_ = std::make_unique<VerifiedTier>(slices);
+    decoded_disk_ = std::make_unique<DecodingTier>(slices);
+    disk_slices_ = std::make_unique<VerifiedTier>(decoded_disk_.get());
   }
   if (executor_ == nullptr) {
     executor_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
@@ -251,7 +253,7 @@ bool Store::AdoptManifest(const ManifestRecord& record,
             catalog_.NewObject(object.number, object.key, object.id, object.slice_digests,
                                object.layers, object.slice_bytes);
         catalog_.Link(recovered.adopted, node);
-        catalog_.AdoptOnDisk(recovered.adopted);
+        catalog_.AdoptOnDisk(recovered.adopted, object.compressed_bytes);
       }
       objects.push_back(recovered.adopted);
     }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/prefix_walk.h"
 #include "cache_store/sessions.h"
+#include "cache_store/slice_codec.h"
 
 namespace hearth {
 namespace {
@@ -80,21 +81,45 @@ void Store::SettleLater(Garbage garbage) {
   }
 }
 
-absl::Status Store::Write(const Persisting& work, bool sync) {
-  assert(disk_ != nullptr && work.objects.size() == work.views.size());
+uint64_t Store::Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views) {
+  if (options_.disk_compression == DiskCompression::kNone) return 0;
+  const absl::StatusOr<KvLayout> layout = fingerprint.Layout();
+  if (!layout.ok()) return 0;
+  uint64_t before = 0, after = 0;
+  for (SliceView& view : *views) {
+    before += view.bytes.size();
+    std::optional<SliceView> encoded =
+        EncodeSlice(view.bytes, static_cast<uint32_t>(KvDtypeBytes(layout->dtype)));
+    if (encoded.has_value()) view = *std::move(encoded);
+    after += view.bytes.size();
+  }
+  if (after == before) return 0;
+  counters_.Add(Counter::kCompressedFromBytes, before);
+  counters_.Add(Counter::kCompressedToBytes, after);
+  return after;
+}
+
+absl::Status Store::Write(Persisting* work, bool sync) {
+  assert(disk_ != nullptr && work->objects.size() == work->views.size());
   std::vector<SliceWrite> slices;
-  for (size_t i = 0; i < work.objects.size(); ++i) {
-    const StoredObject& object = *work.objects[i];
-    ObjectRecord record{object.number,      object.key,    object.id,
-                        object.slice_bytes, object.layers, object.slice_digests};
+  for (size_t i = 0; i < work->objects.size(); ++i) {
+    const StoredObject& object = *work->objects[i];
+    work->compressed_bytes.push_back(Compress(work->fingerprint.fingerprint, &work->views[i]));
+    ObjectRecord record{object.number,
+                        object.key,
+                        object.id,
+                        object.slice_bytes,
+                        object.layers,
+                        object.slice_digests,
+                        work->compressed_bytes[i]};
     if (absl::Status status = disk_->WriteObject(record); !status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {
-      slices.push_back({object.Slice(slice), work.views[i][slice]});
+      slices.push_back({object.Slice(slice), work->views[i][slice]});
     }
   }
   if (absl::Status status = disk_slices_->WriteAll(slices); !status.ok()) return status;
-  if (!work.manifests.empty()) {
-    return disk_->CommitManifests(work.manifests, work.fingerprint, sync);
+  if (!work->manifests.empty()) {
+    return disk_->CommitManifests(work->manifests, work->fingerprint, sync);
   }
   return sync ? disk_->Sync() : absl::OkStatus();
 }
@@ -178,7 +203,7 @@ void Store::WriteBehind(const Digest& id) {
   for (const StoredObject* object : work.objects) {
     ready = ready && HostViews(object, &work.views.emplace_back());
   }
-  const bool written = ready && Write(work, false).ok();
+  const bool written = ready && Write(&work, false).ok();
   if (!written) counters_.Add(Counter::kWriteBehindFailed);
   Garbage after;
   bool pinned = false;
@@ -192,8 +217,9 @@ void Store::WriteBehind(const Digest& id) {
       pinned = point->pinned;
     }
     std::vector<uint64_t> unwritten;  // of what a failed write may have left behind
-    for (StoredObject* object : work.objects) {
-      if (written) catalog_.SetOnDisk(object);
+    for (size_t i = 0; i < work.objects.size(); ++i) {
+      StoredObject* object = work.objects[i];
+      if (written) catalog_.SetOnDisk(object, work.compressed_bytes[i]);
       if (ready && !written) unwritten.push_back(object->number);
       catalog_.Release(object);  // may be its end
     }

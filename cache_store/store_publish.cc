@@ -40,7 +40,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     for (const StoredObject* object : plan.work.objects) {
       if (status.ok()) status = ViewsFor(session, object, &plan.work.views.emplace_back());
     }
-    if (status.ok()) status = Write(plan.work, plan.level == Durability::kSync);
+    if (status.ok()) status = Write(&plan.work, plan.level == Durability::kSync);
   }
   {
     absl::MutexLock lock(&mu_);
@@ -248,7 +248,9 @@ void Store::UnholdPoints(PublishPlan* plan) {
 
 void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
   const bool written = plan->level != Durability::kMemory;
-  for (StoredObject* object : plan->work.objects) catalog_.SetOnDisk(object);
+  for (size_t i = 0; i < plan->work.objects.size(); ++i) {
+    catalog_.SetOnDisk(plan->work.objects[i], plan->work.compressed_bytes[i]);
+  }
   if (!written) {
     // RAM is their only home, and was reserved: before anything else competes for it.
     for (const PublishBoundary& kept : plan->boundaries) {

@@ -9,8 +9,9 @@ namespace hearth {
 namespace {
 
 // First byte group of each record. On disk: never change one.
-constexpr uint32_t kObjectTag = 0x314A424F;    // "OBJ1"
-constexpr uint32_t kManifestTag = 0x3150524D;  // "MRP1"
+constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
+constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": OBJ1 and compressed_bytes
+constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
 
 // A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
 constexpr uint32_t kMaxRecordLayers = 1024;
@@ -62,7 +63,7 @@ class RecordReader {
 
 std::string SerializeObject(const ObjectRecord& object) {
   std::string bytes;
-  AppendU32(&bytes, kObjectTag);
+  AppendU32(&bytes, object.compressed_bytes > 0 ? kCompressedObjectTag : kObjectTag);
   AppendU64(&bytes, object.number);
   bytes.append(reinterpret_cast<const char*>(object.key.data()), object.key.size());
   AppendU32(&bytes, object.id.begin);
@@ -72,6 +73,7 @@ std::string SerializeObject(const ObjectRecord& object) {
   AppendU32(&bytes, static_cast<uint32_t>(object.layers.size()));
   AppendU32Array(&bytes, object.layers);
   for (const uint64_t digest : object.slice_digests) AppendU64(&bytes, digest);
+  if (object.compressed_bytes > 0) AppendU64(&bytes, object.compressed_bytes);
   Seal(&bytes);
   return bytes;
 }
@@ -81,7 +83,9 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (!body.ok()) return body.status();
   RecordReader reader(*body);
   ObjectRecord object;
-  if (reader.U32("object tag") != kObjectTag) reader.Refuse("object record: unknown tag");
+  const uint32_t tag = reader.U32("object tag");
+  const bool compressed = tag == kCompressedObjectTag;
+  if (tag != kObjectTag && !compressed) reader.Refuse("object record: unknown tag");
   object.number = reader.U64("object number");
   const std::string key = reader.Text(object.key.size(), "object key");
   if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());
@@ -96,6 +100,14 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   if (!reader.status().ok()) return reader.status();
   object.layers = reader.U32s(layers, "layers");
   object.slice_digests = reader.U64s(layers, "slice digests");
+  if (compressed) {
+    object.compressed_bytes = reader.U64("compressed bytes");
+    // Divided: no product of what a damaged record says overflows.
+    if (object.compressed_bytes == 0 || layers == 0 ||
+        (object.compressed_bytes - 1) / layers >= object.slice_bytes) {
+      reader.Refuse("object record: compressed to more than it was");
+    }
+  }
   if (reader.remaining() != 0) reader.Refuse("object record: bytes after its end");
   if (!reader.status().ok()) return reader.status();
   return object;

@@ -25,6 +25,12 @@ struct ObjectRecord {
   uint64_t slice_bytes = 0;
   std::vector<uint32_t> layers;
   std::vector<uint64_t> slice_digests;
+  // What the slices take where some are stored compressed; 0: as they are.
+  uint64_t compressed_bytes = 0;
+
+  uint64_t stored_bytes() const {
+    return compressed_bytes > 0 ? compressed_bytes : slice_bytes * layers.size();
+  }
 };
 
 // A restore point: its manifest, and the numbers of the objects, in the manifest's order.

@@ -68,6 +68,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
               "socket: auto, off, or where its unix socket is (a path, or @NAME)");
   set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "on"},
                 "Ask the kernel for huge pages under --host-bytes");
+  set.AddChoice("disk-compression", &flags->store.disk_compression, {"none", "auto"},
+                "Of what is written to disk: auto: lossless, where it saves a tenth");
   set.AddText("secret-file", &flags->store.secret_file,
               "File with the secret of the keys; empty: made once, kept in the data folder");
   return set.Parse(argc, argv, exit_code);

@@ -28,7 +28,7 @@ class DiskTables : public ::testing::Test {
   void WriteTable(const std::vector<uint64_t>& objects) {
     std::vector<SliceWrite> slices;
     for (const uint64_t object : objects) {
-      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}};
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
       ASSERT_TRUE(tier_->WriteObject(record).ok());
       slices.push_back({Ref(object), Bytes(object)});
     }

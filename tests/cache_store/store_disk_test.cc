@@ -231,10 +231,10 @@ TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
 
 TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   Open().reset();
-  { RawDatabase(folder_).Put("meta", "format_version", "3"); }
+  { RawDatabase(folder_).Put("meta", "format_version", "4"); }
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 3"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 4"));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -251,7 +251,7 @@ TEST_F(DiskStore, AnOlderFormatIsReadAndRaised) {
   }
   EXPECT_EQ(KitFetch(Open().get(), model_, prompt_).value(), 192u);
   RawDatabase raw(folder_);
-  EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "2")));
+  EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "3")));
 }
 
 TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {
