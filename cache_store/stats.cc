@@ -42,6 +42,11 @@ constexpr const char* kNames[] = {
     "recovery_dropped_manifests",
     "recovery_collected_objects",
     "events_lost",
+    "leases_granted",
+    "lease_waits",
+    "lease_waits_hit",
+    "lease_waits_timed_out",
+    "lease_takeovers",
 };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount),
               "every counter has a name");

@@ -49,6 +49,11 @@ enum class Counter {
   kRecoveryDroppedManifests,  // a manifest that does not match its objects
   kRecoveryCollectedObjects,  // objects that no manifest named
   kEventsLost,
+  kLeasesGranted,
+  kLeaseWaits,          // callers that waited for another's computation
+  kLeaseWaitsHit,       // of these: served by it
+  kLeaseWaitsTimedOut,  // waited their whole budget in vain
+  kLeaseTakeovers,      // computed in place of a holder that gave up or died
   kCount,
 };
 

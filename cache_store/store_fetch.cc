@@ -15,6 +15,14 @@ constexpr uint32_t kMostReadFailures = 2;
 
 }  // namespace
 
+absl::Status CheckQuery(const PrefixQuery& query) {
+  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
+                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  }
+  return ValidateCuts(query.cuts, static_cast<uint32_t>(query.token_ids.size()));
+}
+
 std::unique_ptr<FetchSession> Store::Miss(Counter why, const char* reason,
                                           uint32_t matched_tokens) {
   counters_.Add(why);
@@ -36,12 +44,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Fetch(const PrefixQuery& qu
 absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& query,
                                                             uint32_t above_tokens,
                                                             uint32_t max_tokens) {
-  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
-                                                   " tokens, must be 1 to ", kMaxPromptTokens));
-  }
+  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  if (absl::Status status = ValidateCuts(query.cuts, tokens); !status.ok()) return status;
   counters_.Add(Counter::kFetches);
   counters_.Add(Counter::kLookupTokens, tokens);
   std::shared_ptr<const KnownFingerprint> model;

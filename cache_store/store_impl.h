@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cache_store/catalog.h"
 #include "cache_store/clock.h"
+#include "cache_store/compute_leases.h"
 #include "cache_store/disk_tier.h"
 #include "cache_store/event_hub.h"
 #include "cache_store/executor.h"
@@ -45,6 +46,9 @@ struct StoreSeams {
 
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
                                                        StoreSeams seams);
+
+// kInvalidArgument names the field.
+absl::Status CheckQuery(const PrefixQuery& query);
 
 class FetchSessionImpl;
 class PublishSessionImpl;
@@ -77,6 +81,7 @@ class Store : public TieredStore {
   absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                           const std::string& tenant) override;
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
+  absl::StatusOr<LeaseTurn> Lease(const PrefixQuery& query, LeaseAsk ask) override;
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override;
   absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
@@ -149,6 +154,17 @@ class Store : public TieredStore {
   bool PutInHost(StoredObject* object, const std::vector<SliceView>& views)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
+  // store_leases.cc
+  LeaseTurn TakeTurn(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
+                     LeaseAsk ask, ComputeLeases::Wakes* wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
+               const LeaseAsk& ask, absl::Time now, LeaseTurn* turn)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CountWait(const LeaseAsk& ask, absl::Time now, const LeaseTurn& turn);
+  // Calls `give_back`, under no lock, when the last copy goes.
+  static std::shared_ptr<void> Ticket(std::function<void()> give_back);
+  void WakeWaiters(const PublishPlan& plan) ABSL_LOCKS_EXCLUDED(mu_);
+
   // store_persist.cc
   // Fills `compressed_bytes` of the work.
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
@@ -216,6 +232,7 @@ class Store : public TieredStore {
   absl::Mutex mu_;
   Catalog catalog_ ABSL_GUARDED_BY(mu_);
   SingleFlight flight_ ABSL_GUARDED_BY(mu_);
+  ComputeLeases leases_ ABSL_GUARDED_BY(mu_);
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   History history_ ABSL_GUARDED_BY(mu_);
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;

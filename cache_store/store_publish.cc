@@ -67,6 +67,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     flight_.Release(plan.claims);
   }
   if (!status.ok()) return status;
+  WakeWaiters(plan);
   if (disk_ != nullptr && plan.level == Durability::kMemory && !plan.shown.empty()) {
     ScheduleWriteBehind(plan.shown, plan.shown_bytes);
   }

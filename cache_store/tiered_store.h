@@ -117,6 +117,32 @@ class PublishSession {
   virtual absl::StatusOr<PublishResult> Commit() = 0;
 };
 
+// One computation a prefix: what a caller that misses is to do.
+enum class LeaseRole {
+  kNone,     // go on: fetch what is usable, compute the rest, promise nothing
+  kWait,     // another computes `boundary`: ask again when woken, or at `until`
+  kCompute,  // compute and publish by `until`; others wait. May fetch what is usable first
+};
+struct LeaseAsk {
+  uint32_t above_tokens = 0;  // what the caller goes on from otherwise
+  uint32_t max_tokens = 0;    // as Fetch
+  uint32_t min_tokens = 0;    // less to gain is not worth a wait or a promise
+  absl::Duration lease;       // zero: it will not publish
+  absl::Time wait_until = absl::InfinitePast();
+  uint32_t waited_for = 0;  // the boundary of the wait that ended; 0: the first time
+  // Called at most once, under no lock; not once the ticket is gone, but for a call in progress.
+  std::function<void()> wake;
+};
+struct LeaseTurn {
+  LeaseRole role = LeaseRole::kNone;
+  uint32_t usable_tokens = 0;   // stored by now
+  uint32_t boundary = 0;        // kWait: waited for; kCompute: the highest that is promised
+  uint32_t matched_tokens = 0;  // as LookupPlan, or of a prompt that another computes
+  absl::Time until;
+  // Its end gives the place up: a wait is left, a lease ends and one who waits takes over.
+  std::shared_ptr<void> ticket;
+};
+
 struct RestorePoint {
   Digest id{};
   Digest fingerprint{};
@@ -241,6 +267,9 @@ class TieredStore {
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                                   const std::string& tenant) = 0;
   virtual absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) = 0;
+
+  // Decides whether the caller computes or waits. The fingerprint's fields must be known (Observe).
+  virtual absl::StatusOr<LeaseTurn> Lease(const PrefixQuery& query, LeaseAsk ask) = 0;
 
   // Learns a fingerprint's readable fields, so that Explain can name what differs.
   virtual void Observe(const Fingerprint& fingerprint, const std::string& tenant) = 0;
