@@ -24,6 +24,11 @@ void CacheCounters::CountPublish(const std::string& outcome, uint64_t bytes) {
   counts_.bytes_published += bytes;
 }
 
+void CacheCounters::CountLease(const std::string& outcome) {
+  absl::MutexLock lock(&mutex_);
+  ++counts_.leases[outcome];
+}
+
 CacheCounters::Snapshot CacheCounters::Read() const {
   absl::MutexLock lock(&mutex_);
   return counts_;

@@ -27,9 +27,12 @@ class CacheCounters {
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
   void CountPublish(const std::string& outcome, uint64_t bytes = 0);
 
+  // What came of asking to compute a prefix: "compute", "waited", "go", or why there was no answer.
+  void CountLease(const std::string& outcome);
+
   struct Snapshot {
-    std::map<std::string, uint64_t> fetches, publishes;  // by outcome
-    std::map<std::string, uint64_t> shared_fallbacks;    // by reason
+    std::map<std::string, uint64_t> fetches, publishes, leases;  // by outcome
+    std::map<std::string, uint64_t> shared_fallbacks;            // by reason
     uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_published = 0;
   };
   Snapshot Read() const;

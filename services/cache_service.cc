@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/fetch_call.h"
+#include "services/lease_call.h"
 #include "services/proto_conversion.h"
 #include "services/publish_call.h"
 #include "services/status_conversion.h"
@@ -36,6 +37,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
   return StartPublish(store_, gate_, &committers_, &publish_streams_, context);
+}
+
+grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
+    grpc::CallbackServerContext* context, const v1::LeaseRequest* request) {
+  return StartLease(store_, gate_, &readers_, context, *request);
 }
 
 grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,

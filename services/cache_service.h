@@ -33,8 +33,8 @@ inline constexpr int kMaxWatchStreams = 64;
 
 class CacheService final
     : public v1::CacheStore::WithRawCallbackMethod_Fetch<
-          v1::CacheStore::WithRawCallbackMethod_Publish<
-              v1::CacheStore::WithCallbackMethod_Watch<v1::CacheStore::Service>>> {
+          v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithCallbackMethod_Watch<
+              v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::Service>>>> {
  public:
   CacheService(TieredStore* store, CallGate* gate, std::string version);
   // Before the service is registered.
@@ -44,6 +44,8 @@ class CacheService final
                                                     const grpc::ByteBuffer* request) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerWriteReactor<v1::LeaseResponse>* Lease(grpc::CallbackServerContext* context,
+                                                     const v1::LeaseRequest* request) override;
   grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                        v1::ExplainResponse* response) override;
   grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,

@@ -75,6 +75,13 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddBytes("staging-bytes", &engine->staging_bytes, "Prefixes waiting to be published");
   set->AddDuration("fetch-budget", &engine->fetch_budget,
                    "A fetch that takes longer is given up and the prefix computed");
+  set->AddDuration(
+      "compute-wait", &engine->compute_wait,
+      "Wait this long for another worker that computes the same prefix; 0s: compute it");
+  set->AddDuration("compute-lease", &engine->compute_lease,
+                   "Others wait this long for what this worker computes; 0s: not at all");
+  set->AddUint("compute-min-tokens", &engine->compute_min_tokens,
+               "Fewer tokens are computed without asking who else does");
   set->AddDuration("publish-timeout", &engine->publish_timeout, "A publish may take this long");
   set->AddText("digest-cache", &engine->digest_cache_dir,
                "Folder of remembered weight digests; empty: computed at each start");

@@ -13,6 +13,23 @@
 
 namespace hearth {
 
+namespace {
+
+class LocalLease final : public ComputeLease {
+ public:
+  explicit LocalLease(std::shared_ptr<void> ticket) : ticket_(std::move(ticket)) {}
+
+ private:
+  const std::shared_ptr<void> ticket_;
+};
+
+}  // namespace
+
+struct LocalPrefixCache::Woken {
+  absl::Mutex mu;
+  bool rung ABSL_GUARDED_BY(mu) = false;
+};
+
 LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint,
                                    const KvLayout& layout, CacheCounters* counters)
     : store_(store), fingerprint_(fingerprint), layout_(layout), counters_(counters) {}
@@ -76,6 +93,58 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   outcome.slowest_tier = plan.slowest_tier;
   outcome.objects = *std::move(objects);
   return outcome;
+}
+
+LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
+                                     uint32_t max_tokens, const LeaseTerms& terms, absl::Time) {
+  store_->Observe(fingerprint_, prefix.tenant);
+  const absl::Time wait_until = absl::Now() + terms.wait;
+  LeaseAsk ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
+  for (;;) {
+    const auto woken = std::make_shared<Woken>();
+    ask.wake = [woken] {
+      absl::MutexLock lock(&woken->mu);
+      woken->rung = true;
+    };
+    {
+      absl::MutexLock lock(&mu_);
+      if (cancelled_) return {};
+      waits_.insert(woken.get());
+    }
+    absl::StatusOr<LeaseTurn> turn = store_->Lease(Query(prefix), ask);
+    if (turn.ok() && turn->role == LeaseRole::kWait) {
+      absl::MutexLock lock(&woken->mu);
+      woken->mu.AwaitWithDeadline(absl::Condition(&woken->rung), turn->until);
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      waits_.erase(woken.get());
+    }
+    if (!turn.ok()) return {};
+    if (turn->role == LeaseRole::kWait) {
+      ask.waited_for = turn->boundary;
+      continue;
+    }
+    LeaseOutcome outcome;
+    outcome.usable_tokens = turn->usable_tokens;
+    outcome.matched_tokens = turn->matched_tokens;
+    if (turn->role == LeaseRole::kCompute) {
+      outcome.lease = std::make_shared<LocalLease>(std::move(turn->ticket));
+    }
+    counters_->CountLease(outcome.lease != nullptr ? "compute"
+                          : ask.waited_for > 0     ? "waited"
+                                                   : "go");
+    return outcome;
+  }
+}
+
+void LocalPrefixCache::CancelCalls() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  for (Woken* woken : waits_) {
+    absl::MutexLock woken_lock(&woken->mu);
+    woken->rung = true;
+  }
 }
 
 PublishOutcome LocalPrefixCache::Publish(const PublishRequestSpec& spec, absl::Time) {

@@ -6,7 +6,11 @@
 #ifndef HEARTH_SERVICES_LOCAL_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_LOCAL_PREFIX_CACHE_H_
 
+#include <set>
+
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/tiered_store.h"
 #include "proto/fingerprint.h"
@@ -26,9 +30,14 @@ class LocalPrefixCache final : public PrefixCache, public Explainer {
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+  LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     const LeaseTerms& terms, absl::Time deadline) override;
+  // Ends the waits for leases.
+  void CancelCalls() override;
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
  private:
+  struct Woken;
   PrefixQuery Query(const PrefixRequest& prefix) const;
   absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, absl::Time deadline,
@@ -40,6 +49,9 @@ class LocalPrefixCache final : public PrefixCache, public Explainer {
   const Fingerprint fingerprint_;
   const KvLayout layout_;
   CacheCounters* const counters_;
+  absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<Woken*> waits_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hearth

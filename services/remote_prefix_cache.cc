@@ -3,6 +3,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "services/blocking_stream.h"
+#include "services/lease_stream.h"
 #include "services/object_builder.h"
 #include "services/plan_check.h"
 #include "services/proto_conversion.h"
@@ -51,6 +53,14 @@ absl::Status ReadSlices(PublishStream* stream, bool stays_open, ObjectBuilder* b
     *bytes_received = builder->bytes_added();
   }
   return absl::OkStatus();
+}
+
+// The store's word that a wait is over has this long to arrive.
+constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
+
+uint32_t WireMs(absl::Duration duration) {
+  return static_cast<uint32_t>(
+      std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<uint32_t>::max()));
 }
 
 // Sends one object's slices in pieces, from where they lie. False when the stream is broken.
@@ -236,6 +246,48 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   outcome.usable_tokens = plan->usable_tokens();
   outcome.slowest_tier = FromProto(plan->slowest_tier());
   outcome.objects = *std::move(objects);
+  return outcome;
+}
+
+LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
+                                      uint32_t max_tokens, const LeaseTerms& terms,
+                                      absl::Time deadline) {
+  v1::LeaseRequest request;
+  PrefixToProto(prefix, /*with_fields=*/true, request.mutable_prefix());
+  request.set_above_tokens(above_tokens);
+  request.set_max_tokens(max_tokens);
+  request.set_min_tokens(terms.min_tokens);
+  request.set_lease_ms(WireMs(terms.lease));
+  request.set_wait_ms(WireMs(terms.wait));
+  bool waited = false;
+  absl::StatusOr<LeaseOutcome> outcome = TryLease(request, terms, deadline, &waited);
+  if (!outcome.ok()) {
+    counters_->CountLease(FailureOutcome(outcome.status()));
+    return {};
+  }
+  counters_->CountLease(outcome->lease != nullptr ? "compute" : waited ? "waited" : "go");
+  return *std::move(outcome);
+}
+
+absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest& request,
+                                                         const LeaseTerms& terms,
+                                                         absl::Time deadline, bool* waited) {
+  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
+  if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
+  auto stream = std::make_shared<LeaseStream>(stub_.get(), request,
+                                              deadline + terms.wait + kWaitSlack + terms.lease);
+  stream->Hold(std::make_shared<ActiveCall>(this, stream->context()));
+  v1::LeaseResponse answer;
+  if (absl::Status status = stream->Read(&answer, deadline); !status.ok()) return status;
+  if (answer.turn() == v1::LeaseResponse::WAIT) {
+    *waited = true;
+    const absl::Time until = absl::Now() + terms.wait + kWaitSlack;
+    if (absl::Status status = stream->Read(&answer, until); !status.ok()) return status;
+  }
+  LeaseOutcome outcome;
+  outcome.usable_tokens = answer.usable_tokens();
+  outcome.matched_tokens = answer.matched_tokens();
+  if (answer.turn() == v1::LeaseResponse::COMPUTE) outcome.lease = std::move(stream);
   return outcome;
 }
 

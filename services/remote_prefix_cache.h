@@ -48,7 +48,9 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
-  // Ends the fetches and publishes in progress; later ones are refused.
+  LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     const LeaseTerms& terms, absl::Time deadline) override;
+  // Ends the fetches, publishes and leases in progress; later ones are refused.
   void CancelCalls() override;
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
@@ -63,6 +65,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
                                            FetchStream* stream);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
+  absl::StatusOr<LeaseOutcome> TryLease(const v1::LeaseRequest& request, const LeaseTerms& terms,
+                                        absl::Time deadline, bool* waited);
   void PrefixToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 
   const std::shared_ptr<grpc::Channel> channel_;

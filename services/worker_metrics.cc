@@ -69,6 +69,13 @@ std::vector<MetricSample> CacheSamples(const CacheCounters::Snapshot& counts) {
                        {{"reason", reason}},
                        static_cast<double>(count)});
   }
+  for (const auto& [outcome, count] : counts.leases) {
+    samples.push_back({"hearth_worker_store_leases_total",
+                       "Times this worker asked whether another computes a prefix, by outcome.",
+                       true,
+                       {{"outcome", outcome}},
+                       static_cast<double>(count)});
+  }
   for (const auto& [outcome, count] : counts.publishes) {
     samples.push_back({"hearth_worker_store_publishes_total",
                        "Publishes to the store, by outcome.",

@@ -24,6 +24,9 @@ absl::Status EngineOptions::Validate() const {
   if (publish_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("publish_timeout: not positive");
   }
+  if (compute_wait < absl::ZeroDuration() || compute_lease < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
+  }
   return absl::OkStatus();
 }
 

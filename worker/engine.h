@@ -47,6 +47,12 @@ struct EngineOptions {
   uint64_t staging_bytes = uint64_t{1} << 30;      // tails waiting to be published
   absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
   absl::Duration publish_timeout = absl::Seconds(30);
+  // Of several workers that miss a prefix one computes it: the others wait this long for it, beside
+  // the fetch budget. Zero: they compute too.
+  absl::Duration compute_wait = absl::Seconds(10);
+  // Others wait this long for this one. Zero: not at all.
+  absl::Duration compute_lease = absl::Seconds(10);
+  uint32_t compute_min_tokens = 256;  // less is computed without asking
 
   absl::Status Validate() const;
 };

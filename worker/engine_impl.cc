@@ -14,9 +14,9 @@
 namespace hearth {
 namespace {
 
-// A fetch occupies a thread until its deadline; every running sequence may wait for one, and more
-// than this many at once would only share one network card.
-constexpr size_t kMaxFetchThreads = 16;
+// A fetch occupies a thread until its deadline, longer where it waits for another's computation;
+// every running sequence may have one.
+constexpr size_t kMaxFetchThreads = 64;
 
 // The prefix for which memory is made resident at start.
 constexpr uint32_t kPrefaultTokens = 2048;

@@ -88,6 +88,13 @@ class EngineImpl : public Engine {
   // engine_lookup.cc: from a place to the first prefill step.
   void LookUp(const SequencePtr& sequence);
   void Fetch(const SequencePtr& sequence, PrefixCache* cache);
+  struct Fetched {
+    FetchOutcome outcome;
+    std::shared_ptr<ComputeLease> lease;
+    bool pool_again = false;
+  };
+  Fetched FetchInTurn(const SequencePtr& sequence, PrefixCache* cache, uint32_t above_tokens,
+                      absl::Time deadline);
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
   void Begin(const SequencePtr& sequence);
@@ -102,7 +109,8 @@ class EngineImpl : public Engine {
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
   void Keep(Sequence* sequence);
-  void PoolKept(const Sequence& sequence);
+  void KeepPassed(Sequence* sequence);
+  void PoolKept(const Sequence& sequence, uint32_t boundary);
   void Publish(Sequence* sequence, PrefixCache* cache);
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);

@@ -69,18 +69,20 @@ void EngineImpl::Fetch(const SequencePtr& sequence, PrefixCache* cache) {
     sequence->fetch_deadline = deadline;
   }
   const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
-    FetchOutcome outcome;
+    Fetched fetched;
     try {
       if (fate == TaskQueue::Fate::kRun) {
-        outcome = cache->Fetch(sequence->prefix, above_tokens, sequence->max_boundary(), deadline);
+        fetched = FetchInTurn(sequence, cache, above_tokens, deadline);
       }
     } catch (const std::exception& error) {
-      outcome = FetchOutcome();
-      outcome.note = error.what();
+      fetched = Fetched();
+      fetched.outcome.note = error.what();
     }
     absl::MutexLock lock(&mu_);
     if (sequence->fetch_state != FetchState::kWaiting) return;  // given up: computed instead
-    sequence->fetched = std::move(outcome);
+    sequence->fetched = std::move(fetched.outcome);
+    sequence->fetched_lease = std::move(fetched.lease);
+    sequence->pool_again = fetched.pool_again;
     sequence->fetch_state = FetchState::kDone;
     bell_.Signal();
   };
@@ -92,6 +94,41 @@ void EngineImpl::Fetch(const SequencePtr& sequence, PrefixCache* cache) {
   }
   counters_.Add(EngineCounter::kFetchTimeouts);
   Begin(sequence);
+}
+
+// On a fetch thread: what the cache has, after a wait for what another is computing.
+EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixCache* cache,
+                                            uint32_t above_tokens, absl::Time deadline) {
+  const PrefixRequest& prefix = sequence->prefix;
+  const uint32_t max_boundary = sequence->max_boundary();
+  Fetched fetched;
+  FetchOutcome& outcome = fetched.outcome;
+  outcome = cache->Fetch(prefix, above_tokens, max_boundary, deadline);
+  const uint32_t have = std::max(above_tokens, outcome.usable_tokens);
+  LeaseTerms terms{options_.compute_lease, options_.compute_wait, options_.compute_min_tokens};
+  if (!sequence->writes()) terms.lease = absl::ZeroDuration();
+  const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
+  if (!takes_part || max_boundary < have + terms.min_tokens) return fetched;
+  {
+    absl::MutexLock lock(&mu_);
+    if (sequence->fetch_state != FetchState::kWaiting) return fetched;
+    // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
+    sequence->fetch_deadline = deadline + terms.wait + options_.fetch_budget;
+  }
+  LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
+  fetched.lease = std::move(turn.lease);
+  const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
+  if (turn.usable_tokens > have) {
+    if (pool_.Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
+      fetched.pool_again = true;  // computed beside this one: no need to carry it
+    } else {
+      FetchOutcome now =
+          cache->Fetch(prefix, have, max_boundary, absl::Now() + options_.fetch_budget);
+      if (now.usable_tokens > 0) outcome = std::move(now);
+    }
+  }
+  outcome.matched_tokens = std::max(outcome.matched_tokens, matched);
+  return fetched;
 }
 
 absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
@@ -145,6 +182,7 @@ void EngineImpl::PlanKept(Sequence* sequence) {
     end = staged.empty() ? sequence->restored_boundary : staged.back();
   }
   counters_.Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
+  if (sequence->staged->boundaries().empty()) sequence->lease.reset();
   for (uint32_t step_end :
        StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {
     if (step_end > sequence->restored_boundary && step_end <= end) {
@@ -177,12 +215,19 @@ void EngineImpl::CountStart(const Sequence& sequence) {
 
 void EngineImpl::Begin(const SequencePtr& sequence) {
   FetchOutcome fetched;
+  bool pool_again = false;
   {
     absl::MutexLock lock(&mu_);
     if (sequence->fetch_state == FetchState::kTaken) {
       fetched = std::move(sequence->fetched);
-      if (fetched.usable_tokens == 0) counters_.Add(EngineCounter::kFetchMisses);
+      sequence->lease = std::move(sequence->fetched_lease);
+      pool_again = sequence->pool_again;
+      if (fetched.usable_tokens == 0 && !pool_again) counters_.Add(EngineCounter::kFetchMisses);
     }
+  }
+  if (pool_again) {
+    sequence->pooled = pool_.Lookup(sequence->prefix, sequence->max_boundary());
+    if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
   }
   uint32_t& matched = sequence->pooled.matched_tokens;
   matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));

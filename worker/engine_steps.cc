@@ -5,6 +5,7 @@
 #include <exception>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -20,6 +21,24 @@ double Milliseconds(absl::Time begin, absl::Time end) {
 Digest LogitsDigest(const std::vector<float>& logits) {
   return Sha256(absl::string_view(reinterpret_cast<const char*>(logits.data()),
                                   logits.size() * sizeof(float)));
+}
+
+// `objects` in ascending order.
+PublishRequestSpec SpecFor(const Sequence& sequence, std::vector<uint32_t> boundaries,
+                           KvObjects objects) {
+  // Tokens after the last boundary are the request's own and stay here.
+  const uint32_t end = boundaries.back();
+  const PrefixRequest& prefix = sequence.prefix;
+  PublishRequestSpec spec;
+  spec.prefix.tenant = prefix.tenant;
+  spec.prefix.token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + end);
+  for (uint32_t cut : prefix.cuts) {
+    if (cut <= end) spec.prefix.cuts.push_back(cut);
+  }
+  spec.boundaries = std::move(boundaries);
+  spec.objects = std::move(objects);
+  spec.durability = sequence.request.durability;
+  return spec;
 }
 
 }  // namespace
@@ -48,9 +67,10 @@ absl::Status EngineImpl::StepPrefill(const SequencePtr& sequence) {
   counters_.Add(EngineCounter::kPrefillSteps);
   counters_.Add(EngineCounter::kComputedTokens, end - begin);
   sequence->computed_tokens += end - begin;
-  sequence->staged->Record(*sequence->kv, begin, end);
+  if (sequence->staged != nullptr) sequence->staged->Record(*sequence->kv, begin, end);
   sequence->position = end;
   ++sequence->next_step;
+  if (sequence->lease != nullptr) KeepPassed(sequence.get());
   return last ? FinishPrefill(sequence) : absl::OkStatus();
 }
 
@@ -108,37 +128,59 @@ absl::StatusOr<std::optional<FinishReason>> EngineImpl::Emit(Sequence* sequence)
   return std::optional<FinishReason>();
 }
 
+// Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
+// Before the very last step it does not: it would slow the first token, and soon goes out after it.
+void EngineImpl::KeepPassed(Sequence* sequence) {
+  if (sequence->next_step + 1 >= sequence->step_ends.size()) return;
+  const std::vector<uint32_t>& boundaries = sequence->staged->boundaries();
+  const uint32_t passed = sequence->position;
+  if (!std::binary_search(boundaries.begin(), boundaries.end(), passed)) return;
+  if (passed == boundaries.back()) return Keep(sequence);
+  PoolKept(*sequence, passed);
+  PrefixCache* cache = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    cache = cache_;
+  }
+  if (cache == nullptr) return;
+  // The bytes stay accounted to the sequence, which offers them again with the rest.
+  PublishJob job;
+  job.spec = SpecFor(*sequence, {passed}, sequence->staged->ObjectsOf(passed));
+  job.done = [](const PublishOutcome&) {};
+  publisher_.Submit(cache, std::move(job));
+}
+
 void EngineImpl::Keep(Sequence* sequence) {
+  if (sequence->staged == nullptr) return;  // it was over before the prompt was
   PrefixCache* cache = nullptr;
   {
     absl::MutexLock lock(&mu_);
     cache = cache_;
   }
   if (sequence->writes()) {
-    PoolKept(*sequence);
+    for (uint32_t boundary : sequence->staged->boundaries()) PoolKept(*sequence, boundary);
     Publish(sequence, cache);
   }
   sequence->staged.reset();
+  sequence->lease.reset();  // the publish has its own
   sequence->restored.clear();
 }
 
-void EngineImpl::PoolKept(const Sequence& sequence) {
-  for (uint32_t boundary : sequence.staged->boundaries()) {
-    const KvObjects objects = sequence.staged->ObjectsOf(boundary);
-    const bool complete = std::all_of(objects.begin(), objects.end(),
-                                      [](const auto& object) { return object->bytes != nullptr; });
-    if (!complete) continue;
-    switch (pool_.Insert(sequence.prefix, boundary, objects)) {
-      case PrefixPool::InsertResult::kInserted:
-        counters_.Add(EngineCounter::kPoolInserts);
-        break;
-      case PrefixPool::InsertResult::kDiffers:
-        counters_.Add(EngineCounter::kNondeterminism);
-        break;
-      case PrefixPool::InsertResult::kPresent:
-      case PrefixPool::InsertResult::kTooLarge:
-        break;
-    }
+void EngineImpl::PoolKept(const Sequence& sequence, uint32_t boundary) {
+  const KvObjects objects = sequence.staged->ObjectsOf(boundary);
+  const bool complete = std::all_of(objects.begin(), objects.end(),
+                                    [](const auto& object) { return object->bytes != nullptr; });
+  if (!complete) return;
+  switch (pool_.Insert(sequence.prefix, boundary, objects)) {
+    case PrefixPool::InsertResult::kInserted:
+      counters_.Add(EngineCounter::kPoolInserts);
+      break;
+    case PrefixPool::InsertResult::kDiffers:
+      counters_.Add(EngineCounter::kNondeterminism);
+      break;
+    case PrefixPool::InsertResult::kPresent:
+    case PrefixPool::InsertResult::kTooLarge:
+      break;
   }
 }
 
@@ -152,14 +194,12 @@ void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
     }
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
-  PublishJob job;
-  job.done = done;
-  std::vector<uint32_t>& boundaries = job.spec.boundaries;
-  boundaries = sequence->staged->boundaries();
+  std::vector<uint32_t> boundaries = sequence->staged->boundaries();
+  KvObjects offered;
   std::set<ObjectId> included;
   const auto include = [&](const KvObjects& objects) {
     for (const auto& object : objects) {
-      if (included.insert(object->id).second) job.spec.objects.push_back(object);
+      if (included.insert(object->id).second) offered.push_back(object);
     }
   };
   // What came from the pool is offered again: the store may have lost it since, and learns that it
@@ -182,18 +222,13 @@ void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
     }
     return done(nothing);
   }
-  std::sort(job.spec.objects.begin(), job.spec.objects.end(),
+  std::sort(offered.begin(), offered.end(),
             [](const auto& a, const auto& b) { return a->id < b->id; });
-  // Tokens after the last boundary are the request's own and stay here.
-  const uint32_t end = boundaries.back();
-  const PrefixRequest& prefix = sequence->prefix;
-  job.spec.prefix.tenant = prefix.tenant;
-  job.spec.prefix.token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + end);
-  for (uint32_t cut : prefix.cuts) {
-    if (cut <= end) job.spec.prefix.cuts.push_back(cut);
-  }
-  job.spec.durability = sequence->request.durability;
+  PublishJob job;
+  job.spec = SpecFor(*sequence, std::move(boundaries), std::move(offered));
+  job.done = done;
   job.lease = sequence->staged->TakeLease();
+  job.compute_lease = std::move(sequence->lease);
   publisher_.Submit(cache, std::move(job));
 }
 
@@ -204,6 +239,7 @@ void EngineImpl::Leave(Sequence* sequence) {
     sequence->kv.reset();
   }
   sequence->staged.reset();
+  sequence->lease.reset();
   sequence->restored.clear();
   sequence->pooled.objects.clear();
   absl::MutexLock lock(&mu_);

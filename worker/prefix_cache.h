@@ -46,6 +46,24 @@ struct FetchOutcome {
   std::string note;                                      // why it missed, for logs and Explain
 };
 
+// Held by the one that computes what others wait for. Its end lets one of them take over.
+class ComputeLease {
+ public:
+  virtual ~ComputeLease() = default;
+};
+
+// How a request that misses takes part in computing each prefix once.
+struct LeaseTerms {
+  absl::Duration lease;     // how long it may compute; zero: it will not publish
+  absl::Duration wait;      // how long it waits for another that computes
+  uint32_t min_tokens = 0;  // less to gain is not worth either
+};
+struct LeaseOutcome {
+  uint32_t usable_tokens = 0;           // above what was there before: worth a fetch
+  uint32_t matched_tokens = 0;          // as FetchOutcome, or of a prompt that another computes
+  std::shared_ptr<ComputeLease> lease;  // not null: others wait for this request
+};
+
 struct PublishRequestSpec {
   PrefixRequest prefix;
   std::vector<uint32_t> boundaries;
@@ -71,6 +89,13 @@ class PrefixCache {
   virtual FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
                              uint32_t max_tokens, absl::Time deadline) = 0;
   virtual PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) = 0;
+  // Blocks at most until `deadline`, and where another computes what `prefix` could use above
+  // `above_tokens`, for up to terms.wait more. A hint: whatever comes of it, the caller goes on.
+  virtual LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens,
+                             uint32_t max_tokens, const LeaseTerms& terms, absl::Time deadline) {
+    (void)prefix, (void)above_tokens, (void)max_tokens, (void)terms, (void)deadline;
+    return {};
+  }
   // The engine is going away: calls in progress should return soon, as if their deadline had come.
   virtual void CancelCalls() {}
 };

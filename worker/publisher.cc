@@ -31,7 +31,7 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   auto shared = std::make_shared<PublishJob>(std::move(job));
   const bool accepted = queue_.Submit([this, cache, shared](TaskQueue::Fate fate) {
     if (fate == TaskQueue::Fate::kRun) {
-      Publish(cache, *shared);
+      Publish(cache, shared.get());
     } else {
       Drop(*shared, counters_, "the worker stopped before publishing");
     }
@@ -39,18 +39,19 @@ void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   if (!accepted) Drop(*shared, counters_, "too many publishes are waiting");
 }
 
-void Publisher::Publish(PrefixCache* cache, const PublishJob& job) {
+void Publisher::Publish(PrefixCache* cache, PublishJob* job) {
   counters_->Add(EngineCounter::kPublishes);
   PublishOutcome outcome;
   try {
-    outcome = cache->Publish(job.spec, absl::Now() + timeout_);
+    outcome = cache->Publish(job->spec, absl::Now() + timeout_);
   } catch (const std::exception& error) {
     outcome = PublishOutcome();
     outcome.note = absl::StrCat("publishing failed: ", error.what());
   }
+  job->compute_lease.reset();  // stored or not: nobody waits for it any longer
   if (!outcome.boundaries.empty()) counters_->Add(EngineCounter::kPublishesStored);
   counters_->Add(EngineCounter::kPublishBytes, outcome.bytes_sent);
-  job.done(outcome);
+  job->done(outcome);
 }
 
 }  // namespace hearth

@@ -22,6 +22,7 @@ namespace hearth {
 struct PublishJob {
   PublishRequestSpec spec;
   StagingBudget::Lease lease;
+  std::shared_ptr<ComputeLease> compute_lease;  // ends with the publish
   std::function<void(const PublishOutcome&)> done;
 };
 
@@ -35,7 +36,7 @@ class Publisher {
   void Stop() { queue_.Stop(); }
 
  private:
-  void Publish(PrefixCache* cache, const PublishJob& job);
+  void Publish(PrefixCache* cache, PublishJob* job);
 
   const absl::Duration timeout_;
   EngineCounters* const counters_;

@@ -69,13 +69,16 @@ struct Sequence {
   FetchState fetch_state = FetchState::kNone;
   absl::Time fetch_deadline = absl::InfiniteFuture();
   FetchOutcome fetched;
+  std::shared_ptr<ComputeLease> fetched_lease;  // until the engine takes it
+  bool pool_again = false;                      // another request of this worker computed it
 
   // The engine's thread only, from here on.
   PooledPrefix pooled;
   uint32_t restored_boundary = 0;
   Tier restored_from = Tier::kNone;
-  KvObjects restored;  // dropped once prefill is over
-  std::unique_ptr<StagedSnapshots> staged;
+  KvObjects restored;                       // dropped once prefill is over
+  std::unique_ptr<StagedSnapshots> staged;  // until all is handed to the publisher
+  std::shared_ptr<ComputeLease> lease;      // as long
   std::shared_ptr<PublishedNotice> published;
 
   std::optional<KvCache> kv;

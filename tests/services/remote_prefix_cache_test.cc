@@ -320,6 +320,57 @@ TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
   EXPECT_TRUE(absl::StrContains(outcome.note, "not offered")) << outcome.note;
 }
 
+TEST_F(RemotePrefixCacheTest, AStoreWithoutLeasesLetsEveryoneCompute) {
+  const LeaseTerms terms{absl::Seconds(60), absl::Seconds(60), 16};
+  const LeaseOutcome outcome =
+      cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Now() + absl::Seconds(60));
+  EXPECT_EQ(outcome.lease, nullptr);
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().leases.size(), 1u);
+}
+
+TEST_F(RemotePrefixCacheTest, ASilentLeaseIsGivenUpAtItsDeadlineAndALateOneAfterItsWait) {
+  bool tells_to_wait = false;
+  store_.lease = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::LeaseResponse>* stream) {
+    v1::LeaseResponse wait;
+    wait.set_turn(v1::LeaseResponse::WAIT);
+    if (tells_to_wait) stream->Write(wait);
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::OK;
+  };
+  const LeaseTerms terms{absl::Seconds(600), absl::Milliseconds(20), 16};
+  for (bool wait : {false, true}) {
+    tells_to_wait = wait;
+    const absl::Time start = absl::Now();
+    const auto outcome = cache_->Lease(prefix_, 0, kTokens - 1, terms,
+                                       start + absl::Milliseconds(wait ? 60000 : 50));
+    EXPECT_EQ(outcome.lease, nullptr);
+    EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  }
+  EXPECT_EQ(counters_.Read().leases.at("deadline"), 2u);
+}
+
+TEST_F(RemotePrefixCacheTest, ALeaseIsHeldUntilItIsLetGo) {
+  absl::Notification ended;
+  store_.lease = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::LeaseResponse>* stream) {
+    v1::LeaseResponse compute;
+    compute.set_turn(v1::LeaseResponse::COMPUTE);
+    compute.set_matched_tokens(16);
+    stream->Write(compute);
+    while (!context->IsCancelled()) std::this_thread::yield();
+    ended.Notify();
+    return grpc::Status::OK;
+  };
+  const LeaseTerms terms{absl::Seconds(600), absl::Seconds(60), 16};
+  LeaseOutcome outcome =
+      cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Now() + absl::Seconds(60));
+  ASSERT_NE(outcome.lease, nullptr);
+  EXPECT_EQ(outcome.matched_tokens, 16u);
+  EXPECT_FALSE(ended.HasBeenNotified());
+  outcome.lease.reset();
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
+}
+
 TEST_F(RemotePrefixCacheTest, ExplainsThroughTheStore) {
   store_.explain = [](const v1::ExplainRequest& request, v1::ExplainResponse* response) {
     EXPECT_EQ(request.prefix().token_ids_size(), static_cast<int>(kTokens));

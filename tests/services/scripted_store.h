@@ -29,6 +29,8 @@ class ScriptedStore final : public v1::CacheStore::Service {
 
   std::function<grpc::Status(grpc::ServerContext*, const v1::FetchRequest&, FetchStream*)> fetch;
   std::function<grpc::Status(grpc::ServerContext*, PublishStream*)> publish;
+  // Unset: as a store that does not know of leases.
+  std::function<grpc::Status(grpc::ServerContext*, grpc::ServerWriter<v1::LeaseResponse>*)> lease;
   std::function<grpc::Status(const v1::ExplainRequest&, v1::ExplainResponse*)> explain;
 
  private:
@@ -38,6 +40,10 @@ class ScriptedStore final : public v1::CacheStore::Service {
   }
   grpc::Status Publish(grpc::ServerContext* context, PublishStream* stream) override {
     return publish(context, stream);
+  }
+  grpc::Status Lease(grpc::ServerContext* context, const v1::LeaseRequest*,
+                     grpc::ServerWriter<v1::LeaseResponse>* stream) override {
+    return lease ? lease(context, stream) : grpc::Status(grpc::StatusCode::UNIMPLEMENTED, "");
   }
   grpc::Status Explain(grpc::ServerContext*, const v1::ExplainRequest* request,
                        v1::ExplainResponse* response) override {

@@ -1,0 +1,165 @@
+// Lease over the wire: eight that miss together, holders that die or are slow, and draining.
+#include "services/lease_call.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/clock.h"
+#include "services/proto_conversion.h"
+#include "tests/services/store_server.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kLongMs = 120000;  // only a hang takes it
+
+class LeaseCallTest : public ::testing::Test {
+ protected:
+  struct Stream {
+    Stream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request)
+        : reader(stub->Lease(&context, request)) {}
+    ~Stream() { Cancel(); }
+    void Cancel() {
+      context.TryCancel();
+      if (!std::exchange(finished, true)) reader->Finish();
+    }
+    v1::LeaseResponse Next() {
+      v1::LeaseResponse response;
+      EXPECT_TRUE(reader->Read(&response));
+      return response;
+    }
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::LeaseResponse>> reader;
+    bool finished = false;
+  };
+
+  v1::LeaseRequest Request(uint32_t lease_ms = kLongMs, uint32_t wait_ms = kLongMs) const {
+    v1::LeaseRequest request;
+    ToProto(model_, request.mutable_prefix()->mutable_fingerprint());
+    for (const uint32_t id : prompt_.tokens) request.mutable_prefix()->add_token_ids(id);
+    request.set_min_tokens(16);
+    request.set_lease_ms(lease_ms);
+    request.set_wait_ms(wait_ms);
+    return request;
+  }
+  std::unique_ptr<Stream> Open(const v1::LeaseRequest& request) {
+    return std::make_unique<Stream>(server_.stub(), request);
+  }
+  std::unique_ptr<Stream> OpenWaiting(const v1::LeaseRequest& request) {
+    auto stream = Open(request);
+    EXPECT_EQ(stream->Next().turn(), v1::LeaseResponse::WAIT);
+    return stream;
+  }
+  std::unique_ptr<Stream> OpenHolding(const v1::LeaseRequest& request) {
+    auto stream = Open(request);
+    EXPECT_EQ(stream->Next().turn(), v1::LeaseResponse::COMPUTE);
+    return stream;
+  }
+  uint64_t Count(const char* name) { return server_.store()->Stats().counters.at(name); }
+
+  StoreServer server_{StoreServer::SmallStore("")};
+  const Fingerprint model_ = KitModel().Make();
+  const KitPrompt prompt_{KitTokens(1, 70), {}};
+};
+
+TEST_F(LeaseCallTest, OfEightThatMissTogetherOneComputes) {
+  constexpr int kClients = 8;
+  absl::BlockingCounter answered(kClients);
+  std::atomic<int> computed{0}, served{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back([&] {
+      const auto stub = v1::CacheStore::NewStub(ConnectToStore(server_.address()));
+      Stream stream(stub.get(), Request());
+      v1::LeaseResponse response = stream.Next();
+      answered.DecrementCount();
+      if (response.turn() == v1::LeaseResponse::COMPUTE) {
+        ++computed;
+        EXPECT_EQ(response.boundary(), 64u);
+        answered.Wait();
+        EXPECT_TRUE(KitPublish(server_.store(), model_, prompt_, {64}).ok());
+        return;
+      }
+      EXPECT_EQ(response.turn(), v1::LeaseResponse::WAIT);
+      response = stream.Next();
+      EXPECT_EQ(response.turn(), v1::LeaseResponse::GO);
+      EXPECT_EQ(response.usable_tokens(), 64u);
+      EXPECT_EQ(KitFetch(server_.store(), model_, prompt_).value(), 64u) << "and the right bytes";
+      ++served;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(computed, 1);
+  EXPECT_EQ(served, kClients - 1);
+  EXPECT_EQ(Count("lease_waits_hit"), 7u);
+}
+
+TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsGone) {
+  const auto holder = OpenHolding(Request());
+  const auto first = OpenWaiting(Request());
+  holder->Cancel();
+  EXPECT_EQ(first->Next().turn(), v1::LeaseResponse::COMPUTE);
+  const auto second = OpenWaiting(Request());
+  first->Cancel();
+  EXPECT_EQ(second->Next().turn(), v1::LeaseResponse::COMPUTE);
+  EXPECT_EQ(Count("lease_takeovers"), 2u);
+}
+
+TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsPastItsDeadline) {
+  const auto holder = OpenHolding(Request(/*lease_ms=*/50));
+  const auto follower = OpenWaiting(Request());
+  EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::COMPUTE);
+  v1::LeaseResponse none;
+  EXPECT_FALSE(holder->reader->Read(&none)) << "the holder's stream has ended";
+}
+
+TEST_F(LeaseCallTest, AFollowerComputesAfterItsBudget) {
+  const auto holder = OpenHolding(Request());
+  const auto follower = OpenWaiting(Request(kLongMs, /*wait_ms=*/50));
+  const v1::LeaseResponse response = follower->Next();
+  EXPECT_EQ(response.turn(), v1::LeaseResponse::GO);
+  EXPECT_EQ(response.usable_tokens(), 0u);
+  EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
+  v1::LeaseResponse none;
+  EXPECT_FALSE(follower->reader->Read(&none));
+}
+
+TEST_F(LeaseCallTest, DrainingSendsThoseWhoWaitOnTheirWay) {
+  const auto holder = OpenHolding(Request());
+  const auto follower = OpenWaiting(Request());
+  server_.gate()->Close();
+  EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::GO);
+  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  follower->finished = true;
+  EXPECT_TRUE(follower->reader->Finish().ok());
+  const auto late = Open(Request());
+  v1::LeaseResponse none;
+  EXPECT_FALSE(late->reader->Read(&none));
+  late->finished = true;
+  EXPECT_EQ(late->reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(LeaseCallTest, WhoeverGoesAwayHoldsNothing) {
+  const auto holder = OpenHolding(Request());
+  const auto follower = OpenWaiting(Request());
+  follower->Cancel();
+  holder->Cancel();
+  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(Count("lease_takeovers"), 0u);
+}
+
+TEST_F(LeaseCallTest, AWrongRequestIsNamed) {
+  v1::LeaseRequest request = Request();
+  request.mutable_prefix()->clear_token_ids();
+  const auto stream = Open(request);
+  v1::LeaseResponse none;
+  EXPECT_FALSE(stream->reader->Read(&none));
+  stream->finished = true;
+  EXPECT_EQ(stream->reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace hearth
