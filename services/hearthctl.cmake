@@ -4,14 +4,16 @@ add_library(hearthctl_commands STATIC
   hearthctl/console.cc hearthctl/data_dir_check.cc hearthctl/diff_command.cc
   hearthctl/explain_command.cc
   hearthctl/fingerprint_command.cc hearthctl/generate_command.cc hearthctl/generation.cc
+  hearthctl/hit_rate_picture.cc
   hearthctl/interrupt.cc hearthctl/json_text.cc hearthctl/mapped_file.cc hearthctl/model_info.cc
   hearthctl/prompt_flags.cc hearthctl/restore_point_commands.cc hearthctl/restore_points.cc
+  hearthctl/simulate_command.cc
   hearthctl/snapshot_commands.cc hearthctl/snapshot_writer.cc hearthctl/stats_command.cc
   hearthctl/tokenize_command.cc hearthctl/transfer_commands.cc hearthctl/warm_command.cc
   hearthctl/warm_file.cc hearthctl/warmer.cc hearthctl/watch_command.cc)
 target_link_libraries(hearthctl_commands
   PUBLIC hearth_rpc nlohmann_json::nlohmann_json CLI11::CLI11
-  PRIVATE hearth_cache_store yaml-cpp Threads::Threads)
+  PRIVATE hearth_cache_store hearth_retention yaml-cpp Threads::Threads)
 
 add_executable(hearthctl hearthctl_main.cc)
 target_link_libraries(hearthctl PRIVATE hearthctl_commands)

@@ -53,6 +53,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddInspectCommand(&commands);
   AddVerifyCommand(&commands);
   AddDiffCommand(&commands);
+  AddSimulateCommand(&commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,106 @@
+// hearthctl simulate: rows, picture, and what it says about bad input.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "services/hearthctl/hit_rate_picture.h"
+#include "tests/services/hearthctl/run_cli.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class SimulateCommandTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = ::testing::TempDir() + "simulateXXXXXX";
+    folder_ = mkdtemp(pattern.data());
+    std::ofstream file(Path("t.jsonl"));
+    for (int i = 0; i < 60; ++i) {
+      file << R"({"timestamp":)" << i * 1000 << R"(,"input_length":1100,"hash_ids":[)" << i % 7
+           << "," << i % 7 + 10 << "," << i + 20 << "]}\n";
+    }
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string Read(const std::string& name) const {
+    std::ifstream file(Path(name));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  std::string folder_;
+};
+
+TEST_F(SimulateCommandTest, ARowForEachPolicyAndSize) {
+  const CliResult result = RunCli({"simulate", "--trace", Path("t.jsonl"), "--capacity", "0.5,0.1",
+                                   "--policy", "default,lru,optimum", "--json"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  ASSERT_EQ(result.objects.size(), 6u);
+  EXPECT_EQ(result.objects[0]["policy"], "default");
+  EXPECT_EQ(result.objects[0]["capacity"], 0.1);
+  EXPECT_EQ(result.objects[5]["policy"], "optimum");
+  EXPECT_EQ(result.objects[5]["capacity"], 0.5);
+  // Two of three blocks are found but for the first of each of seven prompts.
+  EXPECT_NEAR(result.objects[5]["hit_rate"].get<double>(), 2.0 * 53 / 180, 1e-6);
+  EXPECT_THAT(RunCli({"simulate", "--trace", Path("t.jsonl")}).out,
+              AllOf(HasSubstr("60 requests"), HasSubstr("optimum"), HasSubstr("hit rate")));
+}
+
+TEST_F(SimulateCommandTest, WithAModelRestorePointsAreCounted) {
+  const CliResult result = RunCli({"simulate", "--trace", Path("t.jsonl"), "--capacity", "1",
+                                   "--policy", "default", "--model", "4b", "--json"});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  EXPECT_EQ(result.last()["model"], "4b");
+  EXPECT_NEAR(result.last()["hit_rate"].get<double>(), 1024.0 * 53 / (1100 * 60), 1e-6);
+}
+
+TEST_F(SimulateCommandTest, DrawsAPictureThatNeedsNothingElse) {
+  const CliResult result =
+      RunCli({"simulate", "--trace", Path("t.jsonl"), "--svg", Path("rates.svg")});
+  EXPECT_EQ(result.code, kExitOk) << result.err;
+  const std::string svg = Read("rates.svg");
+  EXPECT_THAT(svg, AllOf(HasSubstr("<svg"), HasSubstr("Hearth"), HasSubstr("LRU"),
+                         HasSubstr("offline optimum"), HasSubstr("t.jsonl: 60 requests")));
+  EXPECT_THAT(svg, AllOf(Not(HasSubstr("href")), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  const CliResult failed =
+      RunCli({"simulate", "--trace", Path("t.jsonl"), "--svg", Path("none/rates.svg")});
+  EXPECT_EQ(failed.code, kExitFailed);
+  EXPECT_THAT(failed.err, HasSubstr("none/rates.svg: cannot be written"));
+}
+
+TEST(HitRatePictureTest, OnePointAndOddNamesAreDrawn) {
+  const std::string svg =
+      DrawHitRates({"a <b> & c", "", "x", "y", {{"default", "Hearth", {{0.1, 0.0}}}}});
+  EXPECT_THAT(svg, AllOf(HasSubstr("a &lt;b&gt; &amp; c"), Not(HasSubstr("nan"))));
+}
+
+TEST_F(SimulateCommandTest, BadInputIsNamed) {
+  const CliResult nothing = RunCli({"simulate", "--trace", Path("none.jsonl")});
+  EXPECT_EQ(nothing.code, kExitFailed);
+  EXPECT_THAT(nothing.err, HasSubstr("none.jsonl: cannot be opened: No such file"));
+  std::ofstream(Path("bad.jsonl")) << R"({"timestamp": 1})"
+                                   << "\n";
+  const CliResult bad = RunCli({"simulate", "--trace", Path("bad.jsonl")});
+  EXPECT_EQ(bad.code, kExitFailed);
+  EXPECT_THAT(bad.err, HasSubstr("bad.jsonl:1: has no field input_length"));
+  std::ofstream(Path("torn.xz")) << "\xFD"
+                                    "7zXZ";
+  EXPECT_THAT(RunCli({"simulate", "--trace", Path("torn.xz")}).err,
+              HasSubstr("torn.xz: is not a whole xz file"));
+  const std::string trace = Path("t.jsonl");
+  EXPECT_EQ(RunCli({"simulate"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"simulate", "--trace", trace, "--capacity", "0"}).code, kExitUsage);
+  EXPECT_EQ(RunCli({"simulate", "--trace", trace, "--capacity", "x"}).code, kExitUsage);
+  EXPECT_THAT(RunCli({"simulate", "--trace", trace, "--policy", "mru"}).err,
+              HasSubstr("--policy mru is not one of default, lru, optimum"));
+  EXPECT_THAT(RunCli({"simulate", "--trace", trace, "--model", "7b"}).err,
+              HasSubstr("--model 7b is not one of"));
+}
+
+}  // namespace
+}  // namespace hearth
