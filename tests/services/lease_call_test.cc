@@ -146,6 +146,7 @@ TEST_F(LeaseCallTest, WhoeverGoesAwayHoldsNothing) {
   const auto holder = OpenHolding(Request());
   const auto follower = OpenWaiting(Request());
   follower->Cancel();
+  while (server_.gate()->running() > 1) std::this_thread::yield();
   holder->Cancel();
   EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
   EXPECT_EQ(Count("lease_takeovers"), 0u);
