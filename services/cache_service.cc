@@ -14,29 +14,31 @@
 #include "services/store_watch.h"
 
 namespace hearth {
-namespace {
-
-// Enters the gate, runs `body`, converts its outcome.
 template <typename Body>
-grpc::Status RunCall(CallGate* gate, const char* method, grpc::ServerContext* context, Body body) {
-  std::unique_ptr<CallGate::Call> call = gate->Enter(method);
+grpc::Status CacheService::RunCall(const char* method, grpc::ServerContext* context, Body body) {
+  std::unique_ptr<CallGate::Call> call = gate_->Enter(method);
   if (call == nullptr) return ToGrpcStatus(CallGate::ClosedError());
-  return ToGrpcStatus(call->Finish(body()), context);
+  const absl::StatusOr<Identity> caller = CallerOf(identities_, *context);
+  const absl::Status status = caller.ok() ? body(*caller) : caller.status();
+  return ToGrpcStatus(call->Finish(status), context);
 }
 
-}  // namespace
-
-CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version)
-    : store_(store), gate_(gate), version_(std::move(version)), start_(absl::Now()) {}
+CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
+                           Identities* identities)
+    : store_(store),
+      gate_(gate),
+      version_(std::move(version)),
+      identities_(identities),
+      start_(absl::Now()) {}
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return StartFetch(store_, gate_, &readers_, &offer_, context, *request);
+  return StartFetch(store_, gate_, identities_, &readers_, &offer_, context, *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  return StartPublish(store_, gate_, &committers_, &publish_streams_, context);
+  return StartPublish(store_, gate_, identities_, &committers_, &publish_streams_, context);
 }
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
@@ -46,14 +48,15 @@ grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
 
 grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
                                    v1::ExplainResponse* response) {
-  return RunCall(gate_, "Explain", context, [&] { return DoExplain(*request, response); });
+  return RunCall("Explain", context,
+                 [&](const Identity& caller) { return DoExplain(caller, *request, response); });
 }
 
-absl::Status CacheService::DoExplain(const v1::ExplainRequest& request,
+absl::Status CacheService::DoExplain(const Identity& caller, const v1::ExplainRequest& request,
                                      v1::ExplainResponse* response) {
-  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return query.status();
-  ObserveFields(store_, request.prefix());
+  ObserveFields(store_, request.prefix(), query->tenant);
   absl::StatusOr<ExplainReport> report = store_->Explain(*query);
   if (!report.ok()) return report.status();
   ReportToProto(*report, response);
@@ -62,19 +65,21 @@ absl::Status CacheService::DoExplain(const v1::ExplainRequest& request,
 
 grpc::Status CacheService::Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                                v1::PinResponse* response) {
-  return RunCall(gate_, "Pin", context, [&] { return DoPin(*request, true, response); });
+  return RunCall("Pin", context,
+                 [&](const Identity& caller) { return DoPin(caller, *request, true, response); });
 }
 
 grpc::Status CacheService::Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
                                  v1::PinResponse* response) {
-  return RunCall(gate_, "Unpin", context, [&] { return DoPin(*request, false, response); });
+  return RunCall("Unpin", context,
+                 [&](const Identity& caller) { return DoPin(caller, *request, false, response); });
 }
 
-absl::Status CacheService::DoPin(const v1::PinRequest& request, bool pinned,
+absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
                                  v1::PinResponse* response) {
   absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
   if (!id.ok()) return id.status();
-  absl::StatusOr<std::string> tenant = TenantOf(request.tenant());
+  absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
   absl::StatusOr<RestorePoint> point = store_->SetPinned(*id, *tenant, pinned);
   if (!point.ok()) return point.status();
@@ -84,11 +89,13 @@ absl::Status CacheService::DoPin(const v1::PinRequest& request, bool pinned,
 
 grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequest* request,
                                 v1::DropResponse* response) {
-  return RunCall(gate_, "Drop", context, [&] { return DoDrop(*request, response); });
+  return RunCall("Drop", context,
+                 [&](const Identity& caller) { return DoDrop(caller, *request, response); });
 }
 
-absl::Status CacheService::DoDrop(const v1::DropRequest& request, v1::DropResponse* response) {
-  absl::StatusOr<std::string> tenant = TenantOf(request.tenant());
+absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest& request,
+                                  v1::DropResponse* response) {
+  absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
   if (request.all() && !request.restore_point_id().empty()) {
     return absl::InvalidArgumentError("drop: both all and restore_point_id are set; choose one");
@@ -110,8 +117,8 @@ absl::Status CacheService::DoDrop(const v1::DropRequest& request, v1::DropRespon
 
 grpc::Status CacheService::List(grpc::ServerContext* context, const v1::ListRequest* request,
                                 grpc::ServerWriter<v1::RestorePointInfo>* writer) {
-  return RunCall(gate_, "List", context, [&]() -> absl::Status {
-    absl::StatusOr<std::string> tenant = TenantOf(request->tenant());
+  return RunCall("List", context, [&](const Identity& caller) -> absl::Status {
+    absl::StatusOr<std::string> tenant = caller.TenantOf(request->tenant());
     if (!tenant.ok()) return tenant.status();
     for (const RestorePoint& point : store_->List(*tenant)) {
       v1::RestorePointInfo info;
@@ -122,19 +129,33 @@ grpc::Status CacheService::List(grpc::ServerContext* context, const v1::ListRequ
   });
 }
 
-grpc::Status CacheService::Stats(grpc::ServerContext* context, const v1::StatsRequest*,
+grpc::Status CacheService::Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
                                  v1::StatsResponse* response) {
-  return RunCall(gate_, "Stats", context, [&] {
-    StatsToProto(store_->Stats(), response);
-    response->set_version(version_);
-    response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
+  return RunCall("Stats", context,
+                 [&](const Identity& caller) { return DoStats(caller, *request, response); });
+}
+
+absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsRequest& request,
+                                   v1::StatsResponse* response) {
+  const StoreStats stats = store_->Stats();
+  response->set_version(version_);
+  response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
+  if (caller.sees_all() && request.tenant().empty()) {
+    StatsToProto(stats, response);
     return absl::OkStatus();
-  });
+  }
+  const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
+  if (!tenant.ok()) return tenant.status();
+  response->set_incarnation(stats.incarnation);
+  response->mutable_tenant()->set_tenant(*tenant);
+  response->set_restore_points(store_->List(*tenant).size());
+  return absl::OkStatus();
 }
 
 grpc::ServerWriteReactor<v1::WatchEvent>* CacheService::Watch(grpc::CallbackServerContext* context,
                                                               const v1::WatchRequest* request) {
-  return StartWatch(store_, gate_, &watch_streams_, kMaxWatchStreams, context, *request);
+  return StartWatch(store_, gate_, identities_, &watch_streams_, kMaxWatchStreams, context,
+                    *request);
 }
 
 }  // namespace hearth

@@ -22,6 +22,7 @@
 #include "proto/cache_store.grpc.pb.h"
 #include "services/call_gate.h"
 #include "services/fetch_call.h"
+#include "services/identity.h"
 
 namespace hearth {
 
@@ -36,7 +37,9 @@ class CacheService final
           v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithCallbackMethod_Watch<
               v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::Service>>>> {
  public:
-  CacheService(TieredStore* store, CallGate* gate, std::string version);
+  // `identities` null: one tenant, nobody is asked.
+  CacheService(TieredStore* store, CallGate* gate, std::string version,
+               Identities* identities = nullptr);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
 
@@ -62,13 +65,22 @@ class CacheService final
                                                   const v1::WatchRequest* request) override;
 
  private:
-  absl::Status DoPin(const v1::PinRequest& request, bool pinned, v1::PinResponse* response);
-  absl::Status DoDrop(const v1::DropRequest& request, v1::DropResponse* response);
-  absl::Status DoExplain(const v1::ExplainRequest& request, v1::ExplainResponse* response);
+  // Enters the gate, finds out who calls, runs `body` with that, converts its outcome.
+  template <typename Body>
+  grpc::Status RunCall(const char* method, grpc::ServerContext* context, Body body);
+  absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
+                     v1::PinResponse* response);
+  absl::Status DoDrop(const Identity& caller, const v1::DropRequest& request,
+                      v1::DropResponse* response);
+  absl::Status DoExplain(const Identity& caller, const v1::ExplainRequest& request,
+                         v1::ExplainResponse* response);
+  absl::Status DoStats(const Identity& caller, const v1::StatsRequest& request,
+                       v1::StatsResponse* response);
 
   TieredStore* const store_;
   CallGate* const gate_;
   const std::string version_;
+  Identities* const identities_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
   std::atomic<int> publish_streams_{0};

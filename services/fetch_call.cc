@@ -31,7 +31,8 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   FetchCall(Executor* readers, const SharedMemoryOffer* offer, grpc::CallbackServerContext* context)
       : readers_(readers), offer_(offer), context_(context) {}
 
-  void Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer& request);
+  void Start(TieredStore* store, CallGate* gate, Identities* identities,
+             const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override { self_.reset(); }
@@ -78,34 +79,39 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 };
 
 absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
-                                                          const v1::FetchRequest& request) {
+                                                          const v1::FetchRequest& request,
+                                                          const Identity& caller) {
   if (request.what_case() == v1::FetchRequest::kRestorePointId) {
     absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
     if (!id.ok()) return id.status();
-    absl::StatusOr<std::string> tenant = TenantOf("");
+    absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
     if (!tenant.ok()) return tenant.status();
     return store->FetchById(*id, *tenant);
   }
-  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return query.status();
-  ObserveFields(store, request.prefix());
+  ObserveFields(store, request.prefix(), query->tenant);
   return store->Fetch(*query, request.above_tokens(), request.max_tokens());
 }
 
-void FetchCall::Start(TieredStore* store, CallGate* gate, const grpc::ByteBuffer& request) {
+void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities,
+                      const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
   call_ = gate->Enter("Fetch");
   if (call_ == nullptr) return End(CallGate::ClosedError());
+  const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
+  if (!caller.ok()) return End(caller.status());
   v1::FetchRequest parsed;
   if (absl::Status status = ParseMessage(request, &parsed); !status.ok()) return End(status);
-  absl::StatusOr<std::unique_ptr<FetchSession>> session = OpenSession(store, parsed);
+  absl::StatusOr<std::unique_ptr<FetchSession>> session = OpenSession(store, parsed, *caller);
   if (!session.ok()) return End(session.status());
   session_ = *std::move(session);
   const LookupPlan& plan = session_->plan();
   v1::FetchResponse message;
   PlanToProto(plan, message.mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
-  if (parsed.has_segment_id()) Share(parsed, message.mutable_plan());
+  // The memory holds what every tenant stored.
+  if (parsed.has_segment_id() && caller->sees_all()) Share(parsed, message.mutable_plan());
   from_disk_ = plan.slowest_tier == Tier::kDisk;
   reader_verifies_ = parsed.verifies();
   {
@@ -260,12 +266,12 @@ void FetchCall::WriteNext() {
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
-                                                       Executor* readers,
+                                                       Identities* identities, Executor* readers,
                                                        const SharedMemoryOffer* offer,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
   const auto call = std::make_shared<FetchCall>(readers, offer, context);
-  call->Start(store, gate, request);
+  call->Start(store, gate, identities, request);
   return call.get();
 }
 

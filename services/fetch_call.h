@@ -20,6 +20,7 @@
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
+#include "services/identity.h"
 
 namespace hearth {
 
@@ -32,7 +33,7 @@ struct SharedMemoryOffer {
 
 // Starts the call that answers `request`, a FetchRequest.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
-                                                       Executor* readers,
+                                                       Identities* identities, Executor* readers,
                                                        const SharedMemoryOffer* offer,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request);

@@ -170,6 +170,21 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
             "One line an event: key=value, or an object");
   AddDuration("drain-timeout", &flags->drain_timeout,
               "After SIGTERM, running requests may take this long to finish");
+  AddAccessFlags(&flags->access);
+}
+
+void FlagSet::AddAccessFlags(AccessFlags* flags) {
+  AddText("tls-cert", &flags->tls_cert,
+          "Serve TLS with this certificate chain (PEM); empty: no TLS");
+  AddText("tls-key", &flags->tls_key, "The private key of --tls-cert (PEM)");
+  AddText("tls-client-ca", &flags->tls_client_ca,
+          "Callers show a certificate that this authority (PEM) signed, or a token. Without "
+          "--identities-file the certificate's name is the caller's tenant");
+  AddText("identities-file", &flags->identities_file,
+          "JSON file of the callers: name, role, tenant, and certificate or SHA-256 of a token; "
+          "read again when it changes. Empty, and no --tls-client-ca: one tenant, `default`");
+  AddChoice("plaintext-tokens", &flags->plaintext_tokens, {"off", "on"},
+            "Take tokens without TLS on an address that other hosts reach");
 }
 
 // CLI11 lets a file win over the environment; here a variable stands for the flag it names, unless

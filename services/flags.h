@@ -31,6 +31,13 @@ std::string FormatByteSize(uint64_t bytes);
 // "250ms", "2s", "1m": a duration of zero or more.
 absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
 
+// Whom a server lets in (server_access.h).
+struct AccessFlags {
+  std::string tls_cert, tls_key, tls_client_ca;
+  std::string identities_file;
+  bool plaintext_tokens = false;
+};
+
 // What both servers take.
 struct ServerFlags {
   std::string listen;
@@ -40,6 +47,7 @@ struct ServerFlags {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   absl::Duration drain_timeout = absl::Seconds(60);
+  AccessFlags access;
 };
 
 class FlagSet {
@@ -62,6 +70,7 @@ class FlagSet {
   }
   // The flags of ServerFlags, whose `listen` is the default.
   void AddServerFlags(ServerFlags* flags);
+  void AddAccessFlags(AccessFlags* flags);
 
   // Reads everything. True to go on; false to exit with *exit_code, everything said already
   // (--help, --version, or one line naming the wrong flag).

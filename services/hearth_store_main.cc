@@ -16,6 +16,7 @@
 #include "services/metrics.h"
 #include "services/process.h"
 #include "services/segment_server.h"
+#include "services/server_access.h"
 #include "services/server_runner.h"
 #include "services/serving.h"
 #include "services/status_page.h"
@@ -40,6 +41,7 @@ constexpr char kExamples[] =
     "  hearth-store --data-dir /var/lib/hearth\n"
     "  hearth-store --data-dir /var/lib/hearth --host-bytes 16GiB --disk-bytes 500GiB\n"
     "  hearth-store --listen 127.0.0.1:0 --address-file store.address   # any free port\n"
+    "  hearth-store --identities-file callers.json                      # who may see what\n"
     "  hearth-store --data-dir '' --host-bytes 8GiB                     # RAM only, gone at exit\n";
 
 struct StoreFlags {
@@ -119,7 +121,9 @@ int Main(int argc, char** argv) {
   CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
     metrics.RecordCall(method, code, seconds);
   });
-  CacheService service(opened, &gate, kVersion);
+  const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
+  if (!access.ok()) return FailToStart(kProgram, access.status());
+  CacheService service(opened, &gate, kVersion, access->identities.get());
   const auto segment = ShareMemory(flags.shared_memory, *opened, &service);
   if (!segment.ok()) return FailToStart(kProgram, segment.status());
   const StoreStats stats = opened->Stats();
@@ -131,7 +135,7 @@ int Main(int argc, char** argv) {
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const absl::Status served =
       Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,
-            [opened](absl::Time deadline) {
+            access->credentials, [opened](absl::Time deadline) {
               if (absl::Status status = opened->Flush(deadline); !status.ok()) {
                 Log(LogLevel::kWarning, "not all was flushed",
                     {{"reason", std::string(status.message())}});

@@ -15,6 +15,7 @@
 #include "services/logging.h"
 #include "services/metrics.h"
 #include "services/process.h"
+#include "services/server_access.h"
 #include "services/serving.h"
 #include "services/store_link.h"
 #include "services/version.h"
@@ -45,6 +46,7 @@ struct WorkerFlags {
   std::string store = "127.0.0.1:7080";
   StoreOptions embedded;
   bool shared_memory = true;
+  ClientAccess store_access{"", "", "", "", false, "store-"};
   uint32_t threads = 0;
 };
 
@@ -95,6 +97,16 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
   AddEngineFlags(&set, flags);
   set.AddText("store", &flags->store,
               "The cache node's address; embedded:DIR: a store in this process; none");
+  ClientAccess* access = &flags->store_access;
+  set.AddText("store-tls-ca", &access->tls_ca,
+              "Reach the store by TLS, its certificate signed by this authority (PEM)");
+  set.AddText("store-tls-cert", &access->tls_cert, "This worker's certificate for the store (PEM)");
+  set.AddText("store-tls-key", &access->tls_key, "The private key of --store-tls-cert (PEM)");
+  set.AddText(
+      "store-token-file", &access->token_file,
+      "File with the token that the store knows this worker by; read again when it changes");
+  set.AddChoice("store-plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
+                "Send the token without TLS to a store on another host");
   set.AddChoice("store-shared-memory", &flags->shared_memory, {"off", "on"},
                 "Read from the memory that a store of this host and user shares");
   set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
@@ -128,7 +140,11 @@ int Main(int argc, char** argv) {
   CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
     metrics.RecordCall(method, code, seconds);
   });
-  auto link = StoreLink::Open(flags.store, flags.embedded, flags.shared_memory, **engine, &gate);
+  const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
+  if (!access.ok()) return FailToStart(kProgram, access.status());
+  auto link = StoreLink::Open({flags.store, flags.embedded, flags.shared_memory, flags.store_access,
+                               access->identities.get()},
+                              **engine, &gate);
   if (!link.ok()) return FailToStart(kProgram, link.status());
   (*engine)->SetCache((*link)->cache());
   (*link)->AddMetrics(&metrics);
@@ -139,6 +155,7 @@ int Main(int argc, char** argv) {
   parts.tokenizer = tokenizer->get();
   parts.explainer = (*link)->explainer();
   parts.gate = &gate;
+  parts.identities = access->identities.get();
   parts.model_dir = flags.engine.model_dir;
   parts.version = kVersion;
   parts.on_finished = [&metrics](const FinishedInfo& info) {
@@ -150,9 +167,7 @@ int Main(int argc, char** argv) {
   };
   InferenceService service(std::move(parts));
   std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
-  if ((*link)->service() != nullptr) {
-    services.push_back({"hearth.v1.CacheStore", (*link)->service()});
-  }
+  if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
   Log(LogLevel::kInfo, "loaded",
       {{"model", flags.engine.model_dir},
        {"device", (*engine)->device()},
@@ -163,7 +178,7 @@ int Main(int argc, char** argv) {
        {"store", flags.store},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const absl::Status served =
-      Serve(flags.server, services, &gate, &metrics, [&](absl::Time deadline) {
+      Serve(flags.server, services, &gate, &metrics, access->credentials, [&](absl::Time deadline) {
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
       });

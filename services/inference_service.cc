@@ -27,10 +27,15 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 
 // A unary call whose answer is there at once.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, CallGate* gate,
-                                 const char* method, const std::function<absl::Status()>& body) {
+                                 Identities* identities, const char* method,
+                                 const std::function<absl::Status()>& body) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   std::unique_ptr<CallGate::Call> call = gate->Enter(method);
-  const absl::Status status = call == nullptr ? CallGate::ClosedError() : call->Finish(body());
+  absl::Status status = CallGate::ClosedError();
+  if (call != nullptr) {
+    const absl::Status known = CallerOf(identities, *context).status();
+    status = call->Finish(known.ok() ? body() : known);
+  }
   reactor->Finish(ToGrpcStatus(status, context));
   return reactor;
 }
@@ -52,6 +57,8 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(const v1::PromptInput& input
 
 absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
     const v1::GenerateRequest& request, const grpc::CallbackServerContext& context) const {
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, context);
+  if (!caller.ok()) return caller.status();
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
   if (!sampling.ok()) return sampling.status();
   absl::StatusOr<CacheMode> cache = FromProto(request.cache());
@@ -70,6 +77,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   absl::StatusOr<Prompt> prompt = PromptFrom(request.prompt(), PromptPurpose::kGenerate);
   if (!prompt.ok()) return prompt.status();
   EngineRequest converted;
+  converted.tenant = caller->tenant;
   converted.token_ids = std::move(prompt->token_ids);
   converted.breakpoints = std::move(prompt->breakpoints);
   converted.sampling = *sampling;
@@ -108,11 +116,14 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 
 absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
     const v1::PrefillRequest& request, const grpc::CallbackServerContext& context) const {
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, context);
+  if (!caller.ok()) return caller.status();
   absl::StatusOr<Durability> durability = FromProto(request.durability());
   if (!durability.ok()) return durability.status();
   absl::StatusOr<Prompt> prompt = PromptFrom(request.prompt(), PromptPurpose::kPrefill);
   if (!prompt.ok()) return prompt.status();
   EngineRequest converted;
+  converted.tenant = caller->tenant;
   converted.token_ids = std::move(prompt->token_ids);
   converted.breakpoints = std::move(prompt->breakpoints);
   converted.max_new_tokens = 0;
@@ -146,7 +157,7 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  return Answer(context, parts_.gate, "Tokenize", [&]() -> absl::Status {
+  return Answer(context, parts_.gate, parts_.identities, "Tokenize", [&]() -> absl::Status {
     absl::StatusOr<Prompt> prompt = PromptFrom(request->prompt(), PromptPurpose::kPrefill);
     if (!prompt.ok()) return prompt.status();
     response->mutable_token_ids()->Add(prompt->token_ids.begin(), prompt->token_ids.end());
@@ -159,7 +170,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const v1::GetModelRequest*,
                                                      v1::GetModelResponse* response) {
-  return Answer(context, parts_.gate, "GetModel", [&] {
+  return Answer(context, parts_.gate, parts_.identities, "GetModel", [&] {
     const Engine& engine = *parts_.engine;
     const ModelConfig& config = engine.config();
     response->set_model_dir(parts_.model_dir);
@@ -189,6 +200,8 @@ grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext*
     return reactor;
   };
   if (call == nullptr) return finish(CallGate::ClosedError());
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
+  if (!caller.ok()) return finish(caller.status());
   if (parts_.explainer == nullptr) {
     return finish(absl::FailedPreconditionError("explain: the worker runs without a store"));
   }
@@ -197,7 +210,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext*
   PrefixRequest prefix;
   prefix.token_ids.assign(prompt->token_ids.begin(), prompt->token_ids.end());
   prefix.cuts = std::move(prompt->breakpoints);
-  prefix.tenant = EngineRequest().tenant;
+  prefix.tenant = caller->tenant;
   const absl::Time deadline = std::min(DeadlineOf(*context), absl::Now() + kExplainTimeout);
   parts_.explainer->Explain(std::move(prefix), deadline,
                             [finish, response](absl::Status status, const v1::ExplainResponse& ok) {

@@ -15,6 +15,7 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/call_gate.h"
 #include "services/explainer.h"
+#include "services/identity.h"
 #include "worker/engine.h"
 #include "worker/prompt.h"
 #include "worker/tokenizer.h"
@@ -26,6 +27,7 @@ struct InferenceParts {
   const Tokenizer* tokenizer = nullptr;  // null: serves token ids
   Explainer* explainer = nullptr;        // null: no store
   CallGate* gate = nullptr;
+  Identities* identities = nullptr;  // null: every caller is the tenant `default`
   std::string model_dir;
   std::string version;
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null

@@ -26,11 +26,16 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
   // Keeps itself alive until OnDone.
-  Reactor* Start(CallGate* gate) {
+  Reactor* Start(CallGate* gate, Identities* identities) {
     self_ = shared_from_this();
     call_ = gate->Enter("Publish");
     if (call_ == nullptr) {
       End(CallGate::ClosedError());
+      return this;
+    }
+    caller_ = CallerOf(identities, *context_);
+    if (!caller_.ok()) {
+      End(caller_.status());
       return this;
     }
     counted_ = true;
@@ -93,7 +98,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
   absl::Status Begin(const v1::PublishBegin& begin) {
-    absl::StatusOr<PublishSpec> spec = SpecFromProto(begin);
+    absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, *caller_);
     if (!spec.ok()) return spec.status();
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();
@@ -142,6 +147,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
   bool counted_ = false;
   std::unique_ptr<PublishSession> session_;
+  absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");
   std::optional<SliceAssembler> assembler_;  // from the begin on
   grpc::ByteBuffer message_, answer_;
   bool acknowledged_ = false;
@@ -149,9 +155,11 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
 }  // namespace
 
-Reactor* StartPublish(TieredStore* store, CallGate* gate, Executor* committers,
-                      std::atomic<int>* streams, grpc::CallbackServerContext* context) {
-  return std::make_shared<PublishCall>(store, committers, streams, context)->Start(gate);
+Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities,
+                      Executor* committers, std::atomic<int>* streams,
+                      grpc::CallbackServerContext* context) {
+  return std::make_shared<PublishCall>(store, committers, streams, context)
+      ->Start(gate, identities);
 }
 
 }  // namespace hearth

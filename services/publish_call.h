@@ -17,6 +17,7 @@
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
+#include "services/identity.h"
 
 namespace hearth {
 
@@ -24,8 +25,8 @@ namespace hearth {
 inline constexpr int kMaxPublishStreams = 64;
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
-    TieredStore* store, CallGate* gate, Executor* committers, std::atomic<int>* streams,
-    grpc::CallbackServerContext* context);
+    TieredStore* store, CallGate* gate, Identities* identities, Executor* committers,
+    std::atomic<int>* streams, grpc::CallbackServerContext* context);
 
 }  // namespace hearth
 

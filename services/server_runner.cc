@@ -31,7 +31,8 @@ std::string DialAddress(const std::string& listen, int port) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
-    const std::string& listen, const std::vector<NamedService>& services, CallGate* gate) {
+    const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
+    std::shared_ptr<grpc::ServerCredentials> credentials) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -39,7 +40,8 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   // Two servers on one port would each get half of the callers.
   builder.AddChannelArgument("grpc.so_reuseport", 0);
   int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  if (credentials == nullptr) credentials = grpc::InsecureServerCredentials();
+  builder.AddListeningPort(listen, credentials, &port);
   std::vector<std::string> names;
   for (const NamedService& named : services) {
     builder.RegisterService(named.service);

@@ -6,6 +6,7 @@
 #ifndef HEARTH_SERVICES_SERVER_RUNNER_H_
 #define HEARTH_SERVICES_SERVER_RUNNER_H_
 
+#include <grpcpp/security/server_credentials.h>
 #include <grpcpp/server.h>
 
 #include <functional>
@@ -31,8 +32,10 @@ struct NamedService {
 class ServerRunner {
  public:
   // Serving when it returns. kUnavailable names the address that cannot be listened on.
+  // `credentials` null: no TLS.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
-      const std::string& listen, const std::vector<NamedService>& services, CallGate* gate);
+      const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
+      std::shared_ptr<grpc::ServerCredentials> credentials = nullptr);
   ~ServerRunner();
 
   // As clients dial it: "127.0.0.1:41237", "unix:PATH".

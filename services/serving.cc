@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "services/logging.h"
@@ -11,7 +12,9 @@
 namespace hearth {
 
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   CallGate* gate, Metrics* metrics, const std::function<void(absl::Time)>& flush) {
+                   CallGate* gate, Metrics* metrics,
+                   std::shared_ptr<grpc::ServerCredentials> credentials,
+                   const std::function<void(absl::Time)>& flush) {
   if (!flags.metrics_listen.empty()) {
     absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
     if (!address.ok()) return address.status();
@@ -22,7 +25,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
     }
   }
   absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
-      ServerRunner::Start(flags.listen, services, gate);
+      ServerRunner::Start(flags.listen, services, gate, std::move(credentials));
   if (!runner.ok()) return runner.status();
   if (!flags.address_file.empty()) {
     absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());

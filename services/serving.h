@@ -5,6 +5,7 @@
 #define HEARTH_SERVICES_SERVING_H_
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,6 +21,7 @@ namespace hearth {
 // called when no call is running any more.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    CallGate* gate, Metrics* metrics,
+                   std::shared_ptr<grpc::ServerCredentials> credentials,
                    const std::function<void(absl::Time deadline)>& flush);
 
 }  // namespace hearth

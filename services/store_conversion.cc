@@ -10,7 +10,6 @@
 namespace hearth {
 namespace {
 
-constexpr char kDefaultTenant[] = "default";
 // Each boundary is a kept restore point: one for every chunk of the shortest kind is the most that
 // a prompt can have beside its declared breakpoints.
 constexpr int kMaxBoundaries = kMaxPromptTokens / kMinChunkTokens;
@@ -31,16 +30,6 @@ absl::Status CheckTokens(const v1::Prefix& proto) {
 
 }  // namespace
 
-absl::StatusOr<std::string> TenantOf(const std::string& asserted) {
-  if (!asserted.empty() && asserted != kDefaultTenant) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("tenant: \"", asserted,
-                     "\" asserted by a peer without an identity; this store has one tenant, \"",
-                     kDefaultTenant, "\""));
-  }
-  return std::string(kDefaultTenant);
-}
-
 absl::StatusOr<Digest> IdFromProto(const std::string& bytes) {
   if (bytes.size() != Digest{}.size()) {
     return absl::InvalidArgumentError(
@@ -49,11 +38,11 @@ absl::StatusOr<Digest> IdFromProto(const std::string& bytes) {
   return DigestFromBytes(bytes);
 }
 
-absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto) {
+absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identity& caller) {
   if (absl::Status status = CheckTokens(proto); !status.ok()) return status;
   absl::StatusOr<Digest> fingerprint = DigestFromProto(proto.fingerprint());
   if (!fingerprint.ok()) return fingerprint.status();
-  absl::StatusOr<std::string> tenant = TenantOf(proto.tenant());
+  absl::StatusOr<std::string> tenant = caller.TenantOf(proto.tenant());
   if (!tenant.ok()) return tenant.status();
   PrefixQuery query;
   query.fingerprint = *fingerprint;
@@ -63,7 +52,7 @@ absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto) {
   return query;
 }
 
-absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto) {
+absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller) {
   if (absl::Status status = CheckTokens(proto.prefix()); !status.ok()) return status;
   if (proto.boundaries_size() > kMaxBoundaries) {
     return absl::InvalidArgumentError(absl::StrCat("boundaries: ", proto.boundaries_size(),
@@ -71,7 +60,7 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto) {
   }
   absl::StatusOr<Fingerprint> fingerprint = FromProto(proto.prefix().fingerprint());
   if (!fingerprint.ok()) return fingerprint.status();
-  absl::StatusOr<std::string> tenant = TenantOf(proto.prefix().tenant());
+  absl::StatusOr<std::string> tenant = caller.TenantOf(proto.prefix().tenant());
   if (!tenant.ok()) return tenant.status();
   absl::StatusOr<Durability> durability = FromProto(proto.durability());
   if (!durability.ok()) return durability.status();
@@ -92,11 +81,10 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto) {
   return spec;
 }
 
-void ObserveFields(TieredStore* store, const v1::Prefix& prefix) {
+void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant) {
   if (prefix.fingerprint().fields_size() == 0) return;
   absl::StatusOr<Fingerprint> fingerprint = FromProto(prefix.fingerprint());
-  absl::StatusOr<std::string> tenant = TenantOf(prefix.tenant());
-  if (fingerprint.ok() && tenant.ok()) store->Observe(*fingerprint, *tenant);
+  if (fingerprint.ok()) store->Observe(*fingerprint, tenant);
 }
 
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out) {

@@ -10,21 +10,18 @@
 #include "absl/status/statusor.h"
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.pb.h"
+#include "services/identity.h"
 
 namespace hearth {
-
-// Without authentication every peer is this one tenant; a message may leave the field empty.
-// kPermissionDenied for any other name.
-absl::StatusOr<std::string> TenantOf(const std::string& asserted);
 
 // A restore point's id. kInvalidArgument for any other number of bytes.
 absl::StatusOr<Digest> IdFromProto(const std::string& bytes);
 
-absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto);
-absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto);
+absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identity& caller);
+absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller);
 
 // Lets the store learn the fingerprint's readable fields, when the request has them.
-void ObserveFields(TieredStore* store, const v1::Prefix& prefix);
+void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant);
 
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
 void ResultToProto(const PublishResult& result, v1::PublishAck* out);

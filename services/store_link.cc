@@ -16,19 +16,19 @@
 
 namespace hearth {
 
-absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(const std::string& spec,
-                                                           StoreOptions embedded,
-                                                           bool shared_memory, const Engine& engine,
+absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
                                                            CallGate* gate) {
   std::unique_ptr<StoreLink> link(new StoreLink);
+  const std::string& spec = options.spec;
   if (spec == "none") return link;
   absl::string_view folder = spec;
   if (absl::ConsumePrefix(&folder, "embedded:")) {
-    embedded.data_dir = std::string(folder);
-    auto store = TieredStore::Open(embedded);
+    options.embedded.data_dir = std::string(folder);
+    auto store = TieredStore::Open(options.embedded);
     if (!store.ok()) return store.status();
     link->store_ = *std::move(store);
-    link->service_ = std::make_unique<CacheService>(link->store_.get(), gate, kVersion);
+    link->service_ =
+        std::make_unique<CacheService>(link->store_.get(), gate, kVersion, options.identities);
     auto cache = std::make_unique<LocalPrefixCache>(link->store_.get(), engine.fingerprint(),
                                                     engine.layout(), &link->counters_);
     link->explainer_ = cache.get();
@@ -39,8 +39,10 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(const std::string& sp
     return absl::InvalidArgumentError(
         absl::StrCat("store: \"", spec, "\" is none of HOST:PORT, unix:PATH, embedded:DIR, none"));
   }
-  auto cache = std::make_unique<RemotePrefixCache>(
-      ConnectToStore(spec), engine.fingerprint(), engine.layout(), &link->counters_, shared_memory);
+  auto channel = ConnectToStore(spec, options.access);
+  if (!channel.ok()) return channel.status();
+  auto cache = std::make_unique<RemotePrefixCache>(*channel, engine.fingerprint(), engine.layout(),
+                                                   &link->counters_, options.shared_memory);
   link->explainer_ = cache.get();
   link->cache_ = std::move(cache);
   return link;

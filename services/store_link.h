@@ -17,7 +17,9 @@
 #include "services/cache_counters.h"
 #include "services/cache_service.h"
 #include "services/call_gate.h"
+#include "services/client_access.h"
 #include "services/explainer.h"
+#include "services/identity.h"
 #include "services/metrics.h"
 #include "worker/engine.h"
 #include "worker/prefix_cache.h"
@@ -26,12 +28,16 @@ namespace hearth {
 
 class StoreLink {
  public:
-  // `spec`: "host:port", "unix:PATH", "embedded:DIR" or "none". `embedded` gives an embedded
-  // store's sizes; `shared_memory`: use that of a store on this host. kInvalidArgument when spec is
-  // none of these.
-  static absl::StatusOr<std::unique_ptr<StoreLink>> Open(const std::string& spec,
-                                                         StoreOptions embedded, bool shared_memory,
-                                                         const Engine& engine, CallGate* gate);
+  struct Options {
+    std::string spec;                  // "host:port", "unix:PATH", "embedded:DIR" or "none"
+    StoreOptions embedded;             // sizes of an embedded store
+    bool shared_memory = true;         // use that of a store on this host
+    ClientAccess access;               // what a node is shown
+    Identities* identities = nullptr;  // whom an embedded store's service answers; null: everybody
+  };
+  // kInvalidArgument when `spec` is none of these, or names the flag of `access`.
+  static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
+                                                         CallGate* gate);
 
   PrefixCache* cache() const { return cache_.get(); }        // null: none
   Explainer* explainer() const { return explainer_; }        // null: none

@@ -147,13 +147,16 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
+                                                     Identities* identities,
                                                      std::atomic<int>* streams, int max_streams,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request) {
-  absl::StatusOr<std::string> tenant = TenantOf(request.tenant());
-  if (!tenant.ok()) return new RefusedWatch(ToGrpcStatus(tenant.status()));
   std::unique_ptr<CallGate::Call> call = gate->Enter("Watch");
   if (call == nullptr) return new RefusedWatch(ToGrpcStatus(CallGate::ClosedError()));
+  const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
+  if (!caller.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(caller.status())));
+  const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
+  if (!tenant.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(tenant.status())));
   if (streams->fetch_add(1) >= max_streams) {
     streams->fetch_sub(1);
     return new RefusedWatch(

@@ -17,6 +17,7 @@
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
+#include "services/identity.h"
 
 namespace hearth {
 
@@ -26,6 +27,7 @@ inline constexpr size_t kMaxWatchQueue = 1024;
 // `streams` counts the open ones; beyond `max_streams` the call ends with RESOURCE_EXHAUSTED. When
 // the gate closes the stream ends with UNAVAILABLE. store, gate and streams must outlive the call.
 grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
+                                                     Identities* identities,
                                                      std::atomic<int>* streams, int max_streams,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request);

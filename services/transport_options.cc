@@ -1,8 +1,6 @@
 #include "services/transport_options.h"
 
-#include <grpcpp/create_channel.h>
 #include <grpcpp/resource_quota.h>
-#include <grpcpp/security/credentials.h>
 
 #include "services/proto_conversion.h"
 
@@ -56,10 +54,15 @@ void TuneServerTransport(grpc::ServerBuilder* builder) {
 }
 
 std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address) {
+  return *ConnectToStore(address, ClientAccess());  // without access there is nothing to go wrong
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
+                                                              const ClientAccess& access) {
   grpc::ChannelArguments arguments = ClientTransport();
   // Two caches in one process do not share a connection, nor one's backoff.
   arguments.SetInt("grpc.use_local_subchannel_pool", 1);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return ConnectAs(access, address, arguments);
 }
 
 }  // namespace hearth

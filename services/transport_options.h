@@ -13,6 +13,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "services/client_access.h"
+
 namespace hearth {
 
 inline constexpr int kFirstReconnectBackoffMs = 50;
@@ -28,6 +31,9 @@ void TuneServerTransport(grpc::ServerBuilder* builder);
 
 // A channel of its own to a store: "host:port" or "unix:PATH". Never blocks; connects when used.
 std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address);
+// The same with TLS or a token. The error names the flag.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
+                                                              const ClientAccess& access);
 
 }  // namespace hearth
 

@@ -24,6 +24,8 @@ without a breakpoint is simply computed again.
 
 Addresses: --worker ADDR or HEARTHCTL_WORKER, --store ADDR or HEARTHCTL_STORE; each host:port or
 unix:PATH.
+Servers that ask who you are: --token-file FILE or HEARTHCTL_TOKEN_FILE; by TLS: --tls-ca FILE or
+HEARTHCTL_TLS_CA, and --tls-cert, --tls-key for a certificate of your own.
 With --json each command prints one JSON object a line.
 Exit codes: 0 done; 1 the request failed, one line on stderr says what, where and what to do;
 2 the command line was wrong.

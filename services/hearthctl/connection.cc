@@ -1,8 +1,5 @@
 #include "services/hearthctl/connection.h"
 
-#include <grpcpp/create_channel.h>
-#include <grpcpp/security/credentials.h>
-
 #include <CLI/CLI.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -35,6 +32,24 @@ void PeerFlags::Declare(CLI::App* command) {
       ->envname(variable)
       ->capture_default_str();
   command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)");
+  DeclareAccess(command);
+}
+
+void PeerFlags::DeclareAccess(CLI::App* command) {
+  const auto add = [command](const char* flag, std::string* value, const char* variable,
+                             const char* help) {
+    command->add_option(flag, *value, help)->envname(variable)->group("Access");
+  };
+  ClientAccess* to = access.get();
+  add("--tls-ca", &to->tls_ca, "HEARTHCTL_TLS_CA",
+      "connect by TLS; the authority (PEM) that signed the server's certificate");
+  add("--tls-cert", &to->tls_cert, "HEARTHCTL_TLS_CERT", "your own certificate (PEM)");
+  add("--tls-key", &to->tls_key, "HEARTHCTL_TLS_KEY", "its private key (PEM)");
+  add("--token-file", &to->token_file, "HEARTHCTL_TOKEN_FILE", "file with your token");
+  command
+      ->add_flag("--plaintext-tokens", to->plaintext_tokens,
+                 "send the token to another host without TLS")
+      ->group("Access");
 }
 
 void PeerFlags::DeclareOptional(CLI::App* command, const std::string& why) {
@@ -46,8 +61,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
   grpc::ChannelArguments arguments = ClientTransport();
   arguments.SetInt("grpc.min_reconnect_backoff_ms",
                    static_cast<int>(std::chrono::milliseconds(kAttempt).count()));
-  auto channel =
-      grpc::CreateCustomChannel(flags.address, grpc::InsecureChannelCredentials(), arguments);
+  auto connected = ConnectAs(*flags.access, flags.address, arguments);
+  if (!connected.ok()) return connected.status();
+  const std::shared_ptr<grpc::Channel> channel = *std::move(connected);
   const auto start = std::chrono::system_clock::now();
   const auto wait = std::chrono::duration_cast<std::chrono::system_clock::duration>(
       std::chrono::duration<double>(flags.wait_s));

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "services/client_access.h"
 
 namespace CLI {
 class App;
@@ -29,11 +30,16 @@ struct PeerFlags {
   PeerKind kind = PeerKind::kWorker;
   std::string address;
   double wait_s = 0;
+  // Shared by both peers of a command that has two.
+  std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 
-  // Declares --worker or --store, and --wait.
+  // Declares --worker or --store, --wait, and TLS and token.
   void Declare(CLI::App* command);
   // Declares it as optional: without it `address` stays empty.
   void DeclareOptional(CLI::App* command, const std::string& why);
+
+ private:
+  void DeclareAccess(CLI::App* command);
 };
 
 // Returns once connected: the time a connection takes is in no measurement. kUnavailable when

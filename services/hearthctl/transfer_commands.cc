@@ -252,6 +252,7 @@ void AddImportCommand(CommandSet* commands) {
   CLI::App* command =
       commands->Add("import", "Put a file's restore point into a store", kImportExamples);
   flags->store.Declare(command);
+  flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "compare with the model it runs");
   command->add_option("file", flags->path, "a snapshot file")->required();
   command->add_flag("--json", flags->json, "one JSON object");

@@ -180,6 +180,7 @@ void AddWarmCommand(CommandSet* commands) {
   CLI::App* command =
       commands->Add("warm", "Compute and store prompts before they are asked", kExamples);
   flags->worker.Declare(command);
+  flags->store.access = flags->worker.access;
   flags->store.DeclareOptional(command, "needed to pin");
   command->add_option("--file", flags->file, "YAML list of prompts and chats")->required();
   command->add_option("--min-coverage", flags->min_coverage, "lowest coverage that is a success")

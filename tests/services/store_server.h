@@ -15,6 +15,7 @@
 #include "services/cache_service.h"
 #include "services/call_gate.h"
 #include "services/segment_server.h"
+#include "services/server_access.h"
 #include "services/server_runner.h"
 #include "services/transport_options.h"
 
@@ -24,20 +25,27 @@ class StoreServer {
  public:
   // `socket`: where the store's shared memory is offered; empty: nowhere.
   explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0",
-                       const std::string& socket = "", absl::Duration lease = absl::Minutes(10))
-      : store_(Open(options)), service_(store_.get(), &gate_, "test") {
+                       const std::string& socket = "", absl::Duration lease = absl::Minutes(10),
+                       const AccessFlags& access = {})
+      : store_(Open(options)),
+        access_(*OpenAccess(access, listen)),
+        service_(store_.get(), &gate_, "test", access_.identities.get()) {
     if (!socket.empty()) {
       auto segment = SegmentServer::Start(socket, store_->shared_memory()->fd);
       assert(segment.ok());
       segment_ = *std::move(segment);
       service_.Offer({store_->shared_memory()->layout.id, socket, lease});
     }
-    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_);
+    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_,
+                                      access_.credentials);
     assert(runner.ok());
     runner_ = *std::move(runner);
     channel_ = ConnectToStore(runner_->address());
     stub_ = v1::CacheStore::NewStub(channel_);
   }
+  StoreServer(const StoreOptions& options, const AccessFlags& access,
+              const std::string& socket = "")
+      : StoreServer(options, "127.0.0.1:0", socket, absl::Minutes(10), access) {}
   ~StoreServer() { runner_.reset(); }
 
   static StoreOptions SmallStore(const std::string& data_dir) {
@@ -62,6 +70,7 @@ class StoreServer {
   }
 
   std::unique_ptr<TieredStore> store_;
+  ServerAccess access_;
   CallGate gate_;
   CacheService service_;
   std::unique_ptr<SegmentServer> segment_;

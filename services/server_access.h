@@ -1,0 +1,29 @@
+// What a server asks of those who connect, from its flags: TLS, and identities.
+//
+// Thread safety: called from main. Ownership: the caller's; identities outlive the services.
+#ifndef HEARTH_SERVICES_SERVER_ACCESS_H_
+#define HEARTH_SERVICES_SERVER_ACCESS_H_
+
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/flags.h"
+#include "services/identity.h"
+
+namespace hearth {
+
+struct ServerAccess {
+  std::shared_ptr<grpc::ServerCredentials> credentials;
+  std::unique_ptr<Identities> identities;
+};
+
+// The error names the flag and what to do: half of a pair, a file that cannot be read, tokens that
+// would cross a network in clear text.
+absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVER_ACCESS_H_

@@ -1,0 +1,184 @@
+#include "services/identity.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "services/access_files.h"
+#include "services/client_access.h"
+#include "services/server_access.h"
+#include "tests/support/test_certificates.h"
+
+namespace hearth {
+namespace {
+
+std::string TokenEntry(const std::string& name, const std::string& role, const std::string& token,
+                       const std::string& more = "") {
+  return absl::StrCat(R"({"name":")", name, R"(","role":")", role, R"(","token_sha256":")",
+                      DigestHex(Sha256(token)), "\"", more, "}");
+}
+std::string FileOf(const std::string& entries) {
+  return absl::StrCat(R"({"identities":[)", entries, "]}");
+}
+Credentials Token(const std::string& token) { return {{}, token}; }
+Credentials Certificate(std::vector<std::string> names) { return {std::move(names), {}}; }
+
+class IdentityTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Identities>> Open(const std::string& text,
+                                                   bool certificates = false) {
+    Identities::Options options;
+    options.file = folder_.Write("identities.json", text);
+    options.certificates = certificates;
+    options.recheck = absl::ZeroDuration();
+    return Identities::Open(options);
+  }
+  SecretFolder folder_;
+};
+
+TEST_F(IdentityTest, WithoutIdentitiesThereIsOneTenantAndNoOther) {
+  auto identities = Identities::Open({});
+  ASSERT_TRUE(identities.ok());
+  const auto caller = (*identities)->Identify(Token("anything"));
+  ASSERT_TRUE(caller.ok());
+  EXPECT_EQ(*caller->TenantOf(""), "default");
+  EXPECT_EQ(*caller->TenantOf("default"), "default");
+  EXPECT_EQ(caller->TenantOf("b").status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(IdentityTest, ATenantNamesItselfOnlyAndAWorkerWhomItAuthenticated) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") + "," +
+                                TokenEntry("c", "tenant", "tc", R"(,"tenant":"shared")") + "," +
+                                TokenEntry("w", "worker", "tw")));
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  const auto b = (*identities)->Identify(Token("tb"));
+  ASSERT_TRUE(b.ok());
+  EXPECT_EQ(*b->TenantOf(""), "b");
+  EXPECT_EQ(*b->TenantOf("b"), "b");
+  for (const char* other : {"default", "a", "shared", "public"}) {
+    EXPECT_EQ(b->TenantOf(other).status().code(), absl::StatusCode::kPermissionDenied) << other;
+  }
+  EXPECT_FALSE(b->sees_all());
+  EXPECT_EQ(*(*identities)->Identify(Token("tc"))->TenantOf(""), "shared");
+  const auto worker = (*identities)->Identify(Token("tw"));
+  EXPECT_EQ(*worker->TenantOf("b"), "b");
+  EXPECT_EQ(*worker->TenantOf(""), "default");
+  EXPECT_TRUE(worker->sees_all());
+  for (const std::string bad : {std::string("a b"), std::string("a\n"), std::string(300, 'x')}) {
+    EXPECT_EQ(worker->TenantOf(bad).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(IdentityTest, RefusesWhatItDoesNotKnow) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") +
+                                R"(,{"name":"w","role":"worker","certificate":"worker.hearth"})"),
+                         /*certificates=*/true);
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  // The digest itself is no token; an entry without one is not reached by an empty token.
+  for (const Credentials& wrong :
+       {Credentials(), Token(""), Token("tb "), Token(DigestHex(Sha256("tb"))), Certificate({"b"}),
+        Certificate({"someone"}), Credentials{{"worker.hearth"}, std::string("wrong")}}) {
+    const auto refused = (*identities)->Identify(wrong);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnauthenticated);
+  }
+  EXPECT_EQ((*identities)->Identify(Certificate({"x", "worker.hearth"}))->name, "w");
+}
+
+TEST_F(IdentityTest, ACertificateOfTwoEntriesIsNeither) {
+  auto identities = Open(FileOf(R"({"name":"w","role":"worker","certificate":"w"},)"
+                                R"({"name":"b","role":"tenant","certificate":"b"})"),
+                         /*certificates=*/true);
+  ASSERT_TRUE(identities.ok());
+  EXPECT_TRUE((*identities)->Identify(Certificate({"b"})).ok());
+  EXPECT_FALSE((*identities)->Identify(Certificate({"b", "w"})).ok());
+}
+
+TEST_F(IdentityTest, WithoutAFileACertificatesNameIsItsTenant) {
+  Identities::Options options;
+  options.certificates = true;
+  auto identities = Identities::Open(options);
+  ASSERT_TRUE(identities.ok());
+  const auto caller = (*identities)->Identify(Certificate({"team-b"}));
+  ASSERT_TRUE(caller.ok());
+  EXPECT_EQ(*caller->TenantOf(""), "team-b");
+  EXPECT_FALSE(caller->TenantOf("team-a").ok());
+  EXPECT_FALSE((*identities)->Identify(Credentials()).ok());
+}
+
+TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
+  ASSERT_TRUE(identities.ok());
+  EXPECT_TRUE((*identities)->Identify(Token("old")).ok());
+  folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "new-token")));
+  EXPECT_FALSE((*identities)->Identify(Token("old")).ok());
+  EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
+  folder_.Write("identities.json", "{");
+  EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
+}
+
+TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
+  const std::string sha = DigestHex(Sha256("t"));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[]", "must be a JSON object"},
+      {FileOf("1"), "identities[0]: must be an object"},
+      {FileOf(R"({"name":"a","role":"boss","certificate":"a"})"), "\"boss\" is not one of"},
+      {FileOf(R"({"name":"a","role":"tenant","token":"secret"})"), "unknown key \"token\""},
+      {FileOf(R"({"name":"a","role":"tenant"})"), "needs token_sha256 or certificate"},
+      {FileOf(R"({"name":"a","role":"tenant","token_sha256":"12"})"), "64 hex digits"},
+      {FileOf(R"({"name":"a b","role":"tenant","certificate":"a"})"), "tenant: a name has"},
+      {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("a", "tenant", "2")),
+       "identities[1].name"},
+      {FileOf(R"({"role":"tenant","certificate":"a"})"), "identities[0].name"},
+      {FileOf(R"({"name":7,"role":"tenant","certificate":"a"})"), ".name: must be text"}};
+  for (const auto& [text, part] : cases) {
+    const auto refused = Open(text);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_TRUE(absl::StrContains(refused.status().message(), part)) << refused.status();
+    EXPECT_TRUE(absl::StrContains(refused.status().message(), "identities.json"));
+  }
+}
+
+TEST_F(IdentityTest, TokensDoNotCrossANetworkInClearText) {
+  AccessFlags flags;
+  flags.identities_file = folder_.Write("i.json", FileOf(TokenEntry("b", "tenant", "tb")));
+  EXPECT_TRUE(OpenAccess(flags, "127.0.0.1:0").ok());
+  EXPECT_TRUE(OpenAccess(flags, "unix:/run/hearth.sock").ok());
+  const auto refused = OpenAccess(flags, "0.0.0.0:7080");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), "clear text")) << refused.status();
+  flags.plaintext_tokens = true;
+  EXPECT_TRUE(OpenAccess(flags, "0.0.0.0:7080").ok());
+
+  ClientAccess client;
+  client.token_file = folder_.Write("token", "tb\n");
+  EXPECT_TRUE(ConnectAs(client, "127.0.0.1:1", {}).ok());
+  EXPECT_FALSE(ConnectAs(client, "store:7080", {}).ok());
+  EXPECT_FALSE(ConnectAs(client, "127.evil.example:7080", {}).ok());
+  client.plaintext_tokens = true;
+  EXPECT_TRUE(ConnectAs(client, "store:7080", {}).ok());
+}
+
+TEST_F(IdentityTest, HalfOfAPairOfFlagsIsRefusedByName) {
+  AccessFlags flags;
+  flags.tls_cert = "cert.pem";
+  EXPECT_TRUE(absl::StrContains(OpenAccess(flags, "127.0.0.1:0").status().message(), "--tls-key"));
+  flags = {};
+  flags.tls_client_ca = "ca.pem";
+  EXPECT_TRUE(absl::StrContains(OpenAccess(flags, "127.0.0.1:0").status().message(), "--tls-cert"));
+  ClientAccess client;
+  client.prefix = "store-";
+  client.tls_ca = "/nowhere/ca.pem";
+  EXPECT_TRUE(absl::StrContains(ConnectAs(client, "h:1", {}).status().message(), "--store-tls-ca"));
+  client.token_file = folder_.Write("token", "two words");
+  client.tls_ca = "";
+  client.plaintext_tokens = true;
+  EXPECT_TRUE(
+      absl::StrContains(ConnectAs(client, "h:1", {}).status().message(), "--store-token-file"));
+}
+
+}  // namespace
+}  // namespace hearth
