@@ -4,7 +4,8 @@
 //
 // Stores PROMPTS prompts (3,907: a million chunks of 128 tokens) of 32,768 tokens each, all
 // different from the first chunk on, in RAM; then looks random ones up and prints percentiles, and
-// how much of a lookup is the hashing of its tokens.
+// how much of a lookup is the hashing of its tokens. Then another tenant looks up prompts of this
+// one and prompts that nobody stored, by turns: it must not be able to tell them apart by the time.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -49,6 +50,25 @@ void Percentiles(const char* what, std::vector<double> us) {
   std::sort(us.begin(), us.end());
   std::printf("%-44s p50 %7.1f us   p99 %7.1f us\n", what, us[us.size() / 2],
               us[us.size() * 99 / 100]);
+}
+
+int LookUpAsAnother(TieredStore* store, const Fingerprint& model, uint64_t prompts) {
+  store->Observe(model, "other");
+  std::vector<double> times[2];
+  for (int i = 0; i < kLookups; ++i) {
+    for (const bool stored : {false, true}) {
+      const uint64_t seed = static_cast<uint64_t>(i) * 2654435761u % prompts;
+      PrefixQuery query{model.digest(), "other", Tokens(seed), {}};
+      if (!stored) query.token_ids[0] ^= 1;
+      const absl::Time start = absl::Now();
+      const auto session = store->Fetch(query, 0, 0).value();
+      times[stored].push_back(absl::ToDoubleMicroseconds(absl::Now() - start));
+      if (session->plan().matched_tokens != 0) return 1;
+    }
+  }
+  Percentiles("another tenant: what nobody stored", std::move(times[false]));
+  Percentiles("another tenant: what this one stored", std::move(times[true]));
+  return 0;
 }
 
 int Run(uint64_t prompts) {
@@ -103,7 +123,7 @@ int Run(uint64_t prompts) {
               (unsigned long long)(prompts * kTokens / 128), kTokens, kLookups);
   Percentiles("lookup: plan and references", std::move(lookups));
   Percentiles("of which hashing, measured alone", std::move(hashes));
-  return 0;
+  return LookUpAsAnother(store->get(), model, prompts);
 }
 
 }  // namespace

@@ -45,8 +45,8 @@ Tier RestorePointEntry::slowest_tier() const {
   return Tier::kHost;
 }
 
-Catalog::Catalog(const Limits& limits, OnRemoved on_removed)
-    : limits_(limits), on_removed_(std::move(on_removed)) {}
+Catalog::Catalog(const Limits& limits, TenantQuotas quotas, OnRemoved on_removed)
+    : limits_(limits), on_removed_(std::move(on_removed)), ledger_(std::move(quotas)) {}
 
 void Catalog::ReserveNumbersBelow(uint64_t number) {
   next_number_ = std::max(next_number_, number);
@@ -157,8 +157,9 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->tick = ++tick_;
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
-    ++object->restore_points;
+    if (object->restore_points++ == 0) ledger_.AddObject(tenant, object->bytes());
   }
+  ledger_.AddPoint(tenant);
   node->restore_point = point;
   lru_.Insert(point);
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
@@ -185,12 +186,15 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   node->restore_point = nullptr;
   const bool was_resident = point->in_host;
   const std::vector<StoredObject*> objects = std::move(point->objects);
+  const std::string tenant = std::move(point->tenant);
   points_.erase(Digest(point->id));
+  ledger_.RemovePoint(tenant);
   for (StoredObject* object : objects) {
     --object->restore_points;
     if (was_resident) --object->host_restore_points;
     // The node of the last object may be pruned here; `node` is not used after.
     if (object->restore_points == 0) {
+      ledger_.RemoveObject(tenant, object->bytes());
       FreeIfUnused(object);
     } else if (was_resident && object->host_restore_points == 0 && object->sessions == 0 &&
                object->in_host && object->on_disk) {
@@ -261,8 +265,14 @@ void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
   point->pinned = pinned;
   for (StoredObject* object : point->objects) {
-    if (pinned && object->pins++ == 0) pinned_bytes_ += object->bytes();
-    if (!pinned && --object->pins == 0) pinned_bytes_ -= object->bytes();
+    if (pinned && object->pins++ == 0) {
+      pinned_bytes_ += object->bytes();
+      ledger_.AddPinned(point->tenant, object->bytes());
+    }
+    if (!pinned && --object->pins == 0) {
+      pinned_bytes_ -= object->bytes();
+      ledger_.RemovePinned(point->tenant, object->bytes());
+    }
   }
 }
 
@@ -323,14 +333,20 @@ void Catalog::CheckInvariants() const {
     all += object->bytes();
   }
   absl::flat_hash_map<const StoredObject*, uint32_t> named, pinning;
+  absl::flat_hash_map<std::string, TenantUsage> usage;
   for (const auto& [id, point] : points_) {
     assert(point->node->restore_point == point.get() && point->node->key == id);
+    ++usage[point->tenant].restore_points;
     if (point->durable) disk += point->manifest_cost_bytes();
     for (const StoredObject* object : point->objects) {
       assert(!object->retired && object->node != nullptr);
       assert(!point->in_host || object->in_host);
-      ++named[object];
-      if (point->pinned) ++pinning[object];
+      TenantUsage& tenant = usage[point->tenant];
+      if (++named[object] == 1) {
+        ++tenant.objects;
+        tenant.bytes += object->bytes();
+      }
+      if (point->pinned && ++pinning[object] == 1) tenant.pinned_bytes += object->bytes();
     }
   }
   for (const auto& [object, count] : named) assert(object->restore_points == count);
@@ -340,6 +356,7 @@ void Catalog::CheckInvariants() const {
   }
   assert(host == host_bytes_ && disk == disk_bytes_ && all == object_bytes_);
   assert(pinned == pinned_bytes_ && held == held_bytes_);
+  for (const auto& [tenant, counted] : usage) assert(ledger_.UsageOf(tenant) == counted);
 }
 
 }  // namespace hearth

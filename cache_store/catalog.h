@@ -25,6 +25,7 @@
 #include "cache_store/lru_order.h"
 #include "cache_store/prefix_index.h"
 #include "cache_store/removal.h"
+#include "cache_store/tenant_ledger.h"
 #include "cache_store/tier.h"
 
 namespace hearth {
@@ -110,7 +111,7 @@ class Catalog {
   // Told of each restore point just before it leaves.
   using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
 
-  Catalog(const Limits& limits, OnRemoved on_removed);
+  Catalog(const Limits& limits, TenantQuotas quotas, OnRemoved on_removed);
 
   PrefixIndex& index() { return index_; }
   uint64_t NextNumber() { return next_number_++; }
@@ -143,10 +144,16 @@ class Catalog {
 
   // Evict, oldest first, until `bytes` more fit, and reserve them. False: nothing was reserved, and
   // unless something unforeseen stood in the way nothing was evicted either.
-  bool ReserveHost(uint64_t bytes);
-  bool ReserveDisk(uint64_t bytes);
+  // What others than `tenant` are guaranteed stays.
+  bool ReserveHost(uint64_t bytes, const std::string& tenant);
+  bool ReserveDisk(uint64_t bytes, const std::string& tenant);
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
+  // Evicts the tenant's own, the least worth keeping first, until its quota has room for these new
+  // objects, and reserves it. False: it cannot; nothing was evicted, nothing reserved.
+  bool ReserveQuota(const std::string& tenant, uint64_t bytes, uint64_t objects);
+  TenantLedger& ledger() { return ledger_; }
+  const TenantLedger& ledger() const { return ledger_; }
   // Moves between tiers. REQUIRES: room, from a reservation given back under the same lock.
   void SetInHost(StoredObject* object);
   // `compressed_bytes`: as StoredObject's.
@@ -190,11 +197,15 @@ class Catalog {
   const Limits& limits() const { return limits_; }
 
  private:
-  bool HostRoomIsPossible(uint64_t bytes) const;
-  bool DiskRoomIsPossible(uint64_t bytes) const;
+  bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  bool QuotaRoomIsPossible(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
+  bool EvictOneOf(const std::string& tenant);
+  // Its leaving takes nothing that it is guaranteed against `tenant`.
+  bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) const;
   absl::flat_hash_set<const StoredObject*> PinnedObjects() const;
-  bool EvictOneForHost();
-  bool EvictOneForDisk();
+  bool EvictOneForHost(const std::string& tenant);
+  bool EvictOneForDisk(const std::string& tenant);
   void Unlink(StoredObject* object);
   void FreeIfUnused(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);
@@ -205,6 +216,7 @@ class Catalog {
   absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
   absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
   LruOrder lru_;
+  TenantLedger ledger_;
   Garbage garbage_;
   uint64_t next_number_ = 1;
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here

@@ -1,25 +1,26 @@
 // How the catalog makes room. Both tiers follow one order (lru_order.h); they differ in what
 // leaving means: from RAM, a restore point that is whole on disk is demoted, which loses nothing;
 // from the store, it is removed.
+#include <algorithm>
 #include <cassert>
 
 #include "cache_store/catalog.h"
 
 namespace hearth {
 
-bool Catalog::ReserveHost(uint64_t bytes) {
-  if (host_bytes() + bytes > limits_.host_bytes && !HostRoomIsPossible(bytes)) return false;
+bool Catalog::ReserveHost(uint64_t bytes, const std::string& tenant) {
+  if (host_bytes() + bytes > limits_.host_bytes && !HostRoomIsPossible(bytes, tenant)) return false;
   while (host_bytes() > limits_.host_bytes - bytes) {
-    if (!EvictOneForHost()) return false;
+    if (!EvictOneForHost(tenant)) return false;
   }
   host_reserved_ += bytes;
   return true;
 }
 
-bool Catalog::ReserveDisk(uint64_t bytes) {
-  if (disk_bytes() + bytes > limits_.disk_bytes && !DiskRoomIsPossible(bytes)) return false;
+bool Catalog::ReserveDisk(uint64_t bytes, const std::string& tenant) {
+  if (disk_bytes() + bytes > limits_.disk_bytes && !DiskRoomIsPossible(bytes, tenant)) return false;
   while (disk_bytes() > limits_.disk_bytes - bytes) {
-    if (!EvictOneForDisk()) return false;
+    if (!EvictOneForDisk(tenant)) return false;
   }
   disk_reserved_ += bytes;
   return true;
@@ -28,8 +29,9 @@ bool Catalog::ReserveDisk(uint64_t bytes) {
 // A publish that cannot fit must not empty the store on its way to being refused. What stays in any
 // case: reservations, what sessions hold, what is pinned. Counting that is exact and linear in the
 // objects, so it is done only when the running sums cannot already tell.
-bool Catalog::HostRoomIsPossible(uint64_t bytes) const {
-  const uint64_t needed = bytes + host_reserved_;
+bool Catalog::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
+  uint64_t needed = bytes + host_reserved_;
+  if (limits_.disk_bytes == 0) needed += ledger_.GuaranteedBytes(tenant);
   if (needed > limits_.host_bytes) return false;
   if (pinned_bytes_ == 0 && needed + held_bytes_ <= limits_.host_bytes) return true;
   const absl::flat_hash_set<const StoredObject*> pinned = PinnedObjects();
@@ -44,8 +46,8 @@ bool Catalog::HostRoomIsPossible(uint64_t bytes) const {
   return needed + kept <= limits_.host_bytes;
 }
 
-bool Catalog::DiskRoomIsPossible(uint64_t bytes) const {
-  const uint64_t needed = bytes + disk_reserved_;
+bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
+  const uint64_t needed = bytes + disk_reserved_ + ledger_.GuaranteedBytes(tenant);
   if (needed > limits_.disk_bytes) return false;
   if (pinned_bytes_ == 0 && needed + held_bytes_ <= limits_.disk_bytes) return true;
   const absl::flat_hash_set<const StoredObject*> pinned = PinnedObjects();
@@ -80,7 +82,7 @@ void Catalog::UnreserveDisk(uint64_t bytes) {
   disk_reserved_ -= bytes;
 }
 
-bool Catalog::EvictOneForHost() {
+bool Catalog::EvictOneForHost(const std::string& tenant) {
   for (const auto& [rank, point] : lru_) {
     if (point->sessions > 0) continue;
     bool whole_on_disk = true;
@@ -96,14 +98,14 @@ bool Catalog::EvictOneForHost() {
       Demote(point);
       return true;
     }
-    if (point->pinned || removable_bytes == 0) continue;
+    if (point->pinned || removable_bytes == 0 || !MayLeaveFor(*point, tenant)) continue;
     Remove(point, Removal::kHostFull);
     return true;
   }
   return false;
 }
 
-bool Catalog::EvictOneForDisk() {
+bool Catalog::EvictOneForDisk(const std::string& tenant) {
   for (const auto& [rank, point] : lru_) {
     if (point->sessions > 0 || point->pinned) continue;
     uint64_t removable_bytes = 0;
@@ -113,8 +115,60 @@ bool Catalog::EvictOneForDisk() {
       }
     }
     // One that shares all it has costs nothing to keep, and going would free nothing.
-    if (removable_bytes == 0) continue;
+    if (removable_bytes == 0 || !MayLeaveFor(*point, tenant)) continue;
     Remove(point, Removal::kDiskFull);
+    return true;
+  }
+  return false;
+}
+
+bool Catalog::MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) const {
+  if (point.tenant == tenant) return true;
+  uint64_t bytes = 0;
+  for (const StoredObject* object : point.objects) {
+    if (object->restore_points == 1) bytes += object->bytes();
+  }
+  return ledger_.IsAboveFloor(point.tenant, bytes);
+}
+
+bool Catalog::ReserveQuota(const std::string& tenant, uint64_t bytes, uint64_t objects) {
+  if (!ledger_.Fits(tenant, bytes, objects)) {
+    if (!QuotaRoomIsPossible(tenant, bytes, objects)) return false;
+    while (!ledger_.Fits(tenant, bytes, objects)) {
+      if (!EvictOneOf(tenant)) return false;
+    }
+  }
+  ledger_.Reserve(tenant, bytes, objects);
+  return true;
+}
+
+// What stays in any case: what is pinned, and what sessions hold.
+bool Catalog::QuotaRoomIsPossible(const std::string& tenant, uint64_t bytes,
+                                  uint64_t objects) const {
+  absl::flat_hash_set<const StoredObject*> kept;
+  for (const auto& [rank, point] : lru_) {
+    if (point->tenant != tenant) continue;
+    const bool stays = point->pinned || point->sessions > 0;
+    for (const StoredObject* object : point->objects) {
+      if (stays || object->sessions > 0) kept.insert(object);
+    }
+  }
+  TenantUsage usage;
+  for (const StoredObject* object : kept) {
+    ++usage.objects;
+    usage.bytes += object->bytes();
+  }
+  return ledger_.WouldFit(tenant, usage, bytes, objects);
+}
+
+bool Catalog::EvictOneOf(const std::string& tenant) {
+  for (const auto& [rank, point] : lru_) {
+    if (point->tenant != tenant || point->pinned || point->sessions > 0) continue;
+    const bool frees =
+        std::any_of(point->objects.begin(), point->objects.end(),
+                    [](const StoredObject* object) { return object->restore_points == 1; });
+    if (!frees) continue;
+    Remove(point, Removal::kQuota);
     return true;
   }
   return false;

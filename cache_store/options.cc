@@ -17,7 +17,8 @@ absl::Status StoreOptions::Validate() const {
         absl::StrCat("max_pinned_fraction must be in [0, 1], got ", max_pinned_fraction));
   }
   if (max_staged_bytes == 0) return absl::InvalidArgumentError("max_staged_bytes must be above 0");
-  return absl::OkStatus();
+  const bool has_disk = disk_bytes > 0 && !data_dir.empty();
+  return quotas.Validate(has_disk ? disk_bytes : host_bytes);
 }
 
 }  // namespace hearth

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "cache_store/tenant_ledger.h"
 #include "proto/kv_layout.h"
 
 namespace hearth {
@@ -30,6 +31,9 @@ struct StoreOptions {
   double max_pinned_fraction = 0.5;
   // File with the key secret. Empty: made once and kept in data_dir, mode 0600.
   std::string secret_file;
+
+  // What each tenant may hold.
+  TenantQuotas quotas;
 
   // Parameters that affect performance.
 

@@ -25,6 +25,7 @@ constexpr const char* kNames[] = {
     "published_bytes",
     "publishes_refused_staged",
     "publishes_refused_full",
+    "publishes_refused_quota",
     "publishes_abandoned",
     "nondeterminism",
     "digest_mismatches",

@@ -32,6 +32,7 @@ enum class Counter {
   kPublishedBytes,
   kPublishesRefusedStaged,  // over max_staged_bytes
   kPublishesRefusedFull,    // no room that eviction may make
+  kPublishesRefusedQuota,   // over its tenant's limit
   kPublishesAbandoned,      // sessions that ended without a commit
   kNondeterminism,          // other bytes under a key that exists
   kDigestMismatches,        // a slice that is not what was announced

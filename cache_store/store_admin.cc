@@ -102,9 +102,15 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
     const auto limit = static_cast<uint64_t>(capacity * options_.max_pinned_fraction);
     const uint64_t more = catalog_.BytesToPin(*point);
     if (pinned && catalog_.pinned_bytes() + more > limit) {
-      return absl::ResourceExhaustedError(absl::StrCat("pinning ", more, " bytes more than the ",
-                                                       catalog_.pinned_bytes(),
-                                                       " pinned would exceed the limit, ", limit));
+      // What is pinned already may be others'.
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "pinning ", more, " bytes more would exceed the limit of what may be pinned, ", limit));
+    }
+    if (pinned && !catalog_.ledger().MayPin(tenant, more)) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "quota: pinning ", more, " bytes more than the tenant's ",
+          catalog_.ledger().UsageOf(tenant).pinned_bytes, " would exceed its max_pinned_bytes, ",
+          catalog_.ledger().QuotaOf(tenant).max_pinned_bytes));
     }
     catalog_.SetPinned(point, pinned);
     if (point->durable) *durable_number = point->number;
@@ -190,6 +196,11 @@ std::vector<LatencySeries> Store::Latencies() const {
                       commit_seconds_[static_cast<size_t>(level)].Read()});
   }
   return series;
+}
+
+TenantFigures Store::StatsOf(const std::string& tenant) {
+  absl::MutexLock lock(&mu_);
+  return {catalog_.ledger().UsageOf(tenant), catalog_.ledger().QuotaOf(tenant)};
 }
 
 StoreStats Store::Stats() {

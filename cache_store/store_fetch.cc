@@ -169,7 +169,7 @@ void Store::BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session) 
   for (const StoredObject* object : point->objects) {
     if (!object->in_host) bytes += object->bytes();
   }
-  if (!catalog_.ReserveHost(bytes)) {
+  if (!catalog_.ReserveHost(bytes, point->tenant)) {
     counters_.Add(Counter::kPromotionsSkipped);
     return;
   }

@@ -91,6 +91,7 @@ class Store : public TieredStore {
   std::vector<RestorePoint> List(const std::string& tenant) override;
   std::vector<RestorePoint> Hottest(size_t limit) override;
   StoreStats Stats() override;
+  TenantFigures StatsOf(const std::string& tenant) override;
   uint64_t incarnation() const override { return incarnation_; }
   std::optional<SharedMemory> shared_memory() const override;
   void WaitForMemory() override;
@@ -138,10 +139,13 @@ class Store : public TieredStore {
   absl::Status AdoptStaged(PublishSessionImpl* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ChooseBoundaries(PublishSessionImpl* session, PublishPlan* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status ReserveQuota(PublishSessionImpl* session, PublishPlan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status MakeRoom(PublishSessionImpl* session, PublishPlan* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Show(PublishSessionImpl* session, PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void UnholdPoints(PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndPlan(const PublishSessionImpl& session, PublishPlan* plan)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ManifestRecord RecordFor(const PublishSessionImpl& session, const PublishBoundary& kept);
   absl::Status ViewsFor(PublishSessionImpl* session, const StoredObject* object,
                         std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu_);

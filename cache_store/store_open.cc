@@ -107,7 +107,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       arena_(std::move(arena)),
       host_(options.host_bytes),
       disk_(std::move(disk)),
-      catalog_(LimitsOf(options, disk_ != nullptr),
+      catalog_(LimitsOf(options, disk_ != nullptr), options.quotas,
                [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
       executor_(std::move(seams.executor)) {
   SliceTier* host = &host_;
@@ -186,7 +186,7 @@ absl::Status Store::Recover() {
       }
     }
     // Opened with a smaller limit than it was filled under.
-    if (!catalog_.ReserveDisk(0)) counters_.Add(Counter::kPublishesRefusedFull);
+    if (!catalog_.ReserveDisk(0, "")) counters_.Add(Counter::kPublishesRefusedFull);
     const Garbage evicted = SettleHost();
     garbage.manifests.insert(garbage.manifests.end(), evicted.manifests.begin(),
                              evicted.manifests.end());

@@ -161,7 +161,7 @@ bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
   }
   for (StoredObject* object : work->objects) catalog_.Hold(object);
   ++point->sessions;
-  const bool reserved = catalog_.ReserveDisk(bytes);
+  const bool reserved = catalog_.ReserveDisk(bytes, point->tenant);
   if (reserved) work->reserved_bytes = bytes;
   --point->sessions;
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};

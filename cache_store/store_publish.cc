@@ -28,7 +28,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
       status = MakeRoom(session, &plan);
     }
     if (!status.ok()) {
-      UnholdPoints(&plan);
+      EndPlan(*session, &plan);
       flight_.Release(plan.claims);
     }
     garbage = SettleHost();
@@ -46,7 +46,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     absl::MutexLock lock(&mu_);
     catalog_.UnreserveDisk(plan.work.reserved_bytes);
     catalog_.UnreserveHost(plan.host_reserved_bytes);
-    UnholdPoints(&plan);
+    EndPlan(*session, &plan);
     if (status.ok()) Show(session, &plan);
     garbage = SettleHost();
   }
@@ -153,6 +153,29 @@ void Store::ChooseBoundaries(PublishSessionImpl* session, PublishPlan* plan) {
   }
 }
 
+absl::Status Store::ReserveQuota(PublishSessionImpl* session, PublishPlan* plan) {
+  absl::flat_hash_set<const StoredObject*> fresh;
+  uint64_t bytes = 0;
+  for (const PublishBoundary& kept : plan->boundaries) {
+    for (const size_t i : kept.items) {
+      const StoredObject* object = session->items_[i].object;
+      if (object->restore_points == 0 && fresh.insert(object).second) bytes += object->bytes();
+    }
+  }
+  const std::string& tenant = session->spec_.tenant;
+  if (!catalog_.ReserveQuota(tenant, bytes, fresh.size())) {
+    counters_.Add(Counter::kPublishesRefusedQuota);
+    const TenantQuota& quota = catalog_.ledger().QuotaOf(tenant);
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "quota: ", bytes, " bytes in ", fresh.size(), " objects do not fit in the tenant's ",
+        quota.max_bytes, " bytes and ", quota.max_objects,
+        " objects (0: no limit), beside what it has pinned or in use"));
+  }
+  plan->quota_bytes = bytes;
+  plan->quota_objects = fresh.size();
+  return absl::OkStatus();
+}
+
 // Reserves RAM or disk for what is new, and lists what is to be written.
 absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
   uint64_t new_bytes = 0;
@@ -177,8 +200,9 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
     }
     disk_bytes += ManifestCostBytes(kept.boundary, session->spec_.tenant.size(), objects);
   }
+  if (absl::Status status = ReserveQuota(session, plan); !status.ok()) return status;
   if (plan->level == Durability::kMemory) {
-    if (catalog_.ReserveHost(new_bytes)) {
+    if (catalog_.ReserveHost(new_bytes, session->spec_.tenant)) {
       plan->host_reserved_bytes = plan->shown_bytes = new_bytes;
       return absl::OkStatus();
     }
@@ -190,7 +214,7 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
     }
     plan->level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
-  if (!catalog_.ReserveDisk(disk_bytes)) {
+  if (!catalog_.ReserveDisk(disk_bytes, session->spec_.tenant)) {
     counters_.Add(Counter::kPublishesRefusedFull);
     return absl::ResourceExhaustedError(
         absl::StrCat("disk tier full: ", disk_bytes, " bytes do not fit in disk_bytes, ",
@@ -239,7 +263,9 @@ absl::Status Store::ViewsFor(PublishSessionImpl* session, const StoredObject* ob
   return absl::UnavailableError("an object that was only in RAM could not be read back");
 }
 
-void Store::UnholdPoints(PublishPlan* plan) {
+// Gives back the quota that was reserved, and the points that were held.
+void Store::EndPlan(const PublishSessionImpl& session, PublishPlan* plan) {
+  catalog_.ledger().Unreserve(session.spec_.tenant, plan->quota_bytes, plan->quota_objects);
   for (const PublishBoundary& kept : plan->boundaries) {
     if (!kept.held) continue;
     RestorePointEntry* point = catalog_.Find(kept.segment->key);
@@ -340,7 +366,7 @@ bool Store::AdmitToHost(PublishSessionImpl* session, const PublishBoundary& kept
     if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
     bytes += item.object->bytes();
   }
-  if (!catalog_.ReserveHost(bytes)) return false;
+  if (!catalog_.ReserveHost(bytes, session->spec_.tenant)) return false;
   catalog_.UnreserveHost(bytes);
   for (const size_t i : kept.items) {
     const PublishItem& item = session->items_[i];

@@ -207,6 +207,11 @@ struct LatencySeries {
   std::string name, label, label_value;  // label empty: none
   LatencyCounts counts;
 };
+struct TenantFigures {
+  TenantUsage usage;
+  TenantQuota quota;
+};
+
 struct StoreStats {
   uint64_t incarnation = 0;
   std::vector<TierUsage> tiers;
@@ -284,6 +289,7 @@ class TieredStore {
   // ones the last used. For operators: a caller's RPC must not show it.
   virtual std::vector<RestorePoint> Hottest(size_t limit) = 0;
   virtual StoreStats Stats() = 0;
+  virtual TenantFigures StatsOf(const std::string& tenant) = 0;
   // Another one for every opening.
   virtual uint64_t incarnation() const = 0;
   // None unless StoreOptions::shared_memory.

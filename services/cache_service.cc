@@ -147,8 +147,8 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
   response->set_incarnation(stats.incarnation);
+  FiguresToProto(store_->StatsOf(*tenant), response);
   response->mutable_tenant()->set_tenant(*tenant);
-  response->set_restore_points(store_->List(*tenant).size());
   return absl::OkStatus();
 }
 

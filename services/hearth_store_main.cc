@@ -22,6 +22,7 @@
 #include "services/status_page.h"
 #include "services/store_metrics.h"
 #include "services/store_status.h"
+#include "services/tenants_file.h"
 #include "services/version.h"
 
 namespace hearth {
@@ -47,6 +48,7 @@ constexpr char kExamples[] =
 struct StoreFlags {
   ServerFlags server;
   std::string shared_memory = "auto";
+  std::string tenants_file;
   StoreOptions store;
 };
 
@@ -72,6 +74,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
                 "Ask the kernel for huge pages under --host-bytes");
   set.AddChoice("disk-compression", &flags->store.disk_compression, {"none", "auto"},
                 "Of what is written to disk: auto: lossless, where it saves a tenth");
+  set.AddText("tenants-file", &flags->tenants_file,
+              "JSON file of what each tenant may hold, and is guaranteed; empty: no limits");
   set.AddText("secret-file", &flags->store.secret_file,
               "File with the secret of the keys; empty: made once, kept in the data folder");
   return set.Parse(argc, argv, exit_code);
@@ -108,6 +112,9 @@ int Main(int argc, char** argv) {
 
   const absl::Time start = absl::Now();
   flags.store.shared_memory = flags.shared_memory != "off";
+  absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);
+  if (!quotas.ok()) return FailToStart(kProgram, quotas.status());
+  flags.store.quotas = *std::move(quotas);
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return FailToStart(kProgram, store.status());
   TieredStore* const opened = store->get();

@@ -181,6 +181,18 @@ void StatsToProto(const StoreStats& stats, v1::StatsResponse* out) {
   for (const auto& [reason, count] : stats.removed) (*out->mutable_removed())[reason] = count;
 }
 
+void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out) {
+  out->set_restore_points(figures.usage.restore_points);
+  out->set_objects(figures.usage.objects);
+  out->set_pinned_bytes(figures.usage.pinned_bytes);
+  v1::TenantStats* tenant = out->mutable_tenant();
+  tenant->set_bytes(figures.usage.bytes);
+  tenant->set_max_bytes(figures.quota.max_bytes);
+  tenant->set_max_objects(figures.quota.max_objects);
+  tenant->set_max_pinned_bytes(figures.quota.max_pinned_bytes);
+  tenant->set_floor_bytes(figures.quota.floor_bytes);
+}
+
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {
   // WatchEvent::START is 0 and the store's kinds follow in the same order.
   out->set_kind(static_cast<v1::WatchEvent::Kind>(static_cast<int>(event.kind) + 1));

@@ -28,6 +28,7 @@ void ResultToProto(const PublishResult& result, v1::PublishAck* out);
 void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);
 void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
 void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
+void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out);
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out);
 
 }  // namespace hearth

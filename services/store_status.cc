@@ -21,6 +21,7 @@ constexpr const char* kPublishes[] = {"publishes",
                                       "published_bytes",
                                       "publishes_refused_staged",
                                       "publishes_refused_full",
+                                      "publishes_refused_quota",
                                       "publishes_abandoned"};
 
 template <typename Names>

@@ -32,6 +32,11 @@ void PeerFlags::Declare(CLI::App* command) {
       ->envname(variable)
       ->capture_default_str();
   command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)");
+  if (kind == PeerKind::kStore) {
+    command->add_option("--tenant", tenant, "whose (administrators only; default: your own)")
+        ->envname("HEARTHCTL_TENANT")
+        ->group("Access");
+  }
   DeclareAccess(command);
 }
 

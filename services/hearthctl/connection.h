@@ -30,6 +30,7 @@ struct PeerFlags {
   PeerKind kind = PeerKind::kWorker;
   std::string address;
   double wait_s = 0;
+  std::string tenant;  // of a store; empty: the caller's own
   // Shared by both peers of a command that has two.
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 

@@ -77,6 +77,7 @@ int RunPin(const StoreFlags& flags, bool pinned, Console& console) {
   auto id = ResolveId(stub.get(), flags.store, flags.id);
   if (!id.ok()) return Fail(console, id.status());
   v1::PinRequest request;
+  request.set_tenant(flags.store.tenant);
   request.set_restore_point_id(*id);
   v1::PinResponse response;
   grpc::ClientContext context;
@@ -101,6 +102,7 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   if (!channel.ok()) return Fail(console, channel.status());
   auto stub = v1::CacheStore::NewStub(*channel);
   v1::DropRequest request;
+  request.set_tenant(flags.store.tenant);
   request.set_all(flags.all);
   request.set_force(flags.force);
   if (!flags.all) {

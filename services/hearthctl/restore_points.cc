@@ -13,7 +13,9 @@ namespace hearth {
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
                                                                     const PeerFlags& store) {
   grpc::ClientContext context;
-  auto reader = stub->List(&context, v1::ListRequest());
+  v1::ListRequest request;
+  request.set_tenant(store.tenant);
+  auto reader = stub->List(&context, request);
   std::vector<v1::RestorePointInfo> points;
   v1::RestorePointInfo point;
   while (reader->Read(&point)) points.push_back(point);

@@ -29,6 +29,15 @@ Json StatsJson(const v1::StatsResponse& stats) {
   json["restore_points"] = stats.restore_points();
   json["objects"] = stats.objects();
   json["pinned_bytes"] = stats.pinned_bytes();
+  if (stats.has_tenant()) {
+    const v1::TenantStats& tenant = stats.tenant();
+    json["tenant"] = {{"tenant", tenant.tenant()},
+                      {"bytes", tenant.bytes()},
+                      {"max_bytes", tenant.max_bytes()},
+                      {"max_objects", tenant.max_objects()},
+                      {"max_pinned_bytes", tenant.max_pinned_bytes()},
+                      {"floor_bytes", tenant.floor_bytes()}};
+  }
   json["tiers"] = Json::array();
   for (const auto& tier : stats.tiers()) {
     json["tiers"].push_back({{"tier", TierText(tier.tier())},
@@ -50,10 +59,25 @@ Json StatsJson(const v1::StatsResponse& stats) {
   return json;
 }
 
+std::string LimitText(uint64_t limit, const std::string& text) {
+  return limit == 0 ? "no limit" : text;
+}
+
+void PrintTenant(const v1::TenantStats& tenant, Console& console) {
+  console.out << "  tenant " << tenant.tenant() << ": " << SizeText(tenant.bytes())
+              << "; may hold: " << LimitText(tenant.max_bytes(), SizeText(tenant.max_bytes()))
+              << ", objects: "
+              << LimitText(tenant.max_objects(), std::to_string(tenant.max_objects()))
+              << ", pinned: "
+              << LimitText(tenant.max_pinned_bytes(), SizeText(tenant.max_pinned_bytes()))
+              << "; guaranteed: " << SizeText(tenant.floor_bytes()) << std::endl;
+}
+
 void PrintStats(const v1::StatsResponse& stats, Console& console) {
   console.out << "store " << stats.version() << ", up " << AgeText(stats.uptime_s()) << ": "
               << stats.restore_points() << " restore points, " << stats.objects() << " objects, "
               << SizeText(stats.pinned_bytes()) << " pinned\n";
+  if (stats.has_tenant()) return PrintTenant(stats.tenant(), console);
   console.out << "  tier         used   capacity   objects  evicted  tokens served       read    "
                  "written  never read\n";
   for (const auto& tier : stats.tiers()) {
@@ -77,10 +101,11 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
 int RunStoreStats(const StatsFlags& flags, Console& console) {
   auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
+  v1::StatsRequest request;
+  request.set_tenant(flags.store.tenant);
   v1::StatsResponse stats;
   grpc::ClientContext context;
-  const grpc::Status status =
-      v1::CacheStore::NewStub(*channel)->Stats(&context, v1::StatsRequest(), &stats);
+  const grpc::Status status = v1::CacheStore::NewStub(*channel)->Stats(&context, request, &stats);
   if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
   if (flags.json) {
     console.out << JsonLine(StatsJson(stats)) << std::endl;

@@ -55,6 +55,7 @@ absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags&
                                 const std::string& id) {
   v1::FetchRequest request;
   request.set_restore_point_id(id);
+  request.set_tenant(flags.store.tenant);
   grpc::ClientContext context;
   auto reader = stub->Fetch(&context, request);
   const auto abandon = [&](absl::Status status) {
@@ -109,10 +110,11 @@ int RunExport(const TransferFlags& flags, Console& console) {
 
 using PublishStream = grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>;
 
-v1::PublishRequest BeginOf(const SnapshotHeader& header) {
+v1::PublishRequest BeginOf(const SnapshotHeader& header, const std::string& tenant) {
   v1::PublishRequest request;
   v1::PublishBegin* begin = request.mutable_begin();
   ToProto(header.fingerprint, begin->mutable_prefix()->mutable_fingerprint());
+  begin->mutable_prefix()->set_tenant(tenant);
   const Manifest& manifest = header.manifest;
   for (uint32_t id : manifest.token_ids) begin->mutable_prefix()->add_token_ids(id);
   for (uint32_t cut : manifest.cuts) begin->mutable_prefix()->add_cuts(cut);
@@ -169,9 +171,9 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* stub, const Transfer
   auto stream = stub->Publish(&context);
   v1::PublishResponse response;
   v1::PublishAck ack;
-  bool whole = stream->Write(BeginOf(header)) && stream->Read(&response) && response.has_plan() &&
-               SendNeeded(header, file, response.plan(), stream.get()) && stream->Read(&response) &&
-               response.has_ack();
+  bool whole = stream->Write(BeginOf(header, flags.store.tenant)) && stream->Read(&response) &&
+               response.has_plan() && SendNeeded(header, file, response.plan(), stream.get()) &&
+               stream->Read(&response) && response.has_ack();
   if (whole) {
     ack = response.ack();
     whole = !stream->Read(&response);

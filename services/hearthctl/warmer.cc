@@ -120,6 +120,7 @@ absl::Status Warmer::Pin(const v1::BoundaryInfo& boundary) {
     return absl::NotFoundError("it has no restore point of its own");
   }
   v1::PinRequest request;
+  request.set_tenant(store_flags_.tenant);
   request.set_restore_point_id(boundary.restore_point_id());
   v1::PinResponse response;
   grpc::ClientContext context;

@@ -91,6 +91,7 @@ int RunWatch(const WatchFlags& flags, Console& console) {
   auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
   v1::WatchRequest request;
+  request.set_tenant(flags.store.tenant);
   request.set_since_sequence(flags.since);
   request.set_incarnation(flags.incarnation);
   request.set_no_snapshot(flags.no_snapshot);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/client_access.h"
 #include "services/proto_conversion.h"
+#include "services/tenants_file.h"
 #include "tests/services/small_layout.h"
 #include "tests/services/store_server.h"
 #include "tests/support/test_certificates.h"
@@ -258,6 +259,7 @@ TEST_F(TenantsTest, StoreWideFiguresAreForWorkersAndAdministrators) {
   EXPECT_EQ(own.find("tiers"), std::string::npos) << own;
   EXPECT_NE(own.find("tenant: \"a\""), std::string::npos) << own;
   EXPECT_NE(own.find("restore_points: 1"), std::string::npos) << own;
+  EXPECT_NE(own.find("bytes: "), std::string::npos) << own;
 }
 
 TEST_F(TenantsTest, SharedMemoryIsForWorkersOnly) {
@@ -316,6 +318,32 @@ TEST_F(TenantsTest, ACertificateIsAnIdentityToo) {
   EXPECT_NE(Peer(server, bare).List().find("status 16"), std::string::npos);
   // Another authority's signature ends the handshake.
   EXPECT_NE(Peer(server, as(&stranger, "c")).List().find("status 14"), std::string::npos);
+}
+
+TEST_F(TenantsTest, TheTenantsFileIsReadAndItsMistakesAreNamed) {
+  const auto read = [&](const std::string& text) {
+    return ReadTenantsFile(folder_.Write("tenants.json", text));
+  };
+  const auto quotas = read(R"({"default": {"max_objects": 7},
+    "tenants": {"b": {"max_bytes": "2KiB", "floor_bytes": 1024, "max_pinned_bytes": "1KiB"}}})");
+  ASSERT_TRUE(quotas.ok()) << quotas.status();
+  EXPECT_EQ(quotas->Of("b").max_bytes, 2048u);
+  EXPECT_EQ(quotas->Of("b").floor_bytes, 1024u);
+  EXPECT_EQ(quotas->Of("b").max_objects, 0u) << "an entry stands for itself";
+  EXPECT_EQ(quotas->Of("a").max_objects, 7u);
+  const std::vector<std::pair<std::string, std::string>> wrong = {
+      {"[", "must be a JSON object"},
+      {R"({"tenant": {}})", "\"tenant\" is neither"},
+      {R"({"default": {"max_byte": 1}})", "default: unknown key \"max_byte\""},
+      {R"({"tenants": {"b": {"max_bytes": -1}}})", "tenants.b.max_bytes: must be"},
+      {R"({"tenants": {"b": {"max_bytes": "many"}}})", "tenants.b.max_bytes: must be"},
+      {R"({"tenants": {"b": 3}})", "tenants.b: must be an object"}};
+  for (const auto& [text, part] : wrong) {
+    const auto refused = read(text);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_NE(std::string(refused.status().message()).find(part), std::string::npos)
+        << refused.status();
+  }
 }
 
 }  // namespace

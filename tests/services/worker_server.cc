@@ -38,6 +38,7 @@ WorkerServer::WorkerServer(Options options) {
   parts.tokenizer = tokenizer_.get();
   parts.explainer = options.explainer;
   parts.gate = &gate_;
+  parts.identities = options.identities;
   parts.model_dir = options.engine.model_dir;
   parts.version = "test";
   service_ = std::make_unique<InferenceService>(std::move(parts));

@@ -41,6 +41,7 @@ class WorkerServer {
     bool with_tokenizer = true;
     PrefixCache* cache = nullptr;
     Explainer* explainer = nullptr;
+    Identities* identities = nullptr;
   };
   explicit WorkerServer(Options options);
   ~WorkerServer();

@@ -1,0 +1,77 @@
+#include "services/tenants_file.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "services/access_files.h"
+#include "services/flags.h"
+
+namespace hearth {
+namespace {
+
+using Json = nlohmann::json;
+
+absl::StatusOr<uint64_t> AmountFrom(const Json& value, const std::string& where) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  if (value.is_string()) {
+    absl::StatusOr<uint64_t> bytes = ParseByteSize(value.get_ref<const std::string&>());
+    if (bytes.ok()) return bytes;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": must be a whole number, or a size like \"10GiB\""));
+}
+
+absl::StatusOr<TenantQuota> QuotaFrom(const Json& json, const std::string& where) {
+  if (!json.is_object()) return absl::InvalidArgumentError(where + ": must be an object");
+  TenantQuota quota;
+  const std::pair<const char*, uint64_t*> fields[] = {{"max_bytes", &quota.max_bytes},
+                                                      {"max_objects", &quota.max_objects},
+                                                      {"max_pinned_bytes", &quota.max_pinned_bytes},
+                                                      {"floor_bytes", &quota.floor_bytes}};
+  for (const auto& [key, value] : json.items()) {
+    uint64_t* field = nullptr;
+    for (const auto& [name, place] : fields) {
+      if (key == name) field = place;
+    }
+    if (field == nullptr) {
+      return absl::InvalidArgumentError(absl::StrCat(where, ": unknown key \"", key, "\""));
+    }
+    absl::StatusOr<uint64_t> amount = AmountFrom(value, absl::StrCat(where, ".", key));
+    if (!amount.ok()) return amount.status();
+    *field = *amount;
+  }
+  return quota;
+}
+
+}  // namespace
+
+absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path) {
+  TenantQuotas quotas;
+  if (path.empty()) return quotas;
+  absl::StatusOr<std::string> text = ReadFlagFile("tenants-file", path);
+  if (!text.ok()) return text.status();
+  const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError(path + ": must be a JSON object");
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (key == "default") {
+      absl::StatusOr<TenantQuota> quota = QuotaFrom(value, path + ": default");
+      if (!quota.ok()) return quota.status();
+      quotas.others = *quota;
+    } else if (key == "tenants" && value.is_object()) {
+      for (const auto& [tenant, entry] : value.items()) {
+        absl::StatusOr<TenantQuota> quota =
+            QuotaFrom(entry, absl::StrCat(path, ": tenants.", tenant));
+        if (!quota.ok()) return quota.status();
+        quotas.by_tenant[tenant] = *quota;
+      }
+    } else {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": \"", key, "\" is neither \"default\" nor an object \"tenants\""));
+    }
+  }
+  return quotas;
+}
+
+}  // namespace hearth
