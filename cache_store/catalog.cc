@@ -80,6 +80,11 @@ void Catalog::Link(StoredObject* object, SegmentNode* node) {
   object->node = node;
 }
 
+StoredObject* Catalog::FindObject(uint64_t number) const {
+  const auto it = objects_.find(number);
+  return it == objects_.end() ? nullptr : it->second.get();
+}
+
 void Catalog::Hold(StoredObject* object) {
   if (object->sessions++ == 0) held_bytes_ += object->disk_cost_bytes();
 }

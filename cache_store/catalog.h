@@ -115,6 +115,7 @@ class Catalog {
 
   PrefixIndex& index() { return index_; }
   uint64_t NextNumber() { return next_number_++; }
+  uint64_t next_number() const { return next_number_; }  // above all that were given
   void ReserveNumbersBelow(uint64_t number);
 
   // A new object, held once, in no tier and not visible.
@@ -126,6 +127,7 @@ class Catalog {
   // Hides it from lookups for good; it goes with its last reference. REQUIRES: held, and no restore
   // point names it.
   void Retire(StoredObject* object);
+  StoredObject* FindObject(uint64_t number) const;  // null when absent
   void Hold(StoredObject* object);
   void Release(StoredObject* object);
 

@@ -8,6 +8,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/disk_tier_backup.h"
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_reclaim.h"
@@ -22,7 +24,7 @@ constexpr size_t kPinBytes = 4096;
 class RocksDiskTier : public DiskTier {
  public:
   RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir)
-      : db_(std::move(db)), tables_(db_.get(), dir) {}
+      : db_(std::move(db)), dir_(dir), tables_(db_.get(), dir) {}
 
   Tier kind() const override { return Tier::kDisk; }
 
@@ -39,21 +41,24 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status Write(const SliceRef& slice, SliceView view) override {
     const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
-    return FromRocks((*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),
-                                 SliceKey(slice.object, slice.layer), value),
-                     "write");
+    return Change("write", [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),
+                         SliceKey(slice.object, slice.layer), value);
+    });
   }
 
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     uint64_t bytes = 0;
     for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
-    return bytes < kMinTableBytes ? SliceTier::WriteAll(slices) : tables_.Write(slices);
+    if (bytes < kMinTableBytes || resumed_.load()) return SliceTier::WriteAll(slices);
+    return Change("write of a table", [&] { return tables_.Write(slices); });
   }
 
   absl::Status WriteObject(const ObjectRecord& object) override {
-    return FromRocks((*db_)->Put(rocksdb::WriteOptions(), db_->family(kObjects),
-                                 NumberKey(object.number), SerializeObject(object)),
-                     "write of an object record");
+    return Change("write of an object record", [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kObjects), NumberKey(object.number),
+                         SerializeObject(object));
+    });
   }
 
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
@@ -65,7 +70,7 @@ class RocksDiskTier : public DiskTier {
       batch.DeleteRange(db_->family(kTables), NumberKey(number), NumberKey(number + 1));
       batch.Delete(db_->family(kObjects), NumberKey(number));
     }
-    return FromRocks((*db_)->Write(rocksdb::WriteOptions(), &batch), "erase");
+    return WriteBatch("erase", &batch, false);
   }
 
   absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
@@ -76,9 +81,8 @@ class RocksDiskTier : public DiskTier {
     }
     batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
               fingerprint.fingerprint.Serialize());
-    rocksdb::WriteOptions options;
-    options.sync = sync;  // syncs the whole log up to here, slices included
-    return FromRocks((*db_)->Write(options, &batch), "write of manifests");
+    // With `sync` the whole log up to here, slices included.
+    return WriteBatch("write of manifests", &batch, sync);
   }
 
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
@@ -87,18 +91,47 @@ class RocksDiskTier : public DiskTier {
       batch.Delete(db_->family(kManifests), NumberKey(number));
       batch.Delete(db_->family(kMeta), PinKey(number));
     }
-    return FromRocks((*db_)->Write(rocksdb::WriteOptions(), &batch), "erase of manifests");
+    return WriteBatch("erase of manifests", &batch, false);
   }
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
     const std::string key = PinKey(manifest);
-    const rocksdb::Status status =
-        pinned ? (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta), key, "")
-               : (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key);
-    return FromRocks(status, "pin");
+    return Change("pin", [&] {
+      return pinned ? (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta), key, "")
+                    : (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key);
+    });
   }
 
-  absl::Status Sync() override { return FromRocks((*db_)->SyncWAL(), "sync"); }
+  absl::Status Sync() override {
+    // Not SyncWAL: after a log that could not be written it asserts, where a write is refused.
+    rocksdb::WriteBatch batch;
+    batch.PutLogData("sync");
+    return WriteBatch("sync", &batch, true);
+  }
+
+  absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) override {
+    absl::StatusOr<std::string> bytes = ReadRecord(kObjects, NumberKey(number));
+    if (!bytes.ok()) return bytes.status();
+    return ParseObject(*bytes);
+  }
+
+  absl::StatusOr<ManifestRecord> ReadManifest(uint64_t number) override {
+    absl::StatusOr<std::string> bytes = ReadRecord(kManifests, NumberKey(number));
+    if (!bytes.ok()) return bytes.status();
+    return ParseManifestRecord(*bytes);
+  }
+
+  absl::StatusOr<std::string> ReadNote(const std::string& name) override {
+    absl::StatusOr<std::string> text = ReadRecord(kMeta, absl::StrCat(kNotePrefix, name));
+    return absl::IsNotFound(text.status()) ? std::string() : text;
+  }
+
+  absl::Status WriteNote(const std::string& name, const std::string& text) override {
+    return Change("write of a note", [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta),
+                         absl::StrCat(kNotePrefix, name), text);
+    });
+  }
 
   absl::StatusOr<DiskContents> Load() override { return LoadContents(*db_); }
 
@@ -115,6 +148,10 @@ class RocksDiskTier : public DiskTier {
 
   void StopReclaiming() override {
     if (!stopped_.exchange(true)) (*db_)->DisableManualCompaction();
+  }
+
+  absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
+    return BackUpDatabase(*db_, dir_, to);
   }
 
   uint64_t FileBytes() override {
@@ -136,9 +173,67 @@ class RocksDiskTier : public DiskTier {
   }
 
  private:
+  // Every change goes through here. After one that failed RocksDB refuses all until it is told to
+  // go on, and does so only once what it has not yet written could be: on a full disk, when there
+  // is room again.
+  template <typename F>
+  absl::Status Change(const char* what, F change) {
+    if (failed_.load()) {
+      const absl::MutexLock lock(&resume_mu_);
+      const rocksdb::Status resumed = failed_.load() ? Resume() : rocksdb::Status::OK();
+      if (!resumed.ok()) return FromRocks(resumed, what);
+      failed_.store(false);
+    }
+    const absl::ReaderMutexLock lock(&resume_mu_);
+    HaveSomethingToFlush();
+    const rocksdb::Status status = change();
+    if (!status.ok()) failed_.store(true);
+    return FromRocks(status, what);
+  }
+
+  rocksdb::Status Resume() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
+    const rocksdb::Status status = (*db_)->Resume();
+    if (status.ok()) resumed_.store(true);
+    return status;
+  }
+
+  // Told to go on after a log that failed, RocksDB begins a new one only if it has anything to
+  // flush; if not it goes on with the old one, and asserts against that.
+  void HaveSomethingToFlush() {
+    uint64_t entries = 1;
+    (*db_)->GetIntProperty(db_->family(kMeta), rocksdb::DB::Properties::kNumEntriesActiveMemTable,
+                           &entries);
+    if (entries > 0) return;
+    rocksdb::WriteOptions beside_the_log;
+    beside_the_log.disableWAL = true;
+    (*db_)
+        ->Put(beside_the_log, db_->family(kMeta), absl::StrCat(kNotePrefix, "opened"), "")
+        .PermitUncheckedError();
+  }
+
+  absl::Status WriteBatch(const char* what, rocksdb::WriteBatch* batch, bool sync) {
+    rocksdb::WriteOptions options;
+    options.sync = sync;
+    return Change(what, [&] { return (*db_)->Write(options, batch); });
+  }
+
+  absl::StatusOr<std::string> ReadRecord(Family family, const std::string& key) {
+    std::string bytes;
+    const rocksdb::Status status =
+        (*db_)->Get(RecordReadOptions(), db_->family(family), key, &bytes);
+    if (!status.ok()) return FromRocks(status, "read of a record");
+    return bytes;
+  }
+
   const std::unique_ptr<Database> db_;
+  const std::string dir_;
   SliceTables tables_;
   std::atomic<bool> stopped_{false};
+  std::atomic<bool> failed_{false};  // the last change
+  absl::Mutex resume_mu_;            // shared by changes
+  // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
+  // which it asserts against. Until the next start everything goes through the log.
+  std::atomic<bool> resumed_{false};
 };
 
 absl::Status CheckMeta(const Database& db, const std::string& dir,
@@ -176,9 +271,10 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
-                                                         const std::string& secret_check) {
+                                                         const std::string& secret_check,
+                                                         rocksdb::Env* env) {
   std::unique_ptr<Database> db;
-  if (absl::Status status = Database::Open(dir, false, &db); !status.ok()) return status;
+  if (absl::Status status = Database::Open(dir, false, &db, env); !status.ok()) return status;
   if (absl::Status status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
   if (absl::Status status = SliceTables::Prepare(dir); !status.ok()) return status;
   return std::make_unique<RocksDiskTier>(std::move(db), dir);

@@ -17,8 +17,13 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cache_store/backup.h"
 #include "cache_store/stored_records.h"
 #include "cache_store/tier.h"
+
+namespace rocksdb {
+class Env;
+}
 
 namespace hearth {
 
@@ -30,6 +35,9 @@ struct DiskContents {
   std::vector<uint64_t> pinned;  // manifest numbers
   std::vector<uint64_t> unreadable_manifests;
   std::vector<uint64_t> unreadable_objects;
+  // At least every number that anything on disk goes by, though nothing readable may name it: a
+  // table that outlived the record of its object, say.
+  uint64_t last_number = 0;
 };
 
 class DiskTier : public SliceTier {
@@ -39,9 +47,11 @@ class DiskTier : public SliceTier {
   static constexpr uint64_t kFormatVersion = 3;
 
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
-  // is stored on creation and compared ever after.
+  // is stored on creation and compared ever after. `env`: what a test puts in front of the file
+  // system; outlives the tier.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
-                                                        const std::string& secret_check);
+                                                        const std::string& secret_check,
+                                                        rocksdb::Env* env = nullptr);
   // Reads records; kDataLoss only when the folder cannot be read at all.
   virtual absl::StatusOr<DiskContents> Load() = 0;
 
@@ -53,12 +63,20 @@ class DiskTier : public SliceTier {
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
   virtual absl::Status Sync() = 0;
+  // One record as it is on disk now. kNotFound; kDataLoss: not what was written.
+  virtual absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) = 0;
+  virtual absl::StatusOr<ManifestRecord> ReadManifest(uint64_t number) = 0;
+  // Small texts by name that outlive the process; empty when never written.
+  virtual absl::StatusOr<std::string> ReadNote(const std::string& name) = 0;
+  virtual absl::Status WriteNote(const std::string& name, const std::string& text) = 0;
   // Gives the space of erased objects back to the file system: files that hold nothing else always,
   // others are rewritten only while values take more than `max_bytes`. Slow; called in the
   // background. kCancelled: stopped.
   virtual absl::Status ReclaimSpace(uint64_t max_bytes) = 0;
   // Ends a running ReclaimSpace soon and every later one at once. For good.
   virtual void StopReclaiming() = 0;
+  // Copies the state of this moment to a backup folder (backup.h), beside everything else.
+  virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;
 };

@@ -1,6 +1,7 @@
 #include "cache_store/disk_tier_db.h"
 
 #include <rocksdb/options.h>
+#include <rocksdb/rate_limiter.h>
 #include <rocksdb/table.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -48,6 +49,10 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   return options;
 }
 
+// Flushes, compactions and rewriting may write this much a second, together; publishes are not
+// among it. A third of what a small SSD takes, so that reads and publishes find the disk free.
+constexpr int64_t kBackgroundBytesPerSecond = int64_t{128} << 20;
+
 // Tables and blob files kept open: half of what the process may have, the rest is for connections.
 // 4,096 blob files of 64 MiB are 256 GiB; of more, some are opened again for a read.
 int MaxOpenFiles() {
@@ -65,7 +70,10 @@ rocksdb::DBOptions DatabaseOptions() {
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
   options.max_background_jobs = 2;
+  options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(kBackgroundBytesPerSecond));
   options.max_open_files = MaxOpenFiles();
+  // After an error the next change tries to go on (disk_tier_files.h says why).
+  options.max_bgerror_resume_count = 0;
   // More would only be kept alive by the small families' unflushed records.
   options.max_total_wal_size = kMaxLogBytes;
   // A torn tail of the log is what kill -9 leaves; everything before it is whole.
@@ -79,7 +87,7 @@ rocksdb::DBOptions DatabaseOptions() {
 bool LacksResources(const rocksdb::Status& status, absl::string_view text) {
   if (status.IsNoSpace() || status.IsMemoryLimit()) return true;
   if (!status.IsIOError()) return false;
-  for (const int error : {EMFILE, ENFILE, ENOMEM, EAGAIN}) {
+  for (const int error : {ENOSPC, EDQUOT, EMFILE, ENFILE, ENOMEM, EAGAIN}) {
     if (absl::StrContains(text, std::strerror(error))) return true;
   }
   return false;
@@ -107,15 +115,32 @@ rocksdb::ReadOptions SliceReadOptions() {
   return options;
 }
 
-absl::Status Database::Open(const std::string& dir, bool read_only,
-                            std::unique_ptr<Database>* out) {
+rocksdb::ReadOptions RecordReadOptions() { return SliceReadOptions(); }
+
+absl::Status Database::Open(const std::string& dir, bool read_only, std::unique_ptr<Database>* out,
+                            rocksdb::Env* env) {
+  std::vector<std::string> names;
+  // A folder of an older version that was not opened since lacks what came later.
+  if (read_only) {
+    rocksdb::DB::ListColumnFamilies(DatabaseOptions(), DatabasePath(dir), &names)
+        .PermitUncheckedError();
+  }
+  const auto is_there = [&](Family family) {
+    return names.empty() ||
+           std::find(names.begin(), names.end(), kFamilyNames[family]) != names.end();
+  };
   std::vector<rocksdb::ColumnFamilyDescriptor> families;
   for (int i = 0; i < kFamilies; ++i) {
-    families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
+    if (is_there(static_cast<Family>(i)))
+      families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
   }
   std::unique_ptr<Database> database(new Database);
   const std::string path = DatabasePath(dir);
   rocksdb::DBOptions options = DatabaseOptions();
+  if (env == nullptr) env = rocksdb::Env::Default();
+  database->files_ = std::make_shared<TableKeepingFiles>(env->GetFileSystem());
+  database->env_ = rocksdb::NewCompositeEnv(database->files_);
+  options.env = database->env_.get();
   if (read_only) options.create_if_missing = options.create_missing_column_families = false;
   const rocksdb::Status status =
       read_only ? rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_,
@@ -136,13 +161,20 @@ absl::Status Database::Open(const std::string& dir, bool read_only,
     if (status.IsCorruption()) return absl::DataLossError(message);
     return absl::Status(FromRocks(status, "").code(), message);
   }
+  for (int i = 0; i < kFamilies; ++i) {
+    if (!is_there(static_cast<Family>(i))) {
+      database->handles_.insert(database->handles_.begin() + i, nullptr);
+    }
+  }
   *out = std::move(database);
   return absl::OkStatus();
 }
 
 Database::~Database() {
   if (db_ == nullptr) return;
-  for (rocksdb::ColumnFamilyHandle* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
+  for (rocksdb::ColumnFamilyHandle* handle : handles_) {
+    if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle);
+  }
   db_->Close().PermitUncheckedError();
   delete db_;
 }

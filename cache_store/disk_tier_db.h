@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/disk_tier_files.h"
 
 namespace hearth {
 
@@ -30,6 +31,7 @@ inline constexpr const char* kFamilyNames[kFamilies] = {
 inline constexpr char kVersionKey[] = "format_version";
 inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";
+inline constexpr char kNotePrefix[] = "note/";
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 inline rocksdb::Slice ToSlice(absl::string_view text) { return {text.data(), text.size()}; }
@@ -44,17 +46,23 @@ std::string DatabasePath(const std::string& dir);
 class Database {
  public:
   // `read_only` needs no lock and changes nothing, so it may look at a folder that is in use.
-  static absl::Status Open(const std::string& dir, bool read_only, std::unique_ptr<Database>* out);
+  // `env`: null for the real file system.
+  static absl::Status Open(const std::string& dir, bool read_only, std::unique_ptr<Database>* out,
+                           rocksdb::Env* env = nullptr);
   ~Database();
 
   rocksdb::DB* operator->() const { return db_; }
   rocksdb::DB* get() const { return db_; }
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
+  // Null: read only, and the folder is of a version that had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
+  TableKeepingFiles* files() const { return files_.get(); }
 
  private:
   Database() = default;
 
+  std::shared_ptr<TableKeepingFiles> files_;
+  std::unique_ptr<rocksdb::Env> env_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
 };
@@ -62,6 +70,9 @@ class Database {
 // Reads that feed VerifiedTier: the digest of each slice is checked there, so RocksDB's own
 // (CRC32c in software, 1.2 GB/s) would only check twice.
 rocksdb::ReadOptions SliceReadOptions();
+// Records end in a checksum of their own: a rotten one is not to take the rest of its block with
+// it, and an old one that was written anew is of no interest.
+rocksdb::ReadOptions RecordReadOptions();
 
 }  // namespace hearth
 

@@ -1,5 +1,8 @@
 #include "cache_store/disk_tier_load.h"
 
+#include <rocksdb/metadata.h>
+
+#include <algorithm>
 #include <functional>
 #include <memory>
 
@@ -13,11 +16,32 @@ namespace {
 using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
 
 absl::Status ForEach(const Database& db, Family family, const Visit& visit) {
-  rocksdb::ReadOptions options;
+  rocksdb::ReadOptions options = RecordReadOptions();
   options.readahead_size = size_t{2} << 20;
   std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options, db.family(family)));
   for (it->SeekToFirst(); it->Valid(); it->Next()) visit(ToView(it->key()), ToView(it->value()));
   return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
+}
+
+// Of the keys of slices, erased ones included. Tables are on stable storage before the records of
+// their objects are: a crash of the machine may leave them alone.
+uint64_t LastNumber(const Database& db, Family family) {
+  if (db.family(family) == nullptr) return 0;
+  rocksdb::ColumnFamilyMetaData files;
+  db->GetColumnFamilyMetaData(db.family(family), &files);
+  uint64_t last = 0;
+  const auto take = [&last](absl::string_view key) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (number.ok()) last = std::max(last, *number);
+  };
+  for (const rocksdb::LevelMetaData& level : files.levels) {
+    for (const rocksdb::SstFileMetaData& file : level.files) take(file.largestkey);
+  }
+  const std::unique_ptr<rocksdb::Iterator> it(
+      db->NewIterator(RecordReadOptions(), db.family(family)));
+  it->SeekToLast();
+  if (it->Valid()) take(ToView(it->key()));
+  return last;
 }
 
 }  // namespace
@@ -43,6 +67,7 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   DiskContents contents;
+  contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
   absl::Status status = ForEach(db, kObjects, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (!number.ok()) return;

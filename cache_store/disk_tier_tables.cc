@@ -106,7 +106,7 @@ absl::Status SliceTables::Prepare(const std::string& dir) {
   return absl::UnavailableError(absl::StrCat(TableFolder(dir), ": ", error.message()));
 }
 
-absl::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
+rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
   std::vector<std::pair<std::string, const SliceWrite*>> ordered;
   for (const SliceWrite& write : slices) {
     ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
@@ -129,17 +129,20 @@ absl::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
     options.write_global_seqno = false;
     const absl::MutexLock lock(&ranges_mu_);
     status = (*db_)->IngestExternalFile(db_->family(kTables), {path}, options);
+    status.ok() ? db_->files()->Linked() : db_->files()->MayBeLinked();
   }
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
-  return FromRocks(status, "write of a table");
+  return status;
 }
 
 rocksdb::Status GetSlice(const Database& db, const std::string& key,
                          rocksdb::PinnableSlice* value) {
-  const rocksdb::Status status = db->Get(SliceReadOptions(), db.family(kTables), key, value);
-  if (!status.IsNotFound()) return status;
-  value->Reset();
+  if (db.family(kTables) != nullptr) {
+    const rocksdb::Status status = db->Get(SliceReadOptions(), db.family(kTables), key, value);
+    if (!status.IsNotFound()) return status;
+    value->Reset();
+  }
   return db->Get(SliceReadOptions(), db.family(kSlices), key, value);
 }
 

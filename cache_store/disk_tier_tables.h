@@ -31,7 +31,7 @@ class SliceTables {
 
   // Readable when it returns, and on stable storage. From any thread.
   // REQUIRES: the records of the slices' objects were written.
-  absl::Status Write(absl::Span<const SliceWrite> slices);
+  rocksdb::Status Write(absl::Span<const SliceWrite> slices);
 
   // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
   // rewrites those of which most is dead. `*left_bytes`: what tables take after. kCancelled: manual

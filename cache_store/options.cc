@@ -16,6 +16,9 @@ absl::Status StoreOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_pinned_fraction must be in [0, 1], got ", max_pinned_fraction));
   }
+  if (scrub_period <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("scrub_period must be above 0");
+  }
   if (max_staged_bytes == 0) return absl::InvalidArgumentError("max_staged_bytes must be above 0");
   const bool has_disk = disk_bytes > 0 && !data_dir.empty();
   return quotas.Validate(has_disk ? disk_bytes : host_bytes);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "cache_store/tenant_ledger.h"
 #include "proto/kv_layout.h"
 
@@ -45,6 +46,12 @@ struct StoreOptions {
   bool shared_memory = false;
   // Ask the kernel for huge pages under the host tier.
   bool huge_pages = true;
+
+  // Bytes a second that the scrub reads again from disk, whatever nobody asked for; once a week all
+  // of it. A quarter while others use the disk. 0: off.
+  uint64_t scrub_bytes_per_s = uint64_t{16} << 20;
+  // A pass begins at most this often, however small the store.
+  absl::Duration scrub_period = absl::Hours(24 * 7);
 
   // Checks relations between fields; kInvalidArgument names the field.
   absl::Status Validate() const;

@@ -82,17 +82,14 @@ absl::StatusOr<std::string> ReadSecret(const std::string& path) {
   return absl::HexStringToBytes(hex);
 }
 
-absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path) {
-  if (access(path.c_str(), F_OK) == 0) return ReadSecret(path);
-  absl::StatusOr<std::string> secret = MakeSecret();
-  if (!secret.ok()) return secret;
+absl::Status CopySecret(const std::string& secret, const std::string& path) {
   // Whole or not at all: written beside, synced, then linked into place. link() never overwrites,
   // so of two starters one makes the secret and both read it.
   std::string temporary = absl::StrCat(path, ".XXXXXX");
   {
     File file(mkostemp(temporary.data(), O_CLOEXEC));  // mode 0600
     if (file.fd() < 0) return Failed(temporary, strerror(errno));
-    if (!WriteAll(file.fd(), absl::BytesToHexString(*secret) + "\n") || fsync(file.fd()) != 0) {
+    if (!WriteAll(file.fd(), absl::BytesToHexString(secret) + "\n") || fsync(file.fd()) != 0) {
       unlink(temporary.c_str());
       return Failed(temporary, strerror(errno));
     }
@@ -102,6 +99,14 @@ absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path) {
   unlink(temporary.c_str());
   if (linked != 0 && error != EEXIST) return Failed(path, strerror(error));
   if (!SyncFolderOf(path)) return Failed(path, strerror(errno));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path) {
+  if (access(path.c_str(), F_OK) == 0) return ReadSecret(path);
+  absl::StatusOr<std::string> secret = MakeSecret();
+  if (!secret.ok()) return secret;
+  if (absl::Status made = CopySecret(*secret, path); !made.ok()) return made;
   return ReadSecret(path);
 }
 

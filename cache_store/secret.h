@@ -17,6 +17,8 @@ inline constexpr size_t kSecretBytes = 32;
 absl::StatusOr<std::string> MakeSecret();
 // kFailedPrecondition names the file: absent, malformed, or readable by others.
 absl::StatusOr<std::string> ReadSecret(const std::string& path);
+// Writes it to `path` unless a file is there; whole, durable and mode 0600 before it returns.
+absl::Status CopySecret(const std::string& secret, const std::string& path);
 // Reads `path`, made first when absent. Durable before it returns.
 absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path);
 

@@ -48,6 +48,11 @@ constexpr const char* kNames[] = {
     "lease_waits_hit",
     "lease_waits_timed_out",
     "lease_takeovers",
+    "scrubbed_bytes",
+    "scrubbed_objects",
+    "scrub_corrupt_objects",
+    "scrub_repaired_records",
+    "scrub_passes",
 };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount),
               "every counter has a name");

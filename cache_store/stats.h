@@ -55,6 +55,11 @@ enum class Counter {
   kLeaseWaitsHit,       // of these: served by it
   kLeaseWaitsTimedOut,  // waited their whole budget in vain
   kLeaseTakeovers,      // computed in place of a holder that gave up or died
+  kScrubbedBytes,
+  kScrubbedObjects,
+  kScrubCorrupt,          // objects that the scrub found rotten or unreadable: quarantined
+  kScrubRepairedRecords,  // records that had rotted on disk, written anew from memory
+  kScrubPasses,           // complete ones
   kCount,
 };
 

@@ -211,6 +211,7 @@ StoreStats Store::Stats() {
   if (arena_ != nullptr) stats.resident_bytes = arena_->usage().resident_bytes;
   absl::MutexLock lock(&mu_);
   stats.counters["demoted_restore_points"] = catalog_.demoted();
+  stats.counters["last_full_scrub_unix_s"] = static_cast<uint64_t>(last_scrub_unix_s_.load());
   TierUsage host;
   host.tier = Tier::kHost;
   host.bytes = host_.bytes();
@@ -257,6 +258,11 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
     start.snapshot.push_back(Describe(*point));
   }
   return start;
+}
+
+absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
+  if (disk_ == nullptr) return absl::FailedPreconditionError("no disk tier: nothing to back up");
+  return disk_->BackUp(to);
 }
 
 absl::Status Store::Flush(absl::Time deadline) {

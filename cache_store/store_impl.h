@@ -10,6 +10,7 @@
 #ifndef HEARTH_CACHE_STORE_STORE_IMPL_H_
 #define HEARTH_CACHE_STORE_STORE_IMPL_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,8 @@
 #include "cache_store/host_arena.h"
 #include "cache_store/host_tier.h"
 #include "cache_store/latency.h"
+#include "cache_store/repeating_thread.h"
+#include "cache_store/scrub.h"
 #include "cache_store/single_flight.h"
 #include "cache_store/stats.h"
 #include "cache_store/tiered_store.h"
@@ -41,7 +44,8 @@ struct StoreSeams {
 
   Clock* clock = nullptr;
   std::unique_ptr<Executor> executor;
-  WrapTier wrap_host, wrap_disk;  // put in front of the tier, behind its verification
+  WrapTier wrap_host, wrap_disk;     // put in front of the tier, behind its verification
+  rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
 };
 
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
@@ -74,6 +78,7 @@ class Store : public TieredStore {
   ~Store() override;
   // Rebuilds the index from the disk. Called once, before any other method.
   absl::Status Recover();
+  void StartScrubbing();
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -97,7 +102,12 @@ class Store : public TieredStore {
   void WaitForMemory() override;
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override;
+  absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
   absl::Status Flush(absl::Time deadline) override;
+
+  // Reads one slice more of what is on disk, if it is time to; how long to wait until the next.
+  // One caller at a time: a thread of the store's own, unless the executor is a test's.
+  absl::Duration ScrubStep();
 
   // Asserts the catalog's invariants against the tiers. For tests.
   void CheckInvariants();
@@ -176,6 +186,8 @@ class Store : public TieredStore {
   uint64_t Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views);
   void ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void WriteBehind(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
+  ManifestRecord ManifestOf(const RestorePointEntry& point) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool PreparePersist(RestorePointEntry* point, Persisting* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HostViews(const StoredObject* object, std::vector<SliceView>* views);
@@ -185,6 +197,16 @@ class Store : public TieredStore {
   void Reclaim() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status SettleDisk(const Garbage& garbage) ABSL_LOCKS_EXCLUDED(mu_);
   void SettleLater(Garbage garbage) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // store_scrub.cc
+  bool BeginScrubPass(absl::Time now);
+  StoredObject* HoldScrubbed(bool* at_end) ABSL_LOCKS_EXCLUDED(mu_);
+  void ScrubSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(mu_);
+  void ScrubObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(mu_);
+  void ScrubManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(mu_);
+  void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
+  bool IsDiskInUse();
+  void SaveScrubProgress();
 
   // store_open.cc
   struct RecoveredObject {
@@ -245,10 +267,14 @@ class Store : public TieredStore {
   uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};       // by Tier
   uint64_t removed_[kRemovals] ABSL_GUARDED_BY(mu_) = {};  // restore points, by Removal
 
+  ScrubState scrub_;                           // of whoever calls ScrubStep
+  std::atomic<int64_t> last_scrub_unix_s_{0};  // the last complete pass
+
   // Last: their jobs use everything above. Reclaiming takes minutes and is on its own, so that
   // nothing waits behind it; with an executor from a test it is one of that one's jobs.
   std::unique_ptr<Executor> reclaimer_;
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<RepeatingThread> scrubber_;
 };
 
 }  // namespace hearth

@@ -81,10 +81,11 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
   if (!secret.ok()) return secret.status();
   if (wants_disk) {
     absl::StatusOr<std::unique_ptr<DiskTier>> opened =
-        DiskTier::Open(options.data_dir, SecretCheck(*secret));
+        DiskTier::Open(options.data_dir, SecretCheck(*secret), seams.disk_env);
     if (!opened.ok()) return opened.status();
     disk = *std::move(opened);
   }
+  const bool is_tests = seams.executor != nullptr;
   std::shared_ptr<HostArena> arena;
   if (options.host_bytes > 0) {
     absl::StatusOr<std::shared_ptr<HostArena>> made = HostArena::Create(ArenaOf(options));
@@ -94,6 +95,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
   if (absl::Status status = store->Recover(); !status.ok()) return status;
+  if (!is_tests) store->StartScrubbing();
   return store;
 }
 
@@ -127,6 +129,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
 }
 
 Store::~Store() {
+  scrubber_.reset();
   if (disk_ != nullptr) disk_->StopReclaiming();  // the next start goes on with it
   executor_.reset();                              // runs what was accepted
   reclaimer_.reset();
@@ -146,7 +149,7 @@ absl::Status Store::Recover() {
     for (const FingerprintRecord& record : contents->fingerprints) {
       models[{record.tenant, record.fingerprint.digest()}] = MakeKnown(record.fingerprint);
     }
-    uint64_t next_number = 1;
+    uint64_t next_number = contents->last_number + 1;
     ObjectTable table;
     for (ObjectRecord& record : contents->objects) {
       next_number = std::max(next_number, record.number + 1);

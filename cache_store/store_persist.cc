@@ -140,21 +140,27 @@ void Store::ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) {
   if (!executor_->TrySchedule(bytes, job)) counters_.Add(Counter::kWriteBehindSkipped);
 }
 
-// Fills `work` with what the disk lacks of `point`, references and room taken.
-bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
+ManifestRecord Store::ManifestOf(const RestorePointEntry& point) const {
   ManifestRecord record;
-  record.number = point->number;
-  record.tenant = point->tenant;
-  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point->last_use));
+  record.number = point.number;
+  record.tenant = point.tenant;
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
   Manifest& manifest = record.manifest;
-  manifest.fingerprint = point->model->fingerprint.digest();
-  manifest.token_count = manifest.next_position = point->tokens();
-  manifest.token_ids = TokensOf(point->node);
-  manifest.cuts = point->cuts;
-  uint64_t bytes = point->manifest_cost_bytes();
-  for (StoredObject* object : point->objects) {
+  manifest.fingerprint = point.model->fingerprint.digest();
+  manifest.token_count = manifest.next_position = point.tokens();
+  manifest.token_ids = TokensOf(point.node);
+  manifest.cuts = point.cuts;
+  for (const StoredObject* object : point.objects) {
     record.objects.push_back(object->number);
     manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
+  }
+  return record;
+}
+
+// Fills `work` with what the disk lacks of `point`, references and room taken.
+bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
+  uint64_t bytes = point->manifest_cost_bytes();
+  for (StoredObject* object : point->objects) {
     if (object->on_disk) continue;
     work->objects.push_back(object);
     bytes += object->disk_cost_bytes();
@@ -165,7 +171,7 @@ bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
   if (reserved) work->reserved_bytes = bytes;
   --point->sessions;
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
-  work->manifests.push_back(std::move(record));
+  work->manifests.push_back(ManifestOf(*point));
   return reserved;
 }
 

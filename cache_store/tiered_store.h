@@ -26,6 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "cache_store/backup.h"
 #include "cache_store/latency.h"
 #include "cache_store/options.h"
 #include "cache_store/removal.h"
@@ -302,6 +303,10 @@ class TieredStore {
   using EventCallback = std::function<void(const StoreEvent&)>;
   virtual WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                                EventCallback callback) = 0;
+
+  // Copies what is on disk at this moment to a backup folder (backup.h), beside everything else.
+  // What was acknowledged as `disk` or `sync` before the call is in it.
+  virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.
   virtual absl::Status Flush(absl::Time deadline) = 0;

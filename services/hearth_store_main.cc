@@ -19,6 +19,7 @@
 #include "services/server_access.h"
 #include "services/server_runner.h"
 #include "services/serving.h"
+#include "services/signal_thread.h"
 #include "services/status_page.h"
 #include "services/store_metrics.h"
 #include "services/store_status.h"
@@ -49,6 +50,7 @@ struct StoreFlags {
   ServerFlags server;
   std::string shared_memory = "auto";
   std::string tenants_file;
+  std::string backup_dir;
   StoreOptions store;
 };
 
@@ -76,6 +78,12 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
                 "Of what is written to disk: auto: lossless, where it saves a tenth");
   set.AddText("tenants-file", &flags->tenants_file,
               "JSON file of what each tenant may hold, and is guaranteed; empty: no limits");
+  set.AddText("backup-dir", &flags->backup_dir,
+              "SIGUSR1 copies what is on disk to this folder, beside everything else; empty: not");
+  set.AddBytes("scrub-rate", &flags->store.scrub_bytes_per_s,
+               "Bytes a second read again from disk to find what rots; 0: none");
+  set.AddDuration("scrub-period", &flags->store.scrub_period,
+                  "All of the disk is read again at most this often");
   set.AddText("secret-file", &flags->store.secret_file,
               "File with the secret of the keys; empty: made once, kept in the data folder");
   return set.Parse(argc, argv, exit_code);
@@ -101,11 +109,32 @@ absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(const std::string& fl
   return server;
 }
 
+void BackUp(TieredStore* store, const std::string& folder) {
+  if (folder.empty()) {
+    Log(LogLevel::kWarning, "no backup", {{"reason", "started without --backup-dir"}});
+    return;
+  }
+  const absl::Time start = absl::Now();
+  const absl::StatusOr<BackupReport> report = store->BackUp(folder);
+  if (!report.ok()) {
+    Log(LogLevel::kError, "backup failed", {{"reason", std::string(report.status().message())}});
+    return;
+  }
+  Log(LogLevel::kInfo, "backed up",
+      {{"folder", folder},
+       {"id", report->id},
+       {"bytes", report->bytes},
+       {"new_bytes", report->new_bytes},
+       {"has_secret", report->has_secret ? "yes" : "no: keep the file of --secret-file too"},
+       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+}
+
 int Main(int argc, char** argv) {
   StoreFlags flags;
   int exit_code = 0;
   if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
   BlockStopSignals();
+  BlockSignal(SIGUSR1);
   KeepFreedMemory();
   RaiseOpenFileLimit();
   SetUpLogging(flags.server.log_level, flags.server.log_format);
@@ -140,6 +169,7 @@ int Main(int argc, char** argv) {
        {"objects", stats.objects},
        {"shared_memory", *segment == nullptr ? "off" : (*segment)->name()},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+  const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
   const absl::Status served =
       Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,
             access->credentials, [opened](absl::Time deadline) {

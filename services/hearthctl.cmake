@@ -1,5 +1,6 @@
 # hearthctl: the command line. A library of its own, so that tests run its commands in process.
 add_library(hearthctl_commands STATIC
+  hearthctl/backup_commands.cc
   hearthctl/chat_command.cc hearthctl/chat_file.cc hearthctl/cli.cc hearthctl/connection.cc
   hearthctl/console.cc hearthctl/data_dir_check.cc hearthctl/diff_command.cc
   hearthctl/explain_command.cc

@@ -66,6 +66,14 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
         name == "bytes_read_disk") {
       continue;
     }
+    if (name == "last_full_scrub_unix_s") {
+      samples.push_back({"hearth_store_last_full_scrub_timestamp_seconds",
+                         "When all of the disk had last been read again; 0: never.",
+                         false,
+                         {},
+                         static_cast<double>(value)});
+      continue;
+    }
     samples.push_back(
         {absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
          absl::StrCat("The store's counter ", name, "."),

@@ -56,6 +56,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddVerifyCommand(&commands);
   AddDiffCommand(&commands);
   AddSimulateCommand(&commands);
+  AddBackupCommands(&commands);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

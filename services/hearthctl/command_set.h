@@ -58,11 +58,12 @@ void AddDropCommand(CommandSet* commands);
 void AddWatchCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
-// Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc).
+// Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc, backup_commands.cc).
 void AddInspectCommand(CommandSet* commands);
 void AddVerifyCommand(CommandSet* commands);
 void AddDiffCommand(CommandSet* commands);
 void AddSimulateCommand(CommandSet* commands);
+void AddBackupCommands(CommandSet* commands);
 
 }  // namespace hearth
 

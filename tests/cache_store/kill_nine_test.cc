@@ -1,8 +1,9 @@
-// kill -9 in the middle of publishing: what was acknowledged is there, nothing torn is.
+// kill -9 in the middle of a mixed load: what was acknowledged is there, nothing torn is.
 //
-// A child publishes into a folder and prints what was acknowledged; the parent kills it after a
-// seeded number of milliseconds of publishing, opens the folder, and checks. The folder is kept
-// from round to round, so later rounds also recover from earlier ones' remains.
+// A child publishes, fetches, evicts, demotes and scrubs in two stores and prints what one of them,
+// which has room for everything, acknowledged. The parent kills it after a seeded number of
+// microseconds, opens the folders, and checks. They are kept for a row of rounds, so later rounds
+// also recover from earlier ones' remains. HEARTH_KILLS=N for other than the usual number.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -10,6 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -76,53 +81,113 @@ class Child {
   int status_ = 0;
 };
 
-TEST(KillNine, TwentyTimesAtRandomMomentsLosesNothingAcknowledged) {
-  const KitFolder folder;
-  std::mt19937_64 random(20260101);
-  std::set<uint64_t> acked;
-  uint64_t next_seed = 0, collected = 0;
-  const Fingerprint model = KillModel();
-  for (int round = 0; round < 20; ++round) {
-    Child child(folder.path(), next_seed, round % 4 == 3 ? "sync" : "disk");
+constexpr int kUsualKills = 30;
+constexpr int kKillsOfAFolder = 20;
+
+int Kills() {
+  const char* text = std::getenv("HEARTH_KILLS");
+  return text == nullptr ? kUsualKills : std::atoi(text);
+}
+
+class Killing {
+ public:
+  explicit Killing(std::mt19937_64* random) : random_(*random) {}
+
+  void Round(int round) {
+    Child child(folder_.path(), next_seed_, round % 4 == 3 ? "sync" : "disk");
     ASSERT_TRUE(child.WaitForFirstLine());
-    const std::string said = child.RunAndKill(absl::Now() + absl::Microseconds(random() % 120000));
+    const std::string said = child.RunAndKill(absl::Now() + absl::Microseconds(random_() % 120000));
     ASSERT_TRUE(child.was_killed());
-    uint64_t seen = next_seed;
+    ASSERT_EQ(said.find("wrong"), std::string::npos) << said.substr(said.find("wrong"));
+    uint64_t under_way = next_seed_;
     for (const absl::string_view line : absl::StrSplit(said, '\n')) {
       uint64_t seed = 0;
       // The pipe may end inside a line only if the child died inside a write: then no newline.
       if (line.substr(0, 6) != "acked " || !absl::SimpleAtoi(line.substr(6), &seed)) continue;
-      acked.insert(seed);
-      seen = seed + 1;
+      acked_.insert(seed);
+      under_way = seed + 1;
     }
-    next_seed = seen + 2;  // the one under way may be there or not, but never in part
+    next_seed_ = under_way + 2;  // the one under way may be there or not, but never in part
+    CheckAmple(under_way);
+    CheckSmall(under_way);
+  }
+  // Reading all every round would be quadratic: rounds sample, this reads all.
+  void CheckAll() {
+    sampled_ = false;
+    CheckAmple(next_seed_);
+    for (const bool ample : {true, false}) {
+      const VerifyReport report =
+          VerifyDataDir(KillOptions(folder_.path(), ample).data_dir).value();
+      EXPECT_TRUE(report.ok()) << report.problems[0];
+      EXPECT_EQ(report.unreferenced_objects, 0u);
+    }
+  }
+  size_t acked() const { return acked_.size(); }
+  uint64_t collected() const { return collected_; }
+  uint64_t evicted() const { return evicted_; }
 
-    StoreOptions options;
-    options.data_dir = folder.path();
-    options.host_bytes = 8 << 20;
-    options.disk_bytes = uint64_t{8} << 30;
-    const absl::Time start = absl::Now();
-    auto store = TieredStore::Open(options).value();
-    EXPECT_LT(absl::Now() - start, absl::Seconds(2));
+ private:
+  std::unique_ptr<TieredStore> Open(bool ample) {
+    auto store = TieredStore::Open(KillOptions(folder_.path(), ample)).value();
     const StoreStats stats = store->Stats();
     EXPECT_EQ(stats.counters.at("recovery_dropped_manifests"), 0u);
-    collected += stats.counters.at("recovery_collected_objects");
-    for (const uint64_t seed : acked) {
-      // Older ones are sampled: reading all of them every round is quadratic.
-      if (seed + 40 < next_seed && random() % 10 != 0 && round != 19) continue;
-      const auto usable = KitFetch(store.get(), model, KillPrompt(seed));
-      ASSERT_TRUE(usable.ok()) << usable.status();
-      ASSERT_EQ(*usable, 192u) << "seed " << seed << " was acknowledged";
-    }
-    const auto torn = KitFetch(store.get(), model, KillPrompt(seen));
-    ASSERT_TRUE(torn.ok()) << "a torn publish is visible: " << torn.status();
-    store.reset();
+    collected_ += stats.counters.at("recovery_collected_objects");
+    return store;
   }
-  const VerifyReport report = VerifyDataDir(folder.path()).value();
-  EXPECT_TRUE(report.ok()) << report.problems[0];
-  EXPECT_EQ(report.unreferenced_objects, 0u);
-  EXPECT_GT(acked.size(), 20u);
+
+  void CheckAmple(uint64_t under_way) {
+    const auto store = Open(true);
+    for (const uint64_t seed : acked_) {
+      if (sampled_ && seed + 20 < next_seed_ && random_() % 10 != 0) continue;
+      const auto usable = KitFetch(store.get(), model_, KillPrompt(seed));
+      ASSERT_TRUE(usable.ok()) << usable.status();
+      ASSERT_EQ(*usable, KillBoundaries(seed).back()) << "seed " << seed << " was acknowledged";
+    }
+    const auto torn = KitFetch(store.get(), model_, KillPrompt(under_way));
+    ASSERT_TRUE(torn.ok()) << "a torn publish is visible: " << torn.status();
+    EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
+  }
+
+  // What it holds is a matter of eviction; that it is exact is not.
+  void CheckSmall(uint64_t newest) {
+    const auto store = Open(false);
+    for (uint64_t seed = newest - std::min<uint64_t>(newest, 30); seed <= newest + 30; ++seed) {
+      const auto usable = KitFetch(store.get(), model_, KillPrompt(seed));
+      ASSERT_TRUE(usable.ok()) << usable.status();
+      if (seed < newest && *usable < KillBoundaries(seed).back()) ++evicted_;
+    }
+    EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
+  }
+
+  const KitFolder folder_;
+  const Fingerprint model_ = KillModel();
+  std::mt19937_64& random_;
+  std::set<uint64_t> acked_;
+  uint64_t next_seed_ = 0, collected_ = 0, evicted_ = 0;
+  bool sampled_ = true;
+};
+
+TEST(KillNine, AtRandomMomentsOfAMixedLoadLosesNothingAcknowledged) {
+  std::mt19937_64 random(20260101);
+  size_t acked = 0;
+  uint64_t collected = 0, evicted = 0;
+  for (int round = 0; round < Kills() && !::testing::Test::HasFailure();) {
+    Killing killing(&random);
+    for (int i = 0; i < kKillsOfAFolder && round < Kills(); ++i, ++round) {
+      SCOPED_TRACE(::testing::Message() << "round " << round);
+      killing.Round(round);
+      if (::testing::Test::HasFailure()) return;
+    }
+    killing.CheckAll();
+    acked += killing.acked();
+    collected += killing.collected();
+    evicted += killing.evicted();
+  }
+  std::printf("%d kills: %zu publishes acknowledged, all there; %llu objects of torn ones gone\n",
+              Kills(), acked, static_cast<unsigned long long>(collected));
+  EXPECT_GT(acked, 20u);
   EXPECT_GT(collected, 0u) << "no kill ever landed inside a publish: the test tests nothing";
+  EXPECT_GT(evicted, 0u) << "nothing was evicted: the test tests nothing";
 }
 
 }  // namespace

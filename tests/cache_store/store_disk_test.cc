@@ -2,7 +2,6 @@
 // that is not ours is refused by name.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rocksdb/db.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/verify.h"
+#include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -25,53 +25,6 @@ StoreOptions DiskOptions(const KitFolder& folder, uint64_t host_bytes = 1 << 20)
   options.disk_bytes = 64 << 20;
   return options;
 }
-
-// The folder's database, opened behind the store's back.
-class RawDatabase {
- public:
-  explicit RawDatabase(const KitFolder& folder) {
-    const std::string path = folder.path() + "/db";
-    std::vector<std::string> names;
-    rocksdb::DB::ListColumnFamilies({}, path, &names);
-    std::vector<rocksdb::ColumnFamilyDescriptor> families;
-    for (const std::string& name : names) {
-      families.emplace_back(name, rocksdb::ColumnFamilyOptions());
-    }
-    rocksdb::DB::Open({}, path, families, &handles_, &db_);
-  }
-  ~RawDatabase() {
-    for (auto* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
-    delete db_;
-  }
-  rocksdb::ColumnFamilyHandle* family(const std::string& name) {
-    for (auto* handle : handles_) {
-      if (handle->GetName() == name) return handle;
-    }
-    return nullptr;
-  }
-  // Of one family, all keys with their values.
-  std::vector<std::pair<std::string, std::string>> All(const std::string& name) {
-    std::vector<std::pair<std::string, std::string>> all;
-    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}, family(name)));
-    for (it->SeekToFirst(); it->Valid(); it->Next()) {
-      all.emplace_back(it->key().ToString(), it->value().ToString());
-    }
-    return all;
-  }
-  void Put(const std::string& name, const std::string& key, const std::string& value) {
-    ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
-  }
-  void DropFamily(const std::string& name) {
-    ASSERT_TRUE(db_->DropColumnFamily(family(name)).ok());
-  }
-  void Delete(const std::string& name, const std::string& key) {
-    ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
-  }
-
- private:
-  rocksdb::DB* db_ = nullptr;
-  std::vector<rocksdb::ColumnFamilyHandle*> handles_;
-};
 
 class DiskStore : public ::testing::Test {
  protected:
@@ -249,6 +202,9 @@ TEST_F(DiskStore, AnOlderFormatIsReadAndRaised) {
     raw.Put("meta", "format_version", "1");
     raw.DropFamily("tables");
   }
+  const VerifyReport report = VerifyDataDir(folder_.path()).value();
+  EXPECT_TRUE(report.ok()) << report.problems[0];
+  EXPECT_EQ(report.restore_points, 1u);
   EXPECT_EQ(KitFetch(Open().get(), model_, prompt_).value(), 192u);
   RawDatabase raw(folder_);
   EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "3")));

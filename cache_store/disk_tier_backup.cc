@@ -1,0 +1,187 @@
+#include "cache_store/disk_tier_backup.h"
+
+#include <rocksdb/utilities/backup_engine.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/secret.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What RocksDB's engine puts into a backup folder, and we.
+const std::set<std::string> kOurs = {"meta",   "private",  "shared", "shared_checksum",
+                                     "secret", "LOCK_FILE"};
+
+absl::Status Refuse(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(path, why));
+}
+
+bool IsEmpty(const std::string& path) {
+  std::error_code error;
+  return !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error));
+}
+
+bool IsBackup(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path + "/meta", error);
+}
+
+rocksdb::BackupEngineOptions EngineOptions(const std::string& path) {
+  rocksdb::BackupEngineOptions options(path);
+  options.share_table_files = true;
+  options.share_files_with_checksum = true;
+  options.sync = true;
+  return options;
+}
+
+// Makes the folder, or finds a backup of the same store there.
+absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
+  std::error_code error;
+  if (IsEmpty(to)) {
+    // Parents are the operator's, as those of a data folder.
+    if (mkdir(to.c_str(), 0700) != 0 && errno != EEXIST) {
+      return Refuse(to, absl::StrCat(": ", std::strerror(errno)));
+    }
+    return absl::OkStatus();
+  }
+  for (const auto& entry : fs::directory_iterator(to, error)) {
+    if (kOurs.count(entry.path().filename().string()) == 0) {
+      return Refuse(to, absl::StrCat(" is neither empty nor a backup: it holds ",
+                                     entry.path().filename().string(), "; name another folder"));
+    }
+  }
+  if (error) return Refuse(to, absl::StrCat(": ", error.message()));
+  if (secret.empty() || !fs::exists(to + "/secret")) return absl::OkStatus();
+  const absl::StatusOr<std::string> theirs = ReadSecret(to + "/secret");
+  if (!theirs.ok()) return theirs.status();
+  if (*theirs != secret) return Refuse(to, " holds backups of another store; name another folder");
+  return absl::OkStatus();
+}
+
+uint64_t BytesUnder(const std::string& path) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::recursive_directory_iterator(path, error)) {
+    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
+  }
+  return bytes;
+}
+
+// The chosen backup's state, checked byte by byte against what was written then.
+absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std::string& to) {
+  rocksdb::BackupEngineReadOnly* opened = nullptr;
+  rocksdb::Status status =
+      rocksdb::BackupEngineReadOnly::Open(rocksdb::Env::Default(), EngineOptions(from), &opened);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", from));
+  const std::unique_ptr<rocksdb::BackupEngineReadOnly> engine(opened);
+  std::vector<rocksdb::BackupInfo> infos;
+  std::vector<rocksdb::BackupID> corrupt;
+  engine->GetBackupInfo(&infos);
+  engine->GetCorruptedBackups(&corrupt);
+  if (id == 0) {
+    for (const rocksdb::BackupInfo& info : infos) id = std::max(id, info.backup_id);
+    for (const rocksdb::BackupID number : corrupt) id = std::max(id, number);
+    if (id == 0) return Refuse(from, " holds no backup");
+  }
+  status = engine->RestoreDBFromBackup(rocksdb::RestoreOptions(), id, to, to);
+  if (status.IsNotFound()) return Refuse(from, absl::StrCat(" holds no backup ", id));
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat("backup ", id, " in ", from,
+                                            " is damaged: ", status.ToString(),
+                                            "; an older one may be whole (--id)"));
+  }
+  return id;
+}
+
+}  // namespace
+
+absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
+                                            const std::string& to) {
+  std::string secret;
+  if (access((dir + "/secret").c_str(), F_OK) == 0) {
+    absl::StatusOr<std::string> read = ReadSecret(dir + "/secret");
+    if (!read.ok()) return read.status();
+    secret = *std::move(read);
+  }
+  if (absl::Status status = PrepareTarget(to, secret); !status.ok()) return status;
+  // First: a backup without it is of no use.
+  if (!secret.empty()) {
+    const absl::Status kept = CopySecret(secret, to + "/secret");
+    if (!kept.ok()) return kept;
+  }
+  const uint64_t before = BytesUnder(to);
+  rocksdb::BackupEngine* opened = nullptr;
+  rocksdb::Status status =
+      rocksdb::BackupEngine::Open(rocksdb::Env::Default(), EngineOptions(to), &opened);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", to));
+  const std::unique_ptr<rocksdb::BackupEngine> engine(opened);
+  rocksdb::BackupID id = 0;
+  status = engine->CreateNewBackup(rocksdb::CreateBackupOptions(), db.get(), &id);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
+  BackupReport report;
+  report.new_bytes = BytesUnder(to) - std::min(before, BytesUnder(to));
+  report.id = id;
+  report.has_secret = !secret.empty();
+  rocksdb::BackupInfo info;
+  status = engine->GetBackupInfo(id, &info);
+  if (status.ok()) report.bytes = info.size;
+  if (status.ok()) status = engine->PurgeOldBackups(kKeptBackups);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
+  return report;
+}
+
+absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to) {
+  if (access((DatabasePath(dir) + "/CURRENT").c_str(), F_OK) != 0) {
+    return Refuse(dir, " is not a store's data folder");
+  }
+  std::unique_ptr<Database> db;
+  if (absl::Status status = Database::Open(dir, false, &db); !status.ok()) return status;
+  return BackUpDatabase(*db, dir, to);
+}
+
+absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std::string& dir,
+                                             uint32_t id) {
+  if (!IsBackup(from)) return Refuse(from, " is not a backup");
+  if (!IsEmpty(dir)) return Refuse(dir, " is not empty; name a folder that is, or is not there");
+  // Beside it, so that it appears whole or not at all.
+  const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");
+  std::error_code error;
+  fs::remove_all(part, error);
+  if (mkdir(part.c_str(), 0700) != 0) {
+    return Refuse(part, absl::StrCat(": ", std::strerror(errno)));
+  }
+  const auto restore = [&]() -> absl::StatusOr<RestoreReport> {
+    RestoreReport report;
+    absl::StatusOr<uint32_t> extracted = Extract(from, id, DatabasePath(part));
+    if (!extracted.ok()) return extracted.status();
+    report.id = *extracted;
+    if (fs::exists(from + "/secret", error)) {
+      const absl::StatusOr<std::string> secret = ReadSecret(from + "/secret");
+      if (!secret.ok()) return secret.status();
+      if (absl::Status kept = CopySecret(*secret, part + "/secret"); !kept.ok()) return kept;
+      report.has_secret = true;
+    }
+    absl::StatusOr<VerifyReport> verified = VerifyDataDir(part);
+    if (!verified.ok()) return verified.status();
+    report.verified = *std::move(verified);
+    fs::rename(part, dir, error);
+    if (error) return Refuse(dir, absl::StrCat(": ", error.message()));
+    return report;
+  };
+  absl::StatusOr<RestoreReport> report = restore();
+  if (!report.ok()) fs::remove_all(part, error);
+  return report;
+}
+
+}  // namespace hearth

@@ -1,0 +1,99 @@
+// backup and restore: a store's data folder, without a server.
+#include <memory>
+#include <string>
+
+#include "cache_store/backup.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/json_text.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kBackupExamples[] =
+    R"(  hearthctl backup --data-dir /var/lib/hearth --to /backup/hearth     (the store is stopped)
+  kill -USR1 PID                            (a running one, started with --backup-dir)
+Again into the same folder copies only what is new. The secret of the keys goes with it.
+)";
+constexpr char kRestoreExamples[] =
+    R"(  hearthctl restore --from /backup/hearth --data-dir /var/lib/hearth
+  hearthctl restore --from /backup/hearth --data-dir /tmp/look --id 2
+Every byte is checked first; a damaged backup is refused, and the folder not made.
+)";
+constexpr char kKeepSecret[] =
+    "the secret of the keys is not in it (--secret-file): keep that file too, without it the "
+    "folder "
+    "cannot be opened";
+
+struct BackupFlags {
+  std::string data_dir, folder;
+  uint32_t id = 0;
+  bool json = false;
+};
+
+int RunBackup(const BackupFlags& flags, Console& console) {
+  const auto report = BackUpDataDir(flags.data_dir, flags.folder);
+  if (!report.ok()) return Fail(console, report.status());
+  if (flags.json) {
+    Json json;
+    json["id"] = report->id;
+    json["bytes"] = report->bytes;
+    json["new_bytes"] = report->new_bytes;
+    json["has_secret"] = report->has_secret;
+    console.out << JsonLine(json) << std::endl;
+    return kExitOk;
+  }
+  console.out << flags.folder << ": backup " << report->id << ", " << SizeText(report->bytes)
+              << ", of which " << SizeText(report->new_bytes) << " copied now\n";
+  if (!report->has_secret) console.out << kKeepSecret << "\n";
+  console.out << std::flush;
+  return kExitOk;
+}
+
+int RunRestore(const BackupFlags& flags, Console& console) {
+  const auto report = RestoreDataDir(flags.folder, flags.data_dir, flags.id);
+  if (!report.ok()) return Fail(console, report.status());
+  const VerifyReport& verified = report->verified;
+  if (flags.json) {
+    Json json;
+    json["id"] = report->id;
+    json["restore_points"] = verified.restore_points;
+    json["slices"] = verified.slices;
+    json["slice_bytes"] = verified.slice_bytes;
+    json["problem_count"] = verified.problem_count;
+    json["has_secret"] = report->has_secret;
+    console.out << JsonLine(json) << std::endl;
+    return kExitOk;
+  }
+  console.out << flags.data_dir << ": backup " << report->id << " restored, "
+              << verified.restore_points << " restore points, " << SizeText(verified.slice_bytes)
+              << " checked\n";
+  if (!verified.ok()) {
+    console.out << verified.problem_count
+                << " objects had rotted before they were backed up; they are not served\n";
+  }
+  if (!report->has_secret) console.out << kKeepSecret << "\n";
+  console.out << std::flush;
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddBackupCommands(CommandSet* commands) {
+  auto backup = std::make_shared<BackupFlags>();
+  CLI::App* command =
+      commands->Add("backup", "Copy a stopped store's data folder", kBackupExamples);
+  command->add_option("--data-dir", backup->data_dir, "the store's data folder")->required();
+  command->add_option("--to", backup->folder, "the backup folder")->required();
+  command->add_flag("--json", backup->json, "one JSON object");
+  commands->Run(command, [backup](Console& console) { return RunBackup(*backup, console); });
+
+  auto restore = std::make_shared<BackupFlags>();
+  command = commands->Add("restore", "Make a data folder from a backup", kRestoreExamples);
+  command->add_option("--from", restore->folder, "the backup folder")->required();
+  command->add_option("--data-dir", restore->data_dir, "the data folder to be made")->required();
+  command->add_option("--id", restore->id, "which backup (default: the newest)");
+  command->add_flag("--json", restore->json, "one JSON object");
+  commands->Run(command, [restore](Console& console) { return RunRestore(*restore, console); });
+}
+
+}  // namespace hearth

@@ -1,0 +1,108 @@
+// A disk that fills up or fails: what is there is served, what cannot be kept is refused, and when
+// there is room again the store takes it, without a restart.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache_store/store_impl.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/manual_executor.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FullDisk : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  FullDisk() {
+    KitModel geometry;
+    geometry.head_dim = GetParam();
+    model_ = geometry.Make();
+  }
+  void Open() {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = 0;
+    options.disk_bytes = uint64_t{1} << 30;
+    StoreSeams seams;
+    auto executor = std::make_unique<ManualExecutor>();
+    executor_ = executor.get();
+    seams.executor = std::move(executor);
+    seams.disk_env = disk_.env();
+    store_ = OpenStore(options, std::move(seams)).value();
+  }
+  absl::Status Publish(uint64_t seed) {
+    return KitPublish(store_.get(), model_, Prompt(seed), {64}).status();
+  }
+  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+
+  const KitFolder folder_;
+  Fingerprint model_ = KitModel().Make();
+  FaultyDisk disk_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  for (int round = 0; round < 3; ++round) {
+    disk_.SetFull(true);
+    for (int i = 0; i < 3; ++i) {
+      const absl::Status refused = Publish(2 + round);
+      EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("No space left"));
+      EXPECT_EQ(Fetch(1), 64u);
+      EXPECT_EQ(Fetch(2 + round), 0u);
+      executor_->RunAll();
+    }
+    static_cast<Store*>(store_.get())->CheckInvariants();
+    disk_.SetFull(false);
+    const absl::Status taken = Publish(2 + round);
+    EXPECT_TRUE(taken.ok()) << taken;
+    EXPECT_EQ(Fetch(2 + round), 64u);
+  }
+  Open();
+  for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Fetch(seed), 64u);
+}
+
+TEST_P(FullDisk, ClosesAndOpensAgainWithEverythingThatWasAcknowledged) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  disk_.SetFull(true);
+  EXPECT_FALSE(Publish(2).ok());
+  store_.reset();
+  disk_.SetFull(false);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+  EXPECT_EQ(Fetch(2), 0u);
+  EXPECT_TRUE(Publish(2).ok());
+}
+
+TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  for (const DiskFault fault : {DiskFault::kFailedWrite, DiskFault::kShortWrite}) {
+    disk_.Arm(fault, 1);
+    const absl::Status failed = Publish(2);
+    EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+    EXPECT_EQ(Fetch(1), 64u);
+    EXPECT_EQ(Fetch(2), 0u);
+    const absl::Status taken = Publish(2);
+    EXPECT_TRUE(taken.ok()) << taken;
+    Open();
+    EXPECT_TRUE(Fetch(1) == 64 && Fetch(2) == 64);
+    ASSERT_TRUE(store_->DropAll("default", true).ok());
+    ASSERT_TRUE(Publish(1).ok());
+  }
+}
+
+// Through the log, and as tables.
+INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
+                         [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });
+
+}  // namespace
+}  // namespace hearth

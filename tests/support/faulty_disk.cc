@@ -1,0 +1,341 @@
+#include "tests/support/faulty_disk.h"
+
+#include <rocksdb/file_system.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace hearth {
+
+using rocksdb::FileOptions;
+using rocksdb::IODebugContext;
+using rocksdb::IOOptions;
+using rocksdb::IOStatus;
+using rocksdb::Slice;
+
+namespace {
+
+constexpr uint64_t kPageBytes = 4096;
+
+std::string FolderOf(const std::string& path) {
+  return std::filesystem::path(path).parent_path().lexically_normal().string();
+}
+std::string Normal(const std::string& path) {
+  return std::filesystem::path(path).lexically_normal().string();
+}
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  FaultyFile(FaultyDisk* disk, std::shared_ptr<FaultyDisk::Content> content,
+             std::unique_ptr<rocksdb::FSWritableFile> file)
+      : FSWritableFileOwnerWrapper(std::move(file)), disk_(disk), content_(std::move(content)) {}
+
+  IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    IOStatus status = disk_->Admit();
+    if (!status.ok()) return status;
+    if (disk_->Strikes(DiskFault::kFailedWrite)) return IOStatus::IOError("disk on fire");
+    Slice written = data;
+    const bool is_short = disk_->Strikes(DiskFault::kShortWrite);
+    if (is_short) written = Slice(data.data(), data.size() / 2);
+    status = target()->Append(written, options, dbg);
+    if (status.ok()) content_->bytes += written.size();
+    return is_short ? IOStatus::IOError("disk on fire, half way") : status;
+  }
+  IOStatus Append(const Slice& data, const IOOptions& options, const rocksdb::DataVerificationInfo&,
+                  IODebugContext* dbg) override {
+    return Append(data, options, dbg);
+  }
+  IOStatus PositionedAppend(const Slice&, uint64_t, const IOOptions&, IODebugContext*) override {
+    return IOStatus::NotSupported("only direct I/O needs it");
+  }
+  IOStatus PositionedAppend(const Slice&, uint64_t, const IOOptions&,
+                            const rocksdb::DataVerificationInfo&, IODebugContext*) override {
+    return IOStatus::NotSupported("only direct I/O needs it");
+  }
+  IOStatus Truncate(uint64_t size, const IOOptions& options, IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->dead_) return IOStatus::IOError("dead");
+    content_->bytes = size;
+    content_->synced_bytes = std::min(content_->synced_bytes, size);
+    return target()->Truncate(size, options, dbg);
+  }
+  IOStatus Sync(const IOOptions&, IODebugContext*) override { return Keep(); }
+  IOStatus Fsync(const IOOptions&, IODebugContext*) override { return Keep(); }
+  IOStatus RangeSync(uint64_t, uint64_t, const IOOptions&, IODebugContext*) override {
+    return IOStatus::OK();  // a hint: promises nothing
+  }
+
+ private:
+  // The real file is not synced: only what this remembers decides what a crash leaves.
+  IOStatus Keep() {
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->dead_) return IOStatus::IOError("dead");
+    if (disk_->Strikes(DiskFault::kFailedSync)) return IOStatus::IOError("sync failed");
+    content_->synced_bytes = content_->bytes;
+    return IOStatus::OK();
+  }
+
+  FaultyDisk* const disk_;
+  const std::shared_ptr<FaultyDisk::Content> content_;
+};
+
+class FaultyFileSystem : public rocksdb::FileSystemWrapper {
+ public:
+  explicit FaultyFileSystem(FaultyDisk* disk)
+      : FileSystemWrapper(rocksdb::FileSystem::Default()), disk_(disk) {}
+  const char* Name() const override { return "FaultyFileSystem"; }
+
+  IOStatus NewWritableFile(const std::string& path, const FileOptions& options,
+                           std::unique_ptr<rocksdb::FSWritableFile>* out,
+                           IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    IOStatus status = disk_->Admit();
+    if (status.ok()) status = target()->NewWritableFile(path, options, out, dbg);
+    if (!status.ok()) return status;
+    auto content = std::make_shared<FaultyDisk::Content>();
+    disk_->files_[Normal(path)] = content;
+    disk_->unsynced_names_[Normal(path)] = FolderOf(path);
+    *out = std::make_unique<FaultyFile>(disk_, std::move(content), std::move(*out));
+    return status;
+  }
+  IOStatus ReopenWritableFile(const std::string& path, const FileOptions& options,
+                              std::unique_ptr<rocksdb::FSWritableFile>* out,
+                              IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    IOStatus status = disk_->Admit();
+    if (status.ok()) status = target()->ReopenWritableFile(path, options, out, dbg);
+    if (!status.ok()) return status;
+    std::shared_ptr<FaultyDisk::Content>& content = disk_->files_[Normal(path)];
+    if (content == nullptr) {
+      content = std::make_shared<FaultyDisk::Content>();
+      content->bytes = content->synced_bytes = std::filesystem::file_size(path);
+    }
+    *out = std::make_unique<FaultyFile>(disk_, content, std::move(*out));
+    return status;
+  }
+  IOStatus NewRandomAccessFile(const std::string& path, const FileOptions& options,
+                               std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
+                               IODebugContext* dbg) override;
+  IOStatus NewDirectory(const std::string& path, const IOOptions& options,
+                        std::unique_ptr<rocksdb::FSDirectory>* out, IODebugContext* dbg) override;
+
+  IOStatus RenameFile(const std::string& from, const std::string& to, const IOOptions& options,
+                      IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->dead_) return IOStatus::IOError("dead");
+    if (std::filesystem::exists(to)) {
+      disk_->unsynced_renames_.push_back({FolderOf(to), Normal(to), BytesOf(to)});
+    }
+    IOStatus status = target()->RenameFile(from, to, options, dbg);
+    if (!status.ok()) return status;
+    const auto it = disk_->files_.find(Normal(from));
+    if (it != disk_->files_.end()) {
+      disk_->files_[Normal(to)] = it->second;
+      disk_->files_.erase(it);
+    }
+    disk_->unsynced_names_.erase(Normal(from));
+    return status;
+  }
+  IOStatus LinkFile(const std::string& from, const std::string& to, const IOOptions& options,
+                    IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    IOStatus status = disk_->Admit();
+    if (status.ok()) status = target()->LinkFile(from, to, options, dbg);
+    if (!status.ok()) return status;
+    disk_->files_[Normal(to)] = disk_->files_[Normal(from)];
+    disk_->unsynced_names_[Normal(to)] = FolderOf(to);
+    return status;
+  }
+  IOStatus DeleteFile(const std::string& path, const IOOptions& options,
+                      IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->dead_) return IOStatus::IOError("dead");
+    disk_->files_.erase(Normal(path));
+    disk_->unsynced_names_.erase(Normal(path));
+    return target()->DeleteFile(path, options, dbg);
+  }
+
+ private:
+  friend class FaultyReader;
+  friend class FaultyFolder;
+
+  IOStatus SyncFolder(const std::string& folder) {
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->dead_) return IOStatus::IOError("dead");
+    if (disk_->Strikes(DiskFault::kFailedSync)) return IOStatus::IOError("sync failed");
+    auto& names = disk_->unsynced_names_;
+    for (auto it = names.begin(); it != names.end();) {
+      it = it->second == folder ? names.erase(it) : std::next(it);
+    }
+    auto& renames = disk_->unsynced_renames_;
+    renames.erase(std::remove_if(renames.begin(), renames.end(),
+                                 [&](const auto& rename) { return rename.folder == folder; }),
+                  renames.end());
+    return IOStatus::OK();
+  }
+  IOStatus BreakRead(Slice* result, char* scratch) {
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->Strikes(DiskFault::kFailedRead)) return IOStatus::IOError("disk on fire");
+    if (result->empty() || !disk_->Strikes(DiskFault::kFlippedBit)) return IOStatus::OK();
+    if (result->data() != scratch) std::memmove(scratch, result->data(), result->size());
+    scratch[result->size() / 2] ^= 0x08;
+    *result = Slice(scratch, result->size());
+    return IOStatus::OK();
+  }
+
+  FaultyDisk* const disk_;
+};
+
+class FaultyReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  FaultyReader(FaultyFileSystem* system, std::unique_ptr<rocksdb::FSRandomAccessFile> file)
+      : FSRandomAccessFileOwnerWrapper(std::move(file)), system_(system) {}
+  IOStatus Read(uint64_t offset, size_t bytes, const IOOptions& options, Slice* result,
+                char* scratch, IODebugContext* dbg) const override {
+    IOStatus status =
+        FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
+    return status.ok() ? system_->BreakRead(result, scratch) : status;
+  }
+  IOStatus MultiRead(rocksdb::FSReadRequest* requests, size_t count, const IOOptions& options,
+                     IODebugContext* dbg) override {
+    for (size_t i = 0; i < count; ++i) {
+      rocksdb::FSReadRequest& read = requests[i];
+      read.status = Read(read.offset, read.len, options, &read.result, read.scratch, dbg);
+    }
+    return IOStatus::OK();
+  }
+
+ private:
+  FaultyFileSystem* const system_;
+};
+
+class FaultyFolder : public rocksdb::FSDirectoryWrapper {
+ public:
+  FaultyFolder(FaultyFileSystem* system, const std::string& path,
+               std::unique_ptr<rocksdb::FSDirectory> folder)
+      : FSDirectoryWrapper(std::move(folder)), system_(system), path_(Normal(path + "/x")) {}
+  IOStatus Fsync(const IOOptions&, IODebugContext*) override {
+    return system_->SyncFolder(FolderOf(path_));
+  }
+  IOStatus FsyncWithDirOptions(const IOOptions& options, IODebugContext* dbg,
+                               const rocksdb::DirFsyncOptions&) override {
+    return Fsync(options, dbg);
+  }
+
+ private:
+  FaultyFileSystem* const system_;
+  const std::string path_;  // of any file in it
+};
+
+IOStatus FaultyFileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
+                                               std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
+                                               IODebugContext* dbg) {
+  IOStatus status = target()->NewRandomAccessFile(path, options, out, dbg);
+  if (status.ok()) *out = std::make_unique<FaultyReader>(this, std::move(*out));
+  return status;
+}
+
+IOStatus FaultyFileSystem::NewDirectory(const std::string& path, const IOOptions& options,
+                                        std::unique_ptr<rocksdb::FSDirectory>* out,
+                                        IODebugContext* dbg) {
+  IOStatus status = target()->NewDirectory(path, options, out, dbg);
+  if (status.ok()) *out = std::make_unique<FaultyFolder>(this, path, std::move(*out));
+  return status;
+}
+
+FaultyDisk::FaultyDisk()
+    : env_(rocksdb::NewCompositeEnv(std::make_shared<FaultyFileSystem>(this))) {}
+FaultyDisk::~FaultyDisk() = default;
+
+void FaultyDisk::Arm(DiskFault fault, int nth) {
+  absl::MutexLock lock(&mu_);
+  armed_[fault] = nth;
+}
+void FaultyDisk::SetFull(bool full) {
+  absl::MutexLock lock(&mu_);
+  full_ = full;
+}
+void FaultyDisk::Die() {
+  absl::MutexLock lock(&mu_);
+  dead_ = true;
+}
+int FaultyDisk::struck() const {
+  absl::MutexLock lock(&mu_);
+  return struck_;
+}
+
+bool FaultyDisk::Strikes(DiskFault fault) {
+  const auto it = armed_.find(fault);
+  if (it == armed_.end() || --it->second > 0) return false;
+  armed_.erase(it);
+  ++struck_;
+  return true;
+}
+
+IOStatus FaultyDisk::Admit() {
+  if (dead_) return IOStatus::IOError("dead");
+  if (!full_) return IOStatus::OK();
+  ++struck_;
+  IOStatus status = IOStatus::NoSpace("No space left on device");
+  status.SetRetryable(true);  // as the real one says
+  return status;
+}
+
+void FaultyDisk::LosePages(const std::string& path, const Content& content,
+                           std::mt19937_64* random) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  const std::string zeros(kPageBytes, '\0');
+  uint64_t end = content.synced_bytes;
+  for (uint64_t at = content.synced_bytes; at < content.bytes;) {
+    const uint64_t next = std::min((at / kPageBytes + 1) * kPageBytes, content.bytes);
+    if ((*random)() % 3 == 0) {
+      file.seekp(static_cast<std::streamoff>(at));
+      file.write(zeros.data(), static_cast<std::streamsize>(next - at));
+    } else {
+      end = next;
+    }
+    at = next;
+  }
+  file.close();
+  // Often nothing at all of it is left, which is not what the pages' dice would give.
+  if ((*random)() % 2 == 0) end = content.synced_bytes;
+  std::filesystem::resize_file(path, end);
+}
+
+void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
+  absl::MutexLock lock(&mu_);
+  if (machine) {
+    for (auto it = unsynced_renames_.rbegin(); it != unsynced_renames_.rend(); ++it) {
+      if ((*random)() % 2 == 0) break;  // this one and those before it were kept
+      std::ofstream(it->to, std::ios::binary | std::ios::trunc) << it->overwritten;
+      files_.erase(it->to);
+    }
+    for (const auto& [path, folder] : unsynced_names_) {
+      if ((*random)() % 2 == 0) continue;
+      std::filesystem::remove(path);
+      files_.erase(path);
+    }
+    for (const auto& [path, content] : files_) {
+      if (std::filesystem::exists(path) && content->synced_bytes < content->bytes) {
+        LosePages(path, *content, random);
+      }
+    }
+  }
+  files_.clear();
+  unsynced_names_.clear();
+  unsynced_renames_.clear();
+  armed_.clear();
+  full_ = dead_ = false;
+}
+
+}  // namespace hearth

@@ -1,0 +1,85 @@
+// A file system that breaks on command and forgets what was not synced, between RocksDB and the
+// real one.
+//
+// Fault model:
+//   failed write     the nth write from now fails; nothing of it is in the file
+//   short write      the same, with half of it in the file
+//   failed sync      the nth sync from now fails; what it should have kept may be lost in a crash
+//   full             writes fail with NoSpace until there is room again
+//   failed read      the nth read from now fails
+//   flipped bit      the nth read from now has one bit changed
+//   death            every change fails from now on, as for a process that is no more
+//   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
+//                    may be missing (zeros, or the file ends before them), in any order; a file or
+//                    a rename whose folder was not synced may never have been
+// What must hold: tests/cache_store/store_crash_test.cc. Thread safe.
+#ifndef HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
+#define HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
+
+#include <rocksdb/env.h>
+#include <rocksdb/io_status.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+enum class DiskFault { kFailedWrite, kShortWrite, kFailedSync, kFailedRead, kFlippedBit };
+
+class FaultyDisk {
+ public:
+  FaultyDisk();
+  ~FaultyDisk();
+  rocksdb::Env* env() const { return env_.get(); }
+
+  // The nth operation of its kind from now, counted from 1. One at a time of each kind.
+  void Arm(DiskFault fault, int nth);
+  void SetFull(bool full);
+  void Die();
+  // How often a fault struck.
+  int struck() const;
+
+  // What the next start finds. REQUIRES: nobody has a file open. The process died, or with
+  // `machine` everything did; the disk works again.
+  void Restart(bool machine, std::mt19937_64* random);
+
+ private:
+  friend class FaultyFileSystem;
+  friend class FaultyFile;
+
+  // Of one file, whatever its names.
+  struct Content {
+    uint64_t bytes = 0;
+    uint64_t synced_bytes = 0;
+  };
+  struct Rename {
+    std::string folder, to, overwritten;  // the bytes that were there
+  };
+
+  bool Strikes(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Before a write of any kind.
+  rocksdb::IOStatus Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void LosePages(const std::string& path, const Content& content, std::mt19937_64* random)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  mutable absl::Mutex mu_;
+  std::map<DiskFault, int> armed_ ABSL_GUARDED_BY(mu_);
+  bool full_ ABSL_GUARDED_BY(mu_) = false;
+  bool dead_ ABSL_GUARDED_BY(mu_) = false;
+  int struck_ ABSL_GUARDED_BY(mu_) = 0;
+  std::map<std::string, std::shared_ptr<Content>> files_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, std::string> unsynced_names_ ABSL_GUARDED_BY(mu_);  // path -> folder
+  std::vector<Rename> unsynced_renames_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<rocksdb::Env> env_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_

@@ -1,0 +1,93 @@
+// A data folder's database, opened behind the store's back; and bits flipped in its files.
+#ifndef HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
+#define HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
+
+#include <gtest/gtest.h>
+#include <rocksdb/db.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+
+class RawDatabase {
+ public:
+  explicit RawDatabase(const KitFolder& folder) {
+    const std::string path = folder.path() + "/db";
+    std::vector<std::string> names;
+    rocksdb::DB::ListColumnFamilies({}, path, &names);
+    std::vector<rocksdb::ColumnFamilyDescriptor> families;
+    for (const std::string& name : names) {
+      rocksdb::ColumnFamilyOptions options;
+      options.compression = rocksdb::kNoCompression;
+      families.emplace_back(name, options);
+    }
+    rocksdb::DB::Open({}, path, families, &handles_, &db_);
+  }
+  ~RawDatabase() {
+    for (auto* handle : handles_) db_->DestroyColumnFamilyHandle(handle);
+    delete db_;
+  }
+  rocksdb::ColumnFamilyHandle* family(const std::string& name) {
+    for (auto* handle : handles_) {
+      if (handle->GetName() == name) return handle;
+    }
+    return nullptr;
+  }
+  // Of one family, all keys with their values.
+  std::vector<std::pair<std::string, std::string>> All(const std::string& name) {
+    std::vector<std::pair<std::string, std::string>> all;
+    std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator({}, family(name)));
+    for (it->SeekToFirst(); it->Valid(); it->Next()) {
+      all.emplace_back(it->key().ToString(), it->value().ToString());
+    }
+    return all;
+  }
+  void Put(const std::string& name, const std::string& key, const std::string& value) {
+    ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
+  }
+  // From then on what was written lies in tables, not in the log.
+  void Flush() { ASSERT_TRUE(db_->Flush({}, handles_).ok()); }
+  void DropFamily(const std::string& name) {
+    ASSERT_TRUE(db_->DropColumnFamily(family(name)).ok());
+  }
+  void Delete(const std::string& name, const std::string& key) {
+    ASSERT_TRUE(db_->Delete({}, family(name), key).ok());
+  }
+
+ private:
+  rocksdb::DB* db_ = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles_;
+};
+
+// Flips a bit in the middle of every place of the folder's tables and blob files that holds
+// `bytes`, as a bad medium would; how many there were. The store may be open.
+inline int RotOnDisk(const KitFolder& folder, const std::string& bytes) {
+  int places = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/db")) {
+    const std::string kind = entry.path().extension().string();
+    if (kind != ".sst" && kind != ".blob") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(file)), {});
+    for (size_t at = content.find(bytes); at != std::string::npos;
+         at = content.find(bytes, at + 1)) {
+      const size_t middle = at + bytes.size() / 2;
+      file.clear();
+      file.seekp(static_cast<std::streamoff>(middle));
+      file.put(static_cast<char>(content[middle] ^ 0x10));
+      ++places;
+    }
+  }
+  return places;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
