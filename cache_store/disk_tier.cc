@@ -193,12 +193,15 @@ class RocksDiskTier : public DiskTier {
 
   rocksdb::Status Resume() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
     const rocksdb::Status status = (*db_)->Resume();
-    if (status.ok()) resumed_.store(true);
-    return status;
+    if (!status.ok()) return status;
+    resumed_.store(true);
+    // Where it had nothing to flush it goes on with the log that failed, and asserts against that.
+    if (!db_->files()->log_health().is_broken()) return status;
+    return rocksdb::Status::IOError("the log cannot be written; restart the store");
   }
 
   // Told to go on after a log that failed, RocksDB begins a new one only if it has anything to
-  // flush; if not it goes on with the old one, and asserts against that.
+  // flush.
   void HaveSomethingToFlush() {
     uint64_t entries = 1;
     (*db_)->GetIntProperty(db_->family(kMeta), rocksdb::DB::Properties::kNumEntriesActiveMemTable,

@@ -74,43 +74,80 @@ class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
   }
 };
 
-// A log that could not be created yet. RocksDB 7.8 cannot take that while it changes logs: it does
-// half of the change, and asserts against doing that half again. So the first write makes the file,
-// or fails, which it takes.
-class LateLog : public rocksdb::FSWritableFile {
+// Which log is written to, and whether a write of it failed. Thread safe.
+class LogHealth {
  public:
-  using Make = std::function<rocksdb::IOStatus(std::unique_ptr<rocksdb::FSWritableFile>*)>;
-  explicit LateLog(Make make) : make_(std::move(make)) {}
-
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
-                           rocksdb::IODebugContext* dbg) override {
-    if (file_ == nullptr) {
-      rocksdb::IOStatus made = make_(&file_);
-      if (!made.ok()) return Retryable(made);
-    }
-    return Retryable(file_->Append(data, options, dbg));
+  void Begin(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    newest_ = path;
+    is_broken_ = false;
   }
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions& options,
-                           const rocksdb::DataVerificationInfo&,
-                           rocksdb::IODebugContext* dbg) override {
-    return Append(data, options, dbg);
+  rocksdb::IOStatus Note(const std::string& path, rocksdb::IOStatus status) {
+    absl::MutexLock lock(&mu_);
+    if (!status.ok() && path == newest_) is_broken_ = true;
+    return status;
   }
-  // Of nothing, nothing is lost.
-  rocksdb::IOStatus Close(const rocksdb::IOOptions& options,
-                          rocksdb::IODebugContext* dbg) override {
-    return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Close(options, dbg));
-  }
-  rocksdb::IOStatus Flush(const rocksdb::IOOptions& options,
-                          rocksdb::IODebugContext* dbg) override {
-    return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Flush(options, dbg));
-  }
-  rocksdb::IOStatus Sync(const rocksdb::IOOptions& options, rocksdb::IODebugContext* dbg) override {
-    return file_ == nullptr ? rocksdb::IOStatus::OK() : Retryable(file_->Sync(options, dbg));
+  bool is_broken() {
+    absl::MutexLock lock(&mu_);
+    return is_broken_;
   }
 
  private:
+  absl::Mutex mu_;
+  std::string newest_ ABSL_GUARDED_BY(mu_);
+  bool is_broken_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+// A log, made by its first write if it could not be made at once. RocksDB 7.8 cannot take that
+// failure while it changes logs: it does half of the change, and asserts against doing that half
+// again. That a write fails it takes.
+class LateLog : public rocksdb::FSWritableFile {
+ public:
+  using Options = rocksdb::IOOptions;
+  using Context = rocksdb::IODebugContext;
+  using File = std::unique_ptr<rocksdb::FSWritableFile>;
+  using Make = std::function<rocksdb::IOStatus(File*)>;
+  // `file`: null when it could not be made.
+  LateLog(std::string path, LogHealth* health, File file, Make make)
+      : path_(std::move(path)), health_(health), file_(std::move(file)), make_(std::move(make)) {
+    health_->Begin(path_);
+  }
+
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           Context* dbg) override {
+    rocksdb::IOStatus status;
+    if (file_ == nullptr) status = make_(&file_);
+    if (status.ok()) status = file_->Append(data, options, dbg);
+    return Done(status);
+  }
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           const rocksdb::DataVerificationInfo&, Context* dbg) override {
+    return Append(data, options, dbg);
+  }
+  // Of nothing, nothing is lost.
+  rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
+    return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Close(options, dbg));
+  }
+  rocksdb::IOStatus Flush(const Options& options, Context* dbg) override {
+    return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Flush(options, dbg));
+  }
+  rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
+    return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Sync(options, dbg));
+  }
+  bool IsSyncThreadSafe() const override { return file_ == nullptr || file_->IsSyncThreadSafe(); }
+  uint64_t GetFileSize(const Options& options, Context* dbg) override {
+    return file_ == nullptr ? 0 : file_->GetFileSize(options, dbg);
+  }
+
+ private:
+  rocksdb::IOStatus Done(rocksdb::IOStatus status) {
+    return health_->Note(path_, Retryable(std::move(status)));
+  }
+
+  const std::string path_;
+  LogHealth* const health_;
+  File file_;
   const Make make_;
-  std::unique_ptr<rocksdb::FSWritableFile> file_;
 };
 
 class TableKeepingFiles : public rocksdb::FileSystemWrapper {
@@ -119,6 +156,7 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
       : FileSystemWrapper(std::move(target)) {}
   const char* Name() const override { return "TableKeepingFiles"; }
 
+  LogHealth& log_health() { return log_health_; }
   // The links that were made since the last call worked.
   void Linked() {
     absl::MutexLock lock(&mu_);
@@ -134,14 +172,16 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
   rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     rocksdb::IODebugContext* dbg) override {
-    const rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
+    rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
+    if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
+      const auto make = [target = this->target(), path, options](LateLog::File* made) {
+        return target->NewWritableFile(path, options, made, nullptr);
+      };
+      *out = std::make_unique<LateLog>(path, &log_health_, std::move(*out), make);
+      return rocksdb::IOStatus::OK();
+    }
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
-    if (!status.IsIOError() || !absl::EndsWith(path, ".log")) return Retryable(status);
-    *out = std::make_unique<LateLog>(
-        [target = this->target(), path, options](std::unique_ptr<rocksdb::FSWritableFile>* made) {
-          return target->NewWritableFile(path, options, made, nullptr);
-        });
-    return rocksdb::IOStatus::OK();
+    return Retryable(status);
   }
   rocksdb::IOStatus ReopenWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                        std::unique_ptr<rocksdb::FSWritableFile>* out,
@@ -169,6 +209,7 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
   }
 
  private:
+  LogHealth log_health_;
   absl::Mutex mu_;
   std::set<std::string> linking_ ABSL_GUARDED_BY(mu_), kept_ ABSL_GUARDED_BY(mu_);
 };

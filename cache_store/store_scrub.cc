@@ -18,8 +18,9 @@ bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
 }
 
 ObjectRecord RecordOf(const StoredObject& object) {
-  return {object.number,      object.key,    object.id,
-          object.slice_bytes, object.layers, object.slice_digests};
+  return {object.number,          object.key,    object.id,
+          object.slice_bytes,     object.layers, object.slice_digests,
+          object.compressed_bytes};
 }
 
 bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl::IsNotFound(read); }

@@ -43,7 +43,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publi
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
     grpc::CallbackServerContext* context, const v1::LeaseRequest* request) {
-  return StartLease(store_, gate_, &readers_, context, *request);
+  return StartLease(store_, gate_, identities_, &readers_, context, *request);
 }
 
 grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,

@@ -28,7 +28,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
             grpc::CallbackServerContext* context)
       : store_(store), gate_(gate), executor_(executor), context_(context) {}
 
-  void Start(const v1::LeaseRequest& request);
+  void Start(Identities* identities, const v1::LeaseRequest& request);
   void OnWriteDone(bool ok) override;
   // How a caller says that it is done, and how one that died is noticed.
   void OnCancel() override { End(absl::OkStatus()); }
@@ -77,10 +77,12 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(const v1::LeaseRequest& request) {
+void LeaseCall::Start(Identities* identities, const v1::LeaseRequest& request) {
   self_ = shared_from_this();
   call_ = gate_->Enter("Lease");
-  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
+  const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
+  absl::StatusOr<PrefixQuery> query =
+      caller.ok() ? QueryFromProto(request.prefix(), *caller) : caller.status();
   if (call_ == nullptr) query = CallGate::ClosedError();
   if (!query.ok()) {
     absl::MutexLock lock(&mutex_);
@@ -88,8 +90,8 @@ void LeaseCall::Start(const v1::LeaseRequest& request) {
     status_ = query.status();
     return WriteNext();
   }
-  ObserveFields(store_, request.prefix());
   query_ = *std::move(query);
+  ObserveFields(store_, request.prefix(), query_.tenant);
   ask_.above_tokens = request.above_tokens();
   ask_.max_tokens = request.max_tokens();
   ask_.min_tokens = request.min_tokens();
@@ -240,11 +242,11 @@ void LeaseCall::WriteNext() {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
-                                                        Executor* executor,
+                                                        Identities* identities, Executor* executor,
                                                         grpc::CallbackServerContext* context,
                                                         const v1::LeaseRequest& request) {
   const auto call = std::make_shared<LeaseCall>(store, gate, executor, context);
-  call->Start(request);
+  call->Start(identities, request);
   return call.get();
 }
 

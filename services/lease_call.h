@@ -16,11 +16,12 @@
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
+#include "services/identity.h"
 
 namespace hearth {
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
-                                                        Executor* executor,
+                                                        Identities* identities, Executor* executor,
                                                         grpc::CallbackServerContext* context,
                                                         const v1::LeaseRequest& request);
 

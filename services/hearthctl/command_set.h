@@ -58,7 +58,8 @@ void AddDropCommand(CommandSet* commands);
 void AddWatchCommand(CommandSet* commands);
 void AddExportCommand(CommandSet* commands);
 void AddImportCommand(CommandSet* commands);
-// Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc, backup_commands.cc).
+// Without a server (snapshot_commands.cc, diff_command.cc, simulate_command.cc,
+// backup_commands.cc).
 void AddInspectCommand(CommandSet* commands);
 void AddVerifyCommand(CommandSet* commands);
 void AddDiffCommand(CommandSet* commands);
