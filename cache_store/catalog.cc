@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <tuple>
 #include <utility>
 
 namespace hearth {
@@ -45,7 +46,10 @@ Tier RestorePointEntry::slowest_tier() const {
 }
 
 Catalog::Catalog(const Limits& limits, TenantQuotas quotas, OnRemoved on_removed)
-    : limits_(limits), on_removed_(std::move(on_removed)), ledger_(std::move(quotas)) {}
+    : limits_(limits),
+      on_removed_(std::move(on_removed)),
+      ledger_(std::move(quotas)),
+      retention_(MakeRetention(limits.retention, Retention::Depend::kNothing)) {}
 
 void Catalog::ReserveNumbersBelow(uint64_t number) {
   next_number_ = std::max(next_number_, number);
@@ -159,13 +163,14 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->cuts = std::move(cuts);
   point->last_use = now;
   point->tick = ++tick_;
+  node->restore_point = point;
+  Enlist(point, now);
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
-    if (object->restore_points++ == 0) ledger_.AddObject(tenant, object->bytes());
+    if (object->restore_points == 0) ledger_.AddObject(tenant, object->bytes());
+    CountName(object, point, 1);
   }
   ledger_.AddPoint(tenant);
-  node->restore_point = point;
-  lru_.Insert(point);
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
   (void)inserted;
@@ -181,7 +186,6 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   on_removed_(*point, why);
   if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
-  lru_.Erase(point);
   if (point->durable) {
     garbage_.manifests.push_back(point->number);
     disk_bytes_ -= point->manifest_cost_bytes();
@@ -191,11 +195,10 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   const bool was_resident = point->in_host;
   const std::vector<StoredObject*> objects = std::move(point->objects);
   const std::string tenant = std::move(point->tenant);
-  points_.erase(Digest(point->id));
   ledger_.RemovePoint(tenant);
   for (StoredObject* object : objects) {
-    --object->restore_points;
-    if (was_resident) --object->host_restore_points;
+    CountName(object, point, -1);
+    if (was_resident) CountHostName(object, point, -1);
     // The node of the last object may be pruned here; `node` is not used after.
     if (object->restore_points == 0) {
       ledger_.RemoveObject(tenant, object->bytes());
@@ -205,24 +208,8 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
       DropHostCopy(object);
     }
   }
-}
-
-void Catalog::Touch(RestorePointEntry* point, absl::Time now) {
-  ++tick_;
-  point->last_use = now;
-  for (SegmentNode* node = point->node; node != nullptr; node = node->parent) {
-    RestorePointEntry* used = node->restore_point;
-    if (used == nullptr) continue;
-    lru_.Erase(used);
-    used->tick = tick_;
-    lru_.Insert(used);
-  }
-}
-
-void Catalog::SetOldest(RestorePointEntry* point) {
-  lru_.Erase(point);
-  point->tick = --oldest_tick_;
-  lru_.Insert(point);
+  Delist(point, IsEviction(why));
+  points_.erase(Digest(point->id));
 }
 
 void Catalog::SetInHost(StoredObject* object) {
@@ -261,13 +248,14 @@ void Catalog::SetResident(RestorePointEntry* point) {
   point->in_host = true;
   for (StoredObject* object : point->objects) {
     assert(object->in_host);
-    ++object->host_restore_points;
+    CountHostName(object, point, 1);
   }
 }
 
 void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
   point->pinned = pinned;
+  UpdateOffered(point);
   for (StoredObject* object : point->objects) {
     if (pinned && object->pins++ == 0) {
       pinned_bytes_ += object->bytes();
@@ -296,9 +284,14 @@ std::vector<uint64_t> Catalog::TakeHostGarbage() {
 
 std::vector<RestorePointEntry*> Catalog::PointsOf(const std::string& tenant) const {
   std::vector<RestorePointEntry*> points;
-  for (const auto& [rank, point] : lru_) {
-    if (point->tenant == tenant) points.push_back(point);
+  for (const auto& [id, point] : points_) {
+    if (point->tenant == tenant) points.push_back(point.get());
   }
+  std::sort(points.begin(), points.end(),
+            [](const RestorePointEntry* a, const RestorePointEntry* b) {
+              return std::make_tuple(a->tick, ~a->tokens(), a->number) <
+                     std::make_tuple(b->tick, ~b->tokens(), b->number);
+            });
   return points;
 }
 
@@ -317,9 +310,9 @@ std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {
 
 std::vector<RestorePointEntry*> Catalog::PointsNaming(const StoredObject* object) const {
   std::vector<RestorePointEntry*> points;
-  for (const auto& [rank, point] : lru_) {
+  for (const auto& [id, point] : points_) {
     const auto& named = point->objects;
-    if (std::find(named.begin(), named.end(), object) != named.end()) points.push_back(point);
+    if (std::find(named.begin(), named.end(), object) != named.end()) points.push_back(point.get());
   }
   return points;
 }
@@ -361,6 +354,7 @@ void Catalog::CheckInvariants() const {
   assert(host == host_bytes_ && disk == disk_bytes_ && all == object_bytes_);
   assert(pinned == pinned_bytes_ && held == held_bytes_);
   for (const auto& [tenant, counted] : usage) assert(ledger_.UsageOf(tenant) == counted);
+  CheckSole();
 }
 
 }  // namespace hearth

@@ -19,12 +19,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/fingerprint_book.h"
-#include "cache_store/lru_order.h"
 #include "cache_store/prefix_index.h"
 #include "cache_store/removal.h"
+#include "cache_store/retention.h"
 #include "cache_store/tenant_ledger.h"
 #include "cache_store/tier.h"
 
@@ -45,8 +46,9 @@ struct StoredObject {
   bool on_disk = false;
   bool retired = false;  // quarantined: never visible again
   uint32_t restore_points = 0;
-  uint32_t host_restore_points = 0;  // of these, counted as resident in RAM
-  uint32_t pins = 0;                 // pinned restore points among them
+  uint32_t host_restore_points = 0;       // of these, counted as resident in RAM
+  uintptr_t points = 0, host_points = 0;  // their addresses, combined by xor
+  uint32_t pins = 0;                      // pinned restore points among them
   uint32_t sessions = 0;
   uint32_t read_failures = 0;  // errors of the disk, other than wrong bytes
   // Since its copy came to the tier: whether writing it there was of any use.
@@ -74,7 +76,9 @@ struct RestorePointEntry {
   bool pinned = false;
   bool promoting = false;  // a session is filling its RAM copies
   uint32_t sessions = 0;
-  uint64_t tick = 0;  // last use, in order of use
+  uint32_t sole = 0;       // objects that only this point names: what going would free
+  uint32_t host_sole = 0;  // objects that of the resident points only this one names
+  uint64_t tick = 0;       // last use, in order of use
   absl::Time last_use;
   uint64_t hits = 0;
 
@@ -107,6 +111,7 @@ class Catalog {
   struct Limits {
     uint64_t host_bytes = 0;  // 0: no RAM copies
     uint64_t disk_bytes = 0;  // 0: no disk tier
+    RetentionPolicy retention = RetentionPolicy::kDefault;
   };
   // Told of each restore point just before it leaves.
   using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
@@ -141,12 +146,20 @@ class Catalog {
   // Marks as just used, and its ancestors as used with it: on equal age children go first.
   void Touch(RestorePointEntry* point, absl::Time now);
 
-  // Recovery, newest first: ranks it below everything adopted before.
-  void SetOldest(RestorePointEntry* point);
+  // A prompt was asked for, whatever is stored of it: its boundaries count as used, and what the
+  // retention policy remembers of them as having come back.
+  void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
+  // The restore points added from here on are of one prompt.
+  void BeginPublish(uint32_t tokens);
 
-  // Evict, oldest first, until `bytes` more fit, and reserve them. False: nothing was reserved, and
-  // unless something unforeseen stood in the way nothing was evicted either.
-  // What others than `tenant` are guaranteed stays.
+  // Recovery, newest first: used before everything adopted before.
+  void SetOldest(RestorePointEntry* point, absl::Time now);
+  // False: there is no room for it on the disk, and what would make room is the point itself.
+  bool IsWorthWriting(const RestorePointEntry& point) const;
+
+  // Evict, the least worth keeping first (retention.h), until `bytes` more fit, and reserve them.
+  // False: nothing was reserved, and unless something unforeseen stood in the way nothing was
+  // evicted either. What others than `tenant` are guaranteed stays.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
   void UnreserveHost(uint64_t bytes);
@@ -208,6 +221,13 @@ class Catalog {
   absl::flat_hash_set<const StoredObject*> PinnedObjects() const;
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
+  void VisitLeastWorth(Retention::Room room, absl::FunctionRef<bool(RestorePointEntry*)> take);
+  void Enlist(RestorePointEntry* point, absl::Time now);
+  void Delist(RestorePointEntry* point, bool may_return);
+  void CheckSole() const;
+  void UpdateOffered(RestorePointEntry* point);
+  void CountName(StoredObject* object, RestorePointEntry* point, int by);
+  void CountHostName(StoredObject* object, RestorePointEntry* point, int by);
   void Unlink(StoredObject* object);
   void FreeIfUnused(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);
@@ -217,8 +237,10 @@ class Catalog {
   PrefixIndex index_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
   absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
-  LruOrder lru_;
   TenantLedger ledger_;
+  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
+  const std::unique_ptr<Retention> retention_;
+  Retention::Prompt publish_;  // the one that adds restore points
   Garbage garbage_;
   uint64_t next_number_ = 1;
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here

@@ -1,4 +1,4 @@
-// How the catalog makes room. Both tiers follow one order (lru_order.h); they differ in what
+// How the catalog makes room. Both tiers follow one order (retention.h); they differ in what
 // leaving means: from RAM, a restore point that is whole on disk is demoted, which loses nothing;
 // from the store, it is removed.
 #include <algorithm>
@@ -56,7 +56,7 @@ bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
     if (!object->on_disk) continue;
     if (object->sessions > 0 || pinned.contains(object.get())) kept += object->disk_cost_bytes();
   }
-  for (const auto& [rank, point] : lru_) {
+  for (const auto& [id, point] : points_) {
     if (point->durable && (point->pinned || point->sessions > 0)) {
       kept += point->manifest_cost_bytes();
     }
@@ -66,7 +66,7 @@ bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 
 absl::flat_hash_set<const StoredObject*> Catalog::PinnedObjects() const {
   absl::flat_hash_set<const StoredObject*> pinned;
-  for (const auto& [rank, point] : lru_) {
+  for (const auto& [id, point] : points_) {
     if (point->pinned) pinned.insert(point->objects.begin(), point->objects.end());
   }
   return pinned;
@@ -82,44 +82,64 @@ void Catalog::UnreserveDisk(uint64_t bytes) {
   disk_reserved_ -= bytes;
 }
 
+namespace {
+
+bool IsWholeOnDisk(const RestorePointEntry& point) {
+  return std::all_of(point.objects.begin(), point.objects.end(),
+                     [](const StoredObject* object) { return object->on_disk; });
+}
+
+// Whether RAM gets room when the point is demoted, or removed where it is not whole on disk.
+bool FreesHost(const RestorePointEntry& point) {
+  if (point.sessions > 0) return false;
+  const bool demotable = IsWholeOnDisk(point);
+  if (demotable ? !point.in_host : point.pinned) return false;
+  return std::any_of(point.objects.begin(), point.objects.end(), [&](const StoredObject* object) {
+    if (!object->in_host || object->sessions > 0) return false;
+    return (demotable ? object->host_restore_points : object->restore_points) == 1;
+  });
+}
+
+// One that shares all it has costs nothing to keep, and going would free nothing.
+bool FreesDisk(const RestorePointEntry& point) {
+  if (point.sessions > 0 || point.pinned) return false;
+  return std::any_of(point.objects.begin(), point.objects.end(), [](const StoredObject* object) {
+    return object->on_disk && object->sessions == 0 && object->restore_points == 1;
+  });
+}
+
+}  // namespace
+
 bool Catalog::EvictOneForHost(const std::string& tenant) {
-  for (const auto& [rank, point] : lru_) {
-    if (point->sessions > 0) continue;
-    bool whole_on_disk = true;
-    uint64_t demotable_bytes = 0, removable_bytes = 0;
-    for (const StoredObject* object : point->objects) {
-      if (!object->on_disk) whole_on_disk = false;
-      if (!object->in_host || object->sessions > 0) continue;
-      if (object->host_restore_points == 1 && object->on_disk) demotable_bytes += object->bytes();
-      if (object->restore_points == 1) removable_bytes += object->bytes();
-    }
-    if (whole_on_disk) {
-      if (!point->in_host || demotable_bytes == 0) continue;
-      Demote(point);
-      return true;
-    }
-    if (point->pinned || removable_bytes == 0 || !MayLeaveFor(*point, tenant)) continue;
-    Remove(point, Removal::kHostFull);
+  RestorePointEntry* chosen = nullptr;
+  const auto take = [&](RestorePointEntry* point) {
+    if (!FreesHost(*point)) return false;
+    if (!IsWholeOnDisk(*point) && !MayLeaveFor(*point, tenant)) return false;
+    chosen = point;
     return true;
+  };
+  VisitLeastWorth(Retention::Room::kHost, take);
+  // Then what is partly in RAM only, and so not resident: a publish that RAM had no room for.
+  if (chosen == nullptr) VisitLeastWorth(Retention::Room::kStore, take);
+  if (chosen == nullptr) return false;
+  if (IsWholeOnDisk(*chosen)) {
+    Demote(chosen);
+  } else {
+    Remove(chosen, Removal::kHostFull);
   }
-  return false;
+  return true;
 }
 
 bool Catalog::EvictOneForDisk(const std::string& tenant) {
-  for (const auto& [rank, point] : lru_) {
-    if (point->sessions > 0 || point->pinned) continue;
-    uint64_t removable_bytes = 0;
-    for (const StoredObject* object : point->objects) {
-      if (object->on_disk && object->sessions == 0 && object->restore_points == 1) {
-        removable_bytes += object->disk_cost_bytes();
-      }
-    }
-    // One that shares all it has costs nothing to keep, and going would free nothing.
-    if (removable_bytes == 0 || !MayLeaveFor(*point, tenant)) continue;
-    Remove(point, Removal::kDiskFull);
+  RestorePointEntry* chosen = nullptr;
+  VisitLeastWorth(Retention::Room::kStore, [&](RestorePointEntry* point) {
+    if (!FreesDisk(*point) || !MayLeaveFor(*point, tenant)) return false;
+    chosen = point;
     return true;
-  }
-  return false;
+  });
+  if (chosen == nullptr) return false;
+  Remove(chosen, Removal::kDiskFull);
+  return true;
 }
 
 bool Catalog::MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) const {
@@ -146,7 +166,7 @@ bool Catalog::ReserveQuota(const std::string& tenant, uint64_t bytes, uint64_t o
 bool Catalog::QuotaRoomIsPossible(const std::string& tenant, uint64_t bytes,
                                   uint64_t objects) const {
   absl::flat_hash_set<const StoredObject*> kept;
-  for (const auto& [rank, point] : lru_) {
+  for (const auto& [id, point] : points_) {
     if (point->tenant != tenant) continue;
     const bool stays = point->pinned || point->sessions > 0;
     for (const StoredObject* object : point->objects) {
@@ -162,16 +182,15 @@ bool Catalog::QuotaRoomIsPossible(const std::string& tenant, uint64_t bytes,
 }
 
 bool Catalog::EvictOneOf(const std::string& tenant) {
-  for (const auto& [rank, point] : lru_) {
-    if (point->tenant != tenant || point->pinned || point->sessions > 0) continue;
-    const bool frees =
-        std::any_of(point->objects.begin(), point->objects.end(),
-                    [](const StoredObject* object) { return object->restore_points == 1; });
-    if (!frees) continue;
-    Remove(point, Removal::kQuota);
+  RestorePointEntry* chosen = nullptr;
+  VisitLeastWorth(Retention::Room::kStore, [&](RestorePointEntry* point) {
+    if (point->tenant != tenant || point->pinned || point->sessions > 0) return false;
+    chosen = point;
     return true;
-  }
-  return false;
+  });
+  if (chosen == nullptr) return false;
+  Remove(chosen, Removal::kQuota);
+  return true;
 }
 
 void Catalog::Demote(RestorePointEntry* point) {
@@ -179,7 +198,7 @@ void Catalog::Demote(RestorePointEntry* point) {
   point->in_host = false;
   ++demoted_;
   for (StoredObject* object : point->objects) {
-    --object->host_restore_points;
+    CountHostName(object, point, -1);
     if (object->host_restore_points == 0 && object->sessions == 0 && object->on_disk) {
       DropHostCopy(object);
     }

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache_store/retention.h"
 #include "cache_store/tenant_ledger.h"
 #include "proto/kv_layout.h"
 
@@ -28,6 +29,8 @@ struct StoreOptions {
   // kAuto: what is written from now on is compressed where that saves a tenth. Stored slices are
   // read back either way.
   DiskCompression disk_compression = DiskCompression::kNone;
+  // Which restore points go first when room is needed (retention.h).
+  RetentionPolicy retention = RetentionPolicy::kDefault;
   // Most bytes that pins may hold, so that eviction always has something to choose from.
   double max_pinned_fraction = 0.5;
   // File with the key secret. Empty: made once and kept in data_dir, mode 0600.

@@ -65,6 +65,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
   Garbage garbage;
   {
     absl::MutexLock lock(&mu_);
+    catalog_.Request(chain, tokens, clock_->Now());
     const SegmentNode* root = catalog_.index().Find(chain.root);
     if (root == nullptr) {
       return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
@@ -128,6 +129,7 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
     // Complete without a manifest of its own: from here on it is a unit like any other.
     std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
     assert(!objects.empty());
+    catalog_.BeginPublish(node->end());
     point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node, std::move(objects),
                                      CutsOf(node, model->layout), clock_->Now());
     if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);

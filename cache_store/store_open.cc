@@ -55,7 +55,7 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
 }
 
 Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
-  return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0};
+  return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0, options.retention};
 }
 
 }  // namespace
@@ -266,7 +266,7 @@ bool Store::AdoptManifest(const ManifestRecord& record,
                                manifest.cuts, absl::FromUnixSeconds(record.created_unix_s));
   catalog_.SetDurable(point);
   catalog_.SetPinned(point, pinned);
-  catalog_.SetOldest(point);
+  catalog_.SetOldest(point, clock_->Now());
   counters_.Add(Counter::kRecoveredRestorePoints);
   history_.BeginAt(clock_->Now());  // what left in an earlier run is not known
   return true;

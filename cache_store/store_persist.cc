@@ -201,6 +201,11 @@ void Store::WriteBehind(const Digest& id) {
       flight_.Release(claims);
       return;
     }
+    if (!catalog_.IsWorthWriting(*point)) {
+      counters_.Add(Counter::kWriteBehindSkipped);
+      flight_.Release(claims);
+      return;
+    }
     ready = PreparePersist(point, &work);
     garbage = SettleHost();
   }

@@ -289,6 +289,7 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
       }
     }
   }
+  catalog_.BeginPublish(static_cast<uint32_t>(session->spec_.token_ids.size()));
   std::vector<PublishBoundary> shown;
   for (PublishBoundary& kept : plan->boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.

@@ -69,6 +69,9 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
                 {"default", "memory", "disk", "sync"},
                 "What a publish that asks for nothing else survives: memory: nothing; disk: the "
                 "process's death; sync: the machine's");
+  set.AddChoice("retention", &flags->store.retention, {"default", "lru"},
+                "What goes first when room is needed: default: what has least to expect, learnt "
+                "from what came back; lru: what was used longest ago");
   set.AddText("shared-memory", &flags->shared_memory,
               "Workers of this host and user read RAM slices from shared memory instead of the "
               "socket: auto, off, or where its unix socket is (a path, or @NAME)");

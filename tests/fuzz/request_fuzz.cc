@@ -33,9 +33,9 @@ void TryFetch(absl::string_view bytes) {
   v1::FetchRequest request;
   if (!ParseMessage(Buffer(bytes), &request).ok()) return;
   IdFromProto(request.restore_point_id()).IgnoreError();
-  const absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix());
+  const absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), Identity());
   if (!query.ok()) return;
-  ObserveFields(Store(), request.prefix());
+  ObserveFields(Store(), request.prefix(), query->tenant);
   Store()->Explain(*query).IgnoreError();
   auto session = Store()->Fetch(*query, request.above_tokens(), request.max_tokens());
   if (!session.ok()) return;
@@ -59,7 +59,7 @@ void TryPublish(absl::string_view bytes) {
     v1::PublishRequest request;
     if (session == nullptr) {
       if (!ParseMessage(message, &request).ok()) return;
-      const absl::StatusOr<PublishSpec> spec = SpecFromProto(request.begin());
+      const absl::StatusOr<PublishSpec> spec = SpecFromProto(request.begin(), Identity());
       if (!spec.ok()) return;
       const absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
       if (!layout.ok()) return;

@@ -1,0 +1,185 @@
+// What the catalog tells its retention policy: which restore points there are, which were used, and
+// which would make room by going.
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "cache_store/catalog.h"
+
+namespace hearth {
+namespace {
+
+// The rest of a key adds nothing: 128 bits of a keyed hash chain do not meet by chance.
+Retention::Key KeyOf(const Digest& key) {
+  uint64_t parts[2];
+  static_assert(sizeof(parts) <= sizeof(Digest));
+  std::memcpy(parts, key.data(), sizeof(parts));
+  return absl::MakeUint128(parts[0], parts[1]);
+}
+
+bool IsLocal(const StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
+
+// The point that another one of the same publish goes and stays with: a prompt's end, and the
+// boundary before it, which are numbered one after the other.
+const RestorePointEntry* Companion(const RestorePointEntry& point) {
+  const SegmentNode* before = point.node->parent;
+  if (before->restore_point != nullptr && before->restore_point->number + 1 == point.number) {
+    return before->restore_point;
+  }
+  for (const SegmentNode* after : point.node->children) {
+    const RestorePointEntry* end = after->restore_point;
+    if (end != nullptr && end->number == point.number + 1) return end;
+  }
+  return nullptr;
+}
+
+Retention::Facts FactsOf(const RestorePointEntry& point) {
+  Retention::Facts facts;
+  facts.tokens = facts.gain_tokens = point.tokens();
+  uint32_t tail_begin = point.tokens();
+  for (const StoredObject* object : point.objects) {
+    facts.bytes += object->bytes();
+    if (!IsLocal(object)) continue;
+    facts.tail_bytes += object->bytes();
+    tail_begin = std::min(tail_begin, object->id.begin);
+  }
+  const SegmentNode* node = point.node->parent;
+  while (node != nullptr && node->restore_point == nullptr) node = node->parent;
+  if (node != nullptr) facts.parent = KeyOf(node->key);
+  const RestorePointEntry* with = Companion(point);
+  if (with == nullptr) return facts;
+  facts.with = KeyOf(with->id);
+  for (const StoredObject* object : with->objects) {
+    if (!IsLocal(object) || object->id.begin >= tail_begin) continue;
+    facts.tail_bytes += object->bytes();
+    facts.bytes += object->bytes();
+  }
+  return facts;
+}
+
+}  // namespace
+
+void Catalog::BeginPublish(uint32_t tokens) {
+  ++publish_.number;
+  publish_.tokens = tokens;
+}
+
+void Catalog::Enlist(RestorePointEntry* point, absl::Time now) {
+  by_key_[KeyOf(point->id)] = point;
+  retention_->Insert(KeyOf(point->id), FactsOf(*point), {publish_.number, publish_.tokens, now});
+  UpdateOffered(point);
+}
+
+void Catalog::Delist(RestorePointEntry* point, bool may_return) {
+  by_key_.erase(KeyOf(point->id));
+  retention_->Erase(KeyOf(point->id), may_return);
+}
+
+void Catalog::SetOldest(RestorePointEntry* point, absl::Time now) {
+  point->tick = --oldest_tick_;
+  retention_->Erase(KeyOf(point->id), false);
+  retention_->Adopt(KeyOf(point->id), FactsOf(*point), !point->node->children.empty(),
+                    point->last_use, now);
+  UpdateOffered(point);
+}
+
+void Catalog::Touch(RestorePointEntry* point, absl::Time now) {
+  ++tick_;
+  point->last_use = now;
+  std::vector<Retention::Key> path;
+  for (SegmentNode* node = point->node; node != nullptr; node = node->parent) {
+    RestorePointEntry* used = node->restore_point;
+    if (used == nullptr) continue;
+    used->tick = tick_;
+    path.push_back(KeyOf(used->id));
+  }
+  std::reverse(path.begin(), path.end());
+  retention_->Renew(path, now);
+}
+
+void Catalog::Request(const PromptChain& chain, uint32_t tokens, absl::Time now) {
+  std::vector<Retention::Key> path;
+  path.reserve(chain.chunks.size() + chain.remainders.size());
+  auto remainder = chain.remainders.begin();
+  for (const KeyedSegment& chunk : chain.chunks) {
+    for (; remainder != chain.remainders.end() && remainder->segment.end() < chunk.segment.end();
+         ++remainder) {
+      path.push_back(KeyOf(remainder->key));
+    }
+    path.push_back(KeyOf(chunk.key));
+  }
+  for (; remainder != chain.remainders.end(); ++remainder) path.push_back(KeyOf(remainder->key));
+  retention_->Touch(path, tokens, now);
+}
+
+bool Catalog::IsWorthWriting(const RestorePointEntry& point) const {
+  uint64_t bytes = point.manifest_cost_bytes();
+  for (const StoredObject* object : point.objects) {
+    if (!object->on_disk) bytes += object->disk_cost_bytes();
+  }
+  if (disk_bytes() + bytes <= limits_.disk_bytes) return true;
+  bool is_first = false;
+  retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
+    is_first = key == KeyOf(point.id);
+    return true;
+  });
+  return !is_first;
+}
+
+void Catalog::VisitLeastWorth(Retention::Room room,
+                              absl::FunctionRef<bool(RestorePointEntry*)> take) {
+  retention_->Visit(room, [&](Retention::Key key) {
+    const auto found = by_key_.find(key);
+    assert(found != by_key_.end());
+    return take(found->second);
+  });
+}
+
+void Catalog::UpdateOffered(RestorePointEntry* point) {
+  const Retention::Key key = KeyOf(point->id);
+  retention_->SetOffered(key, Retention::Room::kStore, point->sole > 0 && !point->pinned);
+  retention_->SetOffered(key, Retention::Room::kHost, point->host_sole > 0);
+}
+
+// An object knows the only point that names it: the addresses of all that do, combined by xor.
+void Catalog::CountName(StoredObject* object, RestorePointEntry* point, int by) {
+  const auto change_sole = [&](int change) {
+    if (object->restore_points != 1) return;
+    auto* only = reinterpret_cast<RestorePointEntry*>(object->points);
+    const bool was = only->sole > 0;
+    only->sole += change;
+    if (was != (only->sole > 0)) UpdateOffered(only);
+  };
+  change_sole(-1);
+  object->points ^= reinterpret_cast<uintptr_t>(point);
+  object->restore_points += by;
+  change_sole(1);
+}
+
+void Catalog::CountHostName(StoredObject* object, RestorePointEntry* point, int by) {
+  const auto change_sole = [&](int change) {
+    if (object->host_restore_points != 1) return;
+    auto* only = reinterpret_cast<RestorePointEntry*>(object->host_points);
+    const bool was = only->host_sole > 0;
+    only->host_sole += change;
+    if (was != (only->host_sole > 0)) UpdateOffered(only);
+  };
+  change_sole(-1);
+  object->host_points ^= reinterpret_cast<uintptr_t>(point);
+  object->host_restore_points += by;
+  change_sole(1);
+}
+
+void Catalog::CheckSole() const {
+  assert(retention_->held() == points_.size() && by_key_.size() == points_.size());
+  for (const auto& [id, point] : points_) {
+    uint32_t sole = 0, host_sole = 0;
+    for (const StoredObject* object : point->objects) {
+      if (object->restore_points == 1) ++sole;
+      if (point->in_host && object->host_restore_points == 1) ++host_sole;
+    }
+    assert(sole == point->sole && host_sole == point->host_sole);
+  }
+}
+
+}  // namespace hearth
