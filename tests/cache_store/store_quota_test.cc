@@ -136,8 +136,8 @@ TEST_F(QuotaTest, OthersPressureDoesNotReachAGuarantee) {
   EXPECT_TRUE(Has("b", 2));
   EXPECT_TRUE(Has("a", 5));
   // Room that only the guarantee holds is refused without emptying the store first.
-  const KitPrompt large{KitTokens(9, 3 * kTokens), {}, "a"};
-  EXPECT_FALSE(KitPublish(store_.get(), model_, large, {3 * kTokens}).ok());
+  const KitPrompt large{KitTokens(9, 4 * kTokens), {}, "a"};
+  EXPECT_FALSE(KitPublish(store_.get(), model_, large, {4 * kTokens}).ok());
   EXPECT_TRUE(Has("a", 5));
   // Its own pressure does.
   for (uint64_t seed : {3, 4, 5}) ASSERT_TRUE(Publish("b", seed).ok());

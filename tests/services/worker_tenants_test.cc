@@ -45,8 +45,8 @@ class WorkerTenantsTest : public testing::Test {
 
   SecretFolder folder_;
   std::unique_ptr<Identities> identities_;
+  std::unique_ptr<MemoryPrefixCache> cache_;  // the server's engine calls it until it is gone
   std::unique_ptr<WorkerServer> server_;
-  std::unique_ptr<MemoryPrefixCache> cache_;
 };
 
 TEST_F(WorkerTenantsTest, TheCallersTenantIsTheOneAsserted) {
