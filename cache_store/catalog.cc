@@ -34,10 +34,6 @@ uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
   return sum;
 }
 
-uint64_t RestorePointEntry::manifest_cost_bytes() const {
-  return ManifestCostBytes(tokens(), tenant.size(), objects);
-}
-
 Tier RestorePointEntry::slowest_tier() const {
   for (const StoredObject* object : objects) {
     if (!object->in_host) return Tier::kDisk;
@@ -67,7 +63,6 @@ StoredObject* Catalog::NewObject(uint64_t number, const Digest& key, const Objec
   object->layers = std::move(layers);
   object->slice_bytes = slice_bytes;
   object->sessions = 1;
-  held_bytes_ += object->disk_cost_bytes();
   object_bytes_ += object->bytes();
   StoredObject* raw = object.get();
   const bool inserted = objects_.emplace(number, std::move(object)).second;
@@ -89,19 +84,33 @@ StoredObject* Catalog::FindObject(uint64_t number) const {
 }
 
 void Catalog::Hold(StoredObject* object) {
-  if (object->sessions++ == 0) held_bytes_ += object->disk_cost_bytes();
+  const Change change(this, object);
+  ++object->sessions;
 }
 
 void Catalog::Release(StoredObject* object) {
-  assert(object->sessions > 0);
-  --object->sessions;
+  {
+    const Change change(this, object);
+    assert(object->sessions > 0);
+    --object->sessions;
+  }
   if (object->sessions > 0) return;
-  held_bytes_ -= object->disk_cost_bytes();
   if (object->restore_points == 0) {
     FreeIfUnused(object);
   } else if (object->host_restore_points == 0 && object->in_host && object->on_disk) {
     DropHostCopy(object);
   }
+}
+
+void Catalog::HoldPoint(RestorePointEntry* point) {
+  const Change change(this, point);
+  ++point->sessions;
+}
+
+void Catalog::ReleasePoint(RestorePointEntry* point) {
+  const Change change(this, point);
+  assert(point->sessions > 0);
+  --point->sessions;
 }
 
 void Catalog::FreeIfUnused(StoredObject* object) {
@@ -110,10 +119,11 @@ void Catalog::FreeIfUnused(StoredObject* object) {
   if (object->on_disk) {
     garbage_.disk_objects.push_back(object->number);
     garbage_.disk_bytes += object->disk_cost_bytes();
-    disk_bytes_ -= object->disk_cost_bytes();
-    --disk_objects_;
+    const Change change(this, object);
+    object->on_disk = false;
     if (!object->read_on_disk) disk_flow_.unread_bytes += object->stored_bytes();
   }
+  assert(object->account == nullptr);
   Unlink(object);
   object_bytes_ -= object->bytes();
   objects_.erase(object->number);
@@ -135,9 +145,11 @@ void Catalog::Unlink(StoredObject* object) {
 }
 
 void Catalog::ForgetHostCopy(StoredObject* object) {
-  assert(object->in_host && host_bytes_ >= object->bytes());
-  object->in_host = false;
-  host_bytes_ -= object->bytes();
+  assert(object->in_host);
+  {
+    const Change change(this, object);
+    object->in_host = false;
+  }
   if (!object->read_in_host) host_flow_.unread_bytes += object->bytes();
   garbage_.host_objects.push_back(object->number);
 }
@@ -157,20 +169,23 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->number = number;
   point->id = node->key;
   point->tenant = tenant;
+  point->account = ledger_.AccountOf(tenant);
+  ++point->account->usage.restore_points;
+  points_of_[tenant].insert(point);
   point->model = std::move(model);
   point->node = node;
   point->objects = std::move(objects);
   point->cuts = std::move(cuts);
   point->last_use = now;
   point->tick = ++tick_;
+  point->manifest_cost_bytes = ManifestCostBytes(node->end(), tenant.size(), point->objects);
   node->restore_point = point;
   Enlist(point, now);
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
-    if (object->restore_points == 0) ledger_.AddObject(tenant, object->bytes());
+    Charge(object, point->account);
     CountName(object, point, 1);
   }
-  ledger_.AddPoint(tenant);
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
   (void)inserted;
@@ -188,20 +203,19 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   SetPinned(point, false);
   if (point->durable) {
     garbage_.manifests.push_back(point->number);
-    disk_bytes_ -= point->manifest_cost_bytes();
+    const Change change(this, point);
+    point->durable = false;
   }
   SegmentNode* node = point->node;
   node->restore_point = nullptr;
   const bool was_resident = point->in_host;
   const std::vector<StoredObject*> objects = std::move(point->objects);
-  const std::string tenant = std::move(point->tenant);
-  ledger_.RemovePoint(tenant);
   for (StoredObject* object : objects) {
     CountName(object, point, -1);
     if (was_resident) CountHostName(object, point, -1);
     // The node of the last object may be pruned here; `node` is not used after.
     if (object->restore_points == 0) {
-      ledger_.RemoveObject(tenant, object->bytes());
+      Uncharge(object);
       FreeIfUnused(object);
     } else if (was_resident && object->host_restore_points == 0 && object->sessions == 0 &&
                object->in_host && object->on_disk) {
@@ -209,14 +223,19 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
     }
   }
   Delist(point, IsEviction(why));
+  const auto siblings = points_of_.find(point->tenant);
+  siblings->second.erase(point);
+  if (siblings->second.empty()) points_of_.erase(siblings);
+  --point->account->usage.restore_points;
+  ledger_.Settle(point->account);
   points_.erase(Digest(point->id));
 }
 
 void Catalog::SetInHost(StoredObject* object) {
   assert(!object->in_host);
+  const Change change(this, object);
   object->in_host = true;
   object->read_in_host = false;
-  host_bytes_ += object->bytes();
   host_flow_.written_bytes += object->bytes();
 }
 
@@ -228,19 +247,16 @@ void Catalog::SetOnDisk(StoredObject* object, uint64_t compressed_bytes) {
 
 void Catalog::AdoptOnDisk(StoredObject* object, uint64_t compressed_bytes) {
   assert(!object->on_disk && compressed_bytes <= object->bytes());
-  if (object->sessions > 0) held_bytes_ -= object->disk_cost_bytes();
+  const Change change(this, object);
   object->compressed_bytes = compressed_bytes;
-  if (object->sessions > 0) held_bytes_ += object->disk_cost_bytes();
   object->on_disk = true;
   object->read_on_disk = true;
-  disk_bytes_ += object->disk_cost_bytes();
-  ++disk_objects_;
 }
 
 void Catalog::SetDurable(RestorePointEntry* point) {
   assert(!point->durable);
+  const Change change(this, point);
   point->durable = true;
-  disk_bytes_ += point->manifest_cost_bytes();
 }
 
 void Catalog::SetResident(RestorePointEntry* point) {
@@ -254,17 +270,14 @@ void Catalog::SetResident(RestorePointEntry* point) {
 
 void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
-  point->pinned = pinned;
+  {
+    const Change change(this, point);
+    point->pinned = pinned;
+  }
   UpdateOffered(point);
   for (StoredObject* object : point->objects) {
-    if (pinned && object->pins++ == 0) {
-      pinned_bytes_ += object->bytes();
-      ledger_.AddPinned(point->tenant, object->bytes());
-    }
-    if (!pinned && --object->pins == 0) {
-      pinned_bytes_ -= object->bytes();
-      ledger_.RemovePinned(point->tenant, object->bytes());
-    }
+    const Change change(this, object);
+    object->pins += pinned ? 1 : -1;
   }
 }
 
@@ -283,10 +296,9 @@ std::vector<uint64_t> Catalog::TakeHostGarbage() {
 }
 
 std::vector<RestorePointEntry*> Catalog::PointsOf(const std::string& tenant) const {
-  std::vector<RestorePointEntry*> points;
-  for (const auto& [id, point] : points_) {
-    if (point->tenant == tenant) points.push_back(point.get());
-  }
+  const auto found = points_of_.find(tenant);
+  if (found == points_of_.end()) return {};
+  std::vector<RestorePointEntry*> points(found->second.begin(), found->second.end());
   std::sort(points.begin(), points.end(),
             [](const RestorePointEntry* a, const RestorePointEntry* b) {
               return std::make_tuple(a->tick, ~a->tokens(), a->number) <
@@ -308,53 +320,22 @@ std::vector<const RestorePointEntry*> Catalog::MostHit(size_t limit) const {
   return most;
 }
 
+// Whatever names it goes through its segment.
 std::vector<RestorePointEntry*> Catalog::PointsNaming(const StoredObject* object) const {
   std::vector<RestorePointEntry*> points;
-  for (const auto& [id, point] : points_) {
+  std::vector<const SegmentNode*> left;
+  if (object->node != nullptr) left.push_back(object->node);
+  while (!left.empty()) {
+    const SegmentNode* node = left.back();
+    left.pop_back();
+    left.insert(left.end(), node->children.begin(), node->children.end());
+    RestorePointEntry* point = node->restore_point;
+    if (point == nullptr) continue;
     const auto& named = point->objects;
-    if (std::find(named.begin(), named.end(), object) != named.end()) points.push_back(point.get());
+    if (std::find(named.begin(), named.end(), object) != named.end()) points.push_back(point);
   }
+  assert(points.size() == object->restore_points);
   return points;
-}
-
-void Catalog::CheckInvariants() const {
-  uint64_t host = 0, disk = 0, all = 0, pinned = 0, held = 0;
-  for (const auto& [number, object] : objects_) {
-    assert(number == object->number && (object->restore_points > 0 || object->sessions > 0));
-    assert(object->restore_points == 0 || (object->in_host || object->on_disk));
-    assert(object->host_restore_points <= object->restore_points);
-    if (object->in_host) host += object->bytes();
-    if (object->on_disk) disk += object->disk_cost_bytes();
-    if (object->sessions > 0) held += object->disk_cost_bytes();
-    if (object->pins > 0) pinned += object->bytes();
-    all += object->bytes();
-  }
-  absl::flat_hash_map<const StoredObject*, uint32_t> named, pinning;
-  absl::flat_hash_map<std::string, TenantUsage> usage;
-  for (const auto& [id, point] : points_) {
-    assert(point->node->restore_point == point.get() && point->node->key == id);
-    ++usage[point->tenant].restore_points;
-    if (point->durable) disk += point->manifest_cost_bytes();
-    for (const StoredObject* object : point->objects) {
-      assert(!object->retired && object->node != nullptr);
-      assert(!point->in_host || object->in_host);
-      TenantUsage& tenant = usage[point->tenant];
-      if (++named[object] == 1) {
-        ++tenant.objects;
-        tenant.bytes += object->bytes();
-      }
-      if (point->pinned && ++pinning[object] == 1) tenant.pinned_bytes += object->bytes();
-    }
-  }
-  for (const auto& [object, count] : named) assert(object->restore_points == count);
-  for (const auto& [number, object] : objects_) {
-    const auto it = pinning.find(object.get());
-    assert(object->pins == (it == pinning.end() ? 0 : it->second));
-  }
-  assert(host == host_bytes_ && disk == disk_bytes_ && all == object_bytes_);
-  assert(pinned == pinned_bytes_ && held == held_bytes_);
-  for (const auto& [tenant, counted] : usage) assert(ledger_.UsageOf(tenant) == counted);
-  CheckSole();
 }
 
 }  // namespace hearth

@@ -50,7 +50,9 @@ struct StoredObject {
   uintptr_t points = 0, host_points = 0;  // their addresses, combined by xor
   uint32_t pins = 0;                      // pinned restore points among them
   uint32_t sessions = 0;
-  uint32_t read_failures = 0;  // errors of the disk, other than wrong bytes
+  uint32_t promised = 0;             // publishes under way whose restore points will name it
+  TenantAccount* account = nullptr;  // set while it is named or promised
+  uint32_t read_failures = 0;        // errors of the disk, other than wrong bytes
   // Since its copy came to the tier: whether writing it there was of any use.
   bool read_in_host = false;
   bool read_on_disk = false;
@@ -67,6 +69,7 @@ struct RestorePointEntry {
   uint64_t number = 0;  // of its manifest on disk
   Digest id{};          // key of its last segment
   std::string tenant;
+  TenantAccount* account = nullptr;
   std::shared_ptr<const KnownFingerprint> model;
   SegmentNode* node = nullptr;
   std::vector<StoredObject*> objects;
@@ -75,16 +78,16 @@ struct RestorePointEntry {
   bool durable = false;  // its manifest is on disk
   bool pinned = false;
   bool promoting = false;  // a session is filling its RAM copies
-  uint32_t sessions = 0;
+  uint32_t sessions = 0;   // changed by HoldPoint and ReleasePoint only
   uint32_t sole = 0;       // objects that only this point names: what going would free
   uint32_t host_sole = 0;  // objects that of the resident points only this one names
   uint64_t tick = 0;       // last use, in order of use
   absl::Time last_use;
   uint64_t hits = 0;
+  uint64_t manifest_cost_bytes = 0;
 
   uint32_t tokens() const { return node->end(); }
   uint64_t bytes() const;
-  uint64_t manifest_cost_bytes() const;
   Tier slowest_tier() const;
 };
 
@@ -135,6 +138,9 @@ class Catalog {
   StoredObject* FindObject(uint64_t number) const;  // null when absent
   void Hold(StoredObject* object);
   void Release(StoredObject* object);
+  // Its objects are held beside it. One that is held is not evicted; it may be dropped.
+  void HoldPoint(RestorePointEntry* point);
+  void ReleasePoint(RestorePointEntry* point);
 
   // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order.
   RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
@@ -164,10 +170,11 @@ class Catalog {
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
-  // Evicts the tenant's own, the least worth keeping first, until its quota has room for these new
-  // objects, and reserves it. False: it cannot; nothing was evicted, nothing reserved.
-  bool ReserveQuota(const std::string& tenant, uint64_t bytes, uint64_t objects);
-  TenantLedger& ledger() { return ledger_; }
+  // Evicts the tenant's own, the least worth keeping first, until these objects, which a restore
+  // point of it is to name, fit its quota beside the rest; they count as its own until Unpromise.
+  // False: it cannot; nothing was evicted, nothing promised. REQUIRES: held, each of them once.
+  bool Promise(const std::string& tenant, const std::vector<StoredObject*>& objects);
+  void Unpromise(const std::vector<StoredObject*>& objects);
   const TenantLedger& ledger() const { return ledger_; }
   // Moves between tiers. REQUIRES: room, from a reservation given back under the same lock.
   void SetInHost(StoredObject* object);
@@ -196,10 +203,10 @@ class Catalog {
   std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
   std::vector<RestorePointEntry*> PointsNaming(const StoredObject* object) const;
 
-  uint64_t host_bytes() const { return host_bytes_ + host_reserved_; }
-  uint64_t disk_bytes() const { return disk_bytes_ + disk_reserved_; }
-  uint64_t pinned_bytes() const { return pinned_bytes_; }  // an object counts once
-  uint64_t disk_objects() const { return disk_objects_; }
+  uint64_t host_bytes() const { return sums_.host_bytes + host_reserved_; }
+  uint64_t disk_bytes() const { return sums_.disk_bytes + disk_reserved_; }
+  uint64_t pinned_bytes() const { return sums_.pinned_bytes; }  // an object counts once
+  uint64_t disk_objects() const { return sums_.disk_objects; }
   uint64_t object_bytes() const { return object_bytes_; }  // each counted once, whatever its tiers
   size_t objects() const { return objects_.size(); }
   size_t restore_points() const { return points_.size(); }
@@ -212,16 +219,44 @@ class Catalog {
   const Limits& limits() const { return limits_; }
 
  private:
+  using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
+
+  // What the objects and restore points add up to. Kept: what eviction may not take.
+  struct Sums {
+    uint64_t host_bytes = 0, host_kept_bytes = 0;
+    uint64_t disk_bytes = 0, disk_kept_bytes = 0, disk_objects = 0;
+    uint64_t pinned_bytes = 0;
+  };
+  // Takes an object or a restore point out of all sums, and puts it back as it is then. Not within
+  // another one of the same.
+  template <typename Entry>
+  class Change {
+   public:
+    Change(Catalog* catalog, const Entry* entry) : catalog_(catalog), entry_(entry) {
+      catalog_->Count(*entry_, uint64_t{0} - 1);
+    }
+    ~Change() { catalog_->Count(*entry_, 1); }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    Catalog* const catalog_;
+    const Entry* const entry_;
+  };
+  // `times`: 1, or -1 modulo 2^64, as all these sums are.
+  void Count(const StoredObject& object, uint64_t times);
+  void Count(const RestorePointEntry& point, uint64_t times);
+  void CheckSums() const;
+  void CheckTenants() const;
+
   bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
-  bool QuotaRoomIsPossible(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
-  bool EvictOneOf(const std::string& tenant);
-  // Its leaving takes nothing that it is guaranteed against `tenant`.
-  bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) const;
-  absl::flat_hash_set<const StoredObject*> PinnedObjects() const;
+  bool EvictOneOf(const TenantAccount& account);
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
-  void VisitLeastWorth(Retention::Room room, absl::FunctionRef<bool(RestorePointEntry*)> take);
+  void VisitLeastWorth(Retention::Room room, Take take);
+  void Charge(StoredObject* object, TenantAccount* account);
+  void Uncharge(StoredObject* object);
   void Enlist(RestorePointEntry* point, absl::Time now);
   void Delist(RestorePointEntry* point, bool may_return);
   void CheckSole() const;
@@ -237,6 +272,7 @@ class Catalog {
   PrefixIndex index_;
   absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
   absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<RestorePointEntry*>> points_of_;
   TenantLedger ledger_;
   absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
   const std::unique_ptr<Retention> retention_;
@@ -245,11 +281,10 @@ class Catalog {
   uint64_t next_number_ = 1;
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
-  uint64_t host_bytes_ = 0, host_reserved_ = 0;
-  uint64_t disk_bytes_ = 0, disk_reserved_ = 0, disk_objects_ = 0;
+  Sums sums_;
+  uint64_t host_reserved_ = 0, disk_reserved_ = 0;
   uint64_t object_bytes_ = 0;
-  uint64_t held_bytes_ = 0;  // disk cost of the objects that sessions hold, whatever their tier
-  uint64_t pinned_bytes_ = 0, demoted_ = 0, evicted_ = 0;
+  uint64_t demoted_ = 0, evicted_ = 0;
   TierFlow host_flow_, disk_flow_;
 };
 

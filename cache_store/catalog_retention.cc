@@ -35,6 +35,7 @@ const RestorePointEntry* Companion(const RestorePointEntry& point) {
 
 Retention::Facts FactsOf(const RestorePointEntry& point) {
   Retention::Facts facts;
+  facts.owner = point.account->owner;
   facts.tokens = facts.gain_tokens = point.tokens();
   uint32_t tail_begin = point.tokens();
   for (const StoredObject* object : point.objects) {
@@ -113,7 +114,7 @@ void Catalog::Request(const PromptChain& chain, uint32_t tokens, absl::Time now)
 }
 
 bool Catalog::IsWorthWriting(const RestorePointEntry& point) const {
-  uint64_t bytes = point.manifest_cost_bytes();
+  uint64_t bytes = point.manifest_cost_bytes;
   for (const StoredObject* object : point.objects) {
     if (!object->on_disk) bytes += object->disk_cost_bytes();
   }
@@ -121,13 +122,12 @@ bool Catalog::IsWorthWriting(const RestorePointEntry& point) const {
   bool is_first = false;
   retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
     is_first = key == KeyOf(point.id);
-    return true;
+    return Retention::Answer::kTake;
   });
   return !is_first;
 }
 
-void Catalog::VisitLeastWorth(Retention::Room room,
-                              absl::FunctionRef<bool(RestorePointEntry*)> take) {
+void Catalog::VisitLeastWorth(Retention::Room room, Take take) {
   retention_->Visit(room, [&](Retention::Key key) {
     const auto found = by_key_.find(key);
     assert(found != by_key_.end());
@@ -152,7 +152,10 @@ void Catalog::CountName(StoredObject* object, RestorePointEntry* point, int by) 
   };
   change_sole(-1);
   object->points ^= reinterpret_cast<uintptr_t>(point);
-  object->restore_points += by;
+  {
+    const Change change(this, object);
+    object->restore_points += by;
+  }
   change_sole(1);
 }
 

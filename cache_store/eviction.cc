@@ -3,6 +3,7 @@
 // from the store, it is removed.
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 #include "cache_store/catalog.h"
 
@@ -27,49 +28,16 @@ bool Catalog::ReserveDisk(uint64_t bytes, const std::string& tenant) {
 }
 
 // A publish that cannot fit must not empty the store on its way to being refused. What stays in any
-// case: reservations, what sessions hold, what is pinned. Counting that is exact and linear in the
-// objects, so it is done only when the running sums cannot already tell.
+// case: reservations, what sessions hold, what is pinned, what others are guaranteed.
 bool Catalog::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
-  uint64_t needed = bytes + host_reserved_;
+  uint64_t needed = bytes + host_reserved_ + sums_.host_kept_bytes;
   if (limits_.disk_bytes == 0) needed += ledger_.GuaranteedBytes(tenant);
-  if (needed > limits_.host_bytes) return false;
-  if (pinned_bytes_ == 0 && needed + held_bytes_ <= limits_.host_bytes) return true;
-  const absl::flat_hash_set<const StoredObject*> pinned = PinnedObjects();
-  uint64_t kept = 0;
-  for (const auto& [number, object] : objects_) {
-    if (!object->in_host) continue;
-    const bool only_copy = !object->on_disk;
-    if (object->sessions > 0 || (only_copy && pinned.contains(object.get()))) {
-      kept += object->bytes();
-    }
-  }
-  return needed + kept <= limits_.host_bytes;
+  return needed <= limits_.host_bytes;
 }
 
 bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
-  const uint64_t needed = bytes + disk_reserved_ + ledger_.GuaranteedBytes(tenant);
-  if (needed > limits_.disk_bytes) return false;
-  if (pinned_bytes_ == 0 && needed + held_bytes_ <= limits_.disk_bytes) return true;
-  const absl::flat_hash_set<const StoredObject*> pinned = PinnedObjects();
-  uint64_t kept = 0;
-  for (const auto& [number, object] : objects_) {
-    if (!object->on_disk) continue;
-    if (object->sessions > 0 || pinned.contains(object.get())) kept += object->disk_cost_bytes();
-  }
-  for (const auto& [id, point] : points_) {
-    if (point->durable && (point->pinned || point->sessions > 0)) {
-      kept += point->manifest_cost_bytes();
-    }
-  }
-  return needed + kept <= limits_.disk_bytes;
-}
-
-absl::flat_hash_set<const StoredObject*> Catalog::PinnedObjects() const {
-  absl::flat_hash_set<const StoredObject*> pinned;
-  for (const auto& [id, point] : points_) {
-    if (point->pinned) pinned.insert(point->objects.begin(), point->objects.end());
-  }
-  return pinned;
+  return bytes + disk_reserved_ + sums_.disk_kept_bytes + ledger_.GuaranteedBytes(tenant) <=
+         limits_.disk_bytes;
 }
 
 void Catalog::UnreserveHost(uint64_t bytes) {
@@ -108,15 +76,28 @@ bool FreesDisk(const RestorePointEntry& point) {
   });
 }
 
+// Its leaving takes nothing that its tenant is guaranteed against `tenant`.
+bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
+  if (point.account->quota.floor_bytes == 0 || point.tenant == tenant) return true;
+  uint64_t bytes = 0;
+  for (const StoredObject* object : point.objects) {
+    if (object->restore_points == 1) bytes += object->bytes();
+  }
+  return TenantLedger::IsAboveFloor(*point.account, bytes);
+}
+
 }  // namespace
+
+using Answer = Retention::Answer;
 
 bool Catalog::EvictOneForHost(const std::string& tenant) {
   RestorePointEntry* chosen = nullptr;
   const auto take = [&](RestorePointEntry* point) {
-    if (!FreesHost(*point)) return false;
-    if (!IsWholeOnDisk(*point) && !MayLeaveFor(*point, tenant)) return false;
+    if (!FreesHost(*point)) return Answer::kNext;
+    // Where the least worth of a tenant may not leave, none of it does.
+    if (!IsWholeOnDisk(*point) && !MayLeaveFor(*point, tenant)) return Answer::kNextOwner;
     chosen = point;
-    return true;
+    return Answer::kTake;
   };
   VisitLeastWorth(Retention::Room::kHost, take);
   // Then what is partly in RAM only, and so not resident: a publish that RAM had no room for.
@@ -133,60 +114,64 @@ bool Catalog::EvictOneForHost(const std::string& tenant) {
 bool Catalog::EvictOneForDisk(const std::string& tenant) {
   RestorePointEntry* chosen = nullptr;
   VisitLeastWorth(Retention::Room::kStore, [&](RestorePointEntry* point) {
-    if (!FreesDisk(*point) || !MayLeaveFor(*point, tenant)) return false;
+    if (!FreesDisk(*point)) return Answer::kNext;
+    if (!MayLeaveFor(*point, tenant)) return Answer::kNextOwner;
     chosen = point;
-    return true;
+    return Answer::kTake;
   });
   if (chosen == nullptr) return false;
   Remove(chosen, Removal::kDiskFull);
   return true;
 }
 
-bool Catalog::MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) const {
-  if (point.tenant == tenant) return true;
-  uint64_t bytes = 0;
-  for (const StoredObject* object : point.objects) {
-    if (object->restore_points == 1) bytes += object->bytes();
-  }
-  return ledger_.IsAboveFloor(point.tenant, bytes);
+void Catalog::Charge(StoredObject* object, TenantAccount* account) {
+  assert(object->account == nullptr || object->account == account);
+  object->account = account;
 }
 
-bool Catalog::ReserveQuota(const std::string& tenant, uint64_t bytes, uint64_t objects) {
-  if (!ledger_.Fits(tenant, bytes, objects)) {
-    if (!QuotaRoomIsPossible(tenant, bytes, objects)) return false;
-    while (!ledger_.Fits(tenant, bytes, objects)) {
-      if (!EvictOneOf(tenant)) return false;
+void Catalog::Uncharge(StoredObject* object) {
+  if (object->restore_points > 0 || object->promised > 0) return;
+  TenantAccount* const account = std::exchange(object->account, nullptr);
+  if (account != nullptr) ledger_.Settle(account);
+}
+
+bool Catalog::Promise(const std::string& tenant, const std::vector<StoredObject*>& objects) {
+  if (objects.empty()) return true;
+  TenantAccount* const account = ledger_.AccountOf(tenant);
+  for (StoredObject* object : objects) {
+    assert(object->sessions > 0);
+    Charge(object, account);
+    const Change change(this, object);
+    ++object->promised;
+  }
+  bool fits = TenantLedger::IsWithin(*account);
+  if (!fits && TenantLedger::CanBeWithin(*account)) {
+    while (!TenantLedger::IsWithin(*account) && EvictOneOf(*account)) {
     }
+    fits = TenantLedger::IsWithin(*account);
   }
-  ledger_.Reserve(tenant, bytes, objects);
-  return true;
+  if (!fits) Unpromise(objects);
+  return fits;
 }
 
-// What stays in any case: what is pinned, and what sessions hold.
-bool Catalog::QuotaRoomIsPossible(const std::string& tenant, uint64_t bytes,
-                                  uint64_t objects) const {
-  absl::flat_hash_set<const StoredObject*> kept;
-  for (const auto& [id, point] : points_) {
-    if (point->tenant != tenant) continue;
-    const bool stays = point->pinned || point->sessions > 0;
-    for (const StoredObject* object : point->objects) {
-      if (stays || object->sessions > 0) kept.insert(object);
+void Catalog::Unpromise(const std::vector<StoredObject*>& objects) {
+  for (StoredObject* object : objects) {
+    {
+      const Change change(this, object);
+      assert(object->promised > 0);
+      --object->promised;
     }
+    Uncharge(object);
   }
-  TenantUsage usage;
-  for (const StoredObject* object : kept) {
-    ++usage.objects;
-    usage.bytes += object->bytes();
-  }
-  return ledger_.WouldFit(tenant, usage, bytes, objects);
 }
 
-bool Catalog::EvictOneOf(const std::string& tenant) {
+bool Catalog::EvictOneOf(const TenantAccount& account) {
   RestorePointEntry* chosen = nullptr;
-  VisitLeastWorth(Retention::Room::kStore, [&](RestorePointEntry* point) {
-    if (point->tenant != tenant || point->pinned || point->sessions > 0) return false;
+  retention_->VisitOwned(Retention::Room::kStore, account.owner, [&](Retention::Key key) {
+    RestorePointEntry* point = by_key_.at(key);
+    if (point->pinned || point->sessions > 0) return Answer::kNext;
     chosen = point;
-    return true;
+    return Answer::kTake;
   });
   if (chosen == nullptr) return false;
   Remove(chosen, Removal::kQuota);

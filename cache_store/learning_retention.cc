@@ -126,6 +126,7 @@ LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bo
     unit->members.push_back(Member{key, facts.tokens, false, {}});
   }
   if (!*is_new) Leave(unit);
+  unit->owner = facts.owner;
   if (unit->held_members == 0 && !*is_new) given_up_.erase(unit->given_up);
   if (facts.tokens >= unit->tokens) {
     unit->tokens = facts.tokens;
@@ -247,13 +248,12 @@ void LearningRetention::Forget(Unit* unit) {
   for (const Member& member : unit->members) units_.erase(member.key);
 }
 
-void LearningRetention::Visit(Room room, absl::FunctionRef<bool(Key)> take) {
-  const size_t place = static_cast<size_t>(room);
-  for (const auto& [worth, first, id] : order_[place]) {
-    for (const auto& [tick, longest_first, key] : cells_.at(id).offered[place]) {
-      if (take(key)) return;
-    }
-  }
+void LearningRetention::Visit(Room room, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(room)].Visit(take);
+}
+
+void LearningRetention::VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(room)].VisitOwned(owner, take);
 }
 
 void LearningRetention::StartLife(Unit* unit, int unit_class) {
@@ -312,20 +312,13 @@ void LearningRetention::Offer(const Unit& unit, bool offered) {
 
 void LearningRetention::OfferMember(const Unit& unit, const Member& member, size_t room,
                                     bool offered) {
-  const CellId id = CellOf(unit);
-  Cell& cell = cells_.at(id);
-  auto& members = cell.offered[room];
-  if (!members.empty()) {
-    order_[room].erase({cell.worth, std::get<0>(*members.begin()), id});
-  } else if (cell.offered[1 - room].empty()) {
-    cell.worth = WorthOf(id);
-  }
+  const VictimOrder::Place place{unit.tick, ~member.tokens, member.key};
   if (offered) {
-    members.emplace(unit.tick, ~member.tokens, member.key);
+    const auto worth = [this](const CellId& id) { return WorthOf(id); };
+    offered_[room].Add(unit.owner, CellOf(unit), place, worth);
   } else {
-    members.erase({unit.tick, ~member.tokens, member.key});
+    offered_[room].Remove(unit.owner, CellOf(unit), place);
   }
-  if (!members.empty()) order_[room].insert({cell.worth, std::get<0>(*members.begin()), id});
 }
 
 // Moves units on to the age they have reached. The oldest first, so that the order within a cell
@@ -363,19 +356,12 @@ void LearningRetention::Learn() {
   touches_ = 0;
   learnt_ = now_;
   model_.Learn();
-  for (auto& order : order_) order.clear();
   for (auto next = cells_.begin(); next != cells_.end();) {
     const auto cell = next++;
-    if (cell->second.oldest == nullptr) {
-      cells_.erase(cell);
-      continue;
-    }
-    cell->second.worth = WorthOf(cell->first);
-    for (size_t room = 0; room < kRooms; ++room) {
-      const auto& members = cell->second.offered[room];
-      if (members.empty()) continue;
-      order_[room].insert({cell->second.worth, std::get<0>(*members.begin()), cell->first});
-    }
+    if (cell->second.oldest == nullptr) cells_.erase(cell);
+  }
+  for (VictimOrder& offered : offered_) {
+    offered.Weigh([this](const CellId& id) { return WorthOf(id); });
   }
 }
 

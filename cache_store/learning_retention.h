@@ -12,7 +12,6 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <set>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "cache_store/retention.h"
 #include "cache_store/return_model.h"
+#include "cache_store/victim_order.h"
 
 namespace hearth {
 
@@ -33,7 +33,8 @@ class LearningRetention final : public Retention {
   void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used, absl::Time now) override;
   void SetOffered(Key key, Room room, bool offered) override;
   void Erase(Key key, bool remember) override;
-  void Visit(Room room, absl::FunctionRef<bool(Key)> take) override;
+  void Visit(Room room, absl::FunctionRef<Answer(Key)> take) override;
+  void VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
   bool Holds(Key key) const override;
   size_t held() const override { return held_; }
   size_t remembered() const override { return given_up_.size(); }
@@ -55,6 +56,7 @@ class LearningRetention final : public Retention {
     uint32_t turn = 1;      // requests that made and extended its chain
     uint64_t added_by = 0;  // the request that it was new to
     bool remainder = false;
+    Owner owner = 0;
     // Gain for each byte, log2 in halves: of all of it, and of its tail.
     int whole_density = 0, tail_density = 0;
     int density = 0;  // the one of the two that counts now
@@ -66,14 +68,10 @@ class LearningRetention final : public Retention {
     Unit* newer = nullptr;
   };
   using UnitPtr = std::shared_ptr<Unit>;  // one owner for each member's key
-  // Density, class and age.
-  using CellId = std::tuple<int, int, int>;
+  using CellId = VictimOrder::Class;      // density, class and age
   struct Cell {
-    int worth = 0;
     Unit* oldest = nullptr;  // of all, held or remembered, in order of use
     Unit* newest = nullptr;
-    // By room: what is offered. Tick, longest first.
-    std::array<std::set<std::tuple<uint64_t, uint32_t, Key>>, kRooms> offered;
   };
   // What a request says about the units it uses.
   struct Use {
@@ -89,7 +87,6 @@ class LearningRetention final : public Retention {
   Use Classify(const std::vector<Unit*>& path, uint32_t prompt_tokens) const;
   void ClassifyNew(Unit* unit, const Unit* parent, const Prompt& prompt) const;
   Unit* Hold(Key key, const Facts& facts, bool* is_new);
-  void SetUse(Unit* unit, int unit_class);
   // A use ends a unit's life, and the next one begins.
   void StartLife(Unit* unit, int unit_class);
   // Into its cell and out of it. `as_oldest`: before all others there.
@@ -110,8 +107,7 @@ class LearningRetention final : public Retention {
   absl::flat_hash_map<Key, UnitPtr> units_;  // held or remembered
   size_t held_ = 0;
   std::map<CellId, Cell> cells_;
-  // Cells with an offered unit: the least worth first, of equal worth the least recently used.
-  std::array<std::set<std::tuple<int, uint64_t, CellId>>, kRooms> order_;
+  std::array<VictimOrder, kRooms> offered_;
   std::map<uint64_t, Unit*> given_up_;  // remembered units, in that order
   uint64_t next_given_up_ = 0;
   uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here

@@ -3,6 +3,12 @@
 #include <cassert>
 
 namespace hearth {
+namespace {
+
+// All units are of one class: only their last use tells them apart.
+int NoWorth(const VictimOrder::Class&) { return 0; }
+
+}  // namespace
 
 void LruRetention::Touch(absl::Span<const Key> path, uint32_t, absl::Time) {
   ++tick_;
@@ -14,11 +20,21 @@ void LruRetention::Touch(absl::Span<const Key> path, uint32_t, absl::Time) {
 
 void LruRetention::SetTick(Key key, Unit* unit, uint64_t tick) {
   for (size_t room = 0; room < kRooms; ++room) {
-    if (!unit->offered[room]) continue;
-    order_[room].erase({unit->tick, ~unit->tokens, key});
-    order_[room].insert({tick, ~unit->tokens, key});
+    if (unit->offered[room]) Offer(key, *unit, room, false);
   }
   unit->tick = tick;
+  for (size_t room = 0; room < kRooms; ++room) {
+    if (unit->offered[room]) Offer(key, *unit, room, true);
+  }
+}
+
+void LruRetention::Offer(Key key, const Unit& unit, size_t room, bool offered) {
+  const VictimOrder::Place place{unit.tick, ~unit.tokens, key};
+  if (offered) {
+    offered_[room].Add(unit.owner, {}, place, NoWorth);
+  } else {
+    offered_[room].Remove(unit.owner, {}, place);
+  }
 }
 
 void LruRetention::Add(Key key, const Unit& unit) {
@@ -29,11 +45,11 @@ void LruRetention::Add(Key key, const Unit& unit) {
 }
 
 void LruRetention::Insert(Key key, const Facts& facts, const Prompt&) {
-  Add(key, Unit{++tick_, facts.tokens, {}});
+  Add(key, Unit{++tick_, facts.tokens, facts.owner, {}});
 }
 
 void LruRetention::Adopt(Key key, const Facts& facts, bool, absl::Time, absl::Time) {
-  Add(key, Unit{--oldest_tick_, facts.tokens, {}});
+  Add(key, Unit{--oldest_tick_, facts.tokens, facts.owner, {}});
 }
 
 void LruRetention::SetOffered(Key key, Room room, bool offered) {
@@ -41,11 +57,7 @@ void LruRetention::SetOffered(Key key, Room room, bool offered) {
   const size_t place = static_cast<size_t>(room);
   if (unit.offered[place] == offered) return;
   unit.offered[place] = offered;
-  if (offered) {
-    order_[place].insert({unit.tick, ~unit.tokens, key});
-  } else {
-    order_[place].erase({unit.tick, ~unit.tokens, key});
-  }
+  Offer(key, unit, place, offered);
 }
 
 void LruRetention::Erase(Key key, bool) {
@@ -54,10 +66,12 @@ void LruRetention::Erase(Key key, bool) {
   units_.erase(key);
 }
 
-void LruRetention::Visit(Room room, absl::FunctionRef<bool(Key)> take) {
-  for (const auto& [tick, longest_first, key] : order_[static_cast<size_t>(room)]) {
-    if (take(key)) return;
-  }
+void LruRetention::Visit(Room room, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(room)].Visit(take);
+}
+
+void LruRetention::VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(room)].VisitOwned(owner, take);
 }
 
 }  // namespace hearth

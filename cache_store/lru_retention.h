@@ -6,11 +6,10 @@
 #define HEARTH_CACHE_STORE_LRU_RETENTION_H_
 
 #include <array>
-#include <set>
-#include <tuple>
 
 #include "absl/container/flat_hash_map.h"
 #include "cache_store/retention.h"
+#include "cache_store/victim_order.h"
 
 namespace hearth {
 
@@ -22,7 +21,8 @@ class LruRetention final : public Retention {
   void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used, absl::Time now) override;
   void SetOffered(Key key, Room room, bool offered) override;
   void Erase(Key key, bool remember) override;
-  void Visit(Room room, absl::FunctionRef<bool(Key)> take) override;
+  void Visit(Room room, absl::FunctionRef<Answer(Key)> take) override;
+  void VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
   bool Holds(Key key) const override { return units_.contains(key); }
   size_t held() const override { return units_.size(); }
   size_t remembered() const override { return 0; }
@@ -31,17 +31,18 @@ class LruRetention final : public Retention {
   struct Unit {
     uint64_t tick = 0;
     uint32_t tokens = 0;
+    Owner owner = 0;
     std::array<bool, kRooms> offered{};
   };
-  using Order = std::set<std::tuple<uint64_t, uint32_t, Key>>;  // tick, longest first
 
+  void Offer(Key key, const Unit& unit, size_t room, bool offered);
   void Add(Key key, const Unit& unit);
   void SetTick(Key key, Unit* unit, uint64_t tick);
 
   uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
   absl::flat_hash_map<Key, Unit> units_;
-  std::array<Order, kRooms> order_;
+  std::array<VictimOrder, kRooms> offered_;
 };
 
 }  // namespace hearth

@@ -43,6 +43,9 @@ enum class RetentionPolicy { kDefault, kLru };
 class Retention {
  public:
   using Key = absl::uint128;
+  // Whose a unit is, where that matters for what may go: a tenant with limits. 0: nobody's in
+  // particular.
+  using Owner = uint32_t;
   // Units given up whose return would still be noticed: 32 MiB.
   static constexpr size_t kRememberedMax = 65'536;
 
@@ -67,6 +70,7 @@ class Retention {
     uint64_t bytes = 0;        // what holding it takes
     uint64_t tail_bytes = 0;   // of these, what holding it takes while a child is held
     bool remainder = false;    // not a whole block: only the same prompt needs it
+    Owner owner = 0;
     std::optional<Key> parent;
     // A held unit that this key becomes part of: both are used, aged and given up together (a
     // prompt's end, and the boundary before it). The other facts are then of both.
@@ -89,9 +93,14 @@ class Retention {
   // The key is no longer held. `remember`: it was given up for room and may return; false: it was
   // dropped, and is forgotten. REQUIRES: held.
   virtual void Erase(Key key, bool remember) = 0;
-  // Offers what is held, the least worth keeping first, until `take` returns true. `take` must not
-  // change the retention.
-  virtual void Visit(Room room, absl::FunctionRef<bool(Key)> take) = 0;
+  // What is to become of an offer.
+  enum class Answer { kTake, kNext, kNextOwner };
+  // Offers what is held, the least worth keeping first, until it is taken: all of one owner, then
+  // all of the next, in order of the first that each would give up. `take` must not change the
+  // retention.
+  virtual void Visit(Room room, absl::FunctionRef<Answer(Key)> take) = 0;
+  // The same of one owner only.
+  virtual void VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
   virtual bool Holds(Key key) const = 0;
   virtual size_t held() const = 0;        // keys
   virtual size_t remembered() const = 0;  // units

@@ -112,7 +112,7 @@ struct PublishPlan {
   std::vector<Digest> shown;  // restore points that are not yet durable
   uint64_t shown_bytes = 0;   // of new objects that are in RAM only
   uint64_t host_reserved_bytes = 0;
-  uint64_t quota_bytes = 0, quota_objects = 0;  // reserved
+  std::vector<StoredObject*> promised;  // to the tenant's quota
   Persisting work;
 };
 

@@ -54,7 +54,7 @@ class DenseCache {
       std::optional<Retention::Key> first;
       retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
         first = key;
-        return true;
+        return Retention::Answer::kTake;
       });
       retention_->Erase(first.value(), true);
     }

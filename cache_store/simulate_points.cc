@@ -69,7 +69,7 @@ class PointCache {
     std::optional<Retention::Key> first;
     retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
       first = key;
-      return true;
+      return Retention::Answer::kTake;
     });
     retention_->Erase(first.value(), true);
     points_.Remove(static_cast<uint32_t>(*first));

@@ -87,6 +87,10 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
       return Miss(Counter::kMissNotAbove, "no restore point above what the caller has", matched);
     }
     session = BeginFetch(model, query.tenant, best->node, &new_points);
+    if (session == nullptr) {
+      return Miss(Counter::kMissNoRestorePoint, "no complete restore point in the common prefix",
+                  matched);
+    }
     session->plan_.matched_tokens = matched;
     garbage = SettleHost();
   }
@@ -123,23 +127,16 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
 std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
     const std::shared_ptr<const KnownFingerprint>& model, const std::string& tenant,
     SegmentNode* node, std::vector<Digest>* new_points) {
-  auto session = std::make_unique<FetchSessionImpl>(this);
   RestorePointEntry* point = node->restore_point;
   if (point == nullptr) {
-    // Complete without a manifest of its own: from here on it is a unit like any other.
-    std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
-    assert(!objects.empty());
-    catalog_.BeginPublish(node->end());
-    point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node, std::move(objects),
-                                     CutsOf(node, model->layout), clock_->Now());
-    if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
-    counters_.Add(Counter::kImplicitHits);
-    events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+    point = MakePoint(model, tenant, node);
+    if (point == nullptr) return nullptr;
     if (disk_ != nullptr && new_points != nullptr) new_points->push_back(point->id);
   }
+  auto session = std::make_unique<FetchSessionImpl>(this);
   catalog_.Touch(point, clock_->Now());
   ++point->hits;
-  ++point->sessions;
+  catalog_.HoldPoint(point);
   session->point_id_ = point->id;
   session->point_number_ = point->number;
   session->objects_ = point->objects;
@@ -163,6 +160,27 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
   }
   if (plan.slowest_tier == Tier::kDisk) BeginPromotion(point, session.get());
   return session;
+}
+
+// A boundary that is complete without a manifest of its own: from here on it is a unit like any
+// other. Null when what of it no restore point names any more is over the tenant's quota.
+RestorePointEntry* Store::MakePoint(const std::shared_ptr<const KnownFingerprint>& model,
+                                    const std::string& tenant, SegmentNode* node) {
+  std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
+  assert(!objects.empty());
+  for (StoredObject* object : objects) catalog_.Hold(object);
+  RestorePointEntry* point = nullptr;
+  if (catalog_.Promise(tenant, objects)) {
+    catalog_.BeginPublish(node->end());
+    point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node, objects,
+                                     CutsOf(node, model->layout), clock_->Now());
+    catalog_.Unpromise(objects);
+    if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
+    counters_.Add(Counter::kImplicitHits);
+    events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+  }
+  for (StoredObject* object : objects) catalog_.Release(object);
+  return point;
 }
 
 void Store::BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session) {
@@ -217,7 +235,7 @@ void Store::EndFetch(FetchSessionImpl* session) {
       catalog_.UnreserveHost(session->promotion_bytes_);
       if (present) point->promoting = false;
     }
-    if (present) --point->sessions;
+    if (present) catalog_.ReleasePoint(point);
     for (size_t i = 0; i < session->objects_.size(); ++i) {
       if (session->served_[i].from_host) session->objects_[i]->read_in_host = true;
       if (session->served_[i].from_disk) session->objects_[i]->read_on_disk = true;

@@ -124,6 +124,9 @@ class Store : public TieredStore {
                                                const std::string& tenant, SegmentNode* node,
                                                std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  RestorePointEntry* MakePoint(const std::shared_ptr<const KnownFingerprint>& model,
+                               const std::string& tenant, SegmentNode* node)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void FinishPromotion(FetchSessionImpl* session);
@@ -154,8 +157,7 @@ class Store : public TieredStore {
   absl::Status MakeRoom(PublishSessionImpl* session, PublishPlan* plan)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Show(PublishSessionImpl* session, PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EndPlan(const PublishSessionImpl& session, PublishPlan* plan)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void EndPlan(PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   ManifestRecord RecordFor(const PublishSessionImpl& session, const PublishBoundary& kept);
   absl::Status ViewsFor(PublishSessionImpl* session, const StoredObject* object,
                         std::vector<SliceView>* views) ABSL_LOCKS_EXCLUDED(mu_);

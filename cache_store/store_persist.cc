@@ -159,17 +159,17 @@ ManifestRecord Store::ManifestOf(const RestorePointEntry& point) const {
 
 // Fills `work` with what the disk lacks of `point`, references and room taken.
 bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
-  uint64_t bytes = point->manifest_cost_bytes();
+  uint64_t bytes = point->manifest_cost_bytes;
   for (StoredObject* object : point->objects) {
     if (object->on_disk) continue;
     work->objects.push_back(object);
     bytes += object->disk_cost_bytes();
   }
   for (StoredObject* object : work->objects) catalog_.Hold(object);
-  ++point->sessions;
+  catalog_.HoldPoint(point);
   const bool reserved = catalog_.ReserveDisk(bytes, point->tenant);
   if (reserved) work->reserved_bytes = bytes;
-  --point->sessions;
+  catalog_.ReleasePoint(point);
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   work->manifests.push_back(ManifestOf(*point));
   return reserved;

@@ -28,7 +28,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
       status = MakeRoom(session, &plan);
     }
     if (!status.ok()) {
-      EndPlan(*session, &plan);
+      EndPlan(&plan);
       flight_.Release(plan.claims);
     }
     garbage = SettleHost();
@@ -46,7 +46,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     absl::MutexLock lock(&mu_);
     catalog_.UnreserveDisk(plan.work.reserved_bytes);
     catalog_.UnreserveHost(plan.host_reserved_bytes);
-    EndPlan(*session, &plan);
+    EndPlan(&plan);
     if (status.ok()) Show(session, &plan);
     garbage = SettleHost();
   }
@@ -154,26 +154,27 @@ void Store::ChooseBoundaries(PublishSessionImpl* session, PublishPlan* plan) {
 }
 
 absl::Status Store::ReserveQuota(PublishSessionImpl* session, PublishPlan* plan) {
-  absl::flat_hash_set<const StoredObject*> fresh;
-  uint64_t bytes = 0;
+  absl::flat_hash_set<const StoredObject*> listed;
+  uint64_t new_bytes = 0, new_objects = 0;
   for (const PublishBoundary& kept : plan->boundaries) {
     for (const size_t i : kept.items) {
-      const StoredObject* object = session->items_[i].object;
-      if (object->restore_points == 0 && fresh.insert(object).second) bytes += object->bytes();
+      StoredObject* object = session->items_[i].object;
+      if (!listed.insert(object).second) continue;
+      plan->promised.push_back(object);
+      if (object->restore_points > 0) continue;
+      ++new_objects;
+      new_bytes += object->bytes();
     }
   }
   const std::string& tenant = session->spec_.tenant;
-  if (!catalog_.ReserveQuota(tenant, bytes, fresh.size())) {
-    counters_.Add(Counter::kPublishesRefusedQuota);
-    const TenantQuota& quota = catalog_.ledger().QuotaOf(tenant);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "quota: ", bytes, " bytes in ", fresh.size(), " objects do not fit in the tenant's ",
-        quota.max_bytes, " bytes and ", quota.max_objects,
-        " objects (0: no limit), beside what it has pinned or in use"));
-  }
-  plan->quota_bytes = bytes;
-  plan->quota_objects = fresh.size();
-  return absl::OkStatus();
+  if (catalog_.Promise(tenant, plan->promised)) return absl::OkStatus();
+  plan->promised.clear();
+  counters_.Add(Counter::kPublishesRefusedQuota);
+  const TenantQuota& quota = catalog_.ledger().QuotaOf(tenant);
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "quota: ", new_bytes, " bytes in ", new_objects, " objects do not fit in the tenant's ",
+      quota.max_bytes, " bytes and ", quota.max_objects,
+      " objects (0: no limit), beside what it has pinned or in use"));
 }
 
 // Reserves RAM or disk for what is new, and lists what is to be written.
@@ -184,7 +185,7 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
   for (PublishBoundary& kept : plan->boundaries) {
     RestorePointEntry* point = catalog_.Find(kept.segment->key);
     kept.held = point != nullptr;
-    if (kept.held) ++point->sessions;
+    if (kept.held) catalog_.HoldPoint(point);
     kept.number = kept.held ? point->number : catalog_.NextNumber();
     std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) {
@@ -264,12 +265,13 @@ absl::Status Store::ViewsFor(PublishSessionImpl* session, const StoredObject* ob
 }
 
 // Gives back the quota that was reserved, and the points that were held.
-void Store::EndPlan(const PublishSessionImpl& session, PublishPlan* plan) {
-  catalog_.ledger().Unreserve(session.spec_.tenant, plan->quota_bytes, plan->quota_objects);
+void Store::EndPlan(PublishPlan* plan) {
+  catalog_.Unpromise(plan->promised);
+  plan->promised.clear();
   for (const PublishBoundary& kept : plan->boundaries) {
     if (!kept.held) continue;
     RestorePointEntry* point = catalog_.Find(kept.segment->key);
-    if (point != nullptr && point->number == kept.number) --point->sessions;
+    if (point != nullptr && point->number == kept.number) catalog_.ReleasePoint(point);
   }
 }
 
@@ -321,9 +323,9 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
       catalog_.SetDurable(point);
       if (point->pinned) plan->newly_durable_pins.push_back(point->number);
     }
-    ++point->sessions;  // not evicted to make room for itself
+    catalog_.HoldPoint(point);  // not evicted to make room for itself
     if (AdmitToHost(session, kept)) catalog_.SetResident(point);
-    --point->sessions;
+    catalog_.ReleasePoint(point);
     if (!point->durable) plan->shown.push_back(point->id);
     catalog_.Touch(point, clock_->Now());
     shown.push_back(std::move(kept));

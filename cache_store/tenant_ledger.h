@@ -2,12 +2,14 @@
 //
 // An object belongs to one tenant, whose name is in its key, from the first restore point that
 // names it to the last. Bytes are those of keys and values, each object once, whatever its tiers.
-// Not thread safe: the store guards it.
+// The sums follow from the objects' states, see Catalog::Count. Not thread safe: the store guards
+// it.
 // Invariant: usage equals what the restore points add up to (Catalog::CheckInvariants).
 #ifndef HEARTH_CACHE_STORE_TENANT_LEDGER_H_
 #define HEARTH_CACHE_STORE_TENANT_LEDGER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -23,6 +25,8 @@ struct TenantQuota {
   uint64_t max_pinned_bytes = 0;
   // Never evicted for the sake of others.
   uint64_t floor_bytes = 0;
+
+  bool has_ceiling() const { return max_bytes > 0 || max_objects > 0; }
 };
 
 struct TenantQuotas {
@@ -45,28 +49,36 @@ struct TenantUsage {
   }
 };
 
+// One tenant's, while it holds anything.
+struct TenantAccount {
+  struct Amount {
+    uint64_t bytes = 0, objects = 0;
+  };
+
+  std::string tenant;
+  TenantQuota quota;
+  uint32_t owner = 0;  // Retention's; 0 for tenants without ceiling and floor
+  TenantUsage usage;
+  Amount promised;  // of objects on their way, or kept from eviction for a publish, beside `usage`
+  Amount kept;      // of `usage`: pinned, or held by sessions
+};
+
 class TenantLedger {
  public:
   explicit TenantLedger(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
 
-  void AddPoint(const std::string& tenant) { ++accounts_[tenant].usage.restore_points; }
-  void RemovePoint(const std::string& tenant);
-  void AddObject(const std::string& tenant, uint64_t bytes);
-  void RemoveObject(const std::string& tenant, uint64_t bytes);
-  void AddPinned(const std::string& tenant, uint64_t bytes);
-  void RemovePinned(const std::string& tenant, uint64_t bytes);
+  // Stays where it is until Settle finds that it holds nothing.
+  TenantAccount* AccountOf(const std::string& tenant);
+  void Settle(TenantAccount* account);
+  // 0 for tenants that hold nothing, and those without ceiling and floor.
+  uint32_t OwnerOf(const std::string& tenant) const;
 
-  // For objects on their way.
-  void Reserve(const std::string& tenant, uint64_t bytes, uint64_t objects);
-  void Unreserve(const std::string& tenant, uint64_t bytes, uint64_t objects);
-  // More of these would fit beside what is held and reserved.
-  bool Fits(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
-  // The same if all that is held were `kept`.
-  bool WouldFit(const std::string& tenant, const TenantUsage& kept, uint64_t bytes,
-                uint64_t objects) const;
+  // All that is held and promised is within the ceiling; it could be, if all that may go went.
+  static bool IsWithin(const TenantAccount& account);
+  static bool CanBeWithin(const TenantAccount& account);
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
   // Without `bytes` of its own the tenant keeps what it was guaranteed.
-  bool IsAboveFloor(const std::string& tenant, uint64_t bytes) const;
+  static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);
   // What others than `tenant` hold under a guarantee, beside what they pinned.
   uint64_t GuaranteedBytes(const std::string& tenant) const;
 
@@ -74,15 +86,9 @@ class TenantLedger {
   const TenantQuota& QuotaOf(const std::string& tenant) const { return quotas_.Of(tenant); }
 
  private:
-  struct Account {
-    TenantUsage usage;
-    uint64_t reserved_bytes = 0, reserved_objects = 0;
-  };
-  // Forgets an account that holds nothing.
-  void Settle(const std::string& tenant);
-
   const TenantQuotas quotas_;
-  absl::flat_hash_map<std::string, Account> accounts_;
+  uint32_t next_owner_ = 1;
+  absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_;
 };
 
 }  // namespace hearth

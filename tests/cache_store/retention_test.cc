@@ -20,7 +20,7 @@ std::vector<Key> Offered(Retention* retention, Room room = Room::kStore) {
   std::vector<Key> keys;
   retention->Visit(room, [&](Key key) {
     keys.push_back(key);
-    return false;
+    return Retention::Answer::kNext;
   });
   return keys;
 }

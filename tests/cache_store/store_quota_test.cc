@@ -100,6 +100,40 @@ TEST_F(QuotaTest, WhatCannotFitIsRefusedAndCostsNothing) {
   EXPECT_FALSE(Has("b", 2));
 }
 
+// The longer prompt brings little that is new, but names what the shorter one leaves behind.
+TEST_F(QuotaTest, WhatAPublishGoesOnFromStaysCountedWhileItIsEvicted) {
+  OpenFor("b", {3 * unit_.bytes});
+  ASSERT_TRUE(Publish("b", 1).ok());
+  ASSERT_TRUE(Publish("b", 2).ok());
+  ASSERT_TRUE(Publish("b", 3).ok());
+  const KitPrompt longer{KitTokens(1, kTokens + 16), {}, "b"};
+  ASSERT_TRUE(KitPublish(store_.get(), model_, longer, {kTokens + 16}).ok());
+  static_cast<Store*>(store_.get())->CheckInvariants();
+  EXPECT_LE(Usage("b").bytes, 3 * unit_.bytes);
+}
+
+// Of a point that went for its quota a reader may still hold the objects: a lookup that finds them
+// complete makes a point of them again, which is to fit as any other.
+TEST_F(QuotaTest, WhatReadersHoldComesBackOnlyWithinTheCeiling) {
+  OpenFor("b", {2 * unit_.bytes});
+  ASSERT_TRUE(Publish("b", 1).ok());
+  KitPrompt longer = Prompt("b", 1);
+  longer.tokens.push_back(7);
+  {
+    const auto reader = store_->Fetch(KitQuery(model_, longer), 0, 0).value();
+    ASSERT_EQ(reader->plan().usable_tokens, kTokens);
+    ASSERT_TRUE(Publish("b", 2).ok());
+    store_->Drop(store_->List("b").back().id, "b", false).value();
+    ASSERT_TRUE(Publish("b", 3).ok());
+    ASSERT_EQ(Usage("b").bytes, 2 * unit_.bytes);
+    EXPECT_TRUE(Has("b", 1)) << "held, and so still complete";
+    static_cast<Store*>(store_.get())->CheckInvariants();
+    EXPECT_LE(Usage("b").bytes, 2 * unit_.bytes);
+  }
+  PinAll("b");
+  static_cast<Store*>(store_.get())->CheckInvariants();
+}
+
 TEST_F(QuotaTest, WhatIsSharedCountsOnce) {
   OpenFor("b", {unit_.bytes});
   ASSERT_TRUE(Publish("b", 1).ok());
