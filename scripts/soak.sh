@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The long runs: mixed operations under the sanitizers, and kill -9 at random moments.
+#
+#   scripts/soak.sh [OPERATIONS] [KILLS]     default: 10 million, 500
+#
+# Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a small
+# machine; stops at the first thing that is wrong. HEARTH_SOAK_KINDS="address thread" for some only.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+operations=${1:-10000000}
+kills=${2:-500}
+for kind in ${HEARTH_SOAK_KINDS-address thread}; do
+  folder=build-soak-$kind
+  cmake -S . -B "$folder" -G Ninja -DHEARTH_WITH_WORKER=OFF -DHEARTH_SANITIZE="$kind" \
+    -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1" >/dev/null
+  ninja -C "$folder" hearth_soak
+  # Freed memory is kept back for a while to catch late uses of it: little, so that growth shows.
+  export ASAN_OPTIONS=quarantine_size_mb=16 LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp
+  export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/scripts/tsan.supp
+  echo "$kind: RAM only"
+  "$folder/tests/hearth_soak" --ram-only --operations $((operations * 9 / 10))
+  echo "$kind: RAM and disk"
+  "$folder/tests/hearth_soak" --operations $((operations / 10))
+done
+if ((kills > 0)); then
+  cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null
+  ninja -C build hearth_kill_nine_test
+  HEARTH_KILLS=$kills build/tests/hearth_kill_nine_test
+fi
