@@ -33,6 +33,7 @@ BAD = {
     "grpcpp in worker": ("worker/w.cc", "#include <grpcpp/grpcpp.h>\n", "only services/"),
     "generated code below": ("worker/w.cc", '#include "proto/inference.pb.h"\n', "generated"),
     "RocksDB elsewhere": ("proto/a.cc", "#include <rocksdb/db.h>\n", "disk_tier"),
+    "CUDA elsewhere": ("services/s.cc", "#include <cuda_runtime.h>\n", "cuda_memory"),
     "torch elsewhere": ("services/s.cc", "#include <ATen/ATen.h>\n", "only in worker"),
     "torch in a public header": ("worker/w.h", "// W.\n#include <ATen/Tensor.h>\n", "private"),
     "absl/log": ("services/s.cc", "#include <absl/log/log.h>\n", "Abseil"),
