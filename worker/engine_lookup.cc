@@ -241,7 +241,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
     status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
   }
   if (!status.ok()) return Fail(sequence, status);
-  if (sequence->restored_from > Tier::kWorker &&
+  if (sequence->restored_from > Tier::kWorker && MayBeKept(sequence->restored) &&
       pool_.Insert(sequence->prefix, sequence->restored_boundary, sequence->restored) ==
           PrefixPool::InsertResult::kInserted) {
     counters_.Add(EngineCounter::kPoolInserts);

@@ -168,9 +168,7 @@ void EngineImpl::Keep(Sequence* sequence) {
 
 void EngineImpl::PoolKept(const Sequence& sequence, uint32_t boundary) {
   const KvObjects objects = sequence.staged->ObjectsOf(boundary);
-  const bool complete = std::all_of(objects.begin(), objects.end(),
-                                    [](const auto& object) { return object->bytes != nullptr; });
-  if (!complete) return;
+  if (!MayBeKept(objects)) return;
   switch (pool_.Insert(sequence.prefix, boundary, objects)) {
     case PrefixPool::InsertResult::kInserted:
       counters_.Add(EngineCounter::kPoolInserts);

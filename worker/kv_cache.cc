@@ -1,6 +1,7 @@
 #include "worker/kv_cache.h"
 
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <cassert>
@@ -31,10 +32,13 @@ void MoveToFront(at::Tensor* block, int from, int count) {
 }
 
 // A view of one half (keys or values) of slice memory: [kv_heads, columns, head_dim].
-at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& block) {
+at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& block,
+                     at::Device device = at::kCPU) {
   const int64_t half_bytes = block.size(0) * columns * block.size(2) * block.element_size();
-  return at::from_blob(slice + half * half_bytes, {block.size(0), columns, block.size(2)},
-                       at::TensorOptions().dtype(block.scalar_type()));
+  return at::for_blob(slice + half * half_bytes, {block.size(0), columns, block.size(2)})
+      .options(at::TensorOptions().dtype(block.scalar_type()).device(device))
+      .target_device(device)
+      .make_tensor();
 }
 
 }  // namespace
@@ -109,19 +113,31 @@ void KvCache::BeginRestore(int length) {
   }
 }
 
-void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
-                     const std::byte* slice) {
-  LayerKv& kv = rep_->layers[layer];
-  assert(kv.first <= begin && begin <= end && end <= std::max(rep_->restoring, rep_->length));
+void KvCacheRep::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                        const std::byte* slice, at::Device device) {
+  LayerKv& kv = layers[layer];
+  assert(kv.first <= begin && begin <= end && end <= std::max(restoring, length));
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   if (begin == end) return;
   const c10::InferenceMode inference;
   for (int half = 0; half < 2; ++half) {
     const at::Tensor& block = half == 0 ? kv.keys : kv.values;
-    rep_->Rows(block, kv, begin, end)
-        .copy_(SliceHalf(const_cast<std::byte*>(slice), half, slice_tokens, block)
+    Rows(block, kv, begin, end)
+        .copy_(SliceHalf(const_cast<std::byte*>(slice), half, slice_tokens, block, device)
                    .narrow(1, begin - slice_begin, end - begin));
   }
+}
+
+void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                     const std::byte* slice) {
+  rep_->CopyIn(layer, begin, end, slice_begin, slice_tokens, slice, at::kCPU);
+}
+
+void KvCache::CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                             const std::byte* slice) {
+  const at::Device device = rep_->layers[layer].keys.device();
+  rep_->CopyIn(layer, begin, end, slice_begin, slice_tokens, slice, device);
+  rep_->copying_on_device = !device.is_cpu();
 }
 
 void KvCache::FinishRestore(int length) {
@@ -129,6 +145,10 @@ void KvCache::FinishRestore(int length) {
   (void)length;
   rep_->length = rep_->restoring;
   rep_->restoring = -1;
+  if (!std::exchange(rep_->copying_on_device, false)) return;
+  // From host memory a copy is over when copy_ returns; on the device it is only in the stream.
+  const at::Device device = rep_->layers[0].keys.device();
+  c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 void KvCache::Reset() {

@@ -55,6 +55,10 @@ class KvCache {
   // May also come after FinishRestore, as long as the layer has not been read by a Step.
   void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
               const std::byte* slice);
+  // The same from memory of the device that the cache itself is on, which must stay as it is until
+  // FinishRestore returns.
+  void CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                      const std::byte* slice);
   void FinishRestore(int length);
 
   // Back to length 0. Keeps the memory: first touch is slow, so callers reuse caches.

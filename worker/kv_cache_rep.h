@@ -31,12 +31,16 @@ struct KvCacheRep {
   at::Tensor Rows(const at::Tensor& block, const LayerKv& layer, int begin, int end) const {
     return block.narrow(1, begin - layer.first, end - begin);
   }
+  // Rows [begin, end) of a slice in memory of `device` replace the layer's.
+  void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
+              const std::byte* slice, at::Device device);
   // Makes room for `tokens` more rows of `layer` after `length`.
   void MakeRoom(LayerKv* layer, int tokens);
 
   std::vector<LayerKv> layers;
   int length = 0;
-  int restoring = -1;  // the length being restored to, or -1
+  int restoring = -1;              // the length being restored to, or -1
+  bool copying_on_device = false;  // copies of the restore that the device may not have made yet
   int capacity = 0;
   int window = 0;
   int kv_heads = 0, head_dim = 0;

@@ -25,7 +25,10 @@ absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
                                             " bytes, expected ", expected));
   }
   if (object.bytes == nullptr) {
-    return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has no bytes"));
+    const bool remainder = object.id.tokens % layout.chunk_tokens != 0;
+    if (object.device_bytes == nullptr || remainder) {
+      return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has no bytes"));
+    }
   }
   if (reinterpret_cast<uintptr_t>(object.bytes.get()) % kObjectAlignment != 0) {
     return absl::DataLossError(absl::StrCat(ObjectName(object.id), " is not aligned"));
@@ -72,17 +75,28 @@ void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects&
   for (const auto& object : objects) {
     const ObjectId& id = object->id;
     const size_t slice_bytes = layout.SliceBytes(id.tokens);
-    const std::byte* slice = object->bytes.get();
+    const bool on_device = object->device_bytes != nullptr;
+    const std::byte* slice = on_device ? object->device_bytes.get() : object->bytes.get();
     for (uint32_t layer : layout.LayersOf(id.group)) {
       const int begin = std::max(static_cast<int>(id.begin), kv->first_held(layer));
       const int end = static_cast<int>(id.begin + id.tokens);
       assert(begin < end && end <= static_cast<int>(boundary));
-      kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice);
+      if (on_device) {
+        kv->CopyInOnDevice(layer, begin, end, id.begin, id.tokens, slice);
+      } else {
+        kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice);
+      }
       slice += slice_bytes;
     }
   }
   kv->FinishRestore(static_cast<int>(boundary));
   assert(kv->length() == static_cast<int>(boundary));
+}
+
+bool MayBeKept(const KvObjects& objects) {
+  return std::all_of(objects.begin(), objects.end(), [](const auto& object) {
+    return object->bytes != nullptr && object->device_bytes == nullptr;
+  });
 }
 
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id) {

@@ -29,6 +29,9 @@ absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvOb
 void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv);
 
+// Whether every object is whole and the worker's own: device memory is only lent.
+bool MayBeKept(const KvObjects& objects);
+
 // An object with its memory, not its content.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 

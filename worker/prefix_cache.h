@@ -28,6 +28,9 @@ struct KvObject {
   std::vector<uint64_t> slice_digests;  // XXH3-64 of each slice; verified by whoever filled `bytes`
   std::shared_ptr<std::byte[]> bytes;
   size_t size_bytes = 0;
+  // The same in the memory of the device that this worker computes on, lent while this lives. With
+  // it `bytes` may be null, but not of a remainder: a longer object is begun with its bytes.
+  std::shared_ptr<const std::byte> device_bytes;
 };
 // Uninitialised, 64-byte aligned. Aborts only when the machine is out of memory.
 std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);

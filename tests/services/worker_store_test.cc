@@ -13,6 +13,7 @@
 #include "tests/services/small_layout.h"
 #include "tests/services/store_server.h"
 #include "tests/services/worker_server.h"
+#include "tests/support/fake_device.h"
 
 namespace hearth {
 namespace {
@@ -126,6 +127,50 @@ TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
   ExpectSame(worker.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
   EXPECT_EQ(counters.Read().fetches.at("hit"), 1u);
   EXPECT_GT(counters.Read().bytes_fetched, 0u);
+}
+
+// What an embedded store has copied to the worker's device is restored from there; a remainder
+// too, which what follows it is begun with.
+TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
+  StoreOptions options = StoreServer::SmallStore("");
+  options.device = std::make_shared<FakeDevice>(64 << 20);
+  auto store = *TieredStore::Open(options);
+  std::unique_ptr<LocalPrefixCache> cache;
+  CacheCounters counters;
+  WorkerServer worker({});
+  cache = std::make_unique<LocalPrefixCache>(store.get(), worker.engine()->fingerprint(),
+                                             worker.engine()->layout(), &counters);
+  worker.SetCache(cache.get());
+  const auto until_copied = [&](const v1::GenerateRequest& request) {
+    Generation warm;
+    do warm = worker.Generate(request);
+    while (warm.started.source_tier() == v1::TIER_HOST);
+    return warm;
+  };
+  const Generation cold = worker.Generate(LongRequest());
+  EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
+  const Generation warm = until_copied(LongRequest());
+  ExpectSame(warm, cold, 96, v1::TIER_GPU);
+  EXPECT_EQ(warm.published.published_tokens(), 96u) << warm.published.note();
+
+  std::vector<uint32_t> ids = CountingTokens(53);
+  for (uint32_t i = 0; i < 50; ++i) ids.push_back(3 + i % 7);
+  v1::GenerateRequest request = IdsRequest(ids, 4);
+  request.mutable_prompt()->add_breakpoints(53);
+  request.set_wait_published(true);
+  request.set_cache(v1::CACHE_MODE_OFF);
+  const Generation other_cold = worker.Generate(request);
+  request.set_cache(v1::CACHE_MODE_READ);
+  ExpectSame(until_copied(request), other_cold, 53, v1::TIER_GPU);
+  request.set_cache(v1::CACHE_MODE_DEFAULT);
+  const Generation published = worker.Generate(request);
+  ExpectSame(published, other_cold, 53, v1::TIER_GPU);
+  EXPECT_EQ(published.published.published_tokens(), 96u) << published.published.note();
+  // Begun with the remainder that came from the device: the same bytes as computed.
+  ExpectSame(worker.Generate(request), other_cold, 96, v1::TIER_HOST);
+  const StoreStats stats = store->Stats();
+  EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);
+  EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
 }
 
 TEST(WorkerAndStore, ExplainsInTheSameWords) {

@@ -86,6 +86,11 @@ void KvCache::CopyIn(int layer, int begin, int end, int slice_begin, int slice_t
   }
 }
 
+void KvCache::CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                             const std::byte* slice) {
+  CopyIn(layer, begin, end, slice_begin, slice_tokens, slice);
+}
+
 void KvCache::FinishRestore(int length) {
   assert(length == rep_->length);
   for (int layer = 0; layer < num_layers(); ++layer) {

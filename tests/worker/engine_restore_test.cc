@@ -63,6 +63,36 @@ TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
   }
 }
 
+// As a cache lends what lies on the worker's device: whole chunks there alone, remainders with the
+// host's bytes beside them.
+TEST_P(EngineRestoreTest, WhatIsLentOnTheDeviceServesAlikeAndIsNotKept) {
+  TestWorker worker(dir(), Options(kPool));
+  worker.Run(Request(Prompt(75), {23, 50}));
+  TestWorker lent(dir(), Options(kPool), worker.cache());
+  worker.cache()->tier = Tier::kGpu;
+  worker.cache()->mangle = [&](FetchOutcome* outcome) {
+    for (auto& object : outcome->objects) {
+      auto moved = std::make_shared<KvObject>(*object);
+      moved->device_bytes = {moved->bytes, moved->bytes.get()};
+      if (moved->id.tokens == lent->layout().chunk_tokens) moved->bytes = nullptr;
+      object = std::move(moved);
+    }
+  };
+  for (uint32_t boundary : {23u, 50u, 64u}) {
+    SCOPED_TRACE(boundary);
+    const EngineRequest request = Request(ForkedPrompt(boundary, 90, 1, 7 + boundary), {23, 50});
+    const auto cold = Cold(request);
+    const auto warm = lent.Run(request);
+    EXPECT_EQ(warm->started.cached_tokens, boundary);
+    EXPECT_EQ(warm->started.source_tier, Tier::kGpu);
+    EXPECT_THAT(warm->outcome.boundaries, ::testing::Contains(80)) << warm->outcome.note;
+    ExpectSame(*cold, *warm);
+  }
+  EXPECT_EQ(lent.Counter("cached_tokens_gpu"), 23u + 50 + 64);
+  EXPECT_EQ(worker.cache()->conflicts(), 0);
+  EXPECT_EQ(lent.Counter("pool_inserts"), 0u) << "what is lent is not the worker's to keep";
+}
+
 TEST_P(EngineRestoreTest, ARestoreGivesTheSameBitsWithOtherRequestsRunning) {
   TestWorker worker(dir(), Options(kPool));
   worker.Run(Request(Prompt(75), {23, 50}));
