@@ -11,6 +11,10 @@
 // refuses to be told to go on, for as long as the process lives; after other errors of a write it
 // refuses that at once. A retryable error it leaves to us (disk_tier.cc): it then writes what is in
 // memory to new files, and begins a new log and a new manifest.
+//
+// Tables on their way into the database, in kTablesFolder, are written past the page cache where
+// the file system can do that (disk_tier_direct.h), and what RocksDB reads of them before it links
+// them is read past it too.
 // Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_TIER_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_TIER_FILES_H_
@@ -18,7 +22,9 @@
 #include <rocksdb/env.h>
 #include <rocksdb/file_system.h>
 
+#include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -27,6 +33,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
+#include "cache_store/disk_tier_direct.h"
 
 namespace hearth {
 
@@ -73,6 +80,10 @@ class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
     return Retryable(target()->RangeSync(offset, bytes, options, dbg));
   }
 };
+
+// Of tables that are not yet linked, inside the data folder.
+inline constexpr char kTablesFolder[] = "/tables.tmp";
+inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
 
 // Which log is written to, and whether a write of it failed. Thread safe.
 class LogHealth {
@@ -150,6 +161,55 @@ class LateLog : public rocksdb::FSWritableFile {
   const Make make_;
 };
 
+// What was read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
+// it is to link, and asserts that they could be read and were whole: they are tried first
+// (disk_tier_tables.cc), and what was found whole is what RocksDB then gets. Thread safe.
+class NewTableReads {
+ public:
+  using Read = std::function<rocksdb::IOStatus(rocksdb::Slice*, char*)>;
+
+  rocksdb::IOStatus Get(uint64_t offset, size_t bytes, const Read& read, rocksdb::Slice* result,
+                        char* scratch) {
+    {
+      absl::MutexLock lock(&mu_);
+      const auto it = reads_.find({offset, bytes});
+      if (it != reads_.end()) {
+        std::memcpy(scratch, it->second.data(), it->second.size());
+        *result = rocksdb::Slice(scratch, it->second.size());
+        return rocksdb::IOStatus::OK();
+      }
+    }
+    rocksdb::IOStatus status = read(result, scratch);
+    if (!status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    reads_[{offset, bytes}] = result->ToString();
+    return status;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::pair<uint64_t, size_t>, std::string> reads_ ABSL_GUARDED_BY(mu_);
+};
+
+class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  NewTableReader(std::unique_ptr<rocksdb::FSRandomAccessFile> file,
+                 std::shared_ptr<NewTableReads> reads)
+      : FSRandomAccessFileOwnerWrapper(std::move(file)), reads_(std::move(reads)) {}
+
+  rocksdb::IOStatus Read(uint64_t offset, size_t bytes, const rocksdb::IOOptions& options,
+                         rocksdb::Slice* result, char* scratch,
+                         rocksdb::IODebugContext* dbg) const override {
+    const auto read = [&](rocksdb::Slice* into, char* memory) {
+      return FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, into, memory, dbg);
+    };
+    return reads_->Get(offset, bytes, read, result, scratch);
+  }
+
+ private:
+  const std::shared_ptr<NewTableReads> reads_;
+};
+
 class TableKeepingFiles : public rocksdb::FileSystemWrapper {
  public:
   explicit TableKeepingFiles(std::shared_ptr<rocksdb::FileSystem> target)
@@ -169,9 +229,16 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     linking_.clear();
   }
 
+  // The new table is linked, or given up.
+  void Forget(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    new_tables_.erase(path);
+  }
+
   rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     rocksdb::IODebugContext* dbg) override {
+    if (IsNewTable(path)) return NewTable(path, options, out, dbg);
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
       const auto make = [target = this->target(), path, options](LateLog::File* made) {
@@ -189,6 +256,22 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     const rocksdb::IOStatus status = target()->ReopenWritableFile(path, options, out, dbg);
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
     return Retryable(status);
+  }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& path,
+                                        const rocksdb::FileOptions& options,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
+                                        rocksdb::IODebugContext* dbg) override {
+    if (!IsNewTable(path)) return target()->NewRandomAccessFile(path, options, out, dbg);
+    rocksdb::FileOptions direct = options;
+    direct.use_direct_reads = true;
+    rocksdb::IOStatus status = target()->NewRandomAccessFile(path, direct, out, dbg);
+    if (!status.ok()) status = target()->NewRandomAccessFile(path, options, out, dbg);
+    if (!status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    std::shared_ptr<NewTableReads>& reads = new_tables_[path];
+    if (reads == nullptr) reads = std::make_shared<NewTableReads>();
+    *out = std::make_unique<NewTableReader>(std::move(*out), reads);
+    return status;
   }
   rocksdb::IOStatus LinkFile(const std::string& from, const std::string& to,
                              const rocksdb::IOOptions& options,
@@ -209,8 +292,26 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
   }
 
  private:
+  rocksdb::IOStatus NewTable(const std::string& path, const rocksdb::FileOptions& options,
+                             std::unique_ptr<rocksdb::FSWritableFile>* out,
+                             rocksdb::IODebugContext* dbg) {
+    rocksdb::FileOptions direct = options;
+    direct.use_direct_writes = true;
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    rocksdb::IOStatus status = target()->NewWritableFile(path, direct, &file, dbg);
+    if (status.ok() && DirectBuffers::kAlignment % file->GetRequiredBufferAlignment() == 0) {
+      file = std::make_unique<DirectFile>(std::move(file), &buffers_);
+    } else {
+      status = target()->NewWritableFile(path, options, &file, dbg);  // not on this file system
+    }
+    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(file));
+    return Retryable(status);
+  }
+
   LogHealth log_health_;
+  DirectBuffers buffers_;
   absl::Mutex mu_;
+  std::map<std::string, std::shared_ptr<NewTableReads>> new_tables_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> linking_ ABSL_GUARDED_BY(mu_), kept_ ABSL_GUARDED_BY(mu_);
 };
 

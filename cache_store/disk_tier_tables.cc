@@ -2,6 +2,7 @@
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/metadata.h>
+#include <rocksdb/sst_file_reader.h>
 #include <rocksdb/sst_file_writer.h>
 
 #include <algorithm>
@@ -16,11 +17,14 @@
 namespace hearth {
 namespace {
 
-std::string TableFolder(const std::string& dir) { return absl::StrCat(dir, "/tables.tmp"); }
+std::string TableFolder(const std::string& dir) { return absl::StrCat(dir, kTablesFolder); }
 
 // A table is rewritten when at least one part in this many of it is dead: keys and indexes are
 // none.
 constexpr uint64_t kWorthwhile = 64;
+
+// RocksDB's own buffer before the file's: what is larger passes it by.
+constexpr size_t kFileBufferBytes = size_t{64} << 10;
 
 struct Table {
   std::string first, last;  // keys
@@ -96,6 +100,20 @@ absl::Status DropDead(const Database& db, std::vector<Table>* left) {
   return FromRocks(status, "drop of dead tables");
 }
 
+// That the ends of a new table can be read (disk_tier_files.h says why).
+rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& path) {
+  rocksdb::SstFileReader reader(options);
+  rocksdb::Status status = reader.Open(path);
+  if (!status.ok()) return status;
+  rocksdb::ReadOptions past_the_cache;  // slices read from it must not outlive it
+  past_the_cache.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(reader.NewIterator(past_the_cache));
+  it->SeekToFirst();
+  if (it->Valid()) it->SeekToLast();
+  if (it->Valid()) return it->status();
+  return it->status().ok() ? rocksdb::Status::Corruption("a new table is empty") : it->status();
+}
+
 }  // namespace
 
 absl::Status SliceTables::Prepare(const std::string& dir) {
@@ -113,15 +131,19 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
   }
   std::sort(ordered.begin(), ordered.end());
   const std::string path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
-  rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), (*db_)->GetOptions(db_->family(kTables)),
-                                db_->family(kTables), /*invalidate_page_cache=*/false);
+  rocksdb::EnvOptions file_options;
+  file_options.writable_file_max_buffer_size = kFileBufferBytes;
+  const rocksdb::Options table_options = (*db_)->GetOptions(db_->family(kTables));
+  rocksdb::SstFileWriter writer(file_options, table_options, db_->family(kTables),
+                                /*invalidate_page_cache=*/false);
   rocksdb::Status status = writer.Open(path);
   for (const auto& [key, write] : ordered) {
     if (!status.ok()) break;
     const absl::Span<const std::byte> bytes = write->view.bytes;
     status = writer.Put(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
-  if (status.ok()) status = writer.Finish();  // syncs the file
+  if (status.ok()) status = writer.Finish();
+  if (status.ok()) status = CheckEnds(table_options, path);
   if (status.ok()) {
     rocksdb::IngestExternalFileOptions options;
     options.move_files = true;
@@ -131,6 +153,7 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
     status = (*db_)->IngestExternalFile(db_->family(kTables), {path}, options);
     status.ok() ? db_->files()->Linked() : db_->files()->MayBeLinked();
   }
+  db_->files()->Forget(path);
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
   return status;

@@ -3,9 +3,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <random>
 #include <vector>
 
 #include "cache_store/disk_tier.h"
+#include "tests/support/faulty_disk.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -17,7 +19,7 @@ class DiskTables : public ::testing::Test {
  protected:
   void Open() {
     tier_.reset();
-    tier_ = DiskTier::Open(folder_.path(), "secret").value();
+    tier_ = DiskTier::Open(folder_.path(), "secret", disk_.env()).value();
   }
   static SliceView Bytes(uint64_t object) {
     const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
@@ -44,6 +46,7 @@ class DiskTables : public ::testing::Test {
   }
 
   const KitFolder folder_;
+  FaultyDisk disk_;
   std::unique_ptr<DiskTier> tier_;
 };
 
@@ -120,6 +123,61 @@ TEST_F(DiskTables, WhatACrashLeftHalfWrittenIsRemovedAtTheNextStart) {
   WriteTable({1});
   EXPECT_TRUE(Holds(1));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path() + "/tables.tmp"));
+}
+
+// One for the table, one for its name, and RocksDB's manifest before and after.
+TEST_F(DiskTables, OneCostsFourSyncs) {
+  Open();
+  WriteTable({1});
+  const int before = disk_.syncs();
+  WriteTable({2, 3});
+  EXPECT_EQ(disk_.syncs() - before, 4);
+}
+
+TEST_F(DiskTables, WhatWasWrittenOutlivesTheMachine) {
+  std::mt19937_64 random(1);
+  Open();
+  for (uint64_t object = 1; object <= 12; object += 2) {
+    WriteTable({object, object + 1});
+    disk_.Die();
+    tier_.reset();
+    disk_.Restart(/*machine=*/true, &random);
+    Open();
+    for (uint64_t known = 1; known <= object + 1; ++known) EXPECT_TRUE(Holds(known)) << known;
+  }
+}
+
+// RocksDB asserts that it can read the ends of a table that it is to link.
+TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
+  for (const DiskFault fault : {DiskFault::kFailedRead, DiskFault::kFlippedBit}) {
+    for (int nth = 1; nth <= 8; ++nth) {
+      Open();
+      const uint64_t object = 100 * (fault == DiskFault::kFlippedBit) + 2 * nth;
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+      ASSERT_TRUE(tier_->WriteObject(record).ok());
+      const SliceWrite slices[] = {{Ref(object), Bytes(object)}};
+      disk_.Arm(fault, nth);
+      const absl::Status written = tier_->WriteAll(slices);
+      disk_.Arm(fault, 1 << 20);  // no more
+      if (written.ok()) EXPECT_TRUE(Holds(object)) << nth;
+      Open();
+      if (written.ok()) EXPECT_TRUE(Holds(object)) << nth;
+    }
+  }
+  EXPECT_GT(disk_.struck(), 4);
+}
+
+TEST_F(DiskTables, WithoutDirectWritesTheyGoThroughThePageCache) {
+  std::mt19937_64 random(1);
+  disk_.SetLacksDirect();
+  Open();
+  WriteTable({1, 2, 3});
+  EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
+  disk_.Die();
+  tier_.reset();
+  disk_.Restart(/*machine=*/true, &random);
+  Open();
+  EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
 }
 
 }  // namespace

@@ -55,12 +55,23 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
                   IODebugContext* dbg) override {
     return Append(data, options, dbg);
   }
-  IOStatus PositionedAppend(const Slice&, uint64_t, const IOOptions&, IODebugContext*) override {
-    return IOStatus::NotSupported("only direct I/O needs it");
+  // Direct writes: past the page cache, and as far from stable storage as any other before a sync.
+  IOStatus PositionedAppend(const Slice& data, uint64_t offset, const IOOptions& options,
+                            IODebugContext* dbg) override {
+    absl::MutexLock lock(&disk_->mu_);
+    IOStatus status = disk_->Admit();
+    if (!status.ok()) return status;
+    if (disk_->Strikes(DiskFault::kFailedWrite)) return IOStatus::IOError("disk on fire");
+    const bool is_short = disk_->Strikes(DiskFault::kShortWrite);
+    const size_t half = data.size() / 2 / kPageBytes * kPageBytes;
+    const Slice written(data.data(), is_short ? half : data.size());
+    if (!written.empty()) status = target()->PositionedAppend(written, offset, options, dbg);
+    if (status.ok()) content_->bytes = std::max(content_->bytes, offset + written.size());
+    return is_short ? IOStatus::IOError("disk on fire, half way") : status;
   }
-  IOStatus PositionedAppend(const Slice&, uint64_t, const IOOptions&,
-                            const rocksdb::DataVerificationInfo&, IODebugContext*) override {
-    return IOStatus::NotSupported("only direct I/O needs it");
+  IOStatus PositionedAppend(const Slice& data, uint64_t offset, const IOOptions& options,
+                            const rocksdb::DataVerificationInfo&, IODebugContext* dbg) override {
+    return PositionedAppend(data, offset, options, dbg);
   }
   IOStatus Truncate(uint64_t size, const IOOptions& options, IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
@@ -80,6 +91,7 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
   IOStatus Keep() {
     absl::MutexLock lock(&disk_->mu_);
     if (disk_->dead_) return IOStatus::IOError("dead");
+    ++disk_->syncs_;
     if (disk_->Strikes(DiskFault::kFailedSync)) return IOStatus::IOError("sync failed");
     content_->synced_bytes = content_->bytes;
     return IOStatus::OK();
@@ -100,6 +112,9 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
                            IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
     IOStatus status = disk_->Admit();
+    if (status.ok() && options.use_direct_writes && disk_->lacks_direct_) {
+      return IOStatus::InvalidArgument("direct I/O is not supported");
+    }
     if (status.ok()) status = target()->NewWritableFile(path, options, out, dbg);
     if (!status.ok()) return status;
     auto content = std::make_shared<FaultyDisk::Content>();
@@ -172,6 +187,7 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
   IOStatus SyncFolder(const std::string& folder) {
     absl::MutexLock lock(&disk_->mu_);
     if (disk_->dead_) return IOStatus::IOError("dead");
+    ++disk_->syncs_;
     if (disk_->Strikes(DiskFault::kFailedSync)) return IOStatus::IOError("sync failed");
     auto& names = disk_->unsynced_names_;
     for (auto it = names.begin(); it != names.end();) {
@@ -240,6 +256,12 @@ class FaultyFolder : public rocksdb::FSDirectoryWrapper {
 IOStatus FaultyFileSystem::NewRandomAccessFile(const std::string& path, const FileOptions& options,
                                                std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
                                                IODebugContext* dbg) {
+  {
+    absl::MutexLock lock(&disk_->mu_);
+    if (options.use_direct_reads && disk_->lacks_direct_) {
+      return IOStatus::InvalidArgument("direct I/O is not supported");
+    }
+  }
   IOStatus status = target()->NewRandomAccessFile(path, options, out, dbg);
   if (status.ok()) *out = std::make_unique<FaultyReader>(this, std::move(*out));
   return status;
@@ -268,6 +290,14 @@ void FaultyDisk::SetFull(bool full) {
 void FaultyDisk::Die() {
   absl::MutexLock lock(&mu_);
   dead_ = true;
+}
+void FaultyDisk::SetLacksDirect() {
+  absl::MutexLock lock(&mu_);
+  lacks_direct_ = true;
+}
+int FaultyDisk::syncs() const {
+  absl::MutexLock lock(&mu_);
+  return syncs_;
 }
 int FaultyDisk::struck() const {
   absl::MutexLock lock(&mu_);

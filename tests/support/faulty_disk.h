@@ -43,8 +43,11 @@ class FaultyDisk {
   void Arm(DiskFault fault, int nth);
   void SetFull(bool full);
   void Die();
-  // How often a fault struck.
+  // Files can only be written and read through the page cache.
+  void SetLacksDirect();
+  // How often a fault struck, and how often a file or a folder was to be synced.
   int struck() const;
+  int syncs() const;
 
   // What the next start finds. REQUIRES: nobody has a file open. The process died, or with
   // `machine` everything did; the disk works again.
@@ -73,7 +76,9 @@ class FaultyDisk {
   std::map<DiskFault, int> armed_ ABSL_GUARDED_BY(mu_);
   bool full_ ABSL_GUARDED_BY(mu_) = false;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
+  bool lacks_direct_ ABSL_GUARDED_BY(mu_) = false;
   int struck_ ABSL_GUARDED_BY(mu_) = 0;
+  int syncs_ ABSL_GUARDED_BY(mu_) = 0;
   std::map<std::string, std::shared_ptr<Content>> files_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, std::string> unsynced_names_ ABSL_GUARDED_BY(mu_);  // path -> folder
   std::vector<Rename> unsynced_renames_ ABSL_GUARDED_BY(mu_);
