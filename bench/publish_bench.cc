@@ -1,10 +1,12 @@
 // How fast keys and values are safe: publishes acknowledged `disk` and `sync` by a store process,
 // beside Redis SET with an append-only file, fsync every second and always.
 //
-//   publish_bench FOLDER [REPETITIONS]
+//   publish_bench FOLDER [REPETITIONS [MIB]]
 //
-// 64 slices of 1 MiB a repetition, new ones each time, over TCP. Redis once waits for each answer
-// and once sends all 64 before it reads the answers. FOLDER must be absent; it is removed.
+// MIB (64; a multiple of 4) slices of 1 MiB a repetition, new ones each time, over TCP. Redis once
+// waits for each answer and once sends all before it reads the answers. Nothing waits to be written
+// to the disk when a turn begins, and Redis does not rewrite its file. FOLDER must be absent; it is
+// removed.
 #include <hiredis/hiredis.h>
 
 #include <cstdio>
@@ -22,8 +24,7 @@
 namespace hearth {
 namespace {
 
-constexpr int kSlicesEach = kLayers * kTokens / 128;
-constexpr double kBytesEach = kSlicesEach * double{kSliceBytes};
+constexpr int kMostSlices = kLayers * kTokens / 128;
 
 int Serve(const std::string& folder) {
   KeepFreedMemory();
@@ -45,21 +46,29 @@ int Serve(const std::string& folder) {
   return 0;
 }
 
+// A busy machine takes longer to connect than a publish would wait.
+std::shared_ptr<grpc::Channel> Connected(const std::string& address) {
+  const std::shared_ptr<grpc::Channel> channel = ConnectToStore(address);
+  if (!channel->WaitForConnected(absl::ToChronoTime(absl::Now() + absl::Minutes(1)))) std::exit(1);
+  return channel;
+}
+
 class Hearth {
  public:
   Hearth(const std::string& address, Durability durability)
       : durability_(durability),
         fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
-        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_) {}
+        cache_(Connected(address), fingerprint_, layout_, &counters_) {}
   // Seconds to the acknowledgement.
-  double Publish(int number) {
-    PublishRequestSpec spec = BenchSpec(layout_, number);
+  double Publish(int number, int slices) {
+    const uint32_t tokens = static_cast<uint32_t>(slices) / kLayers * 128;
+    PublishRequestSpec spec = BenchSpec(layout_, number, tokens);
     spec.durability = durability_;
     const absl::Time start = absl::Now();
     const PublishOutcome outcome = cache_.Publish(spec, absl::InfiniteFuture());
     const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-    if (outcome.published_tokens == kTokens && outcome.durable >= durability_) return seconds;
+    if (outcome.published_tokens == tokens && outcome.durable >= durability_) return seconds;
     std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());
     std::exit(1);
   }
@@ -80,21 +89,21 @@ class Redis {
         folder_(absl::StrCat(folder, "/redis-", fsync)),
         made_(std::filesystem::create_directory(folder_)),
         server_({"redis-server", "--port", std::to_string(port_), "--unixsocket", socket_, "--save",
-                 "", "--appendonly", "yes", "--appendfsync", fsync, "--logfile",
-                 folder_ + "/redis.log", "--dir", folder_}) {
+                 "", "--appendonly", "yes", "--appendfsync", fsync, "--auto-aof-rewrite-percentage",
+                 "0", "--logfile", folder_ + "/redis.log", "--dir", folder_}) {
     while (access(socket_.c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
     redis_ = redisConnect("127.0.0.1", port_);
     if (redis_ == nullptr || redis_->err != 0) std::exit(1);
   }
   ~Redis() { redisFree(redis_); }
-  double Set(int number, bool pipelined) {
+  double Set(int number, int slices, bool pipelined) {
     const std::string value(kSliceBytes, static_cast<char>('a' + number % 26));
     const absl::Time start = absl::Now();
-    for (int i = 0; i < kSlicesEach; ++i) {
+    for (int i = 0; i < slices; ++i) {
       redisAppendCommand(redis_, "SET %d:%d %b", number % 8, i, value.data(), value.size());
       if (!pipelined) TakeReply();
     }
-    for (int i = 0; pipelined && i < kSlicesEach; ++i) TakeReply();
+    for (int i = 0; pipelined && i < slices; ++i) TakeReply();
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
@@ -114,15 +123,17 @@ class Redis {
   redisContext* redis_ = nullptr;
 };
 
-void Report(const char* name, const std::vector<double>& seconds, const std::vector<double>& ours) {
+void Report(const char* name, int slices, const std::vector<double>& seconds,
+            const std::vector<double>& ours) {
+  const double bytes = slices * double{kSliceBytes};
   std::vector<double> ratios;
   for (size_t i = 0; i < seconds.size(); ++i) ratios.push_back(seconds[i] / ours[i]);
   std::printf("  %-34s median %5.2f  best %5.2f GB/s   hearth / this: %5.2f\n", name,
-              kBytesEach / Median(seconds) / 1e9,
-              kBytesEach / *std::min_element(seconds.begin(), seconds.end()) / 1e9, Median(ratios));
+              bytes / Median(seconds) / 1e9,
+              bytes / *std::min_element(seconds.begin(), seconds.end()) / 1e9, Median(ratios));
 }
 
-int Run(const std::string& self, const std::string& folder, int repetitions) {
+int Run(const std::string& self, const std::string& folder, int repetitions, int slices) {
   if (!std::filesystem::create_directory(folder)) {
     std::fprintf(stderr, "%s exists\n", folder.c_str());
     return 1;
@@ -136,16 +147,20 @@ int Run(const std::string& self, const std::string& folder, int repetitions) {
     Redis redis(folder, sync ? "always" : "everysec");
     std::vector<double> ours, single, pipelined;
     for (int i = -1; i < repetitions; ++i) {
-      const double h = hearth.Publish(++number);
-      const double s = redis.Set(number, false);
-      const double p = redis.Set(number, true);
+      // No turn pays for what another left to be written.
+      ::sync();
+      const double h = hearth.Publish(++number, slices);
+      ::sync();
+      const double s = redis.Set(number, slices, false);
+      ::sync();
+      const double p = redis.Set(number, slices, true);
       if (i < 0) continue;  // warms connections and memory
       ours.push_back(h), single.push_back(s), pipelined.push_back(p);
     }
     std::printf("%s\n", sync ? "sync / appendfsync always" : "disk / appendfsync everysec");
-    Report("hearth publish of 64 x 1 MiB", ours, ours);
-    Report("Redis SET, one after the other", single, ours);
-    Report("Redis SET, 64 at once", pipelined, ours);
+    Report("hearth, one publish", slices, ours, ours);
+    Report("Redis SET, one after the other", slices, single, ours);
+    Report("Redis SET, all at once", slices, pipelined, ours);
   }
   return 0;
 }
@@ -153,11 +168,14 @@ int Run(const std::string& self, const std::string& folder, int repetitions) {
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 2 && words[0] == "--serve") return Serve(words[1]);
-  if (words.empty() || words.size() > 2 || words[0][0] == '-') {
-    std::fprintf(stderr, "usage: publish_bench FOLDER [REPETITIONS]\n");
+  const int repetitions = words.size() > 1 ? std::atoi(words[1].c_str()) : 8;
+  const int slices = words.size() > 2 ? std::atoi(words[2].c_str()) : kMostSlices;
+  if (words.empty() || words.size() > 3 || words[0][0] == '-' || repetitions < 1 ||
+      slices < kLayers || slices > kMostSlices || slices % kLayers != 0) {
+    std::fprintf(stderr, "usage: publish_bench FOLDER [REPETITIONS [MIB]]\n");
     return 2;
   }
-  return Run(argv[0], words[0], words.size() == 2 ? std::max(1, std::atoi(words[1].c_str())) : 8);
+  return Run(argv[0], words[0], repetitions, slices);
 }
 
 }  // namespace
