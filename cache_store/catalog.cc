@@ -125,6 +125,7 @@ void Catalog::FreeIfUnused(StoredObject* object) {
   }
   assert(object->account == nullptr);
   Unlink(object);
+  garbage_.gone_objects.push_back(object->number);
   object_bytes_ -= object->bytes();
   objects_.erase(object->number);
 }
@@ -132,6 +133,7 @@ void Catalog::FreeIfUnused(StoredObject* object) {
 void Catalog::Retire(StoredObject* object) {
   assert(object->sessions > 0 && object->restore_points == 0);
   object->retired = true;
+  garbage_.gone_objects.push_back(object->number);
   Unlink(object);
 }
 

@@ -52,6 +52,8 @@ struct StoredObject {
   uint32_t sessions = 0;
   uint32_t promised = 0;             // publishes under way whose restore points will name it
   TenantAccount* account = nullptr;  // set while it is named or promised
+  uint32_t fetches = 0;              // since it was last copied to the device
+  bool device_queued = false;        // to be copied there
   uint32_t read_failures = 0;        // errors of the disk, other than wrong bytes
   // Since its copy came to the tier: whether writing it there was of any use.
   bool read_in_host = false;
@@ -100,7 +102,8 @@ struct Garbage {
   std::vector<uint64_t> host_objects;
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
-  uint64_t disk_bytes = 0;  // what the disk objects took
+  std::vector<uint64_t> gone_objects;  // altogether, or quarantined
+  uint64_t disk_bytes = 0;             // what the disk objects took
 };
 
 // What went through a tier since the store opened.

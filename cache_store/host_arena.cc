@@ -93,7 +93,8 @@ absl::Status HostArena::MapShared() {
 }
 
 bool HostArena::ShouldGrow() const {
-  return growth_.ok() && free_bytes_ < options_.ahead_bytes && resident_bytes_ < layout_.data_bytes;
+  return growth_.ok() && free_.free_bytes() < options_.ahead_bytes &&
+         resident_bytes_ < layout_.data_bytes;
 }
 
 // The grower's life: one slab after the other, for as long as less is free than is to be ahead.
@@ -116,7 +117,7 @@ void HostArena::Grow() {
       continue;
     }
     resident_bytes_ += options_.slab_bytes;
-    MergeFree(offset, options_.slab_bytes);
+    free_.Give(offset, options_.slab_bytes);
   }
 }
 
@@ -139,12 +140,9 @@ std::shared_ptr<std::byte> HostArena::Allocate(size_t bytes) {
   uint64_t offset = 0;
   {
     absl::MutexLock lock(&mu_);
-    const auto best = free_by_size_.lower_bound({rounded, 0});
-    if (best == free_by_size_.end()) return nullptr;
-    const uint64_t found = best->first;
-    offset = best->second;
-    EraseFree(offset, found);
-    if (found > rounded) AddFree(offset + rounded, found - rounded);
+    const std::optional<uint64_t> taken = free_.Take(rounded);
+    if (!taken.has_value()) return nullptr;
+    offset = *taken;
   }
   ASAN_UNPOISON_MEMORY_REGION(data_ + offset, bytes);
   return std::shared_ptr<std::byte>(
@@ -159,39 +157,7 @@ void HostArena::Free(uint64_t offset, uint64_t bytes) {
     generations_[offset / kSegmentGranuleBytes].fetch_add(1, std::memory_order_seq_cst);
   }
   absl::MutexLock lock(&mu_);
-  MergeFree(offset, bytes);
-}
-
-// As one range with its free neighbours.
-void HostArena::MergeFree(uint64_t offset, uint64_t bytes) {
-  auto after = free_by_offset_.lower_bound(offset);
-  uint64_t begin = offset, end = offset + bytes;
-  if (after != free_by_offset_.end() && after->first == end) {
-    end += after->second;
-    EraseFree(after->first, after->second);
-  }
-  after = free_by_offset_.lower_bound(offset);
-  if (after != free_by_offset_.begin()) {
-    const auto before = std::prev(after);
-    assert(before->first + before->second <= offset);
-    if (before->first + before->second == begin) {
-      begin = before->first;
-      EraseFree(before->first, before->second);
-    }
-  }
-  AddFree(begin, end - begin);
-}
-
-void HostArena::AddFree(uint64_t offset, uint64_t bytes) {
-  free_by_offset_.emplace(offset, bytes);
-  free_by_size_.emplace(bytes, offset);
-  free_bytes_ += bytes;
-}
-
-void HostArena::EraseFree(uint64_t offset, uint64_t bytes) {
-  free_by_offset_.erase(offset);
-  free_by_size_.erase({bytes, offset});
-  free_bytes_ -= bytes;
+  free_.Give(offset, bytes);
 }
 
 std::optional<SegmentRange> HostArena::RangeOf(const void* memory, size_t bytes) const {
@@ -213,7 +179,7 @@ HostArena::Usage HostArena::usage() const {
   Usage usage;
   usage.capacity_bytes = layout_.data_bytes;
   usage.resident_bytes = resident_bytes_;
-  usage.used_bytes = resident_bytes_ - free_bytes_;
+  usage.used_bytes = resident_bytes_ - free_.free_bytes();
   usage.growth = growth_;
   return usage;
 }

@@ -17,16 +17,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <set>
 #include <thread>
-#include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/btree_map.h"
-#include "absl/container/btree_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "cache_store/range_allocator.h"
 #include "proto/segment_format.h"
 
 namespace hearth {
@@ -76,9 +73,6 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   void Grow() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeResident(uint64_t offset, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
-  void MergeFree(uint64_t offset, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void AddFree(uint64_t offset, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EraseFree(uint64_t offset, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool ShouldGrow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const ArenaOptions options_;
@@ -89,9 +83,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   SegmentGeneration* generations_ = nullptr;  // null when not shared
 
   mutable absl::Mutex mu_;
-  absl::btree_map<uint64_t, uint64_t> free_by_offset_ ABSL_GUARDED_BY(mu_);
-  absl::btree_set<std::pair<uint64_t, uint64_t>> free_by_size_ ABSL_GUARDED_BY(mu_);
-  uint64_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  RangeAllocator free_ ABSL_GUARDED_BY(mu_);
   uint64_t resident_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the data's first bytes
   absl::Status growth_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;

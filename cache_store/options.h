@@ -3,10 +3,13 @@
 #define HEARTH_CACHE_STORE_OPTIONS_H_
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache_store/device_memory.h"
 #include "cache_store/retention.h"
 #include "cache_store/tenant_ledger.h"
 #include "proto/kv_layout.h"
@@ -49,6 +52,13 @@ struct StoreOptions {
   bool shared_memory = false;
   // Ask the kernel for huge pages under the host tier.
   bool huge_pages = true;
+
+  // Memory of an accelerator for copies of what is fetched often (device_tier.h). Null: no gpu
+  // tier.
+  std::shared_ptr<DeviceMemory> device;
+  // Told once, from a thread of the store's, should the device be lost: the tier is off from then
+  // on.
+  std::function<void(const absl::Status&)> on_device_lost;
 
   // Bytes a second that the scrub reads again from disk, whatever nobody asked for; once a week all
   // of it. A quarter while others use the disk. 0: off.

@@ -23,12 +23,13 @@ class FetchSessionImpl : public FetchSession {
   absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
   std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) override;
   std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
+  DeviceLease OnDevice(size_t object) override;
 
  private:
   friend class Store;
 
   // One more slice went out.
-  void NoteServed(size_t object, bool from_disk);
+  void NoteServed(size_t object, Tier from);
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
   std::optional<SliceView> InHost(size_t object, uint32_t layer);
@@ -37,7 +38,7 @@ class FetchSessionImpl : public FetchSession {
   LookupPlan plan_;
   std::vector<StoredObject*> objects_;  // held
   struct Served {
-    bool from_host = false, from_disk = false;
+    bool from_device = false, from_host = false, from_disk = false;
   };
   std::vector<Served> served_;  // by object
   size_t unserved_slices_ = 0;

@@ -24,9 +24,13 @@ enum class Counter {
   kMatchedTokens,
   kBytesReadHost,
   kBytesReadDisk,
+  kBytesReadGpu,
   kBytesShared,  // read by workers from the shared memory
   kPromotedRestorePoints,
   kPromotionsSkipped,  // did not fit beside what is in use
+  kGpuPromotedObjects,
+  kGpuPromotionsDropped,  // the queue was full, there was no room, or the object had left RAM
+  kGpuPromotionsFailed,   // errors of the device, or other bytes than went in
   kPublishes,
   kPublishedRestorePoints,
   kPublishedBytes,

@@ -20,7 +20,7 @@ RestorePoint Store::Describe(const RestorePointEntry& point) const {
   described.tenant = point.tenant;
   described.tokens = point.tokens();
   described.bytes = point.bytes();
-  described.tier = point.slowest_tier();
+  described.tier = IsOnDevice(point.objects) ? Tier::kGpu : point.slowest_tier();
   described.durable = point.durable;
   described.pinned = point.pinned;
   described.age = std::max(absl::ZeroDuration(), clock_->Now() - point.last_use);
@@ -237,6 +237,20 @@ StoreStats Store::Stats() {
     disk.unread_bytes = catalog_.disk_flow().unread_bytes;
     stats.tiers.push_back(disk);
   }
+  if (device_ != nullptr) {
+    const DeviceTier::Usage usage = device_->usage();
+    TierUsage gpu;
+    gpu.tier = Tier::kGpu;
+    gpu.bytes = usage.bytes;
+    gpu.capacity_bytes = usage.capacity_bytes;
+    gpu.objects = usage.objects.size();
+    gpu.hit_tokens = hit_tokens_[static_cast<size_t>(Tier::kGpu)];
+    gpu.read_bytes = counters_.Get(Counter::kBytesReadGpu);
+    gpu.written_bytes = usage.written_bytes;
+    gpu.unread_bytes = usage.unread_bytes;
+    stats.tiers.push_back(gpu);
+    stats.counters["gpu_evicted_objects"] = usage.evicted_objects;
+  }
   stats.restore_points = catalog_.restore_points();
   stats.objects = catalog_.objects();
   stats.pinned_bytes = catalog_.pinned_bytes();
@@ -278,6 +292,14 @@ void Store::CheckInvariants() {
   assert(catalog_.host_bytes() <= catalog_.limits().host_bytes);
   assert(catalog_.disk_bytes() <= catalog_.limits().disk_bytes);
   catalog_.CheckInvariants();
+  if (device_ == nullptr) return;
+  const DeviceTier::Usage usage = device_->usage();
+  assert(usage.bytes <= options_.device->size_bytes());
+  for (const uint64_t number : usage.objects) {
+    const StoredObject* object = catalog_.FindObject(number);
+    assert(object != nullptr && !object->retired);
+    (void)object;
+  }
 }
 
 }  // namespace hearth

@@ -90,10 +90,12 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
     return report;
   }
   report.slowest_tier = Tier::kHost;
-  for (const StoredObject* object : ObjectsOf(layout, state.node)) {
+  const std::vector<StoredObject*> objects = ObjectsOf(layout, state.node);
+  for (const StoredObject* object : objects) {
     report.bytes += object->bytes();
     if (!object->in_host) report.slowest_tier = Tier::kDisk;
   }
+  if (IsOnDevice(objects)) report.slowest_tier = Tier::kGpu;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     report.age = std::max(absl::ZeroDuration(), clock_->Now() - point->last_use);
     report.pinned = point->pinned;

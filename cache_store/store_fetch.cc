@@ -158,7 +158,8 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
   for (const StoredObject* object : session->objects_) {
     session->unserved_slices_ += object->layers.size();
   }
-  if (plan.slowest_tier == Tier::kDisk) BeginPromotion(point, session.get());
+  plan.on_device = IsOnDevice(point->objects);
+  if (plan.slowest_tier == Tier::kDisk && !plan.on_device) BeginPromotion(point, session.get());
   return session;
 }
 
@@ -240,24 +241,32 @@ void Store::EndFetch(FetchSessionImpl* session) {
       if (session->served_[i].from_host) session->objects_[i]->read_in_host = true;
       if (session->served_[i].from_disk) session->objects_[i]->read_on_disk = true;
     }
+    QueueForDevice(*session);
     for (StoredObject* object : session->objects_) catalog_.Release(object);
     garbage = SettleHost();
   }
   SettleLater(std::move(garbage));
 }
 
-void FetchSessionImpl::NoteServed(size_t object, bool from_disk) {
-  (from_disk ? served_[object].from_disk : served_[object].from_host) = true;
+void FetchSessionImpl::NoteServed(size_t object, Tier from) {
+  Served& served = served_[object];
+  // Its bytes came from there, whatever else is read of it.
+  if (served.from_device && from != Tier::kGpu) return;
+  (from == Tier::kDisk  ? served.from_disk
+   : from == Tier::kGpu ? served.from_device
+                        : served.from_host) = true;
   if (unserved_slices_ > 0 && --unserved_slices_ == 0) store_->CountHit(*this);
 }
 
 // Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or
 // gone. A restore point that was not read whole gave no tokens to anybody.
 void Store::CountHit(const FetchSessionImpl& session) {
-  bool from_disk = false;
-  for (const FetchSessionImpl::Served& served : session.served_) from_disk |= served.from_disk;
+  Tier tier = Tier::kGpu;
+  for (const FetchSessionImpl::Served& served : session.served_) {
+    if (served.from_host) tier = std::max(tier, Tier::kHost);
+    if (served.from_disk) tier = Tier::kDisk;
+  }
   absl::MutexLock lock(&mu_);
-  const Tier tier = from_disk ? Tier::kDisk : Tier::kHost;
   hit_tokens_[static_cast<size_t>(tier)] += session.plan_.usable_tokens;
 }
 
@@ -279,7 +288,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   if (!place.ok()) return place.status();
   bool from_disk = false;
   absl::StatusOr<SliceView> view = store_->ReadSlice(objects_[object], *place, &from_disk);
-  if (view.ok()) NoteServed(object, from_disk);
+  if (view.ok()) NoteServed(object, from_disk ? Tier::kDisk : Tier::kHost);
   if (!view.ok() || !from_disk || promotion_bytes_ == 0 || promoted_[object].empty()) return view;
   SliceView& kept = promoted_[object][*place];
   if (kept.owner != nullptr) return view;

@@ -22,6 +22,7 @@
 #include "cache_store/catalog.h"
 #include "cache_store/clock.h"
 #include "cache_store/compute_leases.h"
+#include "cache_store/device_tier.h"
 #include "cache_store/disk_tier.h"
 #include "cache_store/event_hub.h"
 #include "cache_store/executor.h"
@@ -143,6 +144,11 @@ class Store : public TieredStore {
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes);
   SliceView InArena(const SliceView& slice);
 
+  // store_device.cc
+  bool IsOnDevice(absl::Span<StoredObject* const> objects) const;
+  void QueueForDevice(const FetchSessionImpl& session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void CopyToDevice(uint64_t number) ABSL_LOCKS_EXCLUDED(mu_);
+
   // store_publish.cc
   absl::Status PlanNeeded(PublishSessionImpl* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status StageBytes(uint64_t bytes);
@@ -257,6 +263,8 @@ class Store : public TieredStore {
   SliceTier* unverified_host_ = nullptr;
   std::unique_ptr<SliceTier> host_slices_, disk_slices_;  // verified
 
+  const std::unique_ptr<DeviceTier> device_;  // null: no gpu tier
+
   absl::Mutex mu_;
   Catalog catalog_ ABSL_GUARDED_BY(mu_);
   SingleFlight flight_ ABSL_GUARDED_BY(mu_);
@@ -272,9 +280,11 @@ class Store : public TieredStore {
   ScrubState scrub_;                           // of whoever calls ScrubStep
   std::atomic<int64_t> last_scrub_unix_s_{0};  // the last complete pass
 
-  // Last: their jobs use everything above. Reclaiming takes minutes and is on its own, so that
-  // nothing waits behind it; with an executor from a test it is one of that one's jobs.
+  // Last: their jobs use everything above. Reclaiming takes minutes and copies to a device may come
+  // by the hundred: each is on its own, so that nothing waits behind it; with an executor from a
+  // test they are that one's jobs.
   std::unique_ptr<Executor> reclaimer_;
+  std::unique_ptr<Executor> device_copier_;  // null: the executor is a test's, or no gpu tier
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<RepeatingThread> scrubber_;
 };

@@ -45,7 +45,7 @@ std::optional<SliceView> FetchSessionImpl::PeekSlice(size_t object, uint32_t lay
   std::optional<SliceView> held = InHost(object, layer);
   if (!held.has_value()) return std::nullopt;
   store_->counters_.Add(Counter::kBytesReadHost, held->bytes.size());
-  NoteServed(object, /*from_disk=*/false);
+  NoteServed(object, Tier::kHost);
   return held;
 }
 
@@ -57,7 +57,7 @@ std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t
       store_->arena_->RangeOf(held->bytes.data(), held->bytes.size());
   if (!range.has_value()) return std::nullopt;
   store_->counters_.Add(Counter::kBytesShared, held->bytes.size());
-  NoteServed(object, /*from_disk=*/false);
+  NoteServed(object, Tier::kHost);
   shared_.push_back(*std::move(held));
   return range;
 }

@@ -109,6 +109,9 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       arena_(std::move(arena)),
       host_(options.host_bytes),
       disk_(std::move(disk)),
+      device_(options.device == nullptr
+                  ? nullptr
+                  : std::make_unique<DeviceTier>(options.device, options.on_device_lost)),
       catalog_(LimitsOf(options, disk_ != nullptr), options.quotas,
                [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
       executor_(std::move(seams.executor)) {
@@ -125,13 +128,17 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
   if (executor_ == nullptr) {
     executor_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
     if (disk_ != nullptr) reclaimer_ = std::make_unique<ThreadExecutor>(0);
+    if (device_ != nullptr) {
+      device_copier_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
+    }
   }
 }
 
 Store::~Store() {
   scrubber_.reset();
   if (disk_ != nullptr) disk_->StopReclaiming();  // the next start goes on with it
-  executor_.reset();                              // runs what was accepted
+  device_copier_.reset();
+  executor_.reset();  // runs what was accepted
   reclaimer_.reset();
   if (disk_ != nullptr) disk_->Sync().IgnoreError();
 }

@@ -28,6 +28,7 @@ Garbage Store::SettleHost() {
       counters_.Add(Counter::kTierErrors);
     }
   }
+  if (device_ != nullptr) device_->Erase(garbage.gone_objects);
   return garbage;
 }
 

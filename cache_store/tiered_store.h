@@ -27,6 +27,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/backup.h"
+#include "cache_store/device_copy.h"
 #include "cache_store/latency.h"
 #include "cache_store/options.h"
 #include "cache_store/removal.h"
@@ -64,7 +65,8 @@ struct LookupPlan {
   std::vector<uint32_t> cuts;
   std::vector<PlannedObject> objects;  // NeededObjects order
   uint64_t total_bytes = 0;
-  Tier slowest_tier = Tier::kNone;
+  Tier slowest_tier = Tier::kNone;  // of RAM and disk
+  bool on_device = false;           // all of it has copies in the gpu tier
   std::string miss_reason;
 };
 
@@ -79,6 +81,9 @@ class FetchSession {
   // Where the slice lies in the shared memory, not verified, and safe from reuse until this session
   // ends. None when it lies elsewhere: read it.
   virtual std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) = 0;
+  // The object's copy in the gpu tier, for a reader that computes on that device. Null: there is
+  // none, or no longer: read the slices.
+  virtual DeviceLease OnDevice(size_t object) = 0;
 };
 
 struct PublishObject {

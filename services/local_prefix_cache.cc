@@ -71,12 +71,21 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   if (absl::Status status = CheckPlan(wanted, proto); !status.ok()) return status;
   std::vector<ObjectBuilder::Announced> announced;
   announced.reserve(plan.objects.size());
-  for (const PlannedObject& object : plan.objects) {
+  outcome.slowest_tier = Tier::kGpu;
+  std::vector<bool> read(plan.objects.size());
+  for (size_t i = 0; i < plan.objects.size(); ++i) {
+    const PlannedObject& object = plan.objects[i];
+    const DeviceLease copy = (*session)->OnDevice(i);
+    if (copy == nullptr) outcome.slowest_tier = plan.slowest_tier;
+    read[i] = copy == nullptr || object.id.tokens < layout_.chunk_tokens;
     announced.push_back({object.id, object.slice_digests});
+    if (copy != nullptr) announced[i].device_bytes = {copy, copy->bytes};
   }
   auto builder = ObjectBuilder::Create(layout_, plan.usable_tokens, std::move(announced));
   if (!builder.ok()) return builder.status();
+  *bytes_read = builder->bytes_added();
   for (uint32_t i = 0; i < plan.objects.size(); ++i) {
+    if (!read[i]) continue;
     for (uint32_t layer : layout_.LayersOf(plan.objects[i].id.group)) {
       if (absl::Now() > deadline) return absl::DeadlineExceededError("the fetch budget is spent");
       absl::StatusOr<SliceView> slice = (*session)->ReadSlice(i, layer);
@@ -90,7 +99,6 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   auto objects = builder->Take();
   if (!objects.ok()) return objects.status();
   outcome.usable_tokens = plan.usable_tokens;
-  outcome.slowest_tier = plan.slowest_tier;
   outcome.objects = *std::move(objects);
   return outcome;
 }

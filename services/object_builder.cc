@@ -34,8 +34,14 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
     slot.object->id = needed[i];
     slot.object->slice_digests = std::move(announced[i].slice_digests);
     slot.object->size_bytes = slices * layout.SliceBytes(needed[i].tokens);
-    slot.object->bytes = AllocateAligned(slot.object->size_bytes);
+    slot.object->device_bytes = std::move(announced[i].device_bytes);
     builder.whole_bytes_ += slot.object->size_bytes;
+    if (slot.object->device_bytes != nullptr && needed[i].tokens == layout.chunk_tokens) {
+      slot.filled_bytes.assign(slices, layout.SliceBytes(needed[i].tokens));
+      builder.bytes_added_ += slot.object->size_bytes;
+    } else {
+      slot.object->bytes = AllocateAligned(slot.object->size_bytes);
+    }
     builder.slots_.push_back(std::move(slot));
   }
   return builder;

@@ -26,6 +26,9 @@ class ObjectBuilder {
   struct Announced {
     ObjectId id;
     std::vector<uint64_t> slice_digests;
+    // Where they lie on this process's device. Then no slices come, unless it is a remainder, whose
+    // bytes the host needs too.
+    std::shared_ptr<const std::byte> device_bytes = nullptr;
   };
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "services/gpu_tier.h"
 #include "services/local_prefix_cache.h"
 #include "services/logging.h"
 #include "services/remote_prefix_cache.h"
@@ -24,6 +25,7 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   absl::string_view folder = spec;
   if (absl::ConsumePrefix(&folder, "embedded:")) {
     options.embedded.data_dir = std::string(folder);
+    AddGpuTier(options.device, options.gpu_bytes, &options.embedded);
     auto store = TieredStore::Open(options.embedded);
     if (!store.ok()) return store.status();
     link->store_ = *std::move(store);

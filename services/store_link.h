@@ -34,6 +34,8 @@ class StoreLink {
     bool shared_memory = true;         // use that of a store on this host
     ClientAccess access;               // what a node is shown
     Identities* identities = nullptr;  // whom an embedded store's service answers; null: everybody
+    std::string device = "cpu";        // that the engine computes on
+    uint64_t gpu_bytes = 0;            // of an embedded store's gpu tier; 0: none
   };
   // kInvalidArgument when `spec` is none of these, or names the flag of `access`.
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,

@@ -63,7 +63,7 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
   for (const auto& [name, value] : stats.counters) {
     // Exported above, by tier: a second series under its name would be summed with those.
     if (name == "evicted_restore_points" || name == "bytes_read_host" ||
-        name == "bytes_read_disk") {
+        name == "bytes_read_disk" || name == "bytes_read_gpu") {
       continue;
     }
     if (name == "last_full_scrub_unix_s") {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <random>
 #include <set>
@@ -13,6 +14,7 @@
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
 
@@ -23,6 +25,7 @@ struct Setting {
   const char* name;
   uint64_t host_bytes, disk_bytes;
   bool disk;
+  uint64_t device_bytes = 0;
 };
 
 class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> {
@@ -39,6 +42,9 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     if (setting().disk) options.data_dir = folder_.path();
     options.host_bytes = setting().host_bytes;
     options.disk_bytes = setting().disk_bytes;
+    if (setting().device_bytes > 0) {
+      options.device = device_ = std::make_shared<FakeDevice>(setting().device_bytes);
+    }
     StoreSeams seams;
     seams.clock = &clock_;
     auto executor = std::make_unique<ManualExecutor>();
@@ -102,6 +108,27 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     }
     const absl::Status read = KitReadAll(session->get(), model_, prompt);
     ASSERT_TRUE(read.ok()) << read;
+    LeaseSomething(session->get(), prompt);
+  }
+
+  // Copies on the device are right when they are handed out and for as long as they are held.
+  void LeaseSomething(FetchSession* session, const KitPrompt& prompt) {
+    const LookupPlan& plan = session->plan();
+    for (size_t i = 0; i < plan.objects.size(); ++i) {
+      std::string expected;
+      for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
+        const SliceView slice = KitSlice(model_, prompt, plan.objects[i].id, layer);
+        expected.append(reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size());
+      }
+      if (DeviceLease lease = session->OnDevice(i)) {
+        leases_.emplace_back(std::move(lease), std::move(expected));
+      }
+    }
+    for (const auto& [lease, expected] : leases_) {
+      ASSERT_EQ(lease->size_bytes, expected.size());
+      ASSERT_EQ(std::memcmp(lease->bytes, expected.data(), expected.size()), 0);
+    }
+    while (leases_.size() > 8) leases_.erase(leases_.begin());
   }
 
   void FinishASession() {
@@ -142,6 +169,8 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   std::vector<KitPrompt> acked_;
   // Runs without drops, with room for everything, must keep everything.
   const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
+  std::shared_ptr<FakeDevice> device_;
+  std::vector<std::pair<DeviceLease, std::string>> leases_;  // and what they must show
   uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
 };
 
@@ -157,6 +186,8 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
     } else if (dice < 80) {
       FinishASession();
     } else if (dice < 90) {
+      if (device_ != nullptr && random_() % 8 == 0) device_->FlipOnce();
+      if (device_ != nullptr && random_() % 32 == 0) device_->Lose();
       executor_->RunAll();
     } else if (dice < 98) {
       PinOrDrop();
@@ -190,6 +221,7 @@ INSTANTIATE_TEST_SUITE_P(
     Random, StoreProperty,
     ::testing::Combine(::testing::Values(Setting{"RamOnly", 60000, 0, false},
                                          Setting{"SmallRam", 20000, 4 << 20, true},
+                                         Setting{"SmallDevice", 20000, 4 << 20, true, 10 * 4096},
                                          Setting{"SmallDisk", 40000, 100000, true},
                                          Setting{"DiskOnly", 0, 150000, true},
                                          Setting{"Ample", 8 << 20, 64 << 20, true}),

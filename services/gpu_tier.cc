@@ -1,0 +1,40 @@
+#include "services/gpu_tier.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "cache_store/cuda_memory.h"
+#include "services/logging.h"
+
+namespace hearth {
+namespace {
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> Open(absl::string_view device, uint64_t bytes) {
+  int index = 0;
+  if (!absl::ConsumePrefix(&device, "cuda") ||
+      (absl::ConsumePrefix(&device, ":") && !absl::SimpleAtoi(device, &index))) {
+    return absl::FailedPreconditionError("the worker computes on its CPU: --device is not cuda");
+  }
+  return OpenCudaMemory(index, bytes);
+}
+
+void LogOff(const absl::Status& why) {
+  Log(LogLevel::kWarning, "the gpu tier is off", {{"reason", std::string(why.message())}});
+}
+
+}  // namespace
+
+void AddGpuTier(const std::string& device, uint64_t bytes, StoreOptions* options) {
+  if (bytes == 0) return;
+  absl::StatusOr<std::unique_ptr<DeviceMemory>> memory = Open(device, bytes);
+  if (!memory.ok()) return LogOff(memory.status());
+  options->device = *std::move(memory);
+  options->on_device_lost = LogOff;
+  Log(LogLevel::kInfo, "gpu tier", {{"device", options->device->name()}, {"bytes", bytes}});
+}
+
+}  // namespace hearth
