@@ -130,12 +130,13 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   status = engine->CreateNewBackup(rocksdb::CreateBackupOptions(), db.get(), &id);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
   BackupReport report;
-  report.new_bytes = BytesUnder(to) - std::min(before, BytesUnder(to));
+  const uint64_t grown = BytesUnder(to) - std::min(before, BytesUnder(to));
   report.id = id;
   report.has_secret = !secret.empty();
   rocksdb::BackupInfo info;
   status = engine->GetBackupInfo(id, &info);
   if (status.ok()) report.bytes = info.size;
+  report.new_bytes = std::min(grown, report.bytes);  // what the engine wrote for itself aside
   if (status.ok()) status = engine->PurgeOldBackups(kKeptBackups);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
   return report;

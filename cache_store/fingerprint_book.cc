@@ -1,5 +1,6 @@
 #include "cache_store/fingerprint_book.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -22,8 +23,10 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint
 
 void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
                                const std::string& tenant) {
-  if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) return;
-  auto& list = by_tenant_[tenant];
+  if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) ForgetOneTenant();
+  Known& of_tenant = by_tenant_[tenant];
+  of_tenant.used = ++uses_;
+  auto& list = of_tenant.list;
   list.remove(known);
   list.push_back(std::move(known));
   for (auto it = list.begin(); list.size() > kMaxPerTenant && it != std::prev(list.end());) {
@@ -31,11 +34,24 @@ void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
   }
 }
 
+// The one that was not heard of for longest and has nothing stored.
+void FingerprintBook::ForgetOneTenant() {
+  auto oldest = by_tenant_.end();
+  for (auto it = by_tenant_.begin(); it != by_tenant_.end(); ++it) {
+    if (oldest != by_tenant_.end() && it->second.used > oldest->second.used) continue;
+    const auto& list = it->second.list;
+    const bool is_in_use = std::any_of(list.begin(), list.end(),
+                                       [](const auto& known) { return known.use_count() > 1; });
+    if (!is_in_use) oldest = it;
+  }
+  if (oldest != by_tenant_.end()) by_tenant_.erase(oldest);
+}
+
 std::shared_ptr<const KnownFingerprint> FingerprintBook::Find(const Digest& digest,
                                                               const std::string& tenant) const {
   const auto it = by_tenant_.find(tenant);
   if (it == by_tenant_.end()) return nullptr;
-  for (const auto& known : it->second) {
+  for (const auto& known : it->second.list) {
     if (known->fingerprint.digest() == digest) return known;
   }
   return nullptr;
@@ -45,7 +61,7 @@ std::vector<std::shared_ptr<const KnownFingerprint>> FingerprintBook::Of(
     const std::string& tenant) const {
   const auto it = by_tenant_.find(tenant);
   if (it == by_tenant_.end()) return {};
-  return {it->second.begin(), it->second.end()};
+  return {it->second.list.begin(), it->second.list.end()};
 }
 
 }  // namespace hearth

@@ -1,6 +1,6 @@
 // The fingerprints that tenants have used, with their readable fields, so that a miss can be told
-// apart from a difference in one field. Bounded per tenant, the one not used for longest forgotten
-// first; one that a restore point or a session still refers to is never forgotten.
+// apart from a difference in one field. Bounded per tenant, and in tenants: what was not used for
+// longest is forgotten first, but never what a restore point or a session still refers to.
 // Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_
 #define HEARTH_CACHE_STORE_FINGERPRINT_BOOK_H_
@@ -24,7 +24,7 @@ class FingerprintBook {
  public:
   // Explain tries each of them: 64 lookups of a long prompt take tens of milliseconds.
   static constexpr size_t kMaxPerTenant = 64;
-  // 1024 tenants x 64 x about 3 KB stay under 200 MB; a tenant beyond that is not remembered.
+  // 1024 tenants x 64 x about 3 KB stay under 200 MB. More only where that many store something.
   static constexpr size_t kMaxTenants = 1024;
 
   // Marks as just used. Null when the fingerprint describes no valid layout.
@@ -35,9 +35,17 @@ class FingerprintBook {
                                                const std::string& tenant) const;
   std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const;
 
+  size_t tenants() const { return by_tenant_.size(); }
+
  private:
-  // Most recently used last.
-  std::map<std::string, std::list<std::shared_ptr<const KnownFingerprint>>> by_tenant_;
+  struct Known {
+    std::list<std::shared_ptr<const KnownFingerprint>> list;  // most recently used last
+    uint64_t used = 0;
+  };
+  void ForgetOneTenant();
+
+  uint64_t uses_ = 0;
+  std::map<std::string, Known> by_tenant_;
 };
 
 // Null when it describes no valid layout.

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -37,9 +36,6 @@ class History {
     const auto it = entries_.find(key);
     return it == entries_.end() ? nullptr : &it->second.departure;
   }
-  // What left before this is not known. Empty: nothing was ever forgotten.
-  std::optional<absl::Time> begins() const { return begins_; }
-  void BeginAt(absl::Time when) { begins_ = when; }
 
  private:
   struct Entry {
@@ -51,14 +47,12 @@ class History {
     order_.pop_front();
     const auto it = entries_.find(key);
     if (it == entries_.end() || it->second.serial != serial) return;
-    begins_ = it->second.departure.when;
     entries_.erase(it);
   }
 
   absl::flat_hash_map<Digest, Entry> entries_;
   std::deque<std::pair<Digest, uint64_t>> order_;
   uint64_t serial_ = 0;
-  std::optional<absl::Time> begins_;
 };
 
 }  // namespace hearth

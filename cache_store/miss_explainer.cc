@@ -11,6 +11,9 @@
 namespace hearth {
 namespace {
 
+// Not since when the store remembers: that would tell of what others lost.
+constexpr char kNeverStored[] = "never stored, or longer ago than the store remembers";
+
 std::string AgoText(absl::Duration ago) {
   ago = std::max(ago, absl::ZeroDuration());
   // Two units are enough for a person: "12s", "3m4s", "5h10m".
@@ -99,13 +102,6 @@ const Departure* MissExplainer::TailDeparture(uint32_t boundary) const {
   return latest;
 }
 
-std::string MissExplainer::NeverStored() const {
-  const std::optional<absl::Time> begins = prompt_.history->begins();
-  if (!begins.has_value()) return "never stored";
-  return absl::StrCat("never stored, or gone before the store's memory of what left begins, ",
-                      AgoText(prompt_.now - *begins));
-}
-
 void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) const {
   assert(!state.usable());
   const KvLayout& layout = *prompt_.layout;
@@ -117,7 +113,7 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
       report->miss = MissReason::kRemoved;
     } else if (state.boundary > prompt_.matched_tokens) {
       report->miss = MissReason::kNeverStored;
-      report->reason = NeverStored();
+      report->reason = kNeverStored;
     } else {
       report->miss = MissReason::kOtherCuts;
       report->reason = layout.exactness == Exactness::kExact

@@ -37,7 +37,6 @@ class MissExplainer {
  private:
   bool Lacks(const KeyedSegment& segment, LayerGroup group) const;
   const Departure* TailDeparture(uint32_t boundary) const;
-  std::string NeverStored() const;
 
   const Prompt prompt_;
   const Departure* globals_departure_ = nullptr;  // of the first chunk that lacks its global object

@@ -78,6 +78,7 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root, Tokens token_i
 }
 
 SegmentNode* PrefixIndex::Find(const Digest& key) const {
+  ++finds_;
   const auto it = nodes_.find(key);
   return it == nodes_.end() ? nullptr : it->second.get();
 }

@@ -95,8 +95,11 @@ class PrefixIndex {
                                                 uint32_t chunk_tokens);
 
   size_t size() const { return nodes_.size(); }
+  // Keys looked up since the start, found or not: what a lookup costs here.
+  uint64_t finds() const { return finds_; }
 
  private:
+  mutable uint64_t finds_ = 0;
   absl::flat_hash_map<Digest, std::unique_ptr<SegmentNode>> nodes_;
 };
 

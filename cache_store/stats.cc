@@ -13,6 +13,7 @@ constexpr const char* kNames[] = {
     "misses_no_common_prefix",
     "misses_no_restore_point",
     "misses_not_above",
+    "public_hits",
     "implicit_hits",
     "matched_tokens",
     "bytes_read_host",

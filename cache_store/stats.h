@@ -20,6 +20,7 @@ enum class Counter {
   kMissNoCommonPrefix,      // nothing stored begins like this prompt
   kMissNoRestorePoint,      // a common prefix, but no complete restore point in it
   kMissNotAbove,            // only restore points that the caller already has
+  kPublicHits,              // of the hits: another namespace than the tenant's own was read
   kImplicitHits,            // hits at a boundary that had no manifest of its own
   kMatchedTokens,
   kBytesReadHost,

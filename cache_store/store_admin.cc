@@ -69,6 +69,8 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   uint64_t durable_number = 0;
   {
     absl::MutexLock lock(&mu_);
+    // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
+    if (FindOwned(id, tenant) == nullptr) return absl::NotFoundError("no such restore point");
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
     flight_.Claim(&mu_, {id});
@@ -284,6 +286,11 @@ absl::Status Store::Flush(absl::Time deadline) {
     return absl::DeadlineExceededError("write-behind did not finish in time");
   }
   return disk_ == nullptr ? absl::OkStatus() : disk_->Sync();
+}
+
+uint64_t Store::index_finds() {
+  absl::MutexLock lock(&mu_);
+  return catalog_.index().finds();
 }
 
 void Store::CheckInvariants() {

@@ -1,5 +1,6 @@
 // Explaining a lookup: for each boundary what is there, or why it cannot be used.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -18,12 +19,45 @@ constexpr size_t kMaxSilentBoundaries = 16;
 }  // namespace
 
 absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
-  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
-                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  ExplainReport report = ExplainOwn(query);
+  if (query.public_tenant.empty() || query.public_tenant == query.tenant) return report;
+  PrefixQuery theirs = query;
+  theirs.tenant = std::exchange(theirs.public_tenant, "");
+  AddPublic(ExplainOwn(theirs), query, &report);
+  return report;
+}
+
+void Store::AddPublic(const ExplainReport& theirs, const PrefixQuery& query,
+                      ExplainReport* report) {
+  std::vector<BoundaryReport> all;
+  auto own = report->boundaries.begin();
+  const auto own_end = report->boundaries.end();
+  for (const BoundaryReport& shared : theirs.boundaries) {
+    if (!shared.usable) continue;
+    while (own != own_end && own->boundary < shared.boundary) all.push_back(std::move(*own++));
+    if (own != own_end && own->boundary == shared.boundary) {
+      if (own->usable) continue;
+      ++own;
+    }
+    BoundaryReport& added = all.emplace_back();
+    added.boundary = shared.boundary;
+    added.usable = added.from_public = true;
+    added.slowest_tier = shared.slowest_tier;
+    added.bytes = shared.bytes;
   }
+  std::move(own, own_end, std::back_inserter(all));
+  report->boundaries = std::move(all);
+  report->matched_tokens = std::max(report->matched_tokens, theirs.matched_tokens);
+  if (theirs.usable_tokens <= report->usable_tokens) return;
+  report->usable_tokens = theirs.usable_tokens;
+  report->summary = absl::StrCat("hit: ", theirs.usable_tokens, " of ", query.token_ids.size(),
+                                 " tokens can be restored from the public namespace \"",
+                                 query.public_tenant, "\"; of the tenant's own, ", report->summary);
+}
+
+ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  if (absl::Status status = ValidateCuts(query.cuts, tokens); !status.ok()) return status;
   ExplainReport report;
   std::shared_ptr<const KnownFingerprint> model;
   {

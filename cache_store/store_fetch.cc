@@ -48,54 +48,51 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   counters_.Add(Counter::kFetches);
   counters_.Add(Counter::kLookupTokens, tokens);
-  std::shared_ptr<const KnownFingerprint> model;
-  {
-    absl::MutexLock lock(&mu_);
-    model = fingerprints_.Find(query.fingerprint, query.tenant);
-  }
-  if (model == nullptr) {
+  const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
+  std::vector<Namespace> spaces = NamespacesOf(query, highest);
+  if (spaces.empty()) {
     return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
   }
-  const KvLayout& layout = model->layout;
-  const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
-  const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
-                                      query.token_ids, query.cuts, highest, query.cuts);
   std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
   Garbage garbage;
   {
     absl::MutexLock lock(&mu_);
-    catalog_.Request(chain, tokens, clock_->Now());
-    const SegmentNode* root = catalog_.index().Find(chain.root);
-    if (root == nullptr) {
+    Found best;
+    bool is_known = false;
+    for (const Namespace& space : spaces) {
+      // The tenant's own first: what is as long elsewhere is not looked for.
+      if (best.space != nullptr && best.boundary == highest) break;
+      catalog_.Request(space.chain, tokens, clock_->Now());
+      Found found = Search(query, space, highest);
+      is_known |= found.is_known;
+      const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
+      if (found.boundary > best.boundary) best = found;
+      best.matched_tokens = matched;
+    }
+    counters_.Add(Counter::kMatchedTokens, best.matched_tokens);
+    if (!is_known) {
       return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
     }
-    const uint32_t matched = PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
-    counters_.Add(Counter::kMatchedTokens, matched);
-    const std::vector<BoundaryState> states =
-        WalkPrompt(catalog_.index(), layout, chain, query.token_ids, highest);
-    const auto best = std::find_if(states.rbegin(), states.rend(),
-                                   [](const BoundaryState& state) { return state.usable(); });
-    if (matched == 0) {
+    if (best.matched_tokens == 0) {
       return Miss(Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
     }
-    if (best == states.rend()) {
-      return Miss(Counter::kMissNoRestorePoint, "no complete restore point in the common prefix",
-                  matched);
+    if (best.boundary > above_tokens) session = BeginFetch(*best.space, best.node, &new_points);
+    if (session == nullptr && best.boundary > 0 && best.boundary <= above_tokens) {
+      return Miss(Counter::kMissNotAbove, "no restore point above what the caller has",
+                  best.matched_tokens);
     }
-    if (best->boundary <= above_tokens) {
-      return Miss(Counter::kMissNotAbove, "no restore point above what the caller has", matched);
-    }
-    session = BeginFetch(model, query.tenant, best->node, &new_points);
     if (session == nullptr) {
       return Miss(Counter::kMissNoRestorePoint, "no complete restore point in the common prefix",
-                  matched);
+                  best.matched_tokens);
     }
-    session->plan_.matched_tokens = matched;
+    session->plan_.matched_tokens = best.matched_tokens;
+    session->plan_.from_public = best.space->tenant != query.tenant;
+    if (session->plan_.from_public) counters_.Add(Counter::kPublicHits);
     garbage = SettleHost();
   }
   LookupPlan& plan = session->plan_;
-  if (layout.exactness == Exactness::kExact) {
+  if (plan.layout.exactness == Exactness::kExact) {
     // The keys prove that these cuts and the stored ones make the same prefill steps.
     plan.cuts.clear();
     for (const uint32_t cut : query.cuts) {
@@ -116,7 +113,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
     RestorePointEntry* point = FindOwned(id, tenant);
     if (point == nullptr) return absl::NotFoundError("no such restore point");
     counters_.Add(Counter::kFetches);
-    session = BeginFetch(point->model, tenant, point->node, nullptr);
+    session = BeginFetch({tenant, point->model, {}}, point->node, nullptr);
     session->plan_.matched_tokens = session->plan_.usable_tokens;
     garbage = SettleHost();
   }
@@ -124,12 +121,11 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
   return session;
 }
 
-std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
-    const std::shared_ptr<const KnownFingerprint>& model, const std::string& tenant,
-    SegmentNode* node, std::vector<Digest>* new_points) {
+std::unique_ptr<FetchSessionImpl> Store::BeginFetch(const Namespace& space, SegmentNode* node,
+                                                    std::vector<Digest>* new_points) {
   RestorePointEntry* point = node->restore_point;
   if (point == nullptr) {
-    point = MakePoint(model, tenant, node);
+    point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
     if (disk_ != nullptr && new_points != nullptr) new_points->push_back(point->id);
   }
@@ -142,8 +138,8 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
   session->objects_ = point->objects;
   LookupPlan& plan = session->plan_;
   plan.usable_tokens = point->tokens();
-  plan.fingerprint = model->fingerprint;
-  plan.layout = model->layout;
+  plan.fingerprint = space.model->fingerprint;
+  plan.layout = space.model->layout;
   plan.token_ids = TokensOf(node);
   plan.cuts = point->cuts;
   plan.total_bytes = point->bytes();
@@ -165,16 +161,15 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(
 
 // A boundary that is complete without a manifest of its own: from here on it is a unit like any
 // other. Null when what of it no restore point names any more is over the tenant's quota.
-RestorePointEntry* Store::MakePoint(const std::shared_ptr<const KnownFingerprint>& model,
-                                    const std::string& tenant, SegmentNode* node) {
-  std::vector<StoredObject*> objects = ObjectsOf(model->layout, node);
+RestorePointEntry* Store::MakePoint(const Namespace& space, SegmentNode* node) {
+  std::vector<StoredObject*> objects = ObjectsOf(space.model->layout, node);
   assert(!objects.empty());
   for (StoredObject* object : objects) catalog_.Hold(object);
   RestorePointEntry* point = nullptr;
-  if (catalog_.Promise(tenant, objects)) {
+  if (catalog_.Promise(space.tenant, objects)) {
     catalog_.BeginPublish(node->end());
-    point = catalog_.AddRestorePoint(catalog_.NextNumber(), tenant, model, node, objects,
-                                     CutsOf(node, model->layout), clock_->Now());
+    point = catalog_.AddRestorePoint(catalog_.NextNumber(), space.tenant, space.model, node,
+                                     objects, CutsOf(node, space.model->layout), clock_->Now());
     catalog_.Unpromise(objects);
     if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
     counters_.Add(Counter::kImplicitHits);

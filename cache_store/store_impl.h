@@ -112,21 +112,41 @@ class Store : public TieredStore {
 
   // Asserts the catalog's invariants against the tiers. For tests.
   void CheckInvariants();
+  // Keys that were looked up in the index, see PrefixIndex::finds. For tests.
+  uint64_t index_finds();
 
  private:
   friend class FetchSessionImpl;
   friend class PublishSessionImpl;
 
+  // store_namespaces.cc
+  // One of those that a prompt is looked for in.
+  struct Namespace {
+    std::string tenant;
+    std::shared_ptr<const KnownFingerprint> model;
+    PromptChain chain;  // to the highest boundary that is of use
+  };
+  struct Found {
+    bool is_known = false;  // something of this fingerprint is stored
+    uint32_t matched_tokens = 0;
+    const Namespace* space = nullptr;
+    SegmentNode* node = nullptr;  // ends the longest restore point
+    uint32_t boundary = 0;        // 0: none
+  };
+  // The tenant's own first. None: no fingerprint like this was seen in any of them.
+  std::vector<Namespace> NamespacesOf(const PrefixQuery& query, uint32_t highest)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
   // store_fetch.cc
   absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,
                                                        uint32_t above_tokens, uint32_t max_tokens);
   std::unique_ptr<FetchSession> Miss(Counter why, const char* reason, uint32_t matched_tokens);
-  std::unique_ptr<FetchSessionImpl> BeginFetch(const std::shared_ptr<const KnownFingerprint>& model,
-                                               const std::string& tenant, SegmentNode* node,
+  std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
                                                std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  RestorePointEntry* MakePoint(const std::shared_ptr<const KnownFingerprint>& model,
-                               const std::string& tenant, SegmentNode* node)
+  RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -177,8 +197,8 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // store_leases.cc
-  LeaseTurn TakeTurn(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
-                     LeaseAsk ask, ComputeLeases::Wakes* wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  LeaseTurn TakeTurn(const PrefixQuery& query, const std::vector<Namespace>& spaces, LeaseAsk ask,
+                     ComputeLeases::Wakes* wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                const LeaseAsk& ask, absl::Time now, LeaseTurn* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -240,6 +260,8 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // store_explain.cc
+  ExplainReport ExplainOwn(const PrefixQuery& query);
+  void AddPublic(const ExplainReport& theirs, const PrefixQuery& query, ExplainReport* report);
   void ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);

@@ -28,15 +28,6 @@ std::vector<Boundary> Named(const std::vector<uint32_t>& boundaries, const Promp
   return named;
 }
 
-uint32_t UsableTokens(const PrefixIndex& index, const KvLayout& layout, const PromptChain& chain,
-                      absl::Span<const uint32_t> tokens, uint32_t highest) {
-  if (index.Find(chain.root) == nullptr) return 0;
-  const auto states = WalkPrompt(index, layout, chain, tokens, highest);
-  const auto best = std::find_if(states.rbegin(), states.rend(),
-                                 [](const BoundaryState& state) { return state.usable(); });
-  return best == states.rend() ? 0 : best->boundary;
-}
-
 void Run(const ComputeLeases::Wakes& wakes) {
   for (const ComputeLeases::Wake& wake : wakes) wake();
 }
@@ -46,27 +37,23 @@ void Run(const ComputeLeases::Wakes& wakes) {
 absl::StatusOr<LeaseTurn> Store::Lease(const PrefixQuery& query, LeaseAsk ask) {
   if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  std::shared_ptr<const KnownFingerprint> model;
-  {
-    absl::MutexLock lock(&mu_);
-    model = fingerprints_.Find(query.fingerprint, query.tenant);
-  }
-  if (model == nullptr) return LeaseTurn();
-  const PromptChain chain =
-      MakeChain(model->layout, RootKey(query.fingerprint, query.tenant, secret_), query.token_ids,
-                query.cuts, tokens, query.cuts);
+  const std::vector<Namespace> spaces = NamespacesOf(query, tokens);
+  // What is to be published needs the tenant's own fingerprint.
+  if (spaces.empty() || spaces[0].tenant != query.tenant) return LeaseTurn();
   LeaseTurn turn;
   ComputeLeases::Wakes wakes;
   {
     absl::MutexLock lock(&mu_);
-    turn = TakeTurn(query, model->layout, chain, std::move(ask), &wakes);
+    turn = TakeTurn(query, spaces, std::move(ask), &wakes);
   }
   Run(wakes);
   return turn;
 }
 
-LeaseTurn Store::TakeTurn(const PrefixQuery& query, const KvLayout& layout,
-                          const PromptChain& chain, LeaseAsk ask, ComputeLeases::Wakes* wakes) {
+LeaseTurn Store::TakeTurn(const PrefixQuery& query, const std::vector<Namespace>& spaces,
+                          LeaseAsk ask, ComputeLeases::Wakes* wakes) {
+  const KvLayout& layout = spaces[0].model->layout;
+  const PromptChain& chain = spaces[0].chain;
   const uint32_t chunk_tokens = layout.chunk_tokens;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
@@ -74,7 +61,12 @@ LeaseTurn Store::TakeTurn(const PrefixQuery& query, const KvLayout& layout,
   leases_.Expire(now, wakes);
 
   LeaseTurn turn;
-  turn.usable_tokens = UsableTokens(catalog_.index(), layout, chain, query.token_ids, highest);
+  uint32_t stored = 0;
+  for (const Namespace& space : spaces) {
+    const Found found = Search(query, space, highest);
+    turn.usable_tokens = std::max(turn.usable_tokens, found.boundary);
+    stored = std::max(stored, found.matched_tokens);
+  }
   const uint32_t have = std::max(turn.usable_tokens, ask.above_tokens);
   const uint32_t least = have + std::max<uint32_t>(ask.min_tokens, 1);
   const auto promise = leases_.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
@@ -92,9 +84,6 @@ LeaseTurn Store::TakeTurn(const PrefixQuery& query, const KvLayout& layout,
       return turn;
     }
   }
-  const SegmentNode* root = catalog_.index().Find(chain.root);
-  const uint32_t stored =
-      root == nullptr ? 0 : PrefixIndex::MatchedTokens(root, query.token_ids, chunk_tokens);
   const uint32_t under_way =
       static_cast<uint32_t>(leases_.SharedChunks(chain.chunks)) * chunk_tokens;
   turn.matched_tokens = std::max(stored, under_way);

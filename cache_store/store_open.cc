@@ -275,7 +275,6 @@ bool Store::AdoptManifest(const ManifestRecord& record,
   catalog_.SetPinned(point, pinned);
   catalog_.SetOldest(point, clock_->Now());
   counters_.Add(Counter::kRecoveredRestorePoints);
-  history_.BeginAt(clock_->Now());  // what left in an earlier run is not known
   return true;
 }
 

@@ -46,6 +46,8 @@ struct PrefixQuery {
   std::string tenant;  // "default" without authentication
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;
+  // Whose prefixes are read, too, where the tenant's own are shorter; empty: nobody's.
+  std::string public_tenant;
 };
 
 struct PlannedObject {
@@ -68,6 +70,7 @@ struct LookupPlan {
   Tier slowest_tier = Tier::kNone;  // of RAM and disk
   bool on_device = false;           // all of it has copies in the gpu tier
   std::string miss_reason;
+  bool from_public = false;  // it is PrefixQuery::public_tenant's
 };
 
 class FetchSession {
@@ -187,6 +190,9 @@ struct BoundaryReport {
   absl::Duration removed_ago;  // set with `removed`
   std::string reason;          // all of it in words
   std::optional<Digest> restore_point_id;
+  // Usable because it is PrefixQuery::public_tenant's. Then without age, pin and id: those tell of
+  // others' use of it.
+  bool from_public = false;
 };
 struct OtherFingerprint {
   FieldDifference difference;

@@ -13,7 +13,7 @@ namespace hearth {
 // Nothing but this host sees what is sent there: a unix socket, or an address of the loopback.
 bool StaysOnHost(const std::string& address);
 
-// The file's bytes. kNotFound names the flag; an empty file is kInvalidArgument.
+// The file's bytes. kNotFound names the flag, also where there is nothing in the file.
 absl::StatusOr<std::string> ReadFlagFile(const std::string& flag, const std::string& path);
 
 }  // namespace hearth

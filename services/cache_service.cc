@@ -33,7 +33,8 @@ CacheService::CacheService(TieredStore* store, CallGate* gate, std::string versi
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return StartFetch(store_, gate_, identities_, &readers_, &offer_, context, *request);
+  return StartFetch(store_, gate_, identities_, &readers_, &offer_, &fetch_streams_, context,
+                    *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
@@ -43,7 +44,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publi
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
     grpc::CallbackServerContext* context, const v1::LeaseRequest* request) {
-  return StartLease(store_, gate_, identities_, &readers_, context, *request);
+  return StartLease(store_, gate_, identities_, &readers_, &lease_streams_, context, *request);
 }
 
 grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
@@ -154,8 +155,7 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
 
 grpc::ServerWriteReactor<v1::WatchEvent>* CacheService::Watch(grpc::CallbackServerContext* context,
                                                               const v1::WatchRequest* request) {
-  return StartWatch(store_, gate_, identities_, &watch_streams_, kMaxWatchStreams, context,
-                    *request);
+  return StartWatch(store_, gate_, identities_, &watch_streams_, context, *request);
 }
 
 }  // namespace hearth

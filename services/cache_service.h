@@ -10,7 +10,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -23,14 +22,22 @@
 #include "services/call_gate.h"
 #include "services/fetch_call.h"
 #include "services/identity.h"
+#include "services/stream_limit.h"
 
 namespace hearth {
 
 // Reads from disk at a time, and commits. More would wait for the same disk.
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
-// Each has a queue of kMaxWatchQueue events.
+// Streams at a time; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of kMaxWatchQueue
+// events, a publish an open slice; fetches and leases of workers are as many as their requests.
 inline constexpr int kMaxWatchStreams = 64;
+inline constexpr int kMaxPublishStreams = 64;
+// Of these, each tenant that calls for itself.
+inline constexpr int kMaxTenantWatchStreams = 8;
+inline constexpr int kMaxTenantPublishStreams = 16;
+inline constexpr int kMaxTenantFetchStreams = 64;
+inline constexpr int kMaxTenantLeaseStreams = 64;
 
 class CacheService final
     : public v1::CacheStore::WithRawCallbackMethod_Fetch<
@@ -83,8 +90,10 @@ class CacheService final
   Identities* const identities_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
-  std::atomic<int> publish_streams_{0};
-  std::atomic<int> watch_streams_{0};
+  StreamLimit publish_streams_{"publish", kMaxPublishStreams, kMaxTenantPublishStreams};
+  StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
+  StreamLimit fetch_streams_{"fetch", 0, kMaxTenantFetchStreams};
+  StreamLimit lease_streams_{"lease", 0, kMaxTenantLeaseStreams};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
 };

@@ -31,7 +31,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   FetchCall(Executor* readers, const SharedMemoryOffer* offer, grpc::CallbackServerContext* context)
       : readers_(readers), offer_(offer), context_(context) {}
 
-  void Start(TieredStore* store, CallGate* gate, Identities* identities,
+  void Start(TieredStore* store, CallGate* gate, Identities* identities, StreamLimit* streams,
              const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
@@ -54,6 +54,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<FetchCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
+  std::shared_ptr<void> place_;           // among the open streams
   std::unique_ptr<FetchSession> session_;
   bool from_disk_ = false;
 
@@ -95,12 +96,15 @@ absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
 }
 
 void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities,
-                      const grpc::ByteBuffer& request) {
+                      StreamLimit* streams, const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
   call_ = gate->Enter("Fetch");
   if (call_ == nullptr) return End(CallGate::ClosedError());
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
   if (!caller.ok()) return End(caller.status());
+  absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+  if (!place.ok()) return End(place.status());
+  place_ = *std::move(place);
   v1::FetchRequest parsed;
   if (absl::Status status = ParseMessage(request, &parsed); !status.ok()) return End(status);
   absl::StatusOr<std::unique_ptr<FetchSession>> session = OpenSession(store, parsed, *caller);
@@ -268,10 +272,11 @@ void FetchCall::WriteNext() {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
                                                        Identities* identities, Executor* readers,
                                                        const SharedMemoryOffer* offer,
+                                                       StreamLimit* streams,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request) {
   const auto call = std::make_shared<FetchCall>(readers, offer, context);
-  call->Start(store, gate, identities, request);
+  call->Start(store, gate, identities, streams, request);
   return call.get();
 }
 

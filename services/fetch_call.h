@@ -4,11 +4,11 @@
 // Slices go out as byte buffers around the tier's own memory. While one message is on its way the
 // next is read and verified; reads from disk run on an executor, so that no thread of gRPC's
 // blocks. Thread safety: gRPC calls the reactor from its threads, the executor from its own.
-// Ownership: deletes itself in OnDone. Store, gate and executor must outlive it.
-// Invariants: (1) one write and one read are in progress at most, so at most kReadAhead + 1 slices
-// are held; (2) Finish is called once, when neither is in progress; (3) pieces go out in the order
-// of SliceOrder; (4) what was shared is held until the caller cancels, goes away, or the lease is
-// over.
+// Ownership: deletes itself in OnDone. Store, gate and executor must outlive it, and the limit of
+// streams. Invariants: (1) one write and one read are in progress at most, so at most kReadAhead +
+// 1 slices are held; (2) Finish is called once, when neither is in progress; (3) pieces go out in
+// the order of SliceOrder; (4) what was shared is held until the caller cancels, goes away, or the
+// lease is over.
 #ifndef HEARTH_SERVICES_FETCH_CALL_H_
 #define HEARTH_SERVICES_FETCH_CALL_H_
 
@@ -21,6 +21,7 @@
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
 #include "services/identity.h"
+#include "services/stream_limit.h"
 
 namespace hearth {
 
@@ -35,6 +36,7 @@ struct SharedMemoryOffer {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
                                                        Identities* identities, Executor* readers,
                                                        const SharedMemoryOffer* offer,
+                                                       StreamLimit* streams,
                                                        grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer& request);
 

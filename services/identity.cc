@@ -59,6 +59,17 @@ absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where)
 
 }  // namespace
 
+// Of one file: remembers what entries must not share.
+struct Identities::Parser {
+  absl::StatusOr<std::vector<Entry>> Parse(const std::string& text);
+  absl::StatusOr<Entry> ParseEntry(const Json& item, const std::string& where);
+
+  const std::string file;
+  std::string public_tenant;
+  std::set<std::string> names, certificates;
+  std::set<Digest> tokens;
+};
+
 absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) const {
   if (asserted.empty() || asserted == tenant) return tenant;
   if (role == Role::kNobody) {
@@ -67,10 +78,17 @@ absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) cons
                      "\" asserted by a peer without an identity; this store has one tenant, \"",
                      kDefaultTenant, "\""));
   }
+  const bool is_public = !public_tenant.empty() && asserted == public_tenant;
+  if (is_public && publishes_public) return asserted;
   if (role == Role::kTenant) {
     return absl::PermissionDeniedError(
         absl::StrCat("tenant: \"", asserted, "\" asserted by \"", name, "\", whose tenant is \"",
                      tenant, "\"; only the roles worker and admin may name another"));
+  }
+  if (is_public) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "tenant: \"", asserted, "\" is the public namespace, which \"", name,
+        "\" reads beside others' but may not name: its entry lacks \"publishes_public\": true"));
   }
   if (absl::Status status = CheckTenantName(asserted); !status.ok()) return status;
   return asserted;
@@ -105,65 +123,102 @@ absl::Status Identities::Load() {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return absl::NotFoundError(absl::StrCat(options_.file, ": cannot be read"));
-  absl::StatusOr<std::vector<Entry>> entries = Parse(options_.file, text.str());
+  absl::StatusOr<std::vector<Entry>> entries =
+      Parser{options_.file, {}, {}, {}, {}}.Parse(text.str());
   if (!entries.ok()) return entries.status();
   absl::MutexLock lock(&mutex_);
   entries_ = std::make_shared<std::vector<Entry>>(*std::move(entries));
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Identities::Entry>> Identities::Parse(const std::string& file,
-                                                                 const std::string& text) {
-  static const std::set<std::string> kKeys = {"name", "role", "tenant", "token_sha256",
-                                              "certificate"};
+absl::StatusOr<std::vector<Identities::Entry>> Identities::Parser::Parse(const std::string& text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || json.size() != 1 || !json.contains("identities") ||
-      !json["identities"].is_array()) {
+  if (!json.is_object() || !json.contains("identities") || !json["identities"].is_array()) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
   }
+  for (const auto& [key, value] : json.items()) {
+    if (key == "identities" || key == "public_tenant") continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": \"", key, "\" is neither \"identities\" nor \"public_tenant\""));
+  }
+  absl::StatusOr<std::string> shared = TextOf(json, "public_tenant", file);
+  if (shared.ok() && !shared->empty()) {
+    const absl::Status status = CheckTenantName(*shared);
+    if (!status.ok())
+      shared = absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
+  }
+  if (!shared.ok()) return shared.status();
+  public_tenant = *std::move(shared);
   std::vector<Entry> entries;
-  std::set<std::string> names;
   for (const Json& item : json["identities"]) {
     const std::string where = absl::StrCat(file, ": identities[", entries.size(), "]");
-    if (!item.is_object()) return absl::InvalidArgumentError(where + ": must be an object");
-    std::map<std::string, std::string> fields;
-    for (const auto& [key, value] : item.items()) {
-      if (kKeys.count(key) == 0) {
-        return absl::InvalidArgumentError(absl::StrCat(where, ": unknown key \"", key, "\""));
-      }
-      absl::StatusOr<std::string> field = TextOf(item, key.c_str(), where);
-      if (!field.ok()) return field.status();
-      fields[key] = *std::move(field);
-    }
-    Entry entry;
-    entry.identity.name = fields["name"];
-    if (entry.identity.name.empty() || !names.insert(entry.identity.name).second) {
-      return absl::InvalidArgumentError(where + ".name: must be there, and only once in the file");
-    }
-    absl::StatusOr<Role> role = RoleFrom(fields["role"], where);
-    if (!role.ok()) return role.status();
-    entry.identity.role = *role;
-    if (*role == Role::kTenant) entry.identity.tenant = entry.identity.name;
-    if (!fields["tenant"].empty()) entry.identity.tenant = fields["tenant"];
-    if (absl::Status status = CheckTenantName(entry.identity.tenant); !status.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(where, ": ", status.message()));
-    }
-    entry.certificate = fields["certificate"];
-    if (!fields["token_sha256"].empty()) {
-      absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
-      if (!digest.ok()) {
-        return absl::InvalidArgumentError(
-            where + ".token_sha256: must be 64 hex digits, as printf %s TOKEN | sha256sum gives");
-      }
-      entry.token_digest = *digest;
-    }
-    if (entry.certificate.empty() && !entry.token_digest.has_value()) {
-      return absl::InvalidArgumentError(where + ": needs token_sha256 or certificate");
-    }
-    entries.push_back(std::move(entry));
+    absl::StatusOr<Entry> entry = ParseEntry(item, where);
+    if (!entry.ok()) return entry.status();
+    entries.push_back(*std::move(entry));
   }
   return entries;
+}
+
+absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const Json& item,
+                                                                 const std::string& where) {
+  static const std::set<std::string> kKeys = {"name", "role", "tenant", "token_sha256",
+                                              "certificate"};
+  const auto refuse = [&where](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(where, why));
+  };
+  if (!item.is_object()) return refuse(": must be an object");
+  std::map<std::string, std::string> fields;
+  Entry entry;
+  Identity& identity = entry.identity;
+  for (const auto& [key, value] : item.items()) {
+    if (key == "publishes_public" && value.is_boolean()) {
+      identity.publishes_public = value.get<bool>();
+      continue;
+    }
+    if (key == "publishes_public") return refuse(".publishes_public: must be true or false");
+    if (kKeys.count(key) == 0) return refuse(absl::StrCat(": unknown key \"", key, "\""));
+    absl::StatusOr<std::string> field = TextOf(item, key.c_str(), where);
+    if (!field.ok()) return field.status();
+    fields[key] = *std::move(field);
+  }
+  identity.name = fields["name"];
+  identity.public_tenant = public_tenant;
+  if (identity.name.empty() || !names.insert(identity.name).second) {
+    return refuse(".name: must be there, and only once in the file");
+  }
+  absl::StatusOr<Role> role = RoleFrom(fields["role"], where);
+  if (!role.ok()) return role.status();
+  identity.role = *role;
+  if (*role == Role::kTenant) identity.tenant = identity.name;
+  if (!fields["tenant"].empty()) identity.tenant = fields["tenant"];
+  if (absl::Status status = CheckTenantName(identity.tenant); !status.ok()) {
+    return refuse(absl::StrCat(": ", status.message()));
+  }
+  if (identity.publishes_public && public_tenant.empty()) {
+    return refuse(".publishes_public: the file has no \"public_tenant\"");
+  }
+  if (identity.tenant == public_tenant && !identity.publishes_public) {
+    return refuse(": its tenant is the public one, and it lacks \"publishes_public\": true");
+  }
+  entry.certificate = fields["certificate"];
+  if (!entry.certificate.empty() && !certificates.insert(entry.certificate).second) {
+    return refuse(".certificate: another entry has it, so that it would be nobody's");
+  }
+  if (!fields["token_sha256"].empty()) {
+    absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
+    if (!digest.ok()) {
+      return refuse(".token_sha256: must be 64 hex digits, as printf %s TOKEN | sha256sum gives");
+    }
+    if (!tokens.insert(*digest).second) {
+      return refuse(".token_sha256: another entry has it; a token is one caller's");
+    }
+    entry.token_digest = *digest;
+  }
+  if (entry.certificate.empty() && !entry.token_digest.has_value()) {
+    return refuse(": needs token_sha256 or certificate");
+  }
+  return entry;
 }
 
 Identities::Entries Identities::Current() {

@@ -7,7 +7,8 @@
 // Thread safety: all methods from any thread.
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
 // gets its own tenant or an error; (3) comparing tokens takes the same time for all of them;
-// (4) a file that changed is read anew, one that became wrong changes nothing and is logged once.
+// (4) a file that changed is read anew, one that became wrong changes nothing and is logged once;
+// (5) the public namespace is written by those whom the file says may, whatever their role.
 #ifndef HEARTH_SERVICES_IDENTITY_H_
 #define HEARTH_SERVICES_IDENTITY_H_
 
@@ -44,6 +45,9 @@ struct Identity {
   std::string name;
   Role role = Role::kNobody;
   std::string tenant = kDefaultTenant;  // its own
+  // Read beside any tenant's own prefixes; empty: there is none.
+  std::string public_tenant;
+  bool publishes_public = false;  // may name it as any tenant that it may name
 
   // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
   // caller may not name, kInvalidArgument for what is no tenant's name.
@@ -90,9 +94,9 @@ class Identities {
     }
   };
   using Entries = std::shared_ptr<const std::vector<Entry>>;
+  struct Parser;
 
   explicit Identities(Options options) : options_(std::move(options)) {}
-  static absl::StatusOr<std::vector<Entry>> Parse(const std::string& file, const std::string& text);
   absl::Status Load();
   Entries Current() ABSL_LOCKS_EXCLUDED(mutex_);
   static FileState StateOf(const std::string& file);

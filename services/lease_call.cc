@@ -28,7 +28,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
             grpc::CallbackServerContext* context)
       : store_(store), gate_(gate), executor_(executor), context_(context) {}
 
-  void Start(Identities* identities, const v1::LeaseRequest& request);
+  void Start(Identities* identities, StreamLimit* streams, const v1::LeaseRequest& request);
   void OnWriteDone(bool ok) override;
   // How a caller says that it is done, and how one that died is noticed.
   void OnCancel() override { End(absl::OkStatus()); }
@@ -54,7 +54,8 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   std::shared_ptr<LeaseCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
   std::shared_ptr<void> closing_;
-  PrefixQuery query_;  // set in Start, as what is asked beside it
+  std::shared_ptr<void> place_;  // among the open streams
+  PrefixQuery query_;            // set in Start, as what is asked beside it
   LeaseAsk ask_;
   bool waited_ = false;  // whoever set asking_ uses it
 
@@ -77,12 +78,21 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(Identities* identities, const v1::LeaseRequest& request) {
+void LeaseCall::Start(Identities* identities, StreamLimit* streams,
+                      const v1::LeaseRequest& request) {
   self_ = shared_from_this();
   call_ = gate_->Enter("Lease");
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
   absl::StatusOr<PrefixQuery> query =
       caller.ok() ? QueryFromProto(request.prefix(), *caller) : caller.status();
+  if (query.ok()) {
+    absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+    if (place.ok()) {
+      place_ = *std::move(place);
+    } else {
+      query = place.status();
+    }
+  }
   if (call_ == nullptr) query = CallGate::ClosedError();
   if (!query.ok()) {
     absl::MutexLock lock(&mutex_);
@@ -243,10 +253,11 @@ void LeaseCall::WriteNext() {
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
                                                         Identities* identities, Executor* executor,
+                                                        StreamLimit* streams,
                                                         grpc::CallbackServerContext* context,
                                                         const v1::LeaseRequest& request) {
   const auto call = std::make_shared<LeaseCall>(store, gate, executor, context);
-  call->Start(identities, request);
+  call->Start(identities, streams, request);
   return call.get();
 }
 

@@ -3,10 +3,10 @@
 // A caller that waits holds no thread: it is woken by a publish, by the end of another's lease or
 // by an alarm, and asks again on the executor. The stream of one that computes stays open as its
 // lease and ends when the caller is done or gone. Thread safety: gRPC calls the reactor from its
-// threads, the executor from its own. Ownership: deletes itself in OnDone. Store, gate and executor
-// must outlive it. Invariants: (1) one write is in progress at most, and Finish is called once,
-// after it; (2) the place in the store's tables is given up when the call ends, however that comes;
-// (3) when the gate closes nobody waits on.
+// threads, the executor from its own. Ownership: deletes itself in OnDone. Store, gate, executor
+// and the limit of streams must outlive it. Invariants: (1) one write is in progress at most, and
+// Finish is called once, after it; (2) the place in the store's tables is given up when the call
+// ends, however that comes; (3) when the gate closes nobody waits on.
 #ifndef HEARTH_SERVICES_LEASE_CALL_H_
 #define HEARTH_SERVICES_LEASE_CALL_H_
 
@@ -17,11 +17,13 @@
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
 #include "services/identity.h"
+#include "services/stream_limit.h"
 
 namespace hearth {
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
                                                         Identities* identities, Executor* executor,
+                                                        StreamLimit* streams,
                                                         grpc::CallbackServerContext* context,
                                                         const v1::LeaseRequest& request);
 

@@ -4,7 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "proto/cache_store.pb.h"
 #include "services/slice_stream.h"
 #include "services/slice_wire.h"
@@ -18,12 +17,9 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(TieredStore* store, Executor* committers, std::atomic<int>* streams,
+  PublishCall(TieredStore* store, Executor* committers, StreamLimit* streams,
               grpc::CallbackServerContext* context)
       : store_(store), committers_(committers), streams_(streams), context_(context) {}
-  ~PublishCall() override {
-    if (counted_) streams_->fetch_sub(1);
-  }
 
   // Keeps itself alive until OnDone.
   Reactor* Start(CallGate* gate, Identities* identities) {
@@ -38,14 +34,13 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       End(caller_.status());
       return this;
     }
-    counted_ = true;
-    if (streams_->fetch_add(1) >= kMaxPublishStreams) {
-      End(absl::ResourceExhaustedError(
-          absl::StrCat("publish: ", kMaxPublishStreams,
-                       " streams are open, which is the limit; try again later")));
-    } else {
-      StartRead(&message_);
+    absl::StatusOr<std::shared_ptr<void>> place = streams_->Enter(*caller_);
+    if (!place.ok()) {
+      End(place.status());
+      return this;
     }
+    place_ = *std::move(place);
+    StartRead(&message_);
     return this;
   }
 
@@ -141,11 +136,11 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   TieredStore* const store_;
   Executor* const committers_;
-  std::atomic<int>* const streams_;
+  StreamLimit* const streams_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<PublishCall> self_;     // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
-  bool counted_ = false;
+  std::shared_ptr<void> place_;
   std::unique_ptr<PublishSession> session_;
   absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");
   std::optional<SliceAssembler> assembler_;  // from the begin on
@@ -156,7 +151,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 }  // namespace
 
 Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities,
-                      Executor* committers, std::atomic<int>* streams,
+                      Executor* committers, StreamLimit* streams,
                       grpc::CallbackServerContext* context) {
   return std::make_shared<PublishCall>(store, committers, streams, context)
       ->Start(gate, identities);

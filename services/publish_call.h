@@ -3,7 +3,7 @@
 // Slices are copied once, from gRPC's receive buffers to the memory where the store keeps them. The
 // commit, which waits for the disk, runs on an executor, so that no thread of gRPC's blocks.
 // Thread safety: gRPC calls the reactor from its threads, the executor from its own.
-// Ownership: deletes itself in OnDone. Store, gate, executor and the count of streams must outlive
+// Ownership: deletes itself in OnDone. Store, gate, executor and the limit of streams must outlive
 // it.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
 // one open slice beside what the store staged, which it bounds itself; (3) Finish is called once.
@@ -12,21 +12,17 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
-
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
 #include "services/identity.h"
+#include "services/stream_limit.h"
 
 namespace hearth {
 
-// Streams at a time; one more is answered RESOURCE_EXHAUSTED.
-inline constexpr int kMaxPublishStreams = 64;
-
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
     TieredStore* store, CallGate* gate, Identities* identities, Executor* committers,
-    std::atomic<int>* streams, grpc::CallbackServerContext* context);
+    StreamLimit* streams, grpc::CallbackServerContext* context);
 
 }  // namespace hearth
 

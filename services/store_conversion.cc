@@ -47,6 +47,7 @@ absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identi
   PrefixQuery query;
   query.fingerprint = *fingerprint;
   query.tenant = *std::move(tenant);
+  query.public_tenant = caller.public_tenant;
   query.token_ids.assign(proto.token_ids().begin(), proto.token_ids().end());
   query.cuts.assign(proto.cuts().begin(), proto.cuts().end());
   return query;
@@ -93,6 +94,7 @@ void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out) {
   out->set_total_bytes(plan.total_bytes);
   out->set_slowest_tier(ToProto(plan.slowest_tier));
   out->set_miss_reason(plan.miss_reason);
+  out->set_from_public(plan.from_public);
   if (plan.usable_tokens == 0) return;
   v1::InferenceState* state = out->mutable_state();
   state->set_token_count(plan.usable_tokens);
@@ -141,6 +143,7 @@ void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out) {
     info->set_bytes(boundary.bytes);
     info->set_age_s(absl::ToDoubleSeconds(boundary.age));
     info->set_pinned(boundary.pinned);
+    info->set_from_public(boundary.from_public);
     info->set_reason(boundary.reason);
     info->set_reason_code(MissName(boundary.miss));
     if (boundary.removed.has_value()) {

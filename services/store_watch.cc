@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
@@ -23,8 +22,9 @@ class RefusedWatch final : public grpc::ServerWriteReactor<v1::WatchEvent> {
 
 class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
  public:
-  WatchReactor(TieredStore* store, std::unique_ptr<CallGate::Call> call, std::atomic<int>* streams)
-      : call_(std::move(call)), streams_(streams), incarnation_(store->Stats().incarnation) {}
+  WatchReactor(TieredStore* store, std::unique_ptr<CallGate::Call> call,
+               std::shared_ptr<void> place)
+      : call_(std::move(call)), place_(std::move(place)), incarnation_(store->incarnation()) {}
 
   void Start(TieredStore* store, CallGate* gate, const std::string& tenant,
              const v1::WatchRequest& request) {
@@ -62,7 +62,6 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
     // Both wait for a callback in progress, so none comes after this.
     subscription_.reset();
     closing_.reset();
-    streams_->fetch_sub(1);
     delete this;
   }
 
@@ -126,7 +125,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   }
 
   const std::unique_ptr<CallGate::Call> call_;
-  std::atomic<int>* const streams_;
+  const std::shared_ptr<void> place_;  // among the open streams
   const uint64_t incarnation_;
   std::shared_ptr<void> subscription_;
   std::shared_ptr<void> closing_;
@@ -147,8 +146,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
-                                                     Identities* identities,
-                                                     std::atomic<int>* streams, int max_streams,
+                                                     Identities* identities, StreamLimit* streams,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request) {
   std::unique_ptr<CallGate::Call> call = gate->Enter("Watch");
@@ -157,14 +155,11 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGat
   if (!caller.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(caller.status())));
   const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
   if (!tenant.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(tenant.status())));
-  if (streams->fetch_add(1) >= max_streams) {
-    streams->fetch_sub(1);
-    return new RefusedWatch(
-        ToGrpcStatus(call->Finish(absl::ResourceExhaustedError(absl::StrCat(
-                         "watch: ", max_streams, " streams are open, which is the limit"))),
-                     context));
+  absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+  if (!place.ok()) {
+    return new RefusedWatch(ToGrpcStatus(call->Finish(place.status()), context));
   }
-  auto* reactor = new WatchReactor(store, std::move(call), streams);
+  auto* reactor = new WatchReactor(store, std::move(call), *std::move(place));
   reactor->Start(store, gate, *tenant, request);
   return reactor;
 }

@@ -18,17 +18,17 @@
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
 #include "services/identity.h"
+#include "services/stream_limit.h"
 
 namespace hearth {
 
 // A restore point's event has some 150 bytes: 64 watchers at this depth stay below 10 MiB.
 inline constexpr size_t kMaxWatchQueue = 1024;
 
-// `streams` counts the open ones; beyond `max_streams` the call ends with RESOURCE_EXHAUSTED. When
-// the gate closes the stream ends with UNAVAILABLE. store, gate and streams must outlive the call.
+// When the gate closes the stream ends with UNAVAILABLE. store, gate and streams must outlive the
+// call.
 grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
-                                                     Identities* identities,
-                                                     std::atomic<int>* streams, int max_streams,
+                                                     Identities* identities, StreamLimit* streams,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request);
 

@@ -2,6 +2,8 @@
 #include <memory>
 #include <string>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "cache_store/backup.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
@@ -32,6 +34,12 @@ struct BackupFlags {
 
 int RunBackup(const BackupFlags& flags, Console& console) {
   const auto report = BackUpDataDir(flags.data_dir, flags.folder);
+  if (!report.ok() && absl::StrContains(report.status().message(), "held by another process")) {
+    return Fail(console, absl::FailedPreconditionError(
+                             absl::StrCat(report.status().message(),
+                                          "; a running store that was started with "
+                                          "--backup-dir copies itself: kill -USR1 PID")));
+  }
   if (!report.ok()) return Fail(console, report.status());
   if (flags.json) {
     Json json;

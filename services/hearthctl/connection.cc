@@ -33,7 +33,7 @@ void PeerFlags::Declare(CLI::App* command) {
       ->capture_default_str();
   command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)");
   if (kind == PeerKind::kStore) {
-    command->add_option("--tenant", tenant, "whose (administrators only; default: your own)")
+    command->add_option("--tenant", tenant, "whose, where you may name another than your own")
         ->envname("HEARTHCTL_TENANT")
         ->group("Access");
   }

@@ -36,6 +36,7 @@ Json BoundaryJson(const v1::BoundaryInfo& boundary) {
   json["reason_code"] = boundary.reason_code();
   json["removed_by"] = boundary.removed_by();
   if (!boundary.removed_by().empty()) json["removed_s"] = boundary.removed_s();
+  json["from_public"] = boundary.from_public();
   json["restore_point_id"] = HexText(boundary.restore_point_id());
   return json;
 }
@@ -62,7 +63,7 @@ Json ExplainJson(const v1::ExplainResponse& response) {
 void PrintExplain(const v1::ExplainResponse& response, Console& console) {
   console.out << response.summary() << "\n";
   if (response.boundaries_size() > 0) {
-    console.out << "  boundary  usable  tier        size       age  pinned  why not\n";
+    console.out << "  boundary  usable  tier        size       age  pinned  note\n";
   }
   for (const auto& boundary : response.boundaries()) {
     char line[128];
@@ -71,7 +72,9 @@ void PrintExplain(const v1::ExplainResponse& response, Console& console) {
                   boundary.bytes() > 0 ? SizeText(boundary.bytes()).c_str() : "-",
                   boundary.restore_point_id().empty() ? "-" : AgeText(boundary.age_s()).c_str(),
                   boundary.pinned() ? "yes" : "no");
-    console.out << line << boundary.reason() << "\n";
+    console.out << line
+                << (boundary.from_public() ? "from the public namespace" : boundary.reason())
+                << "\n";
   }
   for (const auto& other : response.other_fingerprints()) {
     console.out << "  " << other.matched_tokens() << " tokens are stored with another "

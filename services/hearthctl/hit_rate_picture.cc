@@ -142,7 +142,10 @@ std::string Curve(const HitRatePicture& picture, const HitRateLine& line, const 
     std::snprintf(text, sizeof(text), "%.1f", point.second * 100);
     if (!with_values) continue;
     const double at = IsCovered(picture, point, scale) ? y + 22 : y - 12;
-    values += Text(x, at, text, "ink value", 12.5, "middle", 600);
+    // To the right of the last one stand the lines' names.
+    const bool is_last = &point == &line.points.back();
+    values +=
+        Text(is_last ? x + 6 : x, at, text, "ink value", 12.5, is_last ? "end" : "middle", 600);
   }
   return absl::StrCat("<path d=\"", path, "\" class=\"curve ", line.policy, "\"/>\n", dots, values);
 }

@@ -28,7 +28,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
 }
 
 void PromptFlags::Declare(CLI::App* command) {
-  CLI::Option_group* group = command->add_option_group("prompt", "What to read: exactly one of");
+  CLI::Option_group* group = command->add_option_group("prompt", "What to read");
   group->add_option("--prompt", prompt_, "text; <bos> is put in front")
       ->each([this](const std::string&) { has_prompt_ = true; });
   group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");

@@ -125,7 +125,8 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   console.out << "dropped " << response.dropped() << " restore points, "
               << SizeText(response.freed_bytes()) << " freed";
   if (response.kept_pinned() > 0) {
-    console.out << "; kept " << response.kept_pinned() << " pinned ones (--force drops them)";
+    console.out << "; " << response.kept_pinned()
+                << " pinned and kept (--force drops pinned ones too)";
   }
   console.out << std::endl;
   return kExitOk;

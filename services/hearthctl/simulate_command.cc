@@ -84,8 +84,16 @@ double RateOf(const std::vector<Row>& rows, SimulatedPolicy policy, double capac
   return NAN;
 }
 
+bool Has(const std::vector<Row>& rows, SimulatedPolicy policy) {
+  return std::any_of(rows.begin(), rows.end(),
+                     [policy](const Row& row) { return row.policy == policy; });
+}
+
 void PrintTable(const std::vector<Row>& rows, Console& console) {
-  console.out << "  policy    capacity   hit rate   gap from lru to optimum closed\n";
+  const bool has_gap = Has(rows, SimulatedPolicy::kDefault) && Has(rows, SimulatedPolicy::kLru) &&
+                       Has(rows, SimulatedPolicy::kOptimum);
+  console.out << "  policy    capacity   hit rate"
+              << (has_gap ? "   gap from lru to optimum closed\n" : "\n");
   for (const Row& row : rows) {
     const double lru = RateOf(rows, SimulatedPolicy::kLru, row.capacity);
     const double optimum = RateOf(rows, SimulatedPolicy::kOptimum, row.capacity);
@@ -184,16 +192,23 @@ int RunSimulate(SimulateFlags flags, Console& console) {
       rows.push_back(Row{*policy, capacity});
     }
   }
+  // A picture shows them beside whatever was asked for.
+  const size_t asked = rows.size();
+  for (const SimulatedPolicy policy : {SimulatedPolicy::kLru, SimulatedPolicy::kOptimum}) {
+    if (flags.svg.empty() || Has(rows, policy)) continue;
+    for (const double capacity : flags.capacities) rows.push_back(Row{policy, capacity});
+  }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
   Simulate(*trace, model, &rows, console);
+  const std::vector<Row> shown(rows.begin(), rows.begin() + static_cast<ptrdiff_t>(asked));
   if (flags.json) {
-    PrintJson(rows, flags, console);
+    PrintJson(shown, flags, console);
   } else {
     console.out << FileName(flags.trace) << ": " << WithThousands(trace->requests.size())
                 << " requests, " << WithThousands(trace->unique_blocks)
                 << " unique blocks of 512 tokens\n";
-    PrintTable(rows, console);
+    PrintTable(shown, console);
   }
   if (flags.svg.empty()) return kExitOk;
   const absl::Status written = WritePicture(rows, *trace, flags);
@@ -218,7 +233,9 @@ void AddSimulateCommand(CommandSet* commands) {
       ->option_text("NAME,...");
   command->add_option("--model", flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
       ->option_text("NAME");
-  command->add_option("--svg", flags->svg, "also draw hit rate against capacity")
+  command
+      ->add_option("--svg", flags->svg,
+                   "also draw hit rate against capacity, beside lru and optimum")
       ->option_text("FILE");
   command->add_flag("--json", flags->json, "one JSON object for each policy and size");
   commands->Run(command, [flags](Console& console) { return RunSimulate(*flags, console); });

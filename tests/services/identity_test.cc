@@ -72,6 +72,28 @@ TEST_F(IdentityTest, ATenantNamesItselfOnlyAndAWorkerWhomItAuthenticated) {
   }
 }
 
+TEST_F(IdentityTest, ThePublicNamespaceIsNamedByThoseWhoMayPublishIntoItOnly) {
+  const std::string may = R"(,"publishes_public":true)";
+  auto identities =
+      Open(R"({"public_tenant":"public","identities":[)" + TokenEntry("b", "tenant", "tb") + "," +
+           TokenEntry("w", "worker", "tw") + "," + TokenEntry("root", "admin", "tr") + "," +
+           TokenEntry("bw", "tenant", "tbw", may) + "," + TokenEntry("ww", "worker", "tww", may) +
+           "," + TokenEntry("pp", "tenant", "tpp", R"(,"tenant":"public")" + may) + "]}");
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  for (const char* token : {"tb", "tw", "tr"}) {
+    const auto reader = (*identities)->Identify(Token(token));
+    EXPECT_EQ(reader->public_tenant, "public");
+    EXPECT_EQ(reader->TenantOf("public").status().code(), absl::StatusCode::kPermissionDenied);
+  }
+  for (const char* token : {"tbw", "tww", "tpp"}) {
+    EXPECT_EQ(*(*identities)->Identify(Token(token))->TenantOf("public"), "public");
+  }
+  EXPECT_EQ(*(*identities)->Identify(Token("tbw"))->TenantOf(""), "bw");
+  EXPECT_EQ((*identities)->Identify(Token("tbw"))->TenantOf("b").status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE((*identities)->Identify(Token("tww"))->TenantOf("b").ok());
+}
+
 TEST_F(IdentityTest, RefusesWhatItDoesNotKnow) {
   auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") +
                                 R"(,{"name":"w","role":"worker","certificate":"worker.hearth"})"),
@@ -132,6 +154,21 @@ TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
       {FileOf(R"({"name":"a b","role":"tenant","certificate":"a"})"), "tenant: a name has"},
       {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("a", "tenant", "2")),
        "identities[1].name"},
+      {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("b", "tenant", "1")),
+       "identities[1].token_sha256: another entry has it"},
+      {FileOf(R"({"name":"a","role":"tenant","certificate":"c"},)"
+              R"({"name":"b","role":"tenant","certificate":"c"})"),
+       "identities[1].certificate: another entry has it"},
+      {R"({"identities":[],"public":"p"})", "\"public\" is neither"},
+      {R"({"identities":[],"public_tenant":"a b"})", "tenant: a name has"},
+      {R"({"identities":[],"public_tenant":7})", "public_tenant: must be text"},
+      {FileOf(TokenEntry("a", "tenant", "1", R"(,"publishes_public":true)")),
+       "publishes_public: the file has no"},
+      {FileOf(TokenEntry("a", "tenant", "1", R"(,"publishes_public":1)")),
+       "publishes_public: must be true or false"},
+      {R"({"public_tenant":"p","identities":[)" +
+           TokenEntry("a", "tenant", "1", R"(,"tenant":"p")") + "]}",
+       "its tenant is the public one"},
       {FileOf(R"({"role":"tenant","certificate":"a"})"), "identities[0].name"},
       {FileOf(R"({"name":7,"role":"tenant","certificate":"a"})"), ".name: must be text"}};
   for (const auto& [text, part] : cases) {

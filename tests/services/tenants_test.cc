@@ -1,213 +1,20 @@
 // What one tenant stored must not show in anything that another is told.
 #include <gtest/gtest.h>
 
-#include <memory>
-#include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "services/client_access.h"
-#include "services/proto_conversion.h"
+#include "services/store_metrics.h"
+#include "services/store_status.h"
 #include "services/tenants_file.h"
-#include "tests/services/small_layout.h"
-#include "tests/services/store_server.h"
-#include "tests/support/test_certificates.h"
+#include "tests/services/store_peer.h"
 
 namespace hearth {
 namespace {
 
-constexpr uint32_t kBoundary = 40;
-constexpr uint32_t kPrompt = 64;
-
-v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a") {
-  v1::Prefix prefix;
-  ToProto(SmallFingerprint(weights), prefix.mutable_fingerprint());
-  for (uint32_t id : CountingTokens(tokens)) prefix.add_token_ids(id);
-  if (tokens > kBoundary) prefix.add_cuts(kBoundary);
-  return prefix;
-}
-
-// One peer of the store. What each call is answered, as text; times and what differs between any
-// two stores are left out.
-class Peer {
- public:
-  Peer(const StoreServer& server, const ClientAccess& access)
-      : stub_(v1::CacheStore::NewStub(*ConnectAs(access, server.address(), ClientTransport()))) {}
-
-  std::string Fetch(const v1::FetchRequest& request) {
-    grpc::ClientContext context;
-    const auto reader = stub_->Fetch(&context, request);
-    return ReadAll<v1::FetchResponse>(reader.get());
-  }
-  std::string Publish(const v1::Prefix& prefix, uint8_t salt) {
-    grpc::ClientContext context;
-    const auto call = stub_->Publish(&context);
-    v1::PublishRequest message;
-    v1::PublishBegin* begin = message.mutable_begin();
-    *begin->mutable_prefix() = prefix;
-    begin->add_boundaries(kBoundary);
-    std::vector<std::shared_ptr<const KvObject>> objects;
-    for (const auto& object : SmallObjects(kBoundary)) {
-      objects.push_back(ObjectOf(SmallLayout(), object->id, salt));
-      v1::ObjectRef* ref = begin->add_objects();
-      ToProto(object->id, ref);
-      for (uint64_t digest : objects.back()->slice_digests) ref->add_slice_digests(digest);
-    }
-    std::string told;
-    v1::PublishResponse response;
-    call->Write(message);
-    if (call->Read(&response)) {
-      told += response.DebugString();
-      for (uint32_t index : response.plan().needed()) {
-        const std::byte* from = objects[index]->bytes.get();
-        const size_t bytes = SmallLayout().SliceBytes(objects[index]->id.tokens);
-        for (uint32_t layer : SmallLayout().LayersOf(objects[index]->id.group)) {
-          message.mutable_slice()->set_object(index);
-          message.mutable_slice()->set_layer(layer);
-          message.mutable_slice()->set_data(from, bytes);
-          call->Write(message);
-          from += bytes;
-        }
-      }
-      message.mutable_commit();
-      call->Write(message);
-      if (call->Read(&response)) told += response.DebugString();
-    }
-    return told + Ended(call->Finish(), context);
-  }
-  template <typename Request, typename Response>
-  std::string Unary(grpc::Status (v1::CacheStore::Stub::*method)(grpc::ClientContext*,
-                                                                 const Request&, Response*),
-                    const Request& request) {
-    grpc::ClientContext context;
-    Response response;
-    const grpc::Status status = (stub_.get()->*method)(&context, request, &response);
-    return Plain(response.DebugString()) + Ended(status, context);
-  }
-  std::string List(const std::string& tenant = "") {
-    grpc::ClientContext context;
-    v1::ListRequest request;
-    request.set_tenant(tenant);
-    const auto reader = stub_->List(&context, request);
-    return ReadAll<v1::RestorePointInfo>(reader.get());
-  }
-  std::string FirstId() {
-    grpc::ClientContext context;
-    const auto reader = stub_->List(&context, {});
-    v1::RestorePointInfo point;
-    reader->Read(&point);
-    context.TryCancel();
-    return point.restore_point_id();
-  }
-  // Up to the end of the snapshot.
-  std::string Watch(const std::string& tenant = "") {
-    grpc::ClientContext context;
-    v1::WatchRequest request;
-    request.set_tenant(tenant);
-    const auto reader = stub_->Watch(&context, request);
-    std::string told;
-    v1::WatchEvent event;
-    while (reader->Read(&event)) {
-      told += Plain(event.DebugString());
-      if (event.kind() != v1::WatchEvent::SNAPSHOT_END) continue;
-      context.TryCancel();
-      return told;
-    }
-    return told + Ended(reader->Finish(), context);
-  }
-  // Everything a caller can ask about a prompt and a restore point, and what it is told.
-  std::string AskEverything(const std::string& id, const std::string& tenant = "") {
-    v1::FetchRequest fetch, by_id;
-    *fetch.mutable_prefix() = PrefixOf(kPrompt);
-    fetch.mutable_prefix()->set_tenant(tenant);
-    by_id.set_restore_point_id(id);
-    by_id.set_tenant(tenant);
-    v1::ExplainRequest explain, other;
-    *explain.mutable_prefix() = fetch.prefix();
-    *other.mutable_prefix() = PrefixOf(kPrompt, "other weights");
-    other.mutable_prefix()->set_tenant(tenant);
-    v1::PinRequest pin;
-    pin.set_restore_point_id(id);
-    pin.set_tenant(tenant);
-    v1::StatsRequest stats;
-    stats.set_tenant(tenant);
-    v1::DropRequest drop;
-    drop.set_restore_point_id(id);
-    drop.set_force(true);
-    drop.set_tenant(tenant);
-    return absl::StrCat("fetch: ", Fetch(fetch), "by id: ", Fetch(by_id),
-                        "explain: ", Unary(&v1::CacheStore::Stub::Explain, explain),
-                        "other: ", Unary(&v1::CacheStore::Stub::Explain, other),
-                        "pin: ", Unary(&v1::CacheStore::Stub::Pin, pin),
-                        "unpin: ", Unary(&v1::CacheStore::Stub::Unpin, pin), "list: ", List(tenant),
-                        "watch: ", Watch(tenant),
-                        "stats: ", Unary(&v1::CacheStore::Stub::Stats, stats),
-                        "drop: ", Unary(&v1::CacheStore::Stub::Drop, drop));
-  }
-  std::string DropAll() {
-    v1::DropRequest drop;
-    drop.set_all(true);
-    drop.set_force(true);
-    return Unary(&v1::CacheStore::Stub::Drop, drop);
-  }
-  void Pin(const std::string& id) {
-    v1::PinRequest pin;
-    pin.set_restore_point_id(id);
-    Unary(&v1::CacheStore::Stub::Pin, pin);
-  }
-
- private:
-  static std::string Plain(const std::string& text) {
-    static const std::regex kTimes("(age_s|uptime_s|incarnation|removed_s): [^\n]*");
-    return std::regex_replace(text, kTimes, "");
-  }
-  static std::string Ended(const grpc::Status& status, const grpc::ClientContext& context) {
-    std::string told = absl::StrCat("status ", status.error_code(), " ", status.error_message());
-    for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
-      absl::StrAppend(&told, " ", std::string(key.data(), key.size()), "=",
-                      std::string(value.data(), value.size()));
-    }
-    return told + "\n";
-  }
-  template <typename Message, typename Reader>
-  static std::string ReadAll(Reader* reader) {
-    std::string told;
-    Message message;
-    while (reader->Read(&message)) told += Plain(message.DebugString());
-    const grpc::Status status = reader->Finish();
-    return absl::StrCat(told, "status ", status.error_code(), " ", status.error_message(), "\n");
-  }
-
-  const std::unique_ptr<v1::CacheStore::Stub> stub_;
-};
-
-class TenantsTest : public testing::Test {
- protected:
-  TenantsTest() {
-    std::string entries;
-    for (const auto& [name, role] : std::vector<std::pair<std::string, std::string>>{
-             {"a", "tenant"}, {"b", "tenant"}, {"worker", "worker"}, {"root", "admin"}}) {
-      absl::StrAppend(&entries, entries.empty() ? "" : ",", R"({"name":")", name, R"(","role":")",
-                      role, R"(","token_sha256":")", DigestHex(Sha256("token-" + name)), "\"}");
-    }
-    access_.identities_file =
-        folder_.Write("identities.json", absl::StrCat(R"({"identities":[)", entries, "]}"));
-    options_ = StoreServer::SmallStore("");
-    // Equal secrets: a restore point of A's has the same id in any of these stores.
-    options_.secret_file = folder_.Write("secret", std::string(64, 'a'));
-  }
-
-  ClientAccess As(const std::string& name) {
-    ClientAccess access;
-    access.token_file = folder_.Write("token-" + name, "token-" + name);
-    return access;
-  }
-
-  SecretFolder folder_;
-  AccessFlags access_;
-  StoreOptions options_;
-};
+class TenantsTest : public TenantsFixture {};
 
 TEST_F(TenantsTest, WhatAStoredChangesNothingThatBIsTold) {
   StoreServer with_a(options_, access_);
@@ -234,6 +41,75 @@ TEST_F(TenantsTest, WhatAStoredChangesNothingThatBIsTold) {
   EXPECT_EQ(b_beside.Publish(PrefixOf(kBoundary), 3), b_alone.Publish(PrefixOf(kBoundary), 3));
   EXPECT_EQ(b_beside.DropAll(), b_alone.DropAll());
   EXPECT_EQ(a.FirstId(), id) << "what is A's outlives all of it";
+}
+
+// Of one store: what A stored, and what nobody did.
+TEST_F(TenantsTest, WhatAStoredIsToBAsIfNobodyHad) {
+  StoreServer server(options_, access_);
+  Peer a(server, As("a")), b(server, As("b"));
+  a.Publish(PrefixOf(kBoundary), /*salt=*/1);
+  a.Publish(PrefixOf(kBoundary, "other weights"), 1);
+  const std::string id = a.FirstId(), nobodys(32, 'x');
+  ASSERT_EQ(id.size(), 32u);
+  constexpr uint32_t kUnknown = 77;
+  b.AskEverything(nobodys);  // from here on its fingerprint is known
+  EXPECT_EQ(b.AskEverything(id), b.AskEverything(nobodys, "", kUnknown));
+  EXPECT_EQ(b.AskEverything(id, "a"), b.AskEverything(nobodys, "a", kUnknown));
+  EXPECT_EQ(b.Publish(PrefixOf(kBoundary), 2), b.Publish(PrefixOf(kBoundary, "a", kUnknown), 2));
+  EXPECT_NE(a.AskEverything(id), b.AskEverything(id)) << "the comparison sees a difference";
+}
+
+TEST_F(TenantsTest, NoRpcIsLeftOut) {
+  const std::set<std::string> asked = {"Fetch", "Lease", "Publish", "Explain", "Pin",
+                                       "Unpin", "Drop",  "List",    "Stats",   "Watch"};
+  const auto* service =
+      google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("hearth.v1.CacheStore");
+  ASSERT_NE(service, nullptr);
+  std::set<std::string> all;
+  for (int i = 0; i < service->method_count(); ++i) all.insert(service->method(i)->name());
+  EXPECT_EQ(all, asked) << "Peer::AskEverything is to ask it too";
+}
+
+TEST_F(TenantsTest, NoMetricAndNoPageNamesATenantOrItsTokens) {
+  StoreServer server(options_, access_);
+  Peer worker(server, As("worker"));
+  v1::Prefix prefix = PrefixOf(kBoundary, "a", /*first=*/424242);
+  prefix.set_tenant("zebra");
+  ASSERT_NE(worker.Publish(prefix, 1).find("boundaries: 40"), std::string::npos);
+  const StoreStats stats = server.store()->Stats();
+  std::string shown = StoreStatus(server.store(), "test").Json();
+  for (const MetricSample& sample : StoreSamples(stats)) {
+    absl::StrAppend(&shown, "\n", sample.name, sample.help);
+    for (const auto& [name, value] : sample.labels) absl::StrAppend(&shown, name, "=", value);
+  }
+  for (const HistogramSample& sample : StoreHistograms(stats)) {
+    absl::StrAppend(&shown, "\n", sample.name, sample.help);
+    for (const auto& [name, value] : sample.labels) absl::StrAppend(&shown, name, "=", value);
+  }
+  EXPECT_NE(shown.find("hearth_store_restore_points"), std::string::npos);
+  EXPECT_EQ(shown.find("zebra"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("424242"), std::string::npos) << shown;
+  EXPECT_EQ(shown.find("tenant="), std::string::npos) << shown;
+}
+
+TEST_F(TenantsTest, OneTenantsStreamsLeaveRoomForOthers) {
+  StoreServer server(options_, access_);
+  const auto b = v1::CacheStore::NewStub(*ConnectAs(As("b"), server.address(), ClientTransport()));
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::WatchEvent>>> watches;
+  v1::WatchEvent event;
+  for (int i = 0; i < kMaxTenantWatchStreams; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    watches.push_back(b->Watch(contexts.back().get(), {}));
+    ASSERT_TRUE(watches.back()->Read(&event));
+  }
+  const std::string refused = Peer(server, As("b")).Watch();
+  EXPECT_NE(refused.find("status 8 watch: 8 streams of tenant \"b\""), std::string::npos)
+      << refused;
+  EXPECT_NE(refused.find("retry-after-ms"), std::string::npos) << refused;
+  EXPECT_EQ(Peer(server, As("a")).Watch().find("status"), std::string::npos);
+  for (const auto& context : contexts) context->TryCancel();
+  for (const auto& watch : watches) watch->Finish();
 }
 
 TEST_F(TenantsTest, AWorkerAssertsTheTenantItAuthenticated) {
@@ -288,7 +164,7 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
     for (size_t at = told.find(status); at != std::string::npos; at = told.find(status, at + 1)) {
       ++refused;
     }
-    EXPECT_EQ(refused, 11u) << told;
+    EXPECT_EQ(refused, 12u) << told;
   }
 }
 

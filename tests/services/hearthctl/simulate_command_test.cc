@@ -67,6 +67,11 @@ TEST_F(SimulateCommandTest, DrawsAPictureThatNeedsNothingElse) {
   EXPECT_THAT(svg, AllOf(HasSubstr("<svg"), HasSubstr("Hearth"), HasSubstr("LRU"),
                          HasSubstr("offline optimum"), HasSubstr("t.jsonl: 60 requests")));
   EXPECT_THAT(svg, AllOf(Not(HasSubstr("href")), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+  // Whatever was asked for is seen beside the usual and the best.
+  const CliResult one = RunCli({"simulate", "--trace", Path("t.jsonl"), "--policy", "default",
+                                "--capacity", "0.1", "--svg", Path("one.svg"), "--json"});
+  EXPECT_EQ(one.objects.size(), 1u) << one.out;
+  EXPECT_THAT(Read("one.svg"), AllOf(HasSubstr("LRU"), HasSubstr("offline optimum")));
   const CliResult failed =
       RunCli({"simulate", "--trace", Path("t.jsonl"), "--svg", Path("none/rates.svg")});
   EXPECT_EQ(failed.code, kExitFailed);

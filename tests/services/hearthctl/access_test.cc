@@ -1,0 +1,95 @@
+// hearthctl against a store that asks who calls, over TLS on a real socket.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/proto/tiny_snapshot.h"
+#include "tests/services/hearthctl/run_cli.h"
+#include "tests/services/store_server.h"
+#include "tests/support/test_certificates.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class AccessTest : public ::testing::Test {
+ protected:
+  AccessTest() {
+    const auto server = authority_.Issue("store");
+    access_.tls_cert = secrets_.Write("server.pem", server.certificate);
+    access_.tls_key = secrets_.Write("server.key", server.key);
+    access_.tls_client_ca = secrets_.Write("ca.pem", authority_.certificate());
+    access_.identities_file = secrets_.Write(
+        "identities.json",
+        absl::StrCat(
+            R"({"public_tenant": "public", "identities": [)",
+            R"({"name": "a", "role": "tenant", "token_sha256": ")", Sha("token-a"), R"("},)",
+            R"({"name": "b", "role": "tenant", "certificate": "caller-b"},)",
+            R"({"name": "ops", "role": "admin", "publishes_public": true, "token_sha256": ")",
+            Sha("token-ops"), R"("}]})"));
+    server_ = std::make_unique<StoreServer>(StoreServer::SmallStore(""), access_);
+    tiny_ = folder_.Write("tiny.snapshot", TinyFile());
+  }
+  static std::string Sha(const std::string& token) { return DigestHex(Sha256(token)); }
+
+  CliResult Run(std::vector<std::string> arguments, const std::vector<std::string>& who) {
+    arguments.insert(arguments.end(),
+                     {"--store", server_->address(), "--tls-ca", access_.tls_client_ca, "--json"});
+    arguments.insert(arguments.end(), who.begin(), who.end());
+    return RunCli(arguments);
+  }
+  std::vector<std::string> Token(const std::string& token) {
+    return {"--token-file", secrets_.Write(token, token + "\n")};
+  }
+  std::vector<std::string> Certificate(const std::string& name) {
+    const auto issued = authority_.Issue(name);
+    return {"--tls-cert", secrets_.Write(name + ".pem", issued.certificate), "--tls-key",
+            secrets_.Write(name + ".key", issued.key)};
+  }
+
+  TestFolder folder_;
+  SecretFolder secrets_;
+  TestAuthority authority_;
+  AccessFlags access_;
+  std::unique_ptr<StoreServer> server_;
+  std::string tiny_;
+};
+
+TEST_F(AccessTest, ATokenAndACertificateEachShowTheirOwnTenant) {
+  EXPECT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
+  EXPECT_EQ(Run({"ls"}, Token("token-a")).objects.size(), 1u);
+  EXPECT_EQ(Run({"ls"}, Certificate("caller-b")).objects.size(), 0u);
+  EXPECT_EQ(Run({"import", tiny_}, Certificate("caller-b")).code, kExitOk);
+  const CliResult own = Run({"stats"}, Certificate("caller-b"));
+  EXPECT_EQ(own.last()["restore_points"], 1) << own.out << own.err;
+  EXPECT_EQ(own.last()["tenant"]["tenant"], "b") << own.out;
+  const std::string id = Run({"ls"}, Token("token-a")).last().value("restore_point_id", "");
+  EXPECT_EQ(Run({"pin", id}, Token("token-a")).last()["pinned"], true);
+  EXPECT_EQ(Run({"export", id, "--out", folder_.File("own")}, Token("token-a")).code, kExitOk);
+  EXPECT_EQ(folder_.Read("own"), TinyFile());
+  const CliResult drop = Run({"drop", "--all"}, Certificate("caller-b"));
+  EXPECT_EQ(drop.last()["dropped"], 1);
+  EXPECT_EQ(Run({"ls"}, Token("token-a")).objects.size(), 1u) << "what is a's stays";
+}
+
+TEST_F(AccessTest, WhoeverMayNotIsToldSo) {
+  const CliResult stranger = Run({"ls"}, Token("token-of-nobody"));
+  EXPECT_EQ(stranger.code, kExitFailed);
+  EXPECT_THAT(stranger.err, HasSubstr("no valid identity"));
+  EXPECT_THAT(Run({"ls"}, {}).err, HasSubstr("no valid identity"));
+  EXPECT_THAT(Run({"ls"}, Certificate("caller-c")).err, HasSubstr("no valid identity"));
+  const CliResult other = Run({"ls", "--tenant", "b"}, Token("token-a"));
+  EXPECT_EQ(other.code, kExitFailed);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("asserted by \"a\""), HasSubstr("store at ")));
+  EXPECT_EQ(Run({"ls", "--tenant", "b"}, Token("token-ops")).code, kExitOk);
+}
+
+TEST_F(AccessTest, AnAdministratorPublishesForAll) {
+  ASSERT_EQ(Run({"import", tiny_, "--tenant", "public"}, Token("token-ops")).code, kExitOk);
+  EXPECT_EQ(Run({"ls", "--tenant", "public"}, Token("token-ops")).objects.size(), 1u);
+  EXPECT_EQ(Run({"ls", "--tenant", "public"}, Token("token-a")).code, kExitFailed);
+}
+
+}  // namespace
+}  // namespace hearth
