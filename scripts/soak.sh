@@ -4,7 +4,8 @@
 #   scripts/soak.sh [OPERATIONS] [KILLS]     default: 10 million, 500
 #
 # Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a
-# small machine; stops at the first thing that is wrong. HEARTH_SOAK_KINDS="address thread" for some only.
+# small machine; stops at the first thing that is wrong. HEARTH_SOAK_KINDS="address thread" for
+# some only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 operations=${1:-10000000}
