@@ -213,6 +213,7 @@ StoreStats Store::Stats() {
   if (arena_ != nullptr) stats.resident_bytes = arena_->usage().resident_bytes;
   absl::MutexLock lock(&mu_);
   stats.counters["demoted_restore_points"] = catalog_.demoted();
+  stats.counters["gpu_evicted_objects"] = device_ == nullptr ? 0 : device_->usage().evicted_objects;
   stats.counters["last_full_scrub_unix_s"] = static_cast<uint64_t>(last_scrub_unix_s_.load());
   TierUsage host;
   host.tier = Tier::kHost;
@@ -251,7 +252,6 @@ StoreStats Store::Stats() {
     gpu.written_bytes = usage.written_bytes;
     gpu.unread_bytes = usage.unread_bytes;
     stats.tiers.push_back(gpu);
-    stats.counters["gpu_evicted_objects"] = usage.evicted_objects;
   }
   stats.restore_points = catalog_.restore_points();
   stats.objects = catalog_.objects();
