@@ -2,7 +2,9 @@
 // in the same run: a bare gRPC stream of byte buffers that only copies, and Redis GET through
 // hiredis.
 //
-//   wire_bench [--unix|--shared] [--repetitions N] [--only WORD]
+//   wire_bench [--unix|--shared] [--repetitions N] [--only WORD] [--peer NAME=COMMAND]
+// A memcached that is installed takes part too; --peer adds a client that is a program of its own
+// (bench/peer_client.py).
 // The servers are processes of their own. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
 // and for 4 connections.
 #include <grpcpp/grpcpp.h>
@@ -140,64 +142,88 @@ void Compare(std::vector<Contender> contenders, int connections, int repetitions
   }
 }
 
-int Run(const std::string& self, bool unix_socket, bool shared, int repetitions,
-        const std::string& only) {
+struct Wishes {
+  bool unix_socket = false, shared = false;
+  int repetitions = 9;
+  std::string only;
+  std::vector<std::pair<std::string, std::string>> peers;  // name, command
+};
+
+bool IsInstalled(const std::string& program) {
+  return std::system(absl::StrCat("command -v ", program, " >/dev/null").c_str()) == 0;
+}
+
+bool FillHearth(const std::string& address) {
+  CacheCounters counters;
+  const Fingerprint fingerprint = BenchFingerprint();
+  const KvLayout layout = *fingerprint.Layout();
+  RemotePrefixCache cache(ConnectToStore(address), fingerprint, layout, &counters);
+  for (int i = 0; i < kPrefixes; ++i) {
+    const PublishOutcome outcome = cache.Publish(BenchSpec(layout, i), absl::InfiniteFuture());
+    if (outcome.published_tokens == kTokens) continue;
+    std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());
+    return false;
+  }
+  return true;
+}
+
+int Run(const std::string& self, const Wishes& wishes) {
   KeepFreedMemory();
   std::string folder = "/tmp/wire_bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
   const std::string listen =
-      unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string("127.0.0.1:0");
+      wishes.unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string("127.0.0.1:0");
   const Child server({self, "--serve", listen, folder + "/address"});
   const std::string address = WaitForFile(folder + "/address");
-  {
-    CacheCounters counters;
-    const Fingerprint fingerprint = BenchFingerprint();
-    const KvLayout layout = *fingerprint.Layout();
-    RemotePrefixCache cache(ConnectToStore(address), fingerprint, layout, &counters);
-    for (int i = 0; i < kPrefixes; ++i) {
-      const PublishOutcome outcome = cache.Publish(BenchSpec(layout, i), absl::InfiniteFuture());
-      if (outcome.published_tokens == kTokens) continue;
-      std::fprintf(stderr, "publish: %s\n", outcome.note.c_str());
-      return 1;
-    }
-  }
+  if (!FillHearth(address)) return 1;
+  using MakeClient = std::function<std::unique_ptr<Client>()>;
+  std::vector<std::pair<std::string, MakeClient>> makers;
+  const bool shared = wishes.shared;
+  makers.emplace_back(shared ? "hearth, shared memory" : "hearth, verified", [&address, shared] {
+    return std::make_unique<HearthClient>(address, shared);
+  });
+  const auto add_bare = [&](const char* name, const char* method, bool tuned) {
+    makers.emplace_back(
+        name, [=, &address] { return std::make_unique<BareClient>(address, method, tuned); });
+  };
+  add_bare("bare gRPC stream, same bytes", kSpreadMethod, true);
+  add_bare("bare gRPC stream, one slice", kBareMethod, true);
+  add_bare("as that, client as is", kBareMethod, false);
+  makers.emplace_back("memcpy", [] { return std::make_unique<CopyClient>(); });
 #ifdef HEARTH_BENCH_HIREDIS
   const int port = 20000 + getpid() % 20000;
-  const std::string redis_socket = unix_socket ? folder + "/redis" : "";
-  const Child redis({"redis-server", "--port", std::to_string(unix_socket ? 0 : port),
+  const std::string redis_socket = wishes.unix_socket ? folder + "/redis" : "";
+  const Child redis({"redis-server", "--port", std::to_string(wishes.unix_socket ? 0 : port),
                      "--unixsocket", folder + "/redis", "--save", "", "--appendonly", "no",
                      "--daemonize", "no", "--logfile", folder + "/redis.log", "--dir", folder});
   while (access((folder + "/redis").c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
   RedisClient(redis_socket, port).Fill();
+  makers.emplace_back("Redis GET, hiredis",
+                      [=] { return std::make_unique<RedisClient>(redis_socket, port); });
 #endif
+  const int memcached_port = 40000 + getpid() % 20000;
+  std::unique_ptr<Child> memcached;
+  if (IsInstalled("memcached")) {
+    memcached = std::make_unique<Child>(std::vector<std::string>{
+        "memcached", "-u", "root", "-l", "127.0.0.1", "-p", std::to_string(memcached_port), "-t",
+        "2", "-I", "8m", "-m", "1024"});
+    MemcachedClient(memcached_port).Fill();
+    makers.emplace_back("memcached get",
+                        [=] { return std::make_unique<MemcachedClient>(memcached_port); });
+  }
+  for (const auto& [name, command] : wishes.peers) {
+    makers.emplace_back(name,
+                        [command = command] { return std::make_unique<ProgramClient>(command); });
+  }
   for (const int connections : {1, 4}) {
-    std::vector<Contender> contenders(5);
-    contenders[0].name = shared ? "hearth, shared memory" : "hearth, verified";
-    contenders[1].name = "bare gRPC stream, same bytes";
-    contenders[2].name = "bare gRPC stream, one slice";
-    contenders[3].name = "as that, client as is";
-    contenders[4].name = "memcpy";
-    for (int i = 0; i < connections; ++i) {
-      contenders[0].clients.push_back(std::make_unique<HearthClient>(address, shared));
-      contenders[1].clients.push_back(std::make_unique<BareClient>(address, kSpreadMethod, true));
-      contenders[2].clients.push_back(std::make_unique<BareClient>(address, kBareMethod, true));
-      contenders[3].clients.push_back(std::make_unique<BareClient>(address, kBareMethod, false));
-      contenders[4].clients.push_back(std::make_unique<CopyClient>());
+    std::vector<Contender> contenders;
+    for (const auto& [name, make] : makers) {
+      if (name.find(wishes.only) == std::string::npos) continue;  // for a profiler: one alone
+      contenders.push_back({name, {}, {}});
+      for (int i = 0; i < connections; ++i) contenders.back().clients.push_back(make());
     }
-#ifdef HEARTH_BENCH_HIREDIS
-    contenders.push_back({"Redis GET, hiredis", {}, {}});
-    for (int i = 0; i < connections; ++i) {
-      contenders.back().clients.push_back(std::make_unique<RedisClient>(redis_socket, port));
-    }
-#endif
-    // For a profiler: one alone.
-    contenders.erase(std::remove_if(contenders.begin(), contenders.end(),
-                                    [&only](const Contender& one) {
-                                      return one.name.find(only) == std::string::npos;
-                                    }),
-                     contenders.end());
-    Compare(std::move(contenders), connections, repetitions);
+    Compare(std::move(contenders), connections, wishes.repetitions);
   }
   return 0;
 }
@@ -205,24 +231,29 @@ int Run(const std::string& self, bool unix_socket, bool shared, int repetitions,
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 3 && words[0] == "--serve") return ServeGrpc(words[1], words[2]);
-  bool unix_socket = false, shared = false;
-  int repetitions = 9;
-  std::string only;
+  Wishes wishes;
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--unix") {
-      unix_socket = true;
+      wishes.unix_socket = true;
     } else if (words[i] == "--shared") {
-      shared = unix_socket = true;
+      wishes.shared = wishes.unix_socket = true;
     } else if (words[i] == "--repetitions" && i + 1 < words.size()) {
-      repetitions = std::max(1, std::atoi(words[++i].c_str()));
+      wishes.repetitions = std::max(1, std::atoi(words[++i].c_str()));
     } else if (words[i] == "--only" && i + 1 < words.size()) {
-      only = words[++i];
+      wishes.only = words[++i];
+    } else if (words[i] == "--peer" && i + 1 < words.size() &&
+               words[i + 1].find('=') != std::string::npos) {
+      const std::string& peer = words[++i];
+      const size_t split = peer.find('=');
+      wishes.peers.emplace_back(peer.substr(0, split), peer.substr(split + 1));
     } else {
-      std::fprintf(stderr, "usage: wire_bench [--unix|--shared] [--repetitions N] [--only WORD]\n");
+      std::fprintf(stderr,
+                   "usage: wire_bench [--unix|--shared] [--repetitions N] [--only WORD] "
+                   "[--peer NAME=COMMAND]\n");
       return 2;
     }
   }
-  return Run(argv[0], unix_socket, shared, repetitions, only);
+  return Run(argv[0], wishes);
 }
 
 }  // namespace

@@ -5,7 +5,12 @@
 #ifndef HEARTH_BENCH_WIRE_PEERS_H_
 #define HEARTH_BENCH_WIRE_PEERS_H_
 
+#include <arpa/inet.h>
 #include <grpcpp/grpcpp.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -113,6 +118,112 @@ class RedisClient final : public Client {
   std::vector<char> buffer_;
 };
 #endif
+
+// memcached's text protocol, straight into the buffer: no copy that its users would not make.
+class MemcachedClient final : public Client {
+ public:
+  explicit MemcachedClient(int port) : buffer_(kBytes) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    socket_ = socket(AF_INET, SOCK_STREAM, 0);
+    const int on = 1;
+    setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    while (connect(socket_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0) {
+      if (errno != ECONNREFUSED) Fail("connect");
+      usleep(20'000);  // it is starting
+    }
+  }
+  ~MemcachedClient() override { close(socket_); }
+  void Fill() {
+    const std::string value(kSliceBytes, 'x');
+    for (int i = 0; i < kSlices; ++i) {
+      Send("set " + std::to_string(i) + " 0 0 " + std::to_string(value.size()) + "\r\n" + value +
+           "\r\n");
+      char answer[8];  // "STORED\r\n"
+      Receive(answer, sizeof(answer));
+      if (std::memcmp(answer, "STORED", 6) != 0) Fail("set");
+    }
+  }
+  void Run() override {
+    for (int i = 0; i < kSlices; ++i) {
+      Send("get " + std::to_string(i) + "\r\n");
+      const std::string head = "VALUE " + std::to_string(i) + " 0 1048576\r\n";
+      char answer[64];
+      Receive(answer, head.size());
+      if (std::memcmp(answer, head.data(), head.size()) != 0) Fail("get");
+      Receive(buffer_.data() + i * kSliceBytes, kSliceBytes);
+      Receive(answer, 7);  // "\r\nEND\r\n"
+    }
+  }
+
+ private:
+  static_assert(kSliceBytes == 1048576);
+  [[noreturn]] static void Fail(const char* what) {
+    std::fprintf(stderr, "memcached: %s failed\n", what);
+    std::exit(1);
+  }
+  void Send(const std::string& bytes) {
+    for (size_t at = 0; at < bytes.size();) {
+      const ssize_t sent = send(socket_, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      if (sent <= 0) Fail("send");
+      at += static_cast<size_t>(sent);
+    }
+  }
+  void Receive(char* to, size_t bytes) {
+    while (bytes > 0) {
+      const ssize_t got = recv(socket_, to, bytes, 0);
+      if (got <= 0) Fail("recv");
+      to += got;
+      bytes -= static_cast<size_t>(got);
+    }
+  }
+
+  int socket_ = -1;
+  std::vector<char> buffer_;
+};
+
+// A client that is a program of its own (bench/peer_client.py): says a line when it is ready, and
+// for each line that it reads moves kBytes, in values of 1 MiB, and says a line.
+class ProgramClient final : public Client {
+ public:
+  explicit ProgramClient(const std::string& command) {
+    int in[2], out[2];
+    if (pipe(in) != 0 || pipe(out) != 0) std::exit(1);
+    if (fork() == 0) {
+      dup2(in[0], STDIN_FILENO);
+      dup2(out[1], STDOUT_FILENO);
+      for (const int end : {in[0], in[1], out[0], out[1]}) close(end);
+      execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    close(in[0]);
+    close(out[1]);
+    to_ = in[1];
+    from_ = fdopen(out[0], "r");
+    WaitForLine();
+  }
+  ~ProgramClient() override {
+    close(to_);  // which ends it
+    std::fclose(from_);
+  }
+  void Run() override {
+    if (write(to_, "go\n", 3) != 3) std::exit(1);
+    WaitForLine();
+  }
+
+ private:
+  void WaitForLine() {
+    char line[256];
+    if (std::fgets(line, sizeof(line), from_) != nullptr) return;
+    std::fprintf(stderr, "the peer's program ended early\n");
+    std::exit(1);
+  }
+
+  int to_ = -1;
+  FILE* from_ = nullptr;
+};
 
 }  // namespace hearth
 
