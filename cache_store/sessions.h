@@ -87,6 +87,8 @@ class PublishSessionImpl : public PublishSession {
   std::shared_ptr<const KnownFingerprint> model_;
   PromptChain chain_;
   std::vector<PublishItem> items_;  // as spec_.objects
+  // By boundary of the spec: its items, in NeededObjects order.
+  std::vector<std::vector<size_t>> needs_;
   std::vector<uint32_t> needed_;
   uint64_t staged_bytes_ = 0;
   uint64_t received_bytes_ = 0;

@@ -9,6 +9,7 @@
 #include "cache_store/prefix_walk.h"
 #include "cache_store/sessions.h"
 #include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {
@@ -81,9 +82,10 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
     const MissExplainer misses({&catalog_.index(), &history_, &layout, &chain, query.token_ids,
                                 report.matched_tokens, clock_->Now(), &options_});
     size_t silent = 0;
+    absl::flat_hash_map<const SegmentNode*, PathSums> of_globals;
     for (const BoundaryState& state :
          WalkPrompt(catalog_.index(), layout, chain, query.token_ids, tokens)) {
-      BoundaryReport boundary = ReportOn(state, misses, layout);
+      BoundaryReport boundary = ReportOn(state, misses, layout, &of_globals);
       // At least one token is always left to compute.
       if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
       if (boundary.miss == MissReason::kNeverStored && ++silent > kMaxSilentBoundaries) continue;
@@ -114,8 +116,36 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
   return report;
 }
 
+// What a boundary's objects add up to, without looking at those before the last again.
+Store::PathSums Store::SumsOf(const KvLayout& layout, const SegmentNode* last,
+                              absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
+  const auto add = [](const StoredObject* object, PathSums* sums) {
+    if (object == nullptr) return;
+    sums->bytes += object->bytes();
+    sums->in_host &= object->in_host;
+  };
+  // Up to where it is known, then down again.
+  std::vector<const SegmentNode*> path;
+  const SegmentNode* node = last;
+  for (; node->parent != nullptr && !of_globals->contains(node); node = node->parent) {
+    path.push_back(node);
+  }
+  const auto known = of_globals->find(node);
+  PathSums sums = known == of_globals->end() ? PathSums() : known->second;
+  for (; !path.empty(); path.pop_back()) {
+    add(path.back()->objects[static_cast<size_t>(LayerGroup::kGlobal)], &sums);
+    of_globals->emplace(path.back(), sums);
+  }
+  const uint32_t tail_begin = LocalTailBegin(layout, last->end());
+  for (node = last; node->parent != nullptr && node->end() > tail_begin; node = node->parent) {
+    add(node->objects[static_cast<size_t>(LayerGroup::kLocal)], &sums);
+  }
+  return sums;
+}
+
 BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& misses,
-                               const KvLayout& layout) {
+                               const KvLayout& layout,
+                               absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
   BoundaryReport report;
   report.boundary = state.boundary;
   report.usable = state.usable();
@@ -123,13 +153,12 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
     misses.Explain(state, &report);
     return report;
   }
-  report.slowest_tier = Tier::kHost;
-  const std::vector<StoredObject*> objects = ObjectsOf(layout, state.node);
-  for (const StoredObject* object : objects) {
-    report.bytes += object->bytes();
-    if (!object->in_host) report.slowest_tier = Tier::kDisk;
+  const PathSums sums = SumsOf(layout, state.node, of_globals);
+  report.bytes = sums.bytes;
+  report.slowest_tier = sums.in_host ? Tier::kHost : Tier::kDisk;
+  if (device_ != nullptr && IsOnDevice(ObjectsOf(layout, state.node))) {
+    report.slowest_tier = Tier::kGpu;
   }
-  if (IsOnDevice(objects)) report.slowest_tier = Tier::kGpu;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     report.age = std::max(absl::ZeroDuration(), clock_->Now() - point->last_use);
     report.pinned = point->pinned;

@@ -265,8 +265,16 @@ class Store : public TieredStore {
   void ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model, ExplainReport* report);
   void ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                      ExplainReport* report);
+  struct PathSums {
+    uint64_t bytes = 0;
+    bool in_host = true;  // all of it
+  };
+  static PathSums SumsOf(const KvLayout& layout, const SegmentNode* last,
+                         absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals);
   BoundaryReport ReportOn(const BoundaryState& state, const MissExplainer& misses,
-                          const KvLayout& layout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+                          const KvLayout& layout,
+                          absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const StoreOptions options_;
   const std::string secret_;

@@ -130,18 +130,14 @@ absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
 
 void Store::ChooseBoundaries(PublishSessionImpl* session, PublishPlan* plan) {
   const KvLayout& layout = session->model_->layout;
-  std::map<ObjectId, size_t> announced;
-  for (size_t i = 0; i < session->spec_.objects.size(); ++i) {
-    announced.emplace(session->spec_.objects[i].id, i);
-  }
-  for (const uint32_t boundary : session->spec_.boundaries) {
+  for (size_t place = 0; place < session->needs_.size(); ++place) {
+    const uint32_t boundary = session->spec_.boundaries[place];
     PublishBoundary kept;
     kept.boundary = boundary;
     kept.segment = session->chain_.EndingAt(boundary, layout.chunk_tokens);
+    kept.items = session->needs_[place];
     size_t missing = 0;
-    for (const ObjectId& id : NeededObjects(layout, boundary)) {
-      const size_t i = announced.at(id);
-      kept.items.push_back(i);
+    for (const size_t i : kept.items) {
       if (session->items_[i].object == nullptr || session->items_[i].lost) ++missing;
     }
     if (missing > 0) {
@@ -181,6 +177,7 @@ absl::Status Store::ReserveQuota(PublishSessionImpl* session, PublishPlan* plan)
 absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
   uint64_t new_bytes = 0;
   std::vector<StoredObject*> unwritten;
+  absl::flat_hash_set<const StoredObject*> listed;
   uint64_t disk_bytes = 0;
   for (PublishBoundary& kept : plan->boundaries) {
     RestorePointEntry* point = catalog_.Find(kept.segment->key);
@@ -191,10 +188,7 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
     for (const size_t i : kept.items) {
       StoredObject* object = session->items_[i].object;
       objects.push_back(object);
-      if (object->on_disk ||
-          std::find(unwritten.begin(), unwritten.end(), object) != unwritten.end()) {
-        continue;
-      }
+      if (object->on_disk || !listed.insert(object).second) continue;
       unwritten.push_back(object);
       if (!object->in_host) new_bytes += object->bytes();
       disk_bytes += object->disk_cost_bytes();

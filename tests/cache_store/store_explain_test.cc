@@ -79,6 +79,22 @@ TEST_F(StoreExplain, NeverStored) {
   EXPECT_EQ(At(prompt_, 32).miss, MissReason::kNone);
 }
 
+TEST_F(StoreExplain, ABoundarysBytesAreThoseThatAFetchBrings) {
+  Open(1 << 20, 1 << 20);
+  KitPrompt prompt{KitTokens(7, 150), {53}};
+  Publish(prompt, {32, 53, 96, 144});
+  size_t usable = 0;
+  for (const BoundaryReport& report : Explain(prompt).boundaries) {
+    if (!report.usable) continue;
+    ++usable;
+    const auto session = store_->Fetch(KitQuery(model_, prompt), 0, report.boundary).value();
+    EXPECT_EQ(session->plan().usable_tokens, report.boundary);
+    EXPECT_EQ(session->plan().total_bytes, report.bytes) << report.boundary;
+    EXPECT_EQ(session->plan().slowest_tier, report.slowest_tier) << report.boundary;
+  }
+  EXPECT_GE(usable, 4u);
+}
+
 // Since when the store remembers is the same for all tenants: told, it would tell of the others.
 TEST_F(StoreExplain, WhatIsUnknownReadsTheSameWhateverElseWasForgotten) {
   Open(1 << 20, 1 << 20);

@@ -160,6 +160,21 @@ TEST_F(StoreTenants, MoreTenantsThanAreRememberedAreServed) {
   }
 }
 
+// One request is not to keep the store busy for minutes: the work is boundaries times chunks.
+TEST_F(StoreTenants, APublishOfTooManyBoundariesIsRefusedBeforeTheWork) {
+  PublishSpec spec;
+  spec.fingerprint = model_;
+  spec.tenant = "a";
+  spec.token_ids = KitTokens(1, 4096 * 16);
+  for (uint32_t chunk = 4096 - 300; chunk <= 4096; ++chunk) spec.boundaries.push_back(chunk * 16);
+  const auto refused = store_->Publish(spec);
+  ASSERT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("boundaries: 301 of them name more than 1048576 objects"));
+  spec.boundaries = {4096 * 16};
+  EXPECT_THAT(std::string(store_->Publish(spec).status().message()), HasSubstr("not announced"));
+}
+
 TEST(FingerprintBookTest, ForgetsTheTenantThatWasSilentForLongestAndStoresNothing) {
   FingerprintBook book;
   const Fingerprint model = KitModel().Make();
