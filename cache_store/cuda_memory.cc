@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cassert>
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -36,6 +37,7 @@ class CudaMemory final : public DeviceMemory {
   absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) override;
   absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) override;
   absl::Status Wait() override;
+  absl::StatusOr<DeviceMemoryHandle> Export() override;
 
  private:
   absl::Status StartCopy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -89,7 +91,88 @@ absl::Status CudaMemory::Wait() {
   return error == cudaSuccess ? absl::OkStatus() : Failed("cudaStreamSynchronize", error);
 }
 
+absl::StatusOr<DeviceMemoryHandle> CudaMemory::Export() {
+  DeviceMemoryHandle handle;
+  cudaIpcMemHandle_t memory;
+  cudaDeviceProp properties;
+  cudaError_t error = cudaSetDevice(index_);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
+  if (error == cudaSuccess) error = cudaIpcGetMemHandle(&memory, data_);
+  if (error != cudaSuccess) return Failed("cudaIpcGetMemHandle", error);
+  static_assert(sizeof(handle.memory) == sizeof(memory));
+  static_assert(sizeof(handle.device) == sizeof(properties.uuid));
+  std::memcpy(handle.memory.data(), &memory, sizeof(memory));
+  std::memcpy(handle.device.data(), &properties.uuid, sizeof(properties.uuid));
+  return handle;
+}
+
+class ImportedCudaMemory final : public ImportedMemory {
+ public:
+  explicit ImportedCudaMemory(int index) : index_(index) {}
+  ~ImportedCudaMemory() override;
+  absl::Status Map(const DeviceMemoryHandle& handle);
+  absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
+      absl::Span<const SegmentRange> ranges) override;
+
+ private:
+  const int index_;
+  std::byte* data_ = nullptr;
+};
+
+ImportedCudaMemory::~ImportedCudaMemory() {
+  cudaSetDevice(index_);
+  if (data_ != nullptr) cudaIpcCloseMemHandle(data_);
+}
+
+absl::Status ImportedCudaMemory::Map(const DeviceMemoryHandle& handle) {
+  cudaDeviceProp properties;
+  cudaError_t error = cudaSetDevice(index_);
+  if (error == cudaSuccess) error = cudaGetDeviceProperties(&properties, index_);
+  if (error != cudaSuccess) return Failed("cudaGetDeviceProperties", error);
+  if (std::memcmp(handle.device.data(), &properties.uuid, sizeof(properties.uuid)) != 0) {
+    return absl::FailedPreconditionError("the store's gpu tier is on another device");
+  }
+  cudaIpcMemHandle_t memory;
+  std::memcpy(&memory, handle.memory.data(), sizeof(memory));
+  void* data = nullptr;
+  error = cudaIpcOpenMemHandle(&data, memory, cudaIpcMemLazyEnablePeerAccess);
+  if (error != cudaSuccess) return Failed("cudaIpcOpenMemHandle", error);
+  data_ = static_cast<std::byte*>(data);
+  return absl::OkStatus();
+}
+
+// Copies and allocations are in the order of each thread's own stream: callers do not wait for each
+// other, nor for what libtorch computes.
+absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> ImportedCudaMemory::Copy(
+    absl::Span<const SegmentRange> ranges) {
+  const cudaStream_t stream = cudaStreamPerThread;
+  std::vector<std::shared_ptr<const std::byte>> copies;
+  cudaError_t error = cudaSetDevice(index_);
+  for (const SegmentRange& range : ranges) {
+    void* to = nullptr;
+    if (error == cudaSuccess) error = cudaMallocAsync(&to, range.bytes, stream);
+    if (error != cudaSuccess) break;
+    copies.emplace_back(static_cast<const std::byte*>(to), [index = index_](const std::byte* copy) {
+      cudaSetDevice(index);
+      cudaFreeAsync(const_cast<std::byte*>(copy), cudaStreamPerThread);
+    });
+    error =
+        cudaMemcpyAsync(to, data_ + range.offset, range.bytes, cudaMemcpyDeviceToDevice, stream);
+  }
+  const cudaError_t ended = cudaStreamSynchronize(stream);
+  if (error == cudaSuccess) error = ended;
+  if (error != cudaSuccess) return Failed("copying from the store's gpu tier", error);
+  return copies;
+}
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
+                                                                 const DeviceMemoryHandle& handle) {
+  auto memory = std::make_unique<ImportedCudaMemory>(index);
+  if (absl::Status status = memory->Map(handle); !status.ok()) return status;
+  return memory;
+}
 
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t bytes) {
   int count = 0;

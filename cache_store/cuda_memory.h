@@ -17,6 +17,10 @@ namespace hearth {
 // device; kResourceExhausted: it has not that much memory free.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t bytes);
 
+// Maps what another process of this host exported from device `index`.
+absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
+                                                                 const DeviceMemoryHandle& handle);
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_CUDA_MEMORY_H_

@@ -3,9 +3,19 @@
 
 namespace hearth {
 
-absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int, uint64_t) {
+namespace {
+
+absl::Status Absent() {
   return absl::FailedPreconditionError(
       "this program was built without CUDA: build it where the CUDA toolkit is");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int, uint64_t) { return Absent(); }
+
+absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int, const DeviceMemoryHandle&) {
+  return Absent();
 }
 
 }  // namespace hearth

@@ -8,12 +8,14 @@
 #include <cstdint>
 #include <memory>
 
+#include "proto/segment_format.h"
+
 namespace hearth {
 
 // The object's slices, back to back in order of their layers.
 struct DeviceCopy {
   const std::byte* bytes = nullptr;  // the device's address
-  uint64_t size_bytes = 0;
+  SegmentRange range;                // in the tier's memory
 };
 using DeviceLease = std::shared_ptr<const DeviceCopy>;
 

@@ -9,10 +9,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/segment_format.h"
 
 namespace hearth {
 
@@ -31,7 +36,23 @@ class DeviceMemory {
   virtual absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) = 0;
   virtual absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) = 0;
   virtual absl::Status Wait() = 0;
+
+  // With what another process of this host maps it.
+  virtual absl::StatusOr<DeviceMemoryHandle> Export() = 0;
 };
+
+// Device memory of another process, mapped into this one. Thread safety: any thread.
+class ImportedMemory {
+ public:
+  virtual ~ImportedMemory() = default;
+  // Copies the ranges to memory of this process on the same device, each given back with its last
+  // owner; the copies are over when this returns. REQUIRES: the ranges lie inside.
+  virtual absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
+      absl::Span<const SegmentRange> ranges) = 0;
+};
+// kFailedPrecondition: it is not this process's device.
+using ImportDevice = std::function<absl::StatusOr<std::unique_ptr<ImportedMemory>>(
+    const DeviceMemoryHandle& handle)>;
 
 }  // namespace hearth
 

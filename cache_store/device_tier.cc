@@ -9,30 +9,39 @@
 namespace hearth {
 namespace {
 
-// What a kernel reads begins where vector loads and DMA like it; less would not be worth tracking.
-constexpr uint64_t kGranuleBytes = 4096;
-
 uint64_t RoundUp(uint64_t bytes) {
-  return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
+  return (bytes + kSegmentGranuleBytes - 1) / kSegmentGranuleBytes * kSegmentGranuleBytes;
 }
 
 }  // namespace
 
 // The memory, and what of it is free. Lives as long as its last lease.
 struct DeviceTier::Pool {
-  explicit Pool(std::shared_ptr<DeviceMemory> device_memory) : memory(std::move(device_memory)) {
-    const uint64_t whole = memory->size_bytes() / kGranuleBytes * kGranuleBytes;
+  Pool(std::shared_ptr<DeviceMemory> device_memory, bool shared)
+      : memory(std::move(device_memory)) {
+    SegmentLayout layout;
+    layout.data_bytes = memory->size_bytes() / kSegmentGranuleBytes * kSegmentGranuleBytes;
+    if (layout.data_bytes == 0) return;
     absl::MutexLock lock(&mu);
-    if (whole > 0) free.Give(0, whole);
+    free.Give(0, layout.data_bytes);
+    if (!shared) return;
+    const absl::StatusOr<DeviceMemoryHandle> handle = memory->Export();
+    if (!handle.ok()) return;
+    layout.device = *handle;
+    absl::StatusOr<std::unique_ptr<SegmentFile>> file = SegmentFile::Create(layout);
+    if (file.ok()) segment = *std::move(file);
   }
 
   const std::shared_ptr<DeviceMemory> memory;
+  std::unique_ptr<SegmentFile> segment;  // null: not shared
   absl::Mutex mu;
   RangeAllocator free ABSL_GUARDED_BY(mu);
 };
 
-DeviceTier::DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost)
-    : pool_(std::make_shared<Pool>(std::move(memory))), on_lost_(std::move(on_lost)) {}
+DeviceTier::DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, bool shared)
+    : pool_(std::make_shared<Pool>(std::move(memory), shared)), on_lost_(std::move(on_lost)) {}
+
+const SegmentFile* DeviceTier::segment() const { return pool_->segment.get(); }
 
 DeviceLease DeviceTier::Find(uint64_t object) {
   absl::MutexLock lock(&mu_);
@@ -58,7 +67,7 @@ bool DeviceTier::MakeRoom(uint64_t bytes) {
   }
   for (const Entry& entry : order_) {
     // A copy that only the tier holds stays so: others are made under mu_.
-    if (entry.copy.use_count() == 1) possible += RoundUp(entry.copy->size_bytes);
+    if (entry.copy.use_count() == 1) possible += RoundUp(entry.copy->range.bytes);
   }
   if (possible < bytes) return false;
   for (auto it = order_.end(); it != order_.begin();) {
@@ -76,8 +85,8 @@ bool DeviceTier::MakeRoom(uint64_t bytes) {
 }
 
 std::list<DeviceTier::Entry>::iterator DeviceTier::Forget(std::list<Entry>::iterator entry) {
-  bytes_ -= entry->copy->size_bytes;
-  if (!entry->read) unread_bytes_ += entry->copy->size_bytes;
+  bytes_ -= entry->copy->range.bytes;
+  if (!entry->read) unread_bytes_ += entry->copy->range.bytes;
   entries_.erase(entry->object);
   return order_.erase(entry);
 }
@@ -94,9 +103,13 @@ DeviceLease DeviceTier::Reserve(uint64_t bytes) {
     if (MakeRoom(rounded)) range = take();
   }
   if (!range.has_value()) return nullptr;
-  auto* const copy = new DeviceCopy{pool_->memory->data() + *range, bytes};
+  const uint64_t generation =
+      pool_->segment == nullptr ? 0 : pool_->segment->generation(*range).load();
+  auto* const copy =
+      new DeviceCopy{pool_->memory->data() + *range, SegmentRange{*range, bytes, generation}};
   return DeviceLease(copy, [pool = pool_, offset = *range, rounded](const DeviceCopy* ended) {
     delete ended;
+    if (pool->segment != nullptr) pool->segment->generation(offset).fetch_add(1);
     absl::MutexLock lock(&pool->mu);
     pool->free.Give(offset, rounded);
   });
@@ -115,7 +128,7 @@ absl::StatusOr<DeviceLease> DeviceTier::CopyIn(absl::Span<const SliceWrite> slic
     return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes, " of ",
                                                      pool_->memory->size_bytes(), " bytes"));
   }
-  uint64_t at = static_cast<uint64_t>(copy->bytes - pool_->memory->data());
+  uint64_t at = copy->range.offset;
   absl::Status status;
   for (const SliceWrite& write : slices) {
     if (status.ok()) status = pool_->memory->StartCopyIn(at, write.view.bytes);
@@ -130,7 +143,7 @@ absl::StatusOr<DeviceLease> DeviceTier::CopyIn(absl::Span<const SliceWrite> slic
 }
 
 absl::Status DeviceTier::Verify(const DeviceCopy& copy, absl::Span<const SliceWrite> slices) {
-  uint64_t at = static_cast<uint64_t>(copy.bytes - pool_->memory->data());
+  uint64_t at = copy.range.offset;
   for (const SliceWrite& write : slices) {
     const size_t bytes = write.view.bytes.size();
     read_back_.resize(bytes);
@@ -165,8 +178,8 @@ absl::Status DeviceTier::Noted(absl::Status status) {
 void DeviceTier::Show(uint64_t object, DeviceLease copy) {
   absl::MutexLock lock(&mu_);
   if (!lost_.ok()) return;
-  bytes_ += copy->size_bytes;
-  written_bytes_ += copy->size_bytes;
+  bytes_ += copy->range.bytes;
+  written_bytes_ += copy->range.bytes;
   order_.push_front({object, std::move(copy), false});
   const bool inserted = entries_.emplace(object, order_.begin()).second;
   assert(inserted);

@@ -7,7 +7,8 @@
 // Ownership: a lease keeps its range, and the device's memory, for as long as it lives, also beyond
 // the tier's own end.
 // Invariants: 1. What Find returns was read back from the device and had the right digests.
-// 2. A range is used again only when no lease holds it. 3. Once the device is lost nothing is
+// 2. A range is used again only when no lease holds it, and after
+// its generation changed. 3. Once the device is lost nothing is
 // found.
 #ifndef HEARTH_CACHE_STORE_DEVICE_TIER_H_
 #define HEARTH_CACHE_STORE_DEVICE_TIER_H_
@@ -28,6 +29,7 @@
 #include "absl/types/span.h"
 #include "cache_store/device_copy.h"
 #include "cache_store/device_memory.h"
+#include "cache_store/segment_file.h"
 #include "cache_store/tier.h"
 
 namespace hearth {
@@ -37,7 +39,11 @@ class DeviceTier {
   // Told once, under no lock, when the device is lost.
   using OnLost = std::function<void(const absl::Status&)>;
 
-  DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost);
+  // `shared`: others of this host may map the memory and read what is lent to them.
+  DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, bool shared = false);
+
+  // Null unless it is shared, and can be.
+  const SegmentFile* segment() const;
 
   // The object's copy, which counts as used; null: there is none.
   DeviceLease Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);

@@ -1,18 +1,14 @@
 #include "cache_store/host_arena.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/secret.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -39,7 +35,7 @@ HostArena::HostArena(const ArenaOptions& options) : options_(options) {
 
 absl::StatusOr<std::shared_ptr<HostArena>> HostArena::Create(const ArenaOptions& options) {
   std::shared_ptr<HostArena> arena(new HostArena(options));
-  const absl::Status mapped = options.shared ? arena->MapShared() : arena->Map();
+  const absl::Status mapped = arena->Map();
   if (!mapped.ok()) return mapped;
   if (options.huge_pages) madvise(arena->data_, arena->layout_.data_bytes, MADV_HUGEPAGE);
   ASAN_POISON_MEMORY_REGION(arena->data_, arena->layout_.data_bytes);
@@ -54,41 +50,22 @@ HostArena::~HostArena() {
   }
   if (grower_.joinable()) grower_.join();
   if (data_ != nullptr) ASAN_UNPOISON_MEMORY_REGION(data_, layout_.data_bytes);
-  if (mapping_ != nullptr) munmap(mapping_, layout_.file_bytes());
-  if (fd_ >= 0) close(fd_);
+  if (data_ != nullptr && file_ == nullptr) munmap(data_, layout_.data_bytes);
 }
 
 absl::Status HostArena::Map() {
-  void* mapping = mmap(nullptr, layout_.file_bytes(), PROT_READ | PROT_WRITE,
+  if (options_.shared) {
+    absl::StatusOr<std::unique_ptr<SegmentFile>> file = SegmentFile::Create(layout_);
+    if (!file.ok()) return file.status();
+    file_ = *std::move(file);
+    layout_ = file_->layout();
+    data_ = file_->data();
+    return absl::OkStatus();
+  }
+  void* mapping = mmap(nullptr, layout_.data_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping == MAP_FAILED) return SystemError("mmap");
-  mapping_ = static_cast<std::byte*>(mapping);
-  data_ = mapping_ + layout_.data_offset();
-  return absl::OkStatus();
-}
-
-absl::Status HostArena::MapShared() {
-  const absl::StatusOr<std::string> random = MakeSecret();
-  if (!random.ok()) return random.status();
-  std::memcpy(layout_.id.data(), random->data(), layout_.id.size());
-  fd_ = memfd_create("hearth-host-tier", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd_ < 0) return SystemError("no shared memory: memfd_create");
-  if (ftruncate(fd_, static_cast<off_t>(layout_.file_bytes())) != 0) {
-    return SystemError("ftruncate");
-  }
-  void* mapping = mmap(nullptr, layout_.file_bytes(), PROT_READ | PROT_WRITE,
-                       MAP_SHARED | MAP_NORESERVE, fd_, 0);
-  if (mapping == MAP_FAILED) return SystemError("mmap");
-  mapping_ = static_cast<std::byte*>(mapping);
-  data_ = mapping_ + layout_.data_offset();
-  const std::string header = EncodeSegmentHeader(layout_);
-  std::memcpy(mapping_, header.data(), header.size());
-  generations_ = reinterpret_cast<SegmentGeneration*>(mapping_ + kSegmentHeaderBytes);
-  // From here on only this mapping writes, and whoever maps the file may rely on its size.
-  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
-  if (fcntl(fd_, F_ADD_SEALS, seals) != 0) {
-    return SystemError("no shared memory: a kernel before 5.1 cannot seal it");
-  }
+  data_ = static_cast<std::byte*>(mapping);
   return absl::OkStatus();
 }
 
@@ -152,25 +129,22 @@ std::shared_ptr<std::byte> HostArena::Allocate(size_t bytes) {
 
 void HostArena::Free(uint64_t offset, uint64_t bytes) {
   ASAN_POISON_MEMORY_REGION(data_ + offset, bytes);
-  if (generations_ != nullptr) {
-    // Before anyone can be given the range, and so before any write to it.
-    generations_[offset / kSegmentGranuleBytes].fetch_add(1, std::memory_order_seq_cst);
-  }
+  // Before anyone can be given the range, and so before any write to it.
+  if (file_ != nullptr) file_->generation(offset).fetch_add(1, std::memory_order_seq_cst);
   absl::MutexLock lock(&mu_);
   free_.Give(offset, bytes);
 }
 
 std::optional<SegmentRange> HostArena::RangeOf(const void* memory, size_t bytes) const {
   const auto* at = static_cast<const std::byte*>(memory);
-  if (generations_ == nullptr || at < data_ || at >= data_ + layout_.data_bytes) {
+  if (file_ == nullptr || at < data_ || at >= data_ + layout_.data_bytes) {
     return std::nullopt;
   }
   SegmentRange range;
   range.offset = static_cast<uint64_t>(at - data_);
   range.bytes = bytes;
   if (range.offset % kSegmentGranuleBytes != 0) return std::nullopt;  // no slice of its own
-  range.generation =
-      generations_[range.offset / kSegmentGranuleBytes].load(std::memory_order_acquire);
+  range.generation = file_->generation(range.offset).load(std::memory_order_acquire);
   return range;
 }
 

@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/range_allocator.h"
+#include "cache_store/segment_file.h"
 #include "proto/segment_format.h"
 
 namespace hearth {
@@ -55,7 +56,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   std::optional<SegmentRange> RangeOf(const void* memory, size_t bytes) const;
 
   // Of a shared arena: the segment, open for reading and writing. -1 otherwise.
-  int segment_fd() const { return fd_; }
+  int segment_fd() const { return file_ == nullptr ? -1 : file_->fd(); }
   const SegmentLayout& layout() const { return layout_; }
 
   struct Usage {
@@ -69,7 +70,6 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
  private:
   explicit HostArena(const ArenaOptions& options);
   absl::Status Map();
-  absl::Status MapShared();
   void Grow() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeResident(uint64_t offset, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
@@ -77,10 +77,8 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
 
   const ArenaOptions options_;
   SegmentLayout layout_;
-  int fd_ = -1;
-  std::byte* mapping_ = nullptr;
+  std::unique_ptr<SegmentFile> file_;  // null when not shared
   std::byte* data_ = nullptr;
-  SegmentGeneration* generations_ = nullptr;  // null when not shared
 
   mutable absl::Mutex mu_;
   RangeAllocator free_ ABSL_GUARDED_BY(mu_);

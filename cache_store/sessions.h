@@ -24,6 +24,7 @@ class FetchSessionImpl : public FetchSession {
   std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) override;
   std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
   DeviceLease OnDevice(size_t object) override;
+  std::optional<SegmentRange> ShareOnDevice(size_t object) override;
 
  private:
   friend class Store;
@@ -43,6 +44,7 @@ class FetchSessionImpl : public FetchSession {
   std::vector<Served> served_;  // by object
   size_t unserved_slices_ = 0;
   std::vector<SliceView> shared_;  // keeps what was shared where it is
+  std::vector<DeviceLease> shared_on_device_;
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   // Promotion: RAM reserved for the objects read from disk, and their slices so far.

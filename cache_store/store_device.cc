@@ -80,9 +80,23 @@ DeviceLease FetchSessionImpl::OnDevice(size_t object) {
   if (store_->device_ == nullptr || object >= objects_.size()) return nullptr;
   DeviceLease copy = store_->device_->Find(objects_[object]->number);
   if (copy == nullptr) return nullptr;
-  store_->counters_.Add(Counter::kBytesReadGpu, copy->size_bytes);
+  store_->counters_.Add(Counter::kBytesReadGpu, copy->range.bytes);
   for (size_t i = 0; i < objects_[object]->layers.size(); ++i) NoteServed(object, Tier::kGpu);
   return copy;
+}
+
+std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
+  if (store_->device_ == nullptr || store_->device_->segment() == nullptr) return std::nullopt;
+  DeviceLease copy = OnDevice(object);
+  if (copy == nullptr) return std::nullopt;
+  const SegmentRange range = copy->range;
+  shared_on_device_.push_back(std::move(copy));
+  return range;
+}
+
+std::optional<SharedMemory> Store::shared_device() const {
+  if (device_ == nullptr || device_->segment() == nullptr) return std::nullopt;
+  return SharedMemory{device_->segment()->fd(), device_->segment()->layout()};
 }
 
 }  // namespace hearth

@@ -100,6 +100,7 @@ class Store : public TieredStore {
   TenantFigures StatsOf(const std::string& tenant) override;
   uint64_t incarnation() const override { return incarnation_; }
   std::optional<SharedMemory> shared_memory() const override;
+  std::optional<SharedMemory> shared_device() const override;
   void WaitForMemory() override;
   WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                        EventCallback callback) override;

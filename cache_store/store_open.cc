@@ -111,7 +111,8 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       disk_(std::move(disk)),
       device_(options.device == nullptr
                   ? nullptr
-                  : std::make_unique<DeviceTier>(options.device, options.on_device_lost)),
+                  : std::make_unique<DeviceTier>(options.device, options.on_device_lost,
+                                                 options.shared_memory)),
       catalog_(LimitsOf(options, disk_ != nullptr), options.quotas,
                [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
       executor_(std::move(seams.executor)) {

@@ -87,6 +87,8 @@ class FetchSession {
   // The object's copy in the gpu tier, for a reader that computes on that device. Null: there is
   // none, or no longer: read the slices.
   virtual DeviceLease OnDevice(size_t object) = 0;
+  // Where it lies in the shared device memory, safe from reuse until this session ends.
+  virtual std::optional<SegmentRange> ShareOnDevice(size_t object) = 0;
 };
 
 struct PublishObject {
@@ -306,6 +308,8 @@ class TieredStore {
   virtual uint64_t incarnation() const = 0;
   // None unless StoreOptions::shared_memory.
   virtual std::optional<SharedMemory> shared_memory() const = 0;
+  // The gpu tier's, likewise; none where there is no such tier, or its device cannot share.
+  virtual std::optional<SharedMemory> shared_device() const = 0;
   // Until the memory that is kept ready for the next publishes is. For tests and benchmarks.
   virtual void WaitForMemory() = 0;
 

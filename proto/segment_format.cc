@@ -9,7 +9,7 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "hearthsegment\r\n\x1a";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 1, kDeviceVersion = 2;
 constexpr uint64_t kMostDataBytes = uint64_t{1} << 50;
 
 }  // namespace
@@ -21,11 +21,15 @@ uint64_t SegmentLayout::data_offset() const {
 
 std::string EncodeSegmentHeader(const SegmentLayout& layout) {
   std::string out(kMagic);
-  AppendU32(&out, kVersion);
+  AppendU32(&out, layout.device.has_value() ? kDeviceVersion : kVersion);
   AppendU32(&out, static_cast<uint32_t>(kSegmentGranuleBytes));
   AppendU64(&out, layout.data_bytes);
   AppendU64(&out, layout.data_offset());
   out.append(layout.id.begin(), layout.id.end());
+  if (layout.device.has_value()) {
+    out.append(layout.device->device.begin(), layout.device->device.end());
+    out.append(layout.device->memory.begin(), layout.device->memory.end());
+  }
   out.resize(kSegmentHeaderBytes, '\0');
   return out;
 }
@@ -43,10 +47,19 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
   const auto data_offset = reader.U64("data offset");
   const auto id = reader.Bytes(sizeof(SegmentId), "id");
   if (!id.ok() || header.size() < kSegmentHeaderBytes) return refuse("its header is cut short");
-  if (*version != kVersion) {
-    return refuse(absl::StrCat("version ", *version, "; this program reads ", kVersion));
+  if (*version != kVersion && *version != kDeviceVersion) {
+    return refuse(absl::StrCat("version ", *version, "; this program reads ", kVersion, " and ",
+                               kDeviceVersion));
   }
   SegmentLayout layout;
+  if (*version == kDeviceVersion) {
+    DeviceMemoryHandle& handle = layout.device.emplace();
+    const auto device = reader.Bytes(handle.device.size(), "device");
+    const auto memory = reader.Bytes(handle.memory.size(), "memory");
+    if (!memory.ok()) return refuse("its header is cut short");
+    std::copy(device->begin(), device->end(), handle.device.begin());
+    std::copy(memory->begin(), memory->end(), handle.memory.begin());
+  }
   layout.data_bytes = *data_bytes;
   std::copy(id->begin(), id->end(), layout.id.begin());
   if (*granule != kSegmentGranuleBytes || *data_bytes == 0 || *data_bytes > kMostDataBytes ||

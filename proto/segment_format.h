@@ -5,7 +5,8 @@
 // 64-bit number for each granule of the data, little endian as the machine's own), and the data.
 // A slice takes whole granules; the generation of its first one belongs to it. It changes before a
 // byte of the range may change, so a reader that finds the same number before and after its copy
-// has copied what the store named. docs/architecture.md, "Shared memory".
+// has copied what the store named. The data may be a device's memory instead, which the header then
+// says how to map, and the file ends after the table. docs/architecture.md, "Shared memory".
 // Thread safety: pure functions; generations are atomics.
 #ifndef HEARTH_PROTO_SEGMENT_FORMAT_H_
 #define HEARTH_PROTO_SEGMENT_FORMAT_H_
@@ -14,6 +15,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -28,13 +30,20 @@ inline constexpr uint64_t kSegmentDataAlignment = uint64_t{2} << 20;
 
 using SegmentId = std::array<uint8_t, 16>;  // random, new for every segment
 
+// Memory of a CUDA device, for other processes of its host.
+struct DeviceMemoryHandle {
+  std::array<uint8_t, 16> device{};  // the device's UUID
+  std::array<uint8_t, 64> memory{};  // a cudaIpcMemHandle_t
+};
+
 struct SegmentLayout {
   SegmentId id{};
-  uint64_t data_bytes = 0;  // a multiple of the granule
+  uint64_t data_bytes = 0;                   // a multiple of the granule
+  std::optional<DeviceMemoryHandle> device;  // where the data lies; none: in the file
 
   uint64_t granules() const { return data_bytes / kSegmentGranuleBytes; }
   uint64_t data_offset() const;
-  uint64_t file_bytes() const { return data_offset() + data_bytes; }
+  uint64_t file_bytes() const { return data_offset() + (device.has_value() ? 0 : data_bytes); }
 };
 
 // A range of a segment's data that holds one slice.

@@ -13,6 +13,11 @@ void CacheCounters::CountShared(uint64_t bytes) {
   counts_.bytes_shared += bytes;
 }
 
+void CacheCounters::CountFromDevice(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  counts_.bytes_from_device += bytes;
+}
+
 void CacheCounters::CountSharedFallback(const std::string& reason) {
   absl::MutexLock lock(&mutex_);
   ++counts_.shared_fallbacks[reason];

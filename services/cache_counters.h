@@ -22,6 +22,8 @@ class CacheCounters {
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
   // Of a fetch's bytes, those copied out of the store's shared memory.
   void CountShared(uint64_t bytes);
+  // Likewise out of its gpu tier.
+  void CountFromDevice(uint64_t bytes);
   // A fetch that began with shared memory and was done over the wire: why.
   void CountSharedFallback(const std::string& reason);
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
@@ -33,7 +35,7 @@ class CacheCounters {
   struct Snapshot {
     std::map<std::string, uint64_t> fetches, publishes, leases;  // by outcome
     std::map<std::string, uint64_t> shared_fallbacks;            // by reason
-    uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_published = 0;
+    uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_from_device = 0, bytes_published = 0;
   };
   Snapshot Read() const;
 

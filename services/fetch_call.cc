@@ -2,6 +2,7 @@
 
 #include <grpcpp/alarm.h>
 
+#include <algorithm>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -39,6 +40,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
  private:
   void Share(const v1::FetchRequest& request, v1::FetchPlan* plan);
+  void ShareOnDevice(const v1::FetchRequest& request, v1::FetchPlan* plan);
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
@@ -115,7 +117,10 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities
   PlanToProto(plan, message.mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // The memory holds what every tenant stored.
-  if (parsed.has_segment_id() && caller->sees_all()) Share(parsed, message.mutable_plan());
+  if (caller->sees_all()) {
+    if (parsed.has_device_segment_id()) ShareOnDevice(parsed, message.mutable_plan());
+    if (parsed.has_segment_id()) Share(parsed, message.mutable_plan());
+  }
   from_disk_ = plan.slowest_tier == Tier::kDisk;
   reader_verifies_ = parsed.verifies();
   {
@@ -149,9 +154,36 @@ void FetchCall::Share(const v1::FetchRequest& request, v1::FetchPlan* plan) {
     shared->add_offsets(range->offset);
     shared->add_generations(range->generation);
   }
-  shares_ = shared->objects_size() > 0;
+  shares_ |= shared->objects_size() > 0;
   shared->set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(offer_->lease)));
   order_ = std::move(streamed);
+}
+
+// Moves the objects that have copies in the gpu tier out of the stream, but for remainders: what
+// follows one is begun with its bytes in the caller's RAM.
+void FetchCall::ShareOnDevice(const v1::FetchRequest& request, v1::FetchPlan* plan) {
+  if (offer_->device_socket.empty()) return;
+  const std::string id(offer_->device_id.begin(), offer_->device_id.end());
+  if (request.device_segment_id() != id) {
+    plan->mutable_device_segment()->set_id(id);
+    plan->mutable_device_segment()->set_socket(offer_->device_socket);
+    return;
+  }
+  const LookupPlan& stored = session_->plan();
+  std::vector<bool> streamed(stored.objects.size(), true);
+  v1::SharedSlices* device = plan->mutable_device();
+  for (uint32_t i = 0; i < stored.objects.size(); ++i) {
+    const std::optional<SegmentRange> range = session_->ShareOnDevice(i);
+    if (!range.has_value()) continue;
+    device->add_objects(i);
+    device->add_offsets(range->offset);
+    device->add_generations(range->generation);
+    streamed[i] = stored.objects[i].id.tokens < stored.layout.chunk_tokens;
+  }
+  shares_ |= device->objects_size() > 0;
+  order_.erase(std::remove_if(order_.begin(), order_.end(),
+                              [&](const SliceRef& slice) { return !streamed[slice.object]; }),
+               order_.end());
 }
 
 // How a caller says that it has copied what was shared, and how one that dies is noticed.

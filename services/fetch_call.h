@@ -30,6 +30,8 @@ struct SharedMemoryOffer {
   SegmentId id{};
   std::string socket;  // of a SegmentServer; empty: nothing is offered
   absl::Duration lease = absl::Seconds(10);
+  SegmentId device_id{};  // the same for the gpu tier's memory
+  std::string device_socket = "";
 };
 
 // Starts the call that answers `request`, a FetchRequest.

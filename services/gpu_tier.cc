@@ -1,6 +1,7 @@
 #include "services/gpu_tier.h"
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -13,13 +14,17 @@
 namespace hearth {
 namespace {
 
-absl::StatusOr<std::unique_ptr<DeviceMemory>> Open(absl::string_view device, uint64_t bytes) {
+std::optional<int> CudaIndex(absl::string_view device) {
   int index = 0;
-  if (!absl::ConsumePrefix(&device, "cuda") ||
-      (absl::ConsumePrefix(&device, ":") && !absl::SimpleAtoi(device, &index))) {
-    return absl::FailedPreconditionError("the worker computes on its CPU: --device is not cuda");
-  }
-  return OpenCudaMemory(index, bytes);
+  if (!absl::ConsumePrefix(&device, "cuda")) return std::nullopt;
+  if (absl::ConsumePrefix(&device, ":") && !absl::SimpleAtoi(device, &index)) return std::nullopt;
+  return index;
+}
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> Open(const std::string& device, uint64_t bytes) {
+  const std::optional<int> index = CudaIndex(device);
+  if (index.has_value()) return OpenCudaMemory(*index, bytes);
+  return absl::FailedPreconditionError("the worker computes on its CPU: --device is not cuda");
 }
 
 void LogOff(const absl::Status& why) {
@@ -35,6 +40,14 @@ void AddGpuTier(const std::string& device, uint64_t bytes, StoreOptions* options
   options->device = *std::move(memory);
   options->on_device_lost = LogOff;
   Log(LogLevel::kInfo, "gpu tier", {{"device", options->device->name()}, {"bytes", bytes}});
+}
+
+ImportDevice GpuImporter(const std::string& device) {
+  const std::optional<int> index = CudaIndex(device);
+  if (!index.has_value()) return nullptr;
+  return [index = *index](const DeviceMemoryHandle& handle) {
+    return ImportCudaMemory(index, handle);
+  };
 }
 
 }  // namespace hearth

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cache_store/device_memory.h"
 #include "cache_store/tiered_store.h"
 
 namespace hearth {
@@ -14,6 +15,9 @@ namespace hearth {
 // Gives the store that `options` will open `bytes` of the device's memory. `device`: cuda, cuda:N,
 // or the cpu that a worker computes on, which needs none. 0 bytes: no tier was asked for.
 void AddGpuTier(const std::string& device, uint64_t bytes, StoreOptions* options);
+
+// How a worker that computes on `device` maps the gpu tier of a store on its host. Null: it cannot.
+ImportDevice GpuImporter(const std::string& device);
 
 }  // namespace hearth
 

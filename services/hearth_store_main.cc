@@ -12,6 +12,7 @@
 #include "services/cache_service.h"
 #include "services/call_gate.h"
 #include "services/flags.h"
+#include "services/gpu_tier.h"
 #include "services/logging.h"
 #include "services/metrics.h"
 #include "services/process.h"
@@ -49,6 +50,7 @@ constexpr char kExamples[] =
 struct StoreFlags {
   ServerFlags server;
   std::string shared_memory = "auto";
+  uint64_t gpu_bytes = 0;
   std::string tenants_file;
   std::string backup_dir;
   StoreOptions store;
@@ -62,6 +64,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddText("data-dir", &flags->store.data_dir,
               "Folder of the disk tier, made when absent; empty: no disk tier");
   set.AddBytes("host-bytes", &flags->store.host_bytes, "Keys and values kept in RAM");
+  set.AddBytes("gpu-bytes", &flags->gpu_bytes,
+               "Copies kept on CUDA device 0 for workers of this host that compute there; 0: none");
   set.AddBytes("disk-bytes", &flags->store.disk_bytes, "Keys and values kept on disk");
   set.AddBytes("max-staged-bytes", &flags->store.max_staged_bytes,
                "Publishes being received, all together and each alone; beyond, they are refused");
@@ -94,22 +98,49 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
 
 // Null when the memory is not shared. With `auto`, a socket that cannot be had is a warning: every
 // byte then goes over the wire.
-absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(const std::string& flag,
-                                                           const TieredStore& store,
-                                                           CacheService* service) {
-  const std::optional<SharedMemory> memory = store.shared_memory();
+absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
+    const std::string& flag, const char* suffix, const TieredStore& store,
+    const std::optional<SharedMemory>& memory) {
   if (!memory.has_value()) return nullptr;
   const bool is_auto = flag == "auto";
-  const std::string name =
-      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(store.incarnation())) : flag;
+  const std::string name = absl::StrCat(
+      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(store.incarnation())) : flag, suffix);
   auto server = SegmentServer::Start(name, memory->fd);
   if (!server.ok() && is_auto) {
     Log(LogLevel::kWarning, "shared memory is off",
         {{"reason", std::string(server.status().message())}});
     return nullptr;
   }
-  if (server.ok()) service->Offer({memory->layout.id, name});
   return server;
+}
+
+// RAM and the gpu tier, each where it can be.
+struct Shared {
+  absl::Status status;
+  std::unique_ptr<SegmentServer> host, device;
+};
+Shared Share(const StoreFlags& flags, const TieredStore& store, CacheService* service) {
+  Shared shared;
+  SharedMemoryOffer offer;
+  const std::optional<SharedMemory> host = store.shared_memory(), device = store.shared_device();
+  auto host_server = ShareMemory(flags.shared_memory, "", store, host);
+  auto device_server = ShareMemory(flags.shared_memory, ".gpu", store, device);
+  shared.status.Update(host_server.status());
+  shared.status.Update(device_server.status());
+  if (!shared.status.ok()) return shared;
+  shared.host = *std::move(host_server);
+  shared.device = *std::move(device_server);
+  if (shared.host != nullptr) offer.id = host->layout.id, offer.socket = shared.host->name();
+  if (shared.device != nullptr) {
+    offer.device_id = device->layout.id;
+    offer.device_socket = shared.device->name();
+  }
+  if (shared.device == nullptr && flags.store.device != nullptr) {
+    Log(LogLevel::kWarning, "the gpu tier is of no use",
+        {{"reason", "it cannot be shared, or --shared-memory is off"}});
+  }
+  service->Offer(std::move(offer));
+  return shared;
 }
 
 void BackUp(TieredStore* store, const std::string& folder) {
@@ -147,6 +178,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);
   if (!quotas.ok()) return FailToStart(kProgram, quotas.status());
   flags.store.quotas = *std::move(quotas);
+  AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return FailToStart(kProgram, store.status());
   TieredStore* const opened = store->get();
@@ -163,14 +195,14 @@ int Main(int argc, char** argv) {
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
   CacheService service(opened, &gate, kVersion, access->identities.get());
-  const auto segment = ShareMemory(flags.shared_memory, *opened, &service);
-  if (!segment.ok()) return FailToStart(kProgram, segment.status());
+  const Shared shared = Share(flags, *opened, &service);
+  if (!shared.status.ok()) return FailToStart(kProgram, shared.status);
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
        {"restore_points", stats.restore_points},
        {"objects", stats.objects},
-       {"shared_memory", *segment == nullptr ? "off" : (*segment)->name()},
+       {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
   const absl::Status served =

@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "services/blocking_stream.h"
+#include "services/fetch_stream.h"
 #include "services/lease_stream.h"
 #include "services/object_builder.h"
 #include "services/plan_check.h"
@@ -25,35 +26,6 @@ namespace {
 using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
 constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
-
-std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan) {
-  std::vector<ObjectBuilder::Announced> announced;
-  announced.reserve(plan.objects_size());
-  for (const v1::ObjectRef& object : plan.objects()) {
-    // An unknown group gives an id that no boundary needs: Create refuses it.
-    announced.push_back({{object.begin(), object.tokens(), static_cast<LayerGroup>(object.group())},
-                         {object.slice_digests().begin(), object.slice_digests().end()}});
-  }
-  return announced;
-}
-
-// Takes slices from the stream to its end, or until every one is there when it `stays_open`.
-absl::Status ReadSlices(PublishStream* stream, bool stays_open, ObjectBuilder* builder,
-                        uint64_t* bytes_received) {
-  grpc::ByteBuffer bytes;
-  v1::FetchResponse message;
-  while (!(stays_open && builder->complete()) && stream->Read(&bytes)) {
-    const absl::Status taken =
-        TakeMessage(&bytes, &message, [builder](const SliceHeader& header, size_t data_bytes) {
-          return builder->Place(header, data_bytes);
-        });
-    if (!taken.ok()) return taken;
-    if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
-    if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
-    *bytes_received = builder->bytes_added();
-  }
-  return absl::OkStatus();
-}
 
 // The store's word that a wait is over has this long to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
@@ -82,13 +54,15 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const Fingerprint& fingerprint, const KvLayout& layout,
-                                     CacheCounters* counters, bool shared_memory)
+                                     CacheCounters* counters, bool shared_memory,
+                                     std::unique_ptr<DeviceClient> devices)
     : channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
       fingerprint_(fingerprint),
       layout_(layout),
       counters_(counters),
-      shared_memory_(shared_memory) {}
+      shared_memory_(shared_memory),
+      devices_(std::move(devices)) {}
 
 // Lets CancelCalls() reach the call of a context for as long as this lives.
 class RemotePrefixCache::ActiveCall {
@@ -173,6 +147,7 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
 
 absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
                                                             const MappedSegment* segment,
+                                                            const MappedDevice* device,
                                                             FetchStream* stream) {
   v1::FetchRequest request;
   PrefixToProto(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
@@ -183,6 +158,12 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
     request.set_segment_id(segment->id().data(), segment->id().size());
   } else if (attempt->share) {
     request.set_segment_id("");
+  }
+  if (device != nullptr) {
+    const SegmentId& id = device->segment->id();
+    request.set_device_segment_id(id.data(), id.size());
+  } else if (attempt->share && devices_ != nullptr) {
+    request.set_device_segment_id("");
   }
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
   stream->WriteLast(MessageBytes(request));
@@ -206,15 +187,20 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   context.set_deadline(absl::ToChronoTime(attempt->deadline));
   const ActiveCall active(this, &context);
   const auto segment = attempt->share ? segments_.current() : nullptr;
+  const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
   // An early return cancels the call: the server then lets go of what it promised.
   FetchStream stream(channel_, kFetchMethod, &context);
-  const absl::StatusOr<v1::FetchPlan> plan = StartFetch(attempt, segment.get(), &stream);
+  const absl::StatusOr<v1::FetchPlan> plan =
+      StartFetch(attempt, segment.get(), device.get(), &stream);
   if (!plan.ok()) return plan.status();
   FetchOutcome outcome;
   outcome.matched_tokens =
       std::min<uint32_t>(plan->matched_tokens(), attempt->prefix.token_ids.size());
   outcome.note = plan->miss_reason();
   if (plan->has_segment()) attempt->share_problem = TakeOffer(plan->segment(), &segments_);
+  if (plan->has_device_segment() && devices_ != nullptr) {
+    attempt->share_problem.Update(TakeOffer(plan->device_segment(), devices_.get()));
+  }
   if (plan->usable_tokens() == 0) {
     stream.Finish();
     return outcome;
@@ -222,20 +208,29 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
                            &fingerprint_, &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
+  std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(*plan);
+  if (plan->has_device() && device != nullptr) {
+    attempt->copied = true;
+    attempt->share_problem =
+        CopyFromDevice(plan->device(), layout_, *device, devices_.get(), &announced);
+    if (!attempt->share_problem.ok()) return attempt->share_problem;
+  }
   absl::StatusOr<ObjectBuilder> builder =
-      ObjectBuilder::Create(layout_, plan->usable_tokens(), AnnouncedObjects(*plan));
+      ObjectBuilder::Create(layout_, plan->usable_tokens(), std::move(announced));
   if (!builder.ok()) return builder.status();
+  attempt->bytes_received = builder->bytes_added();
+  counters_->CountFromDevice(builder->bytes_added());
   if (plan->has_shared() && segment != nullptr) {
     attempt->copied = true;
     attempt->share_problem = CopyShared(plan->shared(), *segment, &*builder);
     if (!attempt->share_problem.ok()) return attempt->share_problem;
+    counters_->CountShared(builder->bytes_added() - attempt->bytes_received);
     attempt->bytes_received = builder->bytes_added();
-    counters_->CountShared(builder->bytes_added());
   }
-  const absl::Status read =
-      ReadSlices(&stream, plan->has_shared(), &*builder, &attempt->bytes_received);
+  const bool leased = plan->has_shared() || plan->has_device();
+  const absl::Status read = ReadSlices(&stream, leased, &*builder, &attempt->bytes_received);
   if (!read.ok()) return read;
-  if (plan->has_shared()) {
+  if (leased) {
     context.TryCancel();  // which ends the lease
     stream.Finish();
   } else if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) {
@@ -244,7 +239,8 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   auto objects = builder->Take();
   if (!objects.ok()) return objects.status();
   outcome.usable_tokens = plan->usable_tokens();
-  outcome.slowest_tier = FromProto(plan->slowest_tier());
+  const bool on_device = plan->device().objects_size() == plan->objects_size();
+  outcome.slowest_tier = on_device ? Tier::kGpu : FromProto(plan->slowest_tier());
   outcome.objects = *std::move(objects);
   return outcome;
 }

@@ -27,10 +27,11 @@
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
-#include "services/blocking_stream.h"
 #include "services/cache_counters.h"
 #include "services/circuit_breaker.h"
+#include "services/device_client.h"
 #include "services/explainer.h"
+#include "services/fetch_stream.h"
 #include "services/segment_client.h"
 #include "worker/prefix_cache.h"
 
@@ -42,8 +43,10 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   static constexpr int kConnectWaitMs = 250;
 
   // `layout` is what `fingerprint` describes. `shared_memory`: use the store's, where it offers it.
+  // `devices`: the same on the device that the worker computes on; null: it computes elsewhere.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
-                    const KvLayout& layout, CacheCounters* counters, bool shared_memory = true);
+                    const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
+                    std::unique_ptr<DeviceClient> devices = nullptr);
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
@@ -56,14 +59,13 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
 
  private:
   class ActiveCall;
-  using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
   struct Attempt;
   absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
-                                           FetchStream* stream);
+                                           const MappedDevice* device, FetchStream* stream);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const v1::LeaseRequest& request, const LeaseTerms& terms,
                                         absl::Time deadline, bool* waited);
@@ -76,6 +78,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   CacheCounters* const counters_;
   const bool shared_memory_;
   SegmentClient segments_;
+  const std::unique_ptr<DeviceClient> devices_;
   CircuitBreaker breaker_;
   absl::Mutex calls_mu_;
   std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(calls_mu_);

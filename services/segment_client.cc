@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -47,8 +48,7 @@ MappedSegment::~MappedSegment() {
   if (mapping_ != nullptr) munmap(const_cast<std::byte*>(mapping_), layout_.file_bytes());
 }
 
-absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to,
-                                 absl::FunctionRef<void()> between) const {
+absl::Status MappedSegment::Check(const SegmentRange& range) const {
   if (range.offset % kSegmentGranuleBytes != 0 || range.offset >= layout_.data_bytes ||
       range.bytes > layout_.data_bytes - range.offset) {
     return absl::OutOfRangeError("shared memory: a range lies outside the segment");
@@ -56,17 +56,19 @@ absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to,
   const auto* generations =
       reinterpret_cast<const SegmentGeneration*>(mapping_ + kSegmentHeaderBytes);
   const SegmentGeneration& generation = generations[range.offset / kSegmentGranuleBytes];
-  const bool before = generation.load(std::memory_order_acquire) == range.generation;
-  if (before) {
-    std::memcpy(to, mapping_ + layout_.data_offset() + range.offset, range.bytes);
-    between();
-    // No load of the copy may move behind the look at the generation.
-    std::atomic_thread_fence(std::memory_order_acquire);
-  }
-  if (!before || generation.load(std::memory_order_relaxed) != range.generation) {
-    return absl::AbortedError("shared memory: the range was used again before it was copied");
-  }
-  return absl::OkStatus();
+  // No load of a copy before this may move behind it.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (generation.load(std::memory_order_acquire) == range.generation) return absl::OkStatus();
+  return absl::AbortedError("shared memory: the range was used again before it was copied");
+}
+
+absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to,
+                                 absl::FunctionRef<void()> between) const {
+  assert(!layout_.device.has_value());
+  if (absl::Status status = Check(range); !status.ok()) return status;
+  std::memcpy(to, mapping_ + layout_.data_offset() + range.offset, range.bytes);
+  between();
+  return Check(range);
 }
 
 SegmentClient::~SegmentClient() {

@@ -32,8 +32,11 @@ class MappedSegment {
   ~MappedSegment();
 
   const SegmentId& id() const { return layout_.id; }
+  const SegmentLayout& layout() const { return layout_; }
+  // kOutOfRange when the range lies outside the data, kAborted when it was given to something else.
+  absl::Status Check(const SegmentRange& range) const;
   // Copies the range to `to`. kAborted when it was given to something else before the copy was
-  // over; kOutOfRange when it lies outside the data.
+  // over. REQUIRES: the data lies in the file.
   absl::Status Copy(const SegmentRange& range, std::byte* to) const {
     return Copy(range, to, [] {});
   }

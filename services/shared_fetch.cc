@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -27,7 +28,10 @@ absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& seg
   return absl::OkStatus();
 }
 
-absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
+namespace {
+
+template <typename Client>
+absl::Status Take(const v1::SharedSegment& offer, Client* client) {
   SegmentId id;
   if (offer.id().size() != id.size()) {
     return absl::FailedPreconditionError(
@@ -35,6 +39,41 @@ absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
   }
   std::copy(offer.id().begin(), offer.id().end(), id.begin());
   return client->Take(offer.socket(), id);
+}
+
+}  // namespace
+
+absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client) {
+  return Take(offer, client);
+}
+
+absl::Status TakeOffer(const v1::SharedSegment& offer, DeviceClient* client) {
+  return Take(offer, client);
+}
+
+absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
+                            const MappedDevice& device, DeviceClient* client,
+                            std::vector<ObjectBuilder::Announced>* announced) {
+  const int objects = shared.objects_size();
+  if (shared.offsets_size() != objects || shared.generations_size() != objects) {
+    return absl::FailedPreconditionError("plan: the device objects' lists differ in length");
+  }
+  std::vector<SegmentRange> ranges;
+  for (int i = 0; i < objects; ++i) {
+    if (shared.objects(i) >= announced->size()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("plan: device object ", shared.objects(i), " of ", announced->size()));
+    }
+    const ObjectId& id = (*announced)[shared.objects(i)].id;
+    ranges.push_back(
+        {shared.offsets(i), layout.ObjectBytes(id.tokens, id.group), shared.generations(i)});
+  }
+  auto copies = client->Copy(device, ranges);
+  if (!copies.ok()) return copies.status();
+  for (int i = 0; i < objects; ++i) {
+    (*announced)[shared.objects(i)].device_bytes = std::move((*copies)[i]);
+  }
+  return absl::OkStatus();
 }
 
 const char* FallbackReason(const absl::Status& status) {

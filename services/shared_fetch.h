@@ -6,9 +6,12 @@
 #ifndef HEARTH_SERVICES_SHARED_FETCH_H_
 #define HEARTH_SERVICES_SHARED_FETCH_H_
 
+#include <vector>
+
 #include "absl/status/status.h"
 #include "proto/cache_store.pb.h"
 #include "proto/kv_layout.h"
+#include "services/device_client.h"
 #include "services/object_builder.h"
 #include "services/segment_client.h"
 
@@ -19,8 +22,15 @@ namespace hearth {
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);
 
+// Copies what a plan shares on the device to this worker's own memory there, and announces it to
+// the builder that is to be made. Errors as CopyShared; digests cannot be looked at.
+absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
+                            const MappedDevice& device, DeviceClient* client,
+                            std::vector<ObjectBuilder::Announced>* announced);
+
 // Maps the segment that a store offers. OK when the next fetch can use it.
 absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client);
+absl::Status TakeOffer(const v1::SharedSegment& offer, DeviceClient* client);
 
 // The name under which a fetch that has to use the wire instead is counted.
 const char* FallbackReason(const absl::Status& status);

@@ -43,8 +43,13 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   }
   auto channel = ConnectToStore(spec, options.access);
   if (!channel.ok()) return channel.status();
+  std::unique_ptr<DeviceClient> devices;
+  if (ImportDevice import = GpuImporter(options.device)) {
+    devices = std::make_unique<DeviceClient>(std::move(import));
+  }
   auto cache = std::make_unique<RemotePrefixCache>(*channel, engine.fingerprint(), engine.layout(),
-                                                   &link->counters_, options.shared_memory);
+                                                   &link->counters_, options.shared_memory,
+                                                   std::move(devices));
   link->explainer_ = cache.get();
   link->cache_ = std::move(cache);
   return link;

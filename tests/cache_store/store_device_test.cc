@@ -64,7 +64,7 @@ class StoreDeviceTest : public testing::Test {
         EXPECT_EQ(std::memcmp(at, expected.bytes.data(), expected.bytes.size()), 0);
         at += expected.bytes.size();
       }
-      EXPECT_EQ(at, copy->bytes + copy->size_bytes);
+      EXPECT_EQ(at, copy->bytes + copy->range.bytes);
     }
     return true;
   }
@@ -198,7 +198,7 @@ TEST_F(StoreDeviceTest, WhatIsDroppedLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
   auto session = Fetch(1);
   const DeviceLease lease = session->OnDevice(0);
   ASSERT_NE(lease, nullptr);
-  const std::vector<std::byte> before(lease->bytes, lease->bytes + lease->size_bytes);
+  const std::vector<std::byte> before(lease->bytes, lease->bytes + lease->range.bytes);
   ASSERT_TRUE(store_->DropAll("default", true).ok());
   session = nullptr;
   EXPECT_EQ(Gpu().objects, 0u);

@@ -125,7 +125,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
       }
     }
     for (const auto& [lease, expected] : leases_) {
-      ASSERT_EQ(lease->size_bytes, expected.size());
+      ASSERT_EQ(lease->range.bytes, expected.size());
       ASSERT_EQ(std::memcmp(lease->bytes, expected.data(), expected.size()), 0);
     }
     while (leases_.size() > 8) leases_.erase(leases_.begin());

@@ -41,6 +41,27 @@ TEST(SegmentFormat, TheHeaderIsReadBack) {
   EXPECT_EQ(read->data_offset(), layout.data_offset());
 }
 
+TEST(SegmentFormat, DataOnADeviceIsNamedInTheHeaderAndNotInTheFile) {
+  SegmentLayout layout = ThreeMiB();
+  DeviceMemoryHandle& handle = layout.device.emplace();
+  std::iota(handle.device.begin(), handle.device.end(), uint8_t{0x40});
+  std::iota(handle.memory.begin(), handle.memory.end(), uint8_t{0x80});
+  const std::string header = EncodeSegmentHeader(layout);
+  EXPECT_EQ(header[16], 2);
+  EXPECT_EQ(absl::BytesToHexString(header.substr(56, 20)),
+            "404142434445464748494a4b4c4d4e4f"
+            "80818283");
+  EXPECT_EQ(header.substr(136), std::string(4096 - 136, '\0'));
+  EXPECT_EQ(layout.file_bytes(), layout.data_offset());
+  const auto read = ParseSegmentHeader(header, layout.file_bytes());
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_TRUE(read->device.has_value());
+  EXPECT_EQ(read->device->device, handle.device);
+  EXPECT_EQ(read->device->memory, handle.memory);
+  EXPECT_FALSE(ParseSegmentHeader(header, ThreeMiB().file_bytes()).ok());
+  EXPECT_FALSE(ParseSegmentHeader(header.substr(0, 100), layout.file_bytes()).ok());
+}
+
 TEST(SegmentFormat, TheTableOfGenerationsFitsBeforeTheData) {
   for (const uint64_t data_bytes : {uint64_t{4096}, uint64_t{1} << 30, uint64_t{1} << 40}) {
     SegmentLayout layout;
@@ -63,8 +84,8 @@ TEST(SegmentFormat, OtherFilesAreRefused) {
   refused(good.substr(0, 40), layout.file_bytes(), "cut short");
   refused(good, layout.file_bytes() - 1, "size");
   std::string other = good;
-  other[16] = 2;
-  refused(other, layout.file_bytes(), "version 2");
+  other[16] = 3;
+  refused(other, layout.file_bytes(), "version 3");
   // Every other field, changed in its lowest byte, contradicts something.
   for (const size_t at : {20, 24, 32}) {
     other = good;

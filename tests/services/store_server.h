@@ -34,7 +34,13 @@ class StoreServer {
       auto segment = SegmentServer::Start(socket, store_->shared_memory()->fd);
       assert(segment.ok());
       segment_ = *std::move(segment);
-      service_.Offer({store_->shared_memory()->layout.id, socket, lease});
+      SharedMemoryOffer offer{store_->shared_memory()->layout.id, socket, lease};
+      if (const auto device = store_->shared_device()) {
+        offer.device_id = device->layout.id;
+        offer.device_socket = socket + ".gpu";
+        device_segment_ = *SegmentServer::Start(offer.device_socket, device->fd);
+      }
+      service_.Offer(offer);
     }
     auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_,
                                       access_.credentials);
@@ -73,7 +79,7 @@ class StoreServer {
   ServerAccess access_;
   CallGate gate_;
   CacheService service_;
-  std::unique_ptr<SegmentServer> segment_;
+  std::unique_ptr<SegmentServer> segment_, device_segment_;
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::CacheStore::Stub> stub_;

@@ -1,15 +1,23 @@
 // An accelerator whose memory is the host's, and which breaks on command. Thread safe.
 //
-// A copy happens when Wait is called, not before: whoever looks too early sees what was there.
+// A copy happens when Wait is called, not before: whoever looks too early sees what was there. The
+// memory can be mapped by other processes, and again by this one.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cassert>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/device_memory.h"
 
@@ -17,22 +25,29 @@ namespace hearth {
 
 class FakeDevice : public DeviceMemory {
  public:
-  explicit FakeDevice(uint64_t bytes) : memory_(bytes) {}
+  explicit FakeDevice(uint64_t bytes) : bytes_(bytes), fd_(memfd_create("fake-device", 0)) {
+    assert(fd_ >= 0 && ftruncate(fd_, static_cast<off_t>(bytes)) == 0);
+    memory_ = Map(fd_, bytes);
+  }
+  ~FakeDevice() override {
+    munmap(memory_, bytes_);
+    close(fd_);
+  }
 
   std::string name() const override { return "fake:0"; }
-  const std::byte* data() const override { return memory_.data(); }
-  uint64_t size_bytes() const override { return memory_.size(); }
+  const std::byte* data() const override { return memory_; }
+  uint64_t size_bytes() const override { return bytes_; }
 
   absl::Status StartCopyIn(uint64_t offset, absl::Span<const std::byte> from) override {
     absl::MutexLock lock(&mu_);
     if (!lost_.ok()) return lost_;
-    begun_.push_back({memory_.data() + offset, from.data(), from.size()});
+    begun_.push_back({memory_ + offset, from.data(), from.size()});
     return std::exchange(next_, absl::OkStatus());
   }
   absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) override {
     absl::MutexLock lock(&mu_);
     if (!lost_.ok()) return lost_;
-    begun_.push_back({to.data(), memory_.data() + offset, to.size()});
+    begun_.push_back({to.data(), memory_ + offset, to.size()});
     return std::exchange(next_, absl::OkStatus());
   }
   absl::Status Wait() override {
@@ -50,6 +65,22 @@ class FakeDevice : public DeviceMemory {
     }
     begun_.clear();
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<DeviceMemoryHandle> Export() override {
+    DeviceMemoryHandle handle;
+    handle.device.fill(0xFA);
+    const int process = getpid();
+    std::memcpy(handle.memory.data(), &process, sizeof(process));
+    std::memcpy(handle.memory.data() + 4, &fd_, sizeof(fd_));
+    std::memcpy(handle.memory.data() + 8, &bytes_, sizeof(bytes_));
+    return handle;
+  }
+  // Runs `during` in every Copy, after the bytes were read.
+  static ImportDevice Importer(std::function<void()> during = [] {}) {
+    return [during](const DeviceMemoryHandle& handle) {
+      return std::make_unique<Imported>(handle, during);
+    };
   }
 
   // The next copy fails to begin.
@@ -79,7 +110,47 @@ class FakeDevice : public DeviceMemory {
     const std::byte* from;
     size_t bytes;
   };
-  std::vector<std::byte> memory_;
+  class Imported : public ImportedMemory {
+   public:
+    Imported(const DeviceMemoryHandle& handle, std::function<void()> during)
+        : during_(std::move(during)) {
+      int process = 0, descriptor = 0;
+      std::memcpy(&process, handle.memory.data(), sizeof(process));
+      std::memcpy(&descriptor, handle.memory.data() + 4, sizeof(descriptor));
+      std::memcpy(&bytes_, handle.memory.data() + 8, sizeof(bytes_));
+      const std::string path = absl::StrCat("/proc/", process, "/fd/", descriptor);
+      const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+      assert(fd >= 0);
+      memory_ = Map(fd, bytes_);
+      close(fd);
+    }
+    ~Imported() override { munmap(memory_, bytes_); }
+    absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
+        absl::Span<const SegmentRange> ranges) override {
+      std::vector<std::shared_ptr<const std::byte>> copies;
+      for (const SegmentRange& range : ranges) {
+        const std::shared_ptr<std::byte[]> copy(new std::byte[range.bytes]);
+        std::memcpy(copy.get(), memory_ + range.offset, range.bytes);
+        copies.emplace_back(copy, copy.get());
+      }
+      during_();
+      return copies;
+    }
+
+   private:
+    const std::function<void()> during_;
+    uint64_t bytes_ = 0;
+    std::byte* memory_ = nullptr;
+  };
+  static std::byte* Map(int fd, uint64_t bytes) {
+    void* const mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert(mapped != MAP_FAILED);
+    return static_cast<std::byte*>(mapped);
+  }
+
+  const uint64_t bytes_;
+  const int fd_;
+  std::byte* memory_ = nullptr;
   absl::Mutex mu_;
   std::vector<Copy> begun_ ABSL_GUARDED_BY(mu_);
   absl::Status next_ ABSL_GUARDED_BY(mu_), lost_ ABSL_GUARDED_BY(mu_);

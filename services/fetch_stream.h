@@ -1,0 +1,29 @@
+// The worker's side of a Fetch stream: what its plan announces, and the slices after it.
+//
+// Thread safety: one stream and one builder a thread.
+#ifndef HEARTH_SERVICES_FETCH_STREAM_H_
+#define HEARTH_SERVICES_FETCH_STREAM_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/cache_store.pb.h"
+#include "services/blocking_stream.h"
+#include "services/object_builder.h"
+
+namespace hearth {
+
+using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan);
+
+// Takes slices from the stream to its end, or until every one is there when it `stays_open`.
+absl::Status ReadSlices(FetchStream* stream, bool stays_open, ObjectBuilder* builder,
+                        uint64_t* bytes_received);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_FETCH_STREAM_H_
