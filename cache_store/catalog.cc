@@ -186,7 +186,7 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
     Charge(object, point->account);
-    CountName(object, point, 1);
+    CountName(Retention::Room::kStore, object, point, 1);
   }
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
@@ -213,8 +213,8 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   const bool was_resident = point->in_host;
   const std::vector<StoredObject*> objects = std::move(point->objects);
   for (StoredObject* object : objects) {
-    CountName(object, point, -1);
-    if (was_resident) CountHostName(object, point, -1);
+    CountName(Retention::Room::kStore, object, point, -1);
+    if (was_resident) CountName(Retention::Room::kHost, object, point, -1);
     // The node of the last object may be pruned here; `node` is not used after.
     if (object->restore_points == 0) {
       Uncharge(object);
@@ -266,7 +266,7 @@ void Catalog::SetResident(RestorePointEntry* point) {
   point->in_host = true;
   for (StoredObject* object : point->objects) {
     assert(object->in_host);
-    CountHostName(object, point, 1);
+    CountName(Retention::Room::kHost, object, point, 1);
   }
 }
 

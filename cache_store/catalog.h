@@ -264,8 +264,8 @@ class Catalog {
   void Delist(RestorePointEntry* point, bool may_return);
   void CheckSole() const;
   void UpdateOffered(RestorePointEntry* point);
-  void CountName(StoredObject* object, RestorePointEntry* point, int by);
-  void CountHostName(StoredObject* object, RestorePointEntry* point, int by);
+  // `room` kHost: of the names, those of points that are resident in RAM.
+  void CountName(Retention::Room room, StoredObject* object, RestorePointEntry* point, int by);
   void Unlink(StoredObject* object);
   void FreeIfUnused(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);

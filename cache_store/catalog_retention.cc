@@ -17,6 +17,17 @@ Retention::Key KeyOf(const Digest& key) {
   return absl::MakeUint128(parts[0], parts[1]);
 }
 
+// Where the names of an object are counted.
+struct NameCount {
+  uint32_t StoredObject::*names;
+  uintptr_t StoredObject::*points;
+  uint32_t RestorePointEntry::*sole;
+};
+constexpr NameCount kStoreNames{&StoredObject::restore_points, &StoredObject::points,
+                                &RestorePointEntry::sole};
+constexpr NameCount kHostNames{&StoredObject::host_restore_points, &StoredObject::host_points,
+                               &RestorePointEntry::host_sole};
+
 bool IsLocal(const StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
 
 // The point that another one of the same publish goes and stays with: a prompt's end, and the
@@ -142,34 +153,22 @@ void Catalog::UpdateOffered(RestorePointEntry* point) {
 }
 
 // An object knows the only point that names it: the addresses of all that do, combined by xor.
-void Catalog::CountName(StoredObject* object, RestorePointEntry* point, int by) {
+void Catalog::CountName(Retention::Room room, StoredObject* object, RestorePointEntry* point,
+                        int by) {
+  const NameCount& count = room == Retention::Room::kStore ? kStoreNames : kHostNames;
   const auto change_sole = [&](int change) {
-    if (object->restore_points != 1) return;
-    auto* only = reinterpret_cast<RestorePointEntry*>(object->points);
-    const bool was = only->sole > 0;
-    only->sole += change;
-    if (was != (only->sole > 0)) UpdateOffered(only);
+    if (object->*count.names != 1) return;
+    auto* only = reinterpret_cast<RestorePointEntry*>(object->*count.points);
+    const bool was = only->*count.sole > 0;
+    only->*count.sole += change;
+    if (was != (only->*count.sole > 0)) UpdateOffered(only);
   };
   change_sole(-1);
-  object->points ^= reinterpret_cast<uintptr_t>(point);
+  object->*count.points ^= reinterpret_cast<uintptr_t>(point);
   {
     const Change change(this, object);
-    object->restore_points += by;
+    object->*count.names += by;
   }
-  change_sole(1);
-}
-
-void Catalog::CountHostName(StoredObject* object, RestorePointEntry* point, int by) {
-  const auto change_sole = [&](int change) {
-    if (object->host_restore_points != 1) return;
-    auto* only = reinterpret_cast<RestorePointEntry*>(object->host_points);
-    const bool was = only->host_sole > 0;
-    only->host_sole += change;
-    if (was != (only->host_sole > 0)) UpdateOffered(only);
-  };
-  change_sole(-1);
-  object->host_points ^= reinterpret_cast<uintptr_t>(point);
-  object->host_restore_points += by;
   change_sole(1);
 }
 

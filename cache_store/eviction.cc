@@ -183,7 +183,7 @@ void Catalog::Demote(RestorePointEntry* point) {
   point->in_host = false;
   ++demoted_;
   for (StoredObject* object : point->objects) {
-    CountHostName(object, point, -1);
+    CountName(Retention::Room::kHost, object, point, -1);
     if (object->host_restore_points == 0 && object->sessions == 0 && object->on_disk) {
       DropHostCopy(object);
     }
