@@ -213,7 +213,8 @@ StoreStats Store::Stats() {
   if (arena_ != nullptr) stats.resident_bytes = arena_->usage().resident_bytes;
   absl::MutexLock lock(&mu_);
   stats.counters["demoted_restore_points"] = catalog_.demoted();
-  stats.counters["gpu_evicted_objects"] = device_ == nullptr ? 0 : device_->usage().evicted_objects;
+  const DeviceTier::Usage device = device_ == nullptr ? DeviceTier::Usage() : device_->usage();
+  stats.counters["gpu_evicted_objects"] = device.evicted_objects;
   stats.counters["last_full_scrub_unix_s"] = static_cast<uint64_t>(last_scrub_unix_s_.load());
   TierUsage host;
   host.tier = Tier::kHost;
@@ -241,16 +242,15 @@ StoreStats Store::Stats() {
     stats.tiers.push_back(disk);
   }
   if (device_ != nullptr) {
-    const DeviceTier::Usage usage = device_->usage();
     TierUsage gpu;
     gpu.tier = Tier::kGpu;
-    gpu.bytes = usage.bytes;
-    gpu.capacity_bytes = usage.capacity_bytes;
-    gpu.objects = usage.objects.size();
+    gpu.bytes = device.bytes;
+    gpu.capacity_bytes = device.capacity_bytes;
+    gpu.objects = device.objects.size();
     gpu.hit_tokens = hit_tokens_[static_cast<size_t>(Tier::kGpu)];
     gpu.read_bytes = counters_.Get(Counter::kBytesReadGpu);
-    gpu.written_bytes = usage.written_bytes;
-    gpu.unread_bytes = usage.unread_bytes;
+    gpu.written_bytes = device.written_bytes;
+    gpu.unread_bytes = device.unread_bytes;
     stats.tiers.push_back(gpu);
   }
   stats.restore_points = catalog_.restore_points();

@@ -138,16 +138,15 @@ grpc::Status CacheService::Stats(grpc::ServerContext* context, const v1::StatsRe
 
 absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsRequest& request,
                                    v1::StatsResponse* response) {
-  const StoreStats stats = store_->Stats();
   response->set_version(version_);
   response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
   if (caller.sees_all() && request.tenant().empty()) {
-    StatsToProto(stats, response);
+    StatsToProto(store_->Stats(), response);
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  response->set_incarnation(stats.incarnation);
+  response->set_incarnation(store_->incarnation());
   FiguresToProto(store_->StatsOf(*tenant), response);
   response->mutable_tenant()->set_tenant(*tenant);
   return absl::OkStatus();
