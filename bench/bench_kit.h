@@ -18,6 +18,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/bare_stream.h"
+#include "bench/bench_model.h"
 #include "proto/restore_rule.h"
 #include "worker/prefix_cache.h"
 
@@ -26,18 +27,9 @@ namespace hearth {
 inline constexpr uint32_t kTokens = 2048;  // of a prompt: 64 slices
 inline constexpr int kLayers = 4;
 
+// Of layers with one slice of 1 MiB a chunk.
 inline Fingerprint BenchFingerprint(int layers = kLayers) {
-  auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
-                                          {"window", uint64_t{512}},
-                                          {"kv_heads", uint64_t{4}},
-                                          {"head_dim", uint64_t{256}},
-                                          {"kv_dtype", std::string("float32")},
-                                          {"exactness", std::string("exact")},
-                                          {"layer_types", std::string(layers, 'g')},
-                                          {"object_layout", uint64_t{1}},
-                                          {"codec", std::string("raw")}});
-  if (!fingerprint.ok()) std::abort();
-  return *fingerprint;
+  return BenchModel(std::string(layers, 'g'), 4, 256);
 }
 
 inline PrefixRequest BenchPrefix(int number, uint32_t tokens = kTokens) {

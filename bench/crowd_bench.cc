@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/bench_model.h"
 #include "cache_store/tiered_store.h"
 #include "proto/restore_rule.h"
 
@@ -23,19 +24,6 @@ namespace {
 constexpr uint32_t kTokens = 1024;
 constexpr uint64_t kFew = 50;
 constexpr int kPublishes = 200;
-
-Fingerprint Model() {
-  return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
-                              {"window", uint64_t{512}},
-                              {"kv_heads", uint64_t{1}},
-                              {"head_dim", uint64_t{2}},
-                              {"kv_dtype", std::string("bfloat16")},
-                              {"exactness", std::string("exact")},
-                              {"layer_types", std::string("g")},
-                              {"object_layout", uint64_t{1}},
-                              {"codec", std::string("raw")}})
-      .value();
-}
 
 class Crowd {
  public:
@@ -69,11 +57,7 @@ class Crowd {
     PublishSpec spec;
     spec.fingerprint = model_;
     spec.tenant = tenant;
-    spec.token_ids.resize(kTokens);
-    ++seed_;
-    for (uint32_t i = 0; i < kTokens; ++i) {
-      spec.token_ids[i] = static_cast<uint32_t>((seed_ * 7919 + i) % 262144);
-    }
+    spec.token_ids = BenchTokens(++seed_, kTokens);
     spec.boundaries = {kTokens};
     for (const ObjectId& id : NeededObjects(layout_, kTokens)) {
       spec.objects.push_back({id, {digest_}});
@@ -86,7 +70,7 @@ class Crowd {
     if (session->Commit()->boundaries.empty()) std::abort();
   }
 
-  const Fingerprint model_ = Model();
+  const Fingerprint model_ = ModelOfSmallSlices("g");
   const KvLayout layout_ = *model_.Layout();
   const std::shared_ptr<std::byte> memory_;
   uint64_t digest_ = 0;

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/bench_model.h"
 #include "cache_store/tiered_store.h"
 #include "proto/restore_rule.h"
 #include "services/cache_service.h"
@@ -26,20 +27,6 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kTokens = 2048;
-
-Fingerprint BenchFingerprint() {
-  auto fingerprint = Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
-                                          {"window", uint64_t{512}},
-                                          {"kv_heads", uint64_t{1}},
-                                          {"head_dim", uint64_t{256}},
-                                          {"kv_dtype", std::string("float32")},
-                                          {"exactness", std::string("exact")},
-                                          {"layer_types", std::string("lllllglllllglllllg")},
-                                          {"object_layout", uint64_t{1}},
-                                          {"codec", std::string("raw")}});
-  if (!fingerprint.ok()) std::abort();
-  return *fingerprint;
-}
 
 std::vector<std::shared_ptr<const KvObject>> BenchObjects(const KvLayout& layout) {
   std::vector<std::shared_ptr<const KvObject>> objects;
@@ -78,7 +65,7 @@ void Report(const char* what, int repetitions, uint64_t bytes, const std::functi
 
 int Run(int repetitions, const std::string& listen) {
   KeepFreedMemory();
-  const Fingerprint fingerprint = BenchFingerprint();
+  const Fingerprint fingerprint = Model270M();
   const KvLayout layout = *fingerprint.Layout();
   StoreOptions options;
   options.disk_bytes = 0;

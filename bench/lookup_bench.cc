@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/bench_model.h"
 #include "cache_store/tiered_store.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
@@ -24,27 +25,6 @@ namespace {
 
 constexpr uint32_t kTokens = 32768;
 constexpr int kLookups = 2000;
-
-Fingerprint Model() {
-  return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
-                              {"window", uint64_t{512}},
-                              {"kv_heads", uint64_t{1}},
-                              {"head_dim", uint64_t{2}},
-                              {"kv_dtype", std::string("bfloat16")},
-                              {"exactness", std::string("exact")},
-                              {"layer_types", std::string("g")},
-                              {"object_layout", uint64_t{1}},
-                              {"codec", std::string("raw")}})
-      .value();
-}
-
-std::vector<uint32_t> Tokens(uint64_t seed) {
-  std::vector<uint32_t> tokens(kTokens + 1);
-  for (uint32_t i = 0; i <= kTokens; ++i) {
-    tokens[i] = static_cast<uint32_t>((seed * 7919 + i) % 262144);
-  }
-  return tokens;
-}
 
 void Percentiles(const char* what, std::vector<double> us) {
   std::sort(us.begin(), us.end());
@@ -58,7 +38,7 @@ int LookUpAsAnother(TieredStore* store, const Fingerprint& model, uint64_t promp
   for (int i = 0; i < kLookups; ++i) {
     for (const bool stored : {false, true}) {
       const uint64_t seed = static_cast<uint64_t>(i) * 2654435761u % prompts;
-      PrefixQuery query{model.digest(), "other", Tokens(seed), {}};
+      PrefixQuery query{model.digest(), "other", BenchTokens(seed, kTokens + 1), {}};
       if (!stored) query.token_ids[0] ^= 1;
       const absl::Time start = absl::Now();
       const auto session = store->Fetch(query, 0, 0).value();
@@ -72,7 +52,7 @@ int LookUpAsAnother(TieredStore* store, const Fingerprint& model, uint64_t promp
 }
 
 int Run(uint64_t prompts) {
-  const Fingerprint model = Model();
+  const Fingerprint model = ModelOfSmallSlices("g");
   const KvLayout layout = *model.Layout();
   StoreOptions options;
   options.disk_bytes = 0;
@@ -92,8 +72,7 @@ int Run(uint64_t prompts) {
     PublishSpec spec;
     spec.fingerprint = model;
     spec.tenant = "default";
-    spec.token_ids = Tokens(seed);
-    spec.token_ids.resize(kTokens);
+    spec.token_ids = BenchTokens(seed, kTokens);
     spec.boundaries = {kTokens};
     for (const ObjectId& id : NeededObjects(layout, kTokens))
       spec.objects.push_back({id, {digest}});
@@ -107,7 +86,7 @@ int Run(uint64_t prompts) {
   std::vector<double> lookups, hashes;
   for (int i = 0; i < kLookups; ++i) {
     const uint64_t seed = static_cast<uint64_t>(i) * 2654435761u % prompts;
-    const PrefixQuery query{model.digest(), "default", Tokens(seed), {}};
+    const PrefixQuery query{model.digest(), "default", BenchTokens(seed, kTokens + 1), {}};
     absl::Time start = absl::Now();
     const auto session = (*store)->Fetch(query, 0, 0).value();
     lookups.push_back(absl::ToDoubleMicroseconds(absl::Now() - start));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/bench_model.h"
 #include "cache_store/tiered_store.h"
 #include "proto/restore_rule.h"
 
@@ -20,26 +21,11 @@ namespace {
 
 constexpr uint32_t kChunk = 128, kTokens = 10 * kChunk;
 
-Fingerprint Model() {
-  return Fingerprint::Create({{"chunk_tokens", uint64_t{kChunk}},
-                              {"window", uint64_t{512}},
-                              {"kv_heads", uint64_t{1}},
-                              {"head_dim", uint64_t{2}},
-                              {"kv_dtype", std::string("bfloat16")},
-                              {"exactness", std::string("exact")},
-                              {"layer_types", std::string("lllllg")},
-                              {"object_layout", uint64_t{1}},
-                              {"codec", std::string("raw")}})
-      .value();
-}
-
 PublishSpec Spec(const Fingerprint& model, uint64_t seed) {
   PublishSpec spec;
   spec.fingerprint = model;
   spec.tenant = "default";
-  for (uint32_t i = 0; i <= kTokens; ++i) {
-    spec.token_ids.push_back(static_cast<uint32_t>((seed * 7919 + i) % 262144));
-  }
+  spec.token_ids = BenchTokens(seed, kTokens + 1);
   for (uint32_t end = kChunk; end <= kTokens; end += kChunk) spec.boundaries.push_back(end);
   const KvLayout layout = *model.Layout();
   for (uint32_t begin = 0; begin < kTokens; begin += kChunk) {
@@ -71,7 +57,7 @@ absl::Status Publish(TieredStore* store, const Fingerprint& model, uint64_t seed
 }
 
 int Run(const std::string& folder, uint64_t prompts) {
-  const Fingerprint model = Model();
+  const Fingerprint model = ModelOfSmallSlices("lllllg");
   StoreOptions options;
   options.data_dir = folder;
   options.host_bytes = 64 << 20;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/time/clock.h"
+#include "bench/bench_model.h"
 #include "cache_store/tiered_store.h"
 #include "proto/restore_rule.h"
 
@@ -19,27 +20,6 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kTokens = 2048;
-
-Fingerprint Model() {
-  return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
-                              {"window", uint64_t{512}},
-                              {"kv_heads", uint64_t{1}},
-                              {"head_dim", uint64_t{256}},
-                              {"kv_dtype", std::string("float32")},
-                              {"exactness", std::string("exact")},
-                              {"layer_types", std::string("lllllglllllglllllg")},
-                              {"object_layout", uint64_t{1}},
-                              {"codec", std::string("raw")}})
-      .value();
-}
-
-std::vector<uint32_t> Tokens(uint64_t seed) {
-  std::vector<uint32_t> tokens(kTokens + 1);
-  for (uint32_t i = 0; i <= kTokens; ++i) {
-    tokens[i] = static_cast<uint32_t>((seed * 7919 + i) % 262144);
-  }
-  return tokens;
-}
 
 // One buffer of noise; slices are windows into it, so that making them costs nothing.
 SliceView Noise(uint64_t seed, size_t bytes) {
@@ -99,7 +79,7 @@ class Bench {
     uint64_t bytes = 0;
     absl::Duration spent, lookups;
     for (uint64_t seed = first; seed < first + count; ++seed) {
-      const PrefixQuery query{model_.digest(), "default", Tokens(seed), {}};
+      const PrefixQuery query{model_.digest(), "default", BenchTokens(seed, kTokens + 1), {}};
       const absl::Time start = absl::Now();
       auto session = store_->Fetch(query, 0, 0).value();
       lookups += absl::Now() - start;
@@ -125,7 +105,7 @@ class Bench {
     PublishSpec spec;
     spec.fingerprint = model_;
     spec.tenant = "default";
-    spec.token_ids = Tokens(seed);
+    spec.token_ids = BenchTokens(seed, kTokens + 1);
     spec.boundaries = {kTokens};
     spec.durability = level;
     for (const ObjectId& id : NeededObjects(layout_, kTokens)) {
@@ -145,7 +125,7 @@ class Bench {
   }
 
   StoreOptions options_;
-  const Fingerprint model_ = Model();
+  const Fingerprint model_ = Model270M();
   const KvLayout layout_ = model_.Layout().value();
   std::unique_ptr<TieredStore> store_;
 };

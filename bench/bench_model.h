@@ -1,0 +1,47 @@
+// What the benchmarks store: models that only their geometry tells apart, and prompts.
+#ifndef HEARTH_BENCH_BENCH_MODEL_H_
+#define HEARTH_BENCH_BENCH_MODEL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+// `layer_types`: 'g' and 'l', a layer each.
+inline Fingerprint BenchModel(const std::string& layer_types, uint64_t kv_heads, uint64_t head_dim,
+                              const std::string& kv_dtype = "float32") {
+  return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                              {"window", uint64_t{512}},
+                              {"kv_heads", kv_heads},
+                              {"head_dim", head_dim},
+                              {"kv_dtype", kv_dtype},
+                              {"exactness", std::string("exact")},
+                              {"layer_types", layer_types},
+                              {"object_layout", uint64_t{1}},
+                              {"codec", std::string("raw")}})
+      .value();
+}
+
+// Gemma 3 270M: 28.3 MB for 2,048 tokens, in slices of 256 KiB.
+inline Fingerprint Model270M() { return BenchModel("lllllglllllglllllg", 1, 256); }
+
+// Slices of 1 KiB: where the store's books are measured, not its bytes.
+inline Fingerprint ModelOfSmallSlices(const std::string& layer_types) {
+  return BenchModel(layer_types, 1, 2, "bfloat16");
+}
+
+// Different from the first token on for each of 262,144 seeds.
+inline std::vector<uint32_t> BenchTokens(uint64_t seed, uint32_t count) {
+  std::vector<uint32_t> tokens(count);
+  for (uint32_t i = 0; i < count; ++i) {
+    tokens[i] = static_cast<uint32_t>((seed * 7919 + i) % 262144);
+  }
+  return tokens;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_BENCH_BENCH_MODEL_H_
