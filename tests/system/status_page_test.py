@@ -6,26 +6,18 @@ chromium-headless-shell the browser's part is skipped with one line.
 
 import html.parser
 import json
-import pathlib
 import shutil
 import subprocess
-import sys
-import tempfile
-import unittest
 import urllib.error
 import urllib.request
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
-
-from hearth_procs import Cluster  # noqa: E402  (path set above)
+import system_support
+from system_support import ROOT, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
 BROWSERS = ("chromium-headless-shell", "chromium")
 # The browser runs the page's clock ahead by this much, requests answered, before it writes it out.
 VIRTUAL_MS = 2500
-
-BIN_DIR = None
 
 
 def browser():
@@ -61,14 +53,10 @@ class Shown(html.parser.HTMLParser):
                 self.text[name] += data
 
 
-class StatusPage(unittest.TestCase):
+class StatusPage(SystemTest):
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="hearth-status-")
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        self.cluster = Cluster(BIN_DIR, self.folder / "processes")
-        self.addCleanup(self.cluster.__exit__)
+        super().setUp()
         at = self.folder / "metrics.address"
         self.store = self.cluster.store(
             self.folder / "data", "--host-bytes", "1MiB", "--disk-bytes", "10MiB",
@@ -180,5 +168,4 @@ class StatusPage(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BIN_DIR = sys.argv.pop(1)
-    unittest.main()
+    system_support.main(makes_models=False)

@@ -1,6 +1,7 @@
 """What the tests of whole processes share: tiny models, clusters in fresh folders, requests beside.
 
-Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments].
+Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]; a test of a store alone
+without WRITE_CHECKPOINT.
 """
 
 import pathlib
@@ -94,11 +95,13 @@ class RequestsBeside:
             self.answered += 1
 
 
-def main():
+def main(makes_models=True):
     global BIN_DIR, WRITE_CHECKPOINT
-    BIN_DIR, WRITE_CHECKPOINT = sys.argv.pop(1), sys.argv.pop(1)
+    BIN_DIR = sys.argv.pop(1)
+    if makes_models:
+        WRITE_CHECKPOINT = sys.argv.pop(1)
     unittest.main(module="__main__")
 
 
-__all__ = ["CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed", "RequestsBeside", "SystemTest", "main",
-           "prompt"]
+__all__ = ["CHUNK_TOKENS", "GEOMETRIES", "ProcessFailed", "ROOT", "RequestsBeside", "SystemTest",
+           "main", "prompt"]
