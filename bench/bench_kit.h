@@ -24,7 +24,7 @@
 
 namespace hearth {
 
-inline constexpr uint32_t kTokens = 2048;  // of a prompt: 64 slices
+inline constexpr uint32_t kTokens = 2048;  // of a prompt: 64 slices of 1 MiB
 inline constexpr int kLayers = 4;
 
 // Of layers with one slice of 1 MiB a chunk.
@@ -53,8 +53,9 @@ inline PublishRequestSpec BenchSpec(const KvLayout& layout, int number, uint32_t
       state = state * 6364136223846793005u + 1442695040888963407u;
       std::memcpy(object->bytes.get() + at, &state, 8);
     }
-    for (size_t at = 0; at < object->size_bytes; at += kSliceBytes) {
-      object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, kSliceBytes));
+    const size_t slice_bytes = layout.SliceBytes(id.tokens);
+    for (size_t at = 0; at < object->size_bytes; at += slice_bytes) {
+      object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, slice_bytes));
     }
     spec.objects.push_back(std::move(object));
   }

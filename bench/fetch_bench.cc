@@ -14,9 +14,8 @@
 #include <vector>
 
 #include "absl/time/clock.h"
-#include "bench/bench_model.h"
+#include "bench/bench_kit.h"
 #include "cache_store/tiered_store.h"
-#include "proto/restore_rule.h"
 #include "services/cache_service.h"
 #include "services/process.h"
 #include "services/remote_prefix_cache.h"
@@ -25,29 +24,6 @@
 
 namespace hearth {
 namespace {
-
-constexpr uint32_t kTokens = 2048;
-
-std::vector<std::shared_ptr<const KvObject>> BenchObjects(const KvLayout& layout) {
-  std::vector<std::shared_ptr<const KvObject>> objects;
-  uint64_t state = 1;
-  for (const ObjectId& id : NeededObjects(layout, kTokens)) {
-    auto object = std::make_shared<KvObject>();
-    object->id = id;
-    object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
-    object->bytes = AllocateAligned(object->size_bytes);
-    for (size_t at = 0; at + 8 <= object->size_bytes; at += 8) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      std::memcpy(object->bytes.get() + at, &state, 8);
-    }
-    const size_t slice_bytes = layout.SliceBytes(id.tokens);
-    for (size_t at = 0; at < object->size_bytes; at += slice_bytes) {
-      object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, slice_bytes));
-    }
-    objects.push_back(std::move(object));
-  }
-  return objects;
-}
 
 void Report(const char* what, int repetitions, uint64_t bytes, const std::function<void()>& run) {
   std::vector<double> ms;
@@ -79,11 +55,7 @@ int Run(int repetitions, const std::string& listen) {
   CacheCounters counters;
   RemotePrefixCache cache(ConnectToStore((*server)->address()), fingerprint, layout, &counters);
 
-  PublishRequestSpec spec;
-  for (uint32_t i = 0; i < kTokens; ++i) spec.prefix.token_ids.push_back(1000 + i);
-  spec.prefix.tenant = "default";
-  spec.boundaries = {kTokens};
-  spec.objects = BenchObjects(layout);
+  const PublishRequestSpec spec = BenchSpec(layout, 0);
   uint64_t bytes = 0;
   for (const auto& object : spec.objects) bytes += object->size_bytes;
   std::vector<char> copy(bytes);
