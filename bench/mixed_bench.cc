@@ -16,11 +16,10 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bench/bench_kit.h"
+#include "bench/bench_server.h"
 #include "cache_store/tiered_store.h"
-#include "services/cache_service.h"
 #include "services/process.h"
 #include "services/remote_prefix_cache.h"
-#include "services/segment_server.h"
 #include "services/transport_options.h"
 
 namespace hearth {
@@ -30,31 +29,13 @@ constexpr uint32_t kOneChunk = 128;  // one slice of 1 MiB
 constexpr int kPrefixes = 64;        // that are read
 constexpr int kTurn = 100;
 
-int Serve(const std::string& folder) {
-  KeepFreedMemory();
+int Serve(const std::string& address_file) {
   StoreOptions options;
   options.disk_bytes = 0;
   options.host_bytes = uint64_t{1} << 30;
   options.default_durability = Durability::kMemory;
   options.shared_memory = true;
-  auto store = TieredStore::Open(options);
-  if (!store.ok()) return FailToStart("mixed_bench", store.status());
-  CallGate gate;
-  CacheService service(store->get(), &gate, "bench");
-  const SharedMemory memory = *(*store)->shared_memory();
-  const auto segment = SegmentServer::Start(absl::StrCat("@mixed_bench-", getpid()), memory.fd);
-  if (!segment.ok()) return FailToStart("mixed_bench", segment.status());
-  service.Offer({memory.layout.id, (*segment)->name()});
-  grpc::ServerBuilder builder;
-  TuneServerTransport(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
-  const auto server = builder.BuildAndStart();
-  std::ofstream(folder + "/address.tmp") << "127.0.0.1:" << port;
-  std::filesystem::rename(folder + "/address.tmp", folder + "/address");
-  server->Wait();
-  return 0;
+  return ServeUntilKilled("mixed_bench", options, kAnyPort, address_file);
 }
 
 class HearthClient {
@@ -148,7 +129,7 @@ int Run(const std::string& self, int fetches) {
   std::string folder = "/tmp/mixed_bench-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
-  const Child server({self, "--serve", folder});
+  const Child server({self, "--serve", folder + "/address"});
   const std::string address = WaitForFile(folder + "/address");
   const int port = 20000 + getpid() % 20000;
   const Child redis({"redis-server", "--port", std::to_string(port), "--unixsocket",

@@ -15,9 +15,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bench/bench_kit.h"
+#include "bench/bench_server.h"
 #include "cache_store/tiered_store.h"
-#include "services/cache_service.h"
-#include "services/process.h"
 #include "services/remote_prefix_cache.h"
 #include "services/transport_options.h"
 
@@ -26,24 +25,10 @@ namespace {
 
 constexpr int kMostSlices = kLayers * kTokens / 128;
 
-int Serve(const std::string& folder) {
-  KeepFreedMemory();
+int Serve(const std::string& folder, const std::string& address_file) {
   StoreOptions options;
-  options.data_dir = folder + "/hearth";
-  auto store = TieredStore::Open(options);
-  if (!store.ok()) return FailToStart("publish_bench", store.status());
-  CallGate gate;
-  CacheService service(store->get(), &gate, "bench");
-  grpc::ServerBuilder builder;
-  TuneServerTransport(&builder);
-  int port = 0;
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
-  const auto server = builder.BuildAndStart();
-  std::ofstream(folder + "/address.tmp") << "127.0.0.1:" << port;
-  std::filesystem::rename(folder + "/address.tmp", folder + "/address");
-  server->Wait();
-  return 0;
+  options.data_dir = folder;
+  return ServeUntilKilled("publish_bench", options, kAnyPort, address_file);
 }
 
 // A busy machine takes longer to connect than a publish would wait.
@@ -139,7 +124,7 @@ int Run(const std::string& self, const std::string& folder, int repetitions, int
     return 1;
   }
   const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
-  const Child server({self, "--serve", folder});
+  const Child server({self, "--serve", folder + "/hearth", folder + "/address"});
   const std::string address = WaitForFile(folder + "/address");
   int number = 0;
   for (const bool sync : {false, true}) {
@@ -167,7 +152,7 @@ int Run(const std::string& self, const std::string& folder, int repetitions, int
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() == 2 && words[0] == "--serve") return Serve(words[1]);
+  if (words.size() == 3 && words[0] == "--serve") return Serve(words[1], words[2]);
   const int repetitions = words.size() > 1 ? std::atoi(words[1].c_str()) : 8;
   const int slices = words.size() > 2 ? std::atoi(words[2].c_str()) : kMostSlices;
   if (words.empty() || words.size() > 3 || words[0][0] == '-' || repetitions < 1 ||

@@ -7,17 +7,12 @@
 // (bench/peer_client.py).
 // The servers are processes of their own. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
 // and for 4 connections.
-#include <grpcpp/grpcpp.h>
-#include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -28,13 +23,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bench/bench_kit.h"
+#include "bench/bench_server.h"
 #include "bench/wire_peers.h"
 #include "cache_store/tiered_store.h"
-#include "proto/restore_rule.h"
-#include "services/cache_service.h"
 #include "services/process.h"
 #include "services/remote_prefix_cache.h"
-#include "services/segment_server.h"
 #include "services/transport_options.h"
 
 namespace hearth {
@@ -43,37 +36,16 @@ namespace {
 constexpr int kPrefixes = 4;
 static_assert(kSlices == kPrefixes * kLayers * kTokens / 128);
 
-// --- the servers ---
+// --- the server ---
 
-// Serves until killed; writes its address once it listens.
-int ServeGrpc(const std::string& listen, const std::string& address_file) {
-  KeepFreedMemory();
+int Serve(const std::string& listen, const std::string& address_file) {
+  KeepFreedMemory();  // the bare service's too
   StoreOptions options;
   options.disk_bytes = 0;
   options.default_durability = Durability::kMemory;
   options.shared_memory = true;
-  auto store = TieredStore::Open(options);
-  if (!store.ok()) return FailToStart("wire_bench", store.status());
-  CallGate gate;
-  CacheService service(store->get(), &gate, "bench");
-  const SharedMemory memory = *(*store)->shared_memory();
-  const auto segment = SegmentServer::Start(absl::StrCat("@wire_bench-", getpid()), memory.fd);
-  if (!segment.ok()) return FailToStart("wire_bench", segment.status());
-  service.Offer({memory.layout.id, (*segment)->name()});
   BareService bare(kSlices);
-  grpc::ServerBuilder builder;
-  TuneServerTransport(&builder);
-  int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
-  builder.RegisterService(&service);
-  builder.RegisterCallbackGenericService(&bare);
-  const auto server = builder.BuildAndStart();
-  if (server == nullptr) return 1;
-  const std::string address = port > 1 ? absl::StrCat("127.0.0.1:", port) : listen;
-  std::ofstream(address_file + ".tmp") << address;
-  std::rename((address_file + ".tmp").c_str(), address_file.c_str());
-  server->Wait();
-  return 0;
+  return ServeUntilKilled("wire_bench", options, listen, address_file, &bare);
 }
 
 // --- the client ---
@@ -173,7 +145,7 @@ int Run(const std::string& self, const Wishes& wishes) {
   if (mkdtemp(folder.data()) == nullptr) return 1;
   const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
   const std::string listen =
-      wishes.unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string("127.0.0.1:0");
+      wishes.unix_socket ? absl::StrCat("unix:", folder, "/grpc") : std::string(kAnyPort);
   const Child server({self, "--serve", listen, folder + "/address"});
   const std::string address = WaitForFile(folder + "/address");
   if (!FillHearth(address)) return 1;
@@ -230,7 +202,7 @@ int Run(const std::string& self, const Wishes& wishes) {
 
 int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
-  if (words.size() == 3 && words[0] == "--serve") return ServeGrpc(words[1], words[2]);
+  if (words.size() == 3 && words[0] == "--serve") return Serve(words[1], words[2]);
   Wishes wishes;
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--unix") {
