@@ -74,6 +74,8 @@ class Child {
       _exit(127);
     }
   }
+  Child(const Child&) = delete;
+  Child& operator=(const Child&) = delete;
   ~Child() {
     kill(pid_, SIGKILL);
     waitpid(pid_, nullptr, 0);

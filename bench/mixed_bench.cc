@@ -5,8 +5,6 @@
 //
 // RAM only on both sides, TCP, one reader and one writer. The reader takes turns between the
 // contenders, a hundred fetches each; only the writer of the one that is measured runs.
-#include <hiredis/hiredis.h>
-
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
@@ -16,6 +14,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bench/bench_kit.h"
+#include "bench/bench_redis.h"
 #include "bench/bench_server.h"
 #include "cache_store/tiered_store.h"
 #include "services/process.h"
@@ -76,23 +75,14 @@ class HearthClient {
 
 class RedisClient {
  public:
-  explicit RedisClient(int port) : redis_(redisConnect("127.0.0.1", port)), to_(kSliceBytes) {
-    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
-  }
-  ~RedisClient() { redisFree(redis_); }
-  void Set(const std::string& key) {
-    freeReplyObject(redisCommand(redis_, "SET %s %b", key.c_str(), value_.data(), value_.size()));
-  }
-  void Get(const std::string& key) {
-    auto* reply = static_cast<redisReply*>(redisCommand(redis_, "GET %s", key.c_str()));
-    if (reply == nullptr || reply->len != kSliceBytes) std::exit(1);
-    std::memcpy(to_.data(), reply->str, reply->len);
-    freeReplyObject(reply);
-  }
+  explicit RedisClient(const RedisServer& server)
+      : redis_(server.Connect()), value_(kSliceBytes, 'x'), to_(kSliceBytes) {}
+  void Set(const std::string& key) { redis_.Set(key, value_); }
+  void Get(const std::string& key) { redis_.Get(key, to_.data()); }
 
  private:
-  redisContext* const redis_;
-  const std::string value_ = std::string(kSliceBytes, 'x');
+  RedisConnection redis_;
+  const std::string value_;
   std::vector<char> to_;
 };
 
@@ -131,15 +121,12 @@ int Run(const std::string& self, int fetches) {
   const auto remove = absl::MakeCleanup([&folder] { std::filesystem::remove_all(folder); });
   const Child server({self, "--serve", folder + "/address"});
   const std::string address = WaitForFile(folder + "/address");
-  const int port = 20000 + getpid() % 20000;
-  const Child redis({"redis-server", "--port", std::to_string(port), "--unixsocket",
-                     folder + "/redis", "--save", "", "--appendonly", "no", "--maxmemory", "1gb",
-                     "--maxmemory-policy", "allkeys-lru", "--logfile", folder + "/redis.log",
-                     "--dir", folder});
-  while (access((folder + "/redis").c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
+  const RedisServer redis(
+      folder, RedisServer::Over::kTcp,
+      {"--appendonly", "no", "--maxmemory", "1gb", "--maxmemory-policy", "allkeys-lru"});
 
   HearthClient wire(address, false), shared(address, true), hearth_writer(address, false);
-  RedisClient reader(port), writer(port);
+  RedisClient reader(redis), writer(redis);
   for (int i = 0; i < kPrefixes; ++i) {
     hearth_writer.Publish(i, kOneChunk);
     reader.Set(absl::StrCat("read", i));

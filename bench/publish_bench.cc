@@ -7,14 +7,13 @@
 // waits for each answer and once sends all before it reads the answers. Nothing waits to be written
 // to the disk when a turn begins, and Redis does not rewrite its file. FOLDER must be absent; it is
 // removed.
-#include <hiredis/hiredis.h>
-
 #include <cstdio>
 #include <filesystem>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "bench/bench_kit.h"
+#include "bench/bench_redis.h"
 #include "bench/bench_server.h"
 #include "cache_store/tiered_store.h"
 #include "services/remote_prefix_cache.h"
@@ -69,43 +68,28 @@ class Hearth {
 class Redis {
  public:
   Redis(const std::string& folder, const char* fsync)
-      : socket_(absl::StrCat(folder, "/", fsync, ".socket")),
-        port_(20000 + getpid() % 20000 + (fsync[0] == 'a' ? 1 : 0)),
-        folder_(absl::StrCat(folder, "/redis-", fsync)),
+      : folder_(absl::StrCat(folder, "/redis-", fsync)),
         made_(std::filesystem::create_directory(folder_)),
-        server_({"redis-server", "--port", std::to_string(port_), "--unixsocket", socket_, "--save",
-                 "", "--appendonly", "yes", "--appendfsync", fsync, "--auto-aof-rewrite-percentage",
-                 "0", "--logfile", folder_ + "/redis.log", "--dir", folder_}) {
-    while (access(socket_.c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
-    redis_ = redisConnect("127.0.0.1", port_);
-    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
-  }
-  ~Redis() { redisFree(redis_); }
+        server_(
+            folder_, RedisServer::Over::kTcp,
+            {"--appendonly", "yes", "--appendfsync", fsync, "--auto-aof-rewrite-percentage", "0"}),
+        redis_(server_.Connect()) {}
   double Set(int number, int slices, bool pipelined) {
     const std::string value(kSliceBytes, static_cast<char>('a' + number % 26));
     const absl::Time start = absl::Now();
     for (int i = 0; i < slices; ++i) {
-      redisAppendCommand(redis_, "SET %d:%d %b", number % 8, i, value.data(), value.size());
-      if (!pipelined) TakeReply();
+      redis_.SendSet(absl::StrCat(number % 8, ":", i), value);
+      if (!pipelined) redis_.TakeReply();
     }
-    for (int i = 0; pipelined && i < slices; ++i) TakeReply();
+    for (int i = 0; pipelined && i < slices; ++i) redis_.TakeReply();
     return absl::ToDoubleSeconds(absl::Now() - start);
   }
 
  private:
-  void TakeReply() {
-    void* reply = nullptr;
-    if (redisGetReply(redis_, &reply) != REDIS_OK) std::exit(1);
-    if (static_cast<redisReply*>(reply)->type == REDIS_REPLY_ERROR) std::exit(1);
-    freeReplyObject(reply);
-  }
-
-  const std::string socket_;
-  const int port_;
   const std::string folder_;
   const bool made_;
-  const Child server_;
-  redisContext* redis_ = nullptr;
+  const RedisServer server_;
+  RedisConnection redis_;
 };
 
 void Report(const char* name, int slices, const std::vector<double>& seconds,

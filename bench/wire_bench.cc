@@ -164,15 +164,12 @@ int Run(const std::string& self, const Wishes& wishes) {
   add_bare("as that, client as is", kBareMethod, false);
   makers.emplace_back("memcpy", [] { return std::make_unique<CopyClient>(); });
 #ifdef HEARTH_BENCH_HIREDIS
-  const int port = 20000 + getpid() % 20000;
-  const std::string redis_socket = wishes.unix_socket ? folder + "/redis" : "";
-  const Child redis({"redis-server", "--port", std::to_string(wishes.unix_socket ? 0 : port),
-                     "--unixsocket", folder + "/redis", "--save", "", "--appendonly", "no",
-                     "--daemonize", "no", "--logfile", folder + "/redis.log", "--dir", folder});
-  while (access((folder + "/redis").c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
-  RedisClient(redis_socket, port).Fill();
+  const RedisServer redis(
+      folder, wishes.unix_socket ? RedisServer::Over::kUnixSocket : RedisServer::Over::kTcp,
+      {"--appendonly", "no"});
+  RedisClient(redis).Fill();
   makers.emplace_back("Redis GET, hiredis",
-                      [=] { return std::make_unique<RedisClient>(redis_socket, port); });
+                      [&redis] { return std::make_unique<RedisClient>(redis); });
 #endif
   const int memcached_port = 40000 + getpid() % 20000;
   std::unique_ptr<Child> memcached;

@@ -23,7 +23,7 @@
 #include "services/blocking_stream.h"
 #include "services/transport_options.h"
 #ifdef HEARTH_BENCH_HIREDIS
-#include <hiredis/hiredis.h>
+#include "bench/bench_redis.h"
 #endif
 
 namespace hearth {
@@ -91,30 +91,19 @@ class BareClient final : public Client {
 #ifdef HEARTH_BENCH_HIREDIS
 class RedisClient final : public Client {
  public:
-  explicit RedisClient(const std::string& socket_path, int port)
-      : redis_(socket_path.empty() ? redisConnect("127.0.0.1", port)
-                                   : redisConnectUnix(socket_path.c_str())),
-        buffer_(kBytes) {
-    if (redis_ == nullptr || redis_->err != 0) std::exit(1);
-  }
-  ~RedisClient() override { redisFree(redis_); }
+  explicit RedisClient(const RedisServer& server) : redis_(server.Connect()), buffer_(kBytes) {}
   void Fill() {
     const std::string value(kSliceBytes, 'x');
-    for (int i = 0; i < kSlices; ++i) {
-      freeReplyObject(redisCommand(redis_, "SET %d %b", i, value.data(), value.size()));
-    }
+    for (int i = 0; i < kSlices; ++i) redis_.Set(std::to_string(i), value);
   }
   void Run() override {
     for (int i = 0; i < kSlices; ++i) {
-      auto* reply = static_cast<redisReply*>(redisCommand(redis_, "GET %d", i));
-      if (reply == nullptr || reply->len != kSliceBytes) std::exit(1);
-      std::memcpy(buffer_.data() + i * kSliceBytes, reply->str, reply->len);
-      freeReplyObject(reply);
+      redis_.Get(std::to_string(i), buffer_.data() + i * kSliceBytes);
     }
   }
 
  private:
-  redisContext* const redis_;
+  RedisConnection redis_;
   std::vector<char> buffer_;
 };
 #endif

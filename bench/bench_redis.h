@@ -1,0 +1,101 @@
+// Redis as the benchmarks' peer: a redis-server of its own, and one connection to it.
+//
+// Thread safety: one thread a connection. Errors end the program: a benchmark without its peer says
+// nothing.
+#ifndef HEARTH_BENCH_BENCH_REDIS_H_
+#define HEARTH_BENCH_BENCH_REDIS_H_
+
+#include <hiredis/hiredis.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "bench/bare_stream.h"
+#include "bench/bench_kit.h"
+
+namespace hearth {
+
+class RedisConnection {
+ public:
+  explicit RedisConnection(redisContext* context) : context_(context, redisFree) {
+    if (context == nullptr || context->err != 0) Fail("connect");
+  }
+  void Set(const std::string& key, const std::string& value) {
+    SendSet(key, value);
+    TakeReply();
+  }
+  // The value, one slice, copied to where the caller wants it.
+  void Get(const std::string& key, char* to) {
+    redisAppendCommand(context_.get(), "GET %s", key.c_str());
+    const Reply reply = TakeReply();
+    if (reply->len != kSliceBytes) Fail("GET");
+    std::memcpy(to, reply->str, reply->len);
+  }
+  // Set in two halves, of which several may be under way.
+  void SendSet(const std::string& key, const std::string& value) {
+    redisAppendCommand(context_.get(), "SET %s %b", key.c_str(), value.data(), value.size());
+  }
+  using Reply = std::unique_ptr<redisReply, void (*)(void*)>;
+  Reply TakeReply() {
+    void* reply = nullptr;
+    if (redisGetReply(context_.get(), &reply) != REDIS_OK) Fail("reply");
+    Reply owned(static_cast<redisReply*>(reply), freeReplyObject);
+    if (owned->type == REDIS_REPLY_ERROR) Fail(owned->str);
+    return owned;
+  }
+
+ private:
+  [[noreturn]] static void Fail(const char* what) {
+    std::fprintf(stderr, "redis: %s failed\n", what);
+    std::exit(1);
+  }
+
+  const std::unique_ptr<redisContext, void (*)(redisContext*)> context_;
+};
+
+class RedisServer {
+ public:
+  enum class Over { kTcp, kUnixSocket };
+
+  // Listens when this returns. `settings`: further words of its command line. `folder` must exist.
+  RedisServer(const std::string& folder, Over over, const std::vector<std::string>& settings)
+      : socket_(folder + "/redis"),
+        port_(over == Over::kTcp ? NextPort() : 0),
+        process_(Command(folder, settings)) {
+    while (access(socket_.c_str(), F_OK) != 0) absl::SleepFor(absl::Milliseconds(20));
+  }
+  RedisConnection Connect() const {
+    return RedisConnection(port_ == 0 ? redisConnectUnix(socket_.c_str())
+                                      : redisConnect("127.0.0.1", port_));
+  }
+
+ private:
+  // It takes no port 0 for "any".
+  static int NextPort() {
+    static int servers = 0;
+    return 20000 + (getpid() + servers++) % 20000;
+  }
+  std::vector<std::string> Command(const std::string& folder,
+                                   const std::vector<std::string>& settings) const {
+    std::vector<std::string> words = {
+        "redis-server", "--port", std::to_string(port_), "--unixsocket",        socket_,
+        "--save",       "",       "--logfile",           folder + "/redis.log", "--dir",
+        folder};
+    words.insert(words.end(), settings.begin(), settings.end());
+    return words;
+  }
+
+  const std::string socket_;
+  const int port_;
+  const Child process_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_BENCH_BENCH_REDIS_H_
