@@ -15,15 +15,21 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
+
 namespace hearth {
 
 template <typename Request, typename Response>
 class BlockingStream {
  public:
-  // `method`: "/hearth.v1.CacheStore/Fetch".
+  // `method`: "/hearth.v1.CacheStore/Fetch". An op that is not over by `patience` ends the call as
+  // the context's own deadline would; the call itself may live longer.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                 grpc::ClientContext* context)
-      : context_(context), stub_(channel), call_(stub_.PrepareCall(context, method, &queue_)) {
+                 grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture())
+      : context_(context),
+        patience_(patience),
+        stub_(channel),
+        call_(stub_.PrepareCall(context, method, &queue_)) {
     call_->StartCall(this);
     Wait();  // a call that cannot start says so in Finish
   }
@@ -65,6 +71,7 @@ class BlockingStream {
     grpc::Status status;
     call_->Finish(&status, this);
     Wait();
+    if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer in time"};
     return status;
   }
 
@@ -72,16 +79,23 @@ class BlockingStream {
   bool Wait() {
     void* tag = nullptr;
     bool ok = false;
-    const bool got = queue_.Next(&tag, &ok);
+    if (!late_ && queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(patience_)) ==
+                      grpc::CompletionQueue::TIMEOUT) {
+      late_ = true;
+      context_->TryCancel();
+    }
+    const bool got = tag != nullptr || queue_.Next(&tag, &ok);
     assert(got && tag == this);
-    return got && ok;
+    return got && ok && !late_;
   }
 
   grpc::ClientContext* const context_;
+  const absl::Time patience_;
   grpc::CompletionQueue queue_;
   grpc::TemplatedGenericStub<Request, Response> stub_;
   const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, Response>> call_;
   bool finished_ = false;
+  bool late_ = false;
 };
 
 }  // namespace hearth

@@ -29,10 +29,17 @@ class ObjectBuilder {
     // Where they lie on this process's device. Then no slices come, unless it is a remainder, whose
     // bytes the host needs too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
+    // Where its slices lie in memory that is lent, verified. Then none come. Not of a remainder.
+    std::vector<const std::byte*> lent_slices = {};
+    std::shared_ptr<const Loan> loan = nullptr;
   };
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
+  // Whether the object's bytes are lent: none of its slices is to come.
+  bool lent(uint32_t object) const {
+    return object < slots_.size() && slots_[object].object->loan != nullptr;
+  }
   // Of each slice of an object. kFailedPrecondition when there is no such object.
   absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
   // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
@@ -46,6 +53,7 @@ class ObjectBuilder {
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
 
   uint64_t bytes_added() const { return bytes_added_; }
+  uint64_t bytes_on_device() const { return bytes_on_device_; }
   bool complete() const { return bytes_added_ == whole_bytes_; }
 
  private:
@@ -58,7 +66,7 @@ class ObjectBuilder {
   KvLayout layout_;
   std::vector<uint32_t> layers_[2];  // by group
   std::vector<Slot> slots_;
-  uint64_t bytes_added_ = 0, whole_bytes_ = 0;
+  uint64_t bytes_added_ = 0, bytes_on_device_ = 0, whole_bytes_ = 0;
   // What Place announced.
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;

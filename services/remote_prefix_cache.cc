@@ -27,6 +27,9 @@ using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
 constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
 
+// As long as stores let anyone hold what they lend (SharedMemoryOffer::lease).
+constexpr absl::Duration kLongestLoan = absl::Seconds(10);
+
 // The store's word that a wait is over has this long to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
 
@@ -64,33 +67,6 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       shared_memory_(shared_memory),
       devices_(std::move(devices)) {}
 
-// Lets CancelCalls() reach the call of a context for as long as this lives.
-class RemotePrefixCache::ActiveCall {
- public:
-  ActiveCall(RemotePrefixCache* cache, grpc::ClientContext* context)
-      : cache_(cache), context_(context) {
-    absl::MutexLock lock(&cache_->calls_mu_);
-    cache_->calls_.insert(context_);
-    if (cache_->cancelled_) context_->TryCancel();
-  }
-  ~ActiveCall() {
-    absl::MutexLock lock(&cache_->calls_mu_);
-    cache_->calls_.erase(context_);
-  }
-  ActiveCall(const ActiveCall&) = delete;
-  ActiveCall& operator=(const ActiveCall&) = delete;
-
- private:
-  RemotePrefixCache* const cache_;
-  grpc::ClientContext* const context_;
-};
-
-void RemotePrefixCache::CancelCalls() {
-  absl::MutexLock lock(&calls_mu_);
-  cancelled_ = true;
-  for (grpc::ClientContext* context : calls_) context->TryCancel();
-}
-
 absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   if (!breaker_.Allows(absl::Now())) {
     return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
@@ -106,6 +82,22 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   }
   return absl::UnavailableError("the store cannot be reached");
 }
+
+// A Fetch call, which keeps what it lends from being used again for as long as it is open.
+struct RemotePrefixCache::OpenFetch {
+  OpenFetch(RemotePrefixCache* cache, absl::Time patience, absl::Time deadline)
+      : active(&cache->calls_, WithDeadline(&context, deadline)),
+        stream(cache->channel_, kFetchMethod, &context, patience) {}
+
+  static grpc::ClientContext* WithDeadline(grpc::ClientContext* context, absl::Time deadline) {
+    context->set_deadline(absl::ToChronoTime(deadline));
+    return context;
+  }
+
+  grpc::ClientContext context;
+  CallSet::Entry active;
+  FetchStream stream;  // its end cancels the call
+};
 
 // One try of a fetch, and what became of it.
 struct RemotePrefixCache::Attempt {
@@ -183,13 +175,14 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
 
 absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(attempt->deadline));
-  const ActiveCall active(this, &context);
   const auto segment = attempt->share ? segments_.current() : nullptr;
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
-  // An early return cancels the call: the server then lets go of what it promised.
-  FetchStream stream(channel_, kFetchMethod, &context);
+  // An early return ends the call: the server then lets go of what it promised. What is lent holds
+  // it open until it is copied.
+  const absl::Duration may_lend = segment != nullptr ? kLongestLoan : absl::ZeroDuration();
+  const auto call =
+      std::make_shared<OpenFetch>(this, attempt->deadline, attempt->deadline + may_lend);
+  FetchStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan =
       StartFetch(attempt, segment.get(), device.get(), &stream);
   if (!plan.ok()) return plan.status();
@@ -208,41 +201,50 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
                            &fingerprint_, &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
-  std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(*plan);
-  if (plan->has_device() && device != nullptr) {
-    attempt->copied = true;
-    attempt->share_problem =
-        CopyFromDevice(plan->device(), layout_, *device, devices_.get(), &announced);
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
-  }
-  absl::StatusOr<ObjectBuilder> builder =
-      ObjectBuilder::Create(layout_, plan->usable_tokens(), std::move(announced));
-  if (!builder.ok()) return builder.status();
-  attempt->bytes_received = builder->bytes_added();
-  counters_->CountFromDevice(builder->bytes_added());
-  if (plan->has_shared() && segment != nullptr) {
-    attempt->copied = true;
-    attempt->share_problem = CopyShared(plan->shared(), *segment, &*builder);
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
-    counters_->CountShared(builder->bytes_added() - attempt->bytes_received);
-    attempt->bytes_received = builder->bytes_added();
-  }
-  const bool leased = plan->has_shared() || plan->has_device();
-  const absl::Status read = ReadSlices(&stream, leased, &*builder, &attempt->bytes_received);
-  if (!read.ok()) return read;
-  if (leased) {
-    context.TryCancel();  // which ends the lease
-    stream.Finish();
-  } else if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) {
-    return status;
-  }
-  auto objects = builder->Take();
+  auto objects = TakeObjects(attempt, *plan, segment, device.get(), call);
   if (!objects.ok()) return objects.status();
   outcome.usable_tokens = plan->usable_tokens();
   const bool on_device = plan->device().objects_size() == plan->objects_size();
   outcome.slowest_tier = on_device ? Tier::kGpu : FromProto(plan->slowest_tier());
   outcome.objects = *std::move(objects);
   return outcome;
+}
+
+// What a checked plan promises, from wherever it lies.
+absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::TakeObjects(
+    Attempt* attempt, const v1::FetchPlan& plan,
+    const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
+    const std::shared_ptr<OpenFetch>& call) {
+  std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
+  if (plan.has_device() && device != nullptr) {
+    attempt->copied = true;
+    attempt->share_problem =
+        CopyFromDevice(plan.device(), layout_, *device, devices_.get(), &announced);
+    if (!attempt->share_problem.ok()) return attempt->share_problem;
+  }
+  const bool shares = plan.has_shared() && segment != nullptr;
+  if (shares) {
+    attempt->copied = true;
+    attempt->share_problem = LendShared(plan.shared(), layout_, segment, call, &announced);
+    if (!attempt->share_problem.ok()) return attempt->share_problem;
+  }
+  absl::StatusOr<ObjectBuilder> builder =
+      ObjectBuilder::Create(layout_, plan.usable_tokens(), std::move(announced));
+  if (!builder.ok()) return builder.status();
+  counters_->CountFromDevice(builder->bytes_on_device());
+  if (shares) {
+    attempt->share_problem = CopyShared(plan.shared(), *segment, &*builder);
+    if (!attempt->share_problem.ok()) return attempt->share_problem;
+    counters_->CountShared(builder->bytes_added() - builder->bytes_on_device());
+  }
+  attempt->bytes_received = builder->bytes_added();
+  const bool leased = plan.has_shared() || plan.has_device();
+  const absl::Status read = ReadSlices(&call->stream, leased, &*builder, &attempt->bytes_received);
+  if (!read.ok()) return read;
+  if (!leased) {
+    if (absl::Status status = FromGrpcStatus(call->stream.Finish()); !status.ok()) return status;
+  }
+  return builder->Take();
 }
 
 LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
@@ -272,7 +274,7 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest&
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
   auto stream = std::make_shared<LeaseStream>(stub_.get(), request,
                                               deadline + terms.wait + kWaitSlack + terms.lease);
-  stream->Hold(std::make_shared<ActiveCall>(this, stream->context()));
+  stream->Hold(std::make_shared<CallSet::Entry>(&calls_, stream->context()));
   v1::LeaseResponse answer;
   if (absl::Status status = stream->Read(&answer, deadline); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {
@@ -318,7 +320,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
 
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
-  const ActiveCall active(this, &context);
+  const CallSet::Entry active(&calls_, &context);
   // An early return cancels the call.
   PublishStream stream(channel_, kPublishMethod, &context);
   const auto finish = [&](const char* ended_early) {

@@ -7,27 +7,25 @@
 // used: token ids, cuts, position, mask, fingerprint and objects; then every slice against its
 // digest. A store on the same host lends its memory (shared_fetch.h); whatever goes wrong with
 // that, the same fetch goes over the wire. Thread safety: all methods from any thread. Ownership:
-// owns its channel; counters must outlive it.
+// owns its channel; counters must outlive it, and it what it lends and its leases.
 #ifndef HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_REMOTE_PREFIX_CACHE_H_
 
 #include <grpcpp/channel.h>
-#include <grpcpp/client_context.h>
 
 #include <functional>
 #include <memory>
-#include <set>
 #include <string>
+#include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "services/cache_counters.h"
+#include "services/call_set.h"
 #include "services/circuit_breaker.h"
 #include "services/device_client.h"
 #include "services/explainer.h"
@@ -54,11 +52,11 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      const LeaseTerms& terms, absl::Time deadline) override;
   // Ends the fetches, publishes and leases in progress; later ones are refused.
-  void CancelCalls() override;
+  void CancelCalls() override { calls_.CancelAll(); }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
  private:
-  class ActiveCall;
+  struct OpenFetch;
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
@@ -66,6 +64,10 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   absl::StatusOr<FetchOutcome> TryFetch(Attempt* attempt);
   absl::StatusOr<v1::FetchPlan> StartFetch(Attempt* attempt, const MappedSegment* segment,
                                            const MappedDevice* device, FetchStream* stream);
+  absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> TakeObjects(
+      Attempt* attempt, const v1::FetchPlan& plan,
+      const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
+      const std::shared_ptr<OpenFetch>& call);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const v1::LeaseRequest& request, const LeaseTerms& terms,
                                         absl::Time deadline, bool* waited);
@@ -80,9 +82,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;
   CircuitBreaker breaker_;
-  absl::Mutex calls_mu_;
-  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(calls_mu_);
-  bool cancelled_ ABSL_GUARDED_BY(calls_mu_) = false;
+  CallSet calls_;
 };
 
 }  // namespace hearth

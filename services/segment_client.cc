@@ -66,7 +66,7 @@ absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to,
                                  absl::FunctionRef<void()> between) const {
   assert(!layout_.device.has_value());
   if (absl::Status status = Check(range); !status.ok()) return status;
-  std::memcpy(to, mapping_ + layout_.data_offset() + range.offset, range.bytes);
+  std::memcpy(to, At(range), range.bytes);
   between();
   return Check(range);
 }

@@ -35,6 +35,11 @@ class MappedSegment {
   const SegmentLayout& layout() const { return layout_; }
   // kOutOfRange when the range lies outside the data, kAborted when it was given to something else.
   absl::Status Check(const SegmentRange& range) const;
+  // Where the range lies; valid while this lives, what it says only while Check is OK.
+  // REQUIRES: Check found it inside; the data lies in the file.
+  const std::byte* At(const SegmentRange& range) const {
+    return mapping_ + layout_.data_offset() + range.offset;
+  }
   // Copies the range to `to`. kAborted when it was given to something else before the copy was
   // over. REQUIRES: the data lies in the file.
   absl::Status Copy(const SegmentRange& range, std::byte* to) const {

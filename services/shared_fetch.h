@@ -1,11 +1,13 @@
-// The worker's side of a fetch through shared memory: from a plan's ranges into the builder's
-// objects.
+// The worker's side of a fetch through shared memory: from a plan's ranges to objects.
 //
-// Takes nothing on trust: every range must be a whole slice of the plan, and the builder verifies
-// each against its digest. Thread safety: the client's is segment_client.h's; one builder a thread.
+// Whole chunks are verified where they lie and lent to the engine, which copies them once, into its
+// KV cache; the rest is copied into the builder's objects. Takes nothing on trust: every range must
+// be a whole slice of the plan and have its digest. Thread safety: the client's is
+// segment_client.h's; one builder a thread.
 #ifndef HEARTH_SERVICES_SHARED_FETCH_H_
 #define HEARTH_SERVICES_SHARED_FETCH_H_
 
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,8 +19,15 @@
 
 namespace hearth {
 
-// kAborted: a range was used again before it was copied; kDataLoss: bytes with another digest;
-// kFailedPrecondition: a plan that contradicts itself.
+// Lends the whole chunks that a plan shares, and announces them to the builder that is to be made.
+// `lease` is what keeps the ranges from being used again; the objects hold it. Errors as
+// CopyShared.
+absl::Status LendShared(const v1::SharedSlices& shared, const KvLayout& layout,
+                        std::shared_ptr<const MappedSegment> segment, std::shared_ptr<void> lease,
+                        std::vector<ObjectBuilder::Announced>* announced);
+
+// Copies the slices of what was not lent. kAborted: a range was used again before it was copied;
+// kDataLoss: bytes with another digest; kFailedPrecondition: a plan that contradicts itself.
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);
 

@@ -31,9 +31,10 @@ enum class EngineCounter {
   kDecodeSteps,
   kFetches,
   kFetchMisses,
-  kFetchTimeouts,   // later than the fetch budget
-  kFetchesRefused,  // an outcome that does not fit its request
-  kRestoreFailures,
+  kFetchTimeouts,    // later than the fetch budget
+  kFetchesRefused,   // an outcome that does not fit its request
+  kRestoreFailures,  // what was lent was used again too early: the pool's point, or computed
+  kLentNotKept,      // likewise before the pool had its copy: nothing is lost
   kPoolHits,
   kPoolInserts,
   kPublishes,         // handed to the cache

@@ -172,8 +172,9 @@ void EngineImpl::PlanKept(Sequence* sequence) {
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored_boundary, layout_.chunk_tokens);
   }
+  // What is lent may be gone before it is offered: until then the store is told that it has it.
   sequence->staged = std::make_unique<StagedSnapshots>(layout_, kept, sequence->restored_boundary,
-                                                       sequence->restored, &staging_);
+                                                       WithoutLent(sequence->restored), &staging_);
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.
@@ -191,6 +192,7 @@ void EngineImpl::PlanKept(Sequence* sequence) {
   }
 }
 
+// kAborted: memory that was lent was used again before it was copied.
 absl::Status EngineImpl::Prepare(Sequence* sequence) {
   PlanKept(sequence);
   sequence->position = sequence->restored_boundary;
@@ -199,11 +201,33 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
       kv_caches_.Acquire(static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
   if (!kv.ok()) return kv.status();
   sequence->kv = *std::move(kv);
-  if (sequence->restored_boundary > 0) {
-    RestoreSnapshot(layout_, sequence->restored_boundary, sequence->restored, &*sequence->kv);
+  if (sequence->restored_boundary > 0 &&
+      !RestoreSnapshot(layout_, sequence->restored_boundary, sequence->restored, &*sequence->kv)) {
+    return absl::AbortedError("the loan ended before the copy was over");
   }
   assert(sequence->kv->length() == static_cast<int>(sequence->position));
   return absl::OkStatus();
+}
+
+// Back to what the worker has itself.
+void EngineImpl::DropRestored(Sequence* sequence) {
+  counters_.Add(EngineCounter::kRestoreFailures);
+  kv_caches_.Release(*std::move(sequence->kv));
+  sequence->kv.reset();
+  sequence->staged.reset();
+  sequence->step_ends.clear();
+  sequence->restored.clear();
+  sequence->restored_boundary = 0;
+  sequence->restored_from = Tier::kNone;
+  ChooseSource(sequence, FetchOutcome());
+}
+
+void EngineImpl::PoolRestored(const Sequence& sequence) {
+  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored) &&
+      pool_.Insert(sequence.prefix, sequence.restored_boundary, sequence.restored) ==
+          PrefixPool::InsertResult::kInserted) {
+    counters_.Add(EngineCounter::kPoolInserts);
+  }
 }
 
 void EngineImpl::CountStart(const Sequence& sequence) {
@@ -237,15 +261,15 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   absl::Status status;
   try {
     status = Prepare(sequence.get());
+    if (absl::IsAborted(status)) {
+      DropRestored(sequence.get());
+      status = Prepare(sequence.get());
+    }
   } catch (const std::exception& error) {
     status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
   }
   if (!status.ok()) return Fail(sequence, status);
-  if (sequence->restored_from > Tier::kWorker && MayBeKept(sequence->restored) &&
-      pool_.Insert(sequence->prefix, sequence->restored_boundary, sequence->restored) ==
-          PrefixPool::InsertResult::kInserted) {
-    counters_.Add(EngineCounter::kPoolInserts);
-  }
+  PoolRestored(*sequence);
   sequence->restored_at = absl::Now();
   CountStart(*sequence);
   if (sequence->callbacks.on_started != nullptr) {

@@ -150,8 +150,24 @@ void EngineImpl::KeepPassed(Sequence* sequence) {
   publisher_.Submit(cache, std::move(job));
 }
 
+// What is lent becomes the worker's own, now that nobody waits for a token of it.
+void EngineImpl::OwnRestored(Sequence* sequence) {
+  const auto lent = [](const auto& object) { return object->loan != nullptr; };
+  KvObjects& restored = sequence->restored;
+  if (std::none_of(restored.begin(), restored.end(), lent)) return;
+  absl::StatusOr<KvObjects> own = absl::AbortedError("of no use");
+  if (options_.pool_bytes > 0 || sequence->writes()) {
+    own = CopyLent(layout_, restored);
+    if (!own.ok()) counters_.Add(EngineCounter::kLentNotKept);
+  }
+  restored = own.ok() ? *std::move(own) : WithoutLent(restored);
+  sequence->staged->OwnRestored(restored);
+  PoolRestored(*sequence);
+}
+
 void EngineImpl::Keep(Sequence* sequence) {
   if (sequence->staged == nullptr) return;  // it was over before the prompt was
+  OwnRestored(sequence);
   PrefixCache* cache = nullptr;
   {
     absl::MutexLock lock(&mu_);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "proto/kv_layout.h"
 #include "worker/kv_cache.h"
@@ -24,13 +25,20 @@ using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects);
 
 // Makes `kv` the state after `boundary` tokens, exactly as if they had just been computed: local
-// layers hold the last W-1 rows and no more.
+// layers hold the last W-1 rows and no more. False: memory that was lent was used again meanwhile,
+// and what `kv` holds is of no use.
 // REQUIRES: CheckAndSortObjects passed; boundary <= kv->capacity().
-void RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv);
 
-// Whether every object is whole and the worker's own: device memory is only lent.
+// Whether every object is whole and the worker's own, not lent.
 bool MayBeKept(const KvObjects& objects);
+
+// The same objects, those with lent slices without any bytes and without their loan.
+KvObjects WithoutLent(const KvObjects& objects);
+// The same objects, those with lent slices copied to memory of their own and verified there.
+// kAborted: a loan ended meanwhile; kDataLoss: other bytes than were verified.
+absl::StatusOr<KvObjects> CopyLent(const KvLayout& layout, const KvObjects& objects);
 
 // An object with its memory, not its content.
 std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);

@@ -86,6 +86,10 @@ void StagedSnapshots::Record(const KvCache& kv, uint32_t begin, uint32_t end) {
   }
 }
 
+void StagedSnapshots::OwnRestored(const KvObjects& restored) {
+  for (const auto& object : restored) restored_[object->id] = object;
+}
+
 KvObjects StagedSnapshots::ObjectsOf(uint32_t boundary) const {
   KvObjects objects;
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {

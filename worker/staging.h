@@ -64,6 +64,9 @@ class StagedSnapshots {
   // order, before the next one.
   void Record(const KvCache& kv, uint32_t begin, uint32_t end);
 
+  // The restored objects have bytes of their own now.
+  void OwnRestored(const KvObjects& restored);
+
   // The boundaries that are staged. Ascending.
   const std::vector<uint32_t>& boundaries() const { return boundaries_; }
   uint32_t skipped() const { return skipped_; }

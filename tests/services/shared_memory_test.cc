@@ -149,6 +149,47 @@ TEST_F(SharedMemoryTest, TheSecondFetchTakesItsBytesFromThere) {
   EXPECT_EQ(server_->store()->Stats().counters.at("bytes_shared"), WholeBytes());
 }
 
+TEST_F(SharedMemoryTest, WhatIsLentIsNotCopiedAndHeldUntilTheObjectsAreGone) {
+  Start();
+  Publish();
+  ExpectHit(cache_.get());
+  FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
+  const auto expected = WideObjects();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(outcome.objects[i]->bytes, nullptr) << i;
+    EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
+  }
+  EXPECT_FALSE(server_->gate()->WaitIdle(absl::InfinitePast()));
+  outcome = FetchOutcome();
+  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+}
+
+TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
+  Start(StoreServer::SmallStore(""), absl::Milliseconds(1));
+  Publish();
+  ExpectHit(cache_.get());
+  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
+  for (const auto& object : outcome.objects) EXPECT_FALSE(object->loan->Holds());
+}
+
+// A worker without time left for the fetch keeps what it was lent in time.
+TEST_F(SharedMemoryTest, ALoanOutlivesTheFetchsDeadline) {
+  Start();
+  Publish();
+  ExpectHit(cache_.get());
+  const absl::Time deadline = absl::Now() + absl::Milliseconds(400);
+  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, deadline);
+  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_FALSE(server_->gate()->WaitIdle(deadline + absl::Milliseconds(50)));
+  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
+  EXPECT_TRUE(outcome.objects[0]->loan->Holds());
+}
+
 TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
   const std::string folder = testing::TempDir() + "/shared_memory_promote";
   std::filesystem::remove_all(folder);

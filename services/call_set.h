@@ -1,0 +1,54 @@
+// CallSet: a client's calls in progress, so that all can be ended at once.
+//
+// Thread safety: all methods from any thread. Ownership: must outlive its entries, and a context
+// its entry.
+#ifndef HEARTH_SERVICES_CALL_SET_H_
+#define HEARTH_SERVICES_CALL_SET_H_
+
+#include <grpcpp/client_context.h>
+
+#include <set>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+class CallSet {
+ public:
+  // A call is in the set for as long as this lives. Cancelled at once when all were.
+  class Entry {
+   public:
+    Entry(CallSet* set, grpc::ClientContext* context) : set_(set), context_(context) {
+      absl::MutexLock lock(&set_->mu_);
+      set_->calls_.insert(context_);
+      if (set_->cancelled_) context_->TryCancel();
+    }
+    ~Entry() {
+      absl::MutexLock lock(&set_->mu_);
+      set_->calls_.erase(context_);
+    }
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    CallSet* const set_;
+    grpc::ClientContext* const context_;
+  };
+
+  // Those to come, too.
+  void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    for (grpc::ClientContext* context : calls_) context->TryCancel();
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::set<grpc::ClientContext*> calls_ ABSL_GUARDED_BY(mu_);
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_CALL_SET_H_
