@@ -122,6 +122,8 @@ void Catalog::FreeIfUnused(StoredObject* object) {
     const Change change(this, object);
     object->on_disk = false;
     if (!object->read_on_disk) disk_flow_.unread_bytes += object->stored_bytes();
+  } else if (object->begun_on_disk) {
+    garbage_.disk_objects.push_back(object->number);
   }
   assert(object->account == nullptr);
   Unlink(object);
@@ -168,7 +170,7 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   assert(node->restore_point == nullptr && !objects.empty());
   auto owned = std::make_unique<RestorePointEntry>();
   RestorePointEntry* point = owned.get();
-  point->number = number;
+  point->number = point->manifest = number;
   point->id = node->key;
   point->tenant = tenant;
   point->account = ledger_.AccountOf(tenant);
@@ -204,7 +206,7 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
   if (point->durable) {
-    garbage_.manifests.push_back(point->number);
+    garbage_.manifests.push_back(point->manifest);
     const Change change(this, point);
     point->durable = false;
   }

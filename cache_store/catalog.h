@@ -44,7 +44,8 @@ struct StoredObject {
   SegmentNode* node = nullptr;    // null until it is visible
   bool in_host = false;
   bool on_disk = false;
-  bool retired = false;  // quarantined: never visible again
+  bool begun_on_disk = false;  // a write of it failed and may have left something
+  bool retired = false;        // quarantined: never visible again
   uint32_t restore_points = 0;
   uint32_t host_restore_points = 0;       // of these, counted as resident in RAM
   uintptr_t points = 0, host_points = 0;  // their addresses, combined by xor
@@ -68,8 +69,9 @@ struct StoredObject {
 };
 
 struct RestorePointEntry {
-  uint64_t number = 0;  // of its manifest on disk
-  Digest id{};          // key of its last segment
+  uint64_t number = 0;
+  uint64_t manifest = 0;  // its number on disk; another after a failed write
+  Digest id{};            // key of its last segment
   std::string tenant;
   TenantAccount* account = nullptr;
   std::shared_ptr<const KnownFingerprint> model;

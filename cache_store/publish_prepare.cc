@@ -252,7 +252,7 @@ absl::Status Store::StageBytes(uint64_t bytes) {
 
 void Store::EndPublish(PublishSessionImpl* session) {
   if (!session->committed_) counters_.Add(Counter::kPublishesAbandoned);
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     assert(staged_bytes_ >= session->staged_bytes_);
@@ -260,9 +260,9 @@ void Store::EndPublish(PublishSessionImpl* session) {
     for (PublishItem& item : session->items_) {
       if (item.object != nullptr) catalog_.Release(item.object);
     }
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
 }
 
 }  // namespace hearth

@@ -102,7 +102,8 @@ struct PublishBoundary {
   uint32_t boundary = 0;
   const KeyedSegment* segment = nullptr;
   std::vector<size_t> items;  // NeededObjects order
-  uint64_t number = 0;        // of its manifest
+  uint64_t number = 0;        // of its restore point
+  uint64_t manifest = 0;      // its number on disk
   bool held = false;          // a restore point exists already, and is kept from eviction
   bool write = false;         // its manifest is to be written
 };

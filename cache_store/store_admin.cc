@@ -84,7 +84,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   {
     absl::MutexLock lock(&mu_);
     RestorePointEntry* point = catalog_.Find(id);
-    gone = point == nullptr || point->number != durable_number;
+    gone = point == nullptr || point->manifest != durable_number;
     if (!status.ok() && !gone) catalog_.SetPinned(point, !pinned);
   }
   // A drop in between may have erased the pin before it was written.
@@ -115,7 +115,7 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
           catalog_.ledger().QuotaOf(tenant).max_pinned_bytes));
     }
     catalog_.SetPinned(point, pinned);
-    if (point->durable) *durable_number = point->number;
+    if (point->durable) *durable_number = point->manifest;
     events_.Post(pinned ? StoreEvent::Kind::kPinned : StoreEvent::Kind::kUnpinned,
                  Describe(*point));
   }
@@ -129,27 +129,25 @@ absl::Status Store::PersistPin(uint64_t number, bool pinned) {
 
 absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tenant, bool force) {
   DropResult result;
-  Garbage garbage;
   {
     absl::MutexLock lock(&mu_);
     RestorePointEntry* point = FindOwned(id, tenant);
     if (point == nullptr) return absl::NotFoundError("no such restore point");
     result = DropPoints({point}, force);
-    garbage = SettleHost();
+    SettleHost();
   }
-  if (absl::Status status = SettleDisk(garbage); !status.ok()) return status;
+  if (absl::Status status = SettleDisk(); !status.ok()) return status;
   return result;
 }
 
 absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force) {
   DropResult result;
-  Garbage garbage;
   {
     absl::MutexLock lock(&mu_);
     result = DropPoints(catalog_.PointsOf(tenant), force);
-    garbage = SettleHost();
+    SettleHost();
   }
-  if (absl::Status status = SettleDisk(garbage); !status.ok()) return status;
+  if (absl::Status status = SettleDisk(); !status.ok()) return status;
   return result;
 }
 

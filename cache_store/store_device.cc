@@ -57,7 +57,7 @@ void Store::CopyToDevice(uint64_t number) {
     for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
     copy = device_->CopyIn(slices);
   }
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     object->device_queued = false;
@@ -71,9 +71,9 @@ void Store::CopyToDevice(uint64_t number) {
                                          : Counter::kGpuPromotionsFailed);
     }
     catalog_.Release(object);
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
 }
 
 DeviceLease FetchSessionImpl::OnDevice(size_t object) {

@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
   }
   std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     Found best;
@@ -89,7 +89,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
     session->plan_.matched_tokens = best.matched_tokens;
     session->plan_.from_public = best.space->tenant != query.tenant;
     if (session->plan_.from_public) counters_.Add(Counter::kPublicHits);
-    garbage = SettleHost();
+    left = SettleHost();
   }
   LookupPlan& plan = session->plan_;
   if (plan.layout.exactness == Exactness::kExact) {
@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
       if (cut <= plan.usable_tokens) plan.cuts.push_back(cut);
     }
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
   if (!new_points.empty()) ScheduleWriteBehind(new_points, 0);
   return session;
 }
@@ -107,7 +107,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
 absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
                                                                const std::string& tenant) {
   std::unique_ptr<FetchSessionImpl> session;
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     RestorePointEntry* point = FindOwned(id, tenant);
@@ -115,9 +115,9 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
     counters_.Add(Counter::kFetches);
     session = BeginFetch({tenant, point->model, {}}, point->node, nullptr);
     session->plan_.matched_tokens = session->plan_.usable_tokens;
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
   return session;
 }
 
@@ -222,7 +222,7 @@ void Store::FinishPromotion(FetchSessionImpl* session) {
 
 void Store::EndFetch(FetchSessionImpl* session) {
   if (session->point_number_ == 0) return;
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     RestorePointEntry* point = catalog_.Find(session->point_id_);
@@ -238,9 +238,9 @@ void Store::EndFetch(FetchSessionImpl* session) {
     }
     QueueForDevice(*session);
     for (StoredObject* object : session->objects_) catalog_.Release(object);
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
 }
 
 void FetchSessionImpl::NoteServed(size_t object, Tier from) {
@@ -336,7 +336,7 @@ bool Store::IsReadFailureForGood(StoredObject* object, const absl::Status& statu
 }
 
 void Store::QuarantineHostCopy(StoredObject* object) {
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     if (!object->in_host) return;
@@ -346,19 +346,19 @@ void Store::QuarantineHostCopy(StoredObject* object) {
     } else {
       QuarantineLocked(object);
     }
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
 }
 
 void Store::Quarantine(StoredObject* object) {
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     QuarantineLocked(object);
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
 }
 
 void Store::QuarantineLocked(StoredObject* object) {

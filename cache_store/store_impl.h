@@ -24,6 +24,7 @@
 #include "cache_store/compute_leases.h"
 #include "cache_store/device_tier.h"
 #include "cache_store/disk_tier.h"
+#include "cache_store/erasures.h"
 #include "cache_store/event_hub.h"
 #include "cache_store/executor.h"
 #include "cache_store/fingerprint_book.h"
@@ -68,6 +69,10 @@ struct Persisting {
   std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
   std::vector<uint64_t> compressed_bytes;     // of each, once written; 0: as they are
   std::vector<ManifestRecord> manifests;
+  std::vector<Digest> points;  // the ids of those that the manifests are of
+  // How far it came: of these something may be on disk, whatever the write's status.
+  size_t begun_objects = 0;
+  bool begun_manifests = false;
   FingerprintRecord fingerprint;
   uint64_t reserved_bytes = 0;
 };
@@ -220,12 +225,22 @@ class Store : public TieredStore {
   bool PreparePersist(RestorePointEntry* point, Persisting* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HostViews(const StoredObject* object, std::vector<SliceView>* views);
-  // Erases what the catalog let go from RAM; returns what remains to be erased from the disk.
-  Garbage SettleHost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of a failed write: notes that what it may have left is to be erased; the objects that it began.
+  // These may be in RAM and written again: only while their keys are claimed can they be erased.
+  std::vector<uint64_t> Forsake(const Persisting& work) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  struct Unsettled {
+    bool in_host = false, on_disk = false;
+  };
+  // Erases what the catalog let go from RAM, and notes what is to be erased from the disk.
+  Unsettled SettleHost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void Reclaim() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status SettleDisk(const Garbage& garbage) ABSL_LOCKS_EXCLUDED(mu_);
-  void SettleLater(Garbage garbage) ABSL_LOCKS_EXCLUDED(mu_);
+  // Erases all that was noted, by whomever, and objects that were written in vain. What fails is
+  // noted again.
+  absl::Status SettleDisk(absl::Span<const uint64_t> in_vain = {}) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status EraseFromDisk(absl::Span<const uint64_t> in_vain, uint64_t* erased_bytes)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void SettleLater(const Unsettled& left) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_scrub.cc
   bool BeginScrubPass(absl::Time now);
@@ -302,6 +317,7 @@ class Store : public TieredStore {
   ComputeLeases leases_ ABSL_GUARDED_BY(mu_);
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   History history_ ABSL_GUARDED_BY(mu_);
+  Erasures erasures_ ABSL_GUARDED_BY(mu_);
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(mu_) = false;

@@ -54,6 +54,10 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
   return arena;
 }
 
+void Append(const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
+  to->insert(to->end(), numbers.begin(), numbers.end());
+}
+
 Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
   return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0, options.retention};
 }
@@ -141,7 +145,10 @@ Store::~Store() {
   device_copier_.reset();
   executor_.reset();  // runs what was accepted
   reclaimer_.reset();
-  if (disk_ != nullptr) disk_->Sync().IgnoreError();
+  if (disk_ == nullptr) return;
+  uint64_t erased_bytes = 0;
+  EraseFromDisk({}, &erased_bytes).IgnoreError();
+  disk_->Sync().IgnoreError();
 }
 
 absl::Status Store::Recover() {
@@ -198,21 +205,19 @@ absl::Status Store::Recover() {
     }
     // Opened with a smaller limit than it was filled under.
     if (!catalog_.ReserveDisk(0, "")) counters_.Add(Counter::kPublishesRefusedFull);
-    const Garbage evicted = SettleHost();
-    garbage.manifests.insert(garbage.manifests.end(), evicted.manifests.begin(),
-                             evicted.manifests.end());
-    garbage.disk_objects.insert(garbage.disk_objects.end(), evicted.disk_objects.begin(),
-                                evicted.disk_objects.end());
+    const Garbage evicted = catalog_.TakeGarbage();
+    Append(evicted.manifests, &garbage.manifests);
+    Append(evicted.disk_objects, &garbage.disk_objects);
+    counters_.Add(Counter::kRecoveryDroppedManifests, contents->unreadable_manifests.size());
+    Append(contents->unreadable_manifests, &garbage.manifests);
+    Append(contents->unreadable_objects, &garbage.disk_objects);
     // Evicted now, collected below, or erased before and not yet given back.
     garbage.disk_bytes = file_bytes - std::min(file_bytes, catalog_.disk_bytes());
+    counters_.Add(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
+    erasures_.AddManifests(garbage.manifests);
+    erasures_.AddObjects(garbage.disk_objects, garbage.disk_bytes);
   }
-  const auto& bad = contents->unreadable_manifests;
-  counters_.Add(Counter::kRecoveryDroppedManifests, bad.size());
-  garbage.manifests.insert(garbage.manifests.end(), bad.begin(), bad.end());
-  garbage.disk_objects.insert(garbage.disk_objects.end(), contents->unreadable_objects.begin(),
-                              contents->unreadable_objects.end());
-  counters_.Add(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
-  return SettleDisk(garbage);
+  return SettleDisk();
 }
 
 // Rebuilds the path and the restore point of one manifest. False: it does not match its objects.

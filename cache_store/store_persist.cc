@@ -21,29 +21,60 @@ constexpr uint64_t kDeadDivisor = 8;
 
 }  // namespace
 
-Garbage Store::SettleHost() {
-  Garbage garbage = catalog_.TakeGarbage();
+Store::Unsettled Store::SettleHost() {
+  const Garbage garbage = catalog_.TakeGarbage();
   if (!garbage.host_objects.empty()) {
     if (!host_slices_->EraseObjects(garbage.host_objects).ok()) {
       counters_.Add(Counter::kTierErrors);
     }
   }
   if (device_ != nullptr) device_->Erase(garbage.gone_objects);
-  return garbage;
+  erasures_.AddManifests(garbage.manifests);
+  erasures_.AddObjects(garbage.disk_objects, garbage.disk_bytes);
+  return {!garbage.host_objects.empty(),
+          !garbage.manifests.empty() || !garbage.disk_objects.empty()};
 }
 
-absl::Status Store::SettleDisk(const Garbage& garbage) {
+absl::Status Store::SettleDisk(absl::Span<const uint64_t> in_vain) {
   host_.Reap();
   if (disk_ == nullptr) return absl::OkStatus();
-  absl::Status status;
-  // Manifests first: a crash in between leaves objects that nothing names, never the reverse.
-  if (!garbage.manifests.empty()) status.Update(disk_->EraseManifests(garbage.manifests));
-  if (status.ok() && !garbage.disk_objects.empty()) {
-    status.Update(disk_slices_->EraseObjects(garbage.disk_objects));
-  }
-  if (status.ok()) ReclaimLater(garbage.disk_bytes);
-  // A failed erase costs space until the next start, which collects what no manifest names.
+  uint64_t erased_bytes = 0;
+  const absl::Status status = EraseFromDisk(in_vain, &erased_bytes);
+  ReclaimLater(erased_bytes);
+  // What could not be erased is tried again with the next, and when the store closes.
   if (!status.ok()) counters_.Add(Counter::kTierErrors);
+  return status;
+}
+
+absl::Status Store::EraseFromDisk(absl::Span<const uint64_t> in_vain, uint64_t* erased_bytes) {
+  Erasures::Objects objects;
+  // Manifests first: a crash in between leaves objects that nothing names, never the reverse.
+  while (true) {
+    std::vector<uint64_t> manifests;
+    {
+      absl::MutexLock lock(&mu_);
+      manifests = erasures_.SomeManifests();
+      if (manifests.empty()) {
+        objects = erasures_.TakeObjects();
+        break;
+      }
+    }
+    if (absl::Status status = disk_->EraseManifests(manifests); !status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    erasures_.ManifestsErased(manifests);
+  }
+  absl::Status status;
+  if (!in_vain.empty()) status = disk_slices_->EraseObjects(in_vain);
+  const absl::Span<const uint64_t> numbers(objects.numbers);
+  for (size_t i = 0; status.ok() && i < numbers.size(); i += Erasures::kMostAtOnce) {
+    status = disk_slices_->EraseObjects(numbers.subspan(i, Erasures::kMostAtOnce));
+  }
+  if (status.ok()) {
+    *erased_bytes = objects.bytes;
+    return status;
+  }
+  absl::MutexLock lock(&mu_);
+  erasures_.AddObjects(numbers, objects.bytes);
   return status;
 }
 
@@ -73,12 +104,11 @@ void Store::Reclaim() {
   if (!status.ok() && !absl::IsCancelled(status)) counters_.Add(Counter::kTierErrors);
 }
 
-void Store::SettleLater(Garbage garbage) {
-  if (!garbage.host_objects.empty()) host_.Reap();  // RAM is not to wait behind the disk
-  if (garbage.disk_objects.empty() && garbage.manifests.empty()) return;
-  auto shared = std::make_shared<Garbage>(std::move(garbage));
-  if (!executor_->TrySchedule(0, [this, shared] { SettleDisk(*shared).IgnoreError(); })) {
-    SettleDisk(*shared).IgnoreError();
+void Store::SettleLater(const Unsettled& left) {
+  if (left.in_host) host_.Reap();  // RAM is not to wait behind the disk
+  if (!left.on_disk) return;
+  if (!executor_->TrySchedule(0, [this] { SettleDisk().IgnoreError(); })) {
+    SettleDisk().IgnoreError();
   }
 }
 
@@ -113,6 +143,7 @@ absl::Status Store::Write(Persisting* work, bool sync) {
                         object.layers,
                         object.slice_digests,
                         work->compressed_bytes[i]};
+    ++work->begun_objects;
     if (absl::Status status = disk_->WriteObject(record); !status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {
       slices.push_back({object.Slice(slice), work->views[i][slice]});
@@ -120,9 +151,27 @@ absl::Status Store::Write(Persisting* work, bool sync) {
   }
   if (absl::Status status = disk_slices_->WriteAll(slices); !status.ok()) return status;
   if (!work->manifests.empty()) {
+    work->begun_manifests = true;
     return disk_->CommitManifests(work->manifests, work->fingerprint, sync);
   }
   return sync ? disk_->Sync() : absl::OkStatus();
+}
+
+std::vector<uint64_t> Store::Forsake(const Persisting& work) {
+  std::vector<uint64_t> in_vain;
+  for (size_t i = 0; i < work.begun_objects; ++i) {
+    work.objects[i]->begun_on_disk = true;
+    in_vain.push_back(work.objects[i]->number);
+  }
+  if (!work.begun_manifests) return in_vain;
+  for (size_t i = 0; i < work.manifests.size(); ++i) {
+    const uint64_t number = work.manifests[i].number;
+    erasures_.AddManifests({number});
+    // The erase may have to wait: what the point is written as next is not to be hit by it.
+    RestorePointEntry* point = catalog_.Find(work.points[i]);
+    if (point != nullptr && point->manifest == number) point->manifest = catalog_.NextNumber();
+  }
+  return in_vain;
 }
 
 bool Store::HostViews(const StoredObject* object, std::vector<SliceView>* views) {
@@ -143,7 +192,7 @@ void Store::ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) {
 
 ManifestRecord Store::ManifestOf(const RestorePointEntry& point) const {
   ManifestRecord record;
-  record.number = point.number;
+  record.number = point.manifest;
   record.tenant = point.tenant;
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
   Manifest& manifest = record.manifest;
@@ -173,13 +222,13 @@ bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
   catalog_.ReleasePoint(point);
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   work->manifests.push_back(ManifestOf(*point));
+  work->points.push_back(point->id);
   return reserved;
 }
 
 void Store::WriteBehind(const Digest& id) {
   Persisting work;
   std::vector<Digest> claims = {id};
-  Garbage garbage;
   bool ready = false;
   {
     absl::MutexLock lock(&mu_);
@@ -208,38 +257,38 @@ void Store::WriteBehind(const Digest& id) {
       return;
     }
     ready = PreparePersist(point, &work);
-    garbage = SettleHost();
+    SettleHost();
   }
-  SettleDisk(garbage).IgnoreError();
+  SettleDisk().IgnoreError();
   // RAM reads verify digests, so they are done without the lock; references keep the copies.
   for (const StoredObject* object : work.objects) {
     ready = ready && HostViews(object, &work.views.emplace_back());
   }
   const bool written = ready && Write(&work, false).ok();
   if (!written) counters_.Add(Counter::kWriteBehindFailed);
-  Garbage after;
+  std::vector<uint64_t> in_vain;
   bool pinned = false;
   {
     absl::MutexLock lock(&mu_);
     catalog_.UnreserveDisk(work.reserved_bytes);
     RestorePointEntry* point = catalog_.Find(id);
-    const bool present = point != nullptr && point->number == work.manifests[0].number;
+    const bool present = point != nullptr && point->manifest == work.manifests[0].number;
     if (written && present) {
       catalog_.SetDurable(point);
       pinned = point->pinned;
+    } else if (written) {
+      catalog_.DiscardManifest(work.manifests[0].number);
+    } else {
+      in_vain = Forsake(work);
     }
-    std::vector<uint64_t> unwritten;  // of what a failed write may have left behind
     for (size_t i = 0; i < work.objects.size(); ++i) {
       StoredObject* object = work.objects[i];
       if (written) catalog_.SetOnDisk(object, work.compressed_bytes[i]);
-      if (ready && !written) unwritten.push_back(object->number);
       catalog_.Release(object);  // may be its end
     }
-    after = SettleHost();
-    if (ready && !(present && written)) after.manifests.push_back(work.manifests[0].number);
-    after.disk_objects.insert(after.disk_objects.end(), unwritten.begin(), unwritten.end());
+    SettleHost();
   }
-  SettleDisk(after).IgnoreError();
+  SettleDisk(in_vain).IgnoreError();
   if (pinned) PersistPin(work.manifests[0].number, true).IgnoreError();
   // Last: what was erased may be another publisher's to write.
   absl::MutexLock lock(&mu_);

@@ -17,7 +17,6 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
   if (plan.level < session->spec_.durability) {
     plan.notes.push_back("no disk tier: kept in memory only");
   }
-  Garbage garbage;
   absl::Status status;
   {
     absl::MutexLock lock(&mu_);
@@ -31,9 +30,9 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
       EndPlan(&plan);
       flight_.Release(plan.claims);
     }
-    garbage = SettleHost();
+    SettleHost();
   }
-  SettleDisk(garbage).IgnoreError();
+  SettleDisk().IgnoreError();
   if (!status.ok()) return status;
 
   if (plan.level != Durability::kMemory) {
@@ -42,24 +41,21 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     }
     if (status.ok()) status = Write(&plan.work, plan.level == Durability::kSync);
   }
+  std::vector<uint64_t> in_vain;
   {
     absl::MutexLock lock(&mu_);
     catalog_.UnreserveDisk(plan.work.reserved_bytes);
     catalog_.UnreserveHost(plan.host_reserved_bytes);
     EndPlan(&plan);
-    if (status.ok()) Show(session, &plan);
-    garbage = SettleHost();
-  }
-  if (!status.ok()) {
-    counters_.Add(Counter::kTierErrors);
-    for (const ManifestRecord& record : plan.work.manifests) {
-      garbage.manifests.push_back(record.number);
+    if (status.ok()) {
+      Show(session, &plan);
+    } else {
+      in_vain = Forsake(plan.work);
     }
-    for (const StoredObject* object : plan.work.objects) {
-      garbage.disk_objects.push_back(object->number);
-    }
+    SettleHost();
   }
-  SettleDisk(garbage).IgnoreError();
+  if (!status.ok()) counters_.Add(Counter::kTierErrors);
+  SettleDisk(in_vain).IgnoreError();
   for (const uint64_t number : plan.newly_durable_pins) PersistPin(number, true).IgnoreError();
   {
     // Only now: what a failed write left was erased, and is another publisher's to write again.
@@ -184,6 +180,7 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
     kept.held = point != nullptr;
     if (kept.held) catalog_.HoldPoint(point);
     kept.number = kept.held ? point->number : catalog_.NextNumber();
+    kept.manifest = kept.held ? point->manifest : kept.number;
     std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) {
       StoredObject* object = session->items_[i].object;
@@ -220,14 +217,16 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
   plan->work.fingerprint = FingerprintRecord{session->spec_.fingerprint, session->spec_.tenant};
   for (PublishBoundary& kept : plan->boundaries) {
     kept.write = !kept.held || !catalog_.Find(kept.segment->key)->durable;
-    if (kept.write) plan->work.manifests.push_back(RecordFor(*session, kept));
+    if (!kept.write) continue;
+    plan->work.manifests.push_back(RecordFor(*session, kept));
+    plan->work.points.push_back(kept.segment->key);
   }
   return absl::OkStatus();
 }
 
 ManifestRecord Store::RecordFor(const PublishSessionImpl& session, const PublishBoundary& kept) {
   ManifestRecord record;
-  record.number = kept.number;
+  record.number = kept.manifest;
   record.tenant = session.spec_.tenant;
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(clock_->Now()));
   Manifest& manifest = record.manifest;
@@ -293,13 +292,13 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
     if (kept.held && (known == nullptr || known->number != kept.number)) {
       plan->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: it was dropped meanwhile"));
-      if (kept.write) catalog_.DiscardManifest(kept.number);
+      if (kept.write) catalog_.DiscardManifest(kept.manifest);
       continue;
     }
     if (!Showable(*session, kept)) {
       plan->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
-      if (kept.write) catalog_.DiscardManifest(kept.number);
+      if (kept.write) catalog_.DiscardManifest(kept.manifest);
       continue;
     }
     SegmentNode* end = LinkBoundary(session, kept);
@@ -315,7 +314,7 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
     }
     if (kept.write && !point->durable && point->number == kept.number) {
       catalog_.SetDurable(point);
-      if (point->pinned) plan->newly_durable_pins.push_back(point->number);
+      if (point->pinned) plan->newly_durable_pins.push_back(point->manifest);
     }
     catalog_.HoldPoint(point);  // not evicted to make room for itself
     if (AdmitToHost(session, kept)) catalog_.SetResident(point);

@@ -61,13 +61,13 @@ absl::Duration Store::ScrubStep() {
     scrub_.next_slice = 0;
     ++scrub_.progress.next_object;
   }
-  Garbage garbage;
+  Unsettled left;
   {
     absl::MutexLock lock(&mu_);
     catalog_.Release(object);
-    garbage = SettleHost();
+    left = SettleHost();
   }
-  SettleLater(std::move(garbage));
+  SettleLater(left);
   if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveScrubProgress();
   scrub_.next_step = now + pause;
   return pause;
@@ -178,11 +178,12 @@ void Store::RepairManifest(const Digest& id) {
   {
     absl::MutexLock lock(&mu_);
     const RestorePointEntry* point = catalog_.Find(id);
-    gone = point == nullptr || point->number != record.number;
+    gone = point == nullptr || point->manifest != record.number;
   }
   // Its erase may have come before the write.
-  if (gone) disk_->EraseManifests({record.number}).IgnoreError();
+  const bool left = gone && !disk_->EraseManifests({record.number}).ok();
   absl::MutexLock lock(&mu_);
+  if (left) erasures_.AddManifests({record.number});
   flight_.Release({id});
 }
 

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+
 #include "cache_store/store_impl.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/manual_executor.h"
@@ -35,6 +37,13 @@ class FullDisk : public ::testing::TestWithParam<uint32_t> {
   }
   absl::Status Publish(uint64_t seed) {
     return KitPublish(store_.get(), model_, Prompt(seed), {64}).status();
+  }
+  // The point of this many tokens.
+  absl::Status Drop(uint32_t tokens) {
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.tokens == tokens) return store_->Drop(point.id, "default", true).status();
+    }
+    return absl::NotFoundError("no such point");
   }
   uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
@@ -97,6 +106,41 @@ TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) 
     EXPECT_TRUE(Fetch(1) == 64 && Fetch(2) == 64);
     ASSERT_TRUE(store_->DropAll("default", true).ok());
     ASSERT_TRUE(Publish(1).ok());
+  }
+}
+
+// Its manifest could not be erased, and then its objects could: not in that order.
+TEST_P(FullDisk, WhatWasDroppedMeanwhileIsErasedOnceThereIsRoomAndBeforeWhatItNames) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
+  disk_.SetFull(true);
+  EXPECT_FALSE(Drop(16).ok());
+  disk_.SetFull(false);
+  EXPECT_TRUE(Drop(32).ok());
+  disk_.Die();
+  store_.reset();
+  std::mt19937_64 random(1);
+  disk_.Restart(false, &random);
+  Open();
+  EXPECT_EQ(store_->Stats().counters.at("recovery_dropped_manifests"), 0u);
+  EXPECT_TRUE(store_->List("default").empty());
+}
+
+TEST_P(FullDisk, WhatWasDroppedMeanwhileDoesNotComeBack) {
+  for (const bool publishes_after : {true, false}) {
+    Open();
+    ASSERT_TRUE(Publish(1).ok());
+    disk_.SetFull(true);
+    EXPECT_FALSE(Drop(64).ok());
+    disk_.SetFull(false);
+    if (publishes_after) {
+      ASSERT_TRUE(Publish(2).ok());
+    }
+    Open();
+    EXPECT_EQ(Fetch(1), 0u);
+    EXPECT_EQ(store_->List("default").size(), publishes_after ? 1u : 0u);
+    EXPECT_EQ(store_->Stats().counters.at("recovery_collected_objects"), 0u);
+    ASSERT_TRUE(store_->DropAll("default", true).ok());
   }
 }
 
