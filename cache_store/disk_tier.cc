@@ -1,14 +1,17 @@
 #include "cache_store/disk_tier.h"
 
+#include <rocksdb/convenience.h>
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
 #include <atomic>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "cache_store/disk_tier_backup.h"
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_load.h"
@@ -23,8 +26,8 @@ constexpr size_t kPinBytes = 4096;
 
 class RocksDiskTier : public DiskTier {
  public:
-  RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir)
-      : db_(std::move(db)), dir_(dir), tables_(db_.get(), dir) {}
+  RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir, absl::Duration patience)
+      : db_(std::move(db)), dir_(dir), tables_(db_.get(), dir), patience_(patience) {}
 
   Tier kind() const override { return Tier::kDisk; }
 
@@ -192,12 +195,32 @@ class RocksDiskTier : public DiskTier {
   }
 
   rocksdb::Status Resume() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
-    const rocksdb::Status status = (*db_)->Resume();
-    if (!status.ok()) return status;
+    if (!gave_up_.load()) {
+      const rocksdb::Status status = ResumeOrGiveUp();
+      if (!status.ok() && !gave_up_.load()) return status;
+    }
+    if (gave_up_.load()) {
+      return rocksdb::Status::IOError("the database waits for itself; restart the store");
+    }
     resumed_.store(true);
     // Where it had nothing to flush it goes on with the log that failed, and asserts against that.
-    if (!db_->files()->log_health().is_broken()) return status;
+    if (!db_->files()->log_health().is_broken()) return rocksdb::Status::OK();
     return rocksdb::Status::IOError("the log cannot be written; restart the store");
+  }
+
+  // RocksDB 7.8 may wait for good here: of a flush that was due while a compaction failed it keeps
+  // that it is due, and forgets to begin it. From then on only reads are safe.
+  rocksdb::Status ResumeOrGiveUp() {
+    absl::Notification done;
+    std::thread watch([&] {
+      if (done.WaitForNotificationWithTimeout(patience_)) return;
+      gave_up_.store(true);
+      rocksdb::CancelAllBackgroundWork(db_->get(), /*wait=*/false);
+    });
+    const rocksdb::Status status = (*db_)->Resume();
+    done.Notify();
+    watch.join();
+    return status;
   }
 
   // Told to go on after a log that failed, RocksDB begins a new one only if it has anything to
@@ -234,6 +257,8 @@ class RocksDiskTier : public DiskTier {
   const std::string dir_;
   SliceTables tables_;
   std::atomic<bool> stopped_{false};
+  const absl::Duration patience_;
+  std::atomic<bool> gave_up_{false};
   std::atomic<bool> failed_{false};  // the last change
   absl::Mutex resume_mu_;            // shared by changes
   // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
@@ -277,12 +302,13 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
                                                          const std::string& secret_check,
-                                                         rocksdb::Env* env) {
+                                                         rocksdb::Env* env,
+                                                         absl::Duration patience) {
   std::unique_ptr<Database> db;
   if (absl::Status status = Database::Open(dir, false, &db, env); !status.ok()) return status;
   if (absl::Status status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
   if (absl::Status status = SliceTables::Prepare(dir); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir);
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, patience);
 }
 
 }  // namespace hearth

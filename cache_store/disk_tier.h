@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "cache_store/backup.h"
 #include "cache_store/stored_records.h"
 #include "cache_store/tier.h"
@@ -46,12 +47,16 @@ class DiskTier : public SliceTier {
   // slices. Older folders are raised to it when they are opened.
   static constexpr uint64_t kFormatVersion = 3;
 
+  // What is then to be written to files is 0.3 GB at most.
+  static constexpr absl::Duration kPatience = absl::Minutes(1);
+
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
   // is stored on creation and compared ever after. `env`: what a test puts in front of the file
-  // system; outlives the tier.
+  // system; outlives the tier. `patience`: of a change with RocksDB going on after one that failed.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
                                                         const std::string& secret_check,
-                                                        rocksdb::Env* env = nullptr);
+                                                        rocksdb::Env* env = nullptr,
+                                                        absl::Duration patience = kPatience);
   // Reads records; kDataLoss only when the folder cannot be read at all.
   virtual absl::StatusOr<DiskContents> Load() = 0;
 

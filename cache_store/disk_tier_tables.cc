@@ -166,7 +166,10 @@ rocksdb::Status GetSlice(const Database& db, const std::string& key,
     if (!status.IsNotFound()) return status;
     value->Reset();
   }
-  return db->Get(SliceReadOptions(), db.family(kSlices), key, value);
+  // Here a block holds where many slices are, and RocksDB asserts that it makes sense.
+  rocksdb::ReadOptions options = SliceReadOptions();
+  options.verify_checksums = true;
+  return db->Get(options, db.family(kSlices), key, value);
 }
 
 absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {

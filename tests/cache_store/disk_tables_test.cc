@@ -1,4 +1,5 @@
 // Tables of slices on disk: whole or not at all, and dropped only when nothing in them lives.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -18,9 +19,9 @@ constexpr size_t kSliceBytes = size_t{1} << 20;  // one is enough for a table
 
 class DiskTables : public ::testing::Test {
  protected:
-  void Open() {
+  void Open(absl::Duration patience = absl::Minutes(1)) {
     tier_.reset();
-    tier_ = DiskTier::Open(folder_.path(), "secret", disk_.env()).value();
+    tier_ = DiskTier::Open(folder_.path(), "secret", disk_.env(), patience).value();
   }
   static SliceView Bytes(uint64_t object) {
     const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
@@ -194,6 +195,55 @@ TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
     EXPECT_TRUE(tier_->ReadObject(1).ok());
   }
   EXPECT_GT(rotten, 0);
+}
+
+TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
+  Open();
+  const std::vector<std::byte> small(16), large(8192);  // in the block, and in a blob file
+  const SliceRef refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
+  ASSERT_TRUE(tier_->Write(refs[0], CopySlice(small)).ok());
+  ASSERT_TRUE(tier_->Write(refs[1], CopySlice(large)).ok());
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
+  int lost = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(file)), {});
+    const auto put = [&](size_t at, char byte) {
+      file.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
+    };
+    for (size_t at = 0; at < content.size(); ++at) {
+      put(at, static_cast<char>(content[at] ^ 0x40));
+      for (const SliceRef& ref : refs) {
+        const auto read = tier_->Read(ref);
+        EXPECT_TRUE(read.ok() ? (*read)->bytes.size() == ref.bytes
+                              : absl::IsDataLoss(read.status()))
+            << at << ": " << read.status();
+        lost += !read.ok();
+      }
+      put(at, content[at]);
+    }
+  }
+  EXPECT_GT(lost, 0);
+}
+
+// RocksDB 7.8 may wait for good for a flush that it has lost.
+TEST_F(DiskTables, AnEndlessWaitForTheDiskBecomesARefusalAndReadsGoOn) {
+  Open(absl::Milliseconds(20));
+  WriteTable({1});
+  const ObjectRecord record{2, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+  disk_.Arm(DiskFault::kFailedWrite, 1);
+  EXPECT_FALSE(tier_->WriteObject(record).ok());
+  disk_.SetStuck(true);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = tier_->WriteObject(record);
+    EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("restart the store"));
+  }
+  EXPECT_TRUE(Holds(1));
+  disk_.SetStuck(false);
+  Open();
+  EXPECT_TRUE(Holds(1));
+  EXPECT_TRUE(tier_->WriteObject(record).ok());
 }
 
 TEST_F(DiskTables, WithoutDirectWritesTheyGoThroughThePageCache) {

@@ -8,6 +8,7 @@
 //   full             writes fail with NoSpace until there is room again
 //   failed read      the nth read from now fails
 //   flipped bit      the nth read from now has one bit changed
+//   stuck            syncs of files take for ever
 //   death            every change fails from now on, as for a process that is no more
 //   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
 //                    may be missing (zeros, or the file ends before them), in any order; a file or
@@ -43,6 +44,8 @@ class FaultyDisk {
   void Arm(DiskFault fault, int nth);
   void SetFull(bool full);
   void Die();
+  // Syncs of files wait until it is no longer set.
+  void SetStuck(bool stuck);
   // Files can only be written and read through the page cache.
   void SetLacksDirect();
   // How often a fault struck, and how often a file or a folder was to be synced.
@@ -76,6 +79,7 @@ class FaultyDisk {
   std::map<DiskFault, int> armed_ ABSL_GUARDED_BY(mu_);
   bool full_ ABSL_GUARDED_BY(mu_) = false;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
+  bool stuck_ ABSL_GUARDED_BY(mu_) = false;
   bool lacks_direct_ ABSL_GUARDED_BY(mu_) = false;
   int struck_ ABSL_GUARDED_BY(mu_) = 0;
   int syncs_ ABSL_GUARDED_BY(mu_) = 0;
