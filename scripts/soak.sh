@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
-# The long runs: mixed operations under the sanitizers, and kill -9 at random moments.
+# The long runs: mixed operations under the sanitizers, kill -9 at random moments, and a disk that
+# fails and forgets.
 #
-#   scripts/soak.sh [OPERATIONS] [KILLS]     default: 10 million, 500
+#   scripts/soak.sh [OPERATIONS] [KILLS] [SEEDS]     default: 10 million, 500, 300
 #
+# SEEDS are runs of the crash test, a few seconds each; HEARTH_CRASH_FIRST_SEED=N begins with
+# another than the first.
 # Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a
 # small machine; stops at the first thing that is wrong. HEARTH_SOAK_KINDS="address thread" for
 # some only.
@@ -10,6 +13,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 operations=${1:-10000000}
 kills=${2:-500}
+seeds=${3:-300}
 for kind in ${HEARTH_SOAK_KINDS-address thread}; do
   folder=build-soak-$kind
   cmake -S . -B "$folder" -G Ninja -DHEARTH_WITH_WORKER=OFF -DHEARTH_SANITIZE="$kind" \
@@ -27,4 +31,9 @@ if ((kills > 0)); then
   cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null
   ninja -C build hearth_kill_nine_test
   HEARTH_KILLS=$kills build/tests/hearth_kill_nine_test
+fi
+if ((seeds > 0)); then
+  cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null
+  ninja -C build hearth_store_test
+  HEARTH_CRASH_SEEDS=$seeds build/tests/hearth_store_test --gtest_filter='StoreCrash*'
 fi
