@@ -102,6 +102,22 @@ run_sanitized() {
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
   for name in "$@"; do
     echo "== $name"
-    timeout "$TEST_TIMEOUT_S" "$folder/tests/$name" --gtest_brief=1
+    run_in_shards "$folder/tests/$name"
   done
+}
+
+# run_in_shards PROGRAM: its tests dealt out to as many processes as there are jobs, since many wait
+# for the disk.
+run_in_shards() {
+  local program=$1 shards shard pid status=0 pids=()
+  shards=$(job_count)
+  for ((shard = 0; shard < shards; ++shard)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
+      timeout --foreground "$TEST_TIMEOUT_S" "$program" --gtest_brief=1 &
+    pids+=($!)
+  done
+  for pid in "${pids[@]}"; do
+    wait "$pid" || status=$?
+  done
+  return "$status"
 }
