@@ -57,6 +57,10 @@ void SegmentServer::Serve() {
     }
     if (waiting[1].revents == 0) continue;
     FileDescriptor reader(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    // It stays in the queue: while descriptors are short that would be said again at once, forever.
+    if (!reader.valid() &&
+        (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM))
+      poll(waiting.data(), 1, kRetryMs);
     if (!reader.valid() || readers.size() >= kMaxReaders || !PeerIsSameUser(reader.get())) continue;
     if (SendDescriptor(reader.get(), segment_fd_)) readers.push_back(std::move(reader));
   }

@@ -21,6 +21,7 @@ class SegmentServer {
  public:
   // More would be refused.
   static constexpr size_t kMaxReaders = 256;
+  static constexpr int kRetryMs = 100;  // after one that could not be accepted
 
   // `name`: of the socket, see segment_socket.h. kUnavailable when it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<SegmentServer>> Start(const std::string& name,
