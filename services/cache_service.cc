@@ -39,7 +39,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  return StartPublish(store_, gate_, identities_, &committers_, &publish_streams_, context);
+  return StartPublish(store_, gate_, identities_, &committers_, &publish_streams_,
+                      publish_patience_, context);
 }
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(

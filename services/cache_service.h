@@ -38,6 +38,8 @@ inline constexpr int kMaxTenantWatchStreams = 8;
 inline constexpr int kMaxTenantPublishStreams = 16;
 inline constexpr int kMaxTenantFetchStreams = 64;
 inline constexpr int kMaxTenantLeaseStreams = 64;
+// A publish that says nothing for as long holds what it staged in vain.
+inline constexpr absl::Duration kPublishPatience = absl::Seconds(60);
 
 class CacheService final
     : public v1::CacheStore::WithRawCallbackMethod_Fetch<
@@ -49,6 +51,8 @@ class CacheService final
                Identities* identities = nullptr);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
+  // How long a publish may say nothing before it is cancelled, at least. As Offer.
+  void SetPublishPatience(absl::Duration patience) { publish_patience_ = patience; }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request) override;
@@ -90,6 +94,7 @@ class CacheService final
   Identities* const identities_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
+  absl::Duration publish_patience_ = kPublishPatience;
   StreamLimit publish_streams_{"publish", kMaxPublishStreams, kMaxTenantPublishStreams};
   StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
   StreamLimit fetch_streams_{"fetch", 0, kMaxTenantFetchStreams};

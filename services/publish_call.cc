@@ -1,9 +1,16 @@
 #include "services/publish_call.h"
 
+#include <grpcpp/alarm.h>
+
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "proto/cache_store.pb.h"
 #include "services/slice_stream.h"
 #include "services/slice_wire.h"
@@ -18,8 +25,12 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
   PublishCall(TieredStore* store, Executor* committers, StreamLimit* streams,
-              grpc::CallbackServerContext* context)
-      : store_(store), committers_(committers), streams_(streams), context_(context) {}
+              absl::Duration patience, grpc::CallbackServerContext* context)
+      : store_(store),
+        committers_(committers),
+        streams_(streams),
+        patience_(patience),
+        context_(context) {}
 
   // Keeps itself alive until OnDone.
   Reactor* Start(CallGate* gate, Identities* identities) {
@@ -40,25 +51,66 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       return this;
     }
     place_ = *std::move(place);
-    StartRead(&message_);
+    {
+      absl::MutexLock lock(&alarm_mutex_);
+      WatchForSilence();
+    }
+    Read();
     return this;
   }
 
   void OnReadDone(bool ok) override {
+    ++waits_;
     const absl::Status status = ok ? TakeMessageBytes() : EndedEarly();
     if (!status.ok()) End(status);
   }
   void OnWriteDone(bool ok) override {
+    ++waits_;
     if (!ok) return End(absl::CancelledError("the caller went away"));
     if (acknowledged_) return End(absl::OkStatus());
-    StartRead(&message_);
+    Read();
   }
   // What is in progress then fails, and ends the call.
   void OnCancel() override {}
-  void OnDone() override { self_.reset(); }
+  // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
+  void OnDone() override {
+    place_.reset();
+    call_.reset();
+    session_.reset();
+    self_.reset();
+  }
 
  private:
+  void Read() {
+    ++waits_;
+    StartRead(&message_);
+  }
+
+  // Looks every `patience_` whether it is still the same read or write that waits for the caller:
+  // then that one is gone, or as good as that, and what it holds goes to others.
+  void WatchForSilence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(alarm_mutex_) {
+    const uint64_t waits = waits_;
+    // Not a shared pointer: the alarm is this call's own. A cancelled one may come when all is
+    // over.
+    const auto look = [weak = weak_from_this(), waits](bool rang) {
+      const auto self = rang ? weak.lock() : nullptr;
+      if (self != nullptr) self->OnAlarm(waits);
+    };
+    alarm_.Set(absl::ToChronoTime(absl::Now() + patience_), look);
+  }
+  void OnAlarm(uint64_t waits) ABSL_LOCKS_EXCLUDED(alarm_mutex_) {
+    absl::MutexLock lock(&alarm_mutex_);
+    if (ended_) return;
+    if (waits % 2 == 0 || waits_ != waits) return WatchForSilence();
+    silent_ = true;
+    context_->TryCancel();  // which ends what waits; the call is there until End, which waits here
+  }
+
   absl::Status EndedEarly() const {
+    if (silent_) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("publish: nothing came for ", absl::FormatDuration(patience_)));
+    }
     return absl::CancelledError(assembler_.has_value()
                                     ? "publish: the stream ended before its commit"
                                     : "publish: the stream ended before its begin");
@@ -83,7 +135,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     switch (request.message_case()) {
       case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or nothing at all
         if (absl::Status status = assembler_->PutPiece(); !status.ok()) return status;
-        StartRead(&message_);
+        Read();
         return absl::OkStatus();
       case v1::PublishRequest::kCommit:
         return Commit();
@@ -124,10 +176,16 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   void Send(const v1::PublishResponse& response) {
     answer_ = MessageBytes(response);
+    ++waits_;
     StartWrite(&answer_);
   }
 
   void End(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&alarm_mutex_);
+      ended_ = true;
+      alarm_.Cancel();
+    }
     assembler_.reset();
     session_.reset();
     const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
@@ -137,6 +195,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   TieredStore* const store_;
   Executor* const committers_;
   StreamLimit* const streams_;
+  const absl::Duration patience_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<PublishCall> self_;     // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
@@ -146,14 +205,20 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   std::optional<SliceAssembler> assembler_;  // from the begin on
   grpc::ByteBuffer message_, answer_;
   bool acknowledged_ = false;
+
+  std::atomic<uint64_t> waits_{0};  // for the caller, begun and over: odd while it is waited for
+  std::atomic<bool> silent_{false};
+  absl::Mutex alarm_mutex_;
+  grpc::Alarm alarm_ ABSL_GUARDED_BY(alarm_mutex_);
+  bool ended_ ABSL_GUARDED_BY(alarm_mutex_) = false;
 };
 
 }  // namespace
 
 Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities,
-                      Executor* committers, StreamLimit* streams,
+                      Executor* committers, StreamLimit* streams, absl::Duration patience,
                       grpc::CallbackServerContext* context) {
-  return std::make_shared<PublishCall>(store, committers, streams, context)
+  return std::make_shared<PublishCall>(store, committers, streams, patience, context)
       ->Start(gate, identities);
 }
 

@@ -6,12 +6,14 @@
 // Ownership: deletes itself in OnDone. Store, gate, executor and the limit of streams must outlive
 // it.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
-// one open slice beside what the store staged, which it bounds itself; (3) Finish is called once.
+// one open slice beside what the store staged, which it bounds itself; (3) Finish is called once;
+// (4) a stream that says nothing for between one and two times `patience` is cancelled.
 #ifndef HEARTH_SERVICES_PUBLISH_CALL_H_
 #define HEARTH_SERVICES_PUBLISH_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include "absl/time/time.h"
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
@@ -22,7 +24,7 @@ namespace hearth {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
     TieredStore* store, CallGate* gate, Identities* identities, Executor* committers,
-    StreamLimit* streams, grpc::CallbackServerContext* context);
+    StreamLimit* streams, absl::Duration patience, grpc::CallbackServerContext* context);
 
 }  // namespace hearth
 

@@ -267,6 +267,20 @@ TEST_F(CacheServiceTest, RefusesASliceThatIsNotWhatBeginAnnounced) {
   EXPECT_EQ(PublishMessages(Begin(40), slices).error_code(), grpc::StatusCode::DATA_LOSS);
 }
 
+TEST(PublishPatience, EndsAStreamThatSaysNothing) {
+  StoreServer server(StoreServer::SmallStore(""), "127.0.0.1:0", "", absl::Minutes(10), {},
+                     /*publish_patience=*/absl::Milliseconds(1));
+  grpc::ClientContext context;
+  auto call = server.stub()->Publish(&context);
+  v1::PublishResponse response;
+  // It may be over before any of this.
+  if (call->Write(Begin(40)) && call->Read(&response)) call->Write(Slices(40, 0)[0]);
+  while (call->Read(&response)) {
+  }
+  EXPECT_EQ(call->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+}
+
 TEST_F(CacheServiceTest, PinsUnpinsAndDrops) {
   v1::PublishAck ack;
   ASSERT_TRUE(Publish(40, &ack).ok());
