@@ -1,5 +1,6 @@
 #include "services/call_gate.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 #include <vector>
@@ -11,7 +12,7 @@ namespace hearth {
 CallGate::Call::Call(CallGate* gate, const char* method)
     : gate_(gate), method_(method), start_(absl::Now()) {}
 
-CallGate::Call::~Call() { gate_->Leave(method_, code_, absl::Now() - start_); }
+CallGate::Call::~Call() { gate_->Leave(method_, code_, std::min(absl::Now(), end_) - start_); }
 
 absl::Status CallGate::Call::Finish(absl::Status status) {
   code_ = status.code();

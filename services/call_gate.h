@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 
 namespace hearth {
@@ -32,6 +33,8 @@ class CallGate {
     Call& operator=(const Call&) = delete;
     // Notes the outcome for the record, and hands it back for the return statement.
     absl::Status Finish(absl::Status status);
+    // What follows is not the RPC's work: its time is over, but not yet the RPC.
+    void StopClock() { end_ = absl::Now(); }
 
    private:
     friend class CallGate;
@@ -39,6 +42,7 @@ class CallGate {
     CallGate* const gate_;
     const char* const method_;
     const absl::Time start_;
+    absl::Time end_ = absl::InfiniteFuture();
     absl::StatusCode code_ = absl::StatusCode::kOk;
   };
 

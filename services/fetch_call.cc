@@ -36,7 +36,14 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
              const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
-  void OnDone() override { self_.reset(); }
+  // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
+  void OnDone() override {
+    place_.reset();
+    call_.reset();
+    session_.reset();
+    closing_.reset();  // waits for a run in progress
+    self_.reset();
+  }
 
  private:
   void Share(const v1::FetchRequest& request, v1::FetchPlan* plan);
@@ -45,6 +52,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -57,6 +65,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::shared_ptr<FetchCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
   std::shared_ptr<void> place_;           // among the open streams
+  std::shared_ptr<void> closing_;
   std::unique_ptr<FetchSession> session_;
   bool from_disk_ = false;
 
@@ -102,6 +111,7 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities
   self_ = shared_from_this();
   call_ = gate->Enter("Fetch");
   if (call_ == nullptr) return End(CallGate::ClosedError());
+  closing_ = gate->OnClose([this] { EndLease(); });
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
   if (!caller.ok()) return End(caller.status());
   absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
@@ -190,6 +200,14 @@ void FetchCall::ShareOnDevice(const v1::FetchRequest& request, v1::FetchPlan* pl
 void FetchCall::OnCancel() {
   absl::MutexLock lock(&mutex_);
   EndLocked(leasing_ ? absl::OkStatus() : absl::CancelledError("the caller went away"));
+  WriteNext();
+}
+
+// Draining: whoever copies notices when the memory is used again.
+void FetchCall::EndLease() {
+  absl::MutexLock lock(&mutex_);
+  if (!leasing_) return;
+  EndLocked(absl::OkStatus());
   WriteNext();
 }
 
@@ -285,10 +303,13 @@ void FetchCall::WriteNext() {
   if (reading_ || !(ended_ || all_read_)) return;
   if (shares_ && !ended_) {
     if (std::exchange(leasing_, true)) return;
+    call_->StopClock();
     // Not a shared pointer: the alarm is this call's own.
-    lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease), [weak = weak_from_this()](bool) {
-      if (const auto self = weak.lock()) self->End(absl::OkStatus());
-    });
+    lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease),
+               [weak = weak_from_this()](bool rang) {
+                 const auto self = rang ? weak.lock() : nullptr;
+                 if (self != nullptr) self->End(absl::OkStatus());
+               });
     return;
   }
   lease_.Cancel();

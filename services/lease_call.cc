@@ -185,8 +185,8 @@ void LeaseCall::Take(LeaseTurn turn) {
 void LeaseCall::SetAlarm(absl::Time when) {
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(absl::ToChronoTime(when), [weak = weak_from_this(), round = round_](bool rang) {
-    const auto self = weak.lock();
-    if (rang && self != nullptr) self->OnAlarm(round);
+    const auto self = rang ? weak.lock() : nullptr;
+    if (self != nullptr) self->OnAlarm(round);
   });
 }
 

@@ -47,6 +47,19 @@ TEST(CallGate, RecordsMethodAndOutcomeOfEachCall) {
   EXPECT_EQ(record, (std::vector<std::string>{"Fetch OK", "Publish DATA_LOSS"}));
 }
 
+TEST(CallGate, ACallWhoseClockStoppedIsInsideAndCostsNoMoreTime) {
+  double recorded = -1;
+  CallGate gate([&](const char*, absl::StatusCode, double seconds) { recorded = seconds; });
+  const absl::Time before = absl::Now();
+  auto call = gate.Enter("Fetch");
+  call->StopClock();
+  const absl::Time after = absl::Now();
+  EXPECT_EQ(gate.running(), 1);
+  while (absl::Now() <= after) std::this_thread::yield();
+  call.reset();
+  EXPECT_LE(recorded, absl::ToDoubleSeconds(after - before));
+}
+
 TEST(CallGate, TellsListenersOnceWhenItCloses) {
   CallGate gate;
   int kept = 0, forgotten = 0;
