@@ -42,7 +42,8 @@ class HearthClient {
   HearthClient(const std::string& address, bool shared)
       : fingerprint_(BenchFingerprint(1)),
         layout_(*fingerprint_.Layout()),
-        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {}
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_,
+               shared ? SharedMemoryUse::kCopy : SharedMemoryUse::kOff) {}
   void Publish(int number, uint32_t tokens) {
     const PublishOutcome outcome =
         cache_.Publish(BenchSpec(layout_, number, tokens), absl::InfiniteFuture());

@@ -55,7 +55,8 @@ class HearthClient final : public Client {
   HearthClient(const std::string& address, bool shared)
       : fingerprint_(BenchFingerprint()),
         layout_(*fingerprint_.Layout()),
-        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_, shared) {
+        cache_(ConnectToStore(address), fingerprint_, layout_, &counters_,
+               shared ? SharedMemoryUse::kCopy : SharedMemoryUse::kOff) {
     for (int i = 0; i < kPrefixes; ++i) {
       wanted_.push_back(BenchPrefix(i));
       wanted_.back().token_ids.push_back(7);

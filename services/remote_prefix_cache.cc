@@ -57,7 +57,7 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const Fingerprint& fingerprint, const KvLayout& layout,
-                                     CacheCounters* counters, bool shared_memory,
+                                     CacheCounters* counters, SharedMemoryUse shared_memory,
                                      std::unique_ptr<DeviceClient> devices)
     : channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
@@ -113,7 +113,8 @@ struct RemotePrefixCache::Attempt {
 
 FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                       uint32_t max_tokens, absl::Time deadline) {
-  Attempt attempt{prefix, above_tokens, max_tokens, deadline, shared_memory_, {}};
+  Attempt attempt{
+      prefix, above_tokens, max_tokens, deadline, shared_memory_ != SharedMemoryUse::kOff, {}};
   absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
   if (!attempt.share_problem.ok())
     counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
@@ -179,9 +180,10 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
   // An early return ends the call: the server then lets go of what it promised. What is lent holds
   // it open until it is copied.
-  const absl::Duration may_lend = segment != nullptr ? kLongestLoan : absl::ZeroDuration();
-  const auto call =
-      std::make_shared<OpenFetch>(this, attempt->deadline, attempt->deadline + may_lend);
+  const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
+  const auto call = std::make_shared<OpenFetch>(
+      this, attempt->deadline,
+      attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()));
   FetchStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan =
       StartFetch(attempt, segment.get(), device.get(), &stream);
@@ -225,7 +227,9 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::
   const bool shares = plan.has_shared() && segment != nullptr;
   if (shares) {
     attempt->copied = true;
-    attempt->share_problem = LendShared(plan.shared(), layout_, segment, call, &announced);
+    if (shared_memory_ == SharedMemoryUse::kLend) {
+      attempt->share_problem = LendShared(plan.shared(), layout_, segment, call, &announced);
+    }
     if (!attempt->share_problem.ok()) return attempt->share_problem;
   }
   absl::StatusOr<ObjectBuilder> builder =

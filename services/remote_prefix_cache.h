@@ -35,15 +35,23 @@
 
 namespace hearth {
 
+// What becomes of the memory that a store on the same host shares.
+enum class SharedMemoryUse {
+  kOff,   // bytes come over the wire
+  kCopy,  // copied and verified by the fetch: objects are the caller's own
+  kLend,  // verified by the fetch, copied by whoever uses them (KvObject::lent_slices)
+};
+
 class RemotePrefixCache final : public PrefixCache, public Explainer {
  public:
   // A fetch waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // `layout` is what `fingerprint` describes. `shared_memory`: use the store's, where it offers it.
+  // `layout` is what `fingerprint` describes. `shared_memory`: of the store's, where it offers it.
   // `devices`: the same on the device that the worker computes on; null: it computes elsewhere.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
-                    const KvLayout& layout, CacheCounters* counters, bool shared_memory = true,
+                    const KvLayout& layout, CacheCounters* counters,
+                    SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
                     std::unique_ptr<DeviceClient> devices = nullptr);
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
@@ -78,7 +86,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const Fingerprint fingerprint_;
   const KvLayout layout_;
   CacheCounters* const counters_;
-  const bool shared_memory_;
+  const SharedMemoryUse shared_memory_;
   SegmentClient segments_;
   const std::unique_ptr<DeviceClient> devices_;
   CircuitBreaker breaker_;

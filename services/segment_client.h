@@ -1,7 +1,8 @@
 // SegmentClient: a worker's view of the shared memory of a store on the same host.
 //
 // Maps the segment that a store offers, copies slices out of it, and lets go of it as soon as the
-// store is gone, so that the memory of a dead store is not kept alive. A copy says whether the
+// store is gone, so that the memory of a dead store is not kept alive longer than what is being
+// restored from it. A copy says whether the
 // range still held what the store had named (proto/segment_format.h). Thread safety: all methods
 // from any thread. Errors: none that matter: without a segment the bytes come over the wire;
 // `problem` says why, for the log.

@@ -47,9 +47,9 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   if (ImportDevice import = GpuImporter(options.device)) {
     devices = std::make_unique<DeviceClient>(std::move(import));
   }
-  auto cache = std::make_unique<RemotePrefixCache>(*channel, engine.fingerprint(), engine.layout(),
-                                                   &link->counters_, options.shared_memory,
-                                                   std::move(devices));
+  auto cache = std::make_unique<RemotePrefixCache>(
+      *channel, engine.fingerprint(), engine.layout(), &link->counters_,
+      options.shared_memory ? SharedMemoryUse::kLend : SharedMemoryUse::kOff, std::move(devices));
   link->explainer_ = cache.get();
   link->cache_ = std::move(cache);
   return link;

@@ -6,21 +6,14 @@ namespace hearth {
 namespace {
 
 constexpr const char* kNames[] = {
-    "requests",           "requests_refused",
-    "requests_finished",  "requests_cancelled",
-    "requests_expired",   "requests_failed",
-    "prompt_tokens",      "computed_tokens",
-    "generated_tokens",   "cached_tokens_worker",
-    "cached_tokens_gpu",  "cached_tokens_host",
-    "cached_tokens_disk", "prefill_steps",
-    "decode_steps",       "fetches",
-    "fetch_misses",       "fetch_timeouts",
-    "fetches_refused",    "restore_failures",
-    "lent_not_kept",      "pool_hits",
-    "pool_inserts",       "publishes",
-    "publishes_stored",   "publishes_dropped",
-    "publish_bytes",      "staging_skips",
-    "nondeterminism",
+    "requests",           "requests_refused",     "requests_finished", "requests_cancelled",
+    "requests_expired",   "requests_failed",      "prompt_tokens",     "computed_tokens",
+    "generated_tokens",   "cached_tokens_worker", "cached_tokens_gpu", "cached_tokens_host",
+    "cached_tokens_disk", "prefill_steps",        "decode_steps",      "fetches",
+    "fetch_misses",       "fetch_timeouts",       "fetches_refused",   "restore_failures",
+    "lent_not_kept",      "lent_changed",         "pool_hits",         "pool_inserts",
+    "publishes",          "publishes_stored",     "publishes_dropped", "publish_bytes",
+    "staging_skips",      "nondeterminism",
 };
 constexpr size_t kCount = static_cast<size_t>(EngineCounter::kCount);
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == kCount, "one name a counter");

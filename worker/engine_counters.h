@@ -34,7 +34,8 @@ enum class EngineCounter {
   kFetchTimeouts,    // later than the fetch budget
   kFetchesRefused,   // an outcome that does not fit its request
   kRestoreFailures,  // what was lent was used again too early: the pool's point, or computed
-  kLentNotKept,      // likewise before the pool had its copy: nothing is lost
+  kLentNotKept,      // likewise before the pool had its copy
+  kLentChanged,      // of these: while the loan held, so that a wrong answer may have been given
   kPoolHits,
   kPoolInserts,
   kPublishes,         // handed to the cache

@@ -95,6 +95,7 @@ class EngineImpl : public Engine {
   };
   Fetched FetchInTurn(const SequencePtr& sequence, PrefixCache* cache, uint32_t above_tokens,
                       absl::Time deadline);
+  bool OwnFetched(FetchOutcome* fetched) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PoolRestored(const Sequence& sequence);
   absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
@@ -111,7 +112,7 @@ class EngineImpl : public Engine {
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
   void Keep(Sequence* sequence);
-  void OwnRestored(Sequence* sequence);
+  absl::Status OwnRestored(Sequence* sequence);
   void KeepPassed(Sequence* sequence);
   void PoolKept(const Sequence& sequence, uint32_t boundary);
   void Publish(Sequence* sequence, PrefixCache* cache);

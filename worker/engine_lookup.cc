@@ -104,7 +104,7 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
   Fetched fetched;
   FetchOutcome& outcome = fetched.outcome;
   outcome = cache->Fetch(prefix, above_tokens, max_boundary, deadline);
-  const uint32_t have = std::max(above_tokens, outcome.usable_tokens);
+  uint32_t have = std::max(above_tokens, outcome.usable_tokens);
   LeaseTerms terms{options_.compute_lease, options_.compute_wait, options_.compute_min_tokens};
   if (!sequence->writes()) terms.lease = absl::ZeroDuration();
   const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
@@ -115,6 +115,8 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
     // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
     sequence->fetch_deadline = deadline + terms.wait + options_.fetch_budget;
   }
+  // A loan is bounded in time, and the wait by its own budget.
+  if (!OwnFetched(&outcome)) have = above_tokens;
   LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
   fetched.lease = std::move(turn.lease);
   const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
@@ -129,6 +131,22 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
   }
   outcome.matched_tokens = std::max(outcome.matched_tokens, matched);
   return fetched;
+}
+
+// Copies what is lent. False: that was too late, and nothing is left.
+bool EngineImpl::OwnFetched(FetchOutcome* fetched) const {
+  if (fetched->usable_tokens == 0) return true;
+  // What does not fit the request is refused, and counted, where it is chosen.
+  if (!CheckAndSortObjects(layout_, fetched->usable_tokens, &fetched->objects).ok()) return true;
+  absl::StatusOr<KvObjects> own = CopyLent(layout_, fetched->objects);
+  if (own.ok()) {
+    fetched->objects = *std::move(own);
+    return true;
+  }
+  counters_.Add(EngineCounter::kRestoreFailures);
+  fetched->usable_tokens = 0;
+  fetched->objects.clear();
+  return false;
 }
 
 absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {

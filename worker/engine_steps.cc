@@ -150,30 +150,46 @@ void EngineImpl::KeepPassed(Sequence* sequence) {
   publisher_.Submit(cache, std::move(job));
 }
 
-// What is lent becomes the worker's own, now that nobody waits for a token of it.
-void EngineImpl::OwnRestored(Sequence* sequence) {
-  const auto lent = [](const auto& object) { return object->loan != nullptr; };
+// What is lent becomes the worker's own, now that nobody waits for a token of it, when the pool has
+// a place for it. kDataLoss: it is not what was verified, and so may be what was restored.
+absl::Status EngineImpl::OwnRestored(Sequence* sequence) {
   KvObjects& restored = sequence->restored;
-  if (std::none_of(restored.begin(), restored.end(), lent)) return;
-  absl::StatusOr<KvObjects> own = absl::AbortedError("of no use");
-  if (options_.pool_bytes > 0 || sequence->writes()) {
-    own = CopyLent(layout_, restored);
-    if (!own.ok()) counters_.Add(EngineCounter::kLentNotKept);
+  uint64_t lent_bytes = 0;
+  for (const auto& object : restored) {
+    if (object->loan != nullptr) lent_bytes += object->size_bytes;
   }
-  restored = own.ok() ? *std::move(own) : WithoutLent(restored);
+  if (lent_bytes == 0) return absl::OkStatus();
+  const bool fits = lent_bytes <= options_.pool_bytes;
+  const uint32_t boundary = sequence->restored_boundary;
+  if (!fits || pool_.Lookup(sequence->prefix, boundary).boundary == boundary) {
+    restored = WithoutLent(restored);  // the store has it
+    return absl::OkStatus();
+  }
+  absl::StatusOr<KvObjects> own = CopyLent(layout_, restored);
+  restored = own.ok() ? *own : WithoutLent(restored);
+  if (!own.ok()) {
+    counters_.Add(EngineCounter::kLentNotKept);
+    return absl::IsDataLoss(own.status()) ? own.status() : absl::OkStatus();
+  }
   sequence->staged->OwnRestored(restored);
   PoolRestored(*sequence);
+  return absl::OkStatus();
 }
 
 void EngineImpl::Keep(Sequence* sequence) {
   if (sequence->staged == nullptr) return;  // it was over before the prompt was
-  OwnRestored(sequence);
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    cache = cache_;
-  }
-  if (sequence->writes()) {
+  const absl::Status owned = OwnRestored(sequence);
+  if (!owned.ok()) {
+    counters_.Add(EngineCounter::kLentChanged);
+    PublishOutcome nothing;
+    nothing.note = absl::StrCat("nothing of it is kept: ", owned.message());
+    if (sequence->published != nullptr) sequence->published->OnOutcome(nothing);
+  } else if (sequence->writes()) {
+    PrefixCache* cache = nullptr;
+    {
+      absl::MutexLock lock(&mu_);
+      cache = cache_;
+    }
     for (uint32_t boundary : sequence->staged->boundaries()) PoolKept(*sequence, boundary);
     Publish(sequence, cache);
   }
@@ -256,7 +272,9 @@ void EngineImpl::Leave(Sequence* sequence) {
   sequence->lease.reset();
   sequence->restored.clear();
   sequence->pooled.objects.clear();
+  FetchOutcome unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
+  std::swap(sequence->fetched, unused);
   scheduler_.Remove(sequence->id);
   sequences_.erase(sequence->id);
   sequence->fetch_state = FetchState::kGivenUp;

@@ -51,7 +51,7 @@ class SharedDeviceTest : public testing::Test {
   std::unique_ptr<RemotePrefixCache> Client(ImportDevice import) {
     return std::make_unique<RemotePrefixCache>(
         ConnectToStore(server_->address()), SmallFingerprint(), SmallLayout(), &counters_,
-        /*shared_memory=*/true, std::make_unique<DeviceClient>(std::move(import)));
+        SharedMemoryUse::kLend, std::make_unique<DeviceClient>(std::move(import)));
   }
   // Whatever it brings is right.
   FetchOutcome Fetch(RemotePrefixCache* cache) {

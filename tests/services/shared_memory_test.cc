@@ -177,17 +177,31 @@ TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
   for (const auto& object : outcome.objects) EXPECT_FALSE(object->loan->Holds());
 }
 
-// A worker without time left for the fetch keeps what it was lent in time.
-TEST_F(SharedMemoryTest, ALoanOutlivesTheFetchsDeadline) {
+TEST_F(SharedMemoryTest, AStoreThatShutsDownDoesNotWaitForLoans) {
   Start();
   Publish();
   ExpectHit(cache_.get());
-  const absl::Time deadline = absl::Now() + absl::Milliseconds(400);
-  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, deadline);
+  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
   ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
-  EXPECT_FALSE(server_->gate()->WaitIdle(deadline + absl::Milliseconds(50)));
-  ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
-  EXPECT_TRUE(outcome.objects[0]->loan->Holds());
+  server_->gate()->Close();
+  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
+}
+
+TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
+  Start();
+  Publish();
+  RemotePrefixCache copies(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
+                           &counters_, SharedMemoryUse::kCopy);
+  ExpectHit(&copies);
+  FetchOutcome outcome = copies.Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
+  EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));  // while the objects are held
+  const auto expected = WideObjects();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(outcome.objects[i]->loan, nullptr) << i;
+    EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
+  }
 }
 
 TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
@@ -206,7 +220,7 @@ TEST_F(SharedMemoryTest, AClientThatWantsNoneGetsNone) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
-                          &counters_, /*shared_memory=*/false);
+                          &counters_, SharedMemoryUse::kOff);
   ExpectHit(&plain);
   ExpectHit(&plain);
   EXPECT_EQ(counters_.Read().bytes_shared, 0u);
@@ -288,7 +302,7 @@ TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
   Start();
   Publish();
   RemotePrefixCache plain(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
-                          &counters_, /*shared_memory=*/false);
+                          &counters_, SharedMemoryUse::kOff);
   ExpectHit(&plain);
   FlipABitInRam();
   const FetchOutcome outcome = plain.Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());

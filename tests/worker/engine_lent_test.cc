@@ -12,6 +12,7 @@ namespace hearth {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr uint64_t kPool = 64 << 20;
@@ -175,19 +176,81 @@ TEST_P(EngineLentTest, ThenThePoolsShorterPointServes) {
 }
 
 TEST_P(EngineLentTest, WhatIsUsedAgainBeforeItIsKeptIsNotKept) {
-  for (const bool denies : {false, true}) {
-    SCOPED_TRACE(denies);
-    lender_.answers_held = 1;  // the restore's
+  lender_.answers_held = 1;  // the restore's
+  const auto worker = Worker();
+  const EngineRequest request = Asking(64);
+  const auto run = worker->Run(request);
+  EXPECT_EQ(run->started.cached_tokens, 64u);
+  EXPECT_EQ(worker->Counter("lent_not_kept"), 1u);
+  EXPECT_EQ(worker->Counter("lent_changed"), 0u);
+  EXPECT_EQ(worker->Counter("pool_inserts"), 0u);
+  // What was computed is published: the store has the rest.
+  EXPECT_THAT(run->outcome.boundaries, Contains(80)) << run->outcome.note;
+  ExpectRight(request, *run);
+}
+
+// A store that writes into what it lends, or RAM that does not keep its bits: perhaps before the
+// restore.
+TEST_P(EngineLentTest, NothingIsKeptThatMayHaveBegunWithOtherBytes) {
+  lender_.answers_held = 1;
+  lender_.denies = true;
+  const auto worker = Worker();
+  const auto run = worker->Run(Asking(64));
+  ASSERT_TRUE(run->error.ok()) << run->error;
+  EXPECT_EQ(worker->Counter("lent_changed"), 1u);
+  EXPECT_EQ(worker->Counter("pool_inserts"), 0u);
+  EXPECT_EQ(worker->Counter("publishes"), 0u);
+  EXPECT_THAT(run->outcome.boundaries, IsEmpty());
+  EXPECT_THAT(run->outcome.note, HasSubstr("changed while it was lent"));
+  EXPECT_EQ(lender_.open, 0);
+}
+
+TEST_P(EngineLentTest, WhatThePoolHasNoRoomForIsNotCopied) {
+  const auto worker = Worker(1);
+  const EngineRequest request = Asking(64);
+  const auto run = worker->Run(request);
+  EXPECT_EQ(run->started.cached_tokens, 64u);
+  EXPECT_EQ(lender_.asked, 1) << "for the restore alone";
+  EXPECT_EQ(worker->Counter("lent_not_kept"), 0u);
+  ExpectRight(request, *run);
+}
+
+// Notes what was still lent when the engine asked whose turn it is to compute.
+class TurnNotingCache final : public MemoryPrefixCache {
+ public:
+  TurnNotingCache(const KvLayout& layout, Lender* lender)
+      : MemoryPrefixCache(layout), lender_(lender) {}
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t above_tokens, uint32_t, const LeaseTerms&,
+                     absl::Time) override {
+    open_at_turn = lender_->open;
+    above_at_turn = above_tokens;
+    return {};
+  }
+  int open_at_turn = -1;
+  uint32_t above_at_turn = 0;
+
+ private:
+  Lender* const lender_;
+};
+
+TEST_P(EngineLentTest, BeforeAWaitItIsCopied) {
+  for (const bool too_late : {false, true}) {
+    SCOPED_TRACE(too_late);
+    lender_.answers_held = 1 << 20;
+    EngineOptions options = Options(kPool);
+    options.compute_min_tokens = 1;
+    const auto cache = std::make_shared<TurnNotingCache>((*filler_)->layout(), &lender_);
+    TestWorker(Dir(), Options(0), cache).Run(Request(Prompt(75), {23, 50}));
+    LendAll(cache.get(), &lender_, (*filler_)->layout().chunk_tokens);
+    if (too_late) lender_.answers_held = 0;
     lender_.asked = 0;
-    lender_.denies = denies;
-    const auto worker = Worker();
-    const EngineRequest request = Asking(64, denies ? 8 : 7);
-    const auto run = worker->Run(request);
-    EXPECT_EQ(run->started.cached_tokens, 64u);
-    EXPECT_EQ(worker->Counter("lent_not_kept"), 1u);
-    EXPECT_EQ(worker->Counter("pool_inserts"), 0u);
-    // What was computed is published: the store has the rest.
-    EXPECT_THAT(run->outcome.boundaries, Contains(80)) << run->outcome.note;
+    TestWorker worker(Dir(), options, cache);
+    const EngineRequest request = Asking(64);
+    const auto run = worker.Run(request);
+    EXPECT_EQ(cache->open_at_turn, 0);
+    EXPECT_EQ(cache->above_at_turn, too_late ? 0u : 64u);
+    EXPECT_EQ(run->started.cached_tokens, too_late ? 0u : 64u);
+    EXPECT_EQ(worker.Counter("restore_failures"), too_late ? 1u : 0u);
     ExpectRight(request, *run);
   }
 }
