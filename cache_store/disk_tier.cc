@@ -217,6 +217,10 @@ class RocksDiskTier : public DiskTier {
       gave_up_.store(true);
       rocksdb::CancelAllBackgroundWork(db_->get(), /*wait=*/false);
     });
+    // It waits until nothing runs in the background, and has compactions begun, which fail, until
+    // it is done: first everything is to come to rest.
+    (*db_)->PauseBackgroundWork().PermitUncheckedError();
+    (*db_)->ContinueBackgroundWork().PermitUncheckedError();
     const rocksdb::Status status = (*db_)->Resume();
     done.Notify();
     watch.join();
