@@ -142,10 +142,10 @@ class RocksDiskTier : public DiskTier {
     if (stopped_.load()) return absl::CancelledError("stopped");
     // All families: a log file goes only when nothing in it is waiting to be flushed.
     const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
-    if (!status.ok()) return FromRocks(status, "flush");
+    if (!status.ok()) return StoppedBy(FromRocks(status, "flush"));
     uint64_t table_bytes = 0;
-    const absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
-    if (!reclaimed.ok()) return reclaimed;
+    absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
+    if (!reclaimed.ok()) return StoppedBy(std::move(reclaimed));
     return ReclaimBlobs(*db_, max_bytes - std::min(max_bytes, table_bytes));
   }
 
@@ -176,6 +176,12 @@ class RocksDiskTier : public DiskTier {
   }
 
  private:
+  // Of background work: the next change tells RocksDB to go on. What cannot be read stops nothing.
+  absl::Status StoppedBy(absl::Status status) {
+    if (!absl::IsCancelled(status) && !absl::IsDataLoss(status)) failed_.store(true);
+    return status;
+  }
+
   // Every change goes through here. After one that failed RocksDB refuses all until it is told to
   // go on, and does so only once what it has not yet written could be: on a full disk, when there
   // is room again.
@@ -210,7 +216,7 @@ class RocksDiskTier : public DiskTier {
 
   // RocksDB 7.8 may wait for good here: of a flush that was due while a compaction failed it keeps
   // that it is due, and forgets to begin it. From then on only reads are safe.
-  rocksdb::Status ResumeOrGiveUp() {
+  rocksdb::Status ResumeOrGiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
     absl::Notification done;
     std::thread watch([&] {
       if (done.WaitForNotificationWithTimeout(patience_)) return;
@@ -221,7 +227,13 @@ class RocksDiskTier : public DiskTier {
     // it is done: first everything is to come to rest.
     (*db_)->PauseBackgroundWork().PermitUncheckedError();
     (*db_)->ContinueBackgroundWork().PermitUncheckedError();
+    // It asserts that no file can be deleted where its own manifest could not be written, and sees
+    // to that itself for most such writes, but not for all.
+    if (!std::exchange(keeps_files_, true)) (*db_)->DisableFileDeletions().PermitUncheckedError();
     const rocksdb::Status status = (*db_)->Resume();
+    if (status.ok() && std::exchange(keeps_files_, false)) {
+      (*db_)->EnableFileDeletions(/*force=*/false).PermitUncheckedError();
+    }
     done.Notify();
     watch.join();
     return status;
@@ -265,6 +277,7 @@ class RocksDiskTier : public DiskTier {
   std::atomic<bool> gave_up_{false};
   std::atomic<bool> failed_{false};  // the last change
   absl::Mutex resume_mu_;            // shared by changes
+  bool keeps_files_ ABSL_GUARDED_BY(resume_mu_) = false;
   // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
   // which it asserts against. Until the next start everything goes through the log.
   std::atomic<bool> resumed_{false};

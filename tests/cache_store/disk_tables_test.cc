@@ -227,6 +227,28 @@ TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   EXPECT_GT(lost, 0);
 }
 
+// Told to go on, RocksDB asserts what a failed drop of tables does not see to.
+TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
+  for (int nth = 1; nth <= 8; ++nth) {
+    const auto object = static_cast<uint64_t>(nth);
+    Open();
+    WriteTable({object});
+    ASSERT_TRUE(tier_->EraseObjects({{object}}).ok());
+    disk_.Arm(DiskFault::kFailedWrite, nth);
+    tier_->ReclaimSpace(uint64_t{1} << 40).IgnoreError();
+    disk_.Arm(DiskFault::kFailedWrite, 1 << 20);  // no more
+    EXPECT_TRUE(tier_->SetPinned(object, true).ok() || tier_->SetPinned(object, true).ok()) << nth;
+    const absl::Status reclaimed = tier_->ReclaimSpace(uint64_t{1} << 40);
+    EXPECT_TRUE(reclaimed.ok()) << nth << ": " << reclaimed;
+    uint64_t bytes = 0;
+    for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+      if (file.path().extension() == ".sst") bytes += file.file_size();
+    }
+    EXPECT_LT(bytes, kSliceBytes) << nth;
+  }
+  EXPECT_GT(disk_.struck(), 2);
+}
+
 // RocksDB 7.8 may wait for good for a flush that it has lost.
 TEST_F(DiskTables, AnEndlessWaitForTheDiskBecomesARefusalAndReadsGoOn) {
   Open(absl::Milliseconds(20));
