@@ -1,5 +1,6 @@
 #include "cache_store/disk_tier_db.h"
 
+#include <rocksdb/cache.h>
 #include <rocksdb/options.h>
 #include <rocksdb/rate_limiter.h>
 #include <rocksdb/table.h>
@@ -29,11 +30,20 @@ constexpr uint64_t kBlobFileBytes = uint64_t{64} << 20;
 // Smaller values stay in the tables: tiny models in tests, and nothing else.
 constexpr uint64_t kMinBlobBytes = 4096;
 
+// RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
+// once more. This one keeps nothing: a block goes with the last read of it. The process's, since
+// what was read may be used when the database is closed.
+std::shared_ptr<rocksdb::Cache> PinningCache() {
+  static const auto* const cache = new std::shared_ptr<rocksdb::Cache>(rocksdb::NewLRUCache(0));
+  return *cache;
+}
+
 rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   rocksdb::ColumnFamilyOptions options;
   options.compression = rocksdb::kNoCompression;  // KV bytes are noise to a compressor
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
+  if (family == kTables) table.block_cache = PinningCache();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   if (family != kSlices) {
     options.write_buffer_size = size_t{8} << 20;
@@ -69,6 +79,8 @@ rocksdb::DBOptions DatabaseOptions() {
   // With assertions kept, RocksDB's default level is DEBUG.
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
+  // A restore point's slices lie one after the other: what the system reads ahead is read next.
+  options.advise_random_on_open = false;
   options.max_background_jobs = 2;
   options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(kBackgroundBytesPerSecond));
   options.max_open_files = MaxOpenFiles();

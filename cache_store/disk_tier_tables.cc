@@ -162,7 +162,9 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
 rocksdb::Status GetSlice(const Database& db, const std::string& key,
                          rocksdb::PinnableSlice* value) {
   if (db.family(kTables) != nullptr) {
-    const rocksdb::Status status = db->Get(SliceReadOptions(), db.family(kTables), key, value);
+    rocksdb::ReadOptions pinned = SliceReadOptions();
+    pinned.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
+    const rocksdb::Status status = db->Get(pinned, db.family(kTables), key, value);
     if (!status.IsNotFound()) return status;
     value->Reset();
   }
