@@ -5,8 +5,9 @@
 Three ways to answer the same prompts, interleaved in one run, float32, two threads each, only one
 at work at a time:
   transformers   copy.deepcopy of a prefilled cache, then the 64 new tokens (the usual idiom)
-  hearth, store  a worker without a pool fetches from a separate hearth-store over TCP loopback;
-                 the client's clock, from the RPC's start to the first token
+  hearth, store  a worker without a pool fetches from a separate hearth-store on the same host, by
+                 TCP loopback and its shared memory; the client's clock, from the RPC's start to
+                 the first token
   hearth, pool   the same request served from the worker's own pool of restored prefixes
 Also prints what the store holds for the prefix against the windowed minimum. Each repetition uses
 another ending, so nothing but the prefix can be reused.

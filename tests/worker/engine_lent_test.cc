@@ -142,7 +142,7 @@ TEST_P(EngineLentTest, AWorkerWithoutAPoolPublishesWhatGoesOnFromIt) {
   ExpectRight(read, *worker->Run(read));
 }
 
-TEST_P(EngineLentTest, APromptThatIsAllThereNeedsNoCopy) {
+TEST_P(EngineLentTest, APromptThatIsAllThereIsServedAndGivesItsLoanBack) {
   const auto worker = Worker();
   EngineRequest request = Request(Prompt(64), {23, 50}, 0);
   const auto run = worker->Run(request);
