@@ -32,8 +32,11 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   void OnWriteDone(bool ok) override;
   // How a caller says that it is done, and how one that died is noticed.
   void OnCancel() override { End(absl::OkStatus()); }
+  // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
   void OnDone() override {
     closing_.reset();  // waits for a run in progress
+    place_.reset();
+    call_.reset();
     self_.reset();
   }
 
