@@ -20,10 +20,10 @@ absl::Status ReadSlices(FetchStream* stream, bool stays_open, ObjectBuilder* bui
   grpc::ByteBuffer bytes;
   v1::FetchResponse message;
   while (!(stays_open && builder->complete()) && stream->Read(&bytes)) {
-    const absl::Status taken =
-        TakeMessage(&bytes, &message, [builder](const SliceHeader& header, size_t data_bytes) {
-          return builder->Place(header, data_bytes);
-        });
+    const absl::Status taken = TakeMessage(&bytes, &message, builder->hasher(),
+                                           [builder](const SliceHeader& header, size_t data_bytes) {
+                                             return builder->Place(header, data_bytes);
+                                           });
     if (!taken.ok()) return taken;
     if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
     if (absl::Status put = builder->PutPiece(); !put.ok()) return put;

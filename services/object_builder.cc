@@ -1,6 +1,5 @@
 #include "services/object_builder.h"
 
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -80,7 +79,19 @@ absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t
   placed_ = &slot;
   placed_slice_ = static_cast<size_t>(slice);
   placed_bytes_ = bytes;
-  return slot.object->bytes.get() + slice * slice_bytes + filled;
+  std::byte* const begin = slot.object->bytes.get() + slice * slice_bytes;
+  if (filled == 0) {
+    hasher_.Begin();
+    hashed_slice_ = begin;
+  } else if (hashed_slice_ != begin) {
+    hashed_slice_ = nullptr;  // slices come by turns
+  }
+  return begin + filled;
+}
+
+uint64_t ObjectBuilder::DigestOf(const std::byte* slice, size_t bytes) const {
+  if (hashed_slice_ == slice && hasher_.bytes() == bytes) return hasher_.digest();
+  return SliceDigest(slice, bytes);
 }
 
 absl::Status ObjectBuilder::PutPiece() {
@@ -90,8 +101,7 @@ absl::Status ObjectBuilder::PutPiece() {
   slot.filled_bytes[placed_slice_] += placed_bytes_;
   bytes_added_ += placed_bytes_;
   if (slot.filled_bytes[placed_slice_] < slice_bytes) return absl::OkStatus();
-  // Right after the copy: the slice is still in the processor's cache.
-  if (SliceDigest(slot.object->bytes.get() + placed_slice_ * slice_bytes, slice_bytes) !=
+  if (DigestOf(slot.object->bytes.get() + placed_slice_ * slice_bytes, slice_bytes) !=
       slot.object->slice_digests[placed_slice_]) {
     return absl::DataLossError(absl::StrCat("slice ", placed_slice_, " of the object at ",
                                             slot.object->id.begin,
@@ -104,7 +114,7 @@ absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset
                                 absl::string_view data) {
   const absl::StatusOr<std::byte*> to = Place({object, layer, offset}, data.size());
   if (!to.ok()) return to.status();
-  std::memcpy(*to, data.data(), data.size());
+  hasher_.AddCopy(*to, data.data(), data.size());
   return PutPiece();
 }
 

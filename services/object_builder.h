@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "proto/kv_layout.h"
+#include "proto/slice_hasher.h"
 #include "services/slice_wire.h"
 #include "worker/prefix_cache.h"
 
@@ -45,6 +46,8 @@ class ObjectBuilder {
   // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
   // ascending order. kFailedPrecondition for one without a place.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
+  // What the piece's bytes may be added to as they are copied; else PutPiece reads the slice again.
+  SliceHasher* hasher() { return &hasher_; }
   // The piece lies there. kDataLoss for a slice with another digest, and when Place was not called.
   absl::Status PutPiece();
   // Both, for bytes that lie elsewhere.
@@ -62,6 +65,7 @@ class ObjectBuilder {
     std::vector<uint64_t> filled_bytes;  // by slice
   };
   explicit ObjectBuilder(const KvLayout& layout);
+  uint64_t DigestOf(const std::byte* slice, size_t bytes) const;
 
   KvLayout layout_;
   std::vector<uint32_t> layers_[2];  // by group
@@ -71,6 +75,9 @@ class ObjectBuilder {
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;
   size_t placed_bytes_ = 0;
+  // What hasher_ has been told, as long as it is one slice's bytes from the first on.
+  SliceHasher hasher_;
+  const std::byte* hashed_slice_ = nullptr;
 };
 
 }  // namespace hearth

@@ -127,7 +127,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       return Begin(request.begin());
     }
     const absl::Status taken =
-        TakeMessage(&message_, &request, [this](const SliceHeader& header, size_t bytes) {
+        TakeMessage(&message_, &request, nullptr, [this](const SliceHeader& header, size_t bytes) {
           return assembler_->Place(header, bytes);
         });
     message_.Clear();

@@ -62,11 +62,11 @@ absl::Status MappedSegment::Check(const SegmentRange& range) const {
   return absl::AbortedError("shared memory: the range was used again before it was copied");
 }
 
-absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to,
+absl::Status MappedSegment::Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher,
                                  absl::FunctionRef<void()> between) const {
   assert(!layout_.device.has_value());
   if (absl::Status status = Check(range); !status.ok()) return status;
-  std::memcpy(to, At(range), range.bytes);
+  hasher->AddCopy(to, At(range), range.bytes);
   between();
   return Check(range);
 }

@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/segment_format.h"
+#include "proto/slice_hasher.h"
 #include "services/segment_socket.h"
 
 namespace hearth {
@@ -41,14 +42,14 @@ class MappedSegment {
   const std::byte* At(const SegmentRange& range) const {
     return mapping_ + layout_.data_offset() + range.offset;
   }
-  // Copies the range to `to`. kAborted when it was given to something else before the copy was
-  // over. REQUIRES: the data lies in the file.
-  absl::Status Copy(const SegmentRange& range, std::byte* to) const {
-    return Copy(range, to, [] {});
+  // Copies the range to `to`, and adds it to `hasher`. kAborted when it was given to something else
+  // before the copy was over. REQUIRES: the data lies in the file.
+  absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher) const {
+    return Copy(range, to, hasher, [] {});
   }
   // For tests: `between` runs after the bytes were copied, before the generation is looked at
   // again.
-  absl::Status Copy(const SegmentRange& range, std::byte* to,
+  absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher,
                     absl::FunctionRef<void()> between) const;
 
  private:

@@ -108,7 +108,8 @@ absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& seg
     if (!bytes.ok()) return bytes.status();
     const absl::StatusOr<std::byte*> to = builder->Place(header, *bytes);
     if (!to.ok()) return to.status();
-    absl::Status status = segment.Copy({shared.offsets(i), *bytes, shared.generations(i)}, *to);
+    absl::Status status =
+        segment.Copy({shared.offsets(i), *bytes, shared.generations(i)}, *to, builder->hasher());
     if (status.ok()) status = builder->PutPiece();
     if (!status.ok()) return status;
   }

@@ -3,6 +3,7 @@
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/wire_format_lite.h>
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
@@ -94,7 +95,7 @@ grpc::ByteBuffer SliceMessage(const SliceHeader& header, std::shared_ptr<const v
   return grpc::ByteBuffer(slices, 2);
 }
 
-absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SlicePlace place) {
+absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, SlicePlace place) {
   grpc::ProtoBufferReader reader(message);
   if (!reader.status().ok()) return false;
   CodedInputStream in(&reader);
@@ -103,9 +104,15 @@ absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SlicePlace place) {
   if (!ReadHeader(&in, message->Length(), &header, &bytes)) return false;
   const absl::StatusOr<std::byte*> to = place(header, bytes);
   if (!to.ok()) return to.status();
-  const bool read = in.ReadRaw(*to, static_cast<int>(bytes));
-  assert(read);  // the lengths were checked
-  return read ? absl::StatusOr<bool>(true) : absl::DataLossError("a slice is cut short");
+  const size_t step = hasher == nullptr ? bytes : kHashBlockBytes;
+  for (size_t at = 0; at < bytes; at += step) {
+    const size_t block = std::min(step, bytes - at);
+    const bool read = in.ReadRaw(*to + at, static_cast<int>(block));
+    assert(read);  // the lengths were checked
+    if (!read) return absl::DataLossError("a slice is cut short");
+    if (hasher != nullptr) hasher->Add(*to + at, block);
+  }
+  return true;
 }
 
 }  // namespace hearth

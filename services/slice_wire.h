@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "proto/slice_hasher.h"
 
 namespace hearth {
 
@@ -58,17 +59,18 @@ using SlicePlace =
     absl::FunctionRef<absl::StatusOr<std::byte*>(const SliceHeader& header, size_t bytes)>;
 
 // Copies the data of a message of the form that protobuf libraries write, fields in order, to where
-// `place` says. False, and `place` was not asked, when the message has another form. The error is
-// `place`'s.
-absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SlicePlace place);
+// `place` says, and adds it to `hasher` if there is one. False, and `place` was not asked, when the
+// message has another form. The error is `place`'s.
+absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, SlicePlace place);
 
-// Reads one message. A slice goes to `place` and leaves `other` empty; anything else is parsed into
-// `other`. kInvalidArgument when it is not a Message at all. Message: v1::FetchResponse,
-// v1::PublishRequest.
+// Reads one message. A slice goes to `place`, and into `hasher` if there is one, and leaves `other`
+// empty; anything else is parsed into `other`. kInvalidArgument when it is not a Message at all.
+// Message: v1::FetchResponse, v1::PublishRequest.
 template <typename Message>
-absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SlicePlace place) {
+absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SliceHasher* hasher,
+                         SlicePlace place) {
   other->Clear();
-  const absl::StatusOr<bool> taken = TakeSlice(buffer, place);
+  const absl::StatusOr<bool> taken = TakeSlice(buffer, hasher, place);
   if (!taken.ok() || *taken) return taken.status();
   if (absl::Status status = ParseMessage(*buffer, other); !status.ok()) return status;
   if (!other->has_slice()) return absl::OkStatus();
@@ -77,6 +79,7 @@ absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SlicePlace pl
       place({slice.object(), slice.layer(), slice.offset()}, slice.data().size());
   if (!to.ok()) return to.status();
   std::memcpy(*to, slice.data().data(), slice.data().size());
+  if (hasher != nullptr) hasher->Add(*to, slice.data().size());
   other->Clear();
   return absl::OkStatus();
 }

@@ -69,10 +69,10 @@ void TryPublish(absl::string_view bytes) {
       assembler = std::make_unique<SliceAssembler>(*spec, *layout, session.get());
       continue;
     }
-    const absl::Status taken =
-        TakeMessage(&message, &request, [&assembler](const SliceHeader& header, size_t size) {
-          return assembler->Place(header, size);
-        });
+    const absl::Status taken = TakeMessage(&message, &request, nullptr,
+                                           [&assembler](const SliceHeader& header, size_t size) {
+                                             return assembler->Place(header, size);
+                                           });
     if (!taken.ok()) return;
     if (request.has_commit()) {
       if (assembler->Finish().ok()) session->Commit().IgnoreError();

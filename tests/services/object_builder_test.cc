@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -51,6 +52,42 @@ TEST(ObjectBuilder, PutsSlicesTogetherInAnyOrderAndPieceSize) {
     for (size_t i = 0; i < expected.size(); ++i) {
       EXPECT_TRUE(SameBytes(*(*objects)[i], *expected[i])) << i;
     }
+  }
+}
+
+TEST(ObjectBuilder, VerifiesSlicesWhosePiecesComeByTurns) {
+  for (const bool wrong : {false, true}) {
+    auto announced = Announced();
+    if (wrong) announced[1].slice_digests[0] ^= 1;
+    auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, announced);
+    ASSERT_TRUE(builder.ok());
+    const auto objects = SmallObjects(kBoundary);
+    const size_t slice_bytes = SmallLayout().SliceBytes(16), half = slice_bytes / 2;
+    const uint32_t layer = SmallLayout().LayersOf(LayerGroup::kGlobal)[0];
+    absl::Status status;
+    for (const size_t at : {size_t{0}, half}) {
+      for (const uint32_t index : {0u, 1u}) {
+        ASSERT_TRUE(status.ok()) << status;
+        const char* bytes = reinterpret_cast<const char*>(objects[index]->bytes.get());
+        status = builder->Add(index, layer, at, {bytes + at, at == 0 ? half : slice_bytes - half});
+      }
+    }
+    EXPECT_EQ(absl::IsDataLoss(status), wrong) << status;
+  }
+}
+
+TEST(ObjectBuilder, VerifiesBytesThatItsHasherDidNotSee) {
+  auto announced = Announced();
+  announced[0].slice_digests[0] ^= 1;
+  auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, announced);
+  ASSERT_TRUE(builder.ok());
+  for (const uint32_t index : {1u, 0u}) {
+    const size_t slice_bytes = SmallLayout().SliceBytes(16);
+    const uint32_t layer = SmallLayout().LayersOf(LayerGroup::kGlobal)[0];
+    const absl::StatusOr<std::byte*> to = builder->Place({index, layer, 0}, slice_bytes);
+    ASSERT_TRUE(to.ok());
+    std::memcpy(*to, SmallObjects(kBoundary)[index]->bytes.get(), slice_bytes);
+    EXPECT_EQ(absl::IsDataLoss(builder->PutPiece()), index == 0);
   }
 }
 

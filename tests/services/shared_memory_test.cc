@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/host_arena.h"
+#include "proto/kv_layout.h"
+#include "proto/slice_hasher.h"
 #include "services/proto_conversion.h"
 #include "services/remote_prefix_cache.h"
 #include "services/segment_server.h"
@@ -128,8 +130,9 @@ class SharedMemoryTest : public testing::Test {
   // Copies the first slice that a plan shares.
   absl::Status CopyFirst(const v1::FetchPlan& plan) {
     std::vector<std::byte> to(WideLayout().SliceBytes(16));
+    SliceHasher hasher;
     return Map()->Copy({plan.shared().offsets(0), to.size(), plan.shared().generations(0)},
-                       to.data());
+                       to.data(), &hasher);
   }
 
   CacheCounters counters_;
@@ -261,20 +264,23 @@ TEST_F(SharedMemoryTest, AReaderNeverTakesReusedBytesForItsOwn) {
   std::memset(memory.get(), 1, bytes);
   const SegmentRange range = *arena->RangeOf(memory.get(), bytes);
   std::vector<std::byte> copy(bytes);
-  EXPECT_TRUE(segment->Copy(range, copy.data()).ok());
+  SliceHasher hasher;
+  EXPECT_TRUE(segment->Copy(range, copy.data(), &hasher).ok());
   EXPECT_EQ(copy[bytes - 1], std::byte{1});
+  EXPECT_EQ(hasher.digest(), SliceDigest(copy.data(), bytes));
   const auto reuse = [&] {
     memory = nullptr;
     memory = arena->Allocate(bytes);
     ASSERT_EQ(arena->RangeOf(memory.get(), bytes)->offset, range.offset);
     std::memset(memory.get(), 2, bytes);
   };
-  EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), reuse)));
-  EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data())));
+  EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), &hasher, reuse)));
+  EXPECT_TRUE(absl::IsAborted(segment->Copy(range, copy.data(), &hasher)));
   // Freed and not yet given to anyone: no longer what was promised either.
   const SegmentRange second = *arena->RangeOf(memory.get(), bytes);
-  EXPECT_TRUE(segment->Copy(second, copy.data()).ok());
-  EXPECT_TRUE(absl::IsAborted(segment->Copy(second, copy.data(), [&] { memory = nullptr; })));
+  EXPECT_TRUE(segment->Copy(second, copy.data(), &hasher).ok());
+  EXPECT_TRUE(
+      absl::IsAborted(segment->Copy(second, copy.data(), &hasher, [&] { memory = nullptr; })));
 }
 
 TEST_F(SharedMemoryTest, RangesOutsideTheSegmentAreRefused) {
@@ -283,7 +289,8 @@ TEST_F(SharedMemoryTest, RangesOutsideTheSegmentAreRefused) {
   std::vector<std::byte> to(8192);
   const uint64_t data_bytes = server_->store()->shared_memory()->layout.data_bytes;
   for (const uint64_t offset : {uint64_t{1}, data_bytes - 4096, data_bytes, ~uint64_t{4095}}) {
-    EXPECT_TRUE(absl::IsOutOfRange(segment->Copy({offset, 8192, 0}, to.data()))) << offset;
+    SliceHasher hasher;
+    EXPECT_TRUE(absl::IsOutOfRange(segment->Copy({offset, 8192, 0}, to.data(), &hasher))) << offset;
   }
 }
 

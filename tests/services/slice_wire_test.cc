@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "proto/cache_store.pb.h"
+#include "proto/kv_layout.h"
 
 namespace hearth {
 namespace {
@@ -18,12 +19,13 @@ struct Taken {
   SliceHeader header;
   std::string data;
   bool asked = false;
+  SliceHasher hasher = {};
 };
 
 // Reads `buffer` as a FetchResponse whose slices go to `taken`.
 absl::Status Take(grpc::ByteBuffer buffer, v1::FetchResponse* other, Taken* taken) {
   return TakeMessage(
-      &buffer, other,
+      &buffer, other, &taken->hasher,
       [taken](const SliceHeader& header, size_t bytes) -> absl::StatusOr<std::byte*> {
         taken->asked = true;
         taken->header = header;
@@ -80,16 +82,19 @@ TEST(SliceWire, ReadsWhatProtobufWritesHoweverItIsCut) {
     message.mutable_slice()->set_object(header.object);
     message.mutable_slice()->set_layer(header.layer);
     message.mutable_slice()->set_offset(header.offset);
-    message.mutable_slice()->set_data(std::string(777, 'q'));
+    std::string data(3 * kHashBlockBytes + 5, 'q');
+    data[kHashBlockBytes] = 'r';
+    message.mutable_slice()->set_data(data);
     const std::string bytes = message.SerializeAsString();
-    for (const size_t piece : {size_t{1}, size_t{7}, size_t{100}, bytes.size()}) {
+    for (const size_t piece : {size_t{7}, size_t{100}, kHashBlockBytes, bytes.size()}) {
       Taken taken;
       v1::FetchResponse other;
       ASSERT_TRUE(Take(Pieces(bytes, piece), &other, &taken).ok());
       EXPECT_EQ(taken.header.object, header.object);
       EXPECT_EQ(taken.header.layer, header.layer);
       EXPECT_EQ(taken.header.offset, header.offset);
-      EXPECT_EQ(taken.data, std::string(777, 'q'));
+      EXPECT_EQ(taken.data, data);
+      EXPECT_EQ(taken.hasher.digest(), SliceDigest(data.data(), data.size()));
       EXPECT_EQ(other.message_case(), v1::FetchResponse::MESSAGE_NOT_SET);
     }
   }
@@ -106,6 +111,7 @@ TEST(SliceWire, ReadsFieldsInAnyOrder) {
   v1::FetchResponse other;
   ASSERT_TRUE(Take(Pieces(bytes, 4), &other, &taken).ok());
   EXPECT_EQ(taken.data, "abc");
+  EXPECT_EQ(taken.hasher.digest(), SliceDigest("abc", 3));
   EXPECT_EQ(taken.header.object, 9u);
   EXPECT_EQ(taken.header.layer, 5u);
 }
@@ -150,8 +156,8 @@ TEST(SliceWire, SurvivesEveryFlippedByteOfTheHeader) {
 TEST(SliceWire, PassesARefusalOn) {
   grpc::ByteBuffer message = Message({1, 2, 3}, "abc");
   v1::FetchResponse other;
-  const absl::Status status =
-      TakeMessage(&message, &other, [](const SliceHeader&, size_t) -> absl::StatusOr<std::byte*> {
+  const absl::Status status = TakeMessage(
+      &message, &other, nullptr, [](const SliceHeader&, size_t) -> absl::StatusOr<std::byte*> {
         return absl::InvalidArgumentError("no place");
       });
   EXPECT_EQ(status, absl::InvalidArgumentError("no place"));
