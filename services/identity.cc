@@ -39,6 +39,18 @@ absl::Status Unauthenticated() {
       "server knows");
 }
 
+// What "authorization: Bearer TOKEN" says; empty for any other scheme, and where nothing follows
+// it.
+std::string BearerToken(absl::string_view header) {
+  constexpr absl::string_view kScheme = "bearer";
+  if (!absl::StartsWithIgnoreCase(header, kScheme)) return "";
+  const absl::string_view rest = header.substr(kScheme.size());
+  absl::string_view token = rest;
+  while (absl::ConsumePrefix(&token, " ")) {
+  }
+  return token.size() == rest.size() ? "" : std::string(token);
+}
+
 // A text field of an entry; empty when absent.
 absl::StatusOr<std::string> TextOf(const Json& entry, const char* key, const std::string& where) {
   const auto it = entry.find(key);
@@ -210,6 +222,11 @@ absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const Json& ite
     if (!digest.ok()) {
       return refuse(".token_sha256: must be 64 hex digits, as printf %s TOKEN | sha256sum gives");
     }
+    if (*digest == Sha256("")) {
+      return refuse(
+          ".token_sha256: is the digest of nothing, as sha256sum gives for a token file that is "
+          "missing or empty; make the token first: head -c 32 /dev/urandom | base64 > token");
+    }
     if (!tokens.insert(*digest).second) {
       return refuse(".token_sha256: another entry has it; a token is one caller's");
     }
@@ -253,10 +270,11 @@ bool Identities::asks_for_tokens() const {
 }
 
 absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
-  if (options_.file.empty() && !options_.certificates) return Identity();
+  if (asks_nobody()) return Identity();
   const Entries entries = Current();
   const Entry* found = nullptr;
   if (credentials.token.has_value()) {
+    if (credentials.token->empty()) return Unauthenticated();
     const Digest digest = Sha256(*credentials.token);
     for (const Entry& entry : *entries) {
       const Digest& other = entry.token_digest.value_or(Digest{});
@@ -285,6 +303,7 @@ absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
 }
 
 absl::StatusOr<Identity> Identities::Identify(const grpc::ServerContextBase& context) {
+  if (asks_nobody()) return Identity();
   Credentials credentials;
   const auto peer = context.auth_context();
   if (peer != nullptr && peer->IsPeerAuthenticated()) {
@@ -297,10 +316,8 @@ absl::StatusOr<Identity> Identities::Identify(const grpc::ServerContextBase& con
   const auto& metadata = context.client_metadata();
   const auto sent = metadata.equal_range("authorization");
   for (auto it = sent.first; it != sent.second; ++it) {
-    absl::string_view value(it->second.data(), it->second.size());
     if (credentials.token.has_value()) return Unauthenticated();  // of two, neither is the one
-    if (!absl::ConsumePrefix(&value, "Bearer ")) value = "";
-    credentials.token = std::string(value);
+    credentials.token = BearerToken({it->second.data(), it->second.size()});
   }
   return Identify(credentials);
 }

@@ -59,7 +59,7 @@ struct Identity {
 // What a caller showed.
 struct Credentials {
   std::vector<std::string> certificate_names;  // common name and alternative names; verified
-  std::optional<std::string> token;
+  std::optional<std::string> token;            // empty: a header that holds none; nobody's
 };
 
 class Identities {
@@ -97,6 +97,7 @@ class Identities {
   struct Parser;
 
   explicit Identities(Options options) : options_(std::move(options)) {}
+  bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
   absl::Status Load();
   Entries Current() ABSL_LOCKS_EXCLUDED(mutex_);
   static FileState StateOf(const std::string& file);

@@ -152,6 +152,8 @@ TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
       {FileOf(R"({"name":"a","role":"tenant"})"), "needs token_sha256 or certificate"},
       {FileOf(R"({"name":"a","role":"tenant","token_sha256":"12"})"), "64 hex digits"},
       {FileOf(R"({"name":"a b","role":"tenant","certificate":"a"})"), "tenant: a name has"},
+      {FileOf(TokenEntry("a", "tenant", "")),
+       "identities[0].token_sha256: is the digest of nothing, as sha256sum gives for a token file"},
       {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("a", "tenant", "2")),
        "identities[1].name"},
       {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("b", "tenant", "1")),

@@ -168,6 +168,29 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
   }
 }
 
+// RFC 9110: a scheme's case says nothing, and another scheme is no token at all.
+TEST_F(TenantsTest, OnlyABearerTokenIsOne) {
+  StoreServer server(options_, access_);
+  const auto list_with = [&](const std::vector<std::string>& headers) {
+    grpc::ClientContext context;
+    for (const std::string& header : headers) context.AddMetadata("authorization", header);
+    const auto reader = server.stub()->List(&context, {});
+    v1::RestorePointInfo point;
+    while (reader->Read(&point)) {
+    }
+    return reader->Finish().error_code();
+  };
+  for (const char* good : {"Bearer token-a", "bearer token-a", "BEARER  token-a"}) {
+    EXPECT_EQ(list_with({good}), grpc::StatusCode::OK) << good;
+  }
+  for (const char* bad :
+       {"", "Basic x", "Basic token-a", "token-a", "Bearer", "Bearer ", "Bearer  ", "Bearertoken-a",
+        "Bearer token-a token-a", "Digest Bearer token-a"}) {
+    EXPECT_EQ(list_with({bad}), grpc::StatusCode::UNAUTHENTICATED) << "\"" << bad << "\"";
+  }
+  EXPECT_EQ(list_with({"Bearer token-a", "Basic x"}), grpc::StatusCode::UNAUTHENTICATED);
+}
+
 TEST_F(TenantsTest, ACertificateIsAnIdentityToo) {
   TestAuthority authority, stranger;
   const auto server_pem = authority.Issue("store");
