@@ -275,6 +275,7 @@ void Store::WriteBehind(const Digest& id) {
     const bool present = point != nullptr && point->manifest == work.manifests[0].number;
     if (written && present) {
       catalog_.SetDurable(point);
+      events_.Post(StoreEvent::Kind::kDurable, Describe(*point));
       pinned = point->pinned;
     } else if (written) {
       catalog_.DiscardManifest(work.manifests[0].number);

@@ -305,14 +305,15 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
     std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) objects.push_back(session->items_[i].object);
     RestorePointEntry* point = end->restore_point;
-    if (point == nullptr) {
+    const bool is_new = point == nullptr;
+    if (is_new) {
       point = catalog_.AddRestorePoint(kept.number, session->spec_.tenant, session->model_, end,
                                        std::move(objects), session->CutsUpTo(kept.boundary),
                                        clock_->Now());
       counters_.Add(Counter::kPublishedRestorePoints);
-      events_.Post(StoreEvent::Kind::kStored, Describe(*point));
     }
-    if (kept.write && !point->durable && point->number == kept.number) {
+    const bool is_made_durable = kept.write && !point->durable && point->number == kept.number;
+    if (is_made_durable) {
       catalog_.SetDurable(point);
       if (point->pinned) plan->newly_durable_pins.push_back(point->manifest);
     }
@@ -321,6 +322,12 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
     catalog_.ReleasePoint(point);
     if (!point->durable) plan->shown.push_back(point->id);
     catalog_.Touch(point, clock_->Now());
+    // Only now is the record what a list would show.
+    if (is_new) {
+      events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+    } else if (is_made_durable) {
+      events_.Post(StoreEvent::Kind::kDurable, Describe(*point));
+    }
     shown.push_back(std::move(kept));
   }
   plan->boundaries = std::move(shown);

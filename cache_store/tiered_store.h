@@ -237,13 +237,24 @@ struct StoreStats {
 };
 
 // kLost: the subscriber was too slow, and events up to `sequence` were skipped; subscribe again for
-// a snapshot. Its restore point is empty.
+// a snapshot. Its restore point is empty. kDurable: one that was in memory only is on disk now.
+// Values are those of v1::WatchEvent, less one.
 struct StoreEvent {
-  enum class Kind { kStored, kEvicted, kPinned, kUnpinned, kDropped, kQuarantined, kLost };
+  enum class Kind {
+    kStored,
+    kEvicted,
+    kPinned,
+    kUnpinned,
+    kDropped,
+    kQuarantined,
+    kLost,
+    kDurable = 9
+  };
   Kind kind = Kind::kStored;
   uint64_t sequence = 0;  // counts each tenant's events, from 1, without a gap
   RestorePoint restore_point;
   std::optional<Removal> removed;  // set where the restore point left
+  // As List shows it right after the event. Its use and its tier change without one.
 };
 
 // Where a subscriber goes on.

@@ -197,7 +197,8 @@ void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out) {
 }
 
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {
-  // WatchEvent::START is 0 and the store's kinds follow in the same order.
+  static_assert(static_cast<int>(StoreEvent::Kind::kLost) + 1 == v1::WatchEvent::LOST);
+  static_assert(static_cast<int>(StoreEvent::Kind::kDurable) + 1 == v1::WatchEvent::DURABLE);
   out->set_kind(static_cast<v1::WatchEvent::Kind>(static_cast<int>(event.kind) + 1));
   out->set_sequence(event.sequence);
   if (event.removed.has_value()) out->set_reason(RemovalName(*event.removed));

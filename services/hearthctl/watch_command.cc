@@ -16,9 +16,9 @@ constexpr char kExamples[] =
   hearthctl watch --once          (up to now, and end)
   hearthctl watch --json --no-snapshot
   hearthctl watch --since 41 --incarnation 9270913   (go on where an earlier watch ended)
-First every restore point that is stored, then each change with its number: stored, pinned,
-unpinned, evicted, dropped, quarantined, and why one left. Numbers have no gap: "lost" says that the
-store could not keep up with this reader, and up to where.
+First every restore point that is stored, then each change with its number: stored, durable
+(on disk now), pinned, unpinned, evicted, dropped, quarantined, and why one left. Numbers have no
+gap: "lost" says that the store could not keep up with this reader, and up to where.
 )";
 
 struct WatchFlags {

@@ -15,6 +15,9 @@ namespace {
 
 class StoreWatchTest : public ::testing::Test {
  protected:
+  explicit StoreWatchTest(const std::string& data_dir = "")
+      : server_(StoreServer::SmallStore(data_dir)) {}
+
   struct Stream {
     grpc::ClientContext context;
     std::unique_ptr<grpc::ClientReader<v1::WatchEvent>> reader;
@@ -34,14 +37,38 @@ class StoreWatchTest : public ::testing::Test {
     stream->reader = server_.stub()->Watch(&stream->context, request);
     return stream;
   }
-  void Publish(uint64_t seed) {
-    const auto result = KitPublish(server_.store(), model_, {KitTokens(seed, 33), {}}, {32});
+  void Publish(uint64_t seed, Durability durability = Durability::kDefault) {
+    const KitPrompt prompt{KitTokens(seed, 33), {}};
+    const auto result = KitPublish(server_.store(), model_, prompt, {32}, durability);
     ASSERT_TRUE(result.ok()) << result.status();
   }
   Digest LatestId() { return server_.store()->List("default").at(0).id; }
 
-  StoreServer server_{StoreServer::SmallStore("")};
+  StoreServer server_;
   const Fingerprint model_ = KitModel().Make();
+};
+
+struct DataFolder {
+  const KitFolder folder_;
+};
+class StoreWatchOnDiskTest : private DataFolder, public StoreWatchTest {
+ protected:
+  StoreWatchOnDiskTest() : StoreWatchTest(folder_.path()) {}
+
+  // All but how long ago it was used.
+  static std::string RecordOf(v1::RestorePointInfo point) {
+    point.clear_age_s();
+    return point.DebugString();
+  }
+  std::map<std::string, std::string> Listed() {
+    grpc::ClientContext context;
+    const auto reader = server_.stub()->List(&context, {});
+    std::map<std::string, std::string> listed;
+    v1::RestorePointInfo point;
+    while (reader->Read(&point)) listed[point.restore_point_id()] = RecordOf(point);
+    EXPECT_TRUE(reader->Finish().ok());
+    return listed;
+  }
 };
 
 TEST_F(StoreWatchTest, AnEmptyStoreStartsWithAnEmptySnapshot) {
@@ -151,20 +178,53 @@ TEST_F(StoreWatchTest, WithoutASnapshotOnlyWhatHappensFromNowOn) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::STORED);
 }
 
+// What was acknowledged from memory is told of again once it is on disk, and only then.
+TEST_F(StoreWatchOnDiskTest, DurableIsTrueFromTheEventThatMadeItSo) {
+  const auto stream = Watch();
+  while (stream->Next().kind() != v1::WatchEvent::SNAPSHOT_END) {
+  }
+  Publish(1);
+  v1::WatchEvent event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
+  EXPECT_TRUE(event.restore_point().durable());
+  EXPECT_EQ(event.restore_point().tier(), v1::TIER_HOST);
+  Publish(2, Durability::kMemory);
+  event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
+  EXPECT_FALSE(event.restore_point().durable());
+  const std::string id = event.restore_point().restore_point_id();
+  event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::DURABLE);
+  EXPECT_EQ(event.restore_point().restore_point_id(), id);
+  EXPECT_TRUE(event.restore_point().durable());
+  Publish(1);  // durable already: nothing to tell
+  Publish(3);
+  event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
+  EXPECT_EQ(event.sequence(), 4u);
+}
+
 // A model of the store kept by watching alone equals the store, wherever the snapshot fell.
-TEST_F(StoreWatchTest, AWatcherAmongPublishersEndsWithWhatIsStored) {
+TEST_F(StoreWatchOnDiskTest, AWatcherAmongPublishersEndsWithWhatIsStored) {
+  constexpr uint32_t kLastTokens = 16;
   std::thread publisher([this] {
     for (uint64_t seed = 1; seed <= 200; ++seed) {
-      Publish(seed);
-      if (seed % 3 == 0) server_.store()->Drop(LatestId(), "default", true).IgnoreError();
+      Publish(seed, seed % 2 == 0 ? Durability::kMemory : Durability::kDisk);
+      const Digest id = LatestId();
+      if (seed % 5 == 0) EXPECT_TRUE(server_.store()->SetPinned(id, "default", true).ok());
+      if (seed % 10 == 0) EXPECT_TRUE(server_.store()->SetPinned(id, "default", false).ok());
+      if (seed % 3 == 0) server_.store()->Drop(id, "default", true).IgnoreError();
     }
+    EXPECT_TRUE(server_.store()->Flush(absl::InfiniteFuture()).ok());
+    const KitPrompt last{KitTokens(1000, 33), {}};
+    EXPECT_TRUE(KitPublish(server_.store(), model_, last, {kLastTokens}).ok());
   });
   const auto stream = Watch();
-  std::map<std::string, bool> model;
-  uint64_t last = stream->Next().sequence();
-  // 200 stored and 66 dropped: the last event's number is known.
-  for (bool in_snapshot = true; in_snapshot || last < 266;) {
-    const v1::WatchEvent event = stream->Next();
+  std::map<std::string, std::string> model;
+  v1::WatchEvent event = stream->Next();
+  uint64_t last = event.sequence();
+  for (bool in_snapshot = true; in_snapshot || event.restore_point().tokens() != kLastTokens;) {
+    event = stream->Next();
     const std::string id = event.restore_point().restore_point_id();
     if (event.kind() == v1::WatchEvent::SNAPSHOT_END) {
       in_snapshot = false;
@@ -174,14 +234,14 @@ TEST_F(StoreWatchTest, AWatcherAmongPublishersEndsWithWhatIsStored) {
       ASSERT_EQ(event.sequence(), last + 1);
       last = event.sequence();
     }
-    if (event.kind() == v1::WatchEvent::DROPPED) {
-      EXPECT_EQ(model.erase(id), 1u);
-    } else {
-      EXPECT_TRUE(model.emplace(id, true).second) << "told twice";
-    }
+    const bool is_new =
+        event.kind() == v1::WatchEvent::SNAPSHOT || event.kind() == v1::WatchEvent::STORED;
+    EXPECT_EQ(model.count(id), is_new ? 0u : 1u) << "told twice, or of what was not told";
+    model[id] = RecordOf(event.restore_point());
+    if (event.kind() == v1::WatchEvent::DROPPED) model.erase(id);
   }
   publisher.join();
-  EXPECT_EQ(model.size(), server_.store()->List("default").size());
+  EXPECT_EQ(model, Listed());
 }
 
 }  // namespace
