@@ -256,6 +256,9 @@ class Catalog {
 
   bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  // False: it is not possible, and nothing went. True: so much was freed, or no floor is in the
+  // way.
+  bool EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant);
   bool EvictOneOf(const TenantAccount& account);
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);

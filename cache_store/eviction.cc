@@ -6,11 +6,19 @@
 #include <utility>
 
 #include "cache_store/catalog.h"
+#include "cache_store/eviction_plan.h"
 
 namespace hearth {
 
 bool Catalog::ReserveHost(uint64_t bytes, const std::string& tenant) {
-  if (host_bytes() + bytes > limits_.host_bytes && !HostRoomIsPossible(bytes, tenant)) return false;
+  if (host_bytes() + bytes > limits_.host_bytes) {
+    if (!HostRoomIsPossible(bytes, tenant)) return false;
+    const uint64_t lacking = host_bytes() + bytes - limits_.host_bytes;
+    // Where there is a disk, what leaves RAM is demoted, which no floor stands in the way of.
+    if (limits_.disk_bytes == 0 && !EvictBesideFloors(Removal::kHostFull, lacking, tenant)) {
+      return false;
+    }
+  }
   while (host_bytes() > limits_.host_bytes - bytes) {
     if (!EvictOneForHost(tenant)) return false;
   }
@@ -19,7 +27,11 @@ bool Catalog::ReserveHost(uint64_t bytes, const std::string& tenant) {
 }
 
 bool Catalog::ReserveDisk(uint64_t bytes, const std::string& tenant) {
-  if (disk_bytes() + bytes > limits_.disk_bytes && !DiskRoomIsPossible(bytes, tenant)) return false;
+  if (disk_bytes() + bytes > limits_.disk_bytes) {
+    if (!DiskRoomIsPossible(bytes, tenant)) return false;
+    const uint64_t lacking = disk_bytes() + bytes - limits_.disk_bytes;
+    if (!EvictBesideFloors(Removal::kDiskFull, lacking, tenant)) return false;
+  }
   while (disk_bytes() > limits_.disk_bytes - bytes) {
     if (!EvictOneForDisk(tenant)) return false;
   }
@@ -38,6 +50,19 @@ bool Catalog::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
   return bytes + disk_reserved_ + sums_.disk_kept_bytes + ledger_.GuaranteedBytes(tenant) <=
          limits_.disk_bytes;
+}
+
+// The order is that of the least worth at the start; one by one each that goes may change it. Only
+// where floors leave no other way.
+bool Catalog::EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant) {
+  if (ledger_.GuaranteedBytes(tenant) == 0) return true;
+  EvictionPlan plan(why == Removal::kDiskFull, bytes, tenant);
+  VisitLeastWorth(Retention::Room::kStore,
+                  [&](RestorePointEntry* point) { return plan.Offer(point); });
+  plan.OfferWhatIsLeft();
+  if (!plan.IsEnough()) return false;
+  for (RestorePointEntry* point : plan.victims()) Remove(point, why);
+  return true;
 }
 
 void Catalog::UnreserveHost(uint64_t bytes) {

@@ -178,6 +178,44 @@ TEST_F(QuotaTest, OthersPressureDoesNotReachAGuarantee) {
   EXPECT_FALSE(Has("b", 2));
 }
 
+// What is above b's floor is more than is lacking, but b has nothing small enough to give.
+TEST_F(QuotaTest, ARefusalThatAGuaranteeIsTheCauseOfTakesNothingFromOthers) {
+  TenantQuota quota;
+  quota.floor_bytes = unit_.bytes + unit_.bytes / 2;
+  OpenFor("b", quota, 4 * unit_.bytes);
+  ASSERT_TRUE(Publish("c", 1).ok());
+  ASSERT_TRUE(Publish("b", 1).ok());
+  ASSERT_TRUE(Publish("b", 2).ok());
+  const KitPrompt large{KitTokens(9, 4 * kTokens), {}, "a"};
+  const auto refused = KitPublish(store_.get(), model_, large, {4 * kTokens});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted) << refused.status();
+  EXPECT_TRUE(Has("c", 1));
+  EXPECT_TRUE(Has("b", 1));
+  EXPECT_TRUE(Has("b", 2));
+  // What c gives up is enough for this one, and b is not asked.
+  const KitPrompt smaller{KitTokens(9, 3 * kTokens), {}, "a"};
+  ASSERT_TRUE(KitPublish(store_.get(), model_, smaller, {3 * kTokens}).ok());
+  static_cast<Store*>(store_.get())->CheckInvariants();
+  EXPECT_FALSE(Has("c", 1));
+  EXPECT_TRUE(Has("b", 1));
+  EXPECT_TRUE(Has("b", 2));
+}
+
+// A point between two others shares all it has with them, and is offered only once they are gone.
+TEST_F(QuotaTest, BesideAGuaranteeAllThatMayGoDoes) {
+  TenantQuota quota;
+  quota.floor_bytes = unit_.bytes;
+  OpenFor("b", quota, 3 * unit_.bytes);
+  ASSERT_TRUE(Publish("b", 1).ok());
+  const KitPrompt chain{KitTokens(5, 80), {}, "c"};
+  ASSERT_TRUE(KitPublish(store_.get(), model_, chain, {48, 64, 80}).ok());
+  const KitPrompt large{KitTokens(9, 2 * kTokens), {}, "a"};
+  const auto stored = KitPublish(store_.get(), model_, large, {2 * kTokens});
+  ASSERT_TRUE(stored.ok()) << stored.status();
+  static_cast<Store*>(store_.get())->CheckInvariants();
+  EXPECT_TRUE(Has("b", 1));
+}
+
 TEST_F(QuotaTest, GuaranteesMustFitTheStore) {
   TenantQuotas quotas;
   quotas.by_tenant["b"].floor_bytes = 100;
