@@ -6,8 +6,11 @@
 #include <cassert>
 #include <cerrno>
 #include <cstring>
-#include <new>
+#include <fstream>
+#include <iterator>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -37,7 +40,7 @@ absl::StatusOr<std::shared_ptr<HostArena>> HostArena::Create(const ArenaOptions&
   std::shared_ptr<HostArena> arena(new HostArena(options));
   const absl::Status mapped = arena->Map();
   if (!mapped.ok()) return mapped;
-  if (options.huge_pages) madvise(arena->data_, arena->layout_.data_bytes, MADV_HUGEPAGE);
+  if (options.huge_pages) arena->AskForHugePages();
   ASAN_POISON_MEMORY_REGION(arena->data_, arena->layout_.data_bytes);
   arena->grower_ = std::thread([raw = arena.get()] { raw->Grow(); });
   return arena;
@@ -69,9 +72,29 @@ absl::Status HostArena::Map() {
   return absl::OkStatus();
 }
 
+void HostArena::Warn(const std::string& text) const {
+  if (options_.warn) options_.warn(text);
+}
+
+// The kernel takes the wish and grants nothing where its settings say so: only they tell.
+void HostArena::AskForHugePages() {
+  if (madvise(data_, layout_.data_bytes, MADV_HUGEPAGE) != 0) {
+    Warn(absl::StrCat("no huge pages for the RAM tier: madvise: ", strerror(errno),
+                      "; `--huge-pages off` asks for none"));
+    return;
+  }
+  const std::string path =
+      absl::StrCat(options_.huge_page_settings, options_.shared ? "/shmem_enabled" : "/enabled");
+  std::ifstream file(path);
+  const std::string setting((std::istreambuf_iterator<char>(file)), {});
+  if (!absl::StrContains(setting, "[never]") && !absl::StrContains(setting, "[deny]")) return;
+  Warn(absl::StrCat("no huge pages for the RAM tier: the kernel's ", path, " forbids them; `echo ",
+                    options_.shared ? "advise" : "madvise", " > ", path,
+                    "` as root and a restart allow them, `--huge-pages off` asks for none"));
+}
+
 bool HostArena::ShouldGrow() const {
-  return growth_.ok() && free_.free_bytes() < options_.ahead_bytes &&
-         resident_bytes_ < layout_.data_bytes;
+  return free_.free_bytes() < options_.ahead_bytes && resident_bytes_ < layout_.data_bytes;
 }
 
 // The grower's life: one slab after the other, for as long as less is free than is to be ahead.
@@ -79,6 +102,9 @@ void HostArena::Grow() {
   const auto has_work = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return stopping_ || ShouldGrow();
   };
+  const auto is_stopping = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_; };
+  absl::Duration retry = options_.retry;
+  bool warned = false;
   for (;;) {
     uint64_t offset = 0;
     {
@@ -88,11 +114,20 @@ void HostArena::Grow() {
       offset = resident_bytes_;
     }
     absl::Status grown = MakeResident(offset, options_.slab_bytes);
+    if (!grown.ok() && !std::exchange(warned, true)) {
+      Warn(absl::StrCat(grown.message(), ", ", offset, " of ", layout_.data_bytes,
+                        " bytes are: what does not fit lies in memory that no worker can map; "
+                        "lower --host-bytes or raise the container's memory"));
+    }
     absl::MutexLock lock(&mu_);
+    growth_ = grown;
     if (!grown.ok()) {
-      growth_ = std::move(grown);
+      ++failed_growths_;
+      mu_.AwaitWithTimeout(absl::Condition(&is_stopping), retry);
+      retry = std::min(2 * retry, ArenaOptions::kLongestRetry);
       continue;
     }
+    retry = options_.retry;
     resident_bytes_ += options_.slab_bytes;
     free_.Give(offset, options_.slab_bytes);
   }
@@ -100,7 +135,9 @@ void HostArena::Grow() {
 
 absl::Status HostArena::MakeResident(uint64_t offset, uint64_t bytes) {
   std::byte* const begin = data_ + offset;
-  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return absl::OkStatus();
+  const int populated = options_.populate ? options_.populate(begin, bytes)
+                                          : madvise(begin, bytes, MADV_POPULATE_WRITE);
+  if (populated == 0) return absl::OkStatus();
   if (errno != EINVAL) return SystemError("no more memory can be made resident");
   ASAN_UNPOISON_MEMORY_REGION(begin, bytes);
   // A kernel before 5.14: touch the pages.
@@ -155,11 +192,14 @@ HostArena::Usage HostArena::usage() const {
   usage.resident_bytes = resident_bytes_;
   usage.used_bytes = resident_bytes_ - free_.free_bytes();
   usage.growth = growth_;
+  usage.failed_growths = failed_growths_;
   return usage;
 }
 
 void HostArena::WaitUntilAhead() {
-  const auto ahead = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !ShouldGrow(); };
+  const auto ahead = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return !growth_.ok() || !ShouldGrow();
+  };
   absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&ahead));
 }

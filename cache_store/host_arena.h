@@ -7,6 +7,8 @@
 // A shared arena is a segment (proto/segment_format.h) in anonymous shared memory: it is gone with
 // the last process that maps it, nobody but its maker can write to it, and it never shrinks, so a
 // reader cannot fault on it.
+// Where the system has no more memory for now the thread tries again, ever less often; callers take
+// other memory meanwhile, which no worker can map.
 // Thread safety: all methods from any thread. Ownership: allocations keep the arena alive.
 // Invariants: 1. ranges handed out never overlap. 2. The generation of a range changes before the
 // range is handed out again.
@@ -15,14 +17,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "cache_store/range_allocator.h"
 #include "cache_store/segment_file.h"
 #include "proto/segment_format.h"
@@ -35,6 +40,17 @@ struct ArenaOptions {
   uint64_t slab_bytes = uint64_t{32} << 20;
   bool shared = false;
   bool huge_pages = true;  // asked for; the kernel may have none
+  // Told, from any thread, of what is not as asked for: at most once of each.
+  std::function<void(const std::string&)> warn;
+  // After slabs that could not be had, doubled each time up to kLongestRetry.
+  absl::Duration retry = absl::Seconds(1);
+
+  static constexpr absl::Duration kLongestRetry = absl::Minutes(1);
+
+  // What a test puts in place of the system: makes memory resident as madvise does; where the
+  // kernel says who gets huge pages.
+  std::function<int(void*, size_t)> populate;
+  std::string huge_page_settings = "/sys/kernel/mm/transparent_hugepage";
 };
 
 class HostArena : public std::enable_shared_from_this<HostArena> {
@@ -61,15 +77,18 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
 
   struct Usage {
     uint64_t capacity_bytes = 0, resident_bytes = 0, used_bytes = 0;
-    absl::Status growth;  // why it stopped before its capacity
+    absl::Status growth;          // of the last slab that was tried
+    uint64_t failed_growths = 0;  // slabs that could not be had when they were tried
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Until as much is resident as was asked for ahead, or no more can be had.
+  // Until as much is resident as was asked for ahead, or no more can be had for now.
   void WaitUntilAhead() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   explicit HostArena(const ArenaOptions& options);
   absl::Status Map();
+  void AskForHugePages();
+  void Warn(const std::string& text) const;
   void Grow() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status MakeResident(uint64_t offset, uint64_t bytes);
   void Free(uint64_t offset, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
@@ -84,6 +103,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
   RangeAllocator free_ ABSL_GUARDED_BY(mu_);
   uint64_t resident_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // the data's first bytes
   absl::Status growth_ ABSL_GUARDED_BY(mu_);
+  uint64_t failed_growths_ ABSL_GUARDED_BY(mu_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::thread grower_;
 };

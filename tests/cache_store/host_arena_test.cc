@@ -1,13 +1,21 @@
 #include "cache_store/host_arena.h"
 
 #include <fcntl.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <random>
+#include <string>
+#include <thread>
 #include <vector>
+
+#include "tests/support/store_kit.h"
 
 namespace hearth {
 namespace {
@@ -141,6 +149,79 @@ TEST(HostArena, NobodyElseWritesOrShrinksTheSegment) {
       static_cast<const char*>(reader) + arena->layout().data_offset() + range.offset;
   EXPECT_EQ(std::memcmp(seen, memory.get(), kMiB), 0);
   munmap(reader, bytes);
+}
+
+// As a container at its limit answers, until it has room again.
+struct ScarceMemory {
+  std::atomic<int> refusals{0}, refused{0};
+
+  void PutUnder(ArenaOptions* options) {
+    options->retry = absl::ZeroDuration();
+    options->populate = [this](void* memory, size_t bytes) {
+      if (refusals.load() == 0) return madvise(memory, bytes, MADV_POPULATE_WRITE);
+      --refusals;
+      ++refused;
+      errno = ENOMEM;
+      return -1;
+    };
+  }
+};
+
+TEST(HostArena, GrowsAgainWhenThereIsMemoryAgain) {
+  std::atomic<int> warnings{0};
+  ScarceMemory memory;
+  memory.refusals = 3;
+  ArenaOptions options = Small(true);
+  options.huge_pages = false;
+  options.warn = [&](const std::string& text) {
+    ++warnings;
+    EXPECT_THAT(text, ::testing::HasSubstr("lower --host-bytes"));
+  };
+  memory.PutUnder(&options);
+  const auto arena = *HostArena::Create(options);
+  while (arena->usage().resident_bytes < 16 * kMiB) std::this_thread::yield();
+  arena->WaitUntilAhead();
+  EXPECT_EQ(memory.refused.load(), 3);
+  EXPECT_EQ(arena->usage().failed_growths, 3u);
+  EXPECT_TRUE(arena->usage().growth.ok());
+  EXPECT_EQ(warnings.load(), 1) << "once, however often";
+  EXPECT_NE(arena->Allocate(16 * kMiB), nullptr);
+}
+
+TEST(HostArena, WaitsLongerAndLongerAndEndsAtOnce) {
+  ScarceMemory memory;
+  memory.refusals = 1'000'000;
+  ArenaOptions options = Small(false);
+  memory.PutUnder(&options);
+  options.retry = absl::Hours(1);
+  auto arena = *HostArena::Create(options);
+  while (memory.refused.load() == 0) std::this_thread::yield();
+  arena->WaitUntilAhead();
+  EXPECT_EQ(arena->Allocate(kMiB), nullptr);
+  arena = nullptr;
+  EXPECT_EQ(memory.refused.load(), 1);
+}
+
+TEST(HostArena, SaysWhereTheKernelForbidsHugePages) {
+  const KitFolder kernel;
+  const auto warnings = [&](bool shared, const char* file, const char* setting) {
+    std::ofstream(kernel.path() + "/" + file) << setting;
+    std::vector<std::string> texts;
+    ArenaOptions options = Small(shared);
+    options.huge_page_settings = kernel.path();
+    options.warn = [&](const std::string& text) { texts.push_back(text); };
+    HostArena::Create(options).value()->WaitUntilAhead();
+    return texts;
+  };
+  const char* const never = "always within_size advise [never] deny force\n";
+  const char* const advise = "always within_size [advise] never deny force\n";
+  EXPECT_THAT(warnings(true, "shmem_enabled", advise), ::testing::IsEmpty());
+  EXPECT_THAT(warnings(false, "enabled", "always [madvise] never\n"), ::testing::IsEmpty());
+  EXPECT_THAT(warnings(true, "shmem_enabled", never),
+              ::testing::ElementsAre(::testing::HasSubstr("echo advise > " + kernel.path())));
+  EXPECT_THAT(warnings(false, "shmem_enabled", never), ::testing::IsEmpty()) << "not its own";
+  EXPECT_THAT(warnings(false, "enabled", "always madvise [never]\n"),
+              ::testing::ElementsAre(::testing::HasSubstr("`echo madvise > ")));
 }
 
 TEST(HostArena, AllocationsOutliveTheirOwner) {
