@@ -163,7 +163,7 @@ class BrokenManifestsTest(unittest.TestCase):
         self.expect(checks.check_store_is_fenced, "no NetworkPolicy")
 
     def test_sizes(self):
-        self.env("hearth-store")["HEARTH_STORE_DISK_BYTES"] = "50GiB"
+        self.env("hearth-store")["HEARTH_STORE_DISK_BYTES"] = "40GiB"
         self.expect(checks.check_sizes, "do not fit its volume")
         self.env("hearth-store")["HEARTH_STORE_HOST_BYTES"] = "7GiB"
         self.expect(checks.check_sizes, "do not fit its memory limit")
