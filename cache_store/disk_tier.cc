@@ -319,13 +319,13 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
 
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
                                                          const std::string& secret_check,
-                                                         rocksdb::Env* env,
-                                                         absl::Duration patience) {
+                                                         const DiskTierOptions& options) {
   std::unique_ptr<Database> db;
-  if (absl::Status status = Database::Open(dir, false, &db, env); !status.ok()) return status;
-  if (absl::Status status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
-  if (absl::Status status = SliceTables::Prepare(dir); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, patience);
+  absl::Status status = Database::Open(dir, Database::Mode::kOwn, &db, options);
+  if (!status.ok()) return status;
+  if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
+  if (status = SliceTables::Prepare(dir); !status.ok()) return status;
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, options.patience);
 }
 
 }  // namespace hearth

@@ -41,22 +41,26 @@ struct DiskContents {
   uint64_t last_number = 0;
 };
 
+struct DiskTierOptions {
+  // What is then to be written to files is 0.3 GB at most.
+  static constexpr absl::Duration kPatience = absl::Minutes(1);
+
+  rocksdb::Env* env = nullptr;  // what a test puts in front of the file system; outlives the tier
+  absl::Duration patience = kPatience;  // with RocksDB going on after a change that failed
+  uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
+};
+
 class DiskTier : public SliceTier {
  public:
   // Raised when an older program could not read what this one writes. 2: tables. 3: compressed
   // slices. Older folders are raised to it when they are opened.
   static constexpr uint64_t kFormatVersion = 3;
 
-  // What is then to be written to files is 0.3 GB at most.
-  static constexpr absl::Duration kPatience = absl::Minutes(1);
-
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
-  // is stored on creation and compared ever after. `env`: what a test puts in front of the file
-  // system; outlives the tier. `patience`: of a change with RocksDB going on after one that failed.
+  // is stored on creation and compared ever after.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
                                                         const std::string& secret_check,
-                                                        rocksdb::Env* env = nullptr,
-                                                        absl::Duration patience = kPatience);
+                                                        const DiskTierOptions& options = {});
   // Reads records; kDataLoss only when the folder cannot be read at all.
   virtual absl::StatusOr<DiskContents> Load() = 0;
 

@@ -122,8 +122,10 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   }
   const uint64_t before = BytesUnder(to);
   rocksdb::BackupEngine* opened = nullptr;
-  rocksdb::Status status =
-      rocksdb::BackupEngine::Open(rocksdb::Env::Default(), EngineOptions(to), &opened);
+  rocksdb::BackupEngineOptions options = EngineOptions(to);
+  // Shared with whatever else is written in the background.
+  options.backup_rate_limiter = db->GetDBOptions().rate_limiter;
+  rocksdb::Status status = rocksdb::BackupEngine::Open(rocksdb::Env::Default(), options, &opened);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", to));
   const std::unique_ptr<rocksdb::BackupEngine> engine(opened);
   rocksdb::BackupID id = 0;
@@ -147,7 +149,11 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
     return Refuse(dir, " is not a store's data folder");
   }
   std::unique_ptr<Database> db;
-  if (absl::Status status = Database::Open(dir, false, &db); !status.ok()) return status;
+  DiskTierOptions options;
+  options.background_bytes_per_s = 0;  // nobody else uses it
+  // As it is: a program that could open it before can do so after, and open the backup.
+  const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
+  if (!status.ok()) return status;
   return BackUpDatabase(*db, dir, to);
 }
 

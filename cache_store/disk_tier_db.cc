@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -59,10 +60,6 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
   return options;
 }
 
-// Flushes, compactions and rewriting may write this much a second, together; publishes are not
-// among it. A third of what a small SSD takes, so that reads and publishes find the disk free.
-constexpr int64_t kBackgroundBytesPerSecond = int64_t{128} << 20;
-
 // Tables and blob files kept open: half of what the process may have, the rest is for connections.
 // 4,096 blob files of 64 MiB are 256 GiB; of more, some are opened again for a read.
 int MaxOpenFiles() {
@@ -72,17 +69,20 @@ int MaxOpenFiles() {
   return static_cast<int>(std::clamp(limit.rlim_cur / 2, kLeast, kMost));
 }
 
-rocksdb::DBOptions DatabaseOptions() {
+rocksdb::DBOptions DatabaseOptions(Database::Mode mode, uint64_t background_bytes_per_s) {
   rocksdb::DBOptions options;
-  options.create_if_missing = true;
-  options.create_missing_column_families = true;
+  options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   // With assertions kept, RocksDB's default level is DEBUG.
   options.info_log_level = rocksdb::WARN_LEVEL;
   options.keep_log_file_num = 2;
   // A restore point's slices lie one after the other: what the system reads ahead is read next.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
-  options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(kBackgroundBytesPerSecond));
+  if (background_bytes_per_s > 0) {
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(
+        static_cast<int64_t>(std::min(background_bytes_per_s, kMost))));
+  }
   options.max_open_files = MaxOpenFiles();
   // After an error the next change tries to go on (disk_tier_files.h says why).
   options.max_bgerror_resume_count = 0;
@@ -129,13 +129,13 @@ rocksdb::ReadOptions SliceReadOptions() {
 
 rocksdb::ReadOptions RecordReadOptions() { return SliceReadOptions(); }
 
-absl::Status Database::Open(const std::string& dir, bool read_only, std::unique_ptr<Database>* out,
-                            rocksdb::Env* env) {
+absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
+                            const DiskTierOptions& tier) {
+  rocksdb::DBOptions options = DatabaseOptions(mode, tier.background_bytes_per_s);
   std::vector<std::string> names;
   // A folder of an older version that was not opened since lacks what came later.
-  if (read_only) {
-    rocksdb::DB::ListColumnFamilies(DatabaseOptions(), DatabasePath(dir), &names)
-        .PermitUncheckedError();
+  if (mode != Mode::kOwn) {
+    rocksdb::DB::ListColumnFamilies(options, DatabasePath(dir), &names).PermitUncheckedError();
   }
   const auto is_there = [&](Family family) {
     return names.empty() ||
@@ -148,16 +148,15 @@ absl::Status Database::Open(const std::string& dir, bool read_only, std::unique_
   }
   std::unique_ptr<Database> database(new Database);
   const std::string path = DatabasePath(dir);
-  rocksdb::DBOptions options = DatabaseOptions();
-  if (env == nullptr) env = rocksdb::Env::Default();
+  rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
   database->files_ = std::make_shared<TableKeepingFiles>(env->GetFileSystem());
   database->env_ = rocksdb::NewCompositeEnv(database->files_);
   options.env = database->env_.get();
-  if (read_only) options.create_if_missing = options.create_missing_column_families = false;
   const rocksdb::Status status =
-      read_only ? rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_,
-                                               &database->db_)
-                : rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
+      mode == Mode::kLook
+          ? rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_,
+                                         &database->db_)
+          : rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   if (!status.ok()) {
     const std::string text = status.ToString();
     if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/disk_tier.h"
 #include "cache_store/disk_tier_files.h"
 
 namespace hearth {
@@ -45,16 +46,19 @@ std::string DatabasePath(const std::string& dir);
 // An open database; closes it when it goes.
 class Database {
  public:
-  // `read_only` needs no lock and changes nothing, so it may look at a folder that is in use.
-  // `env`: null for the real file system.
-  static absl::Status Open(const std::string& dir, bool read_only, std::unique_ptr<Database>* out,
-                           rocksdb::Env* env = nullptr);
+  enum class Mode {
+    kOwn,   // made when absent, raised to this version
+    kAsIs,  // must be there, and stays of its version
+    kLook,  // read only: needs no lock, so the folder may be in use
+  };
+  static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
+                           const DiskTierOptions& options = {});
   ~Database();
 
   rocksdb::DB* operator->() const { return db_; }
   rocksdb::DB* get() const { return db_; }
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
-  // Null: read only, and the folder is of a version that had no such family.
+  // Null: not kOwn, and the folder is of a version that had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   TableKeepingFiles* files() const { return files_.get(); }
 

@@ -135,7 +135,8 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
     return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
   }
   std::unique_ptr<Database> db;
-  if (absl::Status status = Database::Open(dir, true, &db); !status.ok()) return status;
+  if (absl::Status status = Database::Open(dir, Database::Mode::kLook, &db); !status.ok())
+    return status;
   std::string version;
   const rocksdb::Status status =
       (*db)->Get(rocksdb::ReadOptions(), db->family(kMeta), kVersionKey, &version);

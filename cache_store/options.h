@@ -52,6 +52,9 @@ struct StoreOptions {
   bool shared_memory = false;
   // Ask the kernel for huge pages under the host tier.
   bool huge_pages = true;
+  // Told, from any thread, of what the system does not grant and the store goes on without: huge
+  // pages, or memory to keep ready. At most once of each.
+  std::function<void(const std::string&)> on_warning;
 
   // Memory of an accelerator for copies of what is fetched often (device_tier.h). Null: no gpu
   // tier.
@@ -60,6 +63,11 @@ struct StoreOptions {
   // on.
   std::function<void(const absl::Status&)> on_device_lost;
 
+  // Bytes a second that the disk tier writes in the background, all of it together: flushes,
+  // compactions, the moving of what is live out of files that are mostly erased, backups. Publishes
+  // are not among it. 0: no limit. The default is a third of what a small SSD takes, so that reads
+  // and publishes find the disk free.
+  uint64_t background_disk_bytes_per_s = uint64_t{128} << 20;
   // Bytes a second that the scrub reads again from disk, whatever nobody asked for; once a week all
   // of it. A quarter while others use the disk. 0: off.
   uint64_t scrub_bytes_per_s = uint64_t{16} << 20;

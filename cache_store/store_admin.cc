@@ -208,7 +208,11 @@ StoreStats Store::Stats() {
   stats.incarnation = incarnation_;
   stats.counters = counters_.Snapshot();
   stats.latencies = Latencies();
-  if (arena_ != nullptr) stats.resident_bytes = arena_->usage().resident_bytes;
+  if (arena_ != nullptr) {
+    const HostArena::Usage memory = arena_->usage();
+    stats.resident_bytes = memory.resident_bytes;
+    stats.counters["host_growths_failed"] = memory.failed_growths;
+  }
   absl::MutexLock lock(&mu_);
   stats.counters["demoted_restore_points"] = catalog_.demoted();
   const DeviceTier::Usage device = device_ == nullptr ? DeviceTier::Usage() : device_->usage();

@@ -51,7 +51,15 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
       options.host_bytes + std::min(options.host_bytes, options.max_staged_bytes);
   arena.shared = options.shared_memory;
   arena.huge_pages = options.huge_pages;
+  arena.warn = options.on_warning;
   return arena;
+}
+
+DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
+  DiskTierOptions disk;
+  disk.env = seams.disk_env;
+  disk.background_bytes_per_s = options.background_disk_bytes_per_s;
+  return disk;
 }
 
 void Append(const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
@@ -85,7 +93,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
   if (!secret.ok()) return secret.status();
   if (wants_disk) {
     absl::StatusOr<std::unique_ptr<DiskTier>> opened =
-        DiskTier::Open(options.data_dir, SecretCheck(*secret), seams.disk_env);
+        DiskTier::Open(options.data_dir, SecretCheck(*secret), DiskOf(options, seams));
     if (!opened.ok()) return opened.status();
     disk = *std::move(opened);
   }

@@ -87,6 +87,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
               "JSON file of what each tenant may hold, and is guaranteed; empty: no limits");
   set.AddText("backup-dir", &flags->backup_dir,
               "SIGUSR1 copies what is on disk to this folder, beside everything else; empty: not");
+  set.AddBytes("background-disk-rate", &flags->store.background_disk_bytes_per_s,
+               "Bytes a second written to disk in the background, backups included; 0: no limit");
   set.AddBytes("scrub-rate", &flags->store.scrub_bytes_per_s,
                "Bytes a second read again from disk to find what rots; 0: none");
   set.AddDuration("scrub-period", &flags->store.scrub_period,
@@ -178,6 +180,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);
   if (!quotas.ok()) return FailToStart(kProgram, quotas.status());
   flags.store.quotas = *std::move(quotas);
+  flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
   if (!store.ok()) return FailToStart(kProgram, store.status());

@@ -3,12 +3,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rocksdb/rate_limiter.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "cache_store/disk_tier_backup.h"
+#include "cache_store/disk_tier_db.h"
+#include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -100,6 +104,42 @@ TEST_F(Backup, OfAStoreThatServesIsTheStateOfAMomentAndTheNextOneIsSmall) {
   ASSERT_TRUE(RestoreDataDir(At("backup"), At("newest")).ok());
   ExpectHolds(At("newest"), 1, 11);
   ExpectHolds(At("newest"), 12, 13, false);
+}
+
+TEST_F(Backup, OfAFolderInUseSharesTheRateOfTheBackground) {
+  Publish(Open(At("data")).get(), 1, 4);
+  std::unique_ptr<Database> db;
+  DiskTierOptions options;
+  options.background_bytes_per_s = uint64_t{1} << 30;
+  ASSERT_TRUE(Database::Open(At("data"), Database::Mode::kOwn, &db, options).ok());
+  const auto passed = [&] {
+    return static_cast<uint64_t>((*db)->GetDBOptions().rate_limiter->GetTotalBytesThrough());
+  };
+  const uint64_t before = passed();
+  const auto report = BackUpDatabase(*db, At("data"), At("backup"));
+  ASSERT_TRUE(report.ok()) << report.status();
+  ASSERT_GT(report->new_bytes, uint64_t{1} << 20);
+  EXPECT_GE(passed() - before, report->new_bytes);
+}
+
+// A backup is made before an upgrade: what it is made of stays as it was.
+TEST_F(Backup, LeavesAnOlderFormatAsItIs) {
+  const KitFolder data;
+  Publish(Open(data.path()).get(), 2, 2);  // too small for tables
+  {
+    RawDatabase raw(data);
+    raw.Put("meta", "format_version", "1");
+    raw.DropFamily("tables");
+  }
+  const auto backup = BackUpDataDir(data.path(), At("backup"));
+  ASSERT_TRUE(backup.ok()) << backup.status();
+  {
+    RawDatabase raw(data);
+    EXPECT_EQ(raw.family("tables"), nullptr);
+    EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "1")));
+  }
+  ASSERT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
+  ExpectHolds(At("again"), 2, 2);
 }
 
 TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {

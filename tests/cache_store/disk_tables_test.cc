@@ -21,7 +21,10 @@ class DiskTables : public ::testing::Test {
  protected:
   void Open(absl::Duration patience = absl::Minutes(1)) {
     tier_.reset();
-    tier_ = DiskTier::Open(folder_.path(), "secret", disk_.env(), patience).value();
+    DiskTierOptions options;
+    options.env = disk_.env();
+    options.patience = patience;
+    tier_ = DiskTier::Open(folder_.path(), "secret", options).value();
   }
   static SliceView Bytes(uint64_t object) {
     const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
