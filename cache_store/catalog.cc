@@ -267,7 +267,7 @@ void Catalog::SetResident(RestorePointEntry* point) {
   if (point->in_host) return;
   point->in_host = true;
   for (StoredObject* object : point->objects) {
-    assert(object->in_host);
+    assert(object->in_host || object->on_disk);
     CountName(Retention::Room::kHost, object, point, 1);
   }
 }

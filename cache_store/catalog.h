@@ -55,6 +55,7 @@ struct StoredObject {
   TenantAccount* account = nullptr;  // set while it is named or promised
   uint32_t fetches = 0;              // since it was last copied to the device
   bool device_queued = false;        // to be copied there
+  bool promoting = false;            // a reader keeps its slices for RAM
   uint32_t read_failures = 0;        // errors of the disk, other than wrong bytes
   // Since its copy came to the tier: whether writing it there was of any use.
   bool read_in_host = false;
@@ -78,11 +79,10 @@ struct RestorePointEntry {
   SegmentNode* node = nullptr;
   std::vector<StoredObject*> objects;
   std::vector<uint32_t> cuts;
-  bool in_host = false;  // every object has a RAM copy, and eviction counts on it
+  bool in_host = false;  // the RAM copies of its objects are kept for it; some may be on disk only
   bool durable = false;  // its manifest is on disk
   bool pinned = false;
-  bool promoting = false;  // a session is filling its RAM copies
-  uint32_t sessions = 0;   // changed by HoldPoint and ReleasePoint only
+  uint32_t sessions = 0;  // changed by HoldPoint and ReleasePoint only
   uint32_t sole = 0;       // objects that only this point names: what going would free
   uint32_t host_sole = 0;  // objects that of the resident points only this one names
   uint64_t tick = 0;       // last use, in order of use
@@ -173,6 +173,9 @@ class Catalog {
   // evicted either. What others than `tenant` are guaranteed stays.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
+  // The same without removing anything: RAM copies go of what is whole on disk.
+  bool ReserveHostByDemoting(uint64_t bytes);
+  bool MayDemoteFor(uint64_t bytes) const;
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
   // Evicts the tenant's own, the least worth keeping first, until these objects, which a restore
@@ -188,7 +191,7 @@ class Catalog {
   // The same for what an earlier run wrote, and maybe read.
   void AdoptOnDisk(StoredObject* object, uint64_t compressed_bytes);
   void SetDurable(RestorePointEntry* point);
-  // Counts the point as resident. REQUIRES: every object has a RAM copy.
+  // Counts the point as resident. REQUIRES: every object has a RAM copy or is on disk.
   void SetResident(RestorePointEntry* point);
   // Stops counting it as resident; RAM copies that nothing else needs go, if they are on disk.
   void Demote(RestorePointEntry* point);
@@ -229,6 +232,7 @@ class Catalog {
   // What the objects and restore points add up to. Kept: what eviction may not take.
   struct Sums {
     uint64_t host_bytes = 0, host_kept_bytes = 0;
+    uint64_t host_fixed_bytes = 0;  // what demoting may not take
     uint64_t disk_bytes = 0, disk_kept_bytes = 0, disk_objects = 0;
     uint64_t pinned_bytes = 0;
   };
@@ -260,6 +264,7 @@ class Catalog {
   // way.
   bool EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant);
   bool EvictOneOf(const TenantAccount& account);
+  bool DemoteOne();
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
   void VisitLeastWorth(Retention::Room room, Take take);

@@ -13,6 +13,7 @@ void Catalog::Count(const StoredObject& object, uint64_t times) {
   if (object.in_host) {
     sums_.host_bytes += bytes;
     if (is_held || (is_pinned && !object.on_disk)) sums_.host_kept_bytes += bytes;
+    if (is_held || !object.on_disk) sums_.host_fixed_bytes += bytes;
   }
   if (object.on_disk) {
     const uint64_t cost = times * object.disk_cost_bytes();
@@ -49,7 +50,6 @@ void Catalog::CheckInvariants() const {
     assert(point->node->restore_point == point.get() && point->node->key == id);
     for (const StoredObject* object : point->objects) {
       assert(!object->retired && object->node != nullptr);
-      assert(!point->in_host || object->in_host);
       ++named[object];
       if (point->pinned) ++pinning[object];
     }
@@ -82,6 +82,7 @@ void Catalog::CheckSums() const {
       if (object->sessions > 0 || (stays && is_only_copy)) {
         counted.host_kept_bytes += object->bytes();
       }
+      if (object->sessions > 0 || is_only_copy) counted.host_fixed_bytes += object->bytes();
     }
     if (!object->on_disk) continue;
     ++counted.disk_objects;
@@ -98,6 +99,7 @@ void Catalog::CheckSums() const {
   assert(all == object_bytes_);
   assert(counted.host_bytes == sums_.host_bytes);
   assert(counted.host_kept_bytes == sums_.host_kept_bytes);
+  assert(counted.host_fixed_bytes == sums_.host_fixed_bytes);
   assert(counted.disk_bytes == sums_.disk_bytes && counted.disk_objects == sums_.disk_objects);
   assert(counted.disk_kept_bytes == sums_.disk_kept_bytes);
   assert(counted.pinned_bytes == sums_.pinned_bytes);

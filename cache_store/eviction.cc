@@ -26,6 +26,15 @@ bool Catalog::ReserveHost(uint64_t bytes, const std::string& tenant) {
   return true;
 }
 
+bool Catalog::ReserveHostByDemoting(uint64_t bytes) {
+  if (!MayDemoteFor(bytes)) return false;
+  while (host_bytes() > limits_.host_bytes - bytes) {
+    if (!DemoteOne()) return false;
+  }
+  host_reserved_ += bytes;
+  return true;
+}
+
 bool Catalog::ReserveDisk(uint64_t bytes, const std::string& tenant) {
   if (disk_bytes() + bytes > limits_.disk_bytes) {
     if (!DiskRoomIsPossible(bytes, tenant)) return false;
@@ -45,6 +54,10 @@ bool Catalog::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
   uint64_t needed = bytes + host_reserved_ + sums_.host_kept_bytes;
   if (limits_.disk_bytes == 0) needed += ledger_.GuaranteedBytes(tenant);
   return needed <= limits_.host_bytes;
+}
+
+bool Catalog::MayDemoteFor(uint64_t bytes) const {
+  return bytes + host_reserved_ + sums_.host_fixed_bytes <= limits_.host_bytes;
 }
 
 bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
@@ -114,6 +127,18 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
 }  // namespace
 
 using Answer = Retention::Answer;
+
+bool Catalog::DemoteOne() {
+  RestorePointEntry* chosen = nullptr;
+  VisitLeastWorth(Retention::Room::kHost, [&](RestorePointEntry* point) {
+    if (!IsWholeOnDisk(*point) || !FreesHost(*point)) return Answer::kNext;
+    chosen = point;
+    return Answer::kTake;
+  });
+  if (chosen == nullptr) return false;
+  Demote(chosen);
+  return true;
+}
 
 bool Catalog::EvictOneForHost(const std::string& tenant) {
   RestorePointEntry* chosen = nullptr;

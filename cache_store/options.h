@@ -46,7 +46,8 @@ struct StoreOptions {
 
   // Bytes of publishes accepted but not committed, all streams together.
   uint64_t max_staged_bytes = uint64_t{1} << 30;
-  // Bytes waiting to be written behind (durability `memory`) or promoted.
+  // Bytes waiting to be written behind (durability `memory`), and as many read from disk that wait
+  // for their place in RAM.
   uint64_t max_background_bytes = uint64_t{512} << 20;
   // The host tier's memory can be mapped by other processes (TieredStore::SharedMemory).
   bool shared_memory = false;

@@ -6,6 +6,7 @@
 #ifndef HEARTH_CACHE_STORE_SESSIONS_H_
 #define HEARTH_CACHE_STORE_SESSIONS_H_
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,14 @@
 #include "cache_store/store_impl.h"
 
 namespace hearth {
+
+// What a session and the jobs that put into RAM what it read have in common.
+struct Promotion {
+  Digest point_id{};
+  uint64_t point_number = 0;
+  std::atomic<bool> no_room{false};  // nothing more fits beside what may not be demoted
+  std::atomic<bool> skipped{false};  // counted once
+};
 
 class FetchSessionImpl : public FetchSession {
  public:
@@ -34,6 +43,8 @@ class FetchSessionImpl : public FetchSession {
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
   std::optional<SliceView> InHost(size_t object, uint32_t layer);
+  // A slice that was read from disk: of use for RAM.
+  void Keep(size_t object, size_t place, const SliceView& view);
 
   Store* const store_;
   LookupPlan plan_;
@@ -47,10 +58,14 @@ class FetchSessionImpl : public FetchSession {
   std::vector<DeviceLease> shared_on_device_;
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
-  // Promotion: RAM reserved for the objects read from disk, and their slices so far.
-  uint64_t promotion_bytes_ = 0;
-  size_t promotion_slices_left_ = 0;
-  std::vector<std::vector<SliceView>> promoted_;  // by object; empty: already in RAM
+  // Of an object: its slices as they were read from disk, until it is whole.
+  struct Kept {
+    bool tried = false;
+    std::vector<SliceView> slices;  // empty: not to be promoted, or on its way
+    size_t count = 0;
+  };
+  std::shared_ptr<Promotion> promotion_;  // null: nothing is to be promoted
+  std::vector<Kept> kept_;                // by object
 };
 
 // One object of a publish.

@@ -179,47 +179,6 @@ RestorePointEntry* Store::MakePoint(const Namespace& space, SegmentNode* node) {
   return point;
 }
 
-void Store::BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session) {
-  if (point->promoting || catalog_.limits().host_bytes == 0) return;
-  uint64_t bytes = 0;
-  for (const StoredObject* object : point->objects) {
-    if (!object->in_host) bytes += object->bytes();
-  }
-  if (!catalog_.ReserveHost(bytes, point->tenant)) {
-    counters_.Add(Counter::kPromotionsSkipped);
-    return;
-  }
-  point->promoting = true;
-  session->promotion_bytes_ = bytes;
-  session->promoted_.resize(point->objects.size());
-  for (size_t i = 0; i < point->objects.size(); ++i) {
-    const StoredObject* object = point->objects[i];
-    if (object->in_host) continue;
-    session->promoted_[i].resize(object->layers.size());
-    session->promotion_slices_left_ += object->layers.size();
-  }
-}
-
-void Store::FinishPromotion(FetchSessionImpl* session) {
-  absl::MutexLock lock(&mu_);
-  catalog_.UnreserveHost(session->promotion_bytes_);
-  session->promotion_bytes_ = 0;
-  RestorePointEntry* point = catalog_.Find(session->point_id_);
-  if (point == nullptr || point->number != session->point_number_) return;
-  point->promoting = false;
-  bool resident = true;
-  for (size_t i = 0; i < session->objects_.size(); ++i) {
-    StoredObject* object = session->objects_[i];
-    if (object->in_host) continue;
-    if (session->promoted_[i].empty() || !PutInHost(object, session->promoted_[i])) {
-      resident = false;
-    }
-  }
-  if (!resident) return;
-  catalog_.SetResident(point);
-  counters_.Add(Counter::kPromotedRestorePoints);
-}
-
 void Store::EndFetch(FetchSessionImpl* session) {
   if (session->point_number_ == 0) return;
   Unsettled left;
@@ -227,9 +186,8 @@ void Store::EndFetch(FetchSessionImpl* session) {
     absl::MutexLock lock(&mu_);
     RestorePointEntry* point = catalog_.Find(session->point_id_);
     const bool present = point != nullptr && point->number == session->point_number_;
-    if (session->promotion_bytes_ > 0) {
-      catalog_.UnreserveHost(session->promotion_bytes_);
-      if (present) point->promoting = false;
+    for (size_t i = 0; i < session->kept_.size(); ++i) {
+      if (!session->kept_[i].slices.empty()) UnclaimPromotion(session->objects_[i]);
     }
     if (present) catalog_.ReleasePoint(point);
     for (size_t i = 0; i < session->objects_.size(); ++i) {
@@ -284,11 +242,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   bool from_disk = false;
   absl::StatusOr<SliceView> view = store_->ReadSlice(objects_[object], *place, &from_disk);
   if (view.ok()) NoteServed(object, from_disk ? Tier::kDisk : Tier::kHost);
-  if (!view.ok() || !from_disk || promotion_bytes_ == 0 || promoted_[object].empty()) return view;
-  SliceView& kept = promoted_[object][*place];
-  if (kept.owner != nullptr) return view;
-  kept = store_->InArena(*view);
-  if (--promotion_slices_left_ == 0) store_->FinishPromotion(this);
+  if (view.ok() && from_disk) Keep(object, *place, *view);
   return view;
 }
 

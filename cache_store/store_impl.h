@@ -58,6 +58,7 @@ absl::Status CheckQuery(const PrefixQuery& query);
 
 class FetchSessionImpl;
 class PublishSessionImpl;
+struct Promotion;
 struct BoundaryState;
 class MissExplainer;
 struct PublishPlan;
@@ -154,9 +155,6 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void FinishPromotion(FetchSessionImpl* session);
   void EndFetch(FetchSessionImpl* session);
   void CountHit(const FetchSessionImpl& session) ABSL_LOCKS_EXCLUDED(mu_);
   absl::StatusOr<SliceView> ReadSlice(StoredObject* object, size_t slice, bool* from_disk);
@@ -165,6 +163,20 @@ class Store : public TieredStore {
   void QuarantineHostCopy(StoredObject* object);
   void Quarantine(StoredObject* object);
   void QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_promotion.cc
+  void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SkipPromotion(Promotion* promotion);
+  // Whether this reader is to promote the object: it is not in RAM, nobody else does, and what is
+  // held for promotions stays below its limit.
+  bool ClaimPromotion(StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(mu_);
+  void UnclaimPromotion(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
+               std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(mu_);
+  RestorePointEntry* PromotedPoint(const Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TakeIn(Promotion* promotion, StoredObject* object, std::vector<SliceView> views)
+      ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_memory.cc
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes);
@@ -319,6 +331,7 @@ class Store : public TieredStore {
   History history_ ABSL_GUARDED_BY(mu_);
   Erasures erasures_ ABSL_GUARDED_BY(mu_);
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t promoting_bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of objects with StoredObject::promoting
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t hit_tokens_[5] ABSL_GUARDED_BY(mu_) = {};       // by Tier

@@ -51,6 +51,7 @@ TEST_F(DiskStore, WhatWasAcknowledgedIsThereAfterReopening) {
   Tier tier = Tier::kNone;
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_, &tier).value(), 192u);
   EXPECT_EQ(tier, Tier::kDisk);
+  ASSERT_TRUE(store->Flush(absl::InfiniteFuture()).ok());
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_, &tier).value(), 192u);
   EXPECT_EQ(tier, Tier::kHost) << "promoted as a whole by the first fetch";
 }

@@ -166,7 +166,7 @@ TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
   EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
 }
 
-TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeAnyBackgroundWork) {
+TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeOtherBackgroundWork) {
   Open(64 * kMiB, 2 * kMiB);  // room for one
   Publish(1);
   const size_t first = host_copies_.size();
@@ -176,7 +176,9 @@ TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeAnyBackgroundWork) {
   for (size_t i = 0; i < first; ++i) EXPECT_TRUE(host_copies_[i].expired()) << i;
   // A fetch that promotes the first again takes the room of the second.
   const size_t second = host_copies_.size();
+  executor_->RunAll();
   EXPECT_EQ(Fetch(1), 64u);
+  executor_->RunAll();
   ASSERT_EQ(store_->Stats().counters.at("promoted_restore_points"), 1u);
   for (size_t i = first; i < second; ++i) EXPECT_TRUE(host_copies_[i].expired()) << i;
 }

@@ -215,6 +215,7 @@ TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
   Start(StoreServer::SmallStore(folder));
   server_->store()->WaitForMemory();
   ExpectHit(cache_.get());
+  ASSERT_TRUE(server_->store()->Flush(absl::InfiniteFuture()).ok());
   ExpectHit(cache_.get());
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
 }
