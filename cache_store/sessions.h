@@ -40,6 +40,7 @@ class FetchSessionImpl : public FetchSession {
 
   // One more slice went out.
   void NoteServed(size_t object, Tier from);
+  void NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch);
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
   std::optional<SliceView> InHost(size_t object, uint32_t layer);
@@ -58,6 +59,8 @@ class FetchSessionImpl : public FetchSession {
   std::vector<DeviceLease> shared_on_device_;
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
+  const Stopwatch begun_;
+  bool again_ = false;  // PrefixQuery::again
   // Of an object: its slices as they were read from disk, until it is whole.
   struct Kept {
     bool tried = false;

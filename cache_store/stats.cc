@@ -14,6 +14,7 @@ constexpr const char* kNames[] = {
     "misses_no_restore_point",
     "misses_not_above",
     "public_hits",
+    "refetches",
     "implicit_hits",
     "matched_tokens",
     "bytes_read_host",

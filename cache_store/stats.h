@@ -21,12 +21,13 @@ enum class Counter {
   kMissNoRestorePoint,      // a common prefix, but no complete restore point in it
   kMissNotAbove,            // only restore points that the caller already has
   kPublicHits,              // of the hits: another namespace than the tenant's own was read
+  kRefetches,               // lookups of callers that could not use what they got; nowhere else
   kImplicitHits,            // hits at a boundary that had no manifest of its own
   kMatchedTokens,
   kBytesReadHost,
   kBytesReadDisk,
   kBytesReadGpu,
-  kBytesShared,  // read by workers from the shared memory
+  kBytesShared,  // of those from RAM: copied by workers out of the shared memory
   kPromotedRestorePoints,
   kPromotionsSkipped,  // did not fit beside what is in use
   kGpuPromotedObjects,

@@ -191,6 +191,13 @@ std::vector<LatencySeries> Store::Latencies() const {
     series.push_back(
         {"slice_read", "tier", TierName(tier), read_seconds_[static_cast<size_t>(tier)].Read()});
   }
+  for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kDisk}) {
+    if ((tier == Tier::kDisk && disk_ == nullptr) || (tier == Tier::kGpu && device_ == nullptr)) {
+      continue;
+    }
+    series.push_back(
+        {"fetch", "tier", TierName(tier), fetch_seconds_[static_cast<size_t>(tier)].Read()});
+  }
   for (const Durability level : {Durability::kMemory, Durability::kDisk, Durability::kSync}) {
     series.push_back({"publish_commit", "durability", DurabilityName(level),
                       commit_seconds_[static_cast<size_t>(level)].Read()});

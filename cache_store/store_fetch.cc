@@ -23,9 +23,9 @@ absl::Status CheckQuery(const PrefixQuery& query) {
   return ValidateCuts(query.cuts, static_cast<uint32_t>(query.token_ids.size()));
 }
 
-std::unique_ptr<FetchSession> Store::Miss(Counter why, const char* reason,
+std::unique_ptr<FetchSession> Store::Miss(const PrefixQuery& query, Counter why, const char* reason,
                                           uint32_t matched_tokens) {
-  counters_.Add(why);
+  if (!query.again) counters_.Add(why);
   auto session = std::make_unique<FetchSessionImpl>(this);
   session->plan_.matched_tokens = matched_tokens;
   session->plan_.miss_reason = reason;
@@ -46,12 +46,12 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
                                                             uint32_t max_tokens) {
   if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  counters_.Add(Counter::kFetches);
-  counters_.Add(Counter::kLookupTokens, tokens);
+  counters_.Add(query.again ? Counter::kRefetches : Counter::kFetches);
+  if (!query.again) counters_.Add(Counter::kLookupTokens, tokens);
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   std::vector<Namespace> spaces = NamespacesOf(query, highest);
   if (spaces.empty()) {
-    return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
+    return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
   }
   std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
@@ -63,32 +63,35 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
     for (const Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
-      catalog_.Request(space.chain, tokens, clock_->Now());
+      if (!query.again) catalog_.Request(space.chain, tokens, clock_->Now());
       Found found = Search(query, space, highest);
       is_known |= found.is_known;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
       if (found.boundary > best.boundary) best = found;
       best.matched_tokens = matched;
     }
-    counters_.Add(Counter::kMatchedTokens, best.matched_tokens);
+    if (!query.again) counters_.Add(Counter::kMatchedTokens, best.matched_tokens);
     if (!is_known) {
-      return Miss(Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
+      return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint",
+                  0);
     }
     if (best.matched_tokens == 0) {
-      return Miss(Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
+      return Miss(query, Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
     }
     if (best.boundary > above_tokens) session = BeginFetch(*best.space, best.node, &new_points);
     if (session == nullptr && best.boundary > 0 && best.boundary <= above_tokens) {
-      return Miss(Counter::kMissNotAbove, "no restore point above what the caller has",
+      return Miss(query, Counter::kMissNotAbove, "no restore point above what the caller has",
                   best.matched_tokens);
     }
     if (session == nullptr) {
-      return Miss(Counter::kMissNoRestorePoint, "no complete restore point in the common prefix",
-                  best.matched_tokens);
+      return Miss(query, Counter::kMissNoRestorePoint,
+                  "no complete restore point in the common prefix", best.matched_tokens);
     }
     session->plan_.matched_tokens = best.matched_tokens;
     session->plan_.from_public = best.space->tenant != query.tenant;
-    if (session->plan_.from_public) counters_.Add(Counter::kPublicHits);
+    session->again_ = query.again;
+    if (!query.again) counters_.Add(Counter::kHits);
+    if (session->plan_.from_public && !query.again) counters_.Add(Counter::kPublicHits);
     left = SettleHost();
   }
   LookupPlan& plan = session->plan_;
@@ -113,6 +116,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
     RestorePointEntry* point = FindOwned(id, tenant);
     if (point == nullptr) return absl::NotFoundError("no such restore point");
     counters_.Add(Counter::kFetches);
+    counters_.Add(Counter::kHits);
     session = BeginFetch({tenant, point->model, {}}, point->node, nullptr);
     session->plan_.matched_tokens = session->plan_.usable_tokens;
     left = SettleHost();
@@ -149,7 +153,6 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(const Namespace& space, Segm
     plan.objects.push_back(PlannedObject{object->id, object->slice_digests,
                                          object->in_host ? Tier::kHost : Tier::kDisk});
   }
-  counters_.Add(Counter::kHits);
   session->served_.resize(session->objects_.size());
   for (const StoredObject* object : session->objects_) {
     session->unserved_slices_ += object->layers.size();
@@ -219,6 +222,8 @@ void Store::CountHit(const FetchSessionImpl& session) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);
     if (served.from_disk) tier = Tier::kDisk;
   }
+  fetch_seconds_[static_cast<size_t>(tier)].Observe(session.begun_.Elapsed());
+  if (session.again_) return;
   absl::MutexLock lock(&mu_);
   hit_tokens_[static_cast<size_t>(tier)] += session.plan_.usable_tokens;
 }

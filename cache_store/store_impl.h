@@ -149,7 +149,8 @@ class Store : public TieredStore {
   // store_fetch.cc
   absl::StatusOr<std::unique_ptr<FetchSession>> Lookup(const PrefixQuery& query,
                                                        uint32_t above_tokens, uint32_t max_tokens);
-  std::unique_ptr<FetchSession> Miss(Counter why, const char* reason, uint32_t matched_tokens);
+  std::unique_ptr<FetchSession> Miss(const PrefixQuery& query, Counter why, const char* reason,
+                                     uint32_t matched_tokens);
   std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
                                                std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -312,6 +313,7 @@ class Store : public TieredStore {
   Counters counters_;
   LatencyHistogram lookup_seconds_;
   LatencyHistogram read_seconds_[5];    // of a slice, by Tier
+  LatencyHistogram fetch_seconds_[5];   // of what was read whole, by its slowest Tier
   LatencyHistogram commit_seconds_[4];  // of a publish, by Durability reached
   EventHub events_;
   const std::shared_ptr<HostArena> arena_;  // null: no RAM tier

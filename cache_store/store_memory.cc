@@ -42,22 +42,29 @@ std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer)
 }
 
 std::optional<SliceView> FetchSessionImpl::PeekSlice(size_t object, uint32_t layer) {
+  const Stopwatch stopwatch;
   std::optional<SliceView> held = InHost(object, layer);
-  if (!held.has_value()) return std::nullopt;
-  store_->counters_.Add(Counter::kBytesReadHost, held->bytes.size());
-  NoteServed(object, Tier::kHost);
+  if (held.has_value()) NoteUnverified(object, held->bytes.size(), stopwatch);
   return held;
+}
+
+// Handed out from RAM without being read.
+void FetchSessionImpl::NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch) {
+  store_->counters_.Add(Counter::kBytesReadHost, bytes);
+  store_->read_seconds_[static_cast<size_t>(Tier::kHost)].Observe(stopwatch.Elapsed());
+  NoteServed(object, Tier::kHost);
 }
 
 std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t layer) {
   if (store_->arena_ == nullptr) return std::nullopt;
+  const Stopwatch stopwatch;
   std::optional<SliceView> held = InHost(object, layer);
   if (!held.has_value()) return std::nullopt;
   const std::optional<SegmentRange> range =
       store_->arena_->RangeOf(held->bytes.data(), held->bytes.size());
   if (!range.has_value()) return std::nullopt;
   store_->counters_.Add(Counter::kBytesShared, held->bytes.size());
-  NoteServed(object, Tier::kHost);
+  NoteUnverified(object, held->bytes.size(), stopwatch);
   shared_.push_back(*std::move(held));
   return range;
 }

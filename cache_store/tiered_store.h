@@ -48,6 +48,8 @@ struct PrefixQuery {
   std::vector<uint32_t> cuts;
   // Whose prefixes are read, too, where the tenant's own are shorter; empty: nobody's.
   std::string public_tenant;
+  // The caller fetched this before and could not use what it got: that was counted.
+  bool again = false;
 };
 
 struct PlannedObject {
@@ -212,11 +214,12 @@ struct TierUsage {
   Tier tier = Tier::kNone;
   uint64_t bytes = 0, capacity_bytes = 0, objects = 0, evicted_restore_points = 0;
   uint64_t hit_tokens = 0;  // of restore points read whole, whose slowest tier this was in the end
-  uint64_t read_bytes = 0;  // of slices
+  uint64_t read_bytes = 0;  // of slices, whatever way they went out
   uint64_t written_bytes = 0;  // of objects, since the store opened
   uint64_t unread_bytes = 0;   // of those, what left the tier without ever having been read from it
 };
-// One histogram: of "lookup", of "slice_read" by tier, of "publish_commit" by durability.
+// One histogram: of "lookup", of "slice_read" and "fetch" by tier, of "publish_commit" by
+// durability.
 struct LatencySeries {
   std::string name, label, label_value;  // label empty: none
   LatencyCounts counts;

@@ -108,6 +108,7 @@ struct RemotePrefixCache::Attempt {
   absl::Status share_problem;   // why that cannot be
   bool copied = false;          // from it, or tried to
   bool store_verifies = false;  // as well, and quarantines what is rotten
+  bool again = false;
   uint64_t bytes_received = 0;
 };
 
@@ -124,6 +125,7 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
     // Over the wire; and what is rotten the store is to find itself, and to quarantine.
     attempt.share = false;
     attempt.store_verifies = rotten;
+    attempt.again = true;
     outcome = TryFetch(&attempt);
     // The rest went with what was rotten: that is what happened, not a miss.
     if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
@@ -147,6 +149,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
   request.set_verifies(!attempt->store_verifies);
+  request.set_again(attempt->again);
   if (segment != nullptr) {
     request.set_segment_id(segment->id().data(), segment->id().size());
   } else if (attempt->share) {

@@ -87,7 +87,12 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
 std::vector<HistogramSample> StoreHistograms(const StoreStats& stats) {
   const std::map<std::string, std::string> help = {
       {"lookup", "Time to find the longest restore point of a prompt, bytes not included."},
-      {"slice_read", "Time to read and verify one slice, by the tier that had it."},
+      {"slice_read",
+       "Time to read one slice, and to verify it where the caller does not, by the tier that had "
+       "it."},
+      {"fetch",
+       "Time from a lookup's end until the last slice of its restore point was handed out, by the "
+       "slowest tier."},
       {"publish_commit", "Time from a publish's last byte to its acknowledgement."}};
   std::vector<HistogramSample> samples;
   for (const LatencySeries& series : stats.latencies) {
