@@ -82,7 +82,7 @@ struct RestorePointEntry {
   bool in_host = false;  // the RAM copies of its objects are kept for it; some may be on disk only
   bool durable = false;  // its manifest is on disk
   bool pinned = false;
-  uint32_t sessions = 0;  // changed by HoldPoint and ReleasePoint only
+  uint32_t sessions = 0;   // changed by HoldPoint and ReleasePoint only
   uint32_t sole = 0;       // objects that only this point names: what going would free
   uint32_t host_sole = 0;  // objects that of the resident points only this one names
   uint64_t tick = 0;       // last use, in order of use

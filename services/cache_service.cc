@@ -33,14 +33,14 @@ CacheService::CacheService(TieredStore* store, CallGate* gate, std::string versi
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return StartFetch(store_, gate_, identities_, &readers_, &offer_, &fetch_streams_, context,
-                    *request);
+  return StartFetch(store_, gate_, identities_, &readers_, &offer_, &fetch_streams_, patience_,
+                    context, *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  return StartPublish(store_, gate_, identities_, &committers_, &publish_streams_,
-                      publish_patience_, context);
+  return StartPublish(store_, gate_, identities_, &committers_, &publish_streams_, patience_,
+                      context);
 }
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(

@@ -30,16 +30,20 @@ namespace hearth {
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
 // Streams at a time; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of kMaxWatchQueue
-// events, a publish an open slice; fetches and leases of workers are as many as their requests.
+// events, a publish an open slice, a fetch from disk three slices; a lease next to nothing. Workers
+// have at most a fetch and a lease for each request that they run.
 inline constexpr int kMaxWatchStreams = 64;
 inline constexpr int kMaxPublishStreams = 64;
+inline constexpr int kMaxFetchStreams = 512;
+inline constexpr int kMaxLeaseStreams = 2048;
 // Of these, each tenant that calls for itself.
 inline constexpr int kMaxTenantWatchStreams = 8;
 inline constexpr int kMaxTenantPublishStreams = 16;
 inline constexpr int kMaxTenantFetchStreams = 64;
 inline constexpr int kMaxTenantLeaseStreams = 64;
-// A publish that says nothing for as long holds what it staged in vain.
-inline constexpr absl::Duration kPublishPatience = absl::Seconds(60);
+// A publish that says nothing for as long holds what it staged in vain, and a fetch that takes
+// nothing what it was promised.
+inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 
 class CacheService final
     : public v1::CacheStore::WithRawCallbackMethod_Fetch<
@@ -51,8 +55,9 @@ class CacheService final
                Identities* identities = nullptr);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
-  // How long a publish may say nothing before it is cancelled, at least. As Offer.
-  void SetPublishPatience(absl::Duration patience) { publish_patience_ = patience; }
+  // How long a publish may say nothing, and a fetch take nothing, before it is cancelled, at least.
+  // As Offer.
+  void SetPatience(absl::Duration patience) { patience_ = patience; }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request) override;
@@ -94,11 +99,11 @@ class CacheService final
   Identities* const identities_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
-  absl::Duration publish_patience_ = kPublishPatience;
+  absl::Duration patience_ = kStreamPatience;
   StreamLimit publish_streams_{"publish", kMaxPublishStreams, kMaxTenantPublishStreams};
   StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
-  StreamLimit fetch_streams_{"fetch", 0, kMaxTenantFetchStreams};
-  StreamLimit lease_streams_{"lease", 0, kMaxTenantLeaseStreams};
+  StreamLimit fetch_streams_{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams};
+  StreamLimit lease_streams_{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
 };

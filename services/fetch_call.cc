@@ -2,8 +2,8 @@
 
 #include <grpcpp/alarm.h>
 
-#include <algorithm>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/cache_store.pb.h"
+#include "services/fetch_share.h"
 #include "services/proto_conversion.h"
 #include "services/slice_stream.h"
 #include "services/slice_wire.h"
@@ -29,8 +31,9 @@ constexpr size_t kReadAhead = 1;
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public std::enable_shared_from_this<FetchCall> {
  public:
-  FetchCall(Executor* readers, const SharedMemoryOffer* offer, grpc::CallbackServerContext* context)
-      : readers_(readers), offer_(offer), context_(context) {}
+  FetchCall(Executor* readers, const SharedMemoryOffer* offer, absl::Duration patience,
+            grpc::CallbackServerContext* context)
+      : readers_(readers), offer_(offer), patience_(patience), context_(context) {}
 
   void Start(TieredStore* store, CallGate* gate, Identities* identities, StreamLimit* streams,
              const grpc::ByteBuffer& request);
@@ -46,8 +49,6 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
-  void Share(const v1::FetchRequest& request, v1::FetchPlan* plan);
-  void ShareOnDevice(const v1::FetchRequest& request, v1::FetchPlan* plan);
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
@@ -55,12 +56,18 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SetAlarm(grpc::Alarm* alarm, absl::Duration after, std::function<void()> ring);
+  void WatchForSilence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnSilence(uint64_t writes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnLeaseOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  void CancelWrite() ABSL_LOCKS_EXCLUDED(mutex_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !ended_ && !all_read_ && ready_.size() <= kReadAhead;
   }
 
   Executor* const readers_;
   const SharedMemoryOffer* const offer_;
+  const absl::Duration patience_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<FetchCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
@@ -70,7 +77,6 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool from_disk_ = false;
 
   bool shares_ = false, reader_verifies_ = false;  // set in Start
-  grpc::Alarm lease_;
 
   // Whoever set reading_ uses these.
   std::vector<SliceRef> order_;
@@ -83,11 +89,14 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer current_;  // read by gRPC while writing_
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
+  bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
   bool all_read_ ABSL_GUARDED_BY(mutex_) = false;
   bool leasing_ ABSL_GUARDED_BY(mutex_) = false;  // all is sent, what was shared is held
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  grpc::Alarm lease_ ABSL_GUARDED_BY(mutex_), silence_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
@@ -103,6 +112,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return query.status();
   ObserveFields(store, request.prefix(), query->tenant);
+  query->again = request.again();
   return store->Fetch(*query, request.above_tokens(), request.max_tokens());
 }
 
@@ -128,8 +138,7 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // The memory holds what every tenant stored.
   if (caller->sees_all()) {
-    if (parsed.has_device_segment_id()) ShareOnDevice(parsed, message.mutable_plan());
-    if (parsed.has_segment_id()) Share(parsed, message.mutable_plan());
+    shares_ = ShareWhatIsAsked(*offer_, parsed, session_.get(), &order_, message.mutable_plan());
   }
   from_disk_ = plan.slowest_tier == Tier::kDisk;
   reader_verifies_ = parsed.verifies();
@@ -137,63 +146,70 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities
     absl::MutexLock lock(&mutex_);
     all_read_ = order_.empty();
     ready_.push_back(MessageBytes(message));
+    if (shares_) SetAlarm(&lease_, offer_->lease, [this] { OnLeaseOver(); });
+    WatchForSilence();
     WriteNext();
   }
   ReadNext();
 }
 
-// Moves what lies in the shared memory from the stream into the plan.
-void FetchCall::Share(const v1::FetchRequest& request, v1::FetchPlan* plan) {
-  if (offer_->socket.empty()) return;
-  const std::string id(offer_->id.begin(), offer_->id.end());
-  if (request.segment_id() != id) {
-    plan->mutable_segment()->set_id(id);
-    plan->mutable_segment()->set_socket(offer_->socket);
-    return;
-  }
-  v1::SharedSlices* shared = plan->mutable_shared();
-  std::vector<SliceRef> streamed;
-  for (const SliceRef& slice : order_) {
-    const std::optional<SegmentRange> range = session_->ShareSlice(slice.object, slice.layer);
-    if (!range.has_value()) {
-      streamed.push_back(slice);
-      continue;
-    }
-    shared->add_objects(slice.object);
-    shared->add_layers(slice.layer);
-    shared->add_offsets(range->offset);
-    shared->add_generations(range->generation);
-  }
-  shares_ |= shared->objects_size() > 0;
-  shared->set_lease_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(offer_->lease)));
-  order_ = std::move(streamed);
+// `ring` runs while the call is there.
+void FetchCall::SetAlarm(grpc::Alarm* alarm, absl::Duration after, std::function<void()> ring) {
+  // Not a shared pointer: the alarm is this call's own. A cancelled one may come when all is over.
+  alarm->Set(absl::ToChronoTime(absl::Now() + after),
+             [weak = weak_from_this(), ring = std::move(ring)](bool rang) {
+               const auto self = rang ? weak.lock() : nullptr;
+               if (self != nullptr) ring();
+             });
 }
 
-// Moves the objects that have copies in the gpu tier out of the stream, but for remainders: what
-// follows one is begun with its bytes in the caller's RAM.
-void FetchCall::ShareOnDevice(const v1::FetchRequest& request, v1::FetchPlan* plan) {
-  if (offer_->device_socket.empty()) return;
-  const std::string id(offer_->device_id.begin(), offer_->device_id.end());
-  if (request.device_segment_id() != id) {
-    plan->mutable_device_segment()->set_id(id);
-    plan->mutable_device_segment()->set_socket(offer_->device_socket);
-    return;
+// Looks every `patience_` whether it is still the same write that the caller does not take: then
+// what it was promised goes to others.
+void FetchCall::WatchForSilence() {
+  SetAlarm(&silence_, patience_, [this, writes = writes_] { OnSilence(writes); });
+}
+
+void FetchCall::OnSilence(uint64_t writes) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (ended_ && !writing_) return;
+    if (!writing_ || writes_ != writes) {
+      if (!leasing_) WatchForSilence();
+      return;
+    }
+    EndLocked(absl::DeadlineExceededError(
+        absl::StrCat("fetch: the caller took nothing for ", absl::FormatDuration(patience_))));
   }
-  const LookupPlan& stored = session_->plan();
-  std::vector<bool> streamed(stored.objects.size(), true);
-  v1::SharedSlices* device = plan->mutable_device();
-  for (uint32_t i = 0; i < stored.objects.size(); ++i) {
-    const std::optional<SegmentRange> range = session_->ShareOnDevice(i);
-    if (!range.has_value()) continue;
-    device->add_objects(i);
-    device->add_offsets(range->offset);
-    device->add_generations(range->generation);
-    streamed[i] = stored.objects[i].id.tokens < stored.layout.chunk_tokens;
+  CancelWrite();
+}
+
+// From the moment on when ranges were handed out, whatever is still to be sent.
+void FetchCall::OnLeaseOver() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (all_read_ && ready_.empty()) {
+      EndLocked(absl::OkStatus());
+      return WriteNext();
+    }
+    EndLocked(absl::DeadlineExceededError(
+        absl::StrCat("fetch: not all was sent when the lease on shared memory was over, after ",
+                     absl::FormatDuration(offer_->lease))));
   }
-  shares_ |= device->objects_size() > 0;
-  order_.erase(std::remove_if(order_.begin(), order_.end(),
-                              [&](const SliceRef& slice) { return !streamed[slice.object]; }),
-               order_.end());
+  CancelWrite();
+}
+
+// Ends a write that may never end by itself.
+void FetchCall::CancelWrite() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (finished_ || cancelling_) return;
+    cancelling_ = writing_;
+    if (!cancelling_) return WriteNext();
+  }
+  context_->TryCancel();  // the call is there: it does not finish while cancelling_
+  absl::MutexLock lock(&mutex_);
+  cancelling_ = false;
+  WriteNext();
 }
 
 // How a caller says that it has copied what was shared, and how one that dies is noticed.
@@ -292,27 +308,22 @@ void FetchCall::EndLocked(absl::Status status) {
 
 // gRPC allows one write at a time, and Finish once, after it.
 void FetchCall::WriteNext() {
-  if (writing_ || finished_) return;
+  if (writing_ || cancelling_ || finished_) return;
   if (!ready_.empty()) {
     current_ = std::move(ready_.front());
     ready_.pop_front();
     writing_ = true;
+    ++writes_;
     StartWrite(&current_);
     return;
   }
   if (reading_ || !(ended_ || all_read_)) return;
   if (shares_ && !ended_) {
-    if (std::exchange(leasing_, true)) return;
-    call_->StopClock();
-    // Not a shared pointer: the alarm is this call's own.
-    lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease),
-               [weak = weak_from_this()](bool rang) {
-                 const auto self = rang ? weak.lock() : nullptr;
-                 if (self != nullptr) self->End(absl::OkStatus());
-               });
+    if (!std::exchange(leasing_, true)) call_->StopClock();
     return;
   }
   lease_.Cancel();
+  silence_.Cancel();
   finished_ = true;
   current_.Clear();
   session_.reset();  // what was promised may go now
@@ -322,13 +333,11 @@ void FetchCall::WriteNext() {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
-                                                       Identities* identities, Executor* readers,
-                                                       const SharedMemoryOffer* offer,
-                                                       StreamLimit* streams,
-                                                       grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer& request) {
-  const auto call = std::make_shared<FetchCall>(readers, offer, context);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
+    TieredStore* store, CallGate* gate, Identities* identities, Executor* readers,
+    const SharedMemoryOffer* offer, StreamLimit* streams, absl::Duration patience,
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
+  const auto call = std::make_shared<FetchCall>(readers, offer, patience, context);
   call->Start(store, gate, identities, streams, request);
   return call.get();
 }

@@ -8,7 +8,8 @@
 // streams. Invariants: (1) one write and one read are in progress at most, so at most kReadAhead +
 // 1 slices are held; (2) Finish is called once, when neither is in progress; (3) pieces go out in
 // the order of SliceOrder; (4) what was shared is held until the caller cancels, goes away, or the
-// lease is over.
+// lease is over, which begins when it is handed out; (5) a call whose caller takes nothing for
+// between one and two times `patience` is cancelled, and holds nothing any more.
 #ifndef HEARTH_SERVICES_FETCH_CALL_H_
 #define HEARTH_SERVICES_FETCH_CALL_H_
 
@@ -35,12 +36,10 @@ struct SharedMemoryOffer {
 };
 
 // Starts the call that answers `request`, a FetchRequest.
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(TieredStore* store, CallGate* gate,
-                                                       Identities* identities, Executor* readers,
-                                                       const SharedMemoryOffer* offer,
-                                                       StreamLimit* streams,
-                                                       grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer& request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
+    TieredStore* store, CallGate* gate, Identities* identities, Executor* readers,
+    const SharedMemoryOffer* offer, StreamLimit* streams, absl::Duration patience,
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
 
 }  // namespace hearth
 

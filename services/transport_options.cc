@@ -11,7 +11,8 @@ namespace {
 constexpr int kMaxServerThreads = 256;
 // A frame holds a whole piece of a slice: one header and one write a piece.
 constexpr int kMaxFrameBytes = 4 << 20;
-// What a peer may send before it has to wait for the reader, per stream.
+// What a peer may send before it has to wait for the reader, per stream, and all streams of a
+// connection that nobody reads from together.
 constexpr int kStreamWindowBytes = 16 << 20;
 constexpr int kTcpReadBytes = 1 << 20;
 constexpr int kMinTcpReadBytes = 256 << 10;
@@ -45,6 +46,7 @@ grpc::ChannelArguments ClientTransport() {
 
 void TuneServerTransport(grpc::ServerBuilder* builder) {
   SetCommon([&](const char* name, int value) { builder->AddChannelArgument(name, value); });
+  builder->AddChannelArgument("grpc.max_concurrent_streams", kMaxConnectionStreams);
   // Keepalive pings of our own clients are not an attack.
   builder->AddChannelArgument("grpc.http2.min_ping_interval_without_data_ms", kKeepaliveMs / 2);
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);

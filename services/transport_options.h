@@ -25,6 +25,9 @@ inline constexpr int kConnectTimeoutMs = 1000;
 // A store that vanished without closing its connection is noticed within the sum of these.
 inline constexpr int kKeepaliveMs = 10000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
+// Calls of one connection that a server takes at a time; more wait in the client. A worker has one
+// connection to its store, and at most a fetch, a lease and a publish for each request it runs.
+inline constexpr int kMaxConnectionStreams = 256;
 
 grpc::ChannelArguments ClientTransport();
 void TuneServerTransport(grpc::ServerBuilder* builder);

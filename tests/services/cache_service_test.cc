@@ -269,7 +269,7 @@ TEST_F(CacheServiceTest, RefusesASliceThatIsNotWhatBeginAnnounced) {
 
 TEST(PublishPatience, EndsAStreamThatSaysNothing) {
   StoreServer server(StoreServer::SmallStore(""), "127.0.0.1:0", "", absl::Minutes(10), {},
-                     /*publish_patience=*/absl::Milliseconds(1));
+                     /*patience=*/absl::Milliseconds(1));
   grpc::ClientContext context;
   auto call = server.stub()->Publish(&context);
   v1::PublishResponse response;

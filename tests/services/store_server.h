@@ -26,8 +26,7 @@ class StoreServer {
   // `socket`: where the store's shared memory is offered; empty: nowhere.
   explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0",
                        const std::string& socket = "", absl::Duration lease = absl::Minutes(10),
-                       const AccessFlags& access = {},
-                       absl::Duration publish_patience = kPublishPatience)
+                       const AccessFlags& access = {}, absl::Duration patience = kStreamPatience)
       : store_(Open(options)),
         access_(*OpenAccess(access, listen)),
         service_(store_.get(), &gate_, "test", access_.identities.get()) {
@@ -43,7 +42,7 @@ class StoreServer {
       }
       service_.Offer(offer);
     }
-    service_.SetPublishPatience(publish_patience);
+    service_.SetPatience(patience);
     auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_,
                                       access_.credentials);
     assert(runner.ok());
