@@ -180,10 +180,12 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->node = node;
   point->objects = std::move(objects);
   point->cuts = std::move(cuts);
-  point->last_use = now;
+  point->last_use = point->last_touch = point->noted = now;
+  point->expires = InheritedExpiry(point->objects, now);
   point->tick = ++tick_;
   point->manifest_cost_bytes = ManifestCostBytes(node->end(), tenant.size(), point->objects);
   node->restore_point = point;
+  Schedule(point);
   Enlist(point, now);
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
@@ -205,6 +207,8 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   on_removed_(*point, why);
   if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
+  Unschedule(*point);
+  used_.erase(point);
   if (point->durable) {
     garbage_.manifests.push_back(point->manifest);
     const Change change(this, point);
@@ -226,7 +230,7 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
       DropHostCopy(object);
     }
   }
-  Delist(point, IsEviction(why));
+  Delist(point, MayReturn(why));
   const auto siblings = points_of_.find(point->tenant);
   siblings->second.erase(point);
   if (siblings->second.empty()) points_of_.erase(siblings);
@@ -274,10 +278,12 @@ void Catalog::SetResident(RestorePointEntry* point) {
 
 void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
+  Unschedule(*point);
   {
     const Change change(this, point);
     point->pinned = pinned;
   }
+  Schedule(point);
   UpdateOffered(point);
   for (StoredObject* object : point->objects) {
     const Change change(this, object);

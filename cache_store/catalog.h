@@ -13,8 +13,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -57,6 +59,8 @@ struct StoredObject {
   bool device_queued = false;        // to be copied there
   bool promoting = false;            // a reader keeps its slices for RAM
   uint32_t read_failures = 0;        // errors of the disk, other than wrong bytes
+  // Until when a publisher wanted it: the latest end that a restore point naming it ever had.
+  absl::Time keep_until = absl::InfinitePast();
   // Since its copy came to the tier: whether writing it there was of any use.
   bool read_in_host = false;
   bool read_on_disk = false;
@@ -87,6 +91,11 @@ struct RestorePointEntry {
   uint32_t host_sole = 0;  // objects that of the resident points only this one names
   uint64_t tick = 0;       // last use, in order of use
   absl::Time last_use;
+  absl::Time last_touch;  // the same, uses of longer ones that go through it among them
+  absl::Time noted;       // what the disk knows of it; see TakeUses
+  absl::Time expires;     // not served from then on, unless it is pinned
+  bool inherited = true;  // nobody published it as a whole: it expires with its parts
+  uint32_t renewals = 0;  // publishes under way that will renew it
   uint64_t hits = 0;
   uint64_t manifest_cost_bytes = 0;
 
@@ -98,6 +107,9 @@ struct RestorePointEntry {
 // Disk bytes of a restore point's manifest, rounded up.
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
                            const std::vector<StoredObject*>& objects);
+
+// Until when all of these are wanted, which no publisher asked for as one.
+absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now);
 
 // What is left to do once the lock is released: erase these from their tiers.
 struct Garbage {
@@ -147,13 +159,26 @@ class Catalog {
   void HoldPoint(RestorePointEntry* point);
   void ReleasePoint(RestorePointEntry* point);
 
-  // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order.
+  // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order. Until it is
+  // renewed it lives no longer than the restore points that named its objects before it.
   RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
                                      std::shared_ptr<const KnownFingerprint> model,
                                      SegmentNode* node, std::vector<StoredObject*> objects,
                                      std::vector<uint32_t> cuts, absl::Time now);
   RestorePointEntry* Find(const Digest& id) const;
   void Remove(RestorePointEntry* point, Removal why);
+
+  // It lives until `expires`, or as long as it would anyway if that is longer.
+  void Renew(RestorePointEntry* point, absl::Time expires);
+  // In between it does not expire: a publish is about to renew it.
+  void BeginRenewal(RestorePointEntry* point);
+  void EndRenewal(RestorePointEntry* point);
+  // When the next restore point is over: neither pinned nor about to be renewed.
+  absl::Time next_expiry() const;
+  static bool IsOver(const RestorePointEntry& point, absl::Time now);
+  // One that is over; null: none is.
+  RestorePointEntry* FirstExpired(absl::Time now) const;
+
   // Marks as just used, and its ancestors as used with it: on equal age children go first.
   void Touch(RestorePointEntry* point, absl::Time now);
 
@@ -163,8 +188,10 @@ class Catalog {
   // The restore points added from here on are of one prompt.
   void BeginPublish(uint32_t tokens);
 
-  // Recovery, newest first: used before everything adopted before.
-  void SetOldest(RestorePointEntry* point, absl::Time now);
+  // Recovery: what is here was used before everything from now on, in order of its last use.
+  void AdoptUses(absl::Time now);
+  // Last uses of restore points on disk that were not taken yet, by manifest; at most `most`.
+  std::vector<std::pair<uint64_t, absl::Time>> TakeUses(size_t most);
   // False: there is no room for it on the disk, and what would make room is the point itself.
   bool IsWorthWriting(const RestorePointEntry& point) const;
 
@@ -270,6 +297,9 @@ class Catalog {
   void VisitLeastWorth(Retention::Room room, Take take);
   void Charge(StoredObject* object, TenantAccount* account);
   void Uncharge(StoredObject* object);
+  void Schedule(RestorePointEntry* point);
+  void Unschedule(const RestorePointEntry& point);
+  void CheckExpiry() const;
   void Enlist(RestorePointEntry* point, absl::Time now);
   void Delist(RestorePointEntry* point, bool may_return);
   void CheckSole() const;
@@ -286,6 +316,8 @@ class Catalog {
   absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
   absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
   absl::flat_hash_map<std::string, absl::flat_hash_set<RestorePointEntry*>> points_of_;
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> expiring_;  // then by number
+  absl::flat_hash_set<RestorePointEntry*> used_;                            // since TakeUses
   TenantLedger ledger_;
   absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
   const std::unique_ptr<Retention> retention_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <tuple>
 
 #include "cache_store/catalog.h"
 
@@ -87,12 +88,36 @@ void Catalog::Delist(RestorePointEntry* point, bool may_return) {
   retention_->Erase(KeyOf(point->id), may_return);
 }
 
-void Catalog::SetOldest(RestorePointEntry* point, absl::Time now) {
-  point->tick = --oldest_tick_;
-  retention_->Erase(KeyOf(point->id), false);
-  retention_->Adopt(KeyOf(point->id), FactsOf(*point), !point->node->children.empty(),
-                    point->last_use, now);
-  UpdateOffered(point);
+void Catalog::AdoptUses(absl::Time now) {
+  std::vector<RestorePointEntry*> points;
+  points.reserve(points_.size());
+  for (const auto& [id, point] : points_) points.push_back(point.get());
+  // Last uses are whole seconds: of one second, what is longer counts as older, so that it goes
+  // first.
+  std::sort(points.begin(), points.end(),
+            [](const RestorePointEntry* a, const RestorePointEntry* b) {
+              return std::make_tuple(b->last_use, a->tokens(), b->number) <
+                     std::make_tuple(a->last_use, b->tokens(), a->number);
+            });
+  for (const RestorePointEntry* point : points) retention_->Erase(KeyOf(point->id), false);
+  for (RestorePointEntry* point : points) {
+    point->tick = --oldest_tick_;
+    retention_->Adopt(KeyOf(point->id), FactsOf(*point), !point->node->children.empty(),
+                      point->last_use, now);
+    UpdateOffered(point);
+  }
+}
+
+std::vector<std::pair<uint64_t, absl::Time>> Catalog::TakeUses(size_t most) {
+  std::vector<std::pair<uint64_t, absl::Time>> uses;
+  while (!used_.empty() && uses.size() < most) {
+    RestorePointEntry* point = *used_.begin();
+    used_.erase(used_.begin());
+    point->noted = point->last_touch;
+    // What is written later has it in its manifest.
+    if (point->durable) uses.emplace_back(point->manifest, point->last_touch);
+  }
+  return uses;
 }
 
 void Catalog::Touch(RestorePointEntry* point, absl::Time now) {
@@ -103,6 +128,8 @@ void Catalog::Touch(RestorePointEntry* point, absl::Time now) {
     RestorePointEntry* used = node->restore_point;
     if (used == nullptr) continue;
     used->tick = tick_;
+    used->last_touch = now;
+    if (absl::ToUnixSeconds(now) != absl::ToUnixSeconds(used->noted)) used_.insert(used);
     path.push_back(KeyOf(used->id));
   }
   std::reverse(path.begin(), path.end());

@@ -67,6 +67,7 @@ void Catalog::CheckInvariants() const {
   CheckSums();
   CheckTenants();
   CheckSole();
+  CheckExpiry();
 }
 
 void Catalog::CheckSums() const {

@@ -93,6 +93,7 @@ class RocksDiskTier : public DiskTier {
     for (const uint64_t number : manifests) {
       batch.Delete(db_->family(kManifests), NumberKey(number));
       batch.Delete(db_->family(kMeta), PinKey(number));
+      batch.Delete(db_->family(kMeta), UseKey(number));
     }
     return WriteBatch("erase of manifests", &batch, false);
   }
@@ -103,6 +104,15 @@ class RocksDiskTier : public DiskTier {
       return pinned ? (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta), key, "")
                     : (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key);
     });
+  }
+
+  absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
+    if (failed_.load()) return absl::UnavailableError("the last change failed");
+    rocksdb::WriteBatch batch;
+    for (const auto& [manifest, used] : uses) {
+      batch.Put(db_->family(kMeta), UseKey(manifest), absl::StrCat(absl::ToUnixSeconds(used)));
+    }
+    return WriteBatch("write of last uses", &batch, false);
   }
 
   absl::Status Sync() override {

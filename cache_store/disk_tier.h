@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,7 +34,8 @@ struct DiskContents {
   std::vector<ObjectRecord> objects;      // ascending by number
   std::vector<ManifestRecord> manifests;  // ascending by number
   std::vector<FingerprintRecord> fingerprints;
-  std::vector<uint64_t> pinned;  // manifest numbers
+  std::vector<uint64_t> pinned;                     // manifest numbers
+  std::vector<std::pair<uint64_t, uint64_t>> uses;  // manifest number, unix seconds of its last use
   std::vector<uint64_t> unreadable_manifests;
   std::vector<uint64_t> unreadable_objects;
   // At least every number that anything on disk goes by, though nothing readable may name it: a
@@ -53,8 +55,8 @@ struct DiskTierOptions {
 class DiskTier : public SliceTier {
  public:
   // Raised when an older program could not read what this one writes. 2: tables. 3: compressed
-  // slices. Older folders are raised to it when they are opened.
-  static constexpr uint64_t kFormatVersion = 3;
+  // slices. 4: manifests that expire. Older folders are raised to it when they are opened.
+  static constexpr uint64_t kFormatVersion = 4;
 
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
   // is stored on creation and compared ever after.
@@ -71,6 +73,9 @@ class DiskTier : public SliceTier {
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
+  // When manifests were last used, as one small batch that may be lost. A database that has to be
+  // told to go on first is not, for this.
+  virtual absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) = 0;
   virtual absl::Status Sync() = 0;
   // One record as it is on disk now. kNotFound; kDataLoss: not what was written.
   virtual absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) = 0;

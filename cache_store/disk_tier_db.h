@@ -32,6 +32,7 @@ inline constexpr const char* kFamilyNames[kFamilies] = {
 inline constexpr char kVersionKey[] = "format_version";
 inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";
+inline constexpr char kUsePrefix[] = "use/";
 inline constexpr char kNotePrefix[] = "note/";
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);

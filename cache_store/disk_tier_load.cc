@@ -54,6 +54,7 @@ std::string FingerprintKey(const FingerprintRecord& record) {
 }
 
 std::string PinKey(uint64_t manifest) { return absl::StrCat(kPinPrefix, NumberKey(manifest)); }
+std::string UseKey(uint64_t manifest) { return absl::StrCat(kUsePrefix, NumberKey(manifest)); }
 
 absl::Status CheckVersion(const std::string& dir, const std::string& version) {
   uint64_t number = 0;
@@ -95,7 +96,13 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
     FingerprintRecord record{*std::move(fingerprint), std::string(key.substr(digest_bytes))};
     if (FingerprintKey(record) == key) contents.fingerprints.push_back(std::move(record));
   }));
-  status.Update(ForEach(db, kMeta, [&](absl::string_view key, absl::string_view) {
+  status.Update(ForEach(db, kMeta, [&](absl::string_view key, absl::string_view value) {
+    if (absl::StartsWith(key, kUsePrefix)) {
+      const absl::StatusOr<uint64_t> used = ParseNumberKey(key.substr(sizeof(kUsePrefix) - 1));
+      uint64_t unix_s = 0;
+      if (used.ok() && absl::SimpleAtoi(value, &unix_s)) contents.uses.emplace_back(*used, unix_s);
+      return;
+    }
     if (!absl::StartsWith(key, kPinPrefix)) return;
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key.substr(sizeof(kPinPrefix) - 1));
     if (number.ok()) contents.pinned.push_back(*number);

@@ -14,6 +14,7 @@ namespace hearth {
 // Fingerprint digest, then tenant.
 std::string FingerprintKey(const FingerprintRecord& record);
 std::string PinKey(uint64_t manifest);
+std::string UseKey(uint64_t manifest);
 // kFailedPrecondition when `version` is newer than this program's, or no number.
 absl::Status CheckVersion(const std::string& dir, const std::string& version);
 

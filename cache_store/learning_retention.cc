@@ -203,7 +203,7 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
     model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
   }
   unit->density = IsPassedClass(unit->unit_class) ? unit->tail_density : unit->whole_density;
-  Enter(unit, is_new);
+  Enter(unit, unit->tick == oldest_tick_);
 }
 
 void LearningRetention::SetOffered(Key key, Room room, bool offered) {

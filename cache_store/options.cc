@@ -16,6 +16,10 @@ absl::Status StoreOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_pinned_fraction must be in [0, 1], got ", max_pinned_fraction));
   }
+  if (default_ttl < absl::ZeroDuration() || default_ttl > absl::Seconds(kMaxTtlSeconds)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("default_ttl must be 0 to ", kMaxTtlSeconds, " s"));
+  }
   if (scrub_period <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("scrub_period must be above 0");
   }

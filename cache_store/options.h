@@ -41,6 +41,9 @@ struct StoreOptions {
 
   // What each tenant may hold.
   TenantQuotas quotas;
+  // How long a restore point lives that is published without a time to live, by a tenant without a
+  // default of its own. Zero: until room is needed.
+  absl::Duration default_ttl;
 
   // Parameters that affect performance.
 

@@ -173,6 +173,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   counters_.Add(Counter::kPublishes);
+  ExpireByTheWay();
   auto session = std::make_unique<PublishSessionImpl>(this, std::move(spec));
   {
     absl::MutexLock lock(&mu_);

@@ -11,7 +11,7 @@ enum class Removal {
   kHostFull,     // RAM was its only home, and others needed the room
   kDiskFull,     // others needed the room on disk
   kQuota,        // its tenant's limit
-  kExpired,      // its time was over
+  kExpired,      // its time to live was over
   kDropped,      // someone asked for it
   kQuarantined,  // bytes of it failed verification
 };
@@ -25,10 +25,10 @@ inline const char* RemovalName(Removal removal) {
   return kNames[static_cast<size_t>(removal)];
 }
 
-// Left to make room, rather than by request or damage.
-inline bool IsEviction(Removal removal) {
-  return removal != Removal::kDropped && removal != Removal::kQuarantined;
-}
+// Left to make room, rather than by time, request or damage.
+inline bool IsEviction(Removal removal) { return removal <= Removal::kQuota; }
+// Its prompt may well come back: it was neither unwanted nor broken.
+inline bool MayReturn(Removal removal) { return removal <= Removal::kExpired; }
 
 }  // namespace hearth
 

@@ -124,6 +124,7 @@ struct PublishBoundary {
   uint64_t manifest = 0;      // its number on disk
   bool held = false;          // a restore point exists already, and is kept from eviction
   bool write = false;         // its manifest is to be written
+  absl::Time expires;
 };
 
 // What one commit decided, between its two turns under the lock.
@@ -131,7 +132,9 @@ struct PublishPlan {
   Durability level = Durability::kMemory;
   std::vector<PublishBoundary> boundaries;
   std::vector<std::string> notes;
+  absl::Time expires;                        // of what is new
   std::vector<uint64_t> newly_durable_pins;  // pinned while they were in RAM only
+  std::vector<Digest> renewed;               // whose manifests on disk say an earlier end
   std::vector<Digest> claims;
   std::vector<Digest> shown;  // restore points that are not yet durable
   uint64_t shown_bytes = 0;   // of new objects that are in RAM only

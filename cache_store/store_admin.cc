@@ -24,6 +24,7 @@ RestorePoint Store::Describe(const RestorePointEntry& point) const {
   described.durable = point.durable;
   described.pinned = point.pinned;
   described.age = std::max(absl::ZeroDuration(), clock_->Now() - point.last_use);
+  described.expires_in = std::max(absl::ZeroDuration(), point.expires - clock_->Now());
   described.hits = point.hits;
   std::vector<uint32_t>& last = described.last_token_ids;
   for (const SegmentNode* node = point.node; node != nullptr && last.size() < kShownTokens;
@@ -55,7 +56,8 @@ void Store::OnRemoved(const RestorePointEntry& point, Removal why) {
 // Another tenant's restore point is as absent as one that never was.
 RestorePointEntry* Store::FindOwned(const Digest& id, const std::string& tenant) {
   RestorePointEntry* point = catalog_.Find(id);
-  return point != nullptr && point->tenant == tenant ? point : nullptr;
+  if (point == nullptr || point->tenant != tenant) return nullptr;
+  return Catalog::IsOver(*point, clock_->Now()) ? nullptr : point;
 }
 
 void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
@@ -167,6 +169,7 @@ DropResult Store::DropPoints(const std::vector<RestorePointEntry*>& points, bool
 }
 
 std::vector<RestorePoint> Store::List(const std::string& tenant) {
+  ExpireByTheWay();
   absl::MutexLock lock(&mu_);
   std::vector<RestorePoint> listed;
   for (const RestorePointEntry* point : catalog_.PointsOf(tenant)) {

@@ -58,6 +58,7 @@ void Store::AddPublic(const ExplainReport& theirs, const PrefixQuery& query,
 }
 
 ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
+  ExpireByTheWay();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   ExplainReport report;
   std::shared_ptr<const KnownFingerprint> model;
@@ -148,7 +149,13 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
                                absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
   BoundaryReport report;
   report.boundary = state.boundary;
-  report.usable = state.usable();
+  report.usable = IsUsable(state, clock_->Now());
+  if (!report.usable && state.usable()) {
+    report.miss = MissReason::kRemoved;
+    report.removed = Removal::kExpired;
+    report.reason = "expired";
+    return report;
+  }
   if (!report.usable) {
     misses.Explain(state, &report);
     return report;

@@ -10,6 +10,7 @@
 #ifndef HEARTH_CACHE_STORE_STORE_IMPL_H_
 #define HEARTH_CACHE_STORE_STORE_IMPL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -64,6 +65,12 @@ class MissExplainer;
 struct PublishPlan;
 struct PublishBoundary;
 
+// What a manifest says of a time at which a restore point is over.
+inline uint64_t ExpiresUnixSeconds(absl::Time expires) {
+  if (expires == absl::InfiniteFuture()) return 0;
+  return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToUnixSeconds(expires)));
+}
+
 // Objects and manifests on their way to the disk. Holds one reference on each object.
 struct Persisting {
   std::vector<StoredObject*> objects;         // to be written
@@ -85,7 +92,8 @@ class Store : public TieredStore {
   ~Store() override;
   // Rebuilds the index from the disk. Called once, before any other method.
   absl::Status Recover();
-  void StartScrubbing();
+  // What runs by itself: the scrub, and upkeep.
+  void StartThreads();
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -116,6 +124,9 @@ class Store : public TieredStore {
   // Reads one slice more of what is on disk, if it is time to; how long to wait until the next.
   // One caller at a time: a thread of the store's own, unless the executor is a test's.
   absl::Duration ScrubStep();
+  // Removes some of what is over, and notes last uses on disk now and then; how long to wait until
+  // the next. By whom: as ScrubStep.
+  absl::Duration UpkeepStep();
 
   // Asserts the catalog's invariants against the tiers. For tests.
   void CheckInvariants();
@@ -226,6 +237,21 @@ class Store : public TieredStore {
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
   void WakeWaiters(const PublishPlan& plan) ABSL_LOCKS_EXCLUDED(mu_);
 
+  // store_upkeep.cc
+  // When what this publishes is over. Says in the notes where that is earlier than was asked for.
+  absl::Time ExpiryOf(const PublishSpec& spec, absl::Time now,
+                      std::vector<std::string>* notes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Not a boundary that is there only because what is over was not removed yet.
+  bool IsUsable(const BoundaryState& state, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // False: nothing was over.
+  bool ExpireSome(int most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ExpireByTheWay() ABSL_LOCKS_EXCLUDED(mu_);
+  // REQUIRES: the points' ids are claimed.
+  absl::Status WriteRenewals(const PublishPlan& plan) ABSL_LOCKS_EXCLUDED(mu_);
+  // True: some, and there may be more.
+  bool NoteUses() ABSL_LOCKS_EXCLUDED(mu_);
+
   // store_persist.cc
   // Fills `compressed_bytes` of the work.
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
@@ -262,6 +288,9 @@ class Store : public TieredStore {
   void ScrubObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(mu_);
   void ScrubManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(mu_);
   void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Writes the manifest of a point that is on disk again. kNotFound: it is not. REQUIRES: its id is
+  // claimed.
+  absl::Status RewriteManifest(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDiskInUse();
   void SaveScrubProgress();
 
@@ -341,6 +370,7 @@ class Store : public TieredStore {
 
   ScrubState scrub_;                           // of whoever calls ScrubStep
   std::atomic<int64_t> last_scrub_unix_s_{0};  // the last complete pass
+  absl::Time uses_noted_;                      // of whoever calls UpkeepStep
 
   // Last: their jobs use everything above. Reclaiming takes minutes and copies to a device may come
   // by the hundred: each is on its own, so that nothing waits behind it; with an executor from a
@@ -348,7 +378,7 @@ class Store : public TieredStore {
   std::unique_ptr<Executor> reclaimer_;
   std::unique_ptr<Executor> device_copier_;  // null: the executor is a test's, or no gpu tier
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<RepeatingThread> scrubber_;
+  std::unique_ptr<RepeatingThread> scrubber_, upkeeper_;
 };
 
 }  // namespace hearth

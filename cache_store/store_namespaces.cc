@@ -10,6 +10,7 @@
 namespace hearth {
 
 std::vector<Store::Namespace> Store::NamespacesOf(const PrefixQuery& query, uint32_t highest) {
+  ExpireByTheWay();
   std::vector<Namespace> spaces;
   for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
     if (tenant->empty() || (tenant != &query.tenant && *tenant == query.tenant)) continue;
@@ -36,8 +37,11 @@ Store::Found Store::Search(const PrefixQuery& query, const Namespace& space, uin
   found.matched_tokens = PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
   const std::vector<BoundaryState> states =
       WalkPrompt(catalog_.index(), layout, space.chain, query.token_ids, highest);
-  const auto best = std::find_if(states.rbegin(), states.rend(),
-                                 [](const BoundaryState& state) { return state.usable(); });
+  const absl::Time now = clock_->Now();
+  const auto best = std::find_if(states.rbegin(), states.rend(), [&](const BoundaryState& state) {
+    mu_.AssertHeld();
+    return IsUsable(state, now);
+  });
   if (best == states.rend()) return found;
   found.space = &space;
   found.node = best->node;

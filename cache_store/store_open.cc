@@ -66,6 +66,20 @@ void Append(const std::vector<uint64_t>& numbers, std::vector<uint64_t>* to) {
   to->insert(to->end(), numbers.begin(), numbers.end());
 }
 
+// Of all that anything on disk goes by.
+uint64_t LastNumber(const DiskContents& contents) {
+  uint64_t last = contents.last_number;
+  const auto take = [&last](uint64_t number) { last = std::max(last, number); };
+  for (const ObjectRecord& record : contents.objects) take(record.number);
+  for (const ManifestRecord& record : contents.manifests) take(record.number);
+  for (const auto& [number, used] : contents.uses) take(number);
+  for (const std::vector<uint64_t>* numbers :
+       {&contents.pinned, &contents.unreadable_manifests, &contents.unreadable_objects}) {
+    std::for_each(numbers->begin(), numbers->end(), take);
+  }
+  return last;
+}
+
 Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
   return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0, options.retention};
 }
@@ -107,7 +121,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
   auto store = std::make_unique<Store>(options, std::move(seams), *std::move(secret),
                                        std::move(arena), std::move(disk));
   if (absl::Status status = store->Recover(); !status.ok()) return status;
-  if (!is_tests) store->StartScrubbing();
+  if (!is_tests) store->StartThreads();
   return store;
 }
 
@@ -127,6 +141,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
                                                  options.shared_memory)),
       catalog_(LimitsOf(options, disk_ != nullptr), options.quotas,
                [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
+      uses_noted_(clock_->Now()),
       executor_(std::move(seams.executor)) {
   SliceTier* host = &host_;
   if (seams.wrap_host) host = (wrapped_host_ = seams.wrap_host(host)).get();
@@ -149,11 +164,14 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
 
 Store::~Store() {
   scrubber_.reset();
+  upkeeper_.reset();
   if (disk_ != nullptr) disk_->StopReclaiming();  // the next start goes on with it
   device_copier_.reset();
   executor_.reset();  // runs what was accepted
   reclaimer_.reset();
   if (disk_ == nullptr) return;
+  while (NoteUses()) {
+  }
   uint64_t erased_bytes = 0;
   EraseFromDisk({}, &erased_bytes).IgnoreError();
   disk_->Sync().IgnoreError();
@@ -172,27 +190,20 @@ absl::Status Store::Recover() {
     for (const FingerprintRecord& record : contents->fingerprints) {
       models[{record.tenant, record.fingerprint.digest()}] = MakeKnown(record.fingerprint);
     }
-    uint64_t next_number = contents->last_number + 1;
+    catalog_.ReserveNumbersBelow(LastNumber(*contents) + 1);
     ObjectTable table;
     for (ObjectRecord& record : contents->objects) {
-      next_number = std::max(next_number, record.number + 1);
       const uint64_t number = record.number;
       table.emplace(number, RecoveredObject{std::move(record), nullptr});
     }
-    for (const ManifestRecord& record : contents->manifests) {
-      next_number = std::max(next_number, record.number + 1);
-    }
-    for (const uint64_t number : contents->pinned) next_number = std::max(next_number, number + 1);
-    for (const uint64_t number : contents->unreadable_manifests) {
-      next_number = std::max(next_number, number + 1);
-    }
-    for (const uint64_t number : contents->unreadable_objects) {
-      next_number = std::max(next_number, number + 1);
-    }
-    catalog_.ReserveNumbersBelow(next_number);
     const absl::flat_hash_set<uint64_t> pinned(contents->pinned.begin(), contents->pinned.end());
+    absl::flat_hash_map<uint64_t, uint64_t> uses(contents->uses.begin(), contents->uses.end());
     // Newest first: of two manifests for one boundary the older was about to be erased.
     for (auto it = contents->manifests.rbegin(); it != contents->manifests.rend(); ++it) {
+      // From here on it is the last use, as when it was written again.
+      if (const auto used = uses.extract(it->number)) {
+        it->created_unix_s = std::max(it->created_unix_s, used.mapped());
+      }
       const auto model = models.find({it->tenant, it->manifest.fingerprint});
       if (model != models.end() &&
           AdoptManifest(*it, model->second, pinned.count(it->number) > 0, &table)) {
@@ -201,6 +212,9 @@ absl::Status Store::Recover() {
       counters_.Add(Counter::kRecoveryDroppedManifests);
       garbage.manifests.push_back(it->number);
     }
+    catalog_.AdoptUses(clock_->Now());
+    // Of manifests that went while the note was written.
+    for (const auto& [number, used] : uses) garbage.manifests.push_back(number);
     for (auto& [name, model] : models) {
       if (model != nullptr) fingerprints_.Remember(std::move(model), name.first);
     }
@@ -285,9 +299,10 @@ bool Store::AdoptManifest(const ManifestRecord& record,
   RestorePointEntry* point =
       catalog_.AddRestorePoint(record.number, record.tenant, model, node, std::move(objects),
                                manifest.cuts, absl::FromUnixSeconds(record.created_unix_s));
+  catalog_.Renew(point, record.expires_unix_s == 0 ? absl::InfiniteFuture()
+                                                   : absl::FromUnixSeconds(record.expires_unix_s));
   catalog_.SetDurable(point);
   catalog_.SetPinned(point, pinned);
-  catalog_.SetOldest(point, clock_->Now());
   counters_.Add(Counter::kRecoveredRestorePoints);
   return true;
 }

@@ -195,6 +195,7 @@ ManifestRecord Store::ManifestOf(const RestorePointEntry& point) const {
   record.number = point.manifest;
   record.tenant = point.tenant;
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
+  record.expires_unix_s = ExpiresUnixSeconds(point.expires);
   Manifest& manifest = record.manifest;
   manifest.fingerprint = point.model->fingerprint.digest();
   manifest.token_count = manifest.next_position = point.tokens();

@@ -27,7 +27,8 @@ bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl:
 
 }  // namespace
 
-void Store::StartScrubbing() {
+void Store::StartThreads() {
+  upkeeper_ = std::make_unique<RepeatingThread>([this] { return UpkeepStep(); });
   if (disk_ == nullptr || options_.scrub_bytes_per_s == 0) return;
   scrubber_ = std::make_unique<RepeatingThread>([this] { return ScrubStep(); });
 }
@@ -159,21 +160,30 @@ void Store::ScrubManifest(const StoredObject* object) {
 }
 
 void Store::RepairManifest(const Digest& id) {
+  {
+    absl::MutexLock lock(&mu_);
+    flight_.Claim(&mu_, {id});
+  }
+  const absl::Status written = RewriteManifest(id, true);
+  // Not there: dropped meanwhile, which is why it could not be read.
+  if (!absl::IsNotFound(written)) {
+    counters_.Add(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
+  }
+  absl::MutexLock lock(&mu_);
+  flight_.Release({id});
+}
+
+absl::Status Store::RewriteManifest(const Digest& id, bool sync) {
   ManifestRecord record;
   FingerprintRecord fingerprint;
   {
     absl::MutexLock lock(&mu_);
-    flight_.Claim(&mu_, {id});
     const RestorePointEntry* point = catalog_.Find(id);
-    if (point == nullptr || !point->durable) {
-      flight_.Release({id});
-      return;  // dropped meanwhile, which is why it could not be read
-    }
+    if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
     record = ManifestOf(*point);
     fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   }
-  const bool written = disk_->CommitManifests({record}, fingerprint, true).ok();
-  counters_.Add(written ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
+  const absl::Status status = disk_->CommitManifests({record}, fingerprint, sync);
   bool gone = false;
   {
     absl::MutexLock lock(&mu_);
@@ -184,7 +194,7 @@ void Store::RepairManifest(const Digest& id) {
   const bool left = gone && !disk_->EraseManifests({record.number}).ok();
   absl::MutexLock lock(&mu_);
   if (left) erasures_.AddManifests({record.number});
-  flight_.Release({id});
+  return status;
 }
 
 bool Store::IsDiskInUse() {

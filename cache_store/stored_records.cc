@@ -12,6 +12,7 @@ namespace {
 constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
 constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": OBJ1 and compressed_bytes
 constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
+constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
 
 // A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
 constexpr uint32_t kMaxRecordLayers = 1024;
@@ -115,9 +116,10 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
 
 std::string SerializeManifestRecord(const ManifestRecord& record) {
   std::string bytes;
-  AppendU32(&bytes, kManifestTag);
+  AppendU32(&bytes, record.expires_unix_s > 0 ? kExpiringManifestTag : kManifestTag);
   AppendU64(&bytes, record.number);
   AppendU64(&bytes, record.created_unix_s);
+  if (record.expires_unix_s > 0) AppendU64(&bytes, record.expires_unix_s);
   AppendU32(&bytes, static_cast<uint32_t>(record.tenant.size()));
   bytes += record.tenant;
   AppendU32(&bytes, static_cast<uint32_t>(record.objects.size()));
@@ -132,9 +134,15 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
   if (!body.ok()) return body.status();
   RecordReader reader(*body);
   ManifestRecord record;
-  if (reader.U32("manifest tag") != kManifestTag) reader.Refuse("manifest record: unknown tag");
+  const uint32_t tag = reader.U32("manifest tag");
+  const bool expires = tag == kExpiringManifestTag;
+  if (tag != kManifestTag && !expires) reader.Refuse("manifest record: unknown tag");
   record.number = reader.U64("manifest number");
   record.created_unix_s = reader.U64("time of creation");
+  if (expires) {
+    record.expires_unix_s = reader.U64("time of expiry");
+    if (record.expires_unix_s == 0) reader.Refuse("manifest record: expires at no time");
+  }
   const uint32_t tenant_bytes = reader.U32("tenant length");
   if (tenant_bytes > kMaxTenantBytes) reader.Refuse("manifest record: tenant too long");
   if (!reader.status().ok()) return reader.status();

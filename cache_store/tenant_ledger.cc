@@ -11,6 +11,16 @@ namespace {
 
 bool Within(uint64_t limit, uint64_t value) { return limit == 0 || value <= limit; }
 
+absl::Status CheckTtl(const TenantQuota& quota, const std::string& where) {
+  if (Within(quota.max_ttl_s, quota.default_ttl_s) && Within(kMaxTtlSeconds, quota.max_ttl_s) &&
+      Within(kMaxTtlSeconds, quota.default_ttl_s)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(where, ".default_ttl_s: ", quota.default_ttl_s,
+                                                 " must be at most max_ttl_s, ", quota.max_ttl_s,
+                                                 ", and both at most ", kMaxTtlSeconds));
+}
+
 }  // namespace
 
 absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
@@ -18,8 +28,11 @@ absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
     return absl::InvalidArgumentError(
         "default.floor_bytes: a guarantee must name its tenant, since their number has no limit");
   }
+  if (absl::Status status = CheckTtl(others, "default"); !status.ok()) return status;
   uint64_t floors = 0;
   for (const auto& [tenant, quota] : by_tenant) {
+    absl::Status ttl = CheckTtl(quota, absl::StrCat("tenants.", tenant));
+    if (!ttl.ok()) return ttl;
     if (!Within(quota.max_bytes, quota.floor_bytes)) {
       return absl::InvalidArgumentError(absl::StrCat("tenants.", tenant,
                                                      ".floor_bytes: ", quota.floor_bytes,

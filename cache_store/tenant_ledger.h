@@ -18,13 +18,19 @@
 
 namespace hearth {
 
-// 0: no limit, and no guarantee.
+// What a time to live may be: 136 years.
+inline constexpr uint64_t kMaxTtlSeconds = uint64_t{UINT32_MAX};
+
+// 0: no limit, no guarantee, no default.
 struct TenantQuota {
   uint64_t max_bytes = 0;
   uint64_t max_objects = 0;
   uint64_t max_pinned_bytes = 0;
   // Never evicted for the sake of others.
   uint64_t floor_bytes = 0;
+  // How long restore points live that are published without a time to live, and at most.
+  uint64_t default_ttl_s = 0;
+  uint64_t max_ttl_s = 0;
 
   bool has_ceiling() const { return max_bytes > 0 || max_objects > 0; }
 };
@@ -37,7 +43,7 @@ struct TenantQuotas {
     const auto it = by_tenant.find(tenant);
     return it == by_tenant.end() ? others : it->second;
   }
-  // Floors fit into `capacity_bytes` together, and each below its own ceiling.
+  // Floors fit into `capacity_bytes` together, and each below its own ceiling; so do times to live.
   absl::Status Validate(uint64_t capacity_bytes) const;
 };
 

@@ -107,6 +107,10 @@ struct PublishSpec {
   std::vector<uint32_t> boundaries;
   std::vector<PublishObject> objects;
   Durability durability = Durability::kDefault;
+  // How long the restore points live from their commit on. Zero: as long as the tenant's default
+  // says; where there is none either, one that was published before ends when it would have ended.
+  // Published again with a time to live, a point lives as long as the longer of the two.
+  absl::Duration ttl;
 };
 
 struct PublishResult {
@@ -165,7 +169,8 @@ struct RestorePoint {
   Tier tier = Tier::kNone;  // slowest tier needed to read all of it now
   bool durable = false;
   bool pinned = false;
-  absl::Duration age;  // since last use
+  absl::Duration age;                                    // since last use
+  absl::Duration expires_in = absl::InfiniteDuration();  // a pin holds it longer
   uint64_t hits = 0;
   std::vector<uint32_t> last_token_ids;  // at most 8
 };

@@ -76,6 +76,9 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddChoice("retention", &flags->store.retention, {"default", "lru"},
                 "What goes first when room is needed: default: what has least to expect, learnt "
                 "from what came back; lru: what was used longest ago");
+  set.AddDuration("default-ttl", &flags->store.default_ttl,
+                  "How long restore points live that are published without a time to live, where "
+                  "the tenants file has no default_ttl_s; 0s: until room is needed");
   set.AddText("shared-memory", &flags->shared_memory,
               "Workers of this host and user read RAM slices from shared memory instead of the "
               "socket: auto, off, or where its unix socket is (a path, or @NAME)");

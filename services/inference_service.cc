@@ -128,6 +128,7 @@ absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
   converted.breakpoints = std::move(prompt->breakpoints);
   converted.max_new_tokens = 0;
   converted.durability = *durability;
+  converted.ttl_s = request.ttl_s();
   converted.deadline = DeadlineOf(context);
   return converted;
 }

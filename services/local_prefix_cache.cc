@@ -176,6 +176,7 @@ absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequest
   store_spec.cuts = spec.prefix.cuts;
   store_spec.boundaries = spec.boundaries;
   store_spec.durability = spec.durability;
+  store_spec.ttl = absl::Seconds(spec.ttl_s);
   for (const auto& object : spec.objects) {
     store_spec.objects.push_back({object->id, object->slice_digests, object->bytes == nullptr});
   }

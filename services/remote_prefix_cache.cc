@@ -317,6 +317,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   PrefixToProto(spec.prefix, /*with_fields=*/true, begin->mutable_prefix());
   begin->mutable_boundaries()->Add(spec.boundaries.begin(), spec.boundaries.end());
   begin->set_durability(ToProto(spec.durability));
+  begin->set_ttl_s(spec.ttl_s);
   for (const auto& object : spec.objects) {
     v1::ObjectRef* ref = begin->add_objects();
     ToProto(object->id, ref);

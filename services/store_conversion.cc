@@ -69,6 +69,7 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const I
   spec.fingerprint = *std::move(fingerprint);
   spec.tenant = *std::move(tenant);
   spec.durability = *durability;
+  spec.ttl = absl::Seconds(proto.ttl_s());
   spec.token_ids.assign(proto.prefix().token_ids().begin(), proto.prefix().token_ids().end());
   spec.cuts.assign(proto.prefix().cuts().begin(), proto.prefix().cuts().end());
   spec.boundaries.assign(proto.boundaries().begin(), proto.boundaries().end());
@@ -127,6 +128,9 @@ void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out) {
   out->set_durable(point.durable);
   out->set_pinned(point.pinned);
   out->set_age_s(absl::ToDoubleSeconds(point.age));
+  if (point.expires_in != absl::InfiniteDuration()) {
+    out->set_expires_in_s(absl::ToDoubleSeconds(point.expires_in));
+  }
   out->set_hits(point.hits);
   out->mutable_last_token_ids()->Add(point.last_token_ids.begin(), point.last_token_ids.end());
 }
@@ -194,6 +198,8 @@ void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out) {
   tenant->set_max_objects(figures.quota.max_objects);
   tenant->set_max_pinned_bytes(figures.quota.max_pinned_bytes);
   tenant->set_floor_bytes(figures.quota.floor_bytes);
+  tenant->set_default_ttl_s(figures.quota.default_ttl_s);
+  tenant->set_max_ttl_s(figures.quota.max_ttl_s);
 }
 
 void EventToProto(const StoreEvent& event, v1::WatchEvent* out) {

@@ -1,5 +1,7 @@
 #include "services/tenants_file.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -21,24 +23,40 @@ absl::StatusOr<uint64_t> AmountFrom(const Json& value, const std::string& where)
       absl::StrCat(where, ": must be a whole number, or a size like \"10GiB\""));
 }
 
+absl::StatusOr<uint64_t> SecondsFrom(const Json& value, const std::string& where) {
+  if (value.is_number_unsigned()) return value.get<uint64_t>();
+  if (value.is_string()) {
+    const absl::StatusOr<absl::Duration> time =
+        ParseFlagDuration(value.get_ref<const std::string&>());
+    if (time.ok()) return static_cast<uint64_t>(absl::ToInt64Seconds(*time));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ": must be whole seconds, or a time like \"36h\""));
+}
+
 absl::StatusOr<TenantQuota> QuotaFrom(const Json& json, const std::string& where) {
   if (!json.is_object()) return absl::InvalidArgumentError(where + ": must be an object");
   TenantQuota quota;
-  const std::pair<const char*, uint64_t*> fields[] = {{"max_bytes", &quota.max_bytes},
-                                                      {"max_objects", &quota.max_objects},
-                                                      {"max_pinned_bytes", &quota.max_pinned_bytes},
-                                                      {"floor_bytes", &quota.floor_bytes}};
+  struct Field {
+    const char* name;
+    uint64_t* place;
+    absl::StatusOr<uint64_t> (*parse)(const Json&, const std::string&);
+  };
+  const Field fields[] = {{"max_bytes", &quota.max_bytes, &AmountFrom},
+                          {"max_objects", &quota.max_objects, &AmountFrom},
+                          {"max_pinned_bytes", &quota.max_pinned_bytes, &AmountFrom},
+                          {"floor_bytes", &quota.floor_bytes, &AmountFrom},
+                          {"default_ttl_s", &quota.default_ttl_s, &SecondsFrom},
+                          {"max_ttl_s", &quota.max_ttl_s, &SecondsFrom}};
   for (const auto& [key, value] : json.items()) {
-    uint64_t* field = nullptr;
-    for (const auto& [name, place] : fields) {
-      if (key == name) field = place;
-    }
-    if (field == nullptr) {
+    const Field* field = std::find_if(std::begin(fields), std::end(fields),
+                                      [&](const Field& known) { return key == known.name; });
+    if (field == std::end(fields)) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": unknown key \"", key, "\""));
     }
-    absl::StatusOr<uint64_t> amount = AmountFrom(value, absl::StrCat(where, ".", key));
+    absl::StatusOr<uint64_t> amount = field->parse(value, absl::StrCat(where, ".", key));
     if (!amount.ok()) return amount.status();
-    *field = *amount;
+    *field->place = *amount;
   }
   return quota;
 }

@@ -71,6 +71,7 @@ struct EngineRequest {
   bool ignore_eos = false;
   CacheMode cache = CacheMode::kDefault;
   Durability durability = Durability::kDefault;
+  uint32_t ttl_s = 0;  // of what it publishes; 0: as the cache has it
   absl::Time deadline = absl::InfiniteFuture();
 };
 

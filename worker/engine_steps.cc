@@ -38,6 +38,7 @@ PublishRequestSpec SpecFor(const Sequence& sequence, std::vector<uint32_t> bound
   spec.boundaries = std::move(boundaries);
   spec.objects = std::move(objects);
   spec.durability = sequence.request.durability;
+  spec.ttl_s = sequence.request.ttl_s;
   return spec;
 }
 

@@ -87,6 +87,7 @@ struct PublishRequestSpec {
   // the store must have it already.
   std::vector<std::shared_ptr<const KvObject>> objects;
   Durability durability = Durability::kDefault;
+  uint32_t ttl_s = 0;  // 0: as long as the store's default says
 };
 
 struct PublishOutcome {

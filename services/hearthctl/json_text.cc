@@ -62,6 +62,7 @@ Json RestorePointJson(const v1::RestorePointInfo& point) {
   json["durable"] = point.durable();
   json["pinned"] = point.pinned();
   json["age_s"] = point.age_s();
+  json["expires_in_s"] = point.has_expires_in_s() ? Json(point.expires_in_s()) : Json();
   json["hits"] = point.hits();
   json["fingerprint"] = HexText(point.fingerprint_digest());
   json["last_token_ids"] =

@@ -14,8 +14,8 @@ constexpr char kListExamples[] =
     R"(  hearthctl ls
   hearthctl ls --json | head -1
 Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
-the fastest tier that holds all of it, whether it is durable and pinned, its age since last use, and
-its last token ids.
+the fastest tier that holds all of it, whether it is durable and pinned, its age since last use,
+the time it has left to live, and its last token ids.
 )";
 constexpr char kPinExamples[] = R"(  hearthctl pin 3fa94c1200aa      (never evicted until unpinned)
   hearthctl unpin 3fa94c1200aa
@@ -35,16 +35,17 @@ struct StoreFlags {
 
 void PrintHeader(Console& console) {
   console.out << "id              tokens       size  tier    durable  pinned       age   hits  "
-                 "last tokens\n";
+                 "    left  last tokens\n";
 }
 
 void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
   char line[160];
-  std::snprintf(line, sizeof(line), "%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5llu ",
+  std::snprintf(line, sizeof(line), "%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5llu  %8s ",
                 HexText(point.restore_point_id()).substr(0, 12).c_str(), point.tokens(),
                 SizeText(point.bytes()).c_str(), TierText(point.tier()).c_str(),
                 point.durable() ? "yes" : "no", point.pinned() ? "yes" : "no",
-                AgeText(point.age_s()).c_str(), static_cast<unsigned long long>(point.hits()));
+                AgeText(point.age_s()).c_str(), static_cast<unsigned long long>(point.hits()),
+                point.has_expires_in_s() ? AgeText(point.expires_in_s()).c_str() : "-");
   console.out << line;
   for (uint32_t id : point.last_token_ids()) console.out << " " << id;
   console.out << "\n";

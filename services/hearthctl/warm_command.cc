@@ -28,6 +28,7 @@ constexpr char kExamples[] =
           cache_breakpoint: true
       generation_prompt: false         # the last message goes on later
       pin: true                        # needs --store
+      ttl: 36h                         # how long it is kept; else as the store has it
 
 Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the
 share of the boundaries worth keeping that can be restored. A second run computes nothing. A pin
@@ -40,6 +41,7 @@ struct WarmFlags {
   std::string file;
   double min_coverage = 1.0;
   bool pin = false;
+  std::string ttl;
   bool json = false;
 };
 
@@ -144,6 +146,13 @@ Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Wa
 int RunWarm(const WarmFlags& flags, Console& console) {
   auto entries = ReadEntries(flags.file);
   if (!entries.ok()) return Fail(console, entries.status());
+  if (!flags.ttl.empty()) {
+    const absl::StatusOr<uint32_t> ttl = ParseTtl(flags.ttl);
+    if (!ttl.ok()) return FailUsage(console, absl::StrCat("--", ttl.status().message()));
+    for (WarmEntry& entry : *entries) {
+      if (entry.ttl_s == 0) entry.ttl_s = *ttl;
+    }
+  }
   const bool pins = flags.pin || std::any_of(entries->begin(), entries->end(),
                                              [](const WarmEntry& entry) { return entry.pin; });
   if (pins && flags.store.address.empty()) {
@@ -187,6 +196,9 @@ void AddWarmCommand(CommandSet* commands) {
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();
   command->add_flag("--pin", flags->pin, "pin every prompt of the file");
+  command->add_option("--ttl", flags->ttl,
+                      "how long what is stored may be served, and what is there already from now "
+                      "on: 90m, 36h; of prompts that say nothing else");
   command->add_flag("--json", flags->json, "one JSON object a prompt, the coverage last");
   commands->Run(command, [flags](Console& console) { return RunWarm(*flags, console); });
 }

@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
+#include "services/flags.h"
 #include "services/hearthctl/chat_file.h"
 
 namespace hearth {
@@ -35,7 +36,8 @@ void CheckKeys(const YAML::Node& node, const std::string& what,
 bool BoolOr(const YAML::Node& node, bool otherwise) { return node ? node.as<bool>() : otherwise; }
 
 void ReadPrompt(const YAML::Node& node, const std::string& folder, WarmEntry* entry) {
-  CheckKeys(node, "prompt", {"name", "text", "text_file", "token_ids", "breakpoints", "pin"});
+  CheckKeys(node, "prompt",
+            {"name", "text", "text_file", "token_ids", "breakpoints", "pin", "ttl"});
   const int sources =
       (node["text"] ? 1 : 0) + (node["text_file"] ? 1 : 0) + (node["token_ids"] ? 1 : 0);
   if (sources != 1) Refuse(node, "a prompt needs exactly one of text, text_file, token_ids");
@@ -78,7 +80,7 @@ void ReadMessage(const YAML::Node& node, v1::ChatMessage* message) {
 }
 
 void ReadChat(const YAML::Node& node, WarmEntry* entry) {
-  CheckKeys(node, "chat", {"name", "messages", "generation_prompt", "pin"});
+  CheckKeys(node, "chat", {"name", "messages", "generation_prompt", "pin", "ttl"});
   if (!node["messages"] || !node["messages"].IsSequence()) {
     Refuse(node, "a chat needs a list of messages");
   }
@@ -101,11 +103,25 @@ void ReadEntries(const YAML::Node& list, const std::string& what, const std::str
     }
     entry.name = node["name"] ? node["name"].as<std::string>() : absl::StrCat(what, "[", i, "]");
     entry.pin = BoolOr(node["pin"], false);
+    if (node["ttl"]) {
+      const absl::StatusOr<uint32_t> ttl = ParseTtl(node["ttl"].as<std::string>());
+      if (!ttl.ok()) Refuse(node["ttl"], std::string(ttl.status().message()));
+      entry.ttl_s = *ttl;
+    }
     entries->push_back(std::move(entry));
   }
 }
 
 }  // namespace
+
+absl::StatusOr<uint32_t> ParseTtl(const std::string& text) {
+  const absl::StatusOr<absl::Duration> ttl = ParseFlagDuration(text);
+  if (ttl.ok() && *ttl >= absl::Seconds(1) && *ttl <= absl::Seconds(UINT32_MAX)) {
+    return static_cast<uint32_t>(absl::ToInt64Seconds(*ttl));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("ttl: \"", text, "\" is not a time of 1s and more, like 90m or 36h"));
+}
 
 absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
                                                      const std::string& folder) {

@@ -5,6 +5,7 @@
 //       text: "Text itself"           # or text_file (beside this file), or token_ids
 //       breakpoints: [120, 4096]      # byte offsets for text, token positions for token_ids
 //       pin: true                     # never evicted; default false
+//       ttl: 36h                      # how long it is kept; default: as the store has it
 //     - token_ids: [2, 10, 11]
 //   chats:                            # optional
 //     - name: assistant
@@ -13,7 +14,7 @@
 //           content: "You are brief." # or a list of {text, cache_breakpoint}
 //           cache_breakpoint: true    # at the end of this message; default false
 //       generation_prompt: false      # the last message goes on later; default true
-//       pin: true
+//       pin: true                     # and ttl, as above
 //
 // Unknown keys are refused with their line, so that a misspelt `pin` is not silently nothing.
 // Thread safety: pure functions.
@@ -32,7 +33,11 @@ struct WarmEntry {
   std::string name;
   v1::PromptInput prompt;
   bool pin = false;
+  uint32_t ttl_s = 0;  // 0: not said
 };
+
+// Seconds, of a text like "36h". kInvalidArgument.
+absl::StatusOr<uint32_t> ParseTtl(const std::string& text);
 
 // `folder`: where text_file paths begin. kInvalidArgument says what is wrong in which line.
 absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,

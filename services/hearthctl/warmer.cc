@@ -42,7 +42,8 @@ absl::StatusOr<WarmResult> Warmer::Warm(const WarmEntry& entry, bool pin) {
   }
   auto explained = FindStored(entry, &result);
   if (!explained.ok()) return explained.status();
-  if (!result.complete()) {
+  // With a time to live also what is there, which that renews.
+  if (!result.complete() || entry.ttl_s > 0) {
     status = Prefill(entry, &result);
     if (!status.ok()) return status;
     explained = FindStored(entry, &result);
@@ -91,6 +92,7 @@ absl::Status Warmer::Prefill(const WarmEntry& entry, WarmResult* result) {
   v1::PrefillRequest request;
   *request.mutable_prompt() = entry.prompt;
   request.set_durability(durability_);
+  request.set_ttl_s(entry.ttl_s);
   v1::PrefillResponse response;
   grpc::ClientContext context;
   const grpc::Status status = worker_->Prefill(&context, request, &response);

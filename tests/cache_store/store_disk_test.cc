@@ -185,10 +185,10 @@ TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
 
 TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   Open().reset();
-  { RawDatabase(folder_).Put("meta", "format_version", "4"); }
+  { RawDatabase(folder_).Put("meta", "format_version", "5"); }
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 4"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 5"));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -208,7 +208,7 @@ TEST_F(DiskStore, AnOlderFormatIsReadAndRaised) {
   EXPECT_EQ(report.restore_points, 1u);
   EXPECT_EQ(KitFetch(Open().get(), model_, prompt_).value(), 192u);
   RawDatabase raw(folder_);
-  EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "3")));
+  EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "4")));
 }
 
 TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {

@@ -1,10 +1,11 @@
 // Random operations against a model that remembers only what was acknowledged. Seeded.
 //
 // After every step: no tier above its capacity, the bookkeeping adds up. At every fetch: the bytes
-// are exact. After reopening: with nothing evicted, every acknowledged durable restore point is
-// there.
+// are exact, and somebody wants them still. After reopening: with nothing evicted, every
+// acknowledged durable restore point is there.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
+#include "proto/restore_rule.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/manual_executor.h"
@@ -83,7 +85,15 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     const Durability level = random_() % 3 == 0   ? Durability::kMemory
                              : random_() % 8 == 0 ? Durability::kSync
                                                   : Durability::kDisk;
-    const auto result = KitPublish(store_.get(), model_, prompt, RandomBoundaries(prompt), level);
+    // Pins hold what is over: the other tenant has none.
+    const bool expires = prompt.tenant == "other" && random_() % 2 == 0;
+    PublishSpec spec = KitSpec(model_, prompt, RandomBoundaries(prompt), level);
+    if (expires) spec.ttl = absl::Seconds(1 + random_() % 60);
+    auto session = store_->Publish(spec);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE(KitPutAll(session->get(), spec, model_, prompt).ok());
+    const auto result = (*session)->Commit();
+    session->reset();
     if (!result.ok()) {
       ASSERT_EQ(result.status().code(), absl::StatusCode::kResourceExhausted) << result.status();
       return;
@@ -92,7 +102,32 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
       KitPrompt point = prompt;
       point.tokens.resize(boundary);
       while (!point.cuts.empty() && point.cuts.back() > boundary) point.cuts.pop_back();
-      if (result->durable != Durability::kMemory) acked_.push_back(point);
+      WantUntil(point, expires ? clock_.Now() + spec.ttl : absl::InfiniteFuture());
+      if (result->durable != Durability::kMemory && !expires) acked_.push_back(point);
+    }
+  }
+
+  // An object, by what its key covers.
+  static std::string NameOf(const KitPrompt& prompt, const ObjectId& id) {
+    std::string name = prompt.tenant + (id.group == LayerGroup::kGlobal ? " g" : " l");
+    const uint32_t end = id.begin + id.tokens;
+    for (uint32_t i = 0; i < end; ++i) name += " " + std::to_string(prompt.tokens[i]);
+    for (const uint32_t cut : prompt.cuts) {
+      if (cut < end) name += " cut " + std::to_string(cut);
+    }
+    return name;
+  }
+  void WantUntil(const KitPrompt& point, absl::Time until) {
+    const KvLayout layout = model_.Layout().value();
+    for (const ObjectId& id : NeededObjects(layout, static_cast<uint32_t>(point.tokens.size()))) {
+      absl::Time& wanted = wanted_until_.try_emplace(NameOf(point, id)).first->second;
+      wanted = std::max(wanted, until);
+    }
+  }
+  void CheckWanted(const LookupPlan& plan, const KitPrompt& prompt) {
+    if (prompt.tenant != "other") return;
+    for (const PlannedObject& object : plan.objects) {
+      ASSERT_GT(wanted_until_[NameOf(prompt, object.id)], clock_.Now()) << plan.usable_tokens;
     }
   }
 
@@ -102,6 +137,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     ASSERT_TRUE(session.ok()) << session.status();
     ASSERT_LT((*session)->plan().usable_tokens, prompt.tokens.size());
     ASSERT_GE((*session)->plan().matched_tokens, (*session)->plan().usable_tokens);
+    CheckWanted((*session)->plan(), prompt);
     if (random_() % 4 == 0 && sessions_.size() < 3) {
       sessions_.emplace_back(*std::move(session), prompt);
       return;
@@ -167,6 +203,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   std::unique_ptr<TieredStore> store_;
   std::vector<std::pair<std::unique_ptr<FetchSession>, KitPrompt>> sessions_;
   std::vector<KitPrompt> acked_;
+  std::map<std::string, absl::Time> wanted_until_;  // of the other tenant's objects
   // Runs without drops, with room for everything, must keep everything.
   const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
   std::shared_ptr<FakeDevice> device_;
@@ -189,6 +226,7 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
       if (device_ != nullptr && random_() % 8 == 0) device_->FlipOnce();
       if (device_ != nullptr && random_() % 32 == 0) device_->Lose();
       executor_->RunAll();
+      static_cast<Store*>(store_.get())->UpkeepStep();
     } else if (dice < 98) {
       PinOrDrop();
     } else {

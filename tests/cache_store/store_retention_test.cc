@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "cache_store/store_impl.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/manual_executor.h"
@@ -117,6 +119,42 @@ TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
   EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
   EXPECT_EQ(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
   store_->CheckInvariants();
+}
+
+// Made first, asked for again much later.
+TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
+  Open(0, 64 << 20);
+  for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
+  const uint64_t used = store_->Stats().tiers.back().bytes;
+  clock_.Advance(absl::Hours(1));
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  opened_.reset();
+  clock_.Advance(absl::Hours(1));
+  Open(0, used / 2);
+  EXPECT_EQ(store_->List("default").front().age, absl::Hours(1));
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u) << "used last, though made first";
+  EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
+  EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
+  store_->CheckInvariants();
+}
+
+TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {
+  Open(0, 64 << 20);
+  for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
+  const uint64_t used = store_->Stats().tiers.back().bytes;
+  clock_.Advance(absl::Minutes(2));
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  store_->UpkeepStep();
+  // What a kill would leave, notes of what came later not among it.
+  std::filesystem::copy(folder_.path(), folder_.path() + ".killed",
+                        std::filesystem::copy_options::recursive);
+  EXPECT_GT(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
+  opened_.reset();
+  std::filesystem::remove_all(folder_.path());
+  std::filesystem::rename(folder_.path() + ".killed", folder_.path());
+  Open(0, used / 2);
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, StoreRetention,

@@ -170,6 +170,32 @@ TEST_F(CacheServiceTest, AsksOnlyForWhatItLacks) {
   EXPECT_EQ(needed_.size(), 2u) << "the objects of [32,48)";
 }
 
+TEST_F(CacheServiceTest, ATimeToLiveIsListedAndRenewedWithoutSendingBytes) {
+  v1::PublishRequest begin = Begin(48);
+  begin.mutable_begin()->set_ttl_s(60);
+  std::vector<v1::PublishRequest> rest;
+  for (uint32_t i = 0; i < SmallObjects(48).size(); ++i) {
+    for (const auto& slice : Slices(48, i)) rest.push_back(slice);
+  }
+  rest.push_back(Commit());
+  ASSERT_TRUE(PublishMessages(begin, rest).ok());
+  ASSERT_EQ(List().size(), 1u);
+  EXPECT_GT(List()[0].expires_in_s(), 0);
+  EXPECT_LE(List()[0].expires_in_s(), 60);
+  for (v1::ObjectRef& object : *begin.mutable_begin()->mutable_objects()) {
+    object.clear_slice_digests();
+    object.set_absent(true);
+  }
+  begin.mutable_begin()->set_ttl_s(3600);
+  ASSERT_TRUE(PublishMessages(begin, {Commit()}).ok());
+  EXPECT_GT(List()[0].expires_in_s(), 60);
+  v1::PublishAck ack;
+  ASSERT_TRUE(Publish(32, &ack).ok());
+  for (const v1::RestorePointInfo& point : List()) {
+    EXPECT_EQ(point.has_expires_in_s(), point.tokens() == 48);
+  }
+}
+
 TEST_F(CacheServiceTest, AnswersAMissWithAPlanAndAReason) {
   v1::FetchRequest request;
   *request.mutable_prefix() = SmallPrefix(64);

@@ -224,10 +224,13 @@ TEST_F(TenantsTest, TheTenantsFileIsReadAndItsMistakesAreNamed) {
     return ReadTenantsFile(folder_.Write("tenants.json", text));
   };
   const auto quotas = read(R"({"default": {"max_objects": 7},
-    "tenants": {"b": {"max_bytes": "2KiB", "floor_bytes": 1024, "max_pinned_bytes": "1KiB"}}})");
+    "tenants": {"b": {"max_bytes": "2KiB", "floor_bytes": 1024, "max_pinned_bytes": "1KiB",
+                     "default_ttl_s": 90, "max_ttl_s": "36h"}}})");
   ASSERT_TRUE(quotas.ok()) << quotas.status();
   EXPECT_EQ(quotas->Of("b").max_bytes, 2048u);
   EXPECT_EQ(quotas->Of("b").floor_bytes, 1024u);
+  EXPECT_EQ(quotas->Of("b").default_ttl_s, 90u);
+  EXPECT_EQ(quotas->Of("b").max_ttl_s, 36u * 3600);
   EXPECT_EQ(quotas->Of("b").max_objects, 0u) << "an entry stands for itself";
   EXPECT_EQ(quotas->Of("a").max_objects, 7u);
   const std::vector<std::pair<std::string, std::string>> wrong = {
@@ -236,6 +239,8 @@ TEST_F(TenantsTest, TheTenantsFileIsReadAndItsMistakesAreNamed) {
       {R"({"default": {"max_byte": 1}})", "default: unknown key \"max_byte\""},
       {R"({"tenants": {"b": {"max_bytes": -1}}})", "tenants.b.max_bytes: must be"},
       {R"({"tenants": {"b": {"max_bytes": "many"}}})", "tenants.b.max_bytes: must be"},
+      {R"({"tenants": {"b": {"max_ttl_s": "1KiB"}}})",
+       "tenants.b.max_ttl_s: must be whole seconds"},
       {R"({"tenants": {"b": 3}})", "tenants.b: must be an object"}};
   for (const auto& [text, part] : wrong) {
     const auto refused = read(text);

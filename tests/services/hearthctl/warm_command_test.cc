@@ -87,6 +87,18 @@ TEST_F(WarmCommandTest, ComputesWhatIsMissingAndNothingTheSecondTime) {
   EXPECT_EQ(worker_.prefilled.size(), 2u);
 }
 
+TEST_F(WarmCommandTest, ATimeToLiveIsPassedOnAndRenewsWhatIsThere) {
+  const std::string file = std::string(kTwoPrompts) + "    ttl: 90s\n";
+  ASSERT_EQ(Warm(file, {"--ttl", "36h"}).code, kExitOk);
+  ASSERT_EQ(worker_.prefilled.size(), 2u);
+  EXPECT_EQ(worker_.prefilled[0].ttl_s(), 36u * 3600);
+  EXPECT_EQ(worker_.prefilled[1].ttl_s(), 90u);
+  const CliResult second = Warm(file);
+  EXPECT_EQ(second.code, kExitOk);
+  EXPECT_EQ(worker_.prefilled.size(), 3u) << "only the one that says how long";
+  EXPECT_THAT(Warm(file, {"--ttl", "soon"}).err, HasSubstr("--ttl: \"soon\" is not a time"));
+}
+
 TEST_F(WarmCommandTest, BelowTheCoverageItFailsAndSaysWhy) {
   worker_.store_works = false;
   const CliResult result = Warm(kTwoPrompts);

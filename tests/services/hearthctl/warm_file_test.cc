@@ -24,6 +24,7 @@ prompts:
     text_file: book.txt
     breakpoints: [3]
     pin: true
+    ttl: 36h
   - token_ids: [2, 10, 11]
 chats:
   - name: assistant
@@ -43,6 +44,8 @@ chats:
   EXPECT_EQ((*entries)[0].prompt.text(), "A book.");
   EXPECT_THAT((*entries)[0].prompt.breakpoints(), ElementsAre(3));
   EXPECT_TRUE((*entries)[0].pin);
+  EXPECT_EQ((*entries)[0].ttl_s, 36u * 3600);
+  EXPECT_EQ((*entries)[1].ttl_s, 0u);
   EXPECT_EQ((*entries)[1].name, "prompts[1]");
   EXPECT_THAT((*entries)[1].prompt.token_ids().ids(), ElementsAre(2, 10, 11));
   const v1::Chat& chat = (*entries)[2].prompt.chat();
@@ -62,6 +65,8 @@ TEST(WarmFileTest, SaysWhatIsWrongInWhichLine) {
   EXPECT_THAT(ErrorOf("prompts:\n  - name: a\n"), HasSubstr("line 2: a prompt needs exactly one"));
   EXPECT_THAT(ErrorOf("prompts:\n  - token_ids: [a]\n"), HasSubstr("line 2"));
   EXPECT_THAT(ErrorOf("prompts:\n  - text_file: nowhere.txt\n"), HasSubstr("nowhere.txt"));
+  EXPECT_THAT(ErrorOf("prompts:\n  - text: a\n    ttl: soon\n"),
+              HasSubstr("line 3: ttl: \"soon\" is not a time"));
   EXPECT_THAT(ErrorOf("chats:\n  - name: a\n"), HasSubstr("needs a list of messages"));
   EXPECT_THAT(ErrorOf("chats:\n  - messages:\n    - {role: user}\n"),
               HasSubstr("role and content"));
