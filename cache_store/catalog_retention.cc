@@ -49,6 +49,7 @@ Retention::Facts FactsOf(const RestorePointEntry& point) {
   Retention::Facts facts;
   facts.owner = point.account->owner;
   facts.tokens = facts.gain_tokens = point.tokens();
+  facts.cost_steps = point.model->cost_steps;
   uint32_t tail_begin = point.tokens();
   for (const StoredObject* object : point.objects) {
     facts.bytes += object->bytes();

@@ -4,13 +4,16 @@
 #include <iterator>
 #include <utility>
 
+#include "cache_store/compute_cost.h"
+
 namespace hearth {
 
 std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint) {
   absl::StatusOr<KvLayout> layout = fingerprint.Layout();
   if (!layout.ok()) return nullptr;
+  const int cost_steps = CostStepsOf(MultiplyAddsPerToken(fingerprint, *layout));
   return std::make_shared<const KnownFingerprint>(
-      KnownFingerprint{fingerprint, *std::move(layout)});
+      KnownFingerprint{fingerprint, *std::move(layout), cost_steps});
 }
 
 std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint& fingerprint,

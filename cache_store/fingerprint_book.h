@@ -18,6 +18,7 @@ namespace hearth {
 struct KnownFingerprint {
   Fingerprint fingerprint;
   KvLayout layout;
+  int cost_steps = 0;  // of computing a token of it (compute_cost.h)
 };
 
 class FingerprintBook {

@@ -131,8 +131,8 @@ LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bo
   if (facts.tokens >= unit->tokens) {
     unit->tokens = facts.tokens;
     unit->gain_tokens = std::max(1u, facts.gain_tokens);
-    unit->whole_density = DensityOf(unit->gain_tokens, facts.bytes);
-    unit->tail_density = DensityOf(unit->gain_tokens, facts.tail_bytes);
+    unit->whole_density = facts.cost_steps + DensityOf(unit->gain_tokens, facts.bytes);
+    unit->tail_density = facts.cost_steps + DensityOf(unit->gain_tokens, facts.tail_bytes);
     unit->remainder = facts.remainder;
   }
   Unit* parent = facts.parent.has_value() ? Find(*facts.parent) : nullptr;

@@ -1,4 +1,4 @@
-// LearningRetention: gives up first what brings back the fewest tokens for each byte and second.
+// LearningRetention: gives up first what saves the least computation for each byte and second.
 //
 // The chance of a return is learnt (return_model.h) for classes of units: how many requests have
 // extended the chain so far, how often it branched where the unit hangs, how long the prompt was
@@ -57,7 +57,7 @@ class LearningRetention final : public Retention {
     uint64_t added_by = 0;  // the request that it was new to
     bool remainder = false;
     Owner owner = 0;
-    // Gain for each byte, log2 in halves: of all of it, and of its tail.
+    // What it saves for each byte, log2 in halves: of all of it, and of its tail.
     int whole_density = 0, tail_density = 0;
     int density = 0;  // the one of the two that counts now
     int added_class = 0, unit_class = 0, age = 0;

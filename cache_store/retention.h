@@ -67,6 +67,7 @@ class Retention {
   struct Facts {
     uint32_t tokens = 0;       // the boundary that the unit ends at
     uint32_t gain_tokens = 0;  // that a request need not compute thanks to it
+    int cost_steps = 0;        // what one of them costs to compute, log2 in halves from anywhere
     uint64_t bytes = 0;        // what holding it takes
     uint64_t tail_bytes = 0;   // of these, what holding it takes while a child is held
     bool remainder = false;    // not a whole block: only the same prompt needs it
@@ -107,8 +108,8 @@ class Retention {
 };
 
 // kLru: the least recently used first; of those used by one request, the longest first.
-// kDefault: the least expected return of tokens for each byte and second first, learnt from the
-// past (learning_retention.h).
+// kDefault: the least expected return of computation for each byte and second first, learnt from
+// the past (learning_retention.h).
 std::unique_ptr<Retention> MakeRetention(RetentionPolicy policy, Retention::Depend depend);
 
 }  // namespace hearth

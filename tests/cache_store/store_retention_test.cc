@@ -4,6 +4,7 @@
 
 #include <filesystem>
 
+#include "cache_store/compute_cost.h"
 #include "cache_store/store_impl.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/manual_executor.h"
@@ -119,6 +120,62 @@ TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
   EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
   EXPECT_EQ(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
   store_->CheckInvariants();
+}
+
+// Bytes and uses are the same: what a token costs to compute is not.
+TEST_P(StoreRetention, OfTwoModelsTheOneThatIsDearerToComputeStays) {
+  Open(24 * 256 * 4);
+  KitModel small, large;
+  small.hidden_size = 64;
+  large.hidden_size = 1024;
+  const Fingerprint models[] = {small.Make(), large.Make()};
+  size_t kept[2] = {};
+  for (uint64_t i = 0; i < 40; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    ASSERT_TRUE(KitPublish(store_, models[i % 2], Turn(i, 1), {64}).ok());
+  }
+  for (const RestorePoint& point : store_->List("default")) {
+    ++kept[point.fingerprint == models[1].digest() ? 1 : 0];
+  }
+  if (GetParam() == RetentionPolicy::kDefault) {
+    EXPECT_EQ(kept[0], 0u);
+    EXPECT_GT(kept[1], 4u);
+  } else {
+    EXPECT_LE(kept[1], kept[0] + 1) << "half of each";
+  }
+}
+
+TEST(ComputeCostTest, IsTheModelsOwnOrAnEstimate) {
+  const auto steps = [](const Fingerprint& model) {
+    return CostStepsOf(MultiplyAddsPerToken(model, model.Layout().value()));
+  };
+  // Gemma 3 270M and 27B: 0.1 and 25.6 billion multiply-adds.
+  const auto gemma = [](uint64_t layers, uint64_t kv_heads, uint64_t head_dim, uint64_t hidden,
+                        uint64_t intermediate, uint64_t heads) {
+    return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                                {"window", uint64_t{512}},
+                                {"kv_heads", kv_heads},
+                                {"head_dim", head_dim},
+                                {"kv_dtype", std::string("bfloat16")},
+                                {"exactness", std::string("exact")},
+                                {"layer_types", std::string(layers, 'g')},
+                                {"object_layout", uint64_t{1}},
+                                {"codec", std::string("raw")},
+                                {"hidden_size", hidden},
+                                {"intermediate_size", intermediate},
+                                {"heads", heads}})
+        .value();
+  };
+  const Fingerprint m270 = gemma(18, 1, 256, 640, 2048, 4);
+  EXPECT_NEAR(MultiplyAddsPerToken(m270, m270.Layout().value()), 0.1e9, 0.01e9);
+  const Fingerprint m27b = gemma(62, 16, 128, 5376, 21504, 32);
+  EXPECT_EQ(steps(m27b) - steps(m270), 16) << "256 times";
+  KitModel unknown, twice;
+  twice.head_dim = 4;
+  EXPECT_EQ(steps(twice.Make()) - steps(unknown.Make()), 2) << "as much for each byte";
+  KitModel absurd;
+  absurd.hidden_size = UINT32_MAX;
+  EXPECT_LT(steps(absurd.Make()), 200);
 }
 
 // Made first, asked for again much later.

@@ -41,17 +41,22 @@ uint64_t SegmentSeed(const Fingerprint& model, const KvLayout& layout, const Kit
 }  // namespace
 
 Fingerprint KitModel::Make() const {
-  return Fingerprint::Create({{"chunk_tokens", uint64_t{chunk_tokens}},
-                              {"window", uint64_t{window}},
-                              {"kv_heads", uint64_t{1}},
-                              {"head_dim", uint64_t{head_dim}},
-                              {"kv_dtype", std::string("float32")},
-                              {"exactness", std::string(exact ? "exact" : "portable")},
-                              {"layer_types", layer_types},
-                              {"object_layout", uint64_t{1}},
-                              {"codec", std::string("raw")},
-                              {"weights", weights}})
-      .value();
+  std::vector<FingerprintField> fields = {{"chunk_tokens", uint64_t{chunk_tokens}},
+                                          {"window", uint64_t{window}},
+                                          {"kv_heads", uint64_t{1}},
+                                          {"head_dim", uint64_t{head_dim}},
+                                          {"kv_dtype", std::string("float32")},
+                                          {"exactness", std::string(exact ? "exact" : "portable")},
+                                          {"layer_types", layer_types},
+                                          {"object_layout", uint64_t{1}},
+                                          {"codec", std::string("raw")},
+                                          {"weights", weights}};
+  if (hidden_size > 0) {
+    fields.push_back({"hidden_size", uint64_t{hidden_size}});
+    fields.push_back({"intermediate_size", uint64_t{4} * hidden_size});
+    fields.push_back({"heads", uint64_t{1}});
+  }
+  return Fingerprint::Create(std::move(fields)).value();
 }
 
 std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count) {

@@ -21,6 +21,7 @@ struct KitModel {
   std::string layer_types = "llg";
   bool exact = true;
   std::string weights = "w0";
+  uint32_t hidden_size = 0;  // 0: the fingerprint does not say
 
   Fingerprint Make() const;
 };
