@@ -70,6 +70,12 @@ class StoreDeviceTest : public testing::Test {
   }
   bool OnDevice(uint64_t seed) { return Fetch(seed)->plan().on_device; }
   uint64_t Count(const char* name) { return store_->Stats().counters.at(name); }
+  uint64_t FetchesTimed(const std::string& tier) {
+    for (const LatencySeries& series : store_->Stats().latencies) {
+      if (series.name == "fetch" && series.label_value == tier) return series.counts.count();
+    }
+    return 0;
+  }
   TierUsage Gpu() { return store_->Stats().tiers.back(); }
 
   const KitFolder folder_;
@@ -100,6 +106,8 @@ TEST_F(StoreDeviceTest, WhatIsFetchedTwiceIsCopiedToTheDevice) {
   EXPECT_EQ(Gpu().bytes, session->plan().total_bytes);
   EXPECT_EQ(Gpu().read_bytes, session->plan().total_bytes);
   EXPECT_EQ(Gpu().hit_tokens, kTokens);
+  EXPECT_EQ(FetchesTimed("gpu"), 1u);
+  EXPECT_EQ(FetchesTimed("host"), 2u);
 }
 
 TEST_F(StoreDeviceTest, ListAndExplainNameTheTier) {
