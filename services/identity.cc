@@ -109,6 +109,12 @@ absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) cons
 absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& options) {
   std::unique_ptr<Identities> identities(new Identities(options));
   if (absl::Status status = identities->Load(); !status.ok()) return status;
+  if (!options.file.empty() && options.recheck > absl::ZeroDuration()) {
+    identities->refresher_ = std::make_unique<RepeatingThread>([raw = identities.get()] {
+      raw->Refresh();
+      return raw->options_.recheck;
+    });
+  }
   return identities;
 }
 
@@ -238,29 +244,69 @@ absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const Json& ite
   return entry;
 }
 
-Identities::Entries Identities::Current() {
-  if (!options_.file.empty()) {
-    bool changed = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      const absl::Time now = absl::Now();
-      if (now >= next_check_) {
-        next_check_ = now + options_.recheck;
-        changed = !(StateOf(options_.file) == state_);
-      }
-    }
-    if (changed) {
-      const absl::Status status = Load();
-      if (status.ok()) {
-        Log(LogLevel::kInfo, "identities read anew", {{"file", options_.file}});
-      } else {
-        Log(LogLevel::kError, "identities stay as they were",
-            {{"reason", std::string(status.message())}});
-      }
+void Identities::Refresh() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (StateOf(options_.file) == state_) return;
+  }
+  if (const absl::Status status = Load(); !status.ok()) {
+    return Log(LogLevel::kError, "identities stay as they were",
+               {{"reason", std::string(status.message())}});
+  }
+  Log(LogLevel::kInfo, "identities read anew", {{"file", options_.file}});
+  std::vector<std::shared_ptr<Followed>> open;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& weak : followed_) {
+      if (auto followed = weak.lock()) open.push_back(std::move(followed));
     }
   }
+  for (const auto& followed : open) Check(followed.get());
+}
+
+Identities::Entries Identities::Current() const {
   absl::MutexLock lock(&mutex_);
   return entries_;
+}
+
+void Identities::Check(Followed* followed) const {
+  absl::MutexLock lock(&followed->mutex);
+  if (followed->end == nullptr) return;
+  const absl::StatusOr<Identity> is = IdentifyAmong(*Current(), followed->credentials);
+  if (is.ok() && *is == followed->was) return;
+  std::exchange(followed->end,
+                nullptr)(is.ok() ? absl::PermissionDeniedError(absl::StrCat(
+                                       "\"", followed->was.name,
+                                       "\" is another to the server than when this call began: its "
+                                       "identities file was changed; call again"))
+                                 : is.status());
+}
+
+std::shared_ptr<void> Identities::Follow(Credentials credentials, const Identity& was,
+                                         EndStream end) {
+  if (asks_nobody()) return nullptr;
+  const auto followed = std::make_shared<Followed>();
+  followed->credentials = std::move(credentials);
+  followed->was = was;
+  {
+    absl::MutexLock lock(&followed->mutex);
+    followed->end = std::move(end);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    followed_.remove_if([](const std::weak_ptr<Followed>& weak) { return weak.expired(); });
+    followed_.push_back(followed);
+  }
+  Check(followed.get());  // the file may have been read between the two
+  return std::shared_ptr<void>(followed.get(), [followed](void*) {
+    absl::MutexLock lock(&followed->mutex);
+    followed->end = nullptr;
+  });
+}
+
+std::shared_ptr<void> Identities::Follow(const grpc::ServerContextBase& context,
+                                         const Identity& was, EndStream end) {
+  return Follow(CredentialsOf(context), was, std::move(end));
 }
 
 bool Identities::asks_for_tokens() const {
@@ -271,12 +317,17 @@ bool Identities::asks_for_tokens() const {
 
 absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
   if (asks_nobody()) return Identity();
-  const Entries entries = Current();
+  if (refresher_ == nullptr && !options_.file.empty()) Refresh();
+  return IdentifyAmong(*Current(), credentials);
+}
+
+absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<Entry>& entries,
+                                                   const Credentials& credentials) const {
   const Entry* found = nullptr;
   if (credentials.token.has_value()) {
     if (credentials.token->empty()) return Unauthenticated();
     const Digest digest = Sha256(*credentials.token);
-    for (const Entry& entry : *entries) {
+    for (const Entry& entry : entries) {
       const Digest& other = entry.token_digest.value_or(Digest{});
       const bool equal = CRYPTO_memcmp(digest.data(), other.data(), digest.size()) == 0;
       if (equal && entry.token_digest.has_value()) found = &entry;
@@ -284,7 +335,7 @@ absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
     if (found == nullptr) return Unauthenticated();
     return found->identity;
   }
-  for (const Entry& entry : *entries) {
+  for (const Entry& entry : entries) {
     const std::vector<std::string>& names = credentials.certificate_names;
     if (entry.certificate.empty()) continue;
     if (std::find(names.begin(), names.end(), entry.certificate) == names.end()) continue;
@@ -303,7 +354,10 @@ absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
 }
 
 absl::StatusOr<Identity> Identities::Identify(const grpc::ServerContextBase& context) {
-  if (asks_nobody()) return Identity();
+  return asks_nobody() ? Identity() : Identify(CredentialsOf(context));
+}
+
+Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
   Credentials credentials;
   const auto peer = context.auth_context();
   if (peer != nullptr && peer->IsPeerAuthenticated()) {
@@ -316,15 +370,22 @@ absl::StatusOr<Identity> Identities::Identify(const grpc::ServerContextBase& con
   const auto& metadata = context.client_metadata();
   const auto sent = metadata.equal_range("authorization");
   for (auto it = sent.first; it != sent.second; ++it) {
-    if (credentials.token.has_value()) return Unauthenticated();  // of two, neither is the one
-    credentials.token = BearerToken({it->second.data(), it->second.size()});
+    const bool is_second = credentials.token.has_value();  // of two, neither is the one
+    credentials.token = is_second ? "" : BearerToken({it->second.data(), it->second.size()});
+    if (is_second) break;
   }
-  return Identify(credentials);
+  return credentials;
 }
 
 absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context) {
   if (identities == nullptr) return Identity();
   return identities->Identify(context);
+}
+
+std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
+                                   const Identity& was, Identities::EndStream end) {
+  if (identities == nullptr) return nullptr;
+  return identities->Follow(context, was, std::move(end));
 }
 
 }  // namespace hearth

@@ -8,12 +8,15 @@
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
 // gets its own tenant or an error; (3) comparing tokens takes the same time for all of them;
 // (4) a file that changed is read anew, one that became wrong changes nothing and is logged once;
+// a stream whose caller it no longer knows, or knows as another, is told;
 // (5) the public namespace is written by those whom the file says may, whatever their role.
 #ifndef HEARTH_SERVICES_IDENTITY_H_
 #define HEARTH_SERVICES_IDENTITY_H_
 
 #include <grpcpp/support/config.h>
 
+#include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "cache_store/repeating_thread.h"
 #include "proto/fingerprint.h"
 
 namespace grpc {
@@ -54,6 +58,10 @@ struct Identity {
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
   // May see figures and memory of all tenants together.
   bool sees_all() const { return role != Role::kTenant; }
+  bool operator==(const Identity& other) const {
+    return name == other.name && role == other.role && tenant == other.tenant &&
+           public_tenant == other.public_tenant && publishes_public == other.publishes_public;
+  }
 };
 
 // What a caller showed.
@@ -67,7 +75,7 @@ class Identities {
   struct Options {
     std::string file;           // empty: none
     bool certificates = false;  // a client certificate without an entry is its own tenant
-    absl::Duration recheck = absl::Seconds(1);  // how often the file may be looked at
+    absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
   };
 
   // Everybody is Role::kNobody when `options` ask for nothing. The error names file, entry and
@@ -78,6 +86,14 @@ class Identities {
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
+
+  // For a stream: calls `end`, once and maybe at once, when the file no longer makes the caller
+  // `was`: kUnauthenticated where it knows it no more, kPermissionDenied where as another. The
+  // handle forgets the function; its destruction waits for a run in progress.
+  using EndStream = std::function<void(const absl::Status&)>;
+  std::shared_ptr<void> Follow(const grpc::ServerContextBase& context, const Identity& was,
+                               EndStream end);
+  std::shared_ptr<void> Follow(Credentials credentials, const Identity& was, EndStream end);
 
  private:
   struct Entry {
@@ -95,22 +111,39 @@ class Identities {
   };
   using Entries = std::shared_ptr<const std::vector<Entry>>;
   struct Parser;
+  // A caller whose stream is open.
+  struct Followed {
+    Credentials credentials;
+    Identity was;
+    absl::Mutex mutex;  // held while `end` runs; before mutex_
+    EndStream end ABSL_GUARDED_BY(mutex);
+  };
 
   explicit Identities(Options options) : options_(std::move(options)) {}
   bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
   absl::Status Load();
-  Entries Current() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Reads the file if it changed, and looks at all streams then.
+  void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
+  Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Identity> IdentifyAmong(const std::vector<Entry>& entries,
+                                         const Credentials& credentials) const;
+  void Check(Followed* followed) const;
   static FileState StateOf(const std::string& file);
+  static Credentials CredentialsOf(const grpc::ServerContextBase& context);
 
   const Options options_;
   mutable absl::Mutex mutex_;
   Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<Entry>>();
   FileState state_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_check_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
 };
 
 // Who calls; Role::kNobody without `identities`.
 absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context);
+// As Identities::Follow; null without `identities`.
+std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
+                                   const Identity& was, Identities::EndStream end);
 
 }  // namespace hearth
 

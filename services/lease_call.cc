@@ -34,7 +34,8 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   void OnCancel() override { End(absl::OkStatus()); }
   // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
   void OnDone() override {
-    closing_.reset();  // waits for a run in progress
+    closing_.reset();   // waits for a run in progress
+    followed_.reset();  // likewise
     place_.reset();
     call_.reset();
     self_.reset();
@@ -56,7 +57,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<LeaseCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
-  std::shared_ptr<void> closing_;
+  std::shared_ptr<void> closing_, followed_;
   std::shared_ptr<void> place_;  // among the open streams
   PrefixQuery query_;            // set in Start, as what is asked beside it
   LeaseAsk ask_;
@@ -115,6 +116,8 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams,
     if (const auto self = weak.lock()) self->AskLater();
   };
   closing_ = gate_->OnClose([this] { Close(); });
+  followed_ = FollowCaller(identities, *context_, *caller,
+                           [this](const absl::Status& status) { End(status); });
   {
     absl::MutexLock lock(&mutex_);
     asking_ = true;

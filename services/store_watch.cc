@@ -26,6 +26,12 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
                std::shared_ptr<void> place)
       : call_(std::move(call)), place_(std::move(place)), incarnation_(store->incarnation()) {}
 
+  // Ends the stream with the caller's identity.
+  void Follow(Identities* identities, const grpc::CallbackServerContext& context,
+              const Identity& caller) {
+    followed_ = FollowCaller(identities, context, caller,
+                             [this](const absl::Status& status) { End(status); });
+  }
   void Start(TieredStore* store, CallGate* gate, const std::string& tenant,
              const v1::WatchRequest& request) {
     const WatchFrom from{request.incarnation(), request.since_sequence(), !request.no_snapshot()};
@@ -59,9 +65,10 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   }
   void OnCancel() override { End(absl::CancelledError("the caller went away")); }
   void OnDone() override {
-    // Both wait for a callback in progress, so none comes after this.
+    // All wait for a callback in progress, so none comes after this.
     subscription_.reset();
     closing_.reset();
+    followed_.reset();
     delete this;
   }
 
@@ -128,7 +135,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   const std::shared_ptr<void> place_;  // among the open streams
   const uint64_t incarnation_;
   std::shared_ptr<void> subscription_;
-  std::shared_ptr<void> closing_;
+  std::shared_ptr<void> closing_, followed_;
   absl::Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::WatchEvent> opening_ ABSL_GUARDED_BY(mutex_);  // START, and what was missed
@@ -160,6 +167,7 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGat
     return new RefusedWatch(ToGrpcStatus(call->Finish(place.status()), context));
   }
   auto* reactor = new WatchReactor(store, std::move(call), *std::move(place));
+  reactor->Follow(identities, *context, *caller);
   reactor->Start(store, gate, *tenant, request);
   return reactor;
 }

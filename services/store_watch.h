@@ -25,8 +25,8 @@ namespace hearth {
 // A restore point's event has some 150 bytes: 64 watchers at this depth stay below 10 MiB.
 inline constexpr size_t kMaxWatchQueue = 1024;
 
-// When the gate closes the stream ends with UNAVAILABLE. store, gate and streams must outlive the
-// call.
+// When the gate closes the stream ends with UNAVAILABLE, and when its caller is no longer who it
+// was with UNAUTHENTICATED or PERMISSION_DENIED. All pointers must outlive the call.
 grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
                                                      Identities* identities, StreamLimit* streams,
                                                      grpc::CallbackServerContext* context,

@@ -7,6 +7,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "services/access_files.h"
 #include "services/client_access.h"
 #include "services/server_access.h"
@@ -140,6 +141,70 @@ TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
   folder_.Write("identities.json", "{");
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
+}
+
+// What a stream's caller was when it began, and what it is told later.
+struct Following {
+  Following(Identities* identities, const std::string& token)
+      : handle(identities->Follow(Token(token), *identities->Identify(Token(token)),
+                                  [this](const absl::Status& status) {
+                                    EXPECT_FALSE(told.HasBeenNotified()) << "twice";
+                                    why = status.code();
+                                    told.Notify();
+                                  })) {}
+  absl::StatusCode why = absl::StatusCode::kOk;
+  absl::Notification told;
+  std::shared_ptr<void> handle;
+};
+
+TEST_F(IdentityTest, AStreamIsToldWhenItsCallerIsNoLongerWhoItWas) {
+  auto identities =
+      Open(FileOf(TokenEntry("b", "tenant", "tb") + "," + TokenEntry("c", "tenant", "tc") + "," +
+                  TokenEntry("d", "tenant", "td")));
+  ASSERT_TRUE(identities.ok());
+  Following b(identities->get(), "tb"), c(identities->get(), "tc"), d(identities->get(), "td");
+  Following gone(identities->get(), "tb");
+  gone.handle.reset();
+  // Another entry, another order: nothing has changed for these.
+  folder_.Write(
+      "identities.json",
+      FileOf(TokenEntry("d", "tenant", "td") + "," + TokenEntry("c", "tenant", "tc") + "," +
+             TokenEntry("b", "tenant", "tb") + "," + TokenEntry("e", "admin", "te")));
+  EXPECT_TRUE((*identities)->Identify(Token("te")).ok());
+  EXPECT_FALSE(b.told.HasBeenNotified() || c.told.HasBeenNotified() || d.told.HasBeenNotified());
+  folder_.Write("identities.json",
+                FileOf(TokenEntry("d", "tenant", "td") + "," +
+                       TokenEntry("c", "tenant", "tc", R"(,"tenant":"elsewhere")")));
+  EXPECT_FALSE((*identities)->Identify(Token("te")).ok());
+  EXPECT_EQ(b.why, absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(c.why, absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(d.told.HasBeenNotified());
+  EXPECT_FALSE(gone.told.HasBeenNotified());
+}
+
+TEST_F(IdentityTest, AStreamThatBeginsAsTheFileChangesIsToldAtOnce) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb")));
+  ASSERT_TRUE(identities.ok());
+  const Identity was = *(*identities)->Identify(Token("tb"));
+  folder_.Write("identities.json", FileOf(TokenEntry("b2", "tenant", "another")));
+  EXPECT_FALSE((*identities)->Identify(Token("tb")).ok());
+  absl::StatusCode why = absl::StatusCode::kOk;
+  const auto handle = (*identities)->Follow(Token("tb"), was, [&why](const absl::Status& status) {
+    why = status.code();
+  });
+  EXPECT_EQ(why, absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
+  Identities::Options options;
+  options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
+  options.recheck = absl::Milliseconds(1);
+  auto identities = Identities::Open(options);
+  ASSERT_TRUE(identities.ok());
+  Following b(identities->get(), "tb");
+  folder_.Write("identities.json", FileOf(TokenEntry("b2", "tenant", "another")));
+  b.told.WaitForNotification();
+  EXPECT_EQ(b.why, absl::StatusCode::kUnauthenticated);
 }
 
 TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {

@@ -168,6 +168,45 @@ TEST_F(TenantsTest, WithoutCredentialsEveryCallIsUnauthenticated) {
   }
 }
 
+// Of a caller that the identities file no longer knows, or knows as another.
+TEST_F(TenantsTest, StreamsEndWithTheirCallersIdentity) {
+  StoreServer server(options_, access_);
+  const auto stub_of = [&](const std::string& name) {
+    return v1::CacheStore::NewStub(*ConnectAs(As(name), server.address(), ClientTransport()));
+  };
+  const auto a = stub_of("a"), b = stub_of("b"), worker = stub_of("worker"), root = stub_of("root");
+  v1::LeaseRequest lease;
+  *lease.mutable_prefix() = PrefixOf(kPrompt);
+  lease.mutable_prefix()->set_tenant("a");
+  lease.set_min_tokens(16);
+  lease.set_lease_ms(600000);
+  lease.set_wait_ms(600000);
+  grpc::ClientContext watching_a, watching_b, holding, waiting;
+  const auto watch_a = a->Watch(&watching_a, {}), watch_b = b->Watch(&watching_b, {});
+  const auto holder = worker->Lease(&holding, lease), waiter = root->Lease(&waiting, lease);
+  v1::LeaseResponse turn;
+  ASSERT_TRUE(holder->Read(&turn));
+  ASSERT_EQ(turn.turn(), v1::LeaseResponse::COMPUTE);
+  ASSERT_TRUE(waiter->Read(&turn));
+  ASSERT_EQ(turn.turn(), v1::LeaseResponse::WAIT);
+  folder_.Write("identities.json",
+                absl::StrCat(R"({"identities":[)", Entry("a", "tenant", R"(,"tenant":"a2")"), ",",
+                             Entry("root", "admin"), "]}"));
+  ASSERT_TRUE(waiter->Read(&turn));
+  EXPECT_EQ(turn.turn(), v1::LeaseResponse::COMPUTE) << "the worker was sent away";
+  EXPECT_FALSE(holder->Read(&turn));
+  EXPECT_EQ(holder->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  v1::WatchEvent event;
+  while (watch_a->Read(&event) || watch_b->Read(&event)) {
+  }
+  const grpc::Status moved = watch_a->Finish();
+  EXPECT_EQ(moved.error_code(), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_NE(moved.error_message().find("\"a\" is another to the server"), std::string::npos);
+  EXPECT_EQ(watch_b->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  waiting.TryCancel();
+  waiter->Finish();
+}
+
 // RFC 9110: a scheme's case says nothing, and another scheme is no token at all.
 TEST_F(TenantsTest, OnlyABearerTokenIsOne) {
   StoreServer server(options_, access_);
