@@ -1,0 +1,111 @@
+"""A page in a real browser that stays open: what its elements say, as it changes.
+
+    with Page(binary, folder, url) as page:
+        page.wait_for("live", "live")
+
+Speaks Chromium's DevTools protocol over its pipe: JSON ended by a zero byte, no port, no library.
+"""
+
+import fcntl
+import json
+import os
+import subprocess
+
+# Of virtual machines that are busy; a page that shows what it should answers within seconds.
+PATIENCE_MS = 60000
+
+# Resolves when the element's text is as wanted, rejects with what it was instead.
+WAIT_FOR = """new Promise((found, failed) => {
+  const text = () => document.getElementById(%s)?.textContent ?? "(no such element)";
+  const look = () => { if (text().startsWith(%s)) found(text()); };
+  new MutationObserver(look).observe(
+      document, {subtree: true, childList: true, characterData: true});
+  setTimeout(() => failed(new Error(text())), %d);
+  look();
+})"""
+
+
+class Page:
+    """Thread safety: none."""
+
+    def __init__(self, binary, folder, url):
+        self._calls = 0
+        self._unread = b""
+        commands, self._write = _pipe()
+        self._read, answers = _pipe()
+        self._browser = subprocess.Popen(
+            ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", binary,
+             "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+             f"--user-data-dir={folder}", "about:blank"],
+            pass_fds=(commands, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
+        os.close(commands)
+        os.close(answers)
+        try:
+            target = self._call("Target.createTarget", url=url)["targetId"]
+            self._session = self._call("Target.attachToTarget", targetId=target,
+                                       flatten=True)["sessionId"]
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.close()
+
+    def close(self):
+        self._browser.kill()
+        self._browser.wait()
+        os.close(self._write)
+        os.close(self._read)
+
+    def wait_for(self, element, beginning):
+        """The element's text, once it begins like this."""
+        expression = WAIT_FOR % (json.dumps(element), json.dumps(beginning), PATIENCE_MS)
+        answer = None
+        while answer is None:  # what is asked before the page has come is lost with what was there
+            answer = self._call("Runtime.evaluate", session=self._session, expression=expression,
+                                awaitPromise=True, returnByValue=True)
+        if "exceptionDetails" in answer:
+            said = answer["exceptionDetails"]["exception"].get("description", "")
+            raise AssertionError(f"{element}: not \"{beginning}\" but {said.splitlines()[0]}")
+        return answer["result"]["value"]
+
+    def _call(self, method, session=None, **parameters):
+        self._calls += 1
+        message = {"id": self._calls, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while True:
+            answer = self._next()
+            if answer.get("id") != self._calls:
+                continue  # an event
+            if "context was destroyed" in answer.get("error", {}).get("message", ""):
+                return None
+            if "error" in answer:
+                raise AssertionError(f"{method}: {answer['error']}")
+            return answer["result"]
+
+    def _next(self):
+        while b"\0" not in self._unread:
+            more = os.read(self._read, 1 << 16)
+            if not more:
+                raise AssertionError("the browser ended")
+            self._unread += more
+        message, self._unread = self._unread.split(b"\0", 1)
+        return json.loads(message)
+
+
+def _pipe():
+    """Read end and write end, out of the way of the numbers that the browser uses."""
+    ends = os.pipe()
+    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+    for end in ends:
+        os.close(end)
+    return moved
+
+
+__all__ = ["Page"]
