@@ -7,13 +7,15 @@
 #include <string>
 
 #include "tests/services/store_server.h"
+#include "tests/support/store_kit.h"
 
 namespace hearth {
 namespace {
 
 TEST(StoreMetrics, GivesEachNameOneSetOfLabels) {
   // Prometheus would sum a series without labels and its parts by tier: everything counted twice.
-  auto store = TieredStore::Open(StoreServer::SmallStore(testing::TempDir() + "store_metrics"));
+  const KitFolder folder;
+  auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();
   std::map<std::string, std::set<std::string>> labels_of;
   for (const MetricSample& sample : StoreSamples((*store)->Stats())) {
@@ -31,7 +33,8 @@ TEST(StoreMetrics, GivesEachNameOneSetOfLabels) {
 }
 
 TEST(StoreMetrics, NameEveryReasonTierAndDurability) {
-  auto store = TieredStore::Open(StoreServer::SmallStore(testing::TempDir() + "store_metrics_2"));
+  const KitFolder folder;
+  auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();
   std::map<std::string, std::set<std::string>> values_of;
   for (const MetricSample& sample : StoreSamples((*store)->Stats())) {
