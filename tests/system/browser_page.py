@@ -1,6 +1,6 @@
 """A page in a real browser that stays open: what its elements say, as it changes.
 
-    with Page(binary, folder, url) as page:
+    with Page(binary, url) as page:
         page.wait_for("live", "live")
 
 Speaks Chromium's DevTools protocol over its pipe: JSON ended by a zero byte, no port, no library.
@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import subprocess
+import tempfile
 
 # Of virtual machines that are busy; a page that shows what it should answers within seconds.
 PATIENCE_MS = 60000
@@ -28,7 +29,10 @@ WAIT_FOR = """new Promise((found, failed) => {
 class Page:
     """Thread safety: none."""
 
-    def __init__(self, binary, folder, url):
+    def __init__(self, binary, url):
+        # Processes of the browser may write to it a little longer than the one that is waited for.
+        self._profile = tempfile.TemporaryDirectory(prefix="hearth-browser-",
+                                                    ignore_cleanup_errors=True)
         self._calls = 0
         self._unread = b""
         commands, self._write = _pipe()
@@ -36,7 +40,7 @@ class Page:
         self._browser = subprocess.Popen(
             ["bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", binary,
              "--remote-debugging-pipe", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-             f"--user-data-dir={folder}", "about:blank"],
+             f"--user-data-dir={self._profile.name}", "about:blank"],
             pass_fds=(commands, answers), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL)
         os.close(commands)
@@ -56,10 +60,14 @@ class Page:
         self.close()
 
     def close(self):
-        self._browser.kill()
-        self._browser.wait()
-        os.close(self._write)
+        os.close(self._write)  # which ends the browser, and those that it started
+        try:
+            self._browser.wait(20)
+        except subprocess.TimeoutExpired:
+            self._browser.kill()
+            self._browser.wait()
         os.close(self._read)
+        self._profile.cleanup()
 
     def wait_for(self, element, beginning):
         """The element's text, once it begins like this."""

@@ -174,7 +174,7 @@ class StatusPageInBrowser(StoreWithPage):
         self.assertEqual(shown.text["restore_points"], "0")
 
     def test_an_open_page_follows_the_store(self):
-        with Page(browser(), self.folder / "profile", self.url + "/") as page:
+        with Page(browser(), self.url + "/") as page:
             page.wait_for("live", "live")
             self.assertEqual(page.wait_for("restore_points", "0"), "0")
             self.ctl("import", SNAPSHOT)
