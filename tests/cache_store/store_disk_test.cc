@@ -189,6 +189,7 @@ TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 5"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("use the newer program, or another"));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 

@@ -65,7 +65,7 @@ TEST_P(TierContract, AMissIsNoError) {
 
 TEST_P(TierContract, WhatIsWrittenIsReadInEverySize) {
   uint64_t object = 0;
-  for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20}) {
+  for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20, 16u << 20}) {
     const SliceView view = Bytes(bytes, 7);
     const SliceRef ref = RefOf(++object, 3, view);
     ASSERT_TRUE(tier().Write(ref, view).ok());
