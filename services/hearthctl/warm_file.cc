@@ -7,7 +7,7 @@
 #include <stdexcept>
 
 #include "absl/strings/str_cat.h"
-#include "services/flags.h"
+#include "absl/time/time.h"
 #include "services/hearthctl/chat_file.h"
 
 namespace hearth {
@@ -115,9 +115,10 @@ void ReadEntries(const YAML::Node& list, const std::string& what, const std::str
 }  // namespace
 
 absl::StatusOr<uint32_t> ParseTtl(const std::string& text) {
-  const absl::StatusOr<absl::Duration> ttl = ParseFlagDuration(text);
-  if (ttl.ok() && *ttl >= absl::Seconds(1) && *ttl <= absl::Seconds(UINT32_MAX)) {
-    return static_cast<uint32_t>(absl::ToInt64Seconds(*ttl));
+  absl::Duration ttl;
+  if (absl::ParseDuration(text, &ttl) && ttl >= absl::Seconds(1) &&
+      ttl <= absl::Seconds(UINT32_MAX)) {
+    return static_cast<uint32_t>(absl::ToInt64Seconds(ttl));
   }
   return absl::InvalidArgumentError(
       absl::StrCat("ttl: \"", text, "\" is not a time of 1s and more, like 90m or 36h"));
