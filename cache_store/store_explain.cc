@@ -14,8 +14,10 @@
 namespace hearth {
 namespace {
 
-// Boundaries with nothing to say (never stored, beyond the match) are cut off after this many.
+// Boundaries with nothing to say (never stored, beyond the match) are cut off after this many;
+// declared ones, which the caller will look for, after as many as stay within half a megabyte.
 constexpr size_t kMaxSilentBoundaries = 16;
+constexpr size_t kMaxSilentDeclared = 4096;
 
 }  // namespace
 
@@ -82,14 +84,20 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
     }
     const MissExplainer misses({&catalog_.index(), &history_, &layout, &chain, query.token_ids,
                                 report.matched_tokens, clock_->Now(), &options_});
-    size_t silent = 0;
+    size_t silent = 0, silent_declared = 0;
     absl::flat_hash_map<const SegmentNode*, PathSums> of_globals;
     for (const BoundaryState& state :
          WalkPrompt(catalog_.index(), layout, chain, query.token_ids, tokens)) {
       BoundaryReport boundary = ReportOn(state, misses, layout, &of_globals);
       // At least one token is always left to compute.
       if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
-      if (boundary.miss == MissReason::kNeverStored && ++silent > kMaxSilentBoundaries) continue;
+      if (boundary.miss == MissReason::kNeverStored) {
+        const bool declared =
+            std::binary_search(query.cuts.begin(), query.cuts.end(), state.boundary);
+        const bool is_kept =
+            declared ? ++silent_declared <= kMaxSilentDeclared : ++silent <= kMaxSilentBoundaries;
+        if (!is_kept) continue;
+      }
       report.boundaries.push_back(std::move(boundary));
     }
   }
@@ -110,10 +118,8 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
       absl::StrAppend(&report.summary, "; at ", last->boundary, ": ", last->reason);
     }
   }
-  if (report.usable_tokens == 0) {
-    ExplainCuts(query, *model, &report);
-    ExplainOthers(query, model.get(), &report);
-  }
+  ExplainCuts(query, *model, &report);
+  ExplainOthers(query, model.get(), &report);
   return report;
 }
 
@@ -174,7 +180,7 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
   return report;
 }
 
-// Would the same tokens have hit with the cuts that are stored, or with none?
+// Would the same tokens have hit, or further, with the cuts that are stored, or with none?
 void Store::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                         ExplainReport* report) {
   if (model.layout.exactness != Exactness::kExact) return;
@@ -184,13 +190,13 @@ void Store::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
   if (root == nullptr) return;
   const SegmentNode* stored =
       PrefixIndex::DeepestPoint(root, query.token_ids, model.layout.chunk_tokens);
-  if (stored == nullptr) return;
+  if (stored == nullptr || stored->end() <= report->usable_tokens) return;
   const std::string cuts = absl::StrJoin(CutsOf(stored, model.layout), ", ");
   absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
                   cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
 }
 
-// Would the tenant's other models have hit? Then the field that differs is the answer.
+// Would the tenant's other models have hit, or further? Then the field that differs is the answer.
 void Store::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
                           ExplainReport* report) {
   std::vector<std::shared_ptr<const KnownFingerprint>> known;
@@ -200,15 +206,20 @@ void Store::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* aske
   }
   for (const auto& other : known) {
     if (other->fingerprint.digest() == query.fingerprint) continue;
-    uint32_t matched = 0;
+    uint32_t matched = 0, usable = 0;
     {
       const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, secret_);
       absl::MutexLock lock(&mu_);
       const SegmentNode* root = catalog_.index().Find(root_key);
       if (root == nullptr) continue;
-      matched = PrefixIndex::MatchedTokens(root, query.token_ids, other->layout.chunk_tokens);
+      const uint32_t chunk_tokens = other->layout.chunk_tokens;
+      matched = PrefixIndex::MatchedTokens(root, query.token_ids, chunk_tokens);
+      const SegmentNode* deepest = PrefixIndex::DeepestPoint(root, query.token_ids, chunk_tokens);
+      if (deepest != nullptr) usable = deepest->end();
     }
-    if (matched <= report->matched_tokens) continue;
+    // Of a miss every token more says something; of a hit only what could be restored.
+    const bool matches_more = report->usable_tokens == 0 && matched > report->matched_tokens;
+    if (usable <= report->usable_tokens && !matches_more) continue;
     std::vector<FieldDifference> differences;
     if (asked != nullptr) {
       differences = Compare(asked->fingerprint, other->fingerprint);

@@ -206,6 +206,74 @@ TEST_F(StoreExplain, OtherCuts) {
   EXPECT_THAT(report.reason, HasSubstr("stored with other cuts"));
 }
 
+// A hit that could have been longer is explained as a miss is.
+TEST_F(StoreExplain, WhatReachesFurtherThanAHitIsNamed) {
+  Open(1 << 20, 1 << 20);
+  Publish({prompt_.tokens, {10}}, {64});
+  Publish(prompt_, {16});
+  ExplainReport report = Explain(prompt_);
+  EXPECT_EQ(report.usable_tokens, 16u);
+  EXPECT_THAT(report.summary, AllOf(HasSubstr("hit: 16 of 65"),
+                                    HasSubstr("the same tokens are stored to 64 with cuts at 10")));
+  KitModel other;
+  other.weights = "w1";
+  const KitPrompt longer{KitTokens(1, 129), {}};
+  ASSERT_TRUE(KitPublish(store_.get(), other.Make(), longer, {96}).ok());
+  Publish(longer, {32});
+  report = Explain(longer);
+  EXPECT_EQ(report.usable_tokens, 32u);
+  ASSERT_EQ(report.other_fingerprints.size(), 1u) << report.summary;
+  EXPECT_EQ(report.other_fingerprints[0].difference.field, "weights");
+  EXPECT_EQ(report.other_fingerprints[0].matched_tokens, 96u);
+  EXPECT_THAT(report.summary, HasSubstr("weights is w0 here and w1 there"));
+  // Where they reach no further there is nothing to say of them.
+  Publish(longer, {96});
+  report = Explain(longer);
+  EXPECT_TRUE(report.other_fingerprints.empty());
+  EXPECT_THAT(report.summary, Not(HasSubstr("; ")));
+}
+
+TEST_F(StoreExplain, TheEndOfAPromptWhoseAllIsStoredIsNotTakenForOtherCuts) {
+  Open(1 << 20, 1 << 20);
+  Publish(prompt_, {48, 64});
+  const ExplainReport report = Explain({KitTokens(1, 64), {}});
+  EXPECT_EQ(report.usable_tokens, 48u);
+  EXPECT_THAT(report.summary, Not(HasSubstr("; ")));
+}
+
+TEST_F(StoreExplain, DeclaredBoundariesAreKeptWhereOthersAreLeftOut) {
+  Open(1 << 20, 1 << 20);
+  Publish(prompt_, {32});
+  // 40 chunks, of which 2 are stored, and two cuts.
+  const KitPrompt longer{KitTokens(1, 640), {328, 560}};
+  const ExplainReport report = Explain(longer);
+  std::vector<uint32_t> told;
+  for (const BoundaryReport& boundary : report.boundaries) told.push_back(boundary.boundary);
+  std::vector<uint32_t> expected;
+  for (uint32_t boundary = 16; boundary <= 18 * 16; boundary += 16) expected.push_back(boundary);
+  expected.insert(expected.end(), {328, 560});
+  EXPECT_EQ(told, expected);
+}
+
+TEST_F(StoreExplain, OfWhatLeftBeforeARestartOnlyWhatRemainsIsKnown) {
+  Open(1 << 20, 1 << 20);
+  Publish(prompt_, {32, 64});
+  Publish(other_, {64});
+  Drop(32);
+  ASSERT_TRUE(store_->Drop(store_->List("default").at(0).id, "default", true).ok());
+  EXPECT_EQ(At(other_, 64).removed, Removal::kDropped);
+  EXPECT_EQ(At(prompt_, 32).removed, Removal::kDropped);
+  Open(1 << 20, 1 << 20);
+  const BoundaryReport gone = At(other_, 64);
+  EXPECT_EQ(gone.miss, MissReason::kNeverStored);
+  EXPECT_EQ(gone.reason, kNeverStored);
+  EXPECT_FALSE(gone.removed.has_value());
+  const BoundaryReport tail = At(prompt_, 32);
+  EXPECT_EQ(tail.miss, MissReason::kTailGone);
+  EXPECT_FALSE(tail.removed.has_value());
+  EXPECT_TRUE(At(prompt_, 64).usable);
+}
+
 TEST_F(StoreExplain, PrefixesAreEachTenantsOwnWhetherOrNotAnotherHasThem) {
   Open(1 << 20, 1 << 20);
   KitPrompt theirs = prompt_;
