@@ -1,6 +1,7 @@
 #include "cache_store/options.h"
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/pin_share.h"
 
 namespace hearth {
 
@@ -25,7 +26,9 @@ absl::Status StoreOptions::Validate() const {
   }
   if (max_staged_bytes == 0) return absl::InvalidArgumentError("max_staged_bytes must be above 0");
   const bool has_disk = disk_bytes > 0 && !data_dir.empty();
-  return quotas.Validate(has_disk ? disk_bytes : host_bytes);
+  const uint64_t capacity = has_disk ? disk_bytes : host_bytes;
+  if (absl::Status status = quotas.Validate(capacity); !status.ok()) return status;
+  return ValidatePins(PinRoomOf(quotas, capacity, max_pinned_fraction));
 }
 
 }  // namespace hearth

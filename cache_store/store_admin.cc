@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/pin_share.h"
 #include "cache_store/sessions.h"
 
 namespace hearth {
@@ -102,19 +103,13 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
   RestorePointEntry* point = FindOwned(id, tenant);
   if (point == nullptr) return absl::NotFoundError("no such restore point");
   if (point->pinned != pinned) {
-    const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
-    const auto limit = static_cast<uint64_t>(capacity * options_.max_pinned_fraction);
-    const uint64_t more = catalog_.BytesToPin(*point);
-    if (pinned && catalog_.pinned_bytes() + more > limit) {
-      // What is pinned already may be others'.
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "pinning ", more, " bytes more would exceed the limit of what may be pinned, ", limit));
-    }
-    if (pinned && !catalog_.ledger().MayPin(tenant, more)) {
-      return absl::ResourceExhaustedError(absl::StrCat(
-          "quota: pinning ", more, " bytes more than the tenant's ",
-          catalog_.ledger().UsageOf(tenant).pinned_bytes, " would exceed its max_pinned_bytes, ",
-          catalog_.ledger().QuotaOf(tenant).max_pinned_bytes));
+    if (pinned) {
+      const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
+      const absl::Status status =
+          MayPin(options_.quotas, catalog_.ledger(),
+                 PinRoomOf(options_.quotas, capacity, options_.max_pinned_fraction),
+                 catalog_.pinned_bytes(), tenant, catalog_.BytesToPin(*point));
+      if (!status.ok()) return status;
     }
     catalog_.SetPinned(point, pinned);
     if (point->durable) *durable_number = point->manifest;

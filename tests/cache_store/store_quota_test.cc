@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cache_store/pin_share.h"
 #include "cache_store/store_impl.h"
 #include "tests/support/store_kit.h"
 
@@ -140,6 +141,42 @@ TEST_F(QuotaTest, WhatIsSharedCountsOnce) {
   ASSERT_TRUE(Publish("b", 1).ok());
   EXPECT_TRUE(Has("b", 1));
   EXPECT_EQ(Usage("b"), unit_);
+}
+
+TEST_F(QuotaTest, ATenantsShareOfPinsIsItsOwnWhateverOthersPin) {
+  TenantQuotas quotas;
+  quotas.by_tenant["b"].max_pinned_bytes = 2 * unit_.bytes;
+  quotas.by_tenant["floored"].floor_bytes = unit_.bytes;
+  // Half of what is not floored: two of b's and one for everybody.
+  Open(quotas, 7 * unit_.bytes);
+  for (const char* tenant : {"a", "b", "floored"}) {
+    for (uint64_t seed : {1, 2}) ASSERT_TRUE(Publish(tenant, seed).ok());
+  }
+  const auto pin = [&](const std::string& tenant, size_t which) {
+    const auto pinned = store_->SetPinned(store_->List(tenant).at(which).id, tenant, true);
+    static_cast<Store*>(store_.get())->CheckInvariants();
+    return pinned.status();
+  };
+  ASSERT_TRUE(pin("a", 0).ok());
+  EXPECT_THAT(std::string(pin("a", 1).message()), HasSubstr("the limit of what may be pinned"));
+  EXPECT_TRUE(pin("b", 0).ok());
+  EXPECT_TRUE(pin("b", 1).ok());
+  EXPECT_TRUE(pin("floored", 0).ok()) << "its floor, which nobody else could have had";
+  EXPECT_FALSE(pin("floored", 1).ok()) << "beyond it, and a was first";
+  ASSERT_TRUE(store_->SetPinned(store_->List("a").at(0).id, "a", false).ok());
+  EXPECT_TRUE(pin("floored", 1).ok());
+}
+
+TEST_F(QuotaTest, SharesOfPinsMustFitTogether) {
+  TenantQuotas quotas;
+  quotas.by_tenant["a"].max_pinned_bytes = quotas.by_tenant["b"].max_pinned_bytes = 300;
+  EXPECT_TRUE(ValidatePins(PinRoomOf(quotas, 1200, 0.5)).ok());
+  EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 0u);
+  EXPECT_THAT(
+      std::string(ValidatePins(PinRoomOf(quotas, 1199, 0.5)).message()),
+      HasSubstr("max_pinned_bytes: beyond the floors they are 600 bytes together, and 599"));
+  quotas.by_tenant["a"].floor_bytes = 200;  // of it, 100 are beyond the floor
+  EXPECT_EQ(PinRoomOf(quotas, 1200, 0.5).common_bytes(), 100u);
 }
 
 TEST_F(QuotaTest, PinsAreLimitedPerTenant) {

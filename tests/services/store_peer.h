@@ -175,10 +175,10 @@ class Peer {
     drop.set_force(true);
     return Unary(&v1::CacheStore::Stub::Drop, drop);
   }
-  void Pin(const std::string& id) {
+  std::string Pin(const std::string& id) {
     v1::PinRequest pin;
     pin.set_restore_point_id(id);
-    Unary(&v1::CacheStore::Stub::Pin, pin);
+    return Unary(&v1::CacheStore::Stub::Pin, pin);
   }
 
  private:

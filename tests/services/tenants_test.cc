@@ -59,6 +59,30 @@ TEST_F(TenantsTest, WhatAStoredIsToBAsIfNobodyHad) {
   EXPECT_NE(a.AskEverything(id), b.AskEverything(id)) << "the comparison sees a difference";
 }
 
+// B has a share of what may be pinned; A, which has none, pins all that is left.
+TEST_F(TenantsTest, WhatAPinnedChangesNothingThatBIsToldUpToItsShare) {
+  constexpr uint64_t kPointBytes = 5632;
+  options_.host_bytes = 64 << 10;
+  options_.quotas.by_tenant["b"].max_pinned_bytes = 2 * kPointBytes;
+  StoreServer with_a(options_, access_), without(options_, access_);
+  Peer a(with_a, As("a")), b_beside(with_a, As("b")), b_alone(without, As("b"));
+  const auto publish_and_pin = [](Peer* peer, uint32_t first) {
+    std::string told = peer->Publish(PrefixOf(kBoundary, "a", first), 1);
+    return told + peer->Pin(peer->FirstId());
+  };
+  std::string last;
+  for (uint32_t first = 100; first < 104; ++first) last = publish_and_pin(&a, first);
+  ASSERT_NE(last.find("status 8 pinning 5632 bytes more would exceed"), std::string::npos) << last;
+  for (uint32_t first = 200; first < 203; ++first) {
+    const std::string beside = publish_and_pin(&b_beside, first);
+    EXPECT_EQ(beside, publish_and_pin(&b_alone, first));
+    EXPECT_NE(beside.find(first < 202 ? "status 0" : "status 8 quota: pinning 5632 bytes more"),
+              std::string::npos)
+        << beside;
+  }
+  EXPECT_EQ(b_beside.List(), b_alone.List());
+}
+
 TEST_F(TenantsTest, NoRpcIsLeftOut) {
   const std::set<std::string> asked = {"Fetch", "Lease", "Publish", "Explain", "Pin",
                                        "Unpin", "Drop",  "List",    "Stats",   "Watch"};
