@@ -11,9 +11,26 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
+namespace {
+
+const char* KindOf(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+// Empty: its bytes can be mapped.
+std::string WhyNot(const struct stat& info) {
+  if (!S_ISREG(info.st_mode)) return absl::StrCat(" is ", KindOf(info.st_mode), ", not a file");
+  return info.st_size == 0 ? " is empty" : "";
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Opening a pipe would wait for somebody who writes to it.
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", path));
   }
@@ -21,8 +38,8 @@ absl::StatusOr<std::unique_ptr<MappedFile>> MappedFile::Open(const std::string& 
   absl::StatusOr<std::unique_ptr<MappedFile>> result;
   if (::fstat(file, &info) != 0) {
     result = absl::ErrnoToStatus(errno, absl::StrCat("cannot read ", path));
-  } else if (!S_ISREG(info.st_mode) || info.st_size == 0) {
-    result = absl::InvalidArgumentError(absl::StrCat(path, " is empty or no plain file"));
+  } else if (const std::string why = WhyNot(info); !why.empty()) {
+    result = absl::InvalidArgumentError(absl::StrCat(path, why));
   } else {
     const size_t size = static_cast<size_t>(info.st_size);
     void* data = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);

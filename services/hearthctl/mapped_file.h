@@ -16,7 +16,8 @@ namespace hearth {
 
 class MappedFile {
  public:
-  // kNotFound, kPermissionDenied or kInvalidArgument (empty, or no plain file) name the path.
+  // kNotFound, kPermissionDenied or kInvalidArgument (empty, or a folder, a pipe, ...) name the
+  // path. Never waits.
   static absl::StatusOr<std::unique_ptr<MappedFile>> Open(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;

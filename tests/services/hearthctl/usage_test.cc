@@ -1,6 +1,7 @@
 // Exit codes and messages that need no server.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -70,7 +71,27 @@ TEST(UsageTest, VerifyFindsOneChangedByte) {
   EXPECT_EQ(result.last()["ok"], false);
   EXPECT_THAT(result.err, AllOf(HasSubstr("DATA_LOSS"), HasSubstr("global object [0, 16)")));
   EXPECT_EQ(RunCli({"verify", "/nonexistent"}).code, kExitFailed);
-  EXPECT_EQ(RunCli({"inspect", folder.Write("empty", "")}).code, kExitFailed);
+}
+
+TEST(UsageTest, WhatIsNoFileIsNamedAndNotWaitedFor) {
+  TestFolder folder;
+  ASSERT_EQ(::mkfifo(folder.File("pipe").c_str(), 0600), 0);
+  ASSERT_EQ(::mkdir(folder.File("folder").c_str(), 0700), 0);
+  folder.Write("empty", "");
+  for (const auto& [name, said] : std::vector<std::pair<std::string, std::string>>{
+           {"pipe", "is a pipe, not a file"}, {"empty", "is empty"}}) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"inspect", folder.File(name)},
+                                               {"verify", folder.File(name)},
+                                               {"diff", folder.File(name), folder.File(name)},
+                                               {"import", folder.File(name)}}) {
+      const CliResult result = RunCli(command);
+      EXPECT_NE(result.code, kExitOk) << command[0];
+      EXPECT_THAT(result.err, HasSubstr(name + " " + said)) << command[0];
+    }
+  }
+  EXPECT_THAT(RunCli({"inspect", folder.File("folder")}).err,
+              HasSubstr("folder is a folder, not a file"));
 }
 
 }  // namespace
