@@ -60,7 +60,8 @@ class FetchSessionImpl : public FetchSession {
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   const Stopwatch begun_;
-  bool again_ = false;  // PrefixQuery::again
+  bool again_ = false;      // PrefixQuery::again
+  bool is_export_ = false;  // by id: serves nobody's prompt
   // Of an object: its slices as they were read from disk, until it is whole.
   struct Kept {
     bool tried = false;

@@ -16,6 +16,7 @@ constexpr const char* kNames[] = {
     "public_hits",
     "refetches",
     "implicit_hits",
+    "exports",
     "matched_tokens",
     "bytes_read_host",
     "bytes_read_disk",

@@ -23,6 +23,7 @@ enum class Counter {
   kPublicHits,              // of the hits: another namespace than the tenant's own was read
   kRefetches,               // lookups of callers that could not use what they got; nowhere else
   kImplicitHits,            // hits at a boundary that had no manifest of its own
+  kExports,                 // by id: no lookup, no hit and no use
   kMatchedTokens,
   kBytesReadHost,
   kBytesReadDisk,

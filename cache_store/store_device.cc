@@ -49,7 +49,7 @@ void Store::CopyToDevice(uint64_t number) {
     }
     catalog_.Hold(object);
   }
-  // Verified as they are read; a copy that rotted is a reader's, or the scrub's, to quarantine.
+  // Verified as they are read; a copy that rotted is for the next reader to quarantine.
   std::vector<SliceView> views;
   absl::StatusOr<DeviceLease> copy = absl::DataLossError("no whole copy in RAM");
   if (HostViews(object, &views)) {

@@ -109,19 +109,13 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
 
 absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
                                                                const std::string& tenant) {
-  std::unique_ptr<FetchSessionImpl> session;
-  Unsettled left;
-  {
-    absl::MutexLock lock(&mu_);
-    RestorePointEntry* point = FindOwned(id, tenant);
-    if (point == nullptr) return absl::NotFoundError("no such restore point");
-    counters_.Add(Counter::kFetches);
-    counters_.Add(Counter::kHits);
-    session = BeginFetch({tenant, point->model, {}}, point->node, nullptr);
-    session->plan_.matched_tokens = session->plan_.usable_tokens;
-    left = SettleHost();
-  }
-  SettleLater(left);
+  absl::MutexLock lock(&mu_);
+  RestorePointEntry* point = FindOwned(id, tenant);
+  if (point == nullptr) return absl::NotFoundError("no such restore point");
+  counters_.Add(Counter::kExports);
+  std::unique_ptr<FetchSessionImpl> session = Hold(point);
+  session->is_export_ = true;
+  session->plan_.matched_tokens = session->plan_.usable_tokens;
   return session;
 }
 
@@ -131,20 +125,27 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(const Namespace& space, Segm
   if (point == nullptr) {
     point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
-    if (disk_ != nullptr && new_points != nullptr) new_points->push_back(point->id);
+    if (disk_ != nullptr) new_points->push_back(point->id);
   }
-  auto session = std::make_unique<FetchSessionImpl>(this);
   catalog_.Touch(point, clock_->Now());
   ++point->hits;
+  auto session = Hold(point);
+  const LookupPlan& plan = session->plan_;
+  if (plan.slowest_tier == Tier::kDisk && !plan.on_device) BeginPromotion(point, session.get());
+  return session;
+}
+
+std::unique_ptr<FetchSessionImpl> Store::Hold(RestorePointEntry* point) {
+  auto session = std::make_unique<FetchSessionImpl>(this);
   catalog_.HoldPoint(point);
   session->point_id_ = point->id;
   session->point_number_ = point->number;
   session->objects_ = point->objects;
   LookupPlan& plan = session->plan_;
   plan.usable_tokens = point->tokens();
-  plan.fingerprint = space.model->fingerprint;
-  plan.layout = space.model->layout;
-  plan.token_ids = TokensOf(node);
+  plan.fingerprint = point->model->fingerprint;
+  plan.layout = point->model->layout;
+  plan.token_ids = TokensOf(point->node);
   plan.cuts = point->cuts;
   plan.total_bytes = point->bytes();
   plan.slowest_tier = point->slowest_tier();
@@ -158,7 +159,6 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(const Namespace& space, Segm
     session->unserved_slices_ += object->layers.size();
   }
   plan.on_device = IsOnDevice(point->objects);
-  if (plan.slowest_tier == Tier::kDisk && !plan.on_device) BeginPromotion(point, session.get());
   return session;
 }
 
@@ -197,7 +197,7 @@ void Store::EndFetch(FetchSessionImpl* session) {
       if (session->served_[i].from_host) session->objects_[i]->read_in_host = true;
       if (session->served_[i].from_disk) session->objects_[i]->read_on_disk = true;
     }
-    QueueForDevice(*session);
+    if (!session->is_export_) QueueForDevice(*session);
     for (StoredObject* object : session->objects_) catalog_.Release(object);
     left = SettleHost();
   }
@@ -211,7 +211,7 @@ void FetchSessionImpl::NoteServed(size_t object, Tier from) {
   (from == Tier::kDisk  ? served.from_disk
    : from == Tier::kGpu ? served.from_device
                         : served.from_host) = true;
-  if (unserved_slices_ > 0 && --unserved_slices_ == 0) store_->CountHit(*this);
+  if (unserved_slices_ > 0 && --unserved_slices_ == 0 && !is_export_) store_->CountHit(*this);
 }
 
 // Which tier the tokens came from is known only in the end: a RAM copy may have been broken, or

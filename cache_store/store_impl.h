@@ -165,6 +165,9 @@ class Store : public TieredStore {
   std::unique_ptr<FetchSessionImpl> BeginFetch(const Namespace& space, SegmentNode* node,
                                                std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A session that holds the point and all it names.
+  std::unique_ptr<FetchSessionImpl> Hold(RestorePointEntry* point)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   RestorePointEntry* MakePoint(const Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndFetch(FetchSessionImpl* session);

@@ -302,6 +302,8 @@ class TieredStore {
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                               uint32_t above_tokens,
                                                               uint32_t max_tokens) = 0;
+  // For a copy elsewhere: no use of the restore point, so it neither counts as a hit nor changes
+  // what is kept and where.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                                   const std::string& tenant) = 0;
   virtual absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) = 0;

@@ -33,6 +33,7 @@ class StoreStatsTest : public ::testing::Test {
   }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
   void Read(uint64_t seed) { EXPECT_EQ(KitFetch(store_.get(), model_, Prompt(seed)).value(), 64u); }
+  void Export(uint64_t seed);
   TierUsage Of(Tier tier) {
     for (const TierUsage& usage : store_->Stats().tiers) {
       if (usage.tier == tier) return usage;
@@ -75,6 +76,59 @@ TEST_F(StoreStatsTest, AFetchThatWasNotReadGaveNoTokens) {
   { auto session = store_->Fetch(KitQuery(model_, Prompt(1)), 0, 0).value(); }
   EXPECT_EQ(store_->Stats().counters.at("hits"), 1u);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 0u);
+}
+
+// Reads all of what `seed` published, by its id.
+void StoreStatsTest::Export(uint64_t seed) {
+  for (const RestorePoint& point : store_->List("default")) {
+    if (point.last_token_ids.back() != Prompt(seed).tokens[63]) continue;
+    const auto session = store_->FetchById(point.id, "default").value();
+    for (size_t i = 0; i < session->plan().objects.size(); ++i) {
+      const LookupPlan& plan = session->plan();
+      for (uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
+        ASSERT_TRUE(session->ReadSlice(i, layer).ok());
+      }
+    }
+    return;
+  }
+  FAIL() << "not stored";
+}
+
+TEST_F(StoreStatsTest, AnExportIsNoHitAndNoUse) {
+  Open(2 * kPointBytes);
+  Publish(1);
+  Publish(2);
+  Export(1);
+  Export(1);
+  const StoreStats stats = store_->Stats();
+  EXPECT_EQ(stats.counters.at("exports"), 2u);
+  EXPECT_EQ(stats.counters.at("fetches"), 0u);
+  EXPECT_EQ(stats.counters.at("hits"), 0u);
+  EXPECT_EQ(Of(Tier::kHost).hit_tokens, 0u);
+  EXPECT_EQ(Of(Tier::kHost).read_bytes, 2 * kPointBytes);
+  EXPECT_EQ(store_->Hottest(1).at(0).hits, 0u);
+}
+
+TEST_F(StoreStatsTest, AnExportChangesNeitherWhatGoesFirstNorWhereAnythingIs) {
+  Open(2 * kPointBytes);
+  Publish(1);
+  Publish(2);
+  Export(1);  // the older one still
+  Publish(3);
+  const auto tier_of = [&](uint64_t seed) {
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.last_token_ids.back() == Prompt(seed).tokens[63]) return point.tier;
+    }
+    return Tier::kNone;
+  };
+  EXPECT_EQ(tier_of(1), Tier::kDisk);
+  EXPECT_EQ(tier_of(2), Tier::kHost);
+  ASSERT_TRUE(store_->DropAll("default", true).ok());
+  Publish(4);
+  Open(1 << 20);  // RAM is empty
+  Export(4);
+  EXPECT_EQ(tier_of(4), Tier::kDisk);
+  EXPECT_EQ(store_->Stats().counters.at("promoted_restore_points"), 0u);
 }
 
 TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {

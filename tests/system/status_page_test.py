@@ -1,7 +1,7 @@
 """The status page: over HTTP, and as a browser shows it. Figures are the ones that Stats has.
 
-Run as: python status_page_test.py BIN_DIR [unittest arguments]. Where a browser is asked for
-(StatusPageInBrowser) and there is none, it ends with 77, which ctest shows as skipped.
+Run as: python status_page_test.py BIN_DIR STORE_CLIENT [unittest arguments]. Where a browser is
+asked for (StatusPageInBrowser) and there is none, it ends with 77, which ctest shows as skipped.
 """
 
 import html.parser
@@ -69,17 +69,22 @@ class StoreWithPage(SystemTest):
     def ctl(self, *args):
         return self.cluster.ctl(*args, "--store", self.store.address)
 
+    def client(self, what):
+        return subprocess.run([system_support.STORE_CLIENT, self.store.address, what], text=True,
+                              capture_output=True, check=True).stdout.strip()
+
     def get(self, path, method="GET"):
         request = urllib.request.Request(self.url + path, method=method)
         with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.headers, answer.read().decode()
 
     def fill(self):
-        """One pinned restore point, read once."""
+        """One pinned restore point, fetched once. It is exported too, which shows nowhere."""
         self.ctl("import", SNAPSHOT)
         point = self.ctl("ls")
         self.ctl("pin", point["restore_point_id"])
         self.ctl("export", point["restore_point_id"], "--out", self.folder / "exported")
+        self.assertEqual(self.client("fetch"), "20")
         return self.ctl("ls")
 
 
@@ -94,6 +99,7 @@ class StatusPage(StoreWithPage):
         self.assertEqual([tier["bytes"] for tier in status["tiers"]],
                          [tier["bytes"] for tier in stats["tiers"]])
         self.assertEqual(status["lookups"]["hits"], stats["counters"]["hits"])
+        self.assertEqual((stats["counters"]["hits"], stats["counters"]["exports"]), (1, 1))
         self.assertEqual(status["lookups"]["hit_tokens"], 20)
         hottest = status["hottest"][0]
         self.assertEqual(hottest["id"], point["restore_point_id"])
@@ -193,4 +199,4 @@ if __name__ == "__main__":
     if "StatusPageInBrowser" in sys.argv and browser() is None:
         print("skipped, there is no browser: apt-get install chromium-headless-shell")
         sys.exit(SKIPPED)
-    system_support.main(makes_models=False)
+    system_support.main("STORE_CLIENT")

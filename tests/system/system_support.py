@@ -1,7 +1,7 @@
 """What the tests of whole processes share: tiny models, clusters in fresh folders, requests beside.
 
 Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]; a test of a store alone
-without WRITE_CHECKPOINT.
+with STORE_CLIENT (tests/services/store_client_main.cc) in its place.
 """
 
 import pathlib
@@ -30,6 +30,7 @@ GEOMETRIES = {
 
 BIN_DIR = None
 WRITE_CHECKPOINT = None
+STORE_CLIENT = None
 
 
 def prompt(tokens, seed):
@@ -95,11 +96,11 @@ class RequestsBeside:
             self.answered += 1
 
 
-def main(makes_models=True):
-    global BIN_DIR, WRITE_CHECKPOINT
+def main(helper="WRITE_CHECKPOINT"):
+    """`helper`: which of the programs above the second argument is."""
+    global BIN_DIR
     BIN_DIR = sys.argv.pop(1)
-    if makes_models:
-        WRITE_CHECKPOINT = sys.argv.pop(1)
+    globals()[helper] = sys.argv.pop(1)
     unittest.main(module="__main__")
 
 
