@@ -1,0 +1,158 @@
+"""A store's process alone: its backups, its folder while it runs, a device that it lacks.
+
+Run as: python store_process_test.py BIN_DIR STORE_CLIENT [unittest arguments].
+"""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import system_support
+from system_support import ROOT, ProcessFailed, SystemTest
+
+SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
+LONG_S = 120  # only a hang takes it
+
+
+class StoreTest(SystemTest):
+
+    def setUp(self):
+        super().setUp()
+        self.data, self.backups = self.folder / "data", self.folder / "backups"
+
+    def store(self, data, *flags):
+        return self.cluster.store(data, "--host-bytes", "1MiB", "--disk-bytes", "10MiB",
+                                  "--log-format", "json", *flags)
+
+    def filled_store(self, *flags):
+        store = self.store(self.data, *flags)
+        self.cluster.ctl("import", SNAPSHOT, "--store", store.address)
+        return store
+
+    def events(self, store, name):
+        lines = [json.loads(line) for line in store.log_path.read_text().splitlines()]
+        return [line for line in lines if line["event"] == name]
+
+    def wait_for(self, store, name, count=1):
+        """The last of `count` events of this name that the store logs."""
+        end, never = time.monotonic() + LONG_S, threading.Event()
+        while len(self.events(store, name)) < count:
+            self.assertLess(time.monotonic(), end, store.log_tail())
+            never.wait(0.01)
+        return self.events(store, name)[-1]
+
+    def assert_serves_the_snapshot(self, data):
+        store = self.store(data)
+        fetched = subprocess.run([system_support.STORE_CLIENT, store.address, "fetch"], text=True,
+                                 capture_output=True, check=True)
+        self.assertEqual(fetched.stdout.strip(), "20")
+        point = self.cluster.ctl("ls", "--store", store.address)["restore_point_id"]
+        out = self.folder / "exported"
+        self.cluster.ctl("export", point, "--out", out, "--store", store.address)
+        self.assertEqual(out.read_bytes(), SNAPSHOT.read_bytes())
+
+    def refused(self, *args):
+        with self.assertRaises(ProcessFailed) as failed:
+            self.cluster.ctl(*args)
+        return str(failed.exception)
+
+
+class Backup(StoreTest):
+
+    def test_a_stopped_store_is_backed_up_and_restored(self):
+        self.assertEqual(self.filled_store().stop(), 0)
+        first = self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
+        self.assertEqual((first["id"], first["has_secret"]), (1, True))
+        second = self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
+        self.assertEqual(second["id"], 2)
+        self.assertLess(second["new_bytes"], second["bytes"])
+        restored = self.folder / "restored"
+        report = self.cluster.ctl("restore", "--from", self.backups, "--data-dir", restored)
+        self.assertEqual((report["id"], report["restore_points"], report["problem_count"]),
+                         (2, 1, 0))
+        self.assert_serves_the_snapshot(restored)
+        self.assertIn("is not empty",
+                      self.refused("restore", "--from", self.backups, "--data-dir", restored))
+
+    def test_sigusr1_backs_up_a_store_that_goes_on(self):
+        store = self.filled_store("--backup-dir", self.backups)
+        store.popen.send_signal(signal.SIGUSR1)
+        self.assertEqual(self.wait_for(store, "backed up")["id"], 1)
+        self.cluster.ctl("drop", "--all", "--store", store.address)
+        store.popen.send_signal(signal.SIGUSR1)
+        self.assertEqual(self.wait_for(store, "backed up", 2)["id"], 2)
+        empty, restored = self.folder / "empty", self.folder / "restored"
+        report = self.cluster.ctl("restore", "--from", self.backups, "--data-dir", empty)
+        self.assertEqual(report["restore_points"], 0)
+        self.cluster.ctl("restore", "--from", self.backups, "--data-dir", restored, "--id", 1)
+        self.assert_serves_the_snapshot(restored)
+
+    def test_sigusr1_without_a_folder_is_answered_in_the_log(self):
+        store = self.filled_store()
+        store.popen.send_signal(signal.SIGUSR1)
+        self.assertIn("--backup-dir", self.wait_for(store, "no backup")["reason"])
+        self.assertEqual(store.stop(), 0)
+
+    def test_a_damaged_backup_is_refused_and_leaves_nothing(self):
+        self.assertEqual(self.filled_store().stop(), 0)
+        self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
+        largest = max((path for path in self.backups.rglob("*.sst*")),
+                      key=lambda path: path.stat().st_size)
+        damaged = bytearray(largest.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        largest.write_bytes(damaged)
+        restored = self.folder / "restored"
+        self.assertIn("is damaged",
+                      self.refused("restore", "--from", self.backups, "--data-dir", restored))
+        self.assertFalse(restored.exists())
+
+
+class FolderInUse(StoreTest):
+
+    def test_who_has_it_open_is_said_and_the_store_not_disturbed(self):
+        store = self.filled_store()
+        pid = str(store.popen.pid)
+        verified = self.cluster.ctl("verify", self.data)
+        self.assertEqual((verified["ok"], verified["open_in_process"]), (True, store.popen.pid))
+        backup = self.refused("backup", "--data-dir", self.data, "--to", self.backups)
+        self.assertIn(pid, backup)
+        self.assertIn("kill -USR1", backup)
+        for args in (("ls",), ("import", SNAPSHOT),
+                     ("export", "0" * 64, "--out", self.folder / "out")):
+            said = self.refused(*args, "--data-dir", self.data)
+            self.assertIn(pid, said)
+            self.assertIn("--store ADDR", said)
+        self.assertEqual(self.cluster.ctl("stats", "--store", store.address)["restore_points"], 1)
+        self.assertEqual(store.stop(), 0)
+        self.assertNotIn("open_in_process", self.cluster.ctl("verify", self.data))
+
+    def test_a_stopped_stores_points_travel_without_a_server(self):
+        self.assertEqual(self.filled_store().stop(), 0)
+        point = self.cluster.ctl("ls", "--data-dir", self.data)["restore_point_id"]
+        out, other = self.folder / "out", self.folder / "other"
+        self.cluster.ctl("export", point, "--out", out, "--data-dir", self.data)
+        self.assertEqual(out.read_bytes(), SNAPSHOT.read_bytes())
+        self.assertEqual(self.store(other).stop(), 0)
+        self.cluster.ctl("import", out, "--data-dir", other)
+        self.assert_serves_the_snapshot(other)
+
+
+class GpuTier(StoreTest):
+
+    def test_without_a_device_one_line_says_that_it_is_off(self):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        self.addCleanup(os.environ.pop, "CUDA_VISIBLE_DEVICES")
+        store = self.filled_store("--gpu-bytes", "1GiB")
+        off = self.events(store, "the gpu tier is off")
+        self.assertEqual(len(off), 1, store.log_tail())
+        self.assertTrue(off[0]["reason"])
+        self.assertEqual(self.events(store, "gpu tier"), [])
+        tiers = self.cluster.ctl("stats", "--store", store.address)["tiers"]
+        self.assertEqual([tier["tier"] for tier in tiers], ["host", "disk"])
+
+
+if __name__ == "__main__":
+    system_support.main("STORE_CLIENT")
