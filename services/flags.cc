@@ -123,6 +123,10 @@ void FlagSet::AddText(const std::string& name, std::string* value, const std::st
   Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
 }
 
+void FlagSet::AddRequired(const std::string& name, std::string* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)->required();
+}
+
 void FlagSet::AddBytes(const std::string& name, uint64_t* value, const std::string& help) {
   Described(AddParsed(app_.get(), name, value, &ParseByteSize, help), name)
       ->type_name("SIZE")

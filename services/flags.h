@@ -58,6 +58,8 @@ class FlagSet {
   ~FlagSet();
 
   void AddText(const std::string& name, std::string* value, const std::string& help);
+  // Without it the command line is wrong.
+  void AddRequired(const std::string& name, std::string* value, const std::string& help);
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
   void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
   void AddUint(const std::string& name, uint32_t* value, const std::string& help);

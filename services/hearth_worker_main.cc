@@ -62,8 +62,7 @@ std::string DefaultDigestCache() {
 
 void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   EngineOptions* engine = &flags->engine;
-  set->AddText("model", &engine->model_dir,
-               "Folder of a Hugging Face Gemma 3 checkpoint (required)");
+  set->AddRequired("model", &engine->model_dir, "Folder of a Hugging Face Gemma 3 checkpoint");
   set->AddText("device", &engine->device, "cpu, cuda or cuda:N");
   set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
   set->AddUint("chunk-tokens", &engine->chunk_tokens,

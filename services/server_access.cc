@@ -47,7 +47,10 @@ absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::str
   options.file = flags.identities_file;
   options.certificates = !flags.tls_client_ca.empty();
   auto identities = Identities::Open(options);
-  if (!identities.ok()) return identities.status();
+  if (!identities.ok()) {
+    return absl::Status(identities.status().code(),
+                        absl::StrCat("--identities-file: ", identities.status().message()));
+  }
   access.identities = *std::move(identities);
   if (access.identities->asks_for_tokens() && flags.tls_cert.empty() && !flags.plaintext_tokens &&
       !StaysOnHost(listen)) {

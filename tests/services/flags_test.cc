@@ -76,6 +76,26 @@ TEST(FlagSet, KeepsDefaultsWhenNothingIsSaid) {
   EXPECT_EQ(flags.colour, Colour::kRed);
 }
 
+TEST(FlagSet, ARequiredFlagThatIsMissingIsAWrongCommandLine) {
+  const auto parse = [](std::vector<const char*> argv, std::string* value) {
+    FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
+    set.AddRequired("model", value, "Folder");
+    int exit_code = -1;
+    argv.insert(argv.begin(), "hearth-test");
+    return set.Parse(static_cast<int>(argv.size()), argv.data(), &exit_code) ? -1 : exit_code;
+  };
+  std::string model;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(parse({}, &model), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("--model is required"), std::string::npos);
+  EXPECT_EQ(parse({"--model", "a"}, &model), -1);
+  EXPECT_EQ(model, "a");
+  setenv("HEARTH_TEST_MODEL", "b", 1);
+  EXPECT_EQ(parse({}, &model), -1);
+  unsetenv("HEARTH_TEST_MODEL");
+  EXPECT_EQ(model, "b");
+}
+
 TEST(FlagSet, ReadsTheCommandLine) {
   TestFlags flags;
   EXPECT_EQ(Parse({"--listen", "127.0.0.1:0", "--host-bytes=1GiB", "--colour", "green",

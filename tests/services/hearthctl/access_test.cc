@@ -56,6 +56,13 @@ class AccessTest : public ::testing::Test {
   std::string tiny_;
 };
 
+TEST_F(AccessTest, AnIdentitiesFileThatCannotBeReadIsNamedWithItsFlag) {
+  access_.identities_file = "/nonexistent";
+  const absl::Status status = OpenAccess(access_, "127.0.0.1:0").status();
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("--identities-file"), HasSubstr("/nonexistent")));
+}
+
 TEST_F(AccessTest, ATokenAndACertificateEachShowTheirOwnTenant) {
   EXPECT_EQ(Run({"import", tiny_}, Token("token-a")).code, kExitOk);
   EXPECT_EQ(Run({"ls"}, Token("token-a")).objects.size(), 1u);
