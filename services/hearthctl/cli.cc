@@ -1,7 +1,15 @@
 #include "services/hearthctl/cli.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "services/hearthctl/command_set.h"
 #include "services/version.h"
 
@@ -28,12 +36,51 @@ Servers that ask who you are: --token-file FILE or HEARTHCTL_TOKEN_FILE; by TLS:
 HEARTHCTL_TLS_CA, and --tls-cert, --tls-key for a certificate of your own.
 With --json each command prints one JSON object a line.
 Exit codes: 0 done; 1 the request failed, one line on stderr says what, where and what to do;
-2 the command line was wrong.
+2 the command line was wrong (diff: or a file cannot be compared).
 )";
+
+// How many letters have to be put in, left out or changed.
+size_t Distance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({changed, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+bool IsCommand(const CLI::App& app, const std::string& word) {
+  const auto commands = app.get_subcommands(nullptr);
+  return std::any_of(commands.begin(), commands.end(),
+                     [&](const CLI::App* command) { return command->get_name() == word; });
+}
+
+int FailUnknown(Console& console, const CLI::App& app, const std::string& word) {
+  std::vector<std::string> near;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    const std::string& name = command->get_name();
+    if (Distance(word, name) <= 2 || absl::StartsWith(name, word)) near.push_back(name);
+  }
+  console.err << "hearthctl: there is no command \"" << word << "\"";
+  if (!near.empty()) console.err << "; did you mean " << absl::StrJoin(near, " or ") << "?";
+  console.err << " (hearthctl help lists them)" << std::endl;
+  return kExitUsage;
+}
 
 }  // namespace
 
 int RunHearthctl(int argc, const char* const* argv, Console& console) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  // `help` and `help COMMAND`, as people type them.
+  if (!words.empty() && words[0] == "help") {
+    words.erase(words.begin());
+    words.push_back("--help");
+  }
   CLI::App app(kAbout, "hearthctl");
   app.footer(kFooter);
   app.require_subcommand(1);
@@ -57,8 +104,12 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddDiffCommand(&commands);
   AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
+  if (!words.empty() && !absl::StartsWith(words[0], "-") && !IsCommand(app, words[0])) {
+    return FailUnknown(console, app, words[0]);
+  }
   try {
-    app.parse(argc, argv);
+    std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
+    app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     // --help and --version come here too, with the code 0.
     return app.exit(error, console.out, console.err) == 0 ? kExitOk : kExitUsage;

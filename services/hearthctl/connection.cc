@@ -1,7 +1,12 @@
 #include "services/hearthctl/connection.h"
 
-#include <CLI/CLI.hpp>
+#include <netdb.h>
 
+#include <CLI/CLI.hpp>
+#include <cstring>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "services/status_conversion.h"
 #include "services/transport_options.h"
@@ -14,7 +19,38 @@ const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker
 // One attempt may take this long: a busy machine answers late. A refusal shows at once.
 constexpr auto kAttempt = std::chrono::seconds(10);
 
+// Empty: it may be one. Else what is wrong, as CLI11 wants it.
+std::string CheckAddress(const std::string& text) {
+  const std::string wrong =
+      absl::StrCat("\"", text, "\" is no address: write host:port or unix:PATH");
+  for (const char* local : {"unix:", "unix-abstract:"}) {
+    if (absl::StartsWith(text, local)) return text.size() > std::strlen(local) ? "" : wrong;
+  }
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0) return wrong;
+  if (!absl::SimpleAtoi(text.substr(colon + 1), &port) || port == 0 || port > 65535) return wrong;
+  return "";
+}
+
+// Why the host's name means nothing to this machine; empty when it does, or there is none.
+std::string UnknownHost(const std::string& address) {
+  if (absl::StartsWith(address, "unix")) return "";
+  std::string host = address.substr(0, address.rfind(':'));
+  if (absl::StartsWith(host, "[")) {
+    host = host.substr(1, host.size() - 2);
+  } else if (absl::StrContains(host, ":")) {
+    return "";  // one of gRPC's own schemes
+  }
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, nullptr, &found);
+  if (error == 0) ::freeaddrinfo(found);
+  return error == 0 ? ""
+                    : absl::StrCat("no host is called ", host, " (", ::gai_strerror(error), ")");
+}
+
 std::string Advice(const PeerFlags& flags) {
+  if (std::string unknown = UnknownHost(flags.address); !unknown.empty()) return unknown;
   return flags.kind == PeerKind::kWorker
              ? absl::StrCat("start one with hearth-worker --model DIR --listen ", flags.address,
                             ", or pass --worker ADDR")
@@ -30,8 +66,10 @@ void PeerFlags::Declare(CLI::App* command) {
   const std::string variable = kind == PeerKind::kWorker ? "HEARTHCTL_WORKER" : "HEARTHCTL_STORE";
   command->add_option("--" + name, address, "address of the " + name + ", host:port or unix:PATH")
       ->envname(variable)
+      ->check(CheckAddress)
       ->capture_default_str();
-  command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)");
+  command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)")
+      ->check(CLI::NonNegativeNumber);
   if (kind == PeerKind::kStore) {
     command->add_option("--tenant", tenant, "whose, where you may name another than your own")
         ->envname("HEARTHCTL_TENANT")
@@ -59,7 +97,8 @@ void PeerFlags::DeclareAccess(CLI::App* command) {
 
 void PeerFlags::DeclareOptional(CLI::App* command, const std::string& why) {
   const std::string name = KindName(kind);
-  command->add_option("--" + name, address, "address of the " + name + ": " + why);
+  command->add_option("--" + name, address, "address of the " + name + ": " + why)
+      ->check(CheckAddress);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
@@ -87,6 +126,14 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
 
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
   const absl::Status converted = FromGrpcStatus(status);
+  // What gRPC answers by itself has no text: this service is not there.
+  if (absl::IsUnimplemented(converted) && converted.message().empty()) {
+    const bool worker = peer.kind == PeerKind::kWorker;
+    return absl::UnimplementedError(absl::StrCat(
+        peer.address, " is no ", KindName(peer.kind), " that knows this call: it is a ",
+        worker ? "store" : "worker", ", something else, or of an older version; pass --",
+        KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
+  }
   return absl::Status(converted.code(), absl::StrCat(KindName(peer.kind), " at ", peer.address,
                                                      ": ", converted.message()));
 }

@@ -1,7 +1,7 @@
 // Console: where a command reads and writes, and how a command ends.
 //
 // Exit codes: 0 done; 1 the request failed (one line on `err`: what, where, what to do); 2 the
-// command line was wrong.
+// command line was wrong (diff: or a file cannot be compared).
 // Thread safety: none. Ownership: borrows the streams.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_
 #define HEARTH_SERVICES_HEARTHCTL_CONSOLE_H_

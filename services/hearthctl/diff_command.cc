@@ -16,8 +16,8 @@ namespace {
 
 constexpr char kExamples[] = R"(  hearthctl diff cold.snapshot warm.snapshot
   hearthctl diff a.snapshot b.snapshot --json
-Compares the model's fields, tokens, cuts, and every slice both files have. Exit code 1 when they
-differ, as diff has it.
+Compares the model's fields, tokens, cuts, and every slice both files have. Exit codes as diff has
+them: 0 equal, 1 they differ, 2 one of them is missing or damaged.
 )";
 
 struct DiffFlags {
@@ -182,11 +182,16 @@ void CompareSlices(const Snapshot& left, const Snapshot& right, Report* report) 
   }
 }
 
+int FailToCompare(Console& console, const absl::Status& status) {
+  Fail(console, status);
+  return kExitUsage;
+}
+
 int RunDiff(const DiffFlags& flags, Console& console) {
   const auto left = OpenSnapshot(flags.left);
-  if (!left.ok()) return Fail(console, left.status());
+  if (!left.ok()) return FailToCompare(console, left.status());
   const auto right = OpenSnapshot(flags.right);
-  if (!right.ok()) return Fail(console, right.status());
+  if (!right.ok()) return FailToCompare(console, right.status());
   Report report(flags.json, console);
   for (const FieldDifference& field :
        Compare(left->header.fingerprint, right->header.fingerprint)) {

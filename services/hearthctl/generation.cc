@@ -5,6 +5,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "services/hearthctl/chat_file.h"
 
 namespace hearth {
@@ -18,6 +19,24 @@ const std::map<std::string, v1::Durability> kDurabilities = {{"default", v1::DUR
                                                              {"memory", v1::DURABILITY_MEMORY},
                                                              {"disk", v1::DURABILITY_DISK},
                                                              {"sync", v1::DURABILITY_SYNC}};
+
+// A word of `choices`. CLI11's own transformer would show the numbers behind them.
+template <typename Value>
+void AddChoice(CLI::App* command, const std::string& name,
+               const std::map<std::string, Value>& choices, Value* value, const std::string& help) {
+  command->add_option_function<std::string>(
+      name,
+      [name, &choices, value](const std::string& text) {
+        const auto chosen = choices.find(text);
+        if (chosen == choices.end()) {
+          const std::string words = absl::StrJoin(
+              choices, ", ", [](std::string* out, const auto& choice) { *out += choice.first; });
+          throw CLI::ValidationError(name, absl::StrCat("\"", text, "\" is not one of ", words));
+        }
+        *value = chosen->second;
+      },
+      help);
+}
 
 std::string FinishReasonText(v1::FinishReason reason) {
   switch (reason) {
@@ -51,10 +70,9 @@ void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens
   command->add_option("--stop", stop_, "end at this text; may be repeated")
       ->allow_extra_args(false);
   command->add_flag("--ignore-eos", ignore_eos_, "go on past the model's end of text");
-  command->add_option("--cache", cache_, "default, read, write or off")
-      ->transform(CLI::CheckedTransformer(kCacheModes).description(""));
-  command->add_option("--durability", durability_, "of what is published: memory, disk or sync")
-      ->transform(CLI::CheckedTransformer(kDurabilities).description(""));
+  AddChoice(command, "--cache", kCacheModes, &cache_, "default, read, write or off");
+  AddChoice(command, "--durability", kDurabilities, &durability_,
+            "of what is published: memory, disk or sync");
 }
 
 absl::Status GenerationFlags::Check() const {

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "absl/time/time.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/command_set.h"
@@ -14,6 +15,8 @@ constexpr char kExamples[] =
     R"(  hearthctl stats                            (the store)
   hearthctl stats --worker 127.0.0.1:7070    (which model a worker runs, and how)
 )";
+
+constexpr char kLastScrub[] = "last_full_scrub_unix_s";
 
 struct StatsFlags {
   PeerFlags store{PeerKind::kStore, "", 0};
@@ -93,7 +96,16 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
   }
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
   for (const auto& [name, count] : counters) {
-    if (count > 0) console.out << "  " << name << " " << count << "\n";
+    if (count == 0) continue;
+    console.out << "  " << (name == kLastScrub ? "last_full_scrub" : name) << " ";
+    if (name == kLastScrub) {
+      console.out << absl::FormatTime("%Y-%m-%d %H:%M:%S UTC",
+                                      absl::FromUnixSeconds(static_cast<int64_t>(count)),
+                                      absl::UTCTimeZone());
+    } else {
+      console.out << count;
+    }
+    console.out << "\n";
   }
   console.out << std::flush;
 }

@@ -99,6 +99,12 @@ int RunWatch(const WatchFlags& flags, Console& console) {
   auto reader = v1::CacheStore::NewStub(*channel)->Watch(&context, request);
   v1::WatchEvent event;
   while (reader->Read(&event)) {
+    const bool is_start = event.kind() == v1::WatchEvent::START;
+    if (is_start && flags.since > 0 && !event.resumed() && !flags.json) {
+      console.out << "cannot go on after change " << flags.since << " of incarnation "
+                  << flags.incarnation
+                  << ": the store was opened anew, or no longer has what came next\n";
+    }
     if (flags.json) {
       console.out << JsonLine(EventJson(event)) << std::endl;
     } else {

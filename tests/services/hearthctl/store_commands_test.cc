@@ -11,7 +11,9 @@ namespace hearth {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class StoreCommandsTest : public ::testing::Test {
  protected:
@@ -62,6 +64,49 @@ TEST_F(StoreCommandsTest, APinnedRestorePointIsDroppedOnlyByForce) {
   EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
 }
 
+TEST_F(StoreCommandsTest, DroppingOnePinnedPointFailsAndSaysWhy) {
+  const std::string id = ImportTiny();
+  Run({"pin", id});
+  const CliResult kept = Run({"drop", id});
+  EXPECT_EQ(kept.code, kExitFailed);
+  EXPECT_THAT(kept.err, AllOf(HasSubstr("is pinned"), HasSubstr("--force")));
+  EXPECT_EQ(kept.last()["kept_pinned"], 1);
+  EXPECT_EQ(Run({"drop", "--all"}).code, kExitOk);
+  EXPECT_EQ(Run({"drop", id, "--force"}).code, kExitOk);
+  EXPECT_EQ(Run({"ls"}).objects.size(), 0u);
+}
+
+TEST_F(StoreCommandsTest, AnExportIsCountedAsOneAndNotAsAHit) {
+  const std::string id = ImportTiny();
+  for (int i = 0; i < 3; ++i) Run({"export", id, "--out", folder_.File("out")});
+  const Json stats = Run({"stats"}).last();
+  EXPECT_EQ(stats["counters"]["exports"], 3);
+  EXPECT_EQ(stats["counters"]["hits"], 0);
+  EXPECT_EQ(stats["counters"]["fetches"], 0);
+  EXPECT_EQ(Run({"ls"}).last()["hits"], 0);
+}
+
+TEST_F(StoreCommandsTest, ThePeersOfTwoKindsAreToldApart) {
+  FakeWorker worker;
+  const CliResult no_store = RunCli({"ls", "--store", worker.address()});
+  EXPECT_EQ(no_store.code, kExitFailed);
+  EXPECT_THAT(no_store.err, AllOf(HasSubstr(worker.address() + " is no store"),
+                                  HasSubstr("it is a worker"), HasSubstr("--store ADDR")));
+  const CliResult no_worker = RunCli({"tokenize", "--prompt", "a", "--worker", server_.address()});
+  EXPECT_EQ(no_worker.code, kExitFailed);
+  EXPECT_THAT(no_worker.err, AllOf(HasSubstr(server_.address() + " is no worker"),
+                                   HasSubstr("it is a store"), HasSubstr("--worker ADDR")));
+}
+
+TEST_F(StoreCommandsTest, TheLastScrubIsATimeThatAPersonCanRead) {
+  // The first pass begins with the store, and there is nothing to read.
+  while (Run({"stats"}).last()["counters"]["last_full_scrub_unix_s"] == 0) {
+  }
+  const CliResult human = RunCli({"stats", "--store", server_.address()});
+  EXPECT_THAT(human.out, ContainsRegex("last_full_scrub 20[0-9-]+ [0-9:]+ UTC"));
+  EXPECT_THAT(human.out, Not(HasSubstr("unix_s")));
+}
+
 TEST_F(StoreCommandsTest, StatsCountWhatIsStored) {
   ImportTiny();
   const Json stats = Run({"stats"}).last();
@@ -88,6 +133,14 @@ TEST_F(StoreCommandsTest, WatchShowsWhatIsStoredAndThenEveryChange) {
   EXPECT_EQ(since.objects[1]["reason"], "dropped");
   EXPECT_EQ(since.last()["sequence"], 2);
   EXPECT_THAT(Run({"watch", "--since", "1"}).err, HasSubstr("--since needs --incarnation"));
+}
+
+TEST_F(StoreCommandsTest, AWatchThatCannotGoOnSaysSo) {
+  ImportTiny();
+  const CliResult human = RunCli(
+      {"watch", "--since", "3", "--incarnation", "1", "--once", "--store", server_.address()});
+  EXPECT_EQ(human.code, kExitOk) << human.err;
+  EXPECT_THAT(human.out, HasSubstr("cannot go on after change 3 of incarnation 1"));
 }
 
 TEST_F(StoreCommandsTest, WatchEndsWithTheStoreAndSaysSo) {

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Port 9 is "discard": nothing listens there on a machine that builds this.
 constexpr char kNobody[] = "127.0.0.1:9";
@@ -39,6 +40,51 @@ TEST(UsageTest, AWrongCommandLineEndsWithTwo) {
   EXPECT_EQ(RunCli({"generate", "--prompt", "a", "--max-new-tokens", "x"}).code, kExitUsage);
   EXPECT_EQ(RunCli({"drop"}).code, kExitUsage);
   EXPECT_EQ(RunCli({"drop", "abcdef", "--all"}).code, kExitUsage);
+}
+
+TEST(UsageTest, AnUnknownCommandIsNamedAndOneNearItSuggested) {
+  const CliResult near = RunCli({"exprot", "abcdef"});
+  EXPECT_EQ(near.code, kExitUsage);
+  EXPECT_THAT(near.err, AllOf(HasSubstr("\"exprot\""), HasSubstr("did you mean export?")));
+  EXPECT_THAT(RunCli({"gen"}).err, HasSubstr("did you mean generate?"));
+  const CliResult far = RunCli({"frobnicate", "--json"});
+  EXPECT_EQ(far.code, kExitUsage);
+  EXPECT_THAT(far.err, AllOf(HasSubstr("\"frobnicate\""), HasSubstr("hearthctl help"),
+                             Not(HasSubstr("did you mean"))));
+}
+
+TEST(UsageTest, HelpIsACommandToo) {
+  const CliResult all = RunCli({"help"});
+  EXPECT_EQ(all.code, kExitOk);
+  EXPECT_EQ(all.out, RunCli({"--help"}).out);
+  EXPECT_EQ(RunCli({"help", "drop"}).out, RunCli({"drop", "--help"}).out);
+  EXPECT_EQ(RunCli({"help", "frobnicate"}).code, kExitUsage);
+}
+
+TEST(UsageTest, WhatIsNoAddressIsAWrongCommandLine) {
+  for (const char* address : {"", "garbage", ":7080", "host:", "host:0", "host:99999", "unix:"}) {
+    const CliResult store = RunCli({"ls", "--store", address});
+    EXPECT_EQ(store.code, kExitUsage) << address;
+    EXPECT_THAT(store.err, AllOf(HasSubstr("--store"), HasSubstr("host:port or unix:PATH")))
+        << address;
+    EXPECT_EQ(RunCli({"tokenize", "--prompt", "a", "--worker", address}).code, kExitUsage);
+  }
+}
+
+TEST(UsageTest, AHostThatNobodyIsCalledIsNotToBeStarted) {
+  // RFC 6761: never resolves.
+  const CliResult result = RunCli({"ls", "--store", "store.invalid:7080"});
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("no host is called store.invalid"),
+                                Not(HasSubstr("hearth-store --data-dir"))));
+}
+
+TEST(UsageTest, ChoicesAreWordsAndAWaitIsNotNegative) {
+  const CliResult cache = RunCli({"generate", "--prompt", "a", "--cache", "foo"});
+  EXPECT_EQ(cache.code, kExitUsage);
+  EXPECT_THAT(cache.err, HasSubstr("\"foo\" is not one of default, off, read, write"));
+  EXPECT_THAT(cache.err, Not(HasSubstr("->")));
+  EXPECT_EQ(RunCli({"ls", "--wait", "-1"}).code, kExitUsage);
 }
 
 TEST(UsageTest, WhenNobodyListensOneLineSaysWhatToDo) {
