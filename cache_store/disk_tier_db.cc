@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier.h"
+#include "cache_store/folder_holder.h"
 
 namespace hearth {
 namespace {
@@ -161,8 +162,12 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
     const std::string text = status.ToString();
     if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
                                absl::StrContains(text, "lock hold by current process"))) {
+      // The lock of this very process would end with the look at it.
+      const bool is_other = absl::StrContains(text, "While lock file");
+      const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
       return absl::FailedPreconditionError(
-          absl::StrCat("data folder ", dir, " is held by another process (", text, ")"));
+          absl::StrCat("data folder ", dir, " is held by another process (",
+                       holder.has_value() ? absl::StrCat("its id is ", *holder) : text, ")"));
     }
     if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
       return absl::FailedPreconditionError(absl::StrCat(

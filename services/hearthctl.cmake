@@ -10,6 +10,7 @@ add_library(hearthctl_commands STATIC
   hearthctl/prompt_flags.cc hearthctl/restore_point_commands.cc hearthctl/restore_points.cc
   hearthctl/simulate_command.cc
   hearthctl/snapshot_commands.cc hearthctl/snapshot_writer.cc hearthctl/stats_command.cc
+  hearthctl/stopped_store.cc
   hearthctl/tokenize_command.cc hearthctl/transfer_commands.cc hearthctl/warm_command.cc
   hearthctl/warm_file.cc hearthctl/warmer.cc hearthctl/watch_command.cc)
 target_link_libraries(hearthctl_commands

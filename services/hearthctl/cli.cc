@@ -64,7 +64,8 @@ int FailUnknown(Console& console, const CLI::App& app, const std::string& word) 
   std::vector<std::string> near;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     const std::string& name = command->get_name();
-    if (Distance(word, name) <= 2 || absl::StartsWith(name, word)) near.push_back(name);
+    const size_t near_enough = std::max<size_t>(1, word.size() / 3);
+    if (Distance(word, name) <= near_enough || absl::StartsWith(name, word)) near.push_back(name);
   }
   console.err << "hearthctl: there is no command \"" << word << "\"";
   if (!near.empty()) console.err << "; did you mean " << absl::StrJoin(near, " or ") << "?";

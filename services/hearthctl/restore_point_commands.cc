@@ -2,10 +2,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/restore_points.h"
+#include "services/hearthctl/stopped_store.h"
 
 namespace hearth {
 namespace {
@@ -13,6 +16,7 @@ namespace {
 constexpr char kListExamples[] =
     R"(  hearthctl ls
   hearthctl ls --json | head -1
+  hearthctl ls --data-dir /var/lib/hearth      (of a store that is stopped)
 Each restore point: an id (its first digits are enough elsewhere), the tokens it covers, its bytes,
 the fastest tier that holds all of it, whether it is durable and pinned, its age since last use,
 the time it has left to live, and its last token ids.
@@ -27,6 +31,7 @@ constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
 
 struct StoreFlags {
   PeerFlags store{PeerKind::kStore, "", 0};
+  StoppedStoreFlags stopped;  // ls
   std::string id;
   bool all = false;
   bool force = false;
@@ -51,11 +56,19 @@ void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
   console.out << "\n";
 }
 
-int RunList(const StoreFlags& flags, Console& console) {
+absl::StatusOr<std::vector<v1::RestorePointInfo>> PointsOf(const StoreFlags& flags) {
+  if (!flags.stopped.data_dir.empty()) {
+    auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
+    if (!store.ok()) return store.status();
+    return (*store)->List();
+  }
   auto channel = Connect(flags.store);
-  if (!channel.ok()) return Fail(console, channel.status());
-  auto stub = v1::CacheStore::NewStub(*channel);
-  auto points = ListRestorePoints(stub.get(), flags.store);
+  if (!channel.ok()) return channel.status();
+  return ListRestorePoints(v1::CacheStore::NewStub(*channel).get(), flags.store);
+}
+
+int RunList(const StoreFlags& flags, Console& console) {
+  auto points = PointsOf(flags);
   if (!points.ok()) return Fail(console, points.status());
   std::sort(points->begin(), points->end(),
             [](const auto& a, const auto& b) { return a.age_s() < b.age_s(); });
@@ -121,8 +134,12 @@ int RunDrop(const StoreFlags& flags, Console& console) {
     json["freed_bytes"] = response.freed_bytes();
     json["kept_pinned"] = response.kept_pinned();
     console.out << JsonLine(json) << std::endl;
-    return kExitOk;
   }
+  if (!flags.all && response.kept_pinned() > 0) {
+    return Fail(console, absl::FailedPreconditionError(absl::StrCat(
+                             flags.id, " is pinned and was kept: unpin it first, or --force")));
+  }
+  if (flags.json) return kExitOk;
   console.out << "dropped " << response.dropped() << " restore points, "
               << SizeText(response.freed_bytes()) << " freed";
   if (response.kept_pinned() > 0) {
@@ -147,6 +164,7 @@ void AddListCommand(CommandSet* commands) {
   auto flags = std::make_shared<StoreFlags>();
   CLI::App* command = AddStoreCommand(commands, "ls", "List the store's restore points",
                                       kListExamples, flags.get());
+  flags->stopped.Declare(command);
   commands->Run(command, [flags](Console& console) { return RunList(*flags, console); });
 }
 

@@ -9,6 +9,24 @@
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
+namespace {
+
+constexpr size_t kIdDigits = 2 * sizeof(Digest);
+
+bool IsWhole(const std::string& wanted) { return wanted.size() == kIdDigits; }
+
+// In lower case.
+absl::StatusOr<std::string> CheckId(const std::string& text) {
+  std::string wanted = absl::AsciiStrToLower(text);
+  const bool is_hex = std::all_of(wanted.begin(), wanted.end(),
+                                  [](unsigned char c) { return absl::ascii_isxdigit(c); });
+  if (is_hex && wanted.size() >= kMinIdDigits && wanted.size() <= kIdDigits) return wanted;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is not a restore point: give ", kMinIdDigits, " to ", kIdDigits,
+                   " hexadecimal digits, as hearthctl ls prints them"));
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
                                                                     const PeerFlags& store) {
@@ -26,32 +44,33 @@ absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheSto
 
 absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
                                       const std::string& text) {
-  const std::string wanted = absl::AsciiStrToLower(text);
-  const bool is_hex = std::all_of(wanted.begin(), wanted.end(),
-                                  [](unsigned char c) { return absl::ascii_isxdigit(c); });
-  const size_t digits = 2 * Digest().size();
-  if (!is_hex || wanted.size() < kMinIdDigits || wanted.size() > digits) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not a restore point: give ", kMinIdDigits, " to ", digits,
-                     " hexadecimal digits, as hearthctl ls prints them"));
-  }
-  if (wanted.size() == digits) {
-    auto digest = DigestFromHex(wanted);
+  auto wanted = CheckId(text);
+  if (!wanted.ok()) return wanted.status();
+  if (IsWhole(*wanted)) return ResolveId({}, "", text);  // names it, stored or not
+  auto points = ListRestorePoints(stub, store);
+  if (!points.ok()) return points.status();
+  return ResolveId(*points, absl::StrCat("store at ", store.address), text);
+}
+
+absl::StatusOr<std::string> ResolveId(const std::vector<v1::RestorePointInfo>& points,
+                                      const std::string& where, const std::string& text) {
+  auto wanted = CheckId(text);
+  if (!wanted.ok()) return wanted.status();
+  if (IsWhole(*wanted)) {
+    auto digest = DigestFromHex(*wanted);
     if (!digest.ok()) return digest.status();
     return std::string(digest->begin(), digest->end());
   }
-  auto points = ListRestorePoints(stub, store);
-  if (!points.ok()) return points.status();
   std::vector<std::string> found;
-  for (const v1::RestorePointInfo& point : *points) {
-    if (absl::StartsWith(HexText(point.restore_point_id()), wanted)) {
+  for (const v1::RestorePointInfo& point : points) {
+    if (absl::StartsWith(HexText(point.restore_point_id()), *wanted)) {
       found.push_back(point.restore_point_id());
     }
   }
   if (found.size() == 1) return found.front();
   return absl::NotFoundError(
-      absl::StrCat("store at ", store.address, ": ", found.size(), " restore points begin with ",
-                   wanted, found.empty() ? "; see hearthctl ls" : "; give more digits"));
+      absl::StrCat(where, ": ", found.size(), " restore points begin with ", *wanted,
+                   found.empty() ? "; see hearthctl ls" : "; give more digits"));
 }
 
 }  // namespace hearth

@@ -23,6 +23,9 @@ absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheSto
 // point. kInvalidArgument, kNotFound.
 absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlags& store,
                                       const std::string& text);
+// The same among `points`; `where` names them in errors.
+absl::StatusOr<std::string> ResolveId(const std::vector<v1::RestorePointInfo>& points,
+                                      const std::string& where, const std::string& text);
 
 }  // namespace hearth
 

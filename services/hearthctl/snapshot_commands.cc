@@ -20,7 +20,9 @@ Reads the header only; verify reads every byte.
 )";
 constexpr char kVerifyExamples[] =
     R"(  hearthctl verify saved.snapshot        (a file: every slice against its digest)
-  hearthctl verify /var/lib/hearth       (a store's data folder; stop the store first)
+  hearthctl verify /var/lib/hearth       (a store's data folder)
+A folder may be in use: the store is not disturbed, but what it changes meanwhile can look damaged,
+and the answer then says which process has it open.
 Exit code 1 when anything is damaged.
 )";
 

@@ -1,4 +1,5 @@
 // export: a restore point of a store as a file. import: the file into a store.
+#include <algorithm>
 #include <memory>
 
 #include "absl/strings/str_cat.h"
@@ -9,12 +10,15 @@
 #include "services/hearthctl/model_info.h"
 #include "services/hearthctl/restore_points.h"
 #include "services/hearthctl/snapshot_writer.h"
+#include "services/hearthctl/stopped_store.h"
 #include "services/proto_conversion.h"
 
 namespace hearth {
 namespace {
 
 constexpr char kExportExamples[] = R"(  hearthctl export 3fa94c1200aa --out saved.snapshot
+  hearthctl export 3fa94c1200aa --out saved.snapshot --data-dir /var/lib/hearth
+      (without a server: the folder of a store that is stopped; ls --data-dir shows the ids)
 The file is self-contained: tokens, model fields, every slice with its digest. It appears only
 when it is whole.
 )";
@@ -22,11 +26,14 @@ constexpr char kImportExamples[] =
     R"(  hearthctl import saved.snapshot
   hearthctl import saved.snapshot --worker 127.0.0.1:7070
       (first compares all six parts of the saved state with the model that this worker runs)
+  hearthctl import saved.snapshot --data-dir /var/lib/hearth
+      (without a server: the folder of a store that is stopped)
 )";
 
 struct TransferFlags {
   PeerFlags store{PeerKind::kStore, "", 0};
   PeerFlags worker;
+  StoppedStoreFlags stopped;
   std::string id;
   std::string path;
   bool json = false;
@@ -88,17 +95,35 @@ absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags&
   return (*writer)->file_bytes();
 }
 
-int RunExport(const TransferFlags& flags, Console& console) {
+absl::StatusOr<uint64_t> ExportStopped(const TransferFlags& flags, std::string* id) {
+  auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
+  if (!store.ok()) return store.status();
+  auto resolved = ResolveId((*store)->List(), flags.stopped.data_dir, flags.id);
+  if (!resolved.ok()) return resolved.status();
+  *id = *std::move(resolved);
+  Digest digest;
+  std::copy(id->begin(), id->end(), digest.begin());
+  return (*store)->Export(digest, flags.path);
+}
+
+absl::StatusOr<uint64_t> ExportRunning(const TransferFlags& flags, std::string* id) {
   auto channel = Connect(flags.store);
-  if (!channel.ok()) return Fail(console, channel.status());
+  if (!channel.ok()) return channel.status();
   auto stub = v1::CacheStore::NewStub(*channel);
-  auto id = ResolveId(stub.get(), flags.store, flags.id);
-  if (!id.ok()) return Fail(console, id.status());
-  auto bytes = Export(stub.get(), flags, *id);
+  auto resolved = ResolveId(stub.get(), flags.store, flags.id);
+  if (!resolved.ok()) return resolved.status();
+  *id = *std::move(resolved);
+  return Export(stub.get(), flags, *id);
+}
+
+int RunExport(const TransferFlags& flags, Console& console) {
+  std::string id;
+  const auto bytes =
+      flags.stopped.data_dir.empty() ? ExportRunning(flags, &id) : ExportStopped(flags, &id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
     Json json;
-    json["restore_point_id"] = HexText(*id);
+    json["restore_point_id"] = HexText(id);
     json["file"] = flags.path;
     json["bytes"] = *bytes;
     console.out << JsonLine(json) << std::endl;
@@ -206,6 +231,18 @@ absl::Status CheckParts(const TransferFlags& flags, const SnapshotHeader& header
   return CheckRestorable(header, *running);
 }
 
+absl::StatusOr<v1::PublishAck> ImportTo(const TransferFlags& flags, const SnapshotHeader& header,
+                                        absl::string_view file) {
+  if (!flags.stopped.data_dir.empty()) {
+    auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
+    if (!store.ok()) return store.status();
+    return (*store)->Import(header, file);
+  }
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return channel.status();
+  return Import(v1::CacheStore::NewStub(*channel).get(), flags, header, file);
+}
+
 int RunImport(const TransferFlags& flags, Console& console) {
   auto file = MappedFile::Open(flags.path);
   if (!file.ok()) return Fail(console, file.status());
@@ -217,10 +254,7 @@ int RunImport(const TransferFlags& flags, Console& console) {
     return Fail(console,
                 absl::Status(status.code(), absl::StrCat(flags.path, ": ", status.message())));
   }
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return Fail(console, channel.status());
-  auto stub = v1::CacheStore::NewStub(*channel);
-  auto ack = Import(stub.get(), flags, *header, bytes);
+  const auto ack = ImportTo(flags, *header, bytes);
   if (!ack.ok()) return Fail(console, ack.status());
   if (flags.json) {
     Json json;
@@ -243,6 +277,7 @@ void AddExportCommand(CommandSet* commands) {
   auto flags = std::make_shared<TransferFlags>();
   CLI::App* command = commands->Add("export", "Write a restore point to a file", kExportExamples);
   flags->store.Declare(command);
+  flags->stopped.Declare(command);
   command->add_option("id", flags->id, "restore point, see ls")->required();
   command->add_option("--out,-o", flags->path, "file to write")->required();
   command->add_flag("--json", flags->json, "one JSON object");
@@ -254,6 +289,7 @@ void AddImportCommand(CommandSet* commands) {
   CLI::App* command =
       commands->Add("import", "Put a file's restore point into a store", kImportExamples);
   flags->store.Declare(command);
+  flags->stopped.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "compare with the model it runs");
   command->add_option("file", flags->path, "a snapshot file")->required();

