@@ -18,7 +18,7 @@ class QuotaTest : public testing::Test {
   QuotaTest() {
     // What one prompt takes, as a store without limits counts it.
     Open({}, 1 << 20);
-    Publish("probe", 1);
+    EXPECT_TRUE(Publish("probe", 1).ok());
     unit_ = Usage("probe");
     EXPECT_GT(unit_.objects, 1u);
   }
