@@ -50,7 +50,8 @@ class StorePromotion : public ::testing::Test {
   }
   size_t ObjectsInRam(uint64_t seed) {
     size_t count = 0;
-    for (const PlannedObject& object : Fetch(seed)->plan().objects) {
+    const auto session = Fetch(seed);
+    for (const PlannedObject& object : session->plan().objects) {
       if (object.tier == Tier::kHost) ++count;
     }
     return count;
