@@ -260,9 +260,9 @@ struct StoreEvent {
   };
   Kind kind = Kind::kStored;
   uint64_t sequence = 0;  // counts each tenant's events, from 1, without a gap
+  // As List shows it right after the event. Its use and its tier change without one.
   RestorePoint restore_point;
   std::optional<Removal> removed;  // set where the restore point left
-  // As List shows it right after the event. Its use and its tier change without one.
 };
 
 // Where a subscriber goes on.
