@@ -15,7 +15,7 @@ add_library(hearthctl_commands STATIC
   hearthctl/warm_file.cc hearthctl/warmer.cc hearthctl/watch_command.cc)
 target_link_libraries(hearthctl_commands
   PUBLIC hearth_rpc nlohmann_json::nlohmann_json CLI11::CLI11
-  PRIVATE hearth_cache_store hearth_retention yaml-cpp Threads::Threads)
+  PRIVATE hearth_results hearth_retention yaml-cpp Threads::Threads)
 
 add_executable(hearthctl hearthctl_main.cc)
 target_link_libraries(hearthctl PRIVATE hearthctl_commands)

@@ -11,6 +11,7 @@
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/identity.h"
+#include "services/result_conversion.h"
 
 namespace hearth {
 
@@ -24,8 +25,6 @@ absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const I
 void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant);
 
 void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
-void ResultToProto(const PublishResult& result, v1::PublishAck* out);
-void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);
 void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
 void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
 void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out);

@@ -12,7 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/identity.h"
-#include "services/proto_conversion.h"
+#include "services/result_conversion.h"
 
 namespace hearth {
 namespace {
@@ -22,8 +22,6 @@ namespace {
 constexpr uint64_t kNoLimitBytes = uint64_t{1} << 50;
 
 bool IsThere(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
-
-std::string BytesOf(const Digest& digest) { return {digest.begin(), digest.end()}; }
 
 Manifest ManifestOf(const LookupPlan& plan) {
   Manifest manifest;
@@ -82,21 +80,7 @@ absl::StatusOr<std::unique_ptr<StoppedStore>> StoppedStore::Open(const StoppedSt
 std::vector<v1::RestorePointInfo> StoppedStore::List() {
   std::vector<v1::RestorePointInfo> points;
   for (const RestorePoint& point : store_->List(tenant_)) {
-    v1::RestorePointInfo info;
-    info.set_restore_point_id(BytesOf(point.id));
-    info.set_fingerprint_digest(BytesOf(point.fingerprint));
-    info.set_tokens(point.tokens);
-    info.set_bytes(point.bytes);
-    info.set_tier(ToProto(point.tier));
-    info.set_durable(point.durable);
-    info.set_pinned(point.pinned);
-    info.set_age_s(absl::ToDoubleSeconds(point.age));
-    info.set_hits(point.hits);
-    if (point.expires_in != absl::InfiniteDuration()) {
-      info.set_expires_in_s(absl::ToDoubleSeconds(point.expires_in));
-    }
-    info.mutable_last_token_ids()->Add(point.last_token_ids.begin(), point.last_token_ids.end());
-    points.push_back(std::move(info));
+    RestorePointToProto(point, &points.emplace_back());
   }
   return points;
 }
@@ -163,8 +147,7 @@ absl::StatusOr<v1::PublishAck> StoppedStore::Import(const SnapshotHeader& header
         absl::StrCat(data_dir_, " did not keep it: ", absl::StrJoin(result->notes, "; ")));
   }
   v1::PublishAck ack;
-  ack.set_durable(ToProto(result->durable));
-  ack.set_bytes_received(result->bytes_received);
+  ResultToProto(*result, &ack);
   return ack;
 }
 
