@@ -1,11 +1,7 @@
 #include "proto/kv_layout.h"
 
-#include <xxhash.h>
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h>  // the widest vectors the CPU has: twice as fast as SSE2's
-#endif
-
 #include "absl/strings/str_cat.h"
+#include "proto/xxh3.h"
 
 namespace hearth {
 namespace {

@@ -1,13 +1,10 @@
 #include "proto/slice_hasher.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <new>
-#if defined(__x86_64__) && __has_include(<xxh_x86dispatch.h>)
-#include <xxh_x86dispatch.h>  // the widest vectors the CPU has: twice as fast as SSE2's
-#endif
+
+#include "proto/xxh3.h"
 
 namespace hearth {
 
