@@ -5,21 +5,27 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 
 namespace hearth {
 namespace {
 
+// Whether the memory `id` is what the caller mapped. If not it is offered, where it can be had.
+bool IsMapped(const SegmentId& id, const std::string& socket, const std::string& mapped,
+              absl::FunctionRef<v1::SharedSegment*()> offer) {
+  if (socket.empty()) return false;
+  const std::string bytes(id.begin(), id.end());
+  if (mapped == bytes) return true;
+  v1::SharedSegment* segment = offer();
+  segment->set_id(bytes);
+  segment->set_socket(socket);
+  return false;
+}
+
 // Moves what lies in the shared memory from the stream into the plan.
-void Share(const SharedMemoryOffer& offer, const v1::FetchRequest& request, FetchSession* session,
-           std::vector<SliceRef>* order, v1::FetchPlan* plan) {
-  if (offer.socket.empty()) return;
-  const std::string id(offer.id.begin(), offer.id.end());
-  if (request.segment_id() != id) {
-    plan->mutable_segment()->set_id(id);
-    plan->mutable_segment()->set_socket(offer.socket);
-    return;
-  }
+void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<SliceRef>* order,
+           v1::FetchPlan* plan) {
   v1::SharedSlices* shared = plan->mutable_shared();
   std::vector<SliceRef> streamed;
   for (const SliceRef& slice : *order) {
@@ -39,15 +45,7 @@ void Share(const SharedMemoryOffer& offer, const v1::FetchRequest& request, Fetc
 
 // Moves the objects that have copies in the gpu tier out of the stream, but for remainders: what
 // follows one is begun with its bytes in the caller's RAM.
-void ShareOnDevice(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
-                   FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
-  if (offer.device_socket.empty()) return;
-  const std::string id(offer.device_id.begin(), offer.device_id.end());
-  if (request.device_segment_id() != id) {
-    plan->mutable_device_segment()->set_id(id);
-    plan->mutable_device_segment()->set_socket(offer.device_socket);
-    return;
-  }
+void ShareOnDevice(FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
   const LookupPlan& stored = session->plan();
   std::vector<bool> streamed(stored.objects.size(), true);
   v1::SharedSlices* device = plan->mutable_device();
@@ -68,8 +66,15 @@ void ShareOnDevice(const SharedMemoryOffer& offer, const v1::FetchRequest& reque
 
 bool ShareWhatIsAsked(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
                       FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan) {
-  if (request.has_device_segment_id()) ShareOnDevice(offer, request, session, order, plan);
-  if (request.has_segment_id()) Share(offer, request, session, order, plan);
+  if (request.has_device_segment_id() &&
+      IsMapped(offer.device_id, offer.device_socket, request.device_segment_id(),
+               [plan] { return plan->mutable_device_segment(); })) {
+    ShareOnDevice(session, order, plan);
+  }
+  if (request.has_segment_id() && IsMapped(offer.id, offer.socket, request.segment_id(),
+                                           [plan] { return plan->mutable_segment(); })) {
+    Share(offer, session, order, plan);
+  }
   return plan->shared().objects_size() > 0 || plan->device().objects_size() > 0;
 }
 
