@@ -6,7 +6,7 @@
 namespace hearth {
 
 absl::Status StoreOptions::Validate() const {
-  if (host_bytes == 0 && (disk_bytes == 0 || data_dir.empty())) {
+  if (host_bytes == 0 && !has_disk()) {
     return absl::InvalidArgumentError(
         "host_bytes is 0 and there is no disk tier: nothing to store in");
   }
@@ -25,10 +25,8 @@ absl::Status StoreOptions::Validate() const {
     return absl::InvalidArgumentError("scrub_period must be above 0");
   }
   if (max_staged_bytes == 0) return absl::InvalidArgumentError("max_staged_bytes must be above 0");
-  const bool has_disk = disk_bytes > 0 && !data_dir.empty();
-  const uint64_t capacity = has_disk ? disk_bytes : host_bytes;
-  if (absl::Status status = quotas.Validate(capacity); !status.ok()) return status;
-  return ValidatePins(PinRoomOf(quotas, capacity, max_pinned_fraction));
+  if (absl::Status status = quotas.Validate(capacity_bytes()); !status.ok()) return status;
+  return ValidatePins(PinRoomOf(quotas, capacity_bytes(), max_pinned_fraction));
 }
 
 }  // namespace hearth

@@ -78,6 +78,10 @@ struct StoreOptions {
   // A pass begins at most this often, however small the store.
   absl::Duration scrub_period = absl::Hours(24 * 7);
 
+  bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
+  // What the slowest tier keeps: quotas and pins are shares of it.
+  uint64_t capacity_bytes() const { return has_disk() ? disk_bytes : host_bytes; }
+
   // Checks relations between fields; kInvalidArgument names the field.
   absl::Status Validate() const;
 };

@@ -104,11 +104,10 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
   if (point == nullptr) return absl::NotFoundError("no such restore point");
   if (point->pinned != pinned) {
     if (pinned) {
-      const uint64_t capacity = disk_ != nullptr ? options_.disk_bytes : options_.host_bytes;
-      const absl::Status status =
-          MayPin(options_.quotas, catalog_.ledger(),
-                 PinRoomOf(options_.quotas, capacity, options_.max_pinned_fraction),
-                 catalog_.pinned_bytes(), tenant, catalog_.BytesToPin(*point));
+      const absl::Status status = MayPin(
+          options_.quotas, catalog_.ledger(),
+          PinRoomOf(options_.quotas, options_.capacity_bytes(), options_.max_pinned_fraction),
+          catalog_.pinned_bytes(), tenant, catalog_.BytesToPin(*point));
       if (!status.ok()) return status;
     }
     catalog_.SetPinned(point, pinned);

@@ -93,7 +93,7 @@ absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const StoreOption
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
                                                        StoreSeams seams) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
-  const bool wants_disk = !options.data_dir.empty() && options.disk_bytes > 0;
+  const bool wants_disk = options.has_disk();
   absl::StatusOr<std::string> secret;
   std::unique_ptr<DiskTier> disk;
   if (wants_disk) {
