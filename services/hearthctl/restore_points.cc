@@ -26,6 +26,27 @@ absl::StatusOr<std::string> CheckId(const std::string& text) {
                    " hexadecimal digits, as hearthctl ls prints them"));
 }
 
+// It names a restore point, stored or not.
+absl::StatusOr<std::string> WholeId(const std::string& wanted) {
+  auto digest = DigestFromHex(wanted);
+  if (!digest.ok()) return digest.status();
+  return std::string(digest->begin(), digest->end());
+}
+
+absl::StatusOr<std::string> OnlyOne(const std::vector<v1::RestorePointInfo>& points,
+                                    const std::string& where, const std::string& wanted) {
+  std::vector<std::string> found;
+  for (const v1::RestorePointInfo& point : points) {
+    if (absl::StartsWith(HexText(point.restore_point_id()), wanted)) {
+      found.push_back(point.restore_point_id());
+    }
+  }
+  if (found.size() == 1) return found.front();
+  return absl::NotFoundError(
+      absl::StrCat(where, ": ", found.size(), " restore points begin with ", wanted,
+                   found.empty() ? "; see hearthctl ls" : "; give more digits"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,
@@ -46,31 +67,17 @@ absl::StatusOr<std::string> ResolveId(v1::CacheStore::Stub* stub, const PeerFlag
                                       const std::string& text) {
   auto wanted = CheckId(text);
   if (!wanted.ok()) return wanted.status();
-  if (IsWhole(*wanted)) return ResolveId({}, "", text);  // names it, stored or not
+  if (IsWhole(*wanted)) return WholeId(*wanted);
   auto points = ListRestorePoints(stub, store);
   if (!points.ok()) return points.status();
-  return ResolveId(*points, absl::StrCat("store at ", store.address), text);
+  return OnlyOne(*points, absl::StrCat("store at ", store.address), *wanted);
 }
 
 absl::StatusOr<std::string> ResolveId(const std::vector<v1::RestorePointInfo>& points,
                                       const std::string& where, const std::string& text) {
   auto wanted = CheckId(text);
   if (!wanted.ok()) return wanted.status();
-  if (IsWhole(*wanted)) {
-    auto digest = DigestFromHex(*wanted);
-    if (!digest.ok()) return digest.status();
-    return std::string(digest->begin(), digest->end());
-  }
-  std::vector<std::string> found;
-  for (const v1::RestorePointInfo& point : points) {
-    if (absl::StartsWith(HexText(point.restore_point_id()), *wanted)) {
-      found.push_back(point.restore_point_id());
-    }
-  }
-  if (found.size() == 1) return found.front();
-  return absl::NotFoundError(
-      absl::StrCat(where, ": ", found.size(), " restore points begin with ", *wanted,
-                   found.empty() ? "; see hearthctl ls" : "; give more digits"));
+  return IsWhole(*wanted) ? WholeId(*wanted) : OnlyOne(points, where, *wanted);
 }
 
 }  // namespace hearth

@@ -97,15 +97,14 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
   for (const auto& [name, count] : counters) {
     if (count == 0) continue;
-    console.out << "  " << (name == kLastScrub ? "last_full_scrub" : name) << " ";
     if (name == kLastScrub) {
-      console.out << absl::FormatTime("%Y-%m-%d %H:%M:%S UTC",
-                                      absl::FromUnixSeconds(static_cast<int64_t>(count)),
-                                      absl::UTCTimeZone());
+      const absl::Time scrubbed = absl::FromUnixSeconds(static_cast<int64_t>(count));
+      console.out << "  last_full_scrub "
+                  << absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", scrubbed, absl::UTCTimeZone())
+                  << "\n";
     } else {
-      console.out << count;
+      console.out << "  " << name << " " << count << "\n";
     }
-    console.out << "\n";
   }
   console.out << std::flush;
 }
