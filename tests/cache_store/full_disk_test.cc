@@ -7,7 +7,7 @@
 
 #include "cache_store/store_impl.h"
 #include "tests/support/faulty_disk.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -28,10 +28,7 @@ class FullDisk : public ::testing::TestWithParam<uint32_t> {
     options.data_dir = folder_.path();
     options.host_bytes = 0;
     options.disk_bytes = uint64_t{1} << 30;
-    StoreSeams seams;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_);
     seams.disk_env = disk_.env();
     store_ = OpenStore(options, std::move(seams)).value();
   }

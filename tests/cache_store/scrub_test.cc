@@ -5,8 +5,8 @@
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/manual_executor.h"
 #include "tests/support/raw_database.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -29,11 +29,7 @@ class Scrub : public ::testing::Test {
   }
   void Open() {
     store_.reset();
-    StoreSeams seams;
-    seams.clock = &clock_;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
     store_ = OpenStore(options_, std::move(seams)).value();
   }
   // A table of its own: 1.6 MiB in 13 slices.

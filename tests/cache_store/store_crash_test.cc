@@ -19,7 +19,7 @@
 #include "cache_store/verify.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -75,11 +75,7 @@ class CrashRun {
     options.data_dir = folder_.path();
     options.host_bytes = 4 << 20;
     options.disk_bytes = ample_ ? uint64_t{1} << 30 : uint64_t{12} << 20;
-    StoreSeams seams;
-    seams.clock = &clock_;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
     seams.disk_env = disk_.env();
     absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();

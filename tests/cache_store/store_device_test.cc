@@ -8,7 +8,7 @@
 #include "cache_store/store_impl.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/faulty_tier.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -26,10 +26,7 @@ class StoreDeviceTest : public testing::Test {
     if (disk) options.data_dir = folder_.path();
     options.device = device_;
     options.on_device_lost = [this](const absl::Status& why) { lost_.push_back(why); };
-    StoreSeams seams;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_);
     seams.wrap_host = [this](SliceTier* tier) {
       return std::make_unique<FaultyTier>(tier, &host_faults_);
     };

@@ -5,7 +5,7 @@
 #include "cache_store/store_impl.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -21,11 +21,7 @@ class StoreFaults : public ::testing::Test {
     options.data_dir = folder_.path();
     options.host_bytes = host_bytes;
     options.disk_bytes = 64 << 20;
-    StoreSeams seams;
-    seams.clock = &clock_;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
     seams.wrap_host = [this](SliceTier* tier) {
       return std::make_unique<FaultyTier>(tier, &host_faults_);
     };

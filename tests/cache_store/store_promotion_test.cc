@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache_store/store_impl.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -23,10 +23,7 @@ class StorePromotion : public ::testing::Test {
     options.host_bytes = host_bytes;
     options.disk_bytes = 1 << 20;
     options.max_background_bytes = max_background_bytes;
-    StoreSeams seams;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_);
     store_ = OpenStore(options, std::move(seams)).value();
   }
   void Publish(uint64_t seed, Durability durability = Durability::kDisk) {

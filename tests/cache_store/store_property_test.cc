@@ -17,7 +17,7 @@
 #include "proto/restore_rule.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -47,11 +47,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     if (setting().device_bytes > 0) {
       options.device = device_ = std::make_shared<FakeDevice>(setting().device_bytes);
     }
-    StoreSeams seams;
-    seams.clock = &clock_;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
     store_ = OpenStore(options, std::move(seams)).value();
   }
 

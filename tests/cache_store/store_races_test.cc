@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cache_store/store_impl.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -55,10 +55,7 @@ class StoreRaces : public ::testing::Test {
     options.data_dir = folder_.path();
     options.host_bytes = 1 << 20;
     options.disk_bytes = 64 << 20;
-    StoreSeams seams;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_);
     seams.wrap_disk = [this](SliceTier* tier) {
       return std::make_unique<HookTier>(tier, &before_write_);
     };

@@ -7,7 +7,7 @@
 #include "cache_store/compute_cost.h"
 #include "cache_store/store_impl.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -26,11 +26,7 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
     options.host_bytes = host_bytes;
     options.disk_bytes = disk_bytes;
     if (disk_bytes > 0) options.data_dir = folder_.path();
-    StoreSeams seams;
-    seams.clock = &clock_;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
     auto opened = OpenStore(options, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
@@ -45,6 +41,12 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
     executor_->RunAll();
     store_->CheckInvariants();
     return found;
+  }
+  // A store of twenty first turns: what they take on disk.
+  uint64_t AskOfTwenty() {
+    Open(0, 64 << 20);
+    for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
+    return store_->Stats().tiers.back().bytes;
   }
 
   const Fingerprint model_ = KitModel().Make();
@@ -180,9 +182,7 @@ TEST(ComputeCostTest, IsTheModelsOwnOrAnEstimate) {
 
 // Made first, asked for again much later.
 TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
-  Open(0, 64 << 20);
-  for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
-  const uint64_t used = store_->Stats().tiers.back().bytes;
+  const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Hours(1));
   EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
   opened_.reset();
@@ -196,9 +196,7 @@ TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
 }
 
 TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {
-  Open(0, 64 << 20);
-  for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
-  const uint64_t used = store_->Stats().tiers.back().bytes;
+  const uint64_t used = AskOfTwenty();
   clock_.Advance(absl::Minutes(2));
   EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
   store_->UpkeepStep();

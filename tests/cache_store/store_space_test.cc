@@ -8,7 +8,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "cache_store/store_impl.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -29,10 +29,7 @@ class StoreSpace : public ::testing::Test {
     options_.data_dir = folder_.path();
     options_.host_bytes = host_bytes;
     options_.disk_bytes = disk_bytes;
-    StoreSeams seams;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_);
     seams.wrap_host = [this](SliceTier* tier) {
       return std::make_unique<WatchingTier>(tier, &host_copies_);
     };

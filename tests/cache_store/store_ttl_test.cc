@@ -4,7 +4,7 @@
 
 #include "cache_store/store_impl.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/manual_executor.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -25,11 +25,7 @@ class StoreTtl : public ::testing::Test {
   }
   void Open() {
     opened_.reset();
-    StoreSeams seams;
-    seams.clock = &clock_;
-    auto executor = std::make_unique<ManualExecutor>();
-    executor_ = executor.get();
-    seams.executor = std::move(executor);
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
     auto opened = OpenStore(options_, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
@@ -49,6 +45,10 @@ class StoreTtl : public ::testing::Test {
     EXPECT_TRUE(result.ok()) << result.status();
     store_->CheckInvariants();
     return result.ok() ? *result : PublishResult();
+  }
+  static KitPrompt UpTo(KitPrompt prompt, uint32_t tokens) {
+    prompt.tokens.resize(tokens);
+    return prompt;
   }
   // What can be restored of a prompt.
   uint32_t Usable(const KitPrompt& prompt) {
@@ -126,8 +126,7 @@ TEST_F(StoreTtl, NothingThatIsOverIsServedWhileMuchIsLeftToRemove) {
   Publish(longer, {32}, absl::Seconds(5));
   Publish(live, {32}, absl::ZeroDuration());
   clock_.Advance(absl::Seconds(5));
-  KitPrompt shorter = longer;
-  shorter.tokens.resize(20);
+  const KitPrompt shorter = UpTo(longer, 20);
   const ExplainReport report = store_->Explain(KitQuery(model_, shorter)).value();
   EXPECT_EQ(report.usable_tokens, 0u);
   EXPECT_EQ(report.boundaries.back().removed, Removal::kExpired);
@@ -184,8 +183,7 @@ TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
 TEST_F(StoreTtl, APinHoldsWhatWouldBeOver) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
-  KitPrompt shorter = prompt;
-  shorter.tokens.resize(20);
+  const KitPrompt shorter = UpTo(prompt, 20);
   Publish(prompt, {32}, absl::Minutes(1));
   const Digest id = Only().id;
   ASSERT_TRUE(store_->SetPinned(id, "default", true).ok());
@@ -208,8 +206,7 @@ TEST_F(StoreTtl, OnlyWhatNobodyElseNamesGoesWithIt) {
   const uint64_t alone = store_->Stats().objects;
   Publish(longer, {64, 128}, absl::Minutes(1));
   EXPECT_GT(store_->Stats().objects, alone) << "the tail at 64";
-  KitPrompt shorter = longer;
-  shorter.tokens.resize(65);
+  const KitPrompt shorter = UpTo(longer, 65);
   EXPECT_EQ(Usable(shorter), 64u);
   clock_.Advance(absl::Minutes(1));
   EXPECT_EQ(Usable(shorter), 0u);
@@ -221,8 +218,7 @@ TEST_F(StoreTtl, OnlyWhatNobodyElseNamesGoesWithIt) {
 TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
-  KitPrompt shorter = prompt;
-  shorter.tokens.resize(20);
+  const KitPrompt shorter = UpTo(prompt, 20);
   Publish(prompt, {32}, absl::Minutes(1));
   clock_.Advance(absl::Seconds(20));
   EXPECT_EQ(Usable(shorter), 16u);
@@ -237,8 +233,7 @@ TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
 TEST_F(StoreTtl, WhatIsPublishedAsAWholeDoesNotEndWithItsParts) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
-  KitPrompt shorter = prompt;
-  shorter.tokens.resize(20);
+  const KitPrompt shorter = UpTo(prompt, 20);
   Publish(prompt, {32}, absl::Minutes(1));
   EXPECT_EQ(Usable(shorter), 16u) << "now there is a restore point that nobody published";
   Publish(shorter, {16}, absl::ZeroDuration());

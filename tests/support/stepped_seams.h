@@ -1,0 +1,25 @@
+// SteppedSeams: a store whose background jobs, and whose clock, a test drives.
+#ifndef HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
+#define HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
+
+#include <memory>
+#include <utility>
+
+#include "cache_store/store_impl.h"
+#include "tests/support/manual_executor.h"
+
+namespace hearth {
+
+// `executor` is the store's, and lives as long. `clock`: null for the system's.
+inline StoreSeams SteppedSeams(ManualExecutor** executor, Clock* clock = nullptr) {
+  auto made = std::make_unique<ManualExecutor>();
+  *executor = made.get();
+  StoreSeams seams;
+  seams.clock = clock;
+  seams.executor = std::move(made);
+  return seams;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_STEPPED_SEAMS_H_
