@@ -42,6 +42,8 @@ void Store::AddPublic(const ExplainReport& theirs, const PrefixQuery& query,
     if (own != own_end && own->boundary == shared.boundary) {
       if (own->usable) continue;
       ++own;
+    } else if (report->omitted_boundaries > 0) {
+      --report->omitted_boundaries;
     }
     BoundaryReport& added = all.emplace_back();
     added.boundary = shared.boundary;
@@ -96,7 +98,10 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
             std::binary_search(query.cuts.begin(), query.cuts.end(), state.boundary);
         const bool is_kept =
             declared ? ++silent_declared <= kMaxSilentDeclared : ++silent <= kMaxSilentBoundaries;
-        if (!is_kept) continue;
+        if (!is_kept) {
+          ++report.omitted_boundaries;
+          continue;
+        }
       }
       report.boundaries.push_back(std::move(boundary));
     }

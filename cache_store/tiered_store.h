@@ -211,6 +211,8 @@ struct ExplainReport {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;
   std::vector<BoundaryReport> boundaries;
+  // Never stored, and not among `boundaries` since there is nothing else to say of them.
+  uint32_t omitted_boundaries = 0;
   std::vector<OtherFingerprint> other_fingerprints;
   std::string summary;
 };

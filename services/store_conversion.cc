@@ -112,6 +112,7 @@ void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out) {
   out->set_matched_tokens(report.matched_tokens);
   out->set_usable_tokens(report.usable_tokens);
   out->set_summary(report.summary);
+  out->set_omitted_boundaries(report.omitted_boundaries);
   for (const BoundaryReport& boundary : report.boundaries) {
     v1::BoundaryInfo* info = out->add_boundaries();
     info->set_boundary(boundary.boundary);

@@ -50,6 +50,7 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   for (const auto& boundary : response.boundaries()) {
     json["boundaries"].push_back(BoundaryJson(boundary));
   }
+  json["omitted_boundaries"] = response.omitted_boundaries();
   json["other_fingerprints"] = Json::array();
   for (const auto& other : response.other_fingerprints()) {
     json["other_fingerprints"].push_back({{"field", other.field()},
@@ -75,6 +76,9 @@ void PrintExplain(const v1::ExplainResponse& response, Console& console) {
     console.out << line
                 << (boundary.from_public() ? "from the public namespace" : boundary.reason())
                 << "\n";
+  }
+  if (response.omitted_boundaries() > 0) {
+    console.out << "  " << response.omitted_boundaries() << " more, never stored\n";
   }
   for (const auto& other : response.other_fingerprints()) {
     console.out << "  " << other.matched_tokens() << " tokens are stored with another "

@@ -253,6 +253,7 @@ TEST_F(StoreExplain, DeclaredBoundariesAreKeptWhereOthersAreLeftOut) {
   for (uint32_t boundary = 16; boundary <= 18 * 16; boundary += 16) expected.push_back(boundary);
   expected.insert(expected.end(), {328, 560});
   EXPECT_EQ(told, expected);
+  EXPECT_EQ(report.omitted_boundaries, 41u - told.size());
 }
 
 TEST_F(StoreExplain, OfWhatLeftBeforeARestartOnlyWhatRemainsIsKnown) {

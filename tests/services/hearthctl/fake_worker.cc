@@ -115,6 +115,7 @@ grpc::Status FakeWorker::Explain(grpc::ServerContext*, const v1::ExplainInputReq
   const std::string prompt = Rendered(request->prompt());
   const bool known = stored.count(prompt) > 0;
   response->set_summary(known ? "all of it" : "nothing");
+  response->set_omitted_boundaries(known ? 0 : 7);
   for (uint32_t boundary : RestoreCandidates(static_cast<uint32_t>(prompt.size()),
                                              Cuts(request->prompt()), kChunkTokens)) {
     v1::BoundaryInfo* info = response->add_boundaries();

@@ -166,8 +166,10 @@ TEST(ExplainCommandTest, ShowsEachBoundaryWithItsReason) {
       RunCli({"explain", "--worker", worker.address(), "--prompt", prompt, "--json"});
   ASSERT_EQ(missing.last()["boundaries"].size(), 2u);
   EXPECT_EQ(missing.last()["boundaries"][0]["reason"], "never stored");
+  EXPECT_EQ(missing.last()["omitted_boundaries"], 7);
   const CliResult human = RunCli({"explain", "--worker", worker.address(), "--prompt", prompt});
-  EXPECT_THAT(human.out, AllOf(HasSubstr("nothing"), HasSubstr("never stored")));
+  EXPECT_THAT(human.out, AllOf(HasSubstr("nothing"), HasSubstr("never stored"),
+                               HasSubstr("  7 more, never stored\n")));
 }
 
 TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
