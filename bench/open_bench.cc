@@ -1,14 +1,20 @@
-// How long a store takes to open a folder of very many restore points, and what its first fetch
-// takes.
+// How long after its start a store serves from a folder of very many restore points.
 //
 //   open_bench FOLDER [PROMPTS]
 //
 // Stores PROMPTS prompts (10,000) of 1,280 tokens with a restore point every 128 tokens in FOLDER,
-// which must not exist, closes it, and opens it three times.
+// which must not exist, closes it, and opens it six times: three that load the whole index first,
+// three that serve meanwhile. Of each: when Open returned, when the first slice of the newest and
+// of the oldest prompt was read, which of the two was asked for first, when all was loaded and
+// changes were taken, and how long the slowest of the hits on other prompts took until then.
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -56,6 +62,59 @@ absl::Status Publish(TieredStore* store, const Fingerprint& model, uint64_t seed
   return (*session)->Commit().status();
 }
 
+// Since `start`, in milliseconds.
+double Ms(absl::Time start) { return absl::ToDoubleMilliseconds(absl::Now() - start); }
+
+void FirstHit(TieredStore* store, const Fingerprint& model, uint64_t seed) {
+  const PublishSpec asked = Spec(model, seed);
+  const auto session =
+      store->Fetch({model.digest(), "default", asked.token_ids, {}, ""}, 0, 0).value();
+  if (session->plan().usable_tokens != kTokens) std::printf("not a hit: ");
+  session->ReadSlice(0, 5).value();
+}
+
+// Waits for the index; false: not long enough.
+bool TakesChanges(TieredStore* store) {
+  return absl::IsNotFound(store->SetPinned(Digest{}, "default", true).status());
+}
+
+void Reopen(const StoreOptions& options, const Fingerprint& model, uint64_t prompts,
+            bool oldest_first) {
+  const absl::Time start = absl::Now();
+  const auto store = TieredStore::Open(options).value();
+  const double opened = Ms(start);
+  double hit[2];  // of the newest, of the oldest
+  for (const bool oldest : {oldest_first, !oldest_first}) {
+    FirstHit(store.get(), model, oldest ? 0 : prompts - 1);
+    hit[oldest ? 1 : 0] = Ms(start);
+  }
+  double loaded = 0;
+  std::atomic<bool> is_loaded{false};
+  std::thread changes([&] {
+    while (!TakesChanges(store.get())) {
+    }
+    loaded = Ms(start);
+    is_loaded.store(true);
+  });
+  double slowest = 0;
+  std::mt19937_64 random(1);
+  for (uint64_t seed = prompts / 2; !is_loaded.load(); seed = random() % prompts) {
+    const absl::Time asked = absl::Now();
+    FirstHit(store.get(), model, seed);
+    slowest = std::max(slowest, Ms(asked));
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  changes.join();
+  const StoreStats stats = store->Stats();
+  std::printf(
+      "%s: open %.0f ms, first hit of the newest prompt %.1f, of the oldest %.1f%s, all "
+      "loaded %.0f, slowest hit meanwhile %.1f; %llu restore points, %llu objects\n",
+      options.load_in_background ? "serves meanwhile" : "loads first", opened, hit[0], hit[1],
+      oldest_first ? " (asked for first)" : "", loaded, slowest,
+      static_cast<unsigned long long>(stats.restore_points),
+      static_cast<unsigned long long>(stats.objects));
+}
+
 int Run(const std::string& folder, uint64_t prompts) {
   const Fingerprint model = ModelOfSmallSlices("lllllg");
   StoreOptions options;
@@ -72,20 +131,9 @@ int Run(const std::string& folder, uint64_t prompts) {
       }
     }
   }
-  for (int i = 0; i < 3; ++i) {
-    const absl::Time start = absl::Now();
-    const auto store = TieredStore::Open(options).value();
-    const absl::Time opened = absl::Now();
-    const PublishSpec asked = Spec(model, prompts / 2);
-    const auto session =
-        store->Fetch({model.digest(), "default", asked.token_ids, {}}, 0, 0).value();
-    const auto slice = session->ReadSlice(0, 5).value();
-    const StoreStats stats = store->Stats();
-    std::printf("%llu restore points, %llu objects: open %.0f ms, first fetch %.2f ms\n",
-                static_cast<unsigned long long>(stats.restore_points),
-                static_cast<unsigned long long>(stats.objects),
-                absl::ToDoubleMilliseconds(opened - start),
-                absl::ToDoubleMilliseconds(absl::Now() - opened));
+  for (int i = 0; i < 6; ++i) {
+    options.load_in_background = i % 2 == 1;
+    Reopen(options, model, prompts, /*oldest_first=*/i / 2 % 2 == 1);
   }
   return 0;
 }

@@ -90,6 +90,7 @@ struct RestorePointEntry {
   uint32_t sole = 0;       // objects that only this point names: what going would free
   uint32_t host_sole = 0;  // objects that of the resident points only this one names
   uint64_t tick = 0;       // last use, in order of use
+  bool listed = false;     // the retention policy knows of it
   absl::Time last_use;
   absl::Time last_touch;  // the same, uses of longer ones that go through it among them
   absl::Time noted;       // what the disk knows of it; see TakeUses
@@ -188,8 +189,24 @@ class Catalog {
   // The restore points added from here on are of one prompt.
   void BeginPublish(uint32_t tokens);
 
-  // Recovery: what is here was used before everything from now on, in order of its last use.
-  void AdoptUses(absl::Time now);
+  // Recovery. In between, the retention policy knows only of what was adopted, which must be the
+  // last used first.
+  struct PastUse {
+    absl::Time last_use;  // of longer ones that go through it, too
+    uint32_t tokens = 0;
+    uint64_t number = 0;
+    uint64_t tick = 0;
+    Digest id;
+    // Last uses are whole seconds: of one second, what is longer counts as older, to go first.
+    bool operator<(const PastUse& other) const;
+  };
+  void BeginAdopting();
+  // What was not adopted yet counts as just used; it is looked for where `ids` name it not.
+  void EndAdopting(absl::Span<const Digest> ids, absl::Time now);
+  std::vector<PastUse> UsesOf(absl::Span<const Digest> ids) const;
+  // Ids that are gone or were adopted before are passed over; what was used since the uses were
+  // taken counts as used now.
+  void AdoptUses(absl::Span<const PastUse> uses, absl::Time now);
   // Last uses of restore points on disk that were not taken yet, by manifest; at most `most`.
   std::vector<std::pair<uint64_t, absl::Time>> TakeUses(size_t most);
   // False: there is no room for it on the disk, and what would make room is the point itself.
@@ -302,6 +319,7 @@ class Catalog {
   void CheckExpiry() const;
   void Enlist(RestorePointEntry* point, absl::Time now);
   void Delist(RestorePointEntry* point, bool may_return);
+  void SetListed(RestorePointEntry* point);
   void CheckSole() const;
   void UpdateOffered(RestorePointEntry* point);
   // `room` kHost: of the names, those of points that are resident in RAM.
@@ -326,6 +344,8 @@ class Catalog {
   uint64_t next_number_ = 1;
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
+  bool is_adopting_ = false;
+  size_t unlisted_ = 0;  // restore points; see BeginAdopting
   Sums sums_;
   uint64_t host_reserved_ = 0, disk_reserved_ = 0;
   uint64_t object_bytes_ = 0;

@@ -79,33 +79,74 @@ void Catalog::BeginPublish(uint32_t tokens) {
 }
 
 void Catalog::Enlist(RestorePointEntry* point, absl::Time now) {
-  by_key_[KeyOf(point->id)] = point;
+  if (is_adopting_) {
+    ++unlisted_;
+    return;
+  }
   retention_->Insert(KeyOf(point->id), FactsOf(*point), {publish_.number, publish_.tokens, now});
+  SetListed(point);
+}
+
+void Catalog::SetListed(RestorePointEntry* point) {
+  by_key_[KeyOf(point->id)] = point;
+  point->listed = true;
   UpdateOffered(point);
 }
 
 void Catalog::Delist(RestorePointEntry* point, bool may_return) {
+  if (!point->listed) {
+    --unlisted_;
+    return;
+  }
   by_key_.erase(KeyOf(point->id));
   retention_->Erase(KeyOf(point->id), may_return);
 }
 
-void Catalog::AdoptUses(absl::Time now) {
-  std::vector<RestorePointEntry*> points;
-  points.reserve(points_.size());
-  for (const auto& [id, point] : points_) points.push_back(point.get());
-  // Last uses are whole seconds: of one second, what is longer counts as older, so that it goes
-  // first.
-  std::sort(points.begin(), points.end(),
-            [](const RestorePointEntry* a, const RestorePointEntry* b) {
-              return std::make_tuple(b->last_use, a->tokens(), b->number) <
-                     std::make_tuple(a->last_use, b->tokens(), a->number);
-            });
-  for (const RestorePointEntry* point : points) retention_->Erase(KeyOf(point->id), false);
-  for (RestorePointEntry* point : points) {
-    point->tick = --oldest_tick_;
-    retention_->Adopt(KeyOf(point->id), FactsOf(*point), !point->node->children.empty(),
-                      point->last_use, now);
-    UpdateOffered(point);
+bool Catalog::PastUse::operator<(const PastUse& other) const {
+  return std::make_tuple(last_use, other.tokens, number) <
+         std::make_tuple(other.last_use, tokens, other.number);
+}
+
+void Catalog::BeginAdopting() {
+  assert(points_.empty());
+  is_adopting_ = true;
+}
+
+void Catalog::EndAdopting(absl::Span<const Digest> ids, absl::Time now) {
+  is_adopting_ = false;
+  const auto enlist = [&](RestorePointEntry* point) {
+    if (point == nullptr || point->listed) return;
+    --unlisted_;
+    Enlist(point, now);
+  };
+  for (const Digest& id : ids) enlist(Find(id));
+  for (auto point = points_.begin(); unlisted_ > 0; ++point) enlist(point->second.get());
+}
+
+std::vector<Catalog::PastUse> Catalog::UsesOf(absl::Span<const Digest> ids) const {
+  std::vector<PastUse> uses;
+  uses.reserve(ids.size());
+  for (const Digest& id : ids) {
+    const RestorePointEntry* point = Find(id);
+    if (point == nullptr || point->listed) continue;
+    uses.push_back({point->last_touch, point->tokens(), point->number, point->tick, id});
+  }
+  return uses;
+}
+
+void Catalog::AdoptUses(absl::Span<const PastUse> uses, absl::Time now) {
+  for (const PastUse& use : uses) {
+    RestorePointEntry* point = Find(use.id);
+    if (point == nullptr || point->listed) continue;
+    const Retention::Key key = KeyOf(use.id);
+    retention_->Adopt(key, FactsOf(*point), !point->node->children.empty(), use.last_use, now);
+    --unlisted_;
+    SetListed(point);
+    if (point->tick == use.tick) {
+      point->tick = --oldest_tick_;
+    } else {
+      retention_->Renew({key}, point->last_touch);
+    }
   }
 }
 
@@ -175,6 +216,7 @@ void Catalog::VisitLeastWorth(Retention::Room room, Take take) {
 }
 
 void Catalog::UpdateOffered(RestorePointEntry* point) {
+  if (!point->listed) return;
   const Retention::Key key = KeyOf(point->id);
   retention_->SetOffered(key, Retention::Room::kStore, point->sole > 0 && !point->pinned);
   retention_->SetOffered(key, Retention::Room::kHost, point->host_sole > 0);
@@ -201,7 +243,7 @@ void Catalog::CountName(Retention::Room room, StoredObject* object, RestorePoint
 }
 
 void Catalog::CheckSole() const {
-  assert(retention_->held() == points_.size() && by_key_.size() == points_.size());
+  assert(retention_->held() == by_key_.size() && by_key_.size() + unlisted_ == points_.size());
   for (const auto& [id, point] : points_) {
     uint32_t sole = 0, host_sole = 0;
     for (const StoredObject* object : point->objects) {

@@ -148,6 +148,11 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<DiskContents> Load() override { return LoadContents(*db_); }
 
+  absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
+      absl::Span<const uint64_t> numbers) override {
+    return LoadManifests(*db_, numbers);
+  }
+
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");
     // All families: a log file goes only when nothing in it is waiting to be flushed.

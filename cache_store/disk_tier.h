@@ -13,12 +13,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "cache_store/backup.h"
 #include "cache_store/stored_records.h"
 #include "cache_store/tier.h"
@@ -29,14 +31,14 @@ class Env;
 
 namespace hearth {
 
-// What a folder holds, read once at start: records only, no slice bytes.
+// What a folder holds, read once at start: records only, no slice bytes, and of manifests only
+// which objects they name.
 struct DiskContents {
-  std::vector<ObjectRecord> objects;      // ascending by number
-  std::vector<ManifestRecord> manifests;  // ascending by number
+  std::vector<ObjectRecord> objects;     // ascending by number
+  std::vector<ManifestNames> manifests;  // ascending by number
   std::vector<FingerprintRecord> fingerprints;
   std::vector<uint64_t> pinned;                     // manifest numbers
   std::vector<std::pair<uint64_t, uint64_t>> uses;  // manifest number, unix seconds of its last use
-  std::vector<uint64_t> unreadable_manifests;
   std::vector<uint64_t> unreadable_objects;
   // At least every number that anything on disk goes by, though nothing readable may name it: a
   // table that outlived the record of its object, say.
@@ -65,6 +67,10 @@ class DiskTier : public SliceTier {
                                                         const DiskTierOptions& options = {});
   // Reads records; kDataLoss only when the folder cannot be read at all.
   virtual absl::StatusOr<DiskContents> Load() = 0;
+  // Of each of these what is on disk now; none: it is not there, or not what was written. An error
+  // says nothing about them: read again.
+  virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
+      absl::Span<const uint64_t> numbers) = 0;
 
   // Announces an object whose slices follow. Not visible to anything until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;

@@ -81,13 +81,7 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   });
   status.Update(ForEach(db, kManifests, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
-    if (!number.ok()) return;
-    absl::StatusOr<ManifestRecord> record = ParseManifestRecord(value);
-    if (record.ok() && record->number == *number) {
-      contents.manifests.push_back(*std::move(record));
-    } else {
-      contents.unreadable_manifests.push_back(*number);
-    }
+    if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
   }));
   status.Update(ForEach(db, kFingerprints, [&](absl::string_view key, absl::string_view value) {
     absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(value);
@@ -111,6 +105,25 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
     return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
   }
   return contents;
+}
+
+absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
+    const Database& db, absl::Span<const uint64_t> numbers) {
+  std::vector<std::optional<ManifestRecord>> records;
+  // An iterator, not reads: numbers that lie together are mostly in one block.
+  const std::unique_ptr<rocksdb::Iterator> it(
+      db->NewIterator(RecordReadOptions(), db.family(kManifests)));
+  for (const uint64_t number : numbers) {
+    std::optional<ManifestRecord>& read = records.emplace_back();
+    const std::string key = NumberKey(number);
+    it->Seek(key);
+    absl::Status status = FromRocks(it->status(), "read of manifests");
+    if (!status.ok() && !absl::IsDataLoss(status)) return status;
+    if (!status.ok() || !it->Valid() || ToView(it->key()) != key) continue;
+    absl::StatusOr<ManifestRecord> record = ParseManifestRecord(ToView(it->value()));
+    if (record.ok() && record->number == number) read = *std::move(record);
+  }
+  return records;
 }
 
 }  // namespace hearth

@@ -27,9 +27,6 @@ class Verifier {
   absl::StatusOr<VerifyReport> Run() {
     absl::StatusOr<DiskContents> contents = LoadContents(db_);
     if (!contents.ok()) return contents.status();
-    for (const uint64_t number : contents->unreadable_manifests) {
-      Problem(absl::StrCat("restore point ", number, ": manifest unreadable"));
-    }
     for (const uint64_t number : contents->unreadable_objects) {
       Problem(absl::StrCat("object ", number, ": record unreadable"));
     }
@@ -41,8 +38,7 @@ class Verifier {
       const uint64_t number = object.number;
       objects_.emplace(number, CheckedObject{std::move(object), false});
     }
-    for (const ManifestRecord& record : contents->manifests) CheckManifest(record);
-    report_.restore_points = contents->manifests.size();
+    if (absl::Status read = CheckManifests(contents->manifests); !read.ok()) return read;
     report_.objects = objects_.size();
     for (const auto& [number, object] : objects_) {
       if (!object.named) {
@@ -60,6 +56,20 @@ class Verifier {
     if (report_.problems.size() < VerifyReport::kMaxNamedProblems) {
       report_.problems.push_back(std::move(text));
     }
+  }
+
+  absl::Status CheckManifests(const std::vector<ManifestNames>& manifests) {
+    for (const ManifestNames& manifest : manifests) {
+      const auto read = LoadManifests(db_, {&manifest.number, 1});
+      if (!read.ok()) return read.status();
+      if ((*read)[0].has_value()) {
+        CheckManifest(*(*read)[0]);
+        ++report_.restore_points;
+      } else {
+        Problem(absl::StrCat("restore point ", manifest.number, ": manifest unreadable"));
+      }
+    }
+    return absl::OkStatus();
   }
 
   void CheckManifest(const ManifestRecord& record) {

@@ -195,7 +195,7 @@ bool Catalog::Promise(const std::string& tenant, const std::vector<StoredObject*
     ++object->promised;
   }
   bool fits = TenantLedger::IsWithin(*account);
-  if (!fits && TenantLedger::CanBeWithin(*account)) {
+  if (!fits && !is_adopting_ && TenantLedger::CanBeWithin(*account)) {
     while (!TenantLedger::IsWithin(*account) && EvictOneOf(*account)) {
     }
     fits = TenantLedger::IsWithin(*account);

@@ -32,13 +32,24 @@ void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
   auto& list = of_tenant.list;
   list.remove(known);
   list.push_back(std::move(known));
-  for (auto it = list.begin(); list.size() > kMaxPerTenant && it != std::prev(list.end());) {
-    it = it->use_count() == 1 ? list.erase(it) : std::next(it);
+  Trim(&list);
+}
+
+// The last one stays: somebody is about to use it.
+void FingerprintBook::Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list) {
+  for (auto it = list->begin(); list->size() > kMaxPerTenant && it != std::prev(list->end());) {
+    it = it->use_count() == 1 ? list->erase(it) : std::next(it);
   }
 }
 
-// The one that was not heard of for longest and has nothing stored.
-void FingerprintBook::ForgetOneTenant() {
+void FingerprintBook::Trim() {
+  for (auto& [tenant, known] : by_tenant_) Trim(&known.list);
+  while (by_tenant_.size() > kMaxTenants && ForgetOneTenant()) {
+  }
+}
+
+// The one that was not heard of for longest and has nothing stored. False: all have.
+bool FingerprintBook::ForgetOneTenant() {
   auto oldest = by_tenant_.end();
   for (auto it = by_tenant_.begin(); it != by_tenant_.end(); ++it) {
     if (oldest != by_tenant_.end() && it->second.used > oldest->second.used) continue;
@@ -47,7 +58,9 @@ void FingerprintBook::ForgetOneTenant() {
                                        [](const auto& known) { return known.use_count() > 1; });
     if (!is_in_use) oldest = it;
   }
-  if (oldest != by_tenant_.end()) by_tenant_.erase(oldest);
+  if (oldest == by_tenant_.end()) return false;
+  by_tenant_.erase(oldest);
+  return true;
 }
 
 std::shared_ptr<const KnownFingerprint> FingerprintBook::Find(const Digest& digest,

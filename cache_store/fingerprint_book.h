@@ -32,6 +32,8 @@ class FingerprintBook {
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant);
   void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant);
+  // Forgets what is over the limits and could not be while others held it.
+  void Trim();
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
                                                const std::string& tenant) const;
   std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const;
@@ -43,7 +45,8 @@ class FingerprintBook {
     std::list<std::shared_ptr<const KnownFingerprint>> list;  // most recently used last
     uint64_t used = 0;
   };
-  void ForgetOneTenant();
+  static void Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list);
+  bool ForgetOneTenant();
 
   uint64_t uses_ = 0;
   std::map<std::string, Known> by_tenant_;

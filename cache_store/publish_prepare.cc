@@ -162,6 +162,12 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
 
 absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  if (absl::Status loaded = store_->WaitUntilLoaded(); !loaded.ok()) {
+    waited_in_vain_ = true;
+    store_->counters_.Add(Counter::kPublishesRefusedLoading);
+    // Not kUnavailable: the caller would take the store for gone.
+    return absl::ResourceExhaustedError(loaded.message());
+  }
   committed_ = true;
   const Stopwatch stopwatch;
   absl::StatusOr<PublishResult> result = store_->CommitPublish(this);
@@ -181,6 +187,7 @@ absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec)
   }
   if (session->model_ == nullptr) return session->spec_.fingerprint.Layout().status();
   if (absl::Status status = session->Prepare(secret_); !status.ok()) return status;
+  LoadFor(session->chain_, session->model_->layout);
   absl::Status status;
   {
     absl::MutexLock lock(&mu_);
@@ -252,7 +259,8 @@ absl::Status Store::StageBytes(uint64_t bytes) {
 }
 
 void Store::EndPublish(PublishSessionImpl* session) {
-  if (!session->committed_) counters_.Add(Counter::kPublishesAbandoned);
+  if (!session->committed_ && !session->waited_in_vain_)
+    counters_.Add(Counter::kPublishesAbandoned);
   Unsettled left;
   {
     absl::MutexLock lock(&mu_);

@@ -114,6 +114,7 @@ class PublishSessionImpl : public PublishSession {
   uint64_t staged_bytes_ = 0;
   uint64_t received_bytes_ = 0;
   bool committed_ = false;
+  bool waited_in_vain_ = false;  // for the index
 };
 
 // A boundary that a commit will show.

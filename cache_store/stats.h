@@ -37,13 +37,14 @@ enum class Counter {
   kPublishes,
   kPublishedRestorePoints,
   kPublishedBytes,
-  kPublishesRefusedStaged,  // over max_staged_bytes
-  kPublishesRefusedFull,    // no room that eviction may make
-  kPublishesRefusedQuota,   // over its tenant's limit
-  kPublishesAbandoned,      // sessions that ended without a commit
-  kNondeterminism,          // other bytes under a key that exists
-  kDigestMismatches,        // a slice that is not what was announced
-  kWriteBehindSkipped,      // queue full: stays in RAM only
+  kPublishesRefusedStaged,   // over max_staged_bytes
+  kPublishesRefusedFull,     // no room that eviction may make
+  kPublishesRefusedQuota,    // over its tenant's limit
+  kPublishesRefusedLoading,  // the index was not loaded in time
+  kPublishesAbandoned,       // sessions that ended without a commit
+  kNondeterminism,           // other bytes under a key that exists
+  kDigestMismatches,         // a slice that is not what was announced
+  kWriteBehindSkipped,       // queue full: stays in RAM only
   kWriteBehindFailed,
   kEvicted,  // restore points that left the store
   kDemoted,  // restore points whose RAM copy was dropped
@@ -54,6 +55,7 @@ enum class Counter {
   kCompressedFromBytes,  // of objects that were compressed for the disk, before
   kCompressedToBytes,    // and after
   kRecoveredRestorePoints,
+  kRecoveryUnreadManifests,   // that the disk would not give: neither served nor erased
   kRecoveryDroppedManifests,  // a manifest that does not match its objects
   kRecoveryCollectedObjects,  // objects that no manifest named
   kEventsLost,

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/pin_share.h"
 #include "cache_store/sessions.h"
+#include "cache_store/unloaded_index.h"
 
 namespace hearth {
 namespace {
@@ -68,6 +69,7 @@ void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
 
 absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::string& tenant,
                                               bool pinned) {
+  if (absl::Status status = WaitUntilLoaded(); !status.ok()) return status;
   RestorePoint described;
   uint64_t durable_number = 0;
   {
@@ -124,6 +126,7 @@ absl::Status Store::PersistPin(uint64_t number, bool pinned) {
 }
 
 absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tenant, bool force) {
+  if (absl::Status status = WaitUntilLoaded(); !status.ok()) return status;
   DropResult result;
   {
     absl::MutexLock lock(&mu_);
@@ -137,6 +140,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
 }
 
 absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force) {
+  if (absl::Status status = WaitUntilLoaded(); !status.ok()) return status;
   DropResult result;
   {
     absl::MutexLock lock(&mu_);
@@ -218,6 +222,8 @@ StoreStats Store::Stats() {
     stats.counters["host_growths_failed"] = memory.failed_growths;
   }
   absl::MutexLock lock(&mu_);
+  stats.counters["unloaded_restore_points"] =
+      unloaded_ == nullptr ? 0 : std::max<uint64_t>(1, unloaded_->left());
   stats.counters["demoted_restore_points"] = catalog_.demoted();
   const DeviceTier::Usage device = device_ == nullptr ? DeviceTier::Usage() : device_->usage();
   stats.counters["gpu_evicted_objects"] = device.evicted_objects;

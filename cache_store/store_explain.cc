@@ -24,10 +24,12 @@ constexpr size_t kMaxSilentDeclared = 4096;
 absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
   if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   ExplainReport report = ExplainOwn(query);
-  if (query.public_tenant.empty() || query.public_tenant == query.tenant) return report;
-  PrefixQuery theirs = query;
-  theirs.tenant = std::exchange(theirs.public_tenant, "");
-  AddPublic(ExplainOwn(theirs), query, &report);
+  if (!query.public_tenant.empty() && query.public_tenant != query.tenant) {
+    PrefixQuery theirs = query;
+    theirs.tenant = std::exchange(theirs.public_tenant, "");
+    AddPublic(ExplainOwn(theirs), query, &report);
+  }
+  if (is_loading_.load()) absl::StrAppend(&report.summary, "; the index is still loading");
   return report;
 }
 
@@ -78,6 +80,7 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
   const KvLayout& layout = model->layout;
   const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
                                       query.token_ids, query.cuts, tokens, query.cuts);
+  LoadFor(chain, layout);
   {
     absl::MutexLock lock(&mu_);
     if (const SegmentNode* root = catalog_.index().Find(chain.root); root != nullptr) {
@@ -160,7 +163,7 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
                                absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
   BoundaryReport report;
   report.boundary = state.boundary;
-  report.usable = IsUsable(state, clock_->Now());
+  report.usable = IsUsable(state, layout, clock_->Now());
   if (!report.usable && state.usable()) {
     report.miss = MissReason::kRemoved;
     report.removed = Removal::kExpired;

@@ -53,6 +53,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
   if (spaces.empty()) {
     return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
   }
+  for (const Namespace& space : spaces) LoadFor(space.chain, space.model->layout);
   std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
   Unsettled left;
@@ -65,7 +66,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
       if (best.space != nullptr && best.boundary == highest) break;
       if (!query.again) catalog_.Request(space.chain, tokens, clock_->Now());
       Found found = Search(query, space, highest);
-      is_known |= found.is_known;
+      is_known |= found.is_known || unloaded_ != nullptr;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
       if (found.boundary > best.boundary) best = found;
       best.matched_tokens = matched;
@@ -109,6 +110,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
 
 absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
                                                                const std::string& tenant) {
+  if (absl::Status status = LoadPoint(id); !status.ok()) return status;
   absl::MutexLock lock(&mu_);
   RestorePointEntry* point = FindOwned(id, tenant);
   if (point == nullptr) return absl::NotFoundError("no such restore point");

@@ -49,6 +49,7 @@ struct StoreSeams {
   std::unique_ptr<Executor> executor;
   WrapTier wrap_host, wrap_disk;     // put in front of the tier, behind its verification
   rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
+  absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
 };
 
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
@@ -62,6 +63,7 @@ class PublishSessionImpl;
 struct Promotion;
 struct BoundaryState;
 class MissExplainer;
+class UnloadedIndex;
 struct PublishPlan;
 struct PublishBoundary;
 
@@ -90,10 +92,8 @@ class Store : public TieredStore {
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
   ~Store() override;
-  // Rebuilds the index from the disk. Called once, before any other method.
-  absl::Status Recover();
-  // What runs by itself: the scrub, and upkeep.
-  void StartThreads();
+  absl::Status Recover();  // rebuilds the index, or begins to; before any other method, once
+  void StartThreads();     // the loader, the scrub, upkeep
 
   absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                       uint32_t above_tokens,
@@ -127,6 +127,9 @@ class Store : public TieredStore {
   // Removes some of what is over, and notes last uses on disk now and then; how long to wait until
   // the next. By whom: as ScrubStep.
   absl::Duration UpkeepStep();
+  // Adopts a few restore points more; how long to wait until the next. By whom: as ScrubStep.
+  absl::Duration LoadStep();
+  bool is_loading() const { return is_loading_.load(); }
 
   // Asserts the catalog's invariants against the tiers. For tests.
   void CheckInvariants();
@@ -244,8 +247,8 @@ class Store : public TieredStore {
   // When what this publishes is over. Says in the notes where that is earlier than was asked for.
   absl::Time ExpiryOf(const PublishSpec& spec, absl::Time now,
                       std::vector<std::string>* notes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // Not a boundary that is there only because what is over was not removed yet.
-  bool IsUsable(const BoundaryState& state, absl::Time now) const
+  // Not a boundary that is there only because what is over is still held.
+  bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // False: nothing was over.
   bool ExpireSome(int most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -275,6 +278,7 @@ class Store : public TieredStore {
   };
   // Erases what the catalog let go from RAM, and notes what is to be erased from the disk.
   Unsettled SettleHost() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Unsettled Settle(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ReclaimLater(uint64_t erased_bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void Reclaim() ABSL_LOCKS_EXCLUDED(mu_);
   // Erases all that was noted, by whomever, and objects that were written in vain. What fails is
@@ -297,14 +301,17 @@ class Store : public TieredStore {
   bool IsDiskInUse();
   void SaveScrubProgress();
 
-  // store_open.cc
-  struct RecoveredObject {
-    ObjectRecord record;
-    StoredObject* adopted;  // null until a manifest names it; held
-  };
-  using ObjectTable = absl::flat_hash_map<uint64_t, RecoveredObject>;
-  bool AdoptManifest(const ManifestRecord& record, std::shared_ptr<const KnownFingerprint> model,
-                     bool pinned, ObjectTable* table) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // store_load.cc
+  struct ReadManifest;
+  void LoadFor(const PromptChain& chain, const KvLayout& layout) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status LoadPoint(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(mu_);  // kUnavailable after load_patience_
+  absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(mu_);
+  ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
+  bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status FinishLoading() ABSL_LOCKS_EXCLUDED(mu_);
+  void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_admin.cc
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
@@ -342,6 +349,7 @@ class Store : public TieredStore {
   const uint64_t incarnation_;
   SystemClock system_clock_;
   Clock* const clock_;
+  const absl::Duration load_patience_;
   Counters counters_;
   LatencyHistogram lookup_seconds_;
   LatencyHistogram read_seconds_[5];    // of a slice, by Tier
@@ -364,6 +372,9 @@ class Store : public TieredStore {
   FingerprintBook fingerprints_ ABSL_GUARDED_BY(mu_);
   History history_ ABSL_GUARDED_BY(mu_);
   Erasures erasures_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(mu_);  // null: all is loaded
+  std::vector<Digest> implicit_points_ ABSL_GUARDED_BY(mu_);      // to be written then
+  std::atomic<bool> is_loading_{false};  // follows unloaded_: saves taking the lock
   uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t promoting_bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of objects with StoredObject::promoting
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
@@ -381,7 +392,7 @@ class Store : public TieredStore {
   std::unique_ptr<Executor> reclaimer_;
   std::unique_ptr<Executor> device_copier_;  // null: the executor is a test's, or no gpu tier
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<RepeatingThread> scrubber_, upkeeper_;
+  std::unique_ptr<RepeatingThread> scrubber_, upkeeper_, loader_;
 };
 
 }  // namespace hearth

@@ -40,6 +40,7 @@ absl::StatusOr<LeaseTurn> Store::Lease(const PrefixQuery& query, LeaseAsk ask) {
   const std::vector<Namespace> spaces = NamespacesOf(query, tokens);
   // What is to be published needs the tenant's own fingerprint.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return LeaseTurn();
+  for (const Namespace& space : spaces) LoadFor(space.chain, space.model->layout);
   LeaseTurn turn;
   ComputeLeases::Wakes wakes;
   {

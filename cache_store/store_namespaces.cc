@@ -40,7 +40,7 @@ Store::Found Store::Search(const PrefixQuery& query, const Namespace& space, uin
   const absl::Time now = clock_->Now();
   const auto best = std::find_if(states.rbegin(), states.rend(), [&](const BoundaryState& state) {
     mu_.AssertHeld();
-    return IsUsable(state, now);
+    return IsUsable(state, layout, now);
   });
   if (best == states.rend()) return found;
   found.space = &space;

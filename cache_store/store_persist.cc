@@ -21,8 +21,9 @@ constexpr uint64_t kDeadDivisor = 8;
 
 }  // namespace
 
-Store::Unsettled Store::SettleHost() {
-  const Garbage garbage = catalog_.TakeGarbage();
+Store::Unsettled Store::SettleHost() { return Settle(catalog_.TakeGarbage()); }
+
+Store::Unsettled Store::Settle(const Garbage& garbage) {
   if (!garbage.host_objects.empty()) {
     if (!host_slices_->EraseObjects(garbage.host_objects).ok()) {
       counters_.Add(Counter::kTierErrors);
@@ -184,6 +185,13 @@ bool Store::HostViews(const StoredObject* object, std::vector<SliceView>* views)
 }
 
 void Store::ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) {
+  if (is_loading_.load()) {
+    absl::MutexLock lock(&mu_);
+    if (unloaded_ != nullptr) {
+      implicit_points_.insert(implicit_points_.end(), points.begin(), points.end());
+      return;
+    }
+  }
   const auto job = [this, points = std::move(points)] {
     for (const Digest& id : points) WriteBehind(id);
   };

@@ -10,6 +10,7 @@ namespace {
 
 // Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
 constexpr uint64_t kNumbersAtOnce = 4096;
+constexpr absl::Duration kAfterLoading = absl::Seconds(1);
 constexpr char kProgressNote[] = "scrub";
 
 bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
@@ -29,12 +30,17 @@ bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl:
 
 void Store::StartThreads() {
   upkeeper_ = std::make_unique<RepeatingThread>([this] { return UpkeepStep(); });
-  if (disk_ == nullptr || options_.scrub_bytes_per_s == 0) return;
+  if (disk_ == nullptr) return;
+  if (is_loading_.load()) {
+    loader_ = std::make_unique<RepeatingThread>([this] { return LoadStep(); });
+  }
+  if (options_.scrub_bytes_per_s == 0) return;
   scrubber_ = std::make_unique<RepeatingThread>([this] { return ScrubStep(); });
 }
 
 absl::Duration Store::ScrubStep() {
   if (disk_ == nullptr || options_.scrub_bytes_per_s == 0) return absl::InfiniteDuration();
+  if (is_loading_.load()) return kAfterLoading;  // a pass goes by what the index shows
   const absl::Time now = clock_->Now();
   if (now < scrub_.next_step && scrub_.next_step <= now + options_.scrub_period) {
     return scrub_.next_step - now;  // later than a period: the clock was set back

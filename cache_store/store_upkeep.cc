@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/prefix_walk.h"
 #include "cache_store/sessions.h"
+#include "cache_store/unloaded_index.h"
 
 namespace hearth {
 namespace {
@@ -44,11 +45,17 @@ absl::Time Store::ExpiryOf(const PublishSpec& spec, absl::Time now,
   return ttl == absl::ZeroDuration() ? absl::InfiniteFuture() : now + ttl;
 }
 
-bool Store::IsUsable(const BoundaryState& state, absl::Time now) const {
+bool Store::IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const {
   if (!state.usable()) return false;
-  if (catalog_.next_expiry() > now) return true;
-  const RestorePointEntry* point = state.node->restore_point;
-  return point != nullptr && !Catalog::IsOver(*point, now);
+  const bool any_is_over = catalog_.next_expiry() <= now;
+  if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+    return !any_is_over || !Catalog::IsOver(*point, now);
+  }
+  if (any_is_over) return false;
+  // What it has of its own, a pin and an end say, is on disk and will come.
+  if (unloaded_ != nullptr && unloaded_->IsPendingAt(state.node->key)) return false;
+  // Objects may outlive all restore points that named them: a session, or the loader, holds them.
+  return InheritedExpiry(ObjectsOf(layout, state.node), now) > now;
 }
 
 bool Store::ExpireSome(int most) {

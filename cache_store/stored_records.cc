@@ -60,6 +60,28 @@ class RecordReader {
   absl::Status status_;
 };
 
+// Up to the manifest.
+absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
+  const uint32_t tag = reader->U32("manifest tag");
+  const bool expires = tag == kExpiringManifestTag;
+  if (tag != kManifestTag && !expires) reader->Refuse("manifest record: unknown tag");
+  record->number = reader->U64("manifest number");
+  record->created_unix_s = reader->U64("time of creation");
+  if (expires) {
+    record->expires_unix_s = reader->U64("time of expiry");
+    if (record->expires_unix_s == 0) reader->Refuse("manifest record: expires at no time");
+  }
+  const uint32_t tenant_bytes = reader->U32("tenant length");
+  if (tenant_bytes > kMaxTenantBytes) reader->Refuse("manifest record: tenant too long");
+  if (!reader->status().ok()) return reader->status();
+  record->tenant = reader->Text(tenant_bytes, "tenant");
+  const uint32_t objects = reader->U32("object count");
+  if (uint64_t{objects} * 8 > reader->remaining()) reader->Refuse("manifest record: torn");
+  if (!reader->status().ok()) return reader->status();
+  record->objects = reader->U64s(objects, "object numbers");
+  return reader->status();
+}
+
 }  // namespace
 
 std::string SerializeObject(const ObjectRecord& object) {
@@ -134,23 +156,7 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
   if (!body.ok()) return body.status();
   RecordReader reader(*body);
   ManifestRecord record;
-  const uint32_t tag = reader.U32("manifest tag");
-  const bool expires = tag == kExpiringManifestTag;
-  if (tag != kManifestTag && !expires) reader.Refuse("manifest record: unknown tag");
-  record.number = reader.U64("manifest number");
-  record.created_unix_s = reader.U64("time of creation");
-  if (expires) {
-    record.expires_unix_s = reader.U64("time of expiry");
-    if (record.expires_unix_s == 0) reader.Refuse("manifest record: expires at no time");
-  }
-  const uint32_t tenant_bytes = reader.U32("tenant length");
-  if (tenant_bytes > kMaxTenantBytes) reader.Refuse("manifest record: tenant too long");
-  if (!reader.status().ok()) return reader.status();
-  record.tenant = reader.Text(tenant_bytes, "tenant");
-  const uint32_t objects = reader.U32("object count");
-  if (uint64_t{objects} * 8 > reader.remaining()) reader.Refuse("manifest record: torn");
-  if (!reader.status().ok()) return reader.status();
-  record.objects = reader.U64s(objects, "object numbers");
+  if (absl::Status head = ReadHead(&reader, &record); !head.ok()) return head;
   const std::string rest = reader.Text(reader.remaining(), "manifest");
   if (!reader.status().ok()) return reader.status();
   absl::StatusOr<Manifest> manifest = ParseManifest(rest);
@@ -160,6 +166,13 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
     return absl::DataLossError("manifest record: object numbers do not match the manifest");
   }
   return record;
+}
+
+ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes) {
+  RecordReader reader(bytes);
+  ManifestRecord record;
+  if (!ReadHead(&reader, &record).ok()) record.objects.clear();
+  return {number, record.created_unix_s, std::move(record.objects)};
 }
 
 std::string NumberKey(uint64_t number) {

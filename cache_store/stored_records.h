@@ -43,6 +43,13 @@ struct ManifestRecord {
   Manifest manifest;
 };
 
+// The beginning of a manifest's record: all that a start needs of every one at once.
+struct ManifestNames {
+  uint64_t number = 0;
+  uint64_t created_unix_s = 0;
+  std::vector<uint64_t> objects;
+};
+
 struct FingerprintRecord {
   Fingerprint fingerprint;
   std::string tenant;
@@ -54,6 +61,9 @@ std::string SerializeObject(const ObjectRecord& object);
 absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
 std::string SerializeManifestRecord(const ManifestRecord& record);
 absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes);
+
+// Not checked: a hint of what the whole record will say. Nothing is named where it makes no sense.
+ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes);
 
 // Big-endian, so that keys sort by number.
 std::string NumberKey(uint64_t number);

@@ -295,8 +295,9 @@ struct DropResult {
 class TieredStore {
  public:
   // Opens or creates the data folder, rebuilds the index from its manifests, collects what no
-  // manifest names. kFailedPrecondition when another process holds the folder or its version is
-  // newer; kDataLoss only when the folder cannot be read at all.
+  // manifest names (the last two maybe later: StoreOptions::load_in_background).
+  // kFailedPrecondition when another process holds the folder or its version is newer; kDataLoss
+  // only when the folder cannot be read at all.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const StoreOptions& options);
   virtual ~TieredStore() = default;
 

@@ -183,6 +183,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);
   if (!quotas.ok()) return FailToStart(kProgram, quotas.status());
   flags.store.quotas = *std::move(quotas);
+  flags.store.load_in_background = true;
   flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
   AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
   absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
@@ -206,8 +207,7 @@ int Main(int argc, char** argv) {
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
-       {"restore_points", stats.restore_points},
-       {"objects", stats.objects},
+       {"restore_points", stats.restore_points + stats.counters.at("unloaded_restore_points")},
        {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });

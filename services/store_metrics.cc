@@ -1,5 +1,9 @@
 #include "services/store_metrics.h"
 
+#include <map>
+#include <string>
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 
@@ -9,6 +13,18 @@ namespace {
 MetricSample OfTier(const TierUsage& usage, const char* name, const char* help, bool is_counter,
                     uint64_t value) {
   return {name, help, is_counter, {{"tier", TierName(usage.tier)}}, static_cast<double>(value)};
+}
+
+// Among the counters, but they do not count: the name as a metric, and its help.
+const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
+  static const auto& gauges = *new std::map<std::string, std::pair<const char*, const char*>>{
+      {"last_full_scrub_unix_s",
+       {"hearth_store_last_full_scrub_timestamp_seconds",
+        "When all of the disk had last been read again; 0: never."}},
+      {"unloaded_restore_points",
+       {"hearth_store_unloaded_restore_points",
+        "Restore points found on disk at the start that are not in the index yet."}}};
+  return gauges;
 }
 
 }  // namespace
@@ -66,12 +82,9 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
         name == "bytes_read_disk" || name == "bytes_read_gpu") {
       continue;
     }
-    if (name == "last_full_scrub_unix_s") {
-      samples.push_back({"hearth_store_last_full_scrub_timestamp_seconds",
-                         "When all of the disk had last been read again; 0: never.",
-                         false,
-                         {},
-                         static_cast<double>(value)});
+    if (const auto gauge = Gauges().find(name); gauge != Gauges().end()) {
+      const auto& [as, help] = gauge->second;
+      samples.push_back({as, help, false, {}, static_cast<double>(value)});
       continue;
     }
     samples.push_back(

@@ -22,6 +22,7 @@ constexpr const char* kPublishes[] = {"publishes",
                                       "publishes_refused_staged",
                                       "publishes_refused_full",
                                       "publishes_refused_quota",
+                                      "publishes_refused_loading",
                                       "publishes_abandoned"};
 
 template <typename Names>
@@ -153,6 +154,7 @@ std::string StoreStatus::Make() {
   json["uptime_s"] = absl::ToDoubleSeconds(clock_->Now() - start_);
   json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
   json["restore_points"] = stats.restore_points;
+  json["unloaded_restore_points"] = stats.counters.at("unloaded_restore_points");
   json["objects"] = stats.objects;
   json["pinned_bytes"] = stats.pinned_bytes;
   json["tiers"] = TiersJson(stats);

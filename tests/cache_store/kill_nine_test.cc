@@ -115,6 +115,7 @@ class Killing {
   void CheckAll() {
     sampled_ = false;
     CheckAmple(next_seed_);
+    Open(false).reset();
     for (const bool ample : {true, false}) {
       const VerifyReport report =
           VerifyDataDir(KillOptions(folder_.path(), ample).data_dir).value();
@@ -128,7 +129,10 @@ class Killing {
 
  private:
   std::unique_ptr<TieredStore> Open(bool ample) {
-    auto store = TieredStore::Open(KillOptions(folder_.path(), ample)).value();
+    // The child's always loads while it serves.
+    StoreOptions options = KillOptions(folder_.path(), ample);
+    options.load_in_background = sampled_ && random_() % 2 == 0;
+    auto store = TieredStore::Open(options).value();
     const StoreStats stats = store->Stats();
     EXPECT_EQ(stats.counters.at("recovery_dropped_manifests"), 0u);
     collected_ += stats.counters.at("recovery_collected_objects");

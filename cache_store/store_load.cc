@@ -1,0 +1,324 @@
+// Filling the index after a start. Opening reads the records once, of manifests only which objects
+// they name; the manifests themselves are read, checked and adopted a few at a time, before Open
+// returns or, with load_in_background, while the store serves.
+//
+// Until all are adopted, whatever looks up one prompt adopts what that prompt needs first, and
+// finds what it would find later. What changes what is stored waits: nothing is written or evicted
+// on the word of half an index, so a close or a crash meanwhile loses nothing and no limit is
+// passed.
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache_store/sessions.h"
+#include "cache_store/unloaded_index.h"
+#include "proto/prefix_key.h"
+
+namespace hearth {
+namespace {
+
+// Under one hold of the lock: a millisecond or so, of the longest prompts some 20.
+constexpr size_t kManifestsAtOnce = 8;
+constexpr size_t kObjectsAtOnce = 1024;  // objects, or restore points
+// After an error of the disk.
+constexpr absl::Duration kReadAgain = absl::Seconds(1);
+
+// Between two holds of the lock: whoever lets go and takes it at once again leaves no chance to
+// those who wait.
+void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+
+}  // namespace
+
+// A manifest on its way into the catalog. Model null: it is of no use.
+struct Store::ReadManifest {
+  ManifestRecord record;
+  std::shared_ptr<const KnownFingerprint> model;
+  PromptChain chain;
+};
+
+absl::Status Store::Recover() {
+  if (disk_ == nullptr) return absl::OkStatus();
+  absl::StatusOr<DiskContents> contents = disk_->Load();
+  if (!contents.ok()) return contents.status();
+  auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
+  {
+    absl::MutexLock lock(&mu_);
+    catalog_.ReserveNumbersBelow(unloaded->next_number());
+    // All of them: the book forgets what is over its limit and no restore point refers to.
+    for (const auto& [name, model] : unloaded->models()) {
+      if (model != nullptr) fingerprints_.Remember(model, name.first);
+    }
+    unloaded_ = std::move(unloaded);
+    catalog_.BeginAdopting();
+  }
+  is_loading_.store(true);
+  if (options_.load_in_background) return absl::OkStatus();
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) more = LoadNext();
+  return more.ok() ? FinishLoading() : more.status();
+}
+
+absl::Duration Store::LoadStep() {
+  if (!is_loading_.load()) return absl::InfiniteDuration();
+  const absl::StatusOr<bool> more = LoadNext();
+  if (!more.ok()) return kReadAgain;
+  if (*more) return absl::ZeroDuration();
+  FinishLoading().IgnoreError();  // what could not be erased is noted
+  return absl::InfiniteDuration();
+}
+
+// False: none is left.
+absl::StatusOr<bool> Store::LoadNext() {
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&mu_);
+    numbers = unloaded_->Next(kManifestsAtOnce);
+  }
+  if (numbers.empty()) return false;
+  if (LoadManifests(numbers).ok()) return true;
+  // One that cannot be read keeps no other back.
+  absl::Status failed;
+  bool any = false;
+  for (const uint64_t number : numbers) {
+    absl::Status status = LoadManifests({number});
+    if (status.ok()) {
+      any = true;
+      continue;
+    }
+    counters_.Add(Counter::kTierErrors);
+    failed = std::move(status);
+    absl::MutexLock lock(&mu_);
+    unloaded_->Postpone(number);
+  }
+  if (any || failed.ok()) return true;
+  return failed;
+}
+
+void Store::LoadFor(const PromptChain& chain, const KvLayout& layout) {
+  if (!is_loading_.load()) return;
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&mu_);
+    if (unloaded_ == nullptr) return;
+    numbers = unloaded_->Touching(chain, layout.exactness);
+  }
+  // What cannot be read now is not found now.
+  if (!LoadManifests(numbers).ok()) counters_.Add(Counter::kTierErrors);
+}
+
+absl::Status Store::LoadPoint(const Digest& id) {
+  if (!is_loading_.load()) return absl::OkStatus();
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&mu_);
+    if (unloaded_ == nullptr) return absl::OkStatus();
+    numbers = unloaded_->EndingAt(id);
+  }
+  absl::Status status = LoadManifests(numbers);
+  if (!status.ok()) counters_.Add(Counter::kTierErrors);
+  return status;
+}
+
+absl::Status Store::WaitUntilLoaded() {
+  if (!is_loading_.load()) return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  const auto is_loaded = [this]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return unloaded_ == nullptr; };
+  if (mu_.AwaitWithTimeout(absl::Condition(&is_loaded), load_patience_)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the index is still loading, ", unloaded_->left(),
+                                             " of ", unloaded_->manifests(),
+                                             " restore points are left: try again later"));
+}
+
+// Reads and checks without the lock, adopts under it.
+absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
+  std::shared_ptr<UnloadedIndex> unloaded;
+  {
+    absl::MutexLock lock(&mu_);
+    unloaded = unloaded_;
+  }
+  if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
+  for (size_t begin = 0; begin < numbers.size(); begin += kManifestsAtOnce) {
+    const auto some = numbers.subspan(begin, kManifestsAtOnce);
+    auto records = disk_->ReadManifests(some);
+    if (!records.ok()) return records.status();
+    std::vector<ReadManifest> read(some.size());
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (!(*records)[i].has_value()) continue;
+      ManifestRecord& record = *(*records)[i];
+      // From here on it is the last use, as when it was written again.
+      record.created_unix_s = std::max(record.created_unix_s, unloaded->UseOf(some[i]));
+      read[i] = CheckManifest(std::move(record), *unloaded);
+    }
+    absl::MutexLock lock(&mu_);
+    if (unloaded_ == nullptr) break;
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (!unloaded_->Settle(some[i]) || AdoptManifest(read[i])) continue;
+      counters_.Add(Counter::kRecoveryDroppedManifests);
+      erasures_.AddManifests({some[i]});
+    }
+  }
+  return absl::OkStatus();
+}
+
+Store::ReadManifest Store::CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded) {
+  const Manifest& manifest = record.manifest;
+  const auto found = unloaded.models().find({record.tenant, manifest.fingerprint});
+  if (found == unloaded.models().end() || found->second == nullptr) return {};
+  const KvLayout& layout = found->second->layout;
+  if (!ValidateManifest(manifest, layout).ok()) return {};
+  PromptChain chain =
+      MakeChain(layout, RootKey(manifest.fingerprint, record.tenant, secret_), manifest.token_ids,
+                manifest.cuts, manifest.token_count, {&manifest.token_count, 1});
+  return {std::move(record), found->second, std::move(chain)};
+}
+
+// Rebuilds the path and the restore point of one manifest. False: it does not match its objects.
+bool Store::AdoptManifest(const ReadManifest& read) {
+  if (read.model == nullptr) return false;
+  const ManifestRecord& record = read.record;
+  const Manifest& manifest = record.manifest;
+  const KvLayout& layout = read.model->layout;
+  const PromptChain& chain = read.chain;
+  UnloadedIndex::Objects* const table = &unloaded_->objects();
+  const KeyedSegment* last = chain.EndingAt(manifest.token_count, layout.chunk_tokens);
+  if (last == nullptr || catalog_.Find(last->key) != nullptr) return false;
+  for (size_t i = 0; i < record.objects.size(); ++i) {
+    const auto it = table->find(record.objects[i]);
+    if (it == table->end()) return false;
+    const ObjectRecord& object = it->second.record;
+    const ManifestObject& named = manifest.objects[i];
+    const KeyedSegment* segment =
+        chain.EndingAt(named.id.begin + named.id.tokens, layout.chunk_tokens);
+    if (segment == nullptr || object.key != segment->key || !(object.id == named.id) ||
+        object.slice_digests != named.slice_digests ||
+        object.layers != layout.LayersOf(named.id.group) ||
+        object.slice_bytes != layout.SliceBytes(named.id.tokens)) {
+      return false;
+    }
+    // Of two objects of one key the first adopted stays; a manifest naming the other goes, and so
+    // does one of an object that was found rotten since.
+    if (it->second.adopted != nullptr) {
+      if (it->second.adopted->retired) return false;
+    } else {
+      const SegmentNode* node = catalog_.index().Find(segment->key);
+      if (node != nullptr && node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
+        return false;
+      }
+    }
+  }
+  SegmentNode* node = catalog_.index().EnsureRoot(chain.root);
+  std::vector<StoredObject*> objects;
+  size_t next = 0;
+  for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
+    const KeyedSegment& keyed = *chain.EndingAt(segment.end(), layout.chunk_tokens);
+    node = catalog_.index().Ensure(node, keyed, manifest.token_ids);
+    assert(node != nullptr);
+    for (; next < record.objects.size(); ++next) {
+      if (manifest.objects[next].id.begin != segment.begin) break;
+      UnloadedIndex::Object& recovered = table->at(record.objects[next]);
+      if (recovered.adopted == nullptr) {
+        const ObjectRecord& object = recovered.record;
+        recovered.adopted =
+            catalog_.NewObject(object.number, object.key, object.id, object.slice_digests,
+                               object.layers, object.slice_bytes);
+        catalog_.Link(recovered.adopted, node);
+        catalog_.AdoptOnDisk(recovered.adopted, object.compressed_bytes);
+      }
+      objects.push_back(recovered.adopted);
+    }
+  }
+  RestorePointEntry* point =
+      catalog_.AddRestorePoint(record.number, record.tenant, read.model, node, std::move(objects),
+                               manifest.cuts, absl::FromUnixSeconds(record.created_unix_s));
+  catalog_.Renew(point, record.expires_unix_s == 0 ? absl::InfiniteFuture()
+                                                   : absl::FromUnixSeconds(record.expires_unix_s));
+  catalog_.SetDurable(point);
+  catalog_.SetPinned(point, unloaded_->IsPinned(record.number));
+  counters_.Add(Counter::kRecoveredRestorePoints);
+  // Whoever watches already was told of what there was.
+  if (options_.load_in_background) events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+  return true;
+}
+
+// All manifests are settled: what none of them names is collected, and the store is as any other.
+absl::Status Store::FinishLoading() {
+  const uint64_t file_bytes = disk_->FileBytes();
+  // Freed behind the lock: it may be large.
+  std::shared_ptr<UnloadedIndex> unloaded;
+  std::vector<Digest> points;
+  {
+    absl::MutexLock lock(&mu_);
+    unloaded = unloaded_;
+    points = implicit_points_;
+  }
+  counters_.Add(Counter::kRecoveryUnreadManifests, unloaded->given_up());
+  std::vector<uint64_t> collected = unloaded->unreadable_objects();
+  std::vector<StoredObject*> held;
+  for (const auto& [number, object] : unloaded->objects()) {
+    if (object.adopted != nullptr) {
+      held.push_back(object.adopted);
+    } else if (unloaded->given_up() == 0) {  // else what was not read may name it
+      collected.push_back(number);
+    }
+  }
+  for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
+    LetOthersIn();
+    absl::MutexLock lock(&mu_);
+    for (StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
+      catalog_.Release(object);
+    }
+  }
+  const size_t known = points.size();
+  for (const Digest& id : unloaded->Ids()) points.push_back(id);
+  AdoptUses(points);
+  std::vector<Digest> write_behind;
+  {
+    absl::MutexLock lock(&mu_);
+    catalog_.EndAdopting(absl::MakeSpan(implicit_points_).subspan(known), clock_->Now());
+    // Opened with a smaller limit than it was filled under.
+    if (!catalog_.ReserveDisk(0, "")) counters_.Add(Counter::kPublishesRefusedFull);
+    Garbage garbage = catalog_.TakeGarbage();
+    garbage.disk_objects.insert(garbage.disk_objects.end(), collected.begin(), collected.end());
+    // Of manifests that went while the note was written.
+    const std::vector<uint64_t>& strays = unloaded->stray_uses();
+    garbage.manifests.insert(garbage.manifests.end(), strays.begin(), strays.end());
+    // Evicted now, collected, or erased before and not yet given back.
+    garbage.disk_bytes = file_bytes - std::min(file_bytes, catalog_.disk_bytes());
+    counters_.Add(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
+    Settle(garbage);
+    unloaded_ = nullptr;
+    write_behind = std::move(implicit_points_);
+    is_loading_.store(false);
+  }
+  unloaded = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    fingerprints_.Trim();
+  }
+  for (const Digest& id : write_behind) ScheduleWriteBehind({id}, 0);
+  return SettleDisk();
+}
+
+// A part under each hold of the lock: there may be millions.
+void Store::AdoptUses(absl::Span<const Digest> points) {
+  std::vector<Catalog::PastUse> uses;
+  uses.reserve(points.size());
+  for (size_t i = 0; i < points.size(); i += kObjectsAtOnce) {
+    LetOthersIn();
+    absl::MutexLock lock(&mu_);
+    const std::vector<Catalog::PastUse> some = catalog_.UsesOf(points.subspan(i, kObjectsAtOnce));
+    uses.insert(uses.end(), some.begin(), some.end());
+  }
+  std::sort(uses.rbegin(), uses.rend());
+  for (size_t i = 0; i < uses.size(); i += kObjectsAtOnce) {
+    LetOthersIn();
+    absl::MutexLock lock(&mu_);
+    catalog_.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), clock_->Now());
+  }
+}
+
+}  // namespace hearth

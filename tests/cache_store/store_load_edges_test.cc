@@ -1,0 +1,147 @@
+// A store that serves while its index loads, where what is asked for is not as simple: ends, pins,
+// prompts that end inside a chunk, uses that go through a shorter one, a disk that refuses.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "cache_store/stored_records.h"
+#include "cache_store/unloaded_index.h"
+#include "tests/cache_store/store_load_kit.h"
+#include "tests/support/raw_database.h"
+
+namespace hearth {
+namespace {
+
+// Every loaded object is held until all are: what is over must not live on by that.
+TEST_F(StoreLoad, WhatIsOverIsNotServed) {
+  const KitPrompt prompt{KitTokens(3, 100), {}};
+  {
+    OpenWhole();
+    PublishSpec spec = KitSpec(model_, prompt, {64});
+    spec.ttl = absl::Seconds(1);
+    auto session = store_->Publish(spec).value();
+    ASSERT_TRUE(KitPutAll(session.get(), spec, model_, prompt).ok());
+    ASSERT_TRUE(session->Commit().ok());
+  }
+  clock_.Advance(absl::Now() + absl::Minutes(2) - clock_.Now());
+  OpenLoading();
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(KitFetch(store_.get(), model_, prompt).value(), 0u) << i;
+    EXPECT_EQ(store_->Explain(KitQuery(model_, prompt)).value().usable_tokens, 0u) << i;
+  }
+  LoadAll();
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt).value(), 0u);
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+// Its objects are all there, of a longer one; what it has of its own is not.
+TEST_F(StoreLoad, ABoundaryWhoseManifestIsStillToComeIsNotMadeAnew) {
+  KitModel global;
+  global.layer_types = "ggg";
+  const Fingerprint model = global.Make();
+  const KitPrompt prompt{KitTokens(3, 100), {}};
+  KitPrompt shorter = prompt;
+  shorter.tokens.resize(49);
+  {
+    OpenWhole();
+    ASSERT_TRUE(KitPublish(store_.get(), model, prompt, {48}).ok());
+    const Digest id = store_->List("default").at(0).id;
+    ASSERT_TRUE(store_->SetPinned(id, "default", true).ok());
+    for (uint64_t other = 0; other < 31; ++other) ASSERT_TRUE(Publish(other).ok());
+    ASSERT_TRUE(KitPublish(store_.get(), model, prompt, {80}).ok());
+    store_.reset();
+  }
+  {
+    // With two manifests of one key none is taken out of turn.
+    RawDatabase raw(folder_);
+    const auto all = raw.All("manifests");
+    ManifestRecord copy = ParseManifestRecord(all[5].second).value();
+    copy.number = 1'000'000;
+    raw.Put("manifests", NumberKey(copy.number), SerializeManifestRecord(copy));
+  }
+  OpenLoading();
+  Step();
+  ASSERT_EQ(KitFetch(store_.get(), model, prompt).value(), 80u);
+  EXPECT_EQ(KitFetch(store_.get(), model, shorter).value(), 32u) << "48 not yet";
+  LoadAll();
+  executor_->RunAll();
+  EXPECT_EQ(KitFetch(store_.get(), model, shorter).value(), 48u);
+  EXPECT_EQ(Counted("recovery_dropped_manifests"), 1u) << "the copied one's older";
+  size_t pinned = 0;
+  for (const RestorePoint& point : store_->List("default")) pinned += point.pinned ? 1 : 0;
+  EXPECT_EQ(pinned, 1u);
+}
+
+// In the portable class no key leads to what ends inside a chunk: its tokens do.
+TEST_F(StoreLoad, PortableEndsInsideAChunkAreFound) {
+  KitModel portable;
+  portable.exact = false;
+  const Fingerprint model = portable.Make();
+  const auto chat = [](uint64_t seed, uint32_t tokens) {
+    KitPrompt prompt{KitTokens(3, 64), {}};
+    for (const uint32_t token : KitTokens(seed, 30)) prompt.tokens.push_back(token + 1);
+    prompt.tokens.resize(tokens);
+    return prompt;
+  };
+  {
+    OpenWhole();
+    for (uint32_t i = 0; i < 20; ++i) {
+      ASSERT_TRUE(KitPublish(store_.get(), model, chat(i, 80), {74 + i % 3}).ok());
+    }
+  }
+  OpenLoading();
+  EXPECT_EQ(KitFetch(store_.get(), model, chat(0, 90)).value(), 74u) << "the oldest";
+  EXPECT_EQ(KitFetch(store_.get(), model, chat(4, 90)).value(), 75u);
+  LoadAll();
+  EXPECT_EQ(KitFetch(store_.get(), model, chat(0, 90)).value(), 74u);
+}
+
+// What every prompt goes through is used with each of them.
+TEST_F(StoreLoad, AUseOfALongerOneIsOneOfWhatItGoesThrough) {
+  const KitPrompt chain{KitTokens(5, 100), {}};
+  KitPrompt shorter = chain;
+  shorter.tokens.resize(49);
+  {
+    OpenWhole();
+    ASSERT_TRUE(KitPublish(store_.get(), model_, chain, {48}).ok());
+    ASSERT_TRUE(KitPublish(store_.get(), model_, chain, {96}).ok());
+    for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) ASSERT_TRUE(Publish(prompt).ok());
+  }
+  OpenLoading(nullptr, 100'000);
+  ASSERT_EQ(KitFetch(store_.get(), model_, chain).value(), 96u);
+  LoadAll();
+  EXPECT_LT(store_->Stats().restore_points, kPrompts);
+  EXPECT_EQ(KitFetch(store_.get(), model_, chain).value(), 96u);
+  EXPECT_EQ(KitFetch(store_.get(), model_, shorter).value(), 48u);
+}
+
+DiskContents Manifests(uint64_t count) {
+  DiskContents contents;
+  for (uint64_t number = 1; number <= count; ++number) {
+    ManifestNames names;
+    names.number = number;
+    names.created_unix_s = number;
+    contents.manifests.push_back(names);
+  }
+  return contents;
+}
+
+TEST(UnloadedIndexTest, WhatCannotBeReadComesLastAndIsGivenUpInTheEnd) {
+  UnloadedIndex index(Manifests(5));
+  EXPECT_EQ(index.Next(2), std::vector<uint64_t>({5, 4}));
+  index.Postpone(5);
+  EXPECT_EQ(index.Next(2), std::vector<uint64_t>({4, 3}));
+  for (const uint64_t number : {4, 3, 2, 1}) EXPECT_TRUE(index.Settle(number));
+  EXPECT_EQ(index.left(), 1u);
+  for (int tries = 1; tries < UnloadedIndex::kMostTries; ++tries) {
+    ASSERT_EQ(index.Next(2), std::vector<uint64_t>({5})) << tries;
+    index.Postpone(5);
+  }
+  EXPECT_TRUE(index.Next(2).empty());
+  EXPECT_EQ(index.left(), 0u);
+  EXPECT_EQ(index.given_up(), 1u);
+  EXPECT_FALSE(index.Settle(5));
+}
+
+}  // namespace
+}  // namespace hearth
