@@ -193,25 +193,6 @@ TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_F(DiskStore, AnOlderFormatIsReadAndRaised) {
-  {
-    const auto store = Open();
-    ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
-  }
-  // As version 1 left it: no family of tables.
-  {
-    RawDatabase raw(folder_);
-    raw.Put("meta", "format_version", "1");
-    raw.DropFamily("tables");
-  }
-  const VerifyReport report = VerifyDataDir(folder_.path()).value();
-  EXPECT_TRUE(report.ok()) << report.problems[0];
-  EXPECT_EQ(report.restore_points, 1u);
-  EXPECT_EQ(KitFetch(Open().get(), model_, prompt_).value(), 192u);
-  RawDatabase raw(folder_);
-  EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "4")));
-}
-
 TEST_F(DiskStore, TheSecretIsMadeOncePrivateAndAnotherOneIsRefused) {
   Open().reset();
   const std::string path = folder_.path() + "/secret";
