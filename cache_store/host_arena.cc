@@ -40,7 +40,7 @@ absl::StatusOr<std::shared_ptr<HostArena>> HostArena::Create(const ArenaOptions&
   std::shared_ptr<HostArena> arena(new HostArena(options));
   const absl::Status mapped = arena->Map();
   if (!mapped.ok()) return mapped;
-  if (options.huge_pages) arena->AskForHugePages();
+  if (options.huge_pages != HugePages::kOff) arena->AskForHugePages();
   ASAN_POISON_MEMORY_REGION(arena->data_, arena->layout_.data_bytes);
   arena->grower_ = std::thread([raw = arena.get()] { raw->Grow(); });
   return arena;
@@ -78,9 +78,11 @@ void HostArena::Warn(const std::string& text) const {
 
 // The kernel takes the wish and grants nothing where its settings say so: only they tell.
 void HostArena::AskForHugePages() {
-  if (madvise(data_, layout_.data_bytes, MADV_HUGEPAGE) != 0) {
+  const bool asked = madvise(data_, layout_.data_bytes, MADV_HUGEPAGE) == 0;
+  if (options_.huge_pages != HugePages::kOn) return;
+  if (!asked) {
     Warn(absl::StrCat("no huge pages for the RAM tier: madvise: ", strerror(errno),
-                      "; `--huge-pages off` asks for none"));
+                      "; `--huge-pages auto` goes on without a word"));
     return;
   }
   const std::string path =
@@ -88,9 +90,10 @@ void HostArena::AskForHugePages() {
   std::ifstream file(path);
   const std::string setting((std::istreambuf_iterator<char>(file)), {});
   if (!absl::StrContains(setting, "[never]") && !absl::StrContains(setting, "[deny]")) return;
-  Warn(absl::StrCat("no huge pages for the RAM tier: the kernel's ", path, " forbids them; `echo ",
-                    options_.shared ? "advise" : "madvise", " > ", path,
-                    "` as root and a restart allow them, `--huge-pages off` asks for none"));
+  Warn(absl::StrCat(
+      "no huge pages for the RAM tier: the kernel's ", path, " forbids them; `echo ",
+      options_.shared ? "advise" : "madvise", " > ", path,
+      "` as root and a restart allow them, `--huge-pages auto` goes on without a word"));
 }
 
 bool HostArena::ShouldGrow() const {

@@ -28,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "cache_store/huge_pages.h"
 #include "cache_store/range_allocator.h"
 #include "cache_store/segment_file.h"
 #include "proto/segment_format.h"
@@ -39,7 +40,7 @@ struct ArenaOptions {
   uint64_t ahead_bytes = 0;     // kept resident and free
   uint64_t slab_bytes = uint64_t{32} << 20;
   bool shared = false;
-  bool huge_pages = true;  // asked for; the kernel may have none
+  HugePages huge_pages = HugePages::kAuto;
   // Told, from any thread, of what is not as asked for: at most once of each.
   std::function<void(const std::string&)> warn;
   // After slabs that could not be had, doubled each time up to kLongestRetry.

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "cache_store/device_memory.h"
+#include "cache_store/huge_pages.h"
 #include "cache_store/retention.h"
 #include "cache_store/tenant_ledger.h"
 #include "proto/kv_layout.h"
@@ -58,8 +59,8 @@ struct StoreOptions {
   uint64_t max_background_bytes = uint64_t{512} << 20;
   // The host tier's memory can be mapped by other processes (TieredStore::SharedMemory).
   bool shared_memory = false;
-  // Ask the kernel for huge pages under the host tier.
-  bool huge_pages = true;
+  // Under the host tier.
+  HugePages huge_pages = HugePages::kAuto;
   // Told, from any thread, of what the system does not grant and the store goes on without: huge
   // pages, or memory to keep ready. At most once of each.
   std::function<void(const std::string&)> on_warning;

@@ -82,8 +82,8 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
   set.AddText("shared-memory", &flags->shared_memory,
               "Workers of this host and user read RAM slices from shared memory instead of the "
               "socket: auto, off, or where its unix socket is (a path, or @NAME)");
-  set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "on"},
-                "Ask the kernel for huge pages under --host-bytes");
+  set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "auto", "on"},
+                "Ask the kernel for huge pages under --host-bytes; on: warn where it has none");
   set.AddChoice("disk-compression", &flags->store.disk_compression, {"none", "auto"},
                 "Of what is written to disk: auto: lossless, where it saves a tenth");
   set.AddText("tenants-file", &flags->tenants_file,

@@ -172,7 +172,6 @@ TEST(HostArena, GrowsAgainWhenThereIsMemoryAgain) {
   ScarceMemory memory;
   memory.refusals = 3;
   ArenaOptions options = Small(true);
-  options.huge_pages = false;
   options.warn = [&](const std::string& text) {
     ++warnings;
     EXPECT_THAT(text, ::testing::HasSubstr("lower --host-bytes"));
@@ -204,11 +203,13 @@ TEST(HostArena, WaitsLongerAndLongerAndEndsAtOnce) {
 
 TEST(HostArena, SaysWhereTheKernelForbidsHugePages) {
   const KitFolder kernel;
+  HugePages wish = HugePages::kOn;
   const auto warnings = [&](bool shared, const char* file, const char* setting) {
     std::ofstream(kernel.path() + "/" + file) << setting;
     std::vector<std::string> texts;
     ArenaOptions options = Small(shared);
     options.huge_page_settings = kernel.path();
+    options.huge_pages = wish;
     options.warn = [&](const std::string& text) { texts.push_back(text); };
     HostArena::Create(options).value()->WaitUntilAhead();
     return texts;
@@ -222,6 +223,10 @@ TEST(HostArena, SaysWhereTheKernelForbidsHugePages) {
   EXPECT_THAT(warnings(false, "shmem_enabled", never), ::testing::IsEmpty()) << "not its own";
   EXPECT_THAT(warnings(false, "enabled", "always madvise [never]\n"),
               ::testing::ElementsAre(::testing::HasSubstr("`echo madvise > ")));
+  for (const HugePages other : {HugePages::kAuto, HugePages::kOff}) {
+    wish = other;
+    EXPECT_THAT(warnings(true, "shmem_enabled", never), ::testing::IsEmpty());
+  }
 }
 
 TEST(HostArena, AllocationsOutliveTheirOwner) {

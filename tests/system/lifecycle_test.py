@@ -86,9 +86,7 @@ class Serve(SystemTest):
         self.assertIn("hearth_worker_cached_tokens_host_total 96", worker_page)
 
     def test_logs_are_one_json_object_a_line_when_asked(self):
-        # Without huge pages, of which the kernel of this machine may have none to say more about.
-        store = self.cluster.store(self.folder / "data", "--log-format", "json", "--huge-pages",
-                                   "off")
+        store = self.cluster.store(self.folder / "data", "--log-format", "json")
         self.assertEqual(store.stop(), 0)
         events = [json.loads(line)["event"] for line in store.log_path.read_text().splitlines()]
         self.assertEqual(events, ["opened", "ready", "draining", "stopped"])
