@@ -115,6 +115,9 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
                "Copies that an embedded store keeps on the worker's CUDA device; 0: none");
   set.AddBytes("store-max-staged-bytes", &flags->embedded.max_staged_bytes,
                "Publishes an embedded store is taking in, all together and each alone");
+  set.AddDuration("store-default-ttl", &flags->embedded.default_ttl,
+                  "How long restore points of an embedded store live that are published without a "
+                  "time to live; 0s: until room is needed");
   if (!set.Parse(argc, argv, exit_code)) return false;
   flags->engine.threads = static_cast<int>(flags->threads);
   return true;

@@ -173,6 +173,52 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
   EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
 }
 
+// What a prefill asked for is what the store keeps to, over the wire and in one process.
+void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
+  for (const uint32_t ttl_s : {1000u, 0u}) {
+    v1::PrefillRequest request;
+    request.mutable_prompt()->mutable_token_ids()->add_ids(ttl_s == 0 ? 5 : 6);
+    for (const uint32_t id : CountingTokens(40)) {
+      request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+    }
+    request.set_ttl_s(ttl_s);
+    grpc::ClientContext context;
+    v1::PrefillResponse response;
+    const grpc::Status status = worker->stub()->Prefill(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_GT(response.published().published_tokens(), 0u) << response.published().note();
+  }
+  size_t limited = 0, others = 0;
+  for (const RestorePoint& point : store->List("default")) {
+    if (point.expires_in == absl::InfiniteDuration()) {
+      ++others;
+      continue;
+    }
+    ++limited;
+    EXPECT_LE(point.expires_in, absl::Seconds(1000));
+    EXPECT_GT(point.expires_in, absl::Seconds(700)) << "in seconds";
+  }
+  EXPECT_GT(limited, 0u);
+  EXPECT_EQ(others, limited);
+}
+
+TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker worker(store.address());
+  ExpectTimeToLive(&worker.server, store.store());
+}
+
+TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStoreInOneProcess) {
+  const auto store = *TieredStore::Open(StoreServer::SmallStore(""));
+  std::unique_ptr<LocalPrefixCache> cache;
+  CacheCounters counters;
+  WorkerServer worker({});
+  cache = std::make_unique<LocalPrefixCache>(store.get(), worker.engine()->fingerprint(),
+                                             worker.engine()->layout(), &counters);
+  worker.SetCache(cache.get());
+  ExpectTimeToLive(&worker, store.get());
+}
+
 TEST(WorkerAndStore, ExplainsInTheSameWords) {
   StoreServer store(StoreServer::SmallStore(""));
   StoreWorker worker(store.address());
