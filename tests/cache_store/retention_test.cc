@@ -194,6 +194,34 @@ TEST(LearningRetentionTest, WhatGoesTogetherIsUsedAndOfferedTogether) {
   EXPECT_EQ(retention->remembered(), 1u);
 }
 
+// While a longer one is held, what goes with a restore point is its tail alone: it is weighed by
+// that, not by all that it names.
+TEST(LearningRetentionTest, WhatALongerOneContinuesIsWeighedByItsTail) {
+  const auto order = [](bool continued) {
+    const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
+    Retention::Facts small = PointOf(1024), large = PointOf(1024);
+    small.bytes = large.bytes = 100'000;
+    small.tail_bytes = 1'000;
+    large.tail_bytes = 50'000;
+    retention->Insert(1, small, {1, 2048, At(0)});
+    retention->Insert(2, large, {2, 2048, At(1)});
+    if (continued) {
+      for (const Key parent : {1, 2}) {
+        Retention::Facts longer = PointOf(2048);
+        longer.parent = parent;
+        retention->Insert(parent + 10, longer, {static_cast<uint64_t>(parent), 2048, At(2)});
+      }
+    }
+    std::vector<Key> both;
+    for (const Key key : Offered(retention.get())) {
+      if (key < 10) both.push_back(key);
+    }
+    return both;
+  };
+  EXPECT_EQ(order(false), std::vector<Key>({1, 2})) << "equal but for their last use";
+  EXPECT_EQ(order(true), std::vector<Key>({2, 1}));
+}
+
 TEST(LearningRetentionTest, MemoryOfWhatWasGivenUpIsBounded) {
   const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
   for (uint64_t i = 0; i < Retention::kRememberedMax + 1000; ++i) {
