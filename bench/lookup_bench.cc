@@ -38,7 +38,7 @@ int LookUpAsAnother(TieredStore* store, const Fingerprint& model, uint64_t promp
   for (int i = 0; i < kLookups; ++i) {
     for (const bool stored : {false, true}) {
       const uint64_t seed = static_cast<uint64_t>(i) * 2654435761u % prompts;
-      PrefixQuery query{model.digest(), "other", BenchTokens(seed, kTokens + 1), {}};
+      PrefixQuery query{model.digest(), "other", BenchTokens(seed, kTokens + 1), {}, ""};
       if (!stored) query.token_ids[0] ^= 1;
       const absl::Time start = absl::Now();
       const auto session = store->Fetch(query, 0, 0).value();
@@ -86,7 +86,7 @@ int Run(uint64_t prompts) {
   std::vector<double> lookups, hashes;
   for (int i = 0; i < kLookups; ++i) {
     const uint64_t seed = static_cast<uint64_t>(i) * 2654435761u % prompts;
-    const PrefixQuery query{model.digest(), "default", BenchTokens(seed, kTokens + 1), {}};
+    const PrefixQuery query{model.digest(), "default", BenchTokens(seed, kTokens + 1), {}, ""};
     absl::Time start = absl::Now();
     const auto session = (*store)->Fetch(query, 0, 0).value();
     lookups.push_back(absl::ToDoubleMicroseconds(absl::Now() - start));

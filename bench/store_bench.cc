@@ -85,7 +85,7 @@ class Bench {
     uint64_t bytes = 0;
     absl::Duration spent, lookups;
     for (uint64_t seed = first; seed < first + count; ++seed) {
-      const PrefixQuery query{model_.digest(), "default", BenchTokens(seed, kTokens + 1), {}};
+      const PrefixQuery query{model_.digest(), "default", BenchTokens(seed, kTokens + 1), {}, ""};
       const absl::Time start = absl::Now();
       auto session = store_->Fetch(query, 0, 0).value();
       lookups += absl::Now() - start;

@@ -348,7 +348,7 @@ absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<Entry>& ent
   }
   // Without a file a certificate's first name is its tenant.
   Identity identity{credentials.certificate_names[0], Role::kTenant,
-                    credentials.certificate_names[0]};
+                    credentials.certificate_names[0], ""};
   if (!CheckTenantName(identity.tenant).ok()) return Unauthenticated();
   return identity;
 }
@@ -362,7 +362,7 @@ Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
   const auto peer = context.auth_context();
   if (peer != nullptr && peer->IsPeerAuthenticated()) {
     for (const char* property : {"x509_common_name", "x509_subject_alternative_name"}) {
-      for (const grpc::string_ref name : peer->FindPropertyValues(property)) {
+      for (const grpc::string_ref& name : peer->FindPropertyValues(property)) {
         credentials.certificate_names.emplace_back(name.data(), name.size());
       }
     }

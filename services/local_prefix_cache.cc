@@ -35,7 +35,7 @@ LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& finger
     : store_(store), fingerprint_(fingerprint), layout_(layout), counters_(counters) {}
 
 PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
-  return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts};
+  return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts, ""};
 }
 
 FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,

@@ -19,7 +19,7 @@ constexpr char kExamples[] =
 constexpr char kLastScrub[] = "last_full_scrub_unix_s";
 
 struct StatsFlags {
-  PeerFlags store{PeerKind::kStore, "", 0};
+  PeerFlags store{PeerKind::kStore, "", 0, ""};
   PeerFlags worker;
   bool json = false;
 };

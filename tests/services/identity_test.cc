@@ -68,7 +68,7 @@ TEST_F(IdentityTest, ATenantNamesItselfOnlyAndAWorkerWhomItAuthenticated) {
   EXPECT_EQ(*worker->TenantOf("b"), "b");
   EXPECT_EQ(*worker->TenantOf(""), "default");
   EXPECT_TRUE(worker->sees_all());
-  for (const std::string bad : {std::string("a b"), std::string("a\n"), std::string(300, 'x')}) {
+  for (const std::string& bad : {std::string("a b"), std::string("a\n"), std::string(300, 'x')}) {
     EXPECT_EQ(worker->TenantOf(bad).status().code(), absl::StatusCode::kInvalidArgument);
   }
 }

@@ -93,7 +93,7 @@ class SharedMemoryTest : public testing::Test {
   }
   void FlipABitInRam() {
     auto session = *server_->store()->Fetch(
-        {WideFingerprint().digest(), "default", Prompt().token_ids, {}}, 0, kBoundary);
+        {WideFingerprint().digest(), "default", Prompt().token_ids, {}, ""}, 0, kBoundary);
     const SliceView slice = *session->ReadSlice(0, 1);
     *const_cast<std::byte*>(slice.bytes.data()) ^= std::byte{1};
   }

@@ -211,8 +211,10 @@ TEST_F(StoreWatchOnDiskTest, AWatcherAmongPublishersEndsWithWhatIsStored) {
     for (uint64_t seed = 1; seed <= 200; ++seed) {
       Publish(seed, seed % 2 == 0 ? Durability::kMemory : Durability::kDisk);
       const Digest id = LatestId();
-      if (seed % 5 == 0) EXPECT_TRUE(server_.store()->SetPinned(id, "default", true).ok());
-      if (seed % 10 == 0) EXPECT_TRUE(server_.store()->SetPinned(id, "default", false).ok());
+      for (const bool pinned : {true, false}) {
+        if (seed % (pinned ? 5 : 10) != 0) continue;
+        EXPECT_TRUE(server_.store()->SetPinned(id, "default", pinned).ok());
+      }
       if (seed % 3 == 0) server_.store()->Drop(id, "default", true).IgnoreError();
     }
     EXPECT_TRUE(server_.store()->Flush(absl::InfiniteFuture()).ok());

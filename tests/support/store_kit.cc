@@ -68,7 +68,7 @@ std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count) {
 }
 
 PrefixQuery KitQuery(const Fingerprint& model, const KitPrompt& prompt) {
-  return PrefixQuery{model.digest(), prompt.tenant, prompt.tokens, prompt.cuts};
+  return PrefixQuery{model.digest(), prompt.tenant, prompt.tokens, prompt.cuts, ""};
 }
 
 SliceView KitSlice(const Fingerprint& model, const KitPrompt& prompt, const ObjectId& id,
