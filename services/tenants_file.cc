@@ -49,8 +49,9 @@ absl::StatusOr<TenantQuota> QuotaFrom(const Json& json, const std::string& where
                           {"default_ttl_s", &quota.default_ttl_s, &SecondsFrom},
                           {"max_ttl_s", &quota.max_ttl_s, &SecondsFrom}};
   for (const auto& [key, value] : json.items()) {
-    const Field* field = std::find_if(std::begin(fields), std::end(fields),
-                                      [&](const Field& known) { return key == known.name; });
+    const Field* field =
+        std::find_if(std::begin(fields), std::end(fields),
+                     [&name = key](const Field& known) { return name == known.name; });
     if (field == std::end(fields)) {
       return absl::InvalidArgumentError(absl::StrCat(where, ": unknown key \"", key, "\""));
     }
