@@ -367,22 +367,6 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   return outcome;
 }
 
-void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) {
-  struct Call {
-    grpc::ClientContext context;
-    v1::ExplainRequest request;
-    v1::ExplainResponse response;
-    ExplainCallback done;
-  };
-  auto call = std::make_shared<Call>();
-  call->done = std::move(done);
-  call->context.set_deadline(absl::ToChronoTime(deadline));
-  PrefixToProto(prefix, /*with_fields=*/true, call->request.mutable_prefix());
-  stub_->async()->Explain(
-      &call->context, &call->request, &call->response,
-      [call](grpc::Status status) { call->done(FromGrpcStatus(status), call->response); });
-}
-
 void RemotePrefixCache::PrefixToProto(const PrefixRequest& prefix, bool with_fields,
                                       v1::Prefix* out) const {
   if (with_fields) {

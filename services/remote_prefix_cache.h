@@ -53,18 +53,22 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
                     std::unique_ptr<DeviceClient> devices = nullptr);
+  // Cancels what is under way; after it no callback of an explanation runs.
+  ~RemotePrefixCache() override;
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      const LeaseTerms& terms, absl::Time deadline) override;
-  // Ends the fetches, publishes and leases in progress; later ones are refused.
+  // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
   void CancelCalls() override { calls_.CancelAll(); }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 
  private:
   struct OpenFetch;
+  struct Explains;
+  static std::shared_ptr<Explains> MakeExplains();
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
@@ -91,6 +95,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const std::unique_ptr<DeviceClient> devices_;
   CircuitBreaker breaker_;
   CallSet calls_;
+  const std::shared_ptr<Explains> explains_ = MakeExplains();
 };
 
 }  // namespace hearth
