@@ -18,7 +18,7 @@ std::string UseKey(uint64_t manifest);
 // kFailedPrecondition when `version` is newer than this program's, or no number.
 absl::Status CheckVersion(const std::string& dir, const std::string& version);
 
-// Everything but manifests and slices, whose bytes are not touched.
+// Everything but the slices, whose bytes are not touched; of manifests only what they name.
 absl::StatusOr<DiskContents> LoadContents(const Database& db);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(

@@ -222,6 +222,8 @@ StoreStats Store::Stats() {
     stats.counters["host_growths_failed"] = memory.failed_growths;
   }
   absl::MutexLock lock(&mu_);
+  if (unloaded_ != nullptr) stats.unloaded_restore_points = unloaded_->left();
+  // Not 0 before changes are taken.
   stats.counters["unloaded_restore_points"] =
       unloaded_ == nullptr ? 0 : std::max<uint64_t>(1, unloaded_->left());
   stats.counters["demoted_restore_points"] = catalog_.demoted();

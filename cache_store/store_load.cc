@@ -105,8 +105,11 @@ void Store::LoadFor(const PromptChain& chain, const KvLayout& layout) {
     if (unloaded_ == nullptr) return;
     numbers = unloaded_->Touching(chain, layout.exactness);
   }
+  if (LoadManifests(numbers).ok()) return;
   // What cannot be read now is not found now.
-  if (!LoadManifests(numbers).ok()) counters_.Add(Counter::kTierErrors);
+  for (const uint64_t number : numbers) {
+    if (!LoadManifests({number}).ok()) counters_.Add(Counter::kTierErrors);
+  }
 }
 
 absl::Status Store::LoadPoint(const Digest& id) {

@@ -10,7 +10,6 @@
 #include "cache_store/decoding_tier.h"
 #include "cache_store/secret.h"
 #include "cache_store/sessions.h"
-#include "cache_store/unloaded_index.h"
 #include "cache_store/verified_tier.h"
 
 namespace hearth {

@@ -138,7 +138,7 @@ std::vector<uint64_t> UnloadedIndex::Next(size_t most) {
   }
   if (!numbers.empty()) return numbers;
   for (const uint64_t number : postponed_) {
-    if (numbers.size() < most && IsPending(number)) numbers.push_back(number);
+    if (IsPending(number)) numbers.push_back(number);
   }
   return numbers;
 }

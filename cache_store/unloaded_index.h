@@ -55,7 +55,7 @@ class UnloadedIndex {
   size_t left() const { return left_; }
   // Of the restore points that manifests may be of.
   std::vector<Digest> Ids() const;
-  // At most `most` that are not settled, the last used first; at the end those that were postponed.
+  // At most `most` that are not settled, the last used first; at the end all that were postponed.
   std::vector<uint64_t> Next(size_t most);
   // It could not be read. After kMostTries it is settled, and counted in given_up().
   static constexpr uint8_t kMostTries = 60;

@@ -207,7 +207,7 @@ int Main(int argc, char** argv) {
   const StoreStats stats = opened->Stats();
   Log(LogLevel::kInfo, "opened",
       {{"data_dir", flags.store.data_dir},
-       {"restore_points", stats.restore_points + stats.counters.at("unloaded_restore_points")},
+       {"restore_points", stats.restore_points + stats.unloaded_restore_points},
        {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
