@@ -345,7 +345,6 @@ class Catalog {
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
   uint64_t oldest_tick_ = uint64_t{1} << 32;
   bool is_adopting_ = false;
-  size_t unlisted_ = 0;  // restore points; see BeginAdopting
   Sums sums_;
   uint64_t host_reserved_ = 0, disk_reserved_ = 0;
   uint64_t object_bytes_ = 0;

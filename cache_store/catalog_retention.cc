@@ -79,10 +79,7 @@ void Catalog::BeginPublish(uint32_t tokens) {
 }
 
 void Catalog::Enlist(RestorePointEntry* point, absl::Time now) {
-  if (is_adopting_) {
-    ++unlisted_;
-    return;
-  }
+  if (is_adopting_) return;
   retention_->Insert(KeyOf(point->id), FactsOf(*point), {publish_.number, publish_.tokens, now});
   SetListed(point);
 }
@@ -94,10 +91,7 @@ void Catalog::SetListed(RestorePointEntry* point) {
 }
 
 void Catalog::Delist(RestorePointEntry* point, bool may_return) {
-  if (!point->listed) {
-    --unlisted_;
-    return;
-  }
+  if (!point->listed) return;
   by_key_.erase(KeyOf(point->id));
   retention_->Erase(KeyOf(point->id), may_return);
 }
@@ -115,12 +109,12 @@ void Catalog::BeginAdopting() {
 void Catalog::EndAdopting(absl::Span<const Digest> ids, absl::Time now) {
   is_adopting_ = false;
   const auto enlist = [&](RestorePointEntry* point) {
-    if (point == nullptr || point->listed) return;
-    --unlisted_;
-    Enlist(point, now);
+    if (point != nullptr && !point->listed) Enlist(point, now);
   };
   for (const Digest& id : ids) enlist(Find(id));
-  for (auto point = points_.begin(); unlisted_ > 0; ++point) enlist(point->second.get());
+  for (auto point = points_.begin(); by_key_.size() < points_.size(); ++point) {
+    enlist(point->second.get());
+  }
 }
 
 std::vector<Catalog::PastUse> Catalog::UsesOf(absl::Span<const Digest> ids) const {
@@ -140,7 +134,6 @@ void Catalog::AdoptUses(absl::Span<const PastUse> uses, absl::Time now) {
     if (point == nullptr || point->listed) continue;
     const Retention::Key key = KeyOf(use.id);
     retention_->Adopt(key, FactsOf(*point), !point->node->children.empty(), use.last_use, now);
-    --unlisted_;
     SetListed(point);
     if (point->tick == use.tick) {
       point->tick = --oldest_tick_;
@@ -243,8 +236,10 @@ void Catalog::CountName(Retention::Room room, StoredObject* object, RestorePoint
 }
 
 void Catalog::CheckSole() const {
-  assert(retention_->held() == by_key_.size() && by_key_.size() + unlisted_ == points_.size());
+  assert(retention_->held() == by_key_.size());
+  assert(is_adopting_ || by_key_.size() == points_.size());
   for (const auto& [id, point] : points_) {
+    assert(point->listed == (by_key_.count(KeyOf(id)) > 0));
     uint32_t sole = 0, host_sole = 0;
     for (const StoredObject* object : point->objects) {
       if (object->restore_points == 1) ++sole;

@@ -259,8 +259,9 @@ absl::Status Store::StageBytes(uint64_t bytes) {
 }
 
 void Store::EndPublish(PublishSessionImpl* session) {
-  if (!session->committed_ && !session->waited_in_vain_)
+  if (!session->committed_ && !session->waited_in_vain_) {
     counters_.Add(Counter::kPublishesAbandoned);
+  }
   Unsettled left;
   {
     absl::MutexLock lock(&mu_);
