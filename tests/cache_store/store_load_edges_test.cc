@@ -2,12 +2,8 @@
 // prompts that end inside a chunk, uses that go through a shorter one, a disk that refuses.
 #include <gtest/gtest.h>
 
-#include <set>
-
-#include "cache_store/stored_records.h"
 #include "cache_store/unloaded_index.h"
 #include "tests/cache_store/store_load_kit.h"
-#include "tests/support/raw_database.h"
 
 namespace hearth {
 namespace {
@@ -51,14 +47,7 @@ TEST_F(StoreLoad, ABoundaryWhoseManifestIsStillToComeIsNotMadeAnew) {
     ASSERT_TRUE(KitPublish(store_.get(), model, prompt, {80}).ok());
     store_.reset();
   }
-  {
-    // With two manifests of one key none is taken out of turn.
-    RawDatabase raw(folder_);
-    const auto all = raw.All("manifests");
-    ManifestRecord copy = ParseManifestRecord(all[5].second).value();
-    copy.number = 1'000'000;
-    raw.Put("manifests", NumberKey(copy.number), SerializeManifestRecord(copy));
-  }
+  DuplicateManifest(5);  // with two of one key none is taken out of turn
   OpenLoading();
   Step();
   ASSERT_EQ(KitFetch(store_.get(), model, prompt).value(), 80u);

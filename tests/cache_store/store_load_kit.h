@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "cache_store/store_impl.h"
+#include "cache_store/stored_records.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 
@@ -53,6 +55,15 @@ class StoreLoad : public ::testing::Test {
     OpenWhole();
     for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) ASSERT_TRUE(Publish(prompt).ok());
     store_.reset();
+  }
+  // Writes the nth manifest once more, under a later number: as a crash between a write and the
+  // erase of what it replaced may leave it. REQUIRES: no store is open.
+  static constexpr uint64_t kDuplicate = 1'000'000;
+  void DuplicateManifest(size_t nth) {
+    RawDatabase raw(folder_);
+    ManifestRecord copy = ParseManifestRecord(raw.All("manifests").at(nth).second).value();
+    copy.number = kDuplicate;
+    raw.Put("manifests", NumberKey(copy.number), SerializeManifestRecord(copy));
   }
   absl::StatusOr<PublishResult> Publish(uint64_t prompt) {
     return KitPublish(store_.get(), model_, Prompt(prompt), {kLast});

@@ -212,13 +212,7 @@ TEST_F(StoreLoad, ABoundaryFoundMeanwhileIsWrittenAfterwards) {
 // As a crash between a write and the erase of what it replaced may leave it.
 TEST_F(StoreLoad, OfTwoManifestsForOneBoundaryTheNewerStays) {
   Fill();
-  {
-    RawDatabase raw(folder_);
-    const auto all = raw.All("manifests");
-    ManifestRecord copy = ParseManifestRecord(all[0].second).value();
-    copy.number = 1'000'000;
-    raw.Put("manifests", NumberKey(copy.number), SerializeManifestRecord(copy));
-  }
+  DuplicateManifest(0);
   OpenLoading();
   LoadAll();
   executor_->RunAll();
@@ -228,7 +222,7 @@ TEST_F(StoreLoad, OfTwoManifestsForOneBoundaryTheNewerStays) {
   RawDatabase raw(folder_);
   const auto all = raw.All("manifests");
   EXPECT_EQ(all.size(), kPrompts);
-  EXPECT_EQ(all.back().first, NumberKey(1'000'000));
+  EXPECT_EQ(all.back().first, NumberKey(kDuplicate));
 }
 
 TEST_F(StoreLoad, ADiskThatCannotBeReadForAWhileCostsNothing) {

@@ -37,6 +37,18 @@ struct StoreWorker {
   WorkerServer server;
 };
 
+// The same in one process with its store, which must outlive it.
+struct EmbeddedWorker {
+  explicit EmbeddedWorker(TieredStore* store) : server(WorkerServer::Options()) {
+    cache = std::make_unique<LocalPrefixCache>(store, server.engine()->fingerprint(),
+                                               server.engine()->layout(), &counters);
+    server.SetCache(cache.get());
+  }
+  CacheCounters counters;
+  std::unique_ptr<LocalPrefixCache> cache;  // outlives the engine
+  WorkerServer server;
+};
+
 v1::GenerateRequest LongRequest() {
   v1::GenerateRequest request = IdsRequest(CountingTokens(100), 4);
   request.mutable_prompt()->add_breakpoints(53);
@@ -116,17 +128,13 @@ TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
 TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
   auto store = TieredStore::Open(StoreServer::SmallStore(""));
   ASSERT_TRUE(store.ok()) << store.status();
-  std::unique_ptr<LocalPrefixCache> cache;
-  CacheCounters counters;
-  WorkerServer worker({});
-  cache = std::make_unique<LocalPrefixCache>(store->get(), worker.engine()->fingerprint(),
-                                             worker.engine()->layout(), &counters);
-  worker.SetCache(cache.get());
+  EmbeddedWorker embedded(store->get());
+  WorkerServer& worker = embedded.server;
   const Generation cold = worker.Generate(LongRequest());
   EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
   ExpectSame(worker.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
-  EXPECT_EQ(counters.Read().fetches.at("hit"), 1u);
-  EXPECT_GT(counters.Read().bytes_fetched, 0u);
+  EXPECT_EQ(embedded.counters.Read().fetches.at("hit"), 1u);
+  EXPECT_GT(embedded.counters.Read().bytes_fetched, 0u);
 }
 
 // What an embedded store has copied to the worker's device is restored from there; a remainder
@@ -135,12 +143,8 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
   StoreOptions options = StoreServer::SmallStore("");
   options.device = std::make_shared<FakeDevice>(64 << 20);
   auto store = *TieredStore::Open(options);
-  std::unique_ptr<LocalPrefixCache> cache;
-  CacheCounters counters;
-  WorkerServer worker({});
-  cache = std::make_unique<LocalPrefixCache>(store.get(), worker.engine()->fingerprint(),
-                                             worker.engine()->layout(), &counters);
-  worker.SetCache(cache.get());
+  EmbeddedWorker embedded(store.get());
+  WorkerServer& worker = embedded.server;
   const auto until_copied = [&](const v1::GenerateRequest& request) {
     Generation warm;
     do warm = worker.Generate(request);
@@ -210,13 +214,8 @@ TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
 
 TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStoreInOneProcess) {
   const auto store = *TieredStore::Open(StoreServer::SmallStore(""));
-  std::unique_ptr<LocalPrefixCache> cache;
-  CacheCounters counters;
-  WorkerServer worker({});
-  cache = std::make_unique<LocalPrefixCache>(store.get(), worker.engine()->fingerprint(),
-                                             worker.engine()->layout(), &counters);
-  worker.SetCache(cache.get());
-  ExpectTimeToLive(&worker, store.get());
+  EmbeddedWorker worker(store.get());
+  ExpectTimeToLive(&worker.server, store.get());
 }
 
 TEST(WorkerAndStore, ExplainsInTheSameWords) {
