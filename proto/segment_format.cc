@@ -9,7 +9,7 @@ namespace hearth {
 namespace {
 
 constexpr absl::string_view kMagic = "hearthsegment\r\n\x1a";
-constexpr uint32_t kVersion = 1, kDeviceVersion = 2;
+constexpr uint32_t kHostVersion = 1, kDeviceVersion = 2;
 constexpr uint64_t kMostDataBytes = uint64_t{1} << 50;
 
 }  // namespace
@@ -21,7 +21,7 @@ uint64_t SegmentLayout::data_offset() const {
 
 std::string EncodeSegmentHeader(const SegmentLayout& layout) {
   std::string out(kMagic);
-  AppendU32(&out, layout.device.has_value() ? kDeviceVersion : kVersion);
+  AppendU32(&out, layout.device.has_value() ? kDeviceVersion : kHostVersion);
   AppendU32(&out, static_cast<uint32_t>(kSegmentGranuleBytes));
   AppendU64(&out, layout.data_bytes);
   AppendU64(&out, layout.data_offset());
@@ -47,8 +47,8 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
   const auto data_offset = reader.U64("data offset");
   const auto id = reader.Bytes(sizeof(SegmentId), "id");
   if (!id.ok() || header.size() < kSegmentHeaderBytes) return refuse("its header is cut short");
-  if (*version != kVersion && *version != kDeviceVersion) {
-    return refuse(absl::StrCat("version ", *version, "; this program reads ", kVersion, " and ",
+  if (*version != kHostVersion && *version != kDeviceVersion) {
+    return refuse(absl::StrCat("version ", *version, "; this program reads ", kHostVersion, " and ",
                                kDeviceVersion));
   }
   SegmentLayout layout;

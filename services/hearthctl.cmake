@@ -13,6 +13,7 @@ add_library(hearthctl_commands STATIC
   hearthctl/stopped_store.cc
   hearthctl/tokenize_command.cc hearthctl/transfer_commands.cc hearthctl/warm_command.cc
   hearthctl/warm_file.cc hearthctl/warmer.cc hearthctl/watch_command.cc)
+hearth_compile(hearthctl_commands HEADERS hearth_rpc_headers TOGETHER 8)
 target_link_libraries(hearthctl_commands
   PUBLIC hearth_rpc nlohmann_json::nlohmann_json CLI11::CLI11
   PRIVATE hearth_results hearth_retention yaml-cpp Threads::Threads)

@@ -14,6 +14,7 @@
 #include "cache_store/disk_tier_db.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -60,7 +61,7 @@ class Backup : public ::testing::Test {
     file.put(byte);
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
 };
 
@@ -124,7 +125,7 @@ TEST_F(Backup, OfAFolderInUseSharesTheRateOfTheBackground) {
 
 // A backup is made before an upgrade: what it is made of stays as it was.
 TEST_F(Backup, LeavesAnOlderFormatAsItIs) {
-  const KitFolder data;
+  const TestFolder data;
   Publish(Open(data.path()).get(), 2, 2);  // too small for tables
   {
     RawDatabase raw(data);

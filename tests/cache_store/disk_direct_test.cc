@@ -11,6 +11,7 @@
 #include "cache_store/disk_tier_direct.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -52,7 +53,7 @@ class DirectFiles : public ::testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const std::string path_ = folder_.path() + ".file";
   ~DirectFiles() override { std::filesystem::remove(path_); }
   FaultyDisk disk_;

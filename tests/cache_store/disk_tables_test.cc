@@ -11,6 +11,7 @@
 #include "cache_store/disk_tier.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -50,7 +51,7 @@ class DiskTables : public ::testing::Test {
     return true;
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   FaultyDisk disk_;
   std::unique_ptr<DiskTier> tier_;
 };

@@ -9,6 +9,7 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -45,7 +46,7 @@ class FullDisk : public ::testing::TestWithParam<uint32_t> {
   uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
   static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
   FaultyDisk disk_;
   ManualExecutor* executor_ = nullptr;

@@ -16,11 +16,10 @@
 #include <vector>
 
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 ArenaOptions Small(bool shared) {
   ArenaOptions options;
@@ -202,7 +201,7 @@ TEST(HostArena, WaitsLongerAndLongerAndEndsAtOnce) {
 }
 
 TEST(HostArena, SaysWhereTheKernelForbidsHugePages) {
-  const KitFolder kernel;
+  const TestFolder kernel;
   HugePages wish = HugePages::kOn;
   const auto warnings = [&](bool shared, const char* file, const char* setting) {
     std::ofstream(kernel.path() + "/" + file) << setting;

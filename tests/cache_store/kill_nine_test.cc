@@ -25,6 +25,7 @@
 #include "absl/time/clock.h"
 #include "cache_store/verify.h"
 #include "tests/cache_store/kill_prompts.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -163,7 +164,7 @@ class Killing {
     EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KillModel();
   std::mt19937_64& random_;
   std::set<uint64_t> acked_;

@@ -16,6 +16,7 @@
 #include "cache_store/verify.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -77,7 +78,7 @@ class OlderFormats : public ::testing::TestWithParam<int> {
       }
     }
   }
-  const KitFolder folder_;
+  const TestFolder folder_;
 };
 
 TEST_P(OlderFormats, AreReadAsTheyAreAndRaised) {

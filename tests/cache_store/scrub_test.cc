@@ -8,11 +8,11 @@
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr uint64_t kSliceBytes = 128 << 10;
 
 class Scrub : public ::testing::Test {
@@ -56,7 +56,7 @@ class Scrub : public ::testing::Test {
     return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
   FakeClock clock_;
   StoreOptions options_;

@@ -20,6 +20,7 @@
 #include "absl/time/clock.h"
 #include "cache_store/store_impl.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -246,7 +247,7 @@ constexpr double kFlat = 1.05;
 constexpr uint64_t kEnoughToJudge = 1'000'000;  // operations
 
 int Main(const Options& options) {
-  const KitFolder folder;
+  const TestFolder folder;
   auto store = TieredStore::Open(SmallStore(folder.path(), options.ram_only)).value();
   Tally tally;
   std::vector<std::unique_ptr<Caller>> callers;

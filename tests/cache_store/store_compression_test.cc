@@ -10,6 +10,7 @@
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -91,7 +92,7 @@ class StoreCompression : public ::testing::Test {
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = [] {
     KitModel model;
     model.head_dim = kHeadDim;

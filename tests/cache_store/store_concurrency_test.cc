@@ -8,6 +8,7 @@
 
 #include "cache_store/store_impl.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -83,7 +84,7 @@ TEST(StoreConcurrency, ManyThreadsOnRamAlone) {
 }
 
 TEST(StoreConcurrency, ManyThreadsOnRamAndDiskBothTooSmall) {
-  const KitFolder folder;
+  const TestFolder folder;
   StoreOptions options;
   options.data_dir = folder.path();
   options.host_bytes = 20000;
@@ -92,7 +93,7 @@ TEST(StoreConcurrency, ManyThreadsOnRamAndDiskBothTooSmall) {
 }
 
 TEST(StoreConcurrency, PublishersOfTheSamePromptAtOnceStoreItOnce) {
-  const KitFolder folder;
+  const TestFolder folder;
   StoreOptions options;
   options.data_dir = folder.path();
   options.host_bytes = 1 << 20;

@@ -22,12 +22,13 @@
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
 constexpr int kLives = 12;
-constexpr int kSteps = 30;
+constexpr int kStepsOfALife = 30;
 
 uint64_t FromEnvironment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
@@ -56,7 +57,8 @@ class CrashRun {
       CheckPromises();
       trouble_ = static_cast<Trouble>(random_() % (may_flip_ ? 7 : 6));
       Arm();
-      for (int step = 0; step < kSteps && !::testing::Test::HasFatalFailure(); ++step) Step();
+      for (int step = 0; step < kStepsOfALife && !::testing::Test::HasFatalFailure(); ++step)
+        Step();
       Finish(static_cast<End>(random_() % 3));
     }
     Open();
@@ -242,7 +244,7 @@ class CrashRun {
     }
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
   std::mt19937_64 random_;
   const bool ample_, may_flip_;

@@ -10,11 +10,12 @@
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
-constexpr uint32_t kTokens = 32;  // a restore point of two global and two local objects
+constexpr uint32_t kDevicePointTokens = 32;  // a restore point of two global and two local objects
 
 class StoreDeviceTest : public testing::Test {
  protected:
@@ -32,15 +33,15 @@ class StoreDeviceTest : public testing::Test {
     };
     store_ = OpenStore(options, std::move(seams)).value();
   }
-  KitPrompt Prompt(uint64_t seed) const { return {KitTokens(seed, kTokens + 1), {}}; }
+  KitPrompt Prompt(uint64_t seed) const { return {KitTokens(seed, kDevicePointTokens + 1), {}}; }
   void Publish(uint64_t seed) {
-    ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {kTokens}).ok());
+    ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {kDevicePointTokens}).ok());
   }
   std::unique_ptr<FetchSession> Fetch(uint64_t seed) {
     return store_->Fetch(KitQuery(model_, Prompt(seed)), 0, 0).value();
   }
   void Read(uint64_t seed) {
-    EXPECT_EQ(KitFetch(store_.get(), model_, Prompt(seed)).value(), kTokens);
+    EXPECT_EQ(KitFetch(store_.get(), model_, Prompt(seed)).value(), kDevicePointTokens);
   }
   // Published, read twice, copied.
   void Promote(uint64_t seed) {
@@ -75,7 +76,7 @@ class StoreDeviceTest : public testing::Test {
   }
   TierUsage Gpu() { return store_->Stats().tiers.back(); }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   std::shared_ptr<FakeDevice> device_;
   Faults host_faults_;
@@ -102,7 +103,7 @@ TEST_F(StoreDeviceTest, WhatIsFetchedTwiceIsCopiedToTheDevice) {
   EXPECT_EQ(Gpu().objects, 4u);
   EXPECT_EQ(Gpu().bytes, session->plan().total_bytes);
   EXPECT_EQ(Gpu().read_bytes, session->plan().total_bytes);
-  EXPECT_EQ(Gpu().hit_tokens, kTokens);
+  EXPECT_EQ(Gpu().hit_tokens, kDevicePointTokens);
   EXPECT_EQ(FetchesTimed("gpu"), 1u);
   EXPECT_EQ(FetchesTimed("host"), 2u);
 }
@@ -137,7 +138,7 @@ TEST_F(StoreDeviceTest, AMixedReadCountsAsItsSlowestTier) {
   for (const uint32_t layer : plan.layout.LayersOf(plan.objects[0].id.group)) {
     ASSERT_TRUE(session->ReadSlice(0, layer).ok());
   }
-  EXPECT_EQ(store_->Stats().tiers.at(0).hit_tokens, before + kTokens);
+  EXPECT_EQ(store_->Stats().tiers.at(0).hit_tokens, before + kDevicePointTokens);
   EXPECT_EQ(Gpu().hit_tokens, 0u);
 }
 
@@ -278,7 +279,7 @@ TEST_F(StoreDeviceTest, WhatRamGaveUpIsReadFromTheDeviceWithoutMakingRoomInRam) 
   ASSERT_EQ(session->plan().slowest_tier, Tier::kDisk);
   EXPECT_TRUE(ReadFromDevice(session.get(), 1));
   EXPECT_EQ(Count("demoted_restore_points"), demoted);
-  EXPECT_EQ(Gpu().hit_tokens, kTokens);
+  EXPECT_EQ(Gpu().hit_tokens, kDevicePointTokens);
 }
 
 TEST_F(StoreDeviceTest, WhatLeftRamBeforeItsTurnIsNotCopied) {

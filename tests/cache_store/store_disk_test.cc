@@ -12,13 +12,14 @@
 #include "cache_store/verify.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
 using ::testing::HasSubstr;
 
-StoreOptions DiskOptions(const KitFolder& folder, uint64_t host_bytes = 1 << 20) {
+StoreOptions DiskOptions(const TestFolder& folder, uint64_t host_bytes = 1 << 20) {
   StoreOptions options;
   options.data_dir = folder.path();
   options.host_bytes = host_bytes;
@@ -31,7 +32,7 @@ class DiskStore : public ::testing::Test {
   std::unique_ptr<TieredStore> Open(uint64_t host_bytes = 1 << 20) {
     return TieredStore::Open(DiskOptions(folder_, host_bytes)).value();
   }
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   const KitPrompt prompt_{KitTokens(1, 200), {100}};
 };

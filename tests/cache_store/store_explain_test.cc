@@ -10,6 +10,7 @@
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -59,7 +60,7 @@ class StoreExplain : public ::testing::Test {
     return {};
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   const KitPrompt other_{KitTokens(2, 65), {}};

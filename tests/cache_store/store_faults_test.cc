@@ -7,6 +7,7 @@
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -33,7 +34,7 @@ class StoreFaults : public ::testing::Test {
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   const KitPrompt other_{KitTokens(2, 65), {}};

@@ -14,6 +14,7 @@
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 
@@ -84,7 +85,7 @@ class StoreLoad : public ::testing::Test {
     for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) EXPECT_EQ(Fetch(prompt), kLast);
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;

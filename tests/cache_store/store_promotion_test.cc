@@ -5,6 +5,7 @@
 #include "cache_store/store_impl.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -60,7 +61,7 @@ class StorePromotion : public ::testing::Test {
     static_cast<Store*>(store_.get())->CheckInvariants();
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;

@@ -19,6 +19,7 @@
 #include "tests/support/fake_device.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -201,7 +202,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     }
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   std::mt19937_64 random_{static_cast<uint64_t>(std::get<1>(GetParam()))};
   FakeClock clock_;

@@ -9,6 +9,7 @@
 #include "cache_store/store_impl.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -79,7 +80,7 @@ class StoreRaces : public ::testing::Test {
   }
   void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   const KitPrompt prompt_{KitTokens(1, 65), {}};
   std::function<absl::Status()> before_write_;

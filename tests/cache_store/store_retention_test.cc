@@ -9,6 +9,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -50,7 +51,7 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
   }
 
   const Fingerprint model_ = KitModel().Make();
-  KitFolder folder_;
+  TestFolder folder_;
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> opened_;

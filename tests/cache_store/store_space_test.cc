@@ -10,11 +10,10 @@
 #include "cache_store/store_impl.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
-
-constexpr uint64_t kMiB = uint64_t{1} << 20;
 
 class StoreSpace : public ::testing::Test {
  protected:
@@ -76,7 +75,7 @@ class StoreSpace : public ::testing::Test {
     Copies* const copies_;
   };
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   Fingerprint model_ = KitModel().Make();
   StoreOptions options_;
   WatchingTier::Copies host_copies_;

@@ -5,6 +5,7 @@
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -48,7 +49,7 @@ class StoreStatsTest : public ::testing::Test {
     return 0;
   }
 
-  const KitFolder folder_;
+  const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();
   Faults host_faults_;
   std::unique_ptr<TieredStore> store_;

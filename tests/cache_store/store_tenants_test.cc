@@ -12,7 +12,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr uint32_t kTokens = 64;
+constexpr uint32_t kPointTokens = 64;
 
 class StoreTenants : public ::testing::Test {
  protected:
@@ -52,42 +52,43 @@ class StoreTenants : public ::testing::Test {
 };
 
 TEST_F(StoreTenants, ThePublicNamespaceIsReadWhereItReachesFurther) {
-  Publish("public", 1, kTokens);
-  EXPECT_EQ(FetchAsA(1, kTokens + 9, /*reads=*/false).usable_tokens, 0u) << "who is not let in";
+  Publish("public", 1, kPointTokens);
+  EXPECT_EQ(FetchAsA(1, kPointTokens + 9, /*reads=*/false).usable_tokens, 0u)
+      << "who is not let in";
   store_->Observe(model_, "a");
-  LookupPlan plan = FetchAsA(1, kTokens + 9);
-  EXPECT_EQ(plan.usable_tokens, kTokens);
+  LookupPlan plan = FetchAsA(1, kPointTokens + 9);
+  EXPECT_EQ(plan.usable_tokens, kPointTokens);
   EXPECT_TRUE(plan.from_public);
   EXPECT_EQ(store_->Stats().counters.at("public_hits"), 1u);
   Publish("a", 1, 32);
-  EXPECT_TRUE(FetchAsA(1, kTokens + 9).from_public) << "the tenant's own is shorter";
-  Publish("a", 1, kTokens);
-  plan = FetchAsA(1, kTokens + 9);
-  EXPECT_EQ(plan.usable_tokens, kTokens);
+  EXPECT_TRUE(FetchAsA(1, kPointTokens + 9).from_public) << "the tenant's own is shorter";
+  Publish("a", 1, kPointTokens);
+  plan = FetchAsA(1, kPointTokens + 9);
+  EXPECT_EQ(plan.usable_tokens, kPointTokens);
   EXPECT_FALSE(plan.from_public) << "of two that are as long, the tenant's own";
-  Publish("public", 1, kTokens + 16);
-  EXPECT_EQ(FetchAsA(1, kTokens + 30).usable_tokens, kTokens + 16);
+  Publish("public", 1, kPointTokens + 16);
+  EXPECT_EQ(FetchAsA(1, kPointTokens + 30).usable_tokens, kPointTokens + 16);
 }
 
 TEST_F(StoreTenants, ReadingThePublicNamespaceLeavesNothingInEither) {
-  Publish("public", 1, kTokens);
+  Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
   const uint64_t bytes = store_->StatsOf("public").usage.bytes;
-  EXPECT_EQ(FetchAsA(1, kTokens + 9).usable_tokens, kTokens);
+  EXPECT_EQ(FetchAsA(1, kPointTokens + 9).usable_tokens, kPointTokens);
   EXPECT_EQ(store_->StatsOf("a").usage, TenantUsage());
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
   EXPECT_TRUE(store_->List("a").empty());
   // What goes on from it is the tenant's own, whole.
-  Publish("a", 1, kTokens + 16);
+  Publish("a", 1, kPointTokens + 16);
   EXPECT_GT(store_->StatsOf("a").usage.bytes, bytes);
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
 }
 
 TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
-  Publish("public", 1, kTokens);
+  Publish("public", 1, kPointTokens);
   Publish("a", 1, 32);
-  const ExplainReport report = store_->Explain(QueryOfA(1, kTokens + 9)).value();
-  EXPECT_EQ(report.usable_tokens, kTokens);
+  const ExplainReport report = store_->Explain(QueryOfA(1, kPointTokens + 9)).value();
+  EXPECT_EQ(report.usable_tokens, kPointTokens);
   EXPECT_THAT(report.summary, AllOf(HasSubstr("public namespace \"public\""),
                                     HasSubstr("of the tenant's own, hit: 32")));
   uint32_t previous = 0;
@@ -98,36 +99,36 @@ TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
       EXPECT_TRUE(boundary.usable && !boundary.from_public);
       EXPECT_TRUE(boundary.restore_point_id.has_value());
     }
-    if (boundary.boundary != kTokens) continue;
+    if (boundary.boundary != kPointTokens) continue;
     EXPECT_TRUE(boundary.usable && boundary.from_public);
     EXPECT_GT(boundary.bytes, 0u);
     // When others used it last is not told.
     EXPECT_FALSE(boundary.restore_point_id.has_value());
     EXPECT_EQ(boundary.age, absl::ZeroDuration());
   }
-  EXPECT_GE(previous, kTokens);
-  EXPECT_EQ(store_->Explain(QueryOfA(1, kTokens + 9, false))->usable_tokens, 32u);
+  EXPECT_GE(previous, kPointTokens);
+  EXPECT_EQ(store_->Explain(QueryOfA(1, kPointTokens + 9, false))->usable_tokens, 32u);
 }
 
 TEST_F(StoreTenants, NobodyComputesWhatIsPublic) {
-  Publish("public", 1, kTokens);
+  Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
   LeaseAsk ask;
   ask.lease = absl::Seconds(10);
   ask.min_tokens = 16;
-  const LeaseTurn turn = store_->Lease(QueryOfA(1, kTokens + 1), ask).value();
+  const LeaseTurn turn = store_->Lease(QueryOfA(1, kPointTokens + 1), ask).value();
   EXPECT_EQ(turn.role, LeaseRole::kNone);
-  EXPECT_EQ(turn.usable_tokens, kTokens);
-  const LeaseTurn alone = store_->Lease(QueryOfA(1, kTokens + 1, false), ask).value();
+  EXPECT_EQ(turn.usable_tokens, kPointTokens);
+  const LeaseTurn alone = store_->Lease(QueryOfA(1, kPointTokens + 1, false), ask).value();
   EXPECT_EQ(alone.role, LeaseRole::kCompute);
 }
 
 // Not the time, which no test can hold to, but what takes it.
 TEST_F(StoreTenants, AnothersPromptIsAsMuchWorkToLookUpAsAnUnknownOne) {
-  for (uint64_t seed : {1, 2, 3}) Publish("b", seed, kTokens);
-  Publish("a", 9, kTokens);  // so that its fingerprint is known
+  for (uint64_t seed : {1, 2, 3}) Publish("b", seed, kPointTokens);
+  Publish("a", 9, kPointTokens);  // so that its fingerprint is known
   const auto finds_of = [&](uint64_t seed, const std::string& public_tenant) {
-    PrefixQuery query = QueryOfA(seed, kTokens + 9, false);
+    PrefixQuery query = QueryOfA(seed, kPointTokens + 9, false);
     query.public_tenant = public_tenant;
     const uint64_t before = store_->index_finds();
     EXPECT_EQ(store_->Fetch(query, 0, 0).value()->plan().usable_tokens, 0u);
@@ -145,18 +146,20 @@ TEST_F(StoreTenants, AnothersPromptIsAsMuchWorkToLookUpAsAnUnknownOne) {
   // The count tells a known prompt from an unknown one, or it would say nothing.
   EXPECT_NE(finds_of(1000, "b").first, 0u);
   const uint64_t before = store_->index_finds();
-  EXPECT_GT(store_->Fetch(QueryOfA(9, kTokens + 9, false), 0, 0).value()->plan().usable_tokens, 0u);
+  EXPECT_GT(store_->Fetch(QueryOfA(9, kPointTokens + 9, false), 0, 0).value()->plan().usable_tokens,
+            0u);
   EXPECT_GT(store_->index_finds() - before, finds_of(1000, "").first);
 }
 
 TEST_F(StoreTenants, MoreTenantsThanAreRememberedAreServed) {
-  Publish("first", 1, kTokens);
+  Publish("first", 1, kPointTokens);
   for (size_t i = 0; i < FingerprintBook::kMaxTenants + 10; ++i) {
     store_->Observe(model_, "visitor-" + std::to_string(i));
   }
-  Publish("last", 1, kTokens);
+  Publish("last", 1, kPointTokens);
   for (const std::string tenant : {"first", "last"}) {
-    EXPECT_EQ(KitFetch(store_, model_, Prompt(tenant, 1, kTokens + 1)).value(), kTokens) << tenant;
+    EXPECT_EQ(KitFetch(store_, model_, Prompt(tenant, 1, kPointTokens + 1)).value(), kPointTokens)
+        << tenant;
   }
 }
 

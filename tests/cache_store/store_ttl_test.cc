@@ -6,6 +6,7 @@
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -65,7 +66,7 @@ class StoreTtl : public ::testing::Test {
   }
 
   const Fingerprint model_ = KitModel().Make();
-  KitFolder folder_;
+  TestFolder folder_;
   StoreOptions options_;
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;

@@ -8,6 +8,7 @@
 #include "cache_store/host_tier.h"
 #include "cache_store/verified_tier.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -24,7 +25,7 @@ SliceRef RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
 
 // A tier with whatever it stands on.
 struct Made {
-  std::unique_ptr<KitFolder> folder;
+  std::unique_ptr<TestFolder> folder;
   std::unique_ptr<SliceTier> below, tier;
 };
 
@@ -35,7 +36,7 @@ Made MakeHost() {
 }
 Made MakeDisk() {
   Made made;
-  made.folder = std::make_unique<KitFolder>();
+  made.folder = std::make_unique<TestFolder>();
   made.tier = DiskTier::Open(made.folder->path(), "secret").value();
   return made;
 }

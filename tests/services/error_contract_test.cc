@@ -21,6 +21,7 @@
 #include "tests/services/small_layout.h"
 #include "tests/services/store_server.h"
 #include "tests/services/worker_server.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -254,8 +255,8 @@ Generation StoreOne(const StoreOptions& options, const v1::GenerateRequest& requ
 }
 
 TEST(ErrorContract, ACorruptSliceIsNeverServedButQuarantinedCountedAndExplained) {
-  const std::string folder = testing::TempDir() + "/error_contract_corrupt";
-  std::filesystem::remove_all(folder);
+  const TestFolder own;
+  const std::string& folder = own.path();
   StoreOptions options = StoreServer::SmallStore(folder);
   options.disk_bytes = 1 << 20;  // dropping half of it is worth a compaction
   v1::GenerateRequest request = IdsRequest(CountingTokens(40), 4);
@@ -341,8 +342,8 @@ TEST(ErrorContract, ASlowStoreCostsNoMoreThanTheFetchBudget) {
 }
 
 TEST(ErrorContract, ADataFolderThatAnotherHoldsIsNamed) {
-  const std::string folder = testing::TempDir() + "/error_contract_held";
-  std::filesystem::remove_all(folder);
+  const TestFolder own;
+  const std::string& folder = own.path();
   StoreServer first(StoreServer::SmallStore(folder));
   auto second = TieredStore::Open(StoreServer::SmallStore(folder));
   EXPECT_TRUE(absl::IsFailedPrecondition(second.status())) << second.status();

@@ -15,6 +15,7 @@
 #include "services/proto_conversion.h"
 #include "tests/services/store_server.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -33,12 +34,12 @@ Fingerprint SmallModel() { return ModelOf(64); }    // slices of 8 KiB
 Fingerprint LargeModel() { return ModelOf(4096); }  // of 512 KiB
 constexpr uint64_t kSlices = 26;
 
-KitPrompt Prompt() { return {KitTokens(1, kStored + 1), {}}; }
+KitPrompt StoredPrompt() { return {KitTokens(1, kStored + 1), {}}; }
 
 v1::FetchRequest RequestFor(const Fingerprint& model) {
   v1::FetchRequest request;
   ToProto(model, request.mutable_prefix()->mutable_fingerprint());
-  for (const uint32_t id : Prompt().tokens) request.mutable_prefix()->add_token_ids(id);
+  for (const uint32_t id : StoredPrompt().tokens) request.mutable_prefix()->add_token_ids(id);
   return request;
 }
 
@@ -81,12 +82,12 @@ class FetchCallTest : public ::testing::Test {
   }
   // As a worker's comes: where the store wants it.
   void Publish(const Fingerprint& model) {
-    const PublishSpec spec = KitSpec(model, Prompt(), {kStored});
+    const PublishSpec spec = KitSpec(model, StoredPrompt(), {kStored});
     auto session = server_->store()->Publish(spec).value();
     const KvLayout layout = model.Layout().value();
     for (const uint32_t i : session->needed()) {
       for (const uint32_t layer : layout.LayersOf(spec.objects[i].id.group)) {
-        const SliceView slice = KitSlice(model, Prompt(), spec.objects[i].id, layer);
+        const SliceView slice = KitSlice(model, StoredPrompt(), spec.objects[i].id, layer);
         std::shared_ptr<std::byte> memory = session->AllocateSlice(slice.bytes.size());
         std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
         const absl::Span<const std::byte> bytes(memory.get(), slice.bytes.size());
@@ -119,6 +120,7 @@ class FetchCallTest : public ::testing::Test {
     return 0;
   }
 
+  const TestFolder folder_;  // outlives who writes into it
   std::unique_ptr<StoreServer> server_;
 };
 
@@ -138,14 +140,12 @@ TEST_F(FetchCallTest, AReaderThatTakesNothingStopsTheReadingAndIsLetGo) {
 }
 
 TEST_F(FetchCallTest, ALeaseIsOverThoughNotAllWasTaken) {
-  const std::string folder = testing::TempDir() + "/fetch_call_lease";
-  std::filesystem::remove_all(folder);
-  Start(absl::Minutes(10), absl::Minutes(10), folder);
+  Start(absl::Minutes(10), absl::Minutes(10), folder_.path());
   Publish(LargeModel());
-  Start(absl::Milliseconds(200), absl::Minutes(10), folder);
+  Start(absl::Milliseconds(200), absl::Minutes(10), folder_.path());
   // Some of it in RAM, to be shared, the rest on disk, to be streamed.
   {
-    auto session = server_->store()->Fetch(KitQuery(LargeModel(), Prompt()), 0, 0).value();
+    auto session = server_->store()->Fetch(KitQuery(LargeModel(), StoredPrompt()), 0, 0).value();
     const KvLayout layout = LargeModel().Layout().value();
     for (const uint32_t layer : layout.LayersOf(session->plan().objects[0].id.group)) {
       ASSERT_TRUE(session->ReadSlice(0, layer).ok());

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/test_folder.h"
+
 namespace hearth {
 namespace {
 
@@ -110,8 +112,9 @@ TEST(FlagSet, ReadsTheCommandLine) {
 }
 
 TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
-  const std::string path = testing::TempDir() + "/flags_test.toml";
-  std::ofstream(path) << "host-bytes = \"1MiB\"\ncount = 11\nlisten = \"127.0.0.1:11\"\n";
+  const TestFolder folder;
+  const std::string path =
+      folder.Write("flags.toml", "host-bytes = \"1MiB\"\ncount = 11\nlisten = \"127.0.0.1:11\"\n");
   setenv("HEARTH_TEST_HOST_BYTES", "2MiB", 1);
   setenv("HEARTH_TEST_COUNT", "12", 1);
   TestFlags flags;
@@ -124,8 +127,9 @@ TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
 }
 
 TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
-  const std::string path = testing::TempDir() + "/flags_test_unknown.toml";
-  std::ofstream(path) << "host_bytes = \"1MiB\"\n";  // written with a dash
+  const TestFolder folder;
+  // It is written with a dash.
+  const std::string path = folder.Write("flags.toml", "host_bytes = \"1MiB\"\n");
   TestFlags flags;
   testing::internal::CaptureStderr();
   EXPECT_EQ(Parse({"--config", path}, &flags), 2);

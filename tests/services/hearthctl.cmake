@@ -2,16 +2,15 @@ hearth_test(hearthctl_test
   SOURCES hearthctl/access_test.cc
           hearthctl/chat_command_test.cc hearthctl/chat_file_test.cc hearthctl/connection_test.cc
           hearthctl/diff_command_test.cc hearthctl/fake_worker.cc
-          hearthctl/generate_command_test.cc hearthctl/prompt_flags_test.cc
+          hearthctl/generate_command_test.cc hearthctl/interrupt_test.cc
+          hearthctl/prompt_flags_test.cc
           hearthctl/simulate_command_test.cc hearthctl/snapshot_writer_test.cc
           hearthctl/stopped_store_test.cc hearthctl/store_commands_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
-  LIBS hearthctl_commands hearth_cache_service OpenSSL::Crypto LABELS services)
+  LIBS hearthctl_commands hearth_cache_service OpenSSL::Crypto
+  HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
 target_compile_definitions(hearthctl_test
   PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden")
-
-hearth_test(hearthctl_interrupt_test
-  SOURCES hearthctl/interrupt_test.cc LIBS hearthctl_commands LABELS services)
 
 add_test(NAME demo_verdict_and_picture
   COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/demo_test.py)

@@ -83,7 +83,7 @@ class Stack {
   std::unique_ptr<WorkerServer> server_;
 };
 
-v1::PromptInput Prompt() {
+v1::PromptInput TenantsPrompt() {
   v1::PromptInput prompt;
   for (uint32_t id : CountingTokens(kPromptTokens)) prompt.mutable_token_ids()->add_ids(id);
   prompt.add_breakpoints(kBreakpoint);
@@ -116,7 +116,7 @@ std::string Ask(v1::Inference::Stub* stub,
 
 std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   v1::GenerateRequest request;
-  *request.mutable_prompt() = Prompt();
+  *request.mutable_prompt() = TenantsPrompt();
   request.set_max_new_tokens(3);
   request.set_ignore_eos(true);
   request.set_cache(mode);
@@ -133,11 +133,11 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
 // Every RPC; those that leave nothing behind first.
 std::string AskEverything(v1::Inference::Stub* stub) {
   v1::ExplainInputRequest explain;
-  *explain.mutable_prompt() = Prompt();
+  *explain.mutable_prompt() = TenantsPrompt();
   v1::TokenizeRequest tokenize;
-  *tokenize.mutable_prompt() = Prompt();
+  *tokenize.mutable_prompt() = TenantsPrompt();
   v1::PrefillRequest prefill;
-  *prefill.mutable_prompt() = Prompt();
+  *prefill.mutable_prompt() = TenantsPrompt();
   return absl::StrCat("model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
                       "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
                       "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain),

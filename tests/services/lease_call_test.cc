@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kLongMs = 120000;  // only a hang takes it
+constexpr uint32_t kHangMs = 120000;  // only a hang takes it
 
 class LeaseCallTest : public ::testing::Test {
  protected:
@@ -36,7 +36,7 @@ class LeaseCallTest : public ::testing::Test {
     bool finished = false;
   };
 
-  v1::LeaseRequest Request(uint32_t lease_ms = kLongMs, uint32_t wait_ms = kLongMs) const {
+  v1::LeaseRequest Request(uint32_t lease_ms = kHangMs, uint32_t wait_ms = kHangMs) const {
     v1::LeaseRequest request;
     ToProto(model_, request.mutable_prefix()->mutable_fingerprint());
     for (const uint32_t id : prompt_.tokens) request.mutable_prefix()->add_token_ids(id);
@@ -118,7 +118,7 @@ TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsPastItsDeadline) {
 
 TEST_F(LeaseCallTest, AFollowerComputesAfterItsBudget) {
   const auto holder = OpenHolding(Request());
-  const auto follower = OpenWaiting(Request(kLongMs, /*wait_ms=*/50));
+  const auto follower = OpenWaiting(Request(kHangMs, /*wait_ms=*/50));
   const v1::LeaseResponse response = follower->Next();
   EXPECT_EQ(response.turn(), v1::LeaseResponse::GO);
   EXPECT_EQ(response.usable_tokens(), 0u);

@@ -12,11 +12,11 @@ namespace hearth {
 namespace {
 
 // 40 tokens: globals [0,16), [16,32), [32,40) and locals of the last 23 tokens.
-constexpr uint32_t kBoundary = 40;
+constexpr uint32_t kObjectsTokens = 40;
 
 std::vector<ObjectBuilder::Announced> Announced() {
   std::vector<ObjectBuilder::Announced> announced;
-  for (const auto& object : SmallObjects(kBoundary)) {
+  for (const auto& object : SmallObjects(kObjectsTokens)) {
     announced.push_back({object->id, object->slice_digests});
   }
   return announced;
@@ -24,7 +24,7 @@ std::vector<ObjectBuilder::Announced> Announced() {
 
 // Adds one slice of an object in pieces of `piece` bytes.
 absl::Status AddSlice(ObjectBuilder* builder, uint32_t index, size_t slice, size_t piece) {
-  const auto object = SmallObjects(kBoundary)[index];
+  const auto object = SmallObjects(kObjectsTokens)[index];
   const size_t slice_bytes = SmallLayout().SliceBytes(object->id.tokens);
   const uint32_t layer = SmallLayout().LayersOf(object->id.group)[slice];
   const char* bytes = reinterpret_cast<const char*>(object->bytes.get()) + slice * slice_bytes;
@@ -38,9 +38,9 @@ absl::Status AddSlice(ObjectBuilder* builder, uint32_t index, size_t slice, size
 
 TEST(ObjectBuilder, PutsSlicesTogetherInAnyOrderAndPieceSize) {
   for (size_t piece : {size_t{1} << 20, size_t{100}}) {
-    auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, Announced());
+    auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
     ASSERT_TRUE(builder.ok()) << builder.status();
-    const auto expected = SmallObjects(kBoundary);
+    const auto expected = SmallObjects(kObjectsTokens);
     for (size_t index = expected.size(); index-- > 0;) {
       for (size_t slice = expected[index]->slice_digests.size(); slice-- > 0;) {
         ASSERT_TRUE(AddSlice(&*builder, index, slice, piece).ok());
@@ -59,9 +59,9 @@ TEST(ObjectBuilder, VerifiesSlicesWhosePiecesComeByTurns) {
   for (const bool wrong : {false, true}) {
     auto announced = Announced();
     if (wrong) announced[1].slice_digests[0] ^= 1;
-    auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, announced);
+    auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced);
     ASSERT_TRUE(builder.ok());
-    const auto objects = SmallObjects(kBoundary);
+    const auto objects = SmallObjects(kObjectsTokens);
     const size_t slice_bytes = SmallLayout().SliceBytes(16), half = slice_bytes / 2;
     const uint32_t layer = SmallLayout().LayersOf(LayerGroup::kGlobal)[0];
     absl::Status status;
@@ -79,14 +79,14 @@ TEST(ObjectBuilder, VerifiesSlicesWhosePiecesComeByTurns) {
 TEST(ObjectBuilder, VerifiesBytesThatItsHasherDidNotSee) {
   auto announced = Announced();
   announced[0].slice_digests[0] ^= 1;
-  auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, announced);
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced);
   ASSERT_TRUE(builder.ok());
   for (const uint32_t index : {1u, 0u}) {
     const size_t slice_bytes = SmallLayout().SliceBytes(16);
     const uint32_t layer = SmallLayout().LayersOf(LayerGroup::kGlobal)[0];
     const absl::StatusOr<std::byte*> to = builder->Place({index, layer, 0}, slice_bytes);
     ASSERT_TRUE(to.ok());
-    std::memcpy(*to, SmallObjects(kBoundary)[index]->bytes.get(), slice_bytes);
+    std::memcpy(*to, SmallObjects(kObjectsTokens)[index]->bytes.get(), slice_bytes);
     EXPECT_EQ(absl::IsDataLoss(builder->PutPiece()), index == 0);
   }
 }
@@ -94,18 +94,18 @@ TEST(ObjectBuilder, VerifiesBytesThatItsHasherDidNotSee) {
 TEST(ObjectBuilder, RefusesAPlanThatIsNotWhatTheBoundaryNeeds) {
   auto announced = Announced();
   announced.pop_back();
-  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kBoundary, announced).ok());
+  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced).ok());
   announced = Announced();
   std::swap(announced[0], announced[1]);
-  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kBoundary, announced).ok());
+  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced).ok());
   announced = Announced();
   announced[0].slice_digests.push_back(0);
-  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kBoundary, announced).ok());
-  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kBoundary + 16, Announced()).ok());
+  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced).ok());
+  EXPECT_FALSE(ObjectBuilder::Create(SmallLayout(), kObjectsTokens + 16, Announced()).ok());
 }
 
 TEST(ObjectBuilder, RefusesPiecesWithoutAPlace) {
-  auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, Announced());
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
   ASSERT_TRUE(builder.ok());
   const std::string slice(SmallLayout().SliceBytes(16), 'x');
   EXPECT_TRUE(absl::IsFailedPrecondition(builder->Add(99, 1, 0, slice)));
@@ -121,13 +121,13 @@ TEST(ObjectBuilder, RefusesPiecesWithoutAPlace) {
 TEST(ObjectBuilder, FindsASliceWithAnotherDigest) {
   auto announced = Announced();
   announced[1].slice_digests[0] ^= 1;
-  auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, announced);
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, announced);
   ASSERT_TRUE(builder.ok());
   EXPECT_TRUE(absl::IsDataLoss(AddSlice(&*builder, 1, 0, 100)));
 }
 
 TEST(ObjectBuilder, FindsAStreamThatEndedEarly) {
-  auto builder = ObjectBuilder::Create(SmallLayout(), kBoundary, Announced());
+  auto builder = ObjectBuilder::Create(SmallLayout(), kObjectsTokens, Announced());
   ASSERT_TRUE(builder.ok());
   ASSERT_TRUE(AddSlice(&*builder, 0, 0, 100).ok());
   EXPECT_TRUE(absl::IsDataLoss(builder->Take().status()));

@@ -15,7 +15,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kTokens = 100;  // of the prompt; 96 of them are kept
+constexpr uint32_t kPromptTokens = 100;  // of the prompt; 96 of them are kept
 constexpr uint32_t kRest = 4;
 
 // Lets nobody compute before `expected` requests have asked who does.
@@ -109,7 +109,7 @@ std::vector<uint32_t> GenerateTogether(const std::vector<WorkerServer*>& servers
     EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();
     EXPECT_EQ(answer.finished.first_logits_sha256(), answers[0].finished.first_logits_sha256());
     EXPECT_EQ(answer.ids, answers[0].ids);
-    computed.push_back(kTokens - answer.started.cached_tokens());
+    computed.push_back(kPromptTokens - answer.started.cached_tokens());
   }
   std::sort(computed.begin(), computed.end());
   return computed;
@@ -125,8 +125,8 @@ TEST(OneComputation, EightWorkersThatMissTogetherComputeOnce) {
     servers.push_back(&workers.back()->server);
   }
   std::vector<uint32_t> expected(7, kRest);
-  expected.push_back(kTokens);
-  EXPECT_EQ(GenerateTogether(servers, IdsRequest(CountingTokens(kTokens), 4)), expected);
+  expected.push_back(kPromptTokens);
+  EXPECT_EQ(GenerateTogether(servers, IdsRequest(CountingTokens(kPromptTokens), 4)), expected);
   const auto counters = store.store()->Stats().counters;
   EXPECT_EQ(counters.at("leases_granted"), 1u);
   EXPECT_EQ(counters.at("published_restore_points"), 1u);
@@ -138,7 +138,7 @@ TEST(OneComputation, ABreakpointIsServedBeforeTheRestIsComputed) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(1);
   Worker worker(store.address(), &start);
-  v1::GenerateRequest request = IdsRequest(CountingTokens(kTokens), 4);
+  v1::GenerateRequest request = IdsRequest(CountingTokens(kPromptTokens), 4);
   request.mutable_prompt()->add_breakpoints(53);
   request.set_wait_published(true);
   const Generation answer = worker.server.Generate(request);
@@ -157,15 +157,15 @@ TEST(OneComputation, AFailedPublishLetsTheNextOneCompute) {
   // The failing one is the holder: it alone asks before the others come.
   std::vector<uint32_t> computed;
   std::thread first([&] {
-    EXPECT_EQ(
-        failing.server.Generate(IdsRequest(CountingTokens(kTokens), 4)).started.cached_tokens(),
-        0u);
+    EXPECT_EQ(failing.server.Generate(IdsRequest(CountingTokens(kPromptTokens), 4))
+                  .started.cached_tokens(),
+              0u);
   });
   start.WaitForAHolder();
-  computed =
-      GenerateTogether({&second.server, &third.server}, IdsRequest(CountingTokens(kTokens), 4));
+  computed = GenerateTogether({&second.server, &third.server},
+                              IdsRequest(CountingTokens(kPromptTokens), 4));
   first.join();
-  EXPECT_EQ(computed, (std::vector<uint32_t>{kRest, kTokens}));
+  EXPECT_EQ(computed, (std::vector<uint32_t>{kRest, kPromptTokens}));
   EXPECT_EQ(store.store()->Stats().counters.at("lease_takeovers"), 1u);
 }
 
@@ -173,9 +173,9 @@ TEST(OneComputation, TwoRequestsOfOneWorkerShareItsPool) {
   StoreServer store(StoreServer::SmallStore(""));
   Start start(2);
   Worker worker(store.address(), &start, true, /*pool_bytes=*/64 << 20);
-  EXPECT_EQ(
-      GenerateTogether({&worker.server, &worker.server}, IdsRequest(CountingTokens(kTokens), 4)),
-      (std::vector<uint32_t>{kRest, kTokens}));
+  EXPECT_EQ(GenerateTogether({&worker.server, &worker.server},
+                             IdsRequest(CountingTokens(kPromptTokens), 4)),
+            (std::vector<uint32_t>{kRest, kPromptTokens}));
   EXPECT_EQ(worker.counters.Read().bytes_fetched, 0u) << "no need to carry it";
 }
 
@@ -191,8 +191,8 @@ TEST(OneComputation, SoDoTwoRequestsWithAStoreInTheProcess) {
                                          worker.engine()->layout(), &counters),
       &start, true);
   worker.SetCache(cache.get());
-  EXPECT_EQ(GenerateTogether({&worker, &worker}, IdsRequest(CountingTokens(kTokens), 4)),
-            (std::vector<uint32_t>{kRest, kTokens}));
+  EXPECT_EQ(GenerateTogether({&worker, &worker}, IdsRequest(CountingTokens(kPromptTokens), 4)),
+            (std::vector<uint32_t>{kRest, kPromptTokens}));
   EXPECT_EQ(counters.Read().leases.at("compute"), 1u);
 }
 

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/transport_options.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -56,6 +57,7 @@ class ServerRunnerTest : public testing::Test {
 
   CallGate gate_;
   TestService service_{&gate_};
+  const TestFolder folder_;  // outlives who writes into it
   std::unique_ptr<ServerRunner> runner_;
   std::shared_ptr<grpc::Channel> channel_;
 };
@@ -106,7 +108,7 @@ TEST_F(ServerRunnerTest, PicksAFreePortAndServes) {
 }
 
 TEST_F(ServerRunnerTest, ServesAUnixSocket) {
-  Start("unix:" + testing::TempDir() + "/server_runner_test.sock");
+  Start("unix:" + folder_.File("socket"));
   v1::StatsResponse response;
   EXPECT_TRUE(Stats(&response).ok());
 }
@@ -177,7 +179,8 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
 }
 
 TEST(WriteFileWhole, LeavesOneFileWithTheText) {
-  const std::string path = testing::TempDir() + "/write_file_whole";
+  const TestFolder folder;
+  const std::string path = folder.File("address");
   ASSERT_TRUE(WriteFileWhole(path, "127.0.0.1:1").ok());
   ASSERT_TRUE(WriteFileWhole(path, "127.0.0.1:22").ok());
   std::ifstream file(path);

@@ -20,11 +20,12 @@
 #include "services/segment_server.h"
 #include "tests/services/small_layout.h"
 #include "tests/services/store_server.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
-constexpr uint32_t kBoundary = 32;
+constexpr uint32_t kSharedTokens = 32;
 
 // As SmallFingerprint, with slices of 8 KiB: worth a granule.
 Fingerprint WideFingerprint() {
@@ -47,13 +48,13 @@ std::string FreshSocket() {
 
 std::vector<std::shared_ptr<const KvObject>> WideObjects() {
   std::vector<std::shared_ptr<const KvObject>> objects;
-  for (const ObjectId& id : NeededObjects(WideLayout(), kBoundary)) {
+  for (const ObjectId& id : NeededObjects(WideLayout(), kSharedTokens)) {
     objects.push_back(ObjectOf(WideLayout(), id));
   }
   return objects;
 }
 
-PrefixRequest Prompt(uint32_t tokens = kBoundary + 8) {
+PrefixRequest SharedPrompt(uint32_t tokens = kSharedTokens + 8) {
   return {CountingTokens(tokens), {}, "default"};
 }
 
@@ -75,16 +76,17 @@ class SharedMemoryTest : public testing::Test {
   // The arena makes its first memory resident in the background.
   void Publish() {
     PublishRequestSpec spec;
-    spec.prefix = Prompt();
-    spec.boundaries = {kBoundary};
+    spec.prefix = SharedPrompt();
+    spec.boundaries = {kSharedTokens};
     spec.objects = WideObjects();
     server_->store()->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
-    ASSERT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
+    ASSERT_EQ(outcome.published_tokens, kSharedTokens) << outcome.note;
   }
   void ExpectHit(RemotePrefixCache* cache) {
-    const FetchOutcome outcome = cache->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
-    ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+    const FetchOutcome outcome =
+        cache->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+    ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
     const auto expected = WideObjects();
     ASSERT_EQ(outcome.objects.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -93,7 +95,8 @@ class SharedMemoryTest : public testing::Test {
   }
   void FlipABitInRam() {
     auto session = *server_->store()->Fetch(
-        {WideFingerprint().digest(), "default", Prompt().token_ids, {}, ""}, 0, kBoundary);
+        {WideFingerprint().digest(), "default", SharedPrompt().token_ids, {}, ""}, 0,
+        kSharedTokens);
     const SliceView slice = *session->ReadSlice(0, 1);
     *const_cast<std::byte*>(slice.bytes.data()) ^= std::byte{1};
   }
@@ -112,7 +115,7 @@ class SharedMemoryTest : public testing::Test {
     auto lease = std::make_unique<Lease>();
     v1::FetchRequest request;
     DigestToProto(WideFingerprint().digest(), request.mutable_prefix()->mutable_fingerprint());
-    for (const uint32_t id : Prompt().token_ids) request.mutable_prefix()->add_token_ids(id);
+    for (const uint32_t id : SharedPrompt().token_ids) request.mutable_prefix()->add_token_ids(id);
     const SegmentId id = server_->store()->shared_memory()->layout.id;
     request.set_segment_id(id.data(), id.size());
     lease->stream = server_->stub()->Fetch(&lease->context, request);
@@ -136,6 +139,7 @@ class SharedMemoryTest : public testing::Test {
   }
 
   CacheCounters counters_;
+  const TestFolder folder_;  // outlives who writes into it
   std::unique_ptr<StoreServer> server_;
   std::unique_ptr<RemotePrefixCache> cache_;
 };
@@ -156,8 +160,8 @@ TEST_F(SharedMemoryTest, WhatIsLentIsNotCopiedAndHeldUntilTheObjectsAreGone) {
   Start();
   Publish();
   ExpectHit(cache_.get());
-  FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
   ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   const auto expected = WideObjects();
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -173,8 +177,9 @@ TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
   Start(StoreServer::SmallStore(""), absl::Milliseconds(1));
   Publish();
   ExpectHit(cache_.get());
-  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  const FetchOutcome outcome =
+      cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
   EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
   ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   for (const auto& object : outcome.objects) EXPECT_FALSE(object->loan->Holds());
@@ -184,8 +189,9 @@ TEST_F(SharedMemoryTest, AStoreThatShutsDownDoesNotWaitForLoans) {
   Start();
   Publish();
   ExpectHit(cache_.get());
-  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  const FetchOutcome outcome =
+      cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
   server_->gate()->Close();
   EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
 }
@@ -196,8 +202,8 @@ TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
   RemotePrefixCache copies(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
                            &counters_, SharedMemoryUse::kCopy);
   ExpectHit(&copies);
-  FetchOutcome outcome = copies.Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  FetchOutcome outcome = copies.Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
   EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));  // while the objects are held
   const auto expected = WideObjects();
@@ -208,11 +214,9 @@ TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
 }
 
 TEST_F(SharedMemoryTest, WhatComesFromDiskIsSharedFromThenOn) {
-  const std::string folder = testing::TempDir() + "/shared_memory_promote";
-  std::filesystem::remove_all(folder);
-  Start(StoreServer::SmallStore(folder));
+  Start(StoreServer::SmallStore(folder_.path()));
   Publish();
-  Start(StoreServer::SmallStore(folder));
+  Start(StoreServer::SmallStore(folder_.path()));
   server_->store()->WaitForMemory();
   ExpectHit(cache_.get());
   ASSERT_TRUE(server_->store()->Flush(absl::InfiniteFuture()).ok());
@@ -300,7 +304,8 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
   Publish();
   ExpectHit(cache_.get());
   FlipABitInRam();
-  const FetchOutcome outcome = cache_->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  const FetchOutcome outcome =
+      cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().shared_fallbacks.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
@@ -313,16 +318,15 @@ TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
                           &counters_, SharedMemoryUse::kOff);
   ExpectHit(&plain);
   FlipABitInRam();
-  const FetchOutcome outcome = plain.Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+  const FetchOutcome outcome =
+      plain.Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().fetches.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
 }
 
 TEST_F(SharedMemoryTest, WhatRotsInRamIsReadFromDiskInstead) {
-  const std::string folder = testing::TempDir() + "/shared_memory_rot";
-  std::filesystem::remove_all(folder);
-  Start(StoreServer::SmallStore(folder));
+  Start(StoreServer::SmallStore(folder_.path()));
   Publish();
   ExpectHit(cache_.get());
   FlipABitInRam();
@@ -380,8 +384,7 @@ TEST_F(SharedMemoryTest, AnotherUserGetsNothing) {
 }
 
 TEST_F(SharedMemoryTest, APathThatADeadProcessLeftIsTakenOver) {
-  const std::string path = testing::TempDir() + "/segment.socket";
-  unlink(path.c_str());
+  const std::string path = folder_.File("segment.socket");
   const pid_t child = fork();
   if (child == 0) _exit(ListenOnUnix(path).ok() ? 0 : 1);
   int status = 0;

@@ -8,13 +8,14 @@
 
 #include "tests/services/store_server.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
 
 TEST(StoreMetrics, GivesEachNameOneSetOfLabels) {
   // Prometheus would sum a series without labels and its parts by tier: everything counted twice.
-  const KitFolder folder;
+  const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();
   std::map<std::string, std::set<std::string>> labels_of;
@@ -33,7 +34,7 @@ TEST(StoreMetrics, GivesEachNameOneSetOfLabels) {
 }
 
 TEST(StoreMetrics, NameEveryReasonTierAndDurability) {
-  const KitFolder folder;
+  const TestFolder folder;
   auto store = TieredStore::Open(StoreServer::SmallStore(folder.path()));
   ASSERT_TRUE(store.ok()) << store.status();
   std::map<std::string, std::set<std::string>> values_of;

@@ -9,6 +9,7 @@
 #include "cache_store/event_hub.h"
 #include "tests/services/store_server.h"
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -49,7 +50,7 @@ class StoreWatchTest : public ::testing::Test {
 };
 
 struct DataFolder {
-  const KitFolder folder_;
+  const TestFolder folder_;
 };
 class StoreWatchOnDiskTest : private DataFolder, public StoreWatchTest {
  protected:

@@ -14,15 +14,10 @@
 #include "tests/services/store_server.h"
 #include "tests/services/worker_server.h"
 #include "tests/support/fake_device.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
-
-std::string FreshFolder(const std::string& name) {
-  const std::string path = testing::TempDir() + "/worker_store_" + name;
-  std::filesystem::remove_all(path);
-  return path;
-}
 
 // A worker of its own on the store at `address`.
 struct StoreWorker {
@@ -65,7 +60,8 @@ void ExpectSame(const Generation& warm, const Generation& cold, uint32_t cached,
 }
 
 TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
-  StoreOptions options = StoreServer::SmallStore(FreshFolder("restart"));
+  const TestFolder folder;
+  StoreOptions options = StoreServer::SmallStore(folder.path());
   Generation cold;
   std::string address;
   {
@@ -105,7 +101,8 @@ TEST(WorkerAndStore, RestoreAtEveryKeptPoint) {
 }
 
 TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
-  const StoreOptions options = StoreServer::SmallStore(FreshFolder("gone"));
+  const TestFolder folder;
+  const StoreOptions options = StoreServer::SmallStore(folder.path());
   auto store = std::make_unique<StoreServer>(options);
   const std::string address = store->address();
   StoreWorker worker(address);

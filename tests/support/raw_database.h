@@ -14,12 +14,13 @@
 #include <vector>
 
 #include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 
 class RawDatabase {
  public:
-  explicit RawDatabase(const KitFolder& folder) {
+  explicit RawDatabase(const TestFolder& folder) {
     const std::string path = folder.path() + "/db";
     std::vector<std::string> names;
     rocksdb::DB::ListColumnFamilies({}, path, &names);
@@ -69,7 +70,7 @@ class RawDatabase {
 
 // Flips a bit in the middle of every place of the folder's tables and blob files that holds
 // `bytes`, as a bad medium would; how many there were. The store may be open.
-inline int RotOnDisk(const KitFolder& folder, const std::string& bytes) {
+inline int RotOnDisk(const TestFolder& folder, const std::string& bytes) {
   int places = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path() + "/db")) {
     const std::string kind = entry.path().extension().string();

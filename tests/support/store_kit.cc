@@ -176,14 +176,4 @@ absl::StatusOr<uint32_t> KitFetch(TieredStore* store, const Fingerprint& model,
   return (*session)->plan().usable_tokens;
 }
 
-KitFolder::KitFolder() {
-  std::string path = (std::filesystem::temp_directory_path() / "hearth_store_XXXXXX").string();
-  path_ = mkdtemp(path.data()) == nullptr ? "" : path;
-}
-
-KitFolder::~KitFolder() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-}
-
 }  // namespace hearth

@@ -14,6 +14,8 @@
 
 namespace hearth {
 
+inline constexpr uint64_t kMiB = uint64_t{1} << 20;
+
 struct KitModel {
   uint32_t chunk_tokens = 16;
   uint32_t window = 24;
@@ -56,17 +58,6 @@ absl::Status KitReadAll(FetchSession* session, const Fingerprint& model, const K
 // Fetches and reads; the usable tokens. 0 is a miss.
 absl::StatusOr<uint32_t> KitFetch(TieredStore* store, const Fingerprint& model,
                                   const KitPrompt& prompt, Tier* slowest = nullptr);
-
-// A folder of its own under the system's temporary one, removed at the end.
-class KitFolder {
- public:
-  KitFolder();
-  ~KitFolder();
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 }  // namespace hearth
 

@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string& Dir() { return ModelDir(Geometries()[1].geometry); }
+const std::string& FaultyDir() { return ModelDir(Geometries()[1].geometry); }
 
 EngineOptions NoPool() {
   EngineOptions options = TestWorker::SmallOptions();
@@ -24,7 +24,7 @@ EngineOptions NoPool() {
 class EngineFaultsTest : public testing::Test {
  protected:
   EngineFaultsTest() : request_(Request(ForkedPrompt(70, 90, 1, 2))) {
-    TestWorker filler(Dir(), NoPool());
+    TestWorker filler(FaultyDir(), NoPool());
     filler.Run(Request(Prompt(75)));
     cache_ = filler.cache();
     EngineRequest bare = request_;
@@ -46,7 +46,7 @@ class EngineFaultsTest : public testing::Test {
 };
 
 TEST_F(EngineFaultsTest, AnHonestCacheServesIt) {
-  TestWorker worker(Dir(), NoPool(), cache_);
+  TestWorker worker(FaultyDir(), NoPool(), cache_);
   EXPECT_EQ(worker.Run(request_)->started.cached_tokens, 64u);
 }
 
@@ -54,7 +54,7 @@ TEST_F(EngineFaultsTest, AFetchLaterThanItsBudgetIsComputedAndItsAnswerIgnored) 
   absl::Notification release;
   EngineOptions options = NoPool();
   options.fetch_budget = absl::Milliseconds(20);
-  TestWorker worker(Dir(), options, cache_);
+  TestWorker worker(FaultyDir(), options, cache_);
   cache_->before_fetch = [&] { release.WaitForNotification(); };
   const auto run = worker.Run(request_);
   ExpectComputed(*run);
@@ -68,7 +68,7 @@ TEST_F(EngineFaultsTest, ABudgetOfZeroNeverWaits) {
   options.fetch_budget = absl::ZeroDuration();
   absl::Notification release;
   cache_->before_fetch = [&] { release.WaitForNotification(); };
-  TestWorker worker(Dir(), options, cache_);
+  TestWorker worker(FaultyDir(), options, cache_);
   ExpectComputed(*worker.Run(request_));
   release.Notify();
   worker.Stop();
@@ -79,7 +79,7 @@ TEST_F(EngineFaultsTest, SlowFetchesOnEveryThreadDoNotStopTheNextRequest) {
   EngineOptions options = NoPool();
   options.fetch_budget = absl::Milliseconds(5);
   options.max_running = 1;  // one fetch thread, room for one more fetch to wait
-  TestWorker worker(Dir(), options, cache_);
+  TestWorker worker(FaultyDir(), options, cache_);
   cache_->before_fetch = [&] { release.WaitForNotification(); };
   for (int i = 0; i < 4; ++i) ExpectComputed(*worker.Run(request_));
   EXPECT_EQ(worker.Counter("fetch_timeouts"), 4u);
@@ -88,7 +88,7 @@ TEST_F(EngineFaultsTest, SlowFetchesOnEveryThreadDoNotStopTheNextRequest) {
 }
 
 TEST_F(EngineFaultsTest, AnExceptionInTheCacheIsAMiss) {
-  TestWorker worker(Dir(), NoPool(), cache_);
+  TestWorker worker(FaultyDir(), NoPool(), cache_);
   cache_->before_fetch = [] { throw std::runtime_error("on fire"); };
   cache_->before_publish = [] { throw std::runtime_error("on fire"); };
   const auto run = worker.Run(request_);
@@ -105,7 +105,7 @@ struct Lie {
 class LyingCacheTest : public EngineFaultsTest, public testing::WithParamInterface<Lie> {};
 
 TEST_P(LyingCacheTest, IsRefusedCountedAndComputedInstead) {
-  TestWorker worker(Dir(), NoPool(), cache_);
+  TestWorker worker(FaultyDir(), NoPool(), cache_);
   cache_->mangle = GetParam().tell;
   ExpectComputed(*worker.Run(request_));
   EXPECT_EQ(worker.Counter("fetches_refused"), 1u);
@@ -144,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST_F(EngineFaultsTest, AnUnusableAnswerFallsBackToThePool) {
   EngineOptions options = TestWorker::SmallOptions();
-  TestWorker worker(Dir(), options, cache_);
+  TestWorker worker(FaultyDir(), options, cache_);
   worker.Run(Request(Prompt(40, 1)));  // from the store's objects or not: pools 32
   cache_->mangle = [](FetchOutcome* outcome) { outcome->objects.clear(); };
   const auto run = worker.Run(request_);
@@ -156,7 +156,7 @@ TEST_F(EngineFaultsTest, AnUnusableAnswerFallsBackToThePool) {
 TEST_F(EngineFaultsTest, AFullStagingAreaSkipsPublishingAndCounts) {
   EngineOptions options = TestWorker::SmallOptions();
   options.staging_bytes = 100;
-  TestWorker worker(Dir(), options);
+  TestWorker worker(FaultyDir(), options);
   const auto run = worker.Run(request_);
   ExpectComputed(*run);
   EXPECT_THAT(run->outcome.boundaries, IsEmpty());
@@ -167,9 +167,9 @@ TEST_F(EngineFaultsTest, AFullStagingAreaSkipsPublishingAndCounts) {
 
 TEST_F(EngineFaultsTest, ASlowPublishHoldsNobodyUpAndGivesItsStagingBack) {
   absl::Notification release;
-  auto slow = std::make_shared<MemoryPrefixCache>(TestWorker(Dir(), NoPool())->layout());
+  auto slow = std::make_shared<MemoryPrefixCache>(TestWorker(FaultyDir(), NoPool())->layout());
   slow->before_publish = [&] { release.WaitForNotification(); };
-  TestWorker worker(Dir(), NoPool(), slow);
+  TestWorker worker(FaultyDir(), NoPool(), slow);
   Collector first, second;
   worker.Submit(Request(Prompt(75)), &first);
   worker.Submit(Request(Prompt(75, 9)), &second);

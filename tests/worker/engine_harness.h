@@ -16,6 +16,9 @@
 
 namespace hearth {
 
+// Of a worker's own pool: more than any test fills.
+inline constexpr uint64_t kPoolBytes = 64 << 20;
+
 // Long enough for a busy machine; only a hang takes it.
 inline constexpr absl::Duration kHang = absl::Seconds(120);
 

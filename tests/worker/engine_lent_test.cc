@@ -15,8 +15,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr uint64_t kPool = 64 << 20;
-
 // What becomes of the memory that a test's cache lends.
 struct Lender {
   int answers_held = 1 << 20;  // Holds() says so this often; before the next its memory is used
@@ -87,7 +85,7 @@ class EngineLentTest : public testing::TestWithParam<NamedGeometry> {
     options.pool_bytes = pool_bytes;
     return options;
   }
-  std::unique_ptr<TestWorker> Worker(uint64_t pool_bytes = kPool) {
+  std::unique_ptr<TestWorker> Worker(uint64_t pool_bytes = kPoolBytes) {
     return std::make_unique<TestWorker>(Dir(), Options(pool_bytes), filler_->cache());
   }
   // Of the filler's prompt up to `boundary`, then its own.
@@ -237,7 +235,7 @@ TEST_P(EngineLentTest, BeforeAWaitItIsCopied) {
   for (const bool too_late : {false, true}) {
     SCOPED_TRACE(too_late);
     lender_.answers_held = 1 << 20;
-    EngineOptions options = Options(kPool);
+    EngineOptions options = Options(kPoolBytes);
     options.compute_min_tokens = 1;
     const auto cache = std::make_shared<TurnNotingCache>((*filler_)->layout(), &lender_);
     TestWorker(Dir(), Options(0), cache).Run(Request(Prompt(75), {23, 50}));

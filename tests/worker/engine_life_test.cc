@@ -14,7 +14,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-const std::string& Dir() { return ModelDir(Geometries()[2].geometry); }
+const std::string& LivingDir() { return ModelDir(Geometries()[2].geometry); }
 
 EngineOptions OnePlace(uint32_t max_queued = 8) {
   EngineOptions options = TestWorker::SmallOptions();
@@ -44,14 +44,14 @@ class Gate {
 };
 
 TEST(EngineLifeTest, RefusesWhatTheModelCannotDoBeforeItIsQueued) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   const auto refused = worker->Submit(Request(Prompt(600)), {});
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(worker->Stats().queued, 0u);
 }
 
 TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
-  TestWorker worker(Dir(), OnePlace(1));
+  TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());
   Collector running, waiting;
   worker.Submit(Request(Prompt(40)), &running);
@@ -68,7 +68,7 @@ TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
 }
 
 TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
-  TestWorker worker(Dir(), OnePlace(1));
+  TestWorker worker(LivingDir(), OnePlace(1));
   Gate gate(worker.cache().get());
   Collector running, waiting, next;
   worker.Submit(Request(Prompt(40)), &running);
@@ -84,7 +84,7 @@ TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
 
 TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) {
   EngineOptions options = OnePlace();
-  TestWorker worker(Dir(), options);
+  TestWorker worker(LivingDir(), options);
   Gate gate(worker.cache().get());
   Collector fetching, next;
   auto handle = worker.Submit(Request(Prompt(40)), &fetching);
@@ -102,7 +102,7 @@ TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) 
 }
 
 TEST(EngineLifeTest, CancellingAPrefillingRequestFreesItsPlaceWithinOneStep) {
-  TestWorker worker(Dir(), OnePlace());
+  TestWorker worker(LivingDir(), OnePlace());
   std::shared_ptr<EngineRequestHandle> handle;
   absl::Notification submitted;
   Collector collector;
@@ -122,7 +122,7 @@ TEST(EngineLifeTest, CancellingAPrefillingRequestFreesItsPlaceWithinOneStep) {
 }
 
 TEST(EngineLifeTest, CancellingADecodingRequestFreesItsPlaceWithinOneStep) {
-  TestWorker worker(Dir(), OnePlace());
+  TestWorker worker(LivingDir(), OnePlace());
   Collector collector, next;
   std::shared_ptr<EngineRequestHandle> handle;
   absl::Notification submitted;
@@ -142,7 +142,7 @@ TEST(EngineLifeTest, CancellingADecodingRequestFreesItsPlaceWithinOneStep) {
 }
 
 TEST(EngineLifeTest, ADeadlineEndsARequestThatWaitsAndOneThatRuns) {
-  TestWorker worker(Dir(), OnePlace());
+  TestWorker worker(LivingDir(), OnePlace());
   Gate gate(worker.cache().get());
   Collector fetching, queued;
   EngineRequest request = Request(Prompt(40));
@@ -158,7 +158,7 @@ TEST(EngineLifeTest, ADeadlineEndsARequestThatWaitsAndOneThatRuns) {
 }
 
 TEST(EngineLifeTest, DrainFinishesWhatRunsPublishesItAndRefusesTheRest) {
-  TestWorker worker(Dir(), OnePlace());
+  TestWorker worker(LivingDir(), OnePlace());
   Collector first, second;
   worker.Submit(Request(Prompt(40)), &first);
   worker.Submit(Request(Prompt(40, 2)), &second);
@@ -172,7 +172,7 @@ TEST(EngineLifeTest, DrainFinishesWhatRunsPublishesItAndRefusesTheRest) {
 }
 
 TEST(EngineLifeTest, ADrainThatRunsOutOfTimeEndsWhatRuns) {
-  TestWorker worker(Dir(), OnePlace());
+  TestWorker worker(LivingDir(), OnePlace());
   Gate gate(worker.cache().get());
   Collector collector;
   worker.Submit(Request(Prompt(40)), &collector);
@@ -184,7 +184,7 @@ TEST(EngineLifeTest, ADrainThatRunsOutOfTimeEndsWhatRuns) {
 }
 
 TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
-  auto worker = std::make_unique<TestWorker>(Dir(), OnePlace());
+  auto worker = std::make_unique<TestWorker>(LivingDir(), OnePlace());
   const std::shared_ptr<MemoryPrefixCache> cache = worker->cache();
   Gate gate(cache.get());
   Collector running, waiting;
@@ -204,7 +204,7 @@ TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
 }
 
 TEST(EngineLifeTest, EndsForLengthForAnEndTokenAndForACallersStop) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   const auto by_length = worker.Run(Request(Prompt(40), {}, 20));
   EXPECT_EQ(by_length->finished.reason, FinishReason::kLength);
   EXPECT_EQ(by_length->finished.generated_tokens, 20u);
@@ -229,7 +229,7 @@ TEST(EngineLifeTest, EndsForLengthForAnEndTokenAndForACallersStop) {
 }
 
 TEST(EngineLifeTest, EqualSeedsGiveEqualTokensAndOthersDoNot) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40), {}, 30);
   request.sampling.temperature = 5;
   request.sampling.seed = 7;
@@ -240,7 +240,7 @@ TEST(EngineLifeTest, EqualSeedsGiveEqualTokensAndOthersDoNot) {
 }
 
 TEST(EngineLifeTest, APrefillOnlyRequestComputesWhatIsKeptAndASecondOneNothing) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   const EngineRequest request = Request(Prompt(75), {50}, 0);
   const auto first = worker.Run(request);
   EXPECT_EQ(first->finished.computed_tokens, 64u);  // the last 11 tokens make no boundary
@@ -250,12 +250,12 @@ TEST(EngineLifeTest, APrefillOnlyRequestComputesWhatIsKeptAndASecondOneNothing) 
   EXPECT_EQ(second->finished.computed_tokens, 0u);
   EXPECT_EQ(second->started.cached_tokens, 64u);
   EXPECT_EQ(second->outcome.published_tokens, 64u);
-  TestWorker other(Dir(), TestWorker::SmallOptions(), worker.cache());
+  TestWorker other(LivingDir(), TestWorker::SmallOptions(), worker.cache());
   EXPECT_EQ(other.Run(request)->finished.computed_tokens, 0u);
 }
 
 TEST(EngineLifeTest, APrefillThatEndsAtACutIsCachedWhole) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   const EngineRequest request = Request(Prompt(50), {50}, 0);
   EXPECT_EQ(worker.Run(request)->finished.computed_tokens, 50u);
   const auto second = worker.Run(request);
@@ -264,7 +264,7 @@ TEST(EngineLifeTest, APrefillThatEndsAtACutIsCachedWhole) {
 }
 
 TEST(EngineLifeTest, TheModeSaysWhatIsReadAndWhatIsWritten) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40));
   request.cache = CacheMode::kOff;
   worker.Run(request);
@@ -283,7 +283,7 @@ TEST(EngineLifeTest, TheModeSaysWhatIsReadAndWhatIsWritten) {
 }
 
 TEST(EngineLifeTest, TenantsShareNothing) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   EngineRequest request = Request(Prompt(40));
   request.tenant = "a";
   worker.Run(request);
@@ -294,7 +294,7 @@ TEST(EngineLifeTest, TenantsShareNothing) {
 }
 
 TEST(EngineLifeTest, TheStoreIsAskedOnlyForMoreThanThePoolHas) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40)));
   const int fetches = worker.cache()->fetches();
   worker.Run(Request(Prompt(40)));  // the pool has all that is possible
@@ -305,7 +305,7 @@ TEST(EngineLifeTest, TheStoreIsAskedOnlyForMoreThanThePoolHas) {
 }
 
 TEST(EngineLifeTest, AStoreThatLostEverythingGetsItBackFromThePool) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40)));
   worker.cache()->Clear();
   const auto again = worker.Run(Request(Prompt(40)));
@@ -315,7 +315,7 @@ TEST(EngineLifeTest, AStoreThatLostEverythingGetsItBackFromThePool) {
 }
 
 TEST(EngineLifeTest, TokensAfterTheLastBoundaryStayInTheWorker) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(75), {20, 70}));
   const auto published = worker.cache()->published();
   ASSERT_EQ(published.size(), 1u);
@@ -324,7 +324,7 @@ TEST(EngineLifeTest, TokensAfterTheLastBoundaryStayInTheWorker) {
 }
 
 TEST(EngineLifeTest, WithoutAStoreThePoolAloneServes) {
-  TestWorker worker(Dir(), TestWorker::SmallOptions(), nullptr, false);
+  TestWorker worker(LivingDir(), TestWorker::SmallOptions(), nullptr, false);
   const auto cold = worker.Run(Request(Prompt(40)));
   EXPECT_THAT(cold->outcome.note, HasSubstr("no store"));
   const auto warm = worker.Run(Request(Prompt(40)));
@@ -333,7 +333,7 @@ TEST(EngineLifeTest, WithoutAStoreThePoolAloneServes) {
 }
 
 TEST(EngineLifeTest, CountsWhatItDid) {
-  TestWorker worker(Dir());
+  TestWorker worker(LivingDir());
   worker.Run(Request(Prompt(40), {}, 3));
   worker.Run(Request(Prompt(40), {}, 3));
   EXPECT_EQ(worker.Counter("requests"), 2u);
@@ -349,10 +349,10 @@ TEST(EngineLifeTest, CountsWhatItDid) {
 
 TEST(EngineLifeTest, TheFingerprintKnowsGeometryChunkAndClass) {
   EngineOptions options = TestWorker::SmallOptions();
-  TestWorker worker(Dir(), options), same(Dir(), options);
+  TestWorker worker(LivingDir(), options), same(LivingDir(), options);
   EXPECT_TRUE(Compare(worker->fingerprint(), same->fingerprint()).empty());
   options.chunk_tokens = 32;
-  TestWorker chunk(Dir(), options);
+  TestWorker chunk(LivingDir(), options);
   std::vector<std::string> fields;
   for (const auto& d : Compare(worker->fingerprint(), chunk->fingerprint())) {
     fields.push_back(d.field);
@@ -360,7 +360,7 @@ TEST(EngineLifeTest, TheFingerprintKnowsGeometryChunkAndClass) {
   EXPECT_THAT(fields, ElementsAre("chunk_tokens", "canary_sha256"));
   EXPECT_TRUE(worker->fingerprint().Layout().ok());
   options.exactness = Exactness::kPortable;
-  TestWorker portable(Dir(), options);
+  TestWorker portable(LivingDir(), options);
   EXPECT_FALSE(Compare(portable->fingerprint(), chunk->fingerprint()).empty());
 }
 

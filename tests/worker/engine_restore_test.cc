@@ -11,8 +11,6 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr uint64_t kPool = 64 << 20;
-
 class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
  protected:
   const std::string& dir() const { return ModelDir(GetParam().geometry); }
@@ -40,7 +38,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
 };
 
 TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
-  TestWorker pooled(dir(), Options(kPool));
+  TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
   const auto first = pooled.Run(Request(Prompt(75), {23, 50}));
   EXPECT_EQ(first->started.cached_tokens, 0u);
@@ -66,9 +64,9 @@ TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
 // As a cache lends what lies on the worker's device: whole chunks there alone, remainders with the
 // host's bytes beside them.
 TEST_P(EngineRestoreTest, WhatIsLentOnTheDeviceServesAlikeAndIsNotKept) {
-  TestWorker worker(dir(), Options(kPool));
+  TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
-  TestWorker lent(dir(), Options(kPool), worker.cache());
+  TestWorker lent(dir(), Options(kPoolBytes), worker.cache());
   worker.cache()->tier = Tier::kGpu;
   worker.cache()->mangle = [&](FetchOutcome* outcome) {
     for (auto& object : outcome->objects) {
@@ -94,7 +92,7 @@ TEST_P(EngineRestoreTest, WhatIsLentOnTheDeviceServesAlikeAndIsNotKept) {
 }
 
 TEST_P(EngineRestoreTest, ARestoreGivesTheSameBitsWithOtherRequestsRunning) {
-  TestWorker worker(dir(), Options(kPool));
+  TestWorker worker(dir(), Options(kPoolBytes));
   worker.Run(Request(Prompt(75), {23, 50}));
   std::vector<std::unique_ptr<Collector>> others;
   std::vector<std::shared_ptr<EngineRequestHandle>> handles;
@@ -130,7 +128,7 @@ TEST_P(EngineRestoreTest, ASystemPromptOf100TokensIsReusedBelowOneChunk) {
 }
 
 TEST_P(EngineRestoreTest, AFullyCachedPromptLeavesAtLeastOneTokenToCompute) {
-  TestWorker worker(dir(), Options(kPool));
+  TestWorker worker(dir(), Options(kPoolBytes));
   for (const auto& [tokens, breakpoints, cached] :
        {std::tuple<size_t, std::vector<uint32_t>, uint32_t>{64, {}, 48},
         {50, {30, 50}, 48},
@@ -147,7 +145,7 @@ TEST_P(EngineRestoreTest, AFullyCachedPromptLeavesAtLeastOneTokenToCompute) {
 }
 
 TEST_P(EngineRestoreTest, APromptOfOneTokenAndOneOfThirteenWork) {
-  TestWorker worker(dir(), Options(kPool));
+  TestWorker worker(dir(), Options(kPoolBytes));
   for (size_t tokens : {1, 13}) {
     const EngineRequest request = Request(Prompt(tokens, 5));
     ExpectSame(*Cold(request), *worker.Run(request));
@@ -174,7 +172,7 @@ TEST_P(EngineRestoreTest, ASecondContinuationMakesTheForkARestorePoint) {
 // in its pool or in the store, it answers as a worker without any cache does; and what it publishes
 // has the same bits, computed at once or continued from any restore point.
 TEST_P(EngineRestoreTest, AnyFamilyOfPromptsAnswersAndPublishesTheSameBits) {
-  TestWorker pooled(dir(), Options(kPool));
+  TestWorker pooled(dir(), Options(kPoolBytes));
   TestWorker stored(dir(), Options(0), pooled.cache());
   TestWorker writer(dir(), Options(0), pooled.cache());
   std::mt19937_64 random(42);

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_replace.h"
 #include "nlohmann/json.hpp"
+#include "tests/support/test_folder.h"
 #include "tests/worker/file_kit.h"
 
 namespace hearth {
@@ -197,9 +198,8 @@ TEST(ModelConfig, RefusesSizesThatCannotBe) {
 }
 
 TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
-  const std::string dir = testing::TempDir() + "/model_config_files";
-  std::filesystem::remove_all(dir);
-  std::filesystem::create_directories(dir);
+  const TestFolder folder;
+  const std::string& dir = folder.path();
   const std::string file = dir + "/config.json", generation = dir + "/generation_config.json";
   const auto error = [&dir] {
     const auto config = LoadModelConfig(dir);

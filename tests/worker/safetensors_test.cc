@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "tests/support/test_folder.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/file_kit.h"
 
@@ -25,9 +26,8 @@ std::string Entry(int begin, int end) {
 
 // What OpenFile says of a file with this header and `data_bytes` bytes of data; empty: it opens.
 std::string ErrorOf(const std::string& header, size_t data_bytes) {
-  const std::string path = testing::TempDir() + "/" +
-                           testing::UnitTest::GetInstance()->current_test_info()->name() +
-                           ".safetensors";
+  const TestFolder folder;
+  const std::string path = folder.File("model.safetensors");
   WriteAll(path, SafetensorsBytes(header, std::string(data_bytes, 'x')));
   const auto files = Safetensors::OpenFile(path);
   if (files.ok()) return "";

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/test_folder.h"
 #include "tests/worker/tiny_tokenizer.h"
 #include "worker/piece_matcher.h"
 #include "worker/piece_types.h"
@@ -158,10 +159,8 @@ TEST(Tokenizer, RefusesWhatIsNoModel) {
 }
 
 TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
-  const std::filesystem::path dir =
-      std::filesystem::path(testing::TempDir()) / "hearth_tokenizer_loader_test";
-  std::filesystem::remove_all(dir);
-  std::filesystem::create_directories(dir);
+  const TestFolder folder;
+  const std::filesystem::path dir = folder.path();
   auto none = LoadTokenizer(dir);
   ASSERT_TRUE(none.ok()) << none.status();
   EXPECT_EQ(*none, nullptr) << "a folder without a tokenizer serves token ids";

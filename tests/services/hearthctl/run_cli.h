@@ -15,6 +15,7 @@
 
 #include "services/hearthctl/cli.h"
 #include "services/hearthctl/json_text.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 
@@ -44,37 +45,6 @@ inline CliResult RunCli(std::vector<std::string> arguments, const std::string& i
   }
   return result;
 }
-
-// A folder of its own, removed at the end.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string name = ::testing::TempDir() + "hearthctl-XXXXXX";
-    path_ = ::mkdtemp(name.data());
-  }
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-
-  const std::string& path() const { return path_; }
-  std::string File(const std::string& name) const { return path_ + "/" + name; }
-  std::string Write(const std::string& name, const std::string& content) const {
-    std::ofstream(File(name), std::ios::binary) << content;
-    return File(name);
-  }
-  std::string Read(const std::string& name) const {
-    std::ifstream file(File(name), std::ios::binary);
-    std::ostringstream content;
-    content << file.rdbuf();
-    return content.str();
-  }
-  size_t Files() const {
-    size_t count = 0;
-    for (const auto& entry : std::filesystem::directory_iterator(path_)) count += entry.exists();
-    return count;
-  }
-
- private:
-  std::string path_;
-};
 
 }  // namespace hearth
 

@@ -7,6 +7,7 @@
 
 #include "services/hearthctl/hit_rate_picture.h"
 #include "tests/services/hearthctl/run_cli.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -18,22 +19,16 @@ using ::testing::Not;
 class SimulateCommandTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = ::testing::TempDir() + "simulateXXXXXX";
-    folder_ = mkdtemp(pattern.data());
     std::ofstream file(Path("t.jsonl"));
     for (int i = 0; i < 60; ++i) {
       file << R"({"timestamp":)" << i * 1000 << R"(,"input_length":1100,"hash_ids":[)" << i % 7
            << "," << i % 7 + 10 << "," << i + 20 << "]}\n";
     }
   }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
-  std::string Read(const std::string& name) const {
-    std::ifstream file(Path(name));
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string Path(const std::string& name) const { return folder_.File(name); }
+  std::string Read(const std::string& name) const { return folder_.Read(name); }
 
-  std::string folder_;
+  const TestFolder folder_;
 };
 
 TEST_F(SimulateCommandTest, ARowForEachPolicyAndSize) {
