@@ -1,7 +1,8 @@
 # hearthctl: the command line. A library of its own, so that tests run its commands in process.
 add_library(hearthctl_commands STATIC
   hearthctl/backup_commands.cc
-  hearthctl/chat_command.cc hearthctl/chat_file.cc hearthctl/cli.cc hearthctl/connection.cc
+  hearthctl/chat_command.cc hearthctl/chat_file.cc hearthctl/cli.cc hearthctl/command_line.cc
+  hearthctl/connection.cc
   hearthctl/console.cc hearthctl/data_dir_check.cc hearthctl/diff_command.cc
   hearthctl/explain_command.cc
   hearthctl/fingerprint_command.cc hearthctl/generate_command.cc hearthctl/generation.cc

@@ -211,12 +211,12 @@ int RunDiff(const DiffFlags& flags, Console& console) {
 
 void AddDiffCommand(CommandSet* commands) {
   auto flags = std::make_shared<DiffFlags>();
-  CLI::App* command = commands->Add("diff", "Compare two snapshot files", kExamples);
-  command->add_option("a", flags->left, "a snapshot file")->required();
-  command->add_option("b", flags->right, "the other")->required();
-  command->add_flag("--json", flags->json,
-                    "one JSON object for each difference: part, name, a, b; last: equal, "
-                    "differences");
+  CommandFlags* command = commands->Add("diff", "Compare two snapshot files", kExamples);
+  command->Add("a", &flags->left, "a snapshot file").Required();
+  command->Add("b", &flags->right, "the other").Required();
+  command->AddSwitch("--json", &flags->json,
+                     "one JSON object for each difference: part, name, a, b; last: equal, "
+                     "differences");
   commands->Run(command, [flags](Console& console) { return RunDiff(*flags, console); });
 }
 

@@ -112,11 +112,11 @@ int RunExplain(const ExplainFlags& flags, Console& console) {
 
 void AddExplainCommand(CommandSet* commands) {
   auto flags = std::make_shared<ExplainFlags>();
-  CLI::App* command =
+  CommandFlags* command =
       commands->Add("explain", "Say what is stored of a prompt, and why not", kExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunExplain(*flags, console); });
 }
 

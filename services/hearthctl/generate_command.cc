@@ -127,14 +127,14 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
 
 void AddGenerateCommand(CommandSet* commands) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = commands->Add("generate", "Answer one prompt", kExamples);
+  CommandFlags* command = commands->Add("generate", "Answer one prompt", kExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
-  command->add_option("--deadline", flags->deadline, "give up after this long: 30s, 500ms");
-  command->add_flag("--wait-published", flags->wait_published,
-                    "end only when the prefix is stored, and say what was");
-  command->add_flag("--json", flags->json, "one JSON object a line, the result last");
+  command->Add("--deadline", &flags->deadline, "give up after this long: 30s, 500ms");
+  command->AddSwitch("--wait-published", &flags->wait_published,
+                     "end only when the prefix is stored, and say what was");
+  command->AddSwitch("--json", &flags->json, "one JSON object a line, the result last");
   commands->Run(command, [flags](Console& console) { return RunGenerate(*flags, console); });
 }
 

@@ -161,11 +161,11 @@ int RunWorkerStats(const StatsFlags& flags, Console& console) {
 
 void AddStatsCommand(CommandSet* commands) {
   auto flags = std::make_shared<StatsFlags>();
-  CLI::App* command = commands->Add("stats", "How full a store is and what it did", kExamples);
+  CommandFlags* command = commands->Add("stats", "How full a store is and what it did", kExamples);
   flags->store.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "describe this worker instead of the store");
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) {
     return flags->worker.address.empty() ? RunStoreStats(*flags, console)
                                          : RunWorkerStats(*flags, console);

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/hearthctl/command_line.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/identity.h"
 #include "services/result_conversion.h"
@@ -37,11 +37,11 @@ Manifest ManifestOf(const LookupPlan& plan) {
 
 }  // namespace
 
-void StoppedStoreFlags::Declare(CLI::App* command) {
-  command->add_option("--data-dir", data_dir,
-                      "a stopped store's data folder, instead of a running store");
-  command->add_option("--secret-file", secret_file,
-                      "with --data-dir: the secret, where the store was given one");
+void StoppedStoreFlags::Declare(CommandFlags* command) {
+  command->Add("--data-dir", &data_dir,
+               "a stopped store's data folder, instead of a running store");
+  command->Add("--secret-file", &secret_file,
+               "with --data-dir: the secret, where the store was given one");
 }
 
 StoppedStore::StoppedStore(std::unique_ptr<TieredStore> store, std::string data_dir,
