@@ -46,17 +46,17 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   json["matched_tokens"] = response.matched_tokens();
   json["usable_tokens"] = response.usable_tokens();
   json["summary"] = response.summary();
-  json["boundaries"] = Json::array();
+  json["boundaries"] = Json::Array();
   for (const auto& boundary : response.boundaries()) {
-    json["boundaries"].push_back(BoundaryJson(boundary));
+    json["boundaries"].Append(BoundaryJson(boundary));
   }
   json["omitted_boundaries"] = response.omitted_boundaries();
-  json["other_fingerprints"] = Json::array();
+  json["other_fingerprints"] = Json::Array();
   for (const auto& other : response.other_fingerprints()) {
-    json["other_fingerprints"].push_back({{"field", other.field()},
-                                          {"requested", other.requested()},
-                                          {"stored", other.stored()},
-                                          {"matched_tokens", other.matched_tokens()}});
+    json["other_fingerprints"].Append({{"field", other.field()},
+                                       {"requested", other.requested()},
+                                       {"stored", other.stored()},
+                                       {"matched_tokens", other.matched_tokens()}});
   }
   return json;
 }

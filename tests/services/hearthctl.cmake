@@ -3,7 +3,8 @@ hearth_test(hearthctl_test
           hearthctl/chat_command_test.cc hearthctl/chat_file_test.cc
           hearthctl/command_line_test.cc hearthctl/connection_test.cc
           hearthctl/diff_command_test.cc hearthctl/fake_worker.cc
-          hearthctl/generate_command_test.cc hearthctl/prompt_flags_test.cc
+          hearthctl/generate_command_test.cc hearthctl/json_value_test.cc
+          hearthctl/prompt_flags_test.cc hearthctl/run_cli.cc
           hearthctl/simulate_command_test.cc hearthctl/snapshot_writer_test.cc
           hearthctl/stopped_store_test.cc hearthctl/store_commands_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
