@@ -15,6 +15,9 @@ if(HEARTH_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-fpch-preprocess)
 endif()
 
+# For all alike: a header is precompiled with or without it.
+add_compile_options(-pthread)
+
 # hearth_precompile(NAME HEADERS <vector> ... LIBS lib ... OPTIONS -O1 ...): the headers, read once.
 # Whoever uses it must be compiled with the same options, or GCC says -Winvalid-pch and reads them.
 function(hearth_precompile name)

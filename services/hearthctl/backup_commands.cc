@@ -88,19 +88,19 @@ int RunRestore(const BackupFlags& flags, Console& console) {
 
 void AddBackupCommands(CommandSet* commands) {
   auto backup = std::make_shared<BackupFlags>();
-  CLI::App* command =
+  CommandFlags* command =
       commands->Add("backup", "Copy a stopped store's data folder", kBackupExamples);
-  command->add_option("--data-dir", backup->data_dir, "the store's data folder")->required();
-  command->add_option("--to", backup->folder, "the backup folder")->required();
-  command->add_flag("--json", backup->json, "one JSON object");
+  command->Add("--data-dir", &backup->data_dir, "the store's data folder").Required();
+  command->Add("--to", &backup->folder, "the backup folder").Required();
+  command->AddSwitch("--json", &backup->json, "one JSON object");
   commands->Run(command, [backup](Console& console) { return RunBackup(*backup, console); });
 
   auto restore = std::make_shared<BackupFlags>();
   command = commands->Add("restore", "Make a data folder from a backup", kRestoreExamples);
-  command->add_option("--from", restore->folder, "the backup folder")->required();
-  command->add_option("--data-dir", restore->data_dir, "the data folder to be made")->required();
-  command->add_option("--id", restore->id, "which backup (default: the newest)");
-  command->add_flag("--json", restore->json, "one JSON object");
+  command->Add("--from", &restore->folder, "the backup folder").Required();
+  command->Add("--data-dir", &restore->data_dir, "the data folder to be made").Required();
+  command->Add("--id", &restore->id, "which backup (default: the newest)");
+  command->AddSwitch("--json", &restore->json, "one JSON object");
   commands->Run(command, [restore](Console& console) { return RunRestore(*restore, console); });
 }
 

@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kChatExamples[] =
     R"(  hearthctl chat --system "You answer in one sentence."
   hearthctl chat --history talk.json        (goes on from a list of role and content)
 An empty line does nothing; /reset forgets the conversation; Ctrl-C stops an answer, or leaves, as
@@ -152,13 +152,13 @@ int RunChat(const ChatFlags& flags, Console& console) {
 
 void AddChatCommand(CommandSet* commands) {
   auto flags = std::make_shared<ChatFlags>();
-  CLI::App* command =
-      commands->Add("chat", "A conversation that reuses its earlier turns", kExamples);
+  CommandFlags* command =
+      commands->Add("chat", "A conversation that reuses its earlier turns", kChatExamples);
   flags->worker.Declare(command);
-  command->add_option("--system", flags->system, "the system text");
-  command->add_option("--history", flags->history_file, "a JSON file to go on from");
+  command->Add("--system", &flags->system, "the system text");
+  command->Add("--history", &flags->history_file, "a JSON file to go on from");
   flags->generation.Declare(command, 512);
-  command->add_flag("--json", flags->json, "one JSON object for each answer, no prompt sign");
+  command->AddSwitch("--json", &flags->json, "one JSON object for each answer, no prompt sign");
   commands->Run(command, [flags](Console& console) { return RunChat(*flags, console); });
 }
 

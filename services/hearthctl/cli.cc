@@ -1,8 +1,8 @@
 #include "services/hearthctl/cli.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,7 +40,7 @@ Exit codes: 0 done; 1 the request failed, one line on stderr says what, where an
 )";
 
 // How many letters have to be put in, left out or changed.
-size_t Distance(absl::string_view a, absl::string_view b) {
+size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
@@ -54,18 +54,13 @@ size_t Distance(absl::string_view a, absl::string_view b) {
   return row.back();
 }
 
-bool IsCommand(const CLI::App& app, const std::string& word) {
-  const auto commands = app.get_subcommands(nullptr);
-  return std::any_of(commands.begin(), commands.end(),
-                     [&](const CLI::App* command) { return command->get_name() == word; });
-}
-
-int FailUnknown(Console& console, const CLI::App& app, const std::string& word) {
+int FailUnknown(Console& console, const std::vector<std::string>& commands,
+                const std::string& word) {
   std::vector<std::string> near;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    const std::string& name = command->get_name();
+  for (const std::string& name : commands) {
     const size_t near_enough = std::max<size_t>(1, word.size() / 3);
-    if (Distance(word, name) <= near_enough || absl::StartsWith(name, word)) near.push_back(name);
+    if (EditDistance(word, name) <= near_enough || absl::StartsWith(name, word))
+      near.push_back(name);
   }
   console.err << "hearthctl: there is no command \"" << word << "\"";
   if (!near.empty()) console.err << "; did you mean " << absl::StrJoin(near, " or ") << "?";
@@ -82,11 +77,8 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
     words.erase(words.begin());
     words.push_back("--help");
   }
-  CLI::App app(kAbout, "hearthctl");
-  app.footer(kFooter);
-  app.require_subcommand(1);
-  app.set_version_flag("--version", std::string(kVersion));
-  CommandSet commands(&app);
+  CommandLine line({"hearthctl", kAbout, kFooter, kVersion});
+  CommandSet commands(&line);
   AddGenerateCommand(&commands);
   AddChatCommand(&commands);
   AddTokenizeCommand(&commands);
@@ -105,17 +97,13 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddDiffCommand(&commands);
   AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
-  if (!words.empty() && !absl::StartsWith(words[0], "-") && !IsCommand(app, words[0])) {
-    return FailUnknown(console, app, words[0]);
+  const std::vector<std::string> names = line.names();
+  if (!words.empty() && !absl::StartsWith(words[0], "-") &&
+      std::find(names.begin(), names.end(), words[0]) == names.end()) {
+    return FailUnknown(console, names, words[0]);
   }
-  try {
-    std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
-    app.parse(std::move(words));
-  } catch (const CLI::ParseError& error) {
-    // --help and --version come here too, with the code 0.
-    return app.exit(error, console.out, console.err) == 0 ? kExitOk : kExitUsage;
-  }
-  return commands.RunChosen(console);
+  const std::optional<int> ended = line.Parse(std::move(words), console);
+  return ended.has_value() ? *ended : commands.RunChosen(console);
 }
 
 }  // namespace hearth

@@ -2,16 +2,16 @@
 // examples, and what runs when it is chosen.
 //
 // Thread safety: none; used by main's thread.
-// Ownership: the CLI::App owns the flags' descriptions; what runs owns the flags' values.
+// Ownership: borrows the command line; what runs owns the variables behind its flags.
 #ifndef HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 #define HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "services/hearthctl/command_line.h"
 #include "services/hearthctl/console.h"
 
 namespace hearth {
@@ -20,26 +20,26 @@ class CommandSet {
  public:
   using Runner = std::function<int(Console&)>;
 
-  explicit CommandSet(CLI::App* app) : app_(app) {}
+  explicit CommandSet(CommandLine* line) : line_(line) {}
 
   // `examples` ends the subcommand's help, one command a line.
-  CLI::App* Add(const std::string& name, const std::string& what, const std::string& examples) {
-    CLI::App* command = app_->add_subcommand(name, what);
-    command->footer("\nExamples:\n" + examples);
-    return command;
+  CommandFlags* Add(const std::string& name, const std::string& what, const std::string& examples) {
+    return line_->AddCommand(name, what, "\nExamples:\n" + examples);
   }
-  void Run(CLI::App* command, Runner runner) { runners_.emplace_back(command, std::move(runner)); }
+  void Run(const CommandFlags* command, Runner runner) {
+    runners_.emplace_back(command, std::move(runner));
+  }
   // Runs the subcommand that was parsed. REQUIRES: exactly one was.
   int RunChosen(Console& console) const {
     for (const auto& [command, runner] : runners_) {
-      if (command->parsed()) return runner(console);
+      if (command->chosen()) return runner(console);
     }
     return FailUsage(console, "no subcommand given");
   }
 
  private:
-  CLI::App* const app_;
-  std::vector<std::pair<CLI::App*, Runner>> runners_;
+  CommandLine* const line_;
+  std::vector<std::pair<const CommandFlags*, Runner>> runners_;
 };
 
 // Generation (generate_command.cc, chat_command.cc, tokenize_command.cc).

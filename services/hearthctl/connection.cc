@@ -2,12 +2,12 @@
 
 #include <netdb.h>
 
-#include <CLI/CLI.hpp>
 #include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "services/hearthctl/command_line.h"
 #include "services/status_conversion.h"
 #include "services/transport_options.h"
 
@@ -19,7 +19,7 @@ const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker
 // One attempt may take this long: a busy machine answers late. A refusal shows at once.
 constexpr auto kAttempt = std::chrono::seconds(10);
 
-// Empty: it may be one. Else what is wrong, as CLI11 wants it.
+// Empty: it may be one. Else what is wrong.
 std::string CheckAddress(const std::string& text) {
   const std::string wrong =
       absl::StrCat("\"", text, "\" is no address: write host:port or unix:PATH");
@@ -60,28 +60,27 @@ std::string Advice(const PeerFlags& flags) {
 
 }  // namespace
 
-void PeerFlags::Declare(CLI::App* command) {
+void PeerFlags::Declare(CommandFlags* command) {
   address = kind == PeerKind::kWorker ? kDefaultWorkerAddress : kDefaultStoreAddress;
   const std::string name = KindName(kind);
   const std::string variable = kind == PeerKind::kWorker ? "HEARTHCTL_WORKER" : "HEARTHCTL_STORE";
-  command->add_option("--" + name, address, "address of the " + name + ", host:port or unix:PATH")
-      ->envname(variable)
-      ->check(CheckAddress)
-      ->capture_default_str();
-  command->add_option("--wait", wait_s, "seconds to wait for it to listen (default: none)")
-      ->check(CLI::NonNegativeNumber);
+  command->Add("--" + name, &address, "address of the " + name + ", host:port or unix:PATH")
+      .Variable(variable)
+      .Check(CheckAddress)
+      .ShowDefault();
+  command->Add("--wait", &wait_s, "seconds to wait for it to listen (default: none)").NotNegative();
   if (kind == PeerKind::kStore) {
-    command->add_option("--tenant", tenant, "whose, where you may name another than your own")
-        ->envname("HEARTHCTL_TENANT")
-        ->group("Access");
+    command->Add("--tenant", &tenant, "whose, where you may name another than your own")
+        .Variable("HEARTHCTL_TENANT")
+        .Heading("Access");
   }
   DeclareAccess(command);
 }
 
-void PeerFlags::DeclareAccess(CLI::App* command) {
+void PeerFlags::DeclareAccess(CommandFlags* command) {
   const auto add = [command](const char* flag, std::string* value, const char* variable,
                              const char* help) {
-    command->add_option(flag, *value, help)->envname(variable)->group("Access");
+    command->Add(flag, value, help).Variable(variable).Heading("Access");
   };
   ClientAccess* to = access.get();
   add("--tls-ca", &to->tls_ca, "HEARTHCTL_TLS_CA",
@@ -90,15 +89,14 @@ void PeerFlags::DeclareAccess(CLI::App* command) {
   add("--tls-key", &to->tls_key, "HEARTHCTL_TLS_KEY", "its private key (PEM)");
   add("--token-file", &to->token_file, "HEARTHCTL_TOKEN_FILE", "file with your token");
   command
-      ->add_flag("--plaintext-tokens", to->plaintext_tokens,
-                 "send the token to another host without TLS")
-      ->group("Access");
+      ->AddSwitch("--plaintext-tokens", &to->plaintext_tokens,
+                  "send the token to another host without TLS")
+      .Heading("Access");
 }
 
-void PeerFlags::DeclareOptional(CLI::App* command, const std::string& why) {
+void PeerFlags::DeclareOptional(CommandFlags* command, const std::string& why) {
   const std::string name = KindName(kind);
-  command->add_option("--" + name, address, "address of the " + name + ": " + why)
-      ->check(CheckAddress);
+  command->Add("--" + name, &address, "address of the " + name + ": " + why).Check(CheckAddress);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {

@@ -15,11 +15,9 @@
 #include "absl/status/statusor.h"
 #include "services/client_access.h"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace hearth {
+
+class CommandFlags;
 
 inline constexpr char kDefaultWorkerAddress[] = "127.0.0.1:7070";
 inline constexpr char kDefaultStoreAddress[] = "127.0.0.1:7080";
@@ -35,12 +33,12 @@ struct PeerFlags {
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 
   // Declares --worker or --store, --wait, and TLS and token.
-  void Declare(CLI::App* command);
+  void Declare(CommandFlags* command);
   // Declares it as optional: without it `address` stays empty.
-  void DeclareOptional(CLI::App* command, const std::string& why);
+  void DeclareOptional(CommandFlags* command, const std::string& why);
 
  private:
-  void DeclareAccess(CLI::App* command);
+  void DeclareAccess(CommandFlags* command);
 };
 
 // Returns once connected: the time a connection takes is in no measurement. kUnavailable when

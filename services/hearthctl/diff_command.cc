@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] = R"(  hearthctl diff cold.snapshot warm.snapshot
+constexpr char kDiffExamples[] = R"(  hearthctl diff cold.snapshot warm.snapshot
   hearthctl diff a.snapshot b.snapshot --json
 Compares the model's fields, tokens, cuts, and every slice both files have. Exit codes as diff has
 them: 0 equal, 1 they differ, 2 one of them is missing or damaged.
@@ -211,12 +211,12 @@ int RunDiff(const DiffFlags& flags, Console& console) {
 
 void AddDiffCommand(CommandSet* commands) {
   auto flags = std::make_shared<DiffFlags>();
-  CLI::App* command = commands->Add("diff", "Compare two snapshot files", kExamples);
-  command->add_option("a", flags->left, "a snapshot file")->required();
-  command->add_option("b", flags->right, "the other")->required();
-  command->add_flag("--json", flags->json,
-                    "one JSON object for each difference: part, name, a, b; last: equal, "
-                    "differences");
+  CommandFlags* command = commands->Add("diff", "Compare two snapshot files", kDiffExamples);
+  command->Add("a", &flags->left, "a snapshot file").Required();
+  command->Add("b", &flags->right, "the other").Required();
+  command->AddSwitch("--json", &flags->json,
+                     "one JSON object for each difference: part, name, a, b; last: equal, "
+                     "differences");
   commands->Run(command, [flags](Console& console) { return RunDiff(*flags, console); });
 }
 

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kExplainExamples[] =
     R"(  hearthctl explain --prompt-file system.txt
   hearthctl explain --chat chat.json --json
 Shows, for each boundary of the prompt, what the worker's store holds and where, or why it cannot be
@@ -46,17 +46,17 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   json["matched_tokens"] = response.matched_tokens();
   json["usable_tokens"] = response.usable_tokens();
   json["summary"] = response.summary();
-  json["boundaries"] = Json::array();
+  json["boundaries"] = Json::Array();
   for (const auto& boundary : response.boundaries()) {
-    json["boundaries"].push_back(BoundaryJson(boundary));
+    json["boundaries"].Append(BoundaryJson(boundary));
   }
   json["omitted_boundaries"] = response.omitted_boundaries();
-  json["other_fingerprints"] = Json::array();
+  json["other_fingerprints"] = Json::Array();
   for (const auto& other : response.other_fingerprints()) {
-    json["other_fingerprints"].push_back({{"field", other.field()},
-                                          {"requested", other.requested()},
-                                          {"stored", other.stored()},
-                                          {"matched_tokens", other.matched_tokens()}});
+    json["other_fingerprints"].Append({{"field", other.field()},
+                                       {"requested", other.requested()},
+                                       {"stored", other.stored()},
+                                       {"matched_tokens", other.matched_tokens()}});
   }
   return json;
 }
@@ -112,11 +112,11 @@ int RunExplain(const ExplainFlags& flags, Console& console) {
 
 void AddExplainCommand(CommandSet* commands) {
   auto flags = std::make_shared<ExplainFlags>();
-  CLI::App* command =
-      commands->Add("explain", "Say what is stored of a prompt, and why not", kExamples);
+  CommandFlags* command =
+      commands->Add("explain", "Say what is stored of a prompt, and why not", kExplainExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunExplain(*flags, console); });
 }
 

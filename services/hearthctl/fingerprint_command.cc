@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kFingerprintExamples[] =
     R"(  hearthctl fingerprint
   hearthctl fingerprint --against saved.snapshot   (exit 1 when they differ, field by field)
 Workers share prefixes when their fingerprints are equal.
@@ -79,12 +79,13 @@ int RunFingerprint(const FingerprintFlags& flags, Console& console) {
 
 void AddFingerprintCommand(CommandSet* commands) {
   auto flags = std::make_shared<FingerprintFlags>();
-  CLI::App* command = commands->Add("fingerprint", "What decides a worker's KV bytes", kExamples);
+  CommandFlags* command =
+      commands->Add("fingerprint", "What decides a worker's KV bytes", kFingerprintExamples);
   flags->worker.Declare(command);
-  command->add_option("--against", flags->against, "a snapshot file to compare with");
-  command->add_flag("--json", flags->json,
-                    "one JSON object: digest, fields; with --against one for each difference, "
-                    "and last equal, differences");
+  command->Add("--against", &flags->against, "a snapshot file to compare with");
+  command->AddSwitch("--json", &flags->json,
+                     "one JSON object: digest, fields; with --against one for each difference, "
+                     "and last equal, differences");
   commands->Run(command, [flags](Console& console) { return RunFingerprint(*flags, console); });
 }
 

@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kGenerateExamples[] =
     R"(  hearthctl generate --prompt "Water boils at" --max-new-tokens 16
   hearthctl generate --chat chat.json --temperature 0.7 --seed 1 --max-new-tokens 200
       (chat.json: [{"role": "user", "content": "Hello"}]; a content may also be a list of parts
@@ -40,8 +40,8 @@ Json TokenJson(const v1::GeneratedToken& token) {
   json["event"] = "token";
   json["token_ids"] = std::vector<uint32_t>(token.ids().begin(), token.ids().end());
   json["text"] = token.text();
-  for (const auto& logprob : token.logprobs()) json["logprobs"].push_back(LogprobJson(logprob));
-  for (const auto& top : token.top()) json["top"].push_back(LogprobJson(top));
+  for (const auto& logprob : token.logprobs()) json["logprobs"].Append(LogprobJson(logprob));
+  for (const auto& top : token.top()) json["top"].Append(LogprobJson(top));
   return json;
 }
 
@@ -127,14 +127,14 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
 
 void AddGenerateCommand(CommandSet* commands) {
   auto flags = std::make_shared<GenerateFlags>();
-  CLI::App* command = commands->Add("generate", "Answer one prompt", kExamples);
+  CommandFlags* command = commands->Add("generate", "Answer one prompt", kGenerateExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
-  command->add_option("--deadline", flags->deadline, "give up after this long: 30s, 500ms");
-  command->add_flag("--wait-published", flags->wait_published,
-                    "end only when the prefix is stored, and say what was");
-  command->add_flag("--json", flags->json, "one JSON object a line, the result last");
+  command->Add("--deadline", &flags->deadline, "give up after this long: 30s, 500ms");
+  command->AddSwitch("--wait-published", &flags->wait_published,
+                     "end only when the prefix is stored, and say what was");
+  command->AddSwitch("--json", &flags->json, "one JSON object a line, the result last");
   commands->Run(command, [flags](Console& console) { return RunGenerate(*flags, console); });
 }
 

@@ -1,42 +1,23 @@
 #include "services/hearthctl/generation.h"
 
-#include <CLI/CLI.hpp>
 #include <chrono>
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "services/hearthctl/chat_file.h"
+#include "services/hearthctl/command_line.h"
 
 namespace hearth {
 namespace {
 
-const std::map<std::string, v1::CacheMode> kCacheModes = {{"default", v1::CACHE_MODE_DEFAULT},
-                                                          {"read", v1::CACHE_MODE_READ},
-                                                          {"write", v1::CACHE_MODE_WRITE},
-                                                          {"off", v1::CACHE_MODE_OFF}};
-const std::map<std::string, v1::Durability> kDurabilities = {{"default", v1::DURABILITY_DEFAULT},
-                                                             {"memory", v1::DURABILITY_MEMORY},
-                                                             {"disk", v1::DURABILITY_DISK},
-                                                             {"sync", v1::DURABILITY_SYNC}};
-
-// A word of `choices`. CLI11's own transformer would show the numbers behind them.
-template <typename Value>
-void AddChoice(CLI::App* command, const std::string& name,
-               const std::map<std::string, Value>& choices, Value* value, const std::string& help) {
-  command->add_option_function<std::string>(
-      name,
-      [name, &choices, value](const std::string& text) {
-        const auto chosen = choices.find(text);
-        if (chosen == choices.end()) {
-          const std::string words = absl::StrJoin(
-              choices, ", ", [](std::string* out, const auto& choice) { *out += choice.first; });
-          throw CLI::ValidationError(name, absl::StrCat("\"", text, "\" is not one of ", words));
-        }
-        *value = chosen->second;
-      },
-      help);
-}
+const std::map<std::string, int> kCacheModes = {{"default", v1::CACHE_MODE_DEFAULT},
+                                                {"read", v1::CACHE_MODE_READ},
+                                                {"write", v1::CACHE_MODE_WRITE},
+                                                {"off", v1::CACHE_MODE_OFF}};
+const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEFAULT},
+                                                  {"memory", v1::DURABILITY_MEMORY},
+                                                  {"disk", v1::DURABILITY_DISK},
+                                                  {"sync", v1::DURABILITY_SYNC}};
 
 std::string FinishReasonText(v1::FinishReason reason) {
   switch (reason) {
@@ -58,21 +39,23 @@ double MsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-void GenerationFlags::Declare(CLI::App* command, uint32_t default_max_new_tokens) {
+void GenerationFlags::Declare(CommandFlags* command, uint32_t default_max_new_tokens) {
   max_new_tokens_ = default_max_new_tokens;
-  command->add_option("--max-new-tokens", max_new_tokens_, "most tokens to generate")
-      ->capture_default_str();
-  command->add_option("--temperature", temperature_, "0 is greedy (the default)");
-  command->add_option("--top-k", top_k_, "sample from the k likeliest; 0 is off");
-  command->add_option("--top-p", top_p_, "sample from the likeliest that sum to p; 0 is off");
-  command->add_option("--seed", seed_, "the same seed gives the same answer");
-  command->add_option("--logprobs", logprobs_, "report log probabilities and N alternatives");
-  command->add_option("--stop", stop_, "end at this text; may be repeated")
-      ->allow_extra_args(false);
-  command->add_flag("--ignore-eos", ignore_eos_, "go on past the model's end of text");
-  AddChoice(command, "--cache", kCacheModes, &cache_, "default, read, write or off");
-  AddChoice(command, "--durability", kDurabilities, &durability_,
-            "of what is published: memory, disk or sync");
+  command->Add("--max-new-tokens", &max_new_tokens_, "most tokens to generate").ShowDefault();
+  command->Add("--temperature", &temperature_, "0 is greedy (the default)");
+  command->Add("--top-k", &top_k_, "sample from the k likeliest; 0 is off");
+  command->Add("--top-p", &top_p_, "sample from the likeliest that sum to p; 0 is off");
+  command->Add("--seed", &seed_, "the same seed gives the same answer");
+  command->Add("--logprobs", &logprobs_, "report log probabilities and N alternatives");
+  command->Add("--stop", &stop_, "end at this text; may be repeated").OneValueEach();
+  command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
+  command->AddChoice(
+      "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
+      "default, read, write or off");
+  command->AddChoice(
+      "--durability", kDurabilities,
+      [this](int level) { durability_ = static_cast<v1::Durability>(level); },
+      "of what is published: memory, disk or sync");
 }
 
 absl::Status GenerationFlags::Check() const {

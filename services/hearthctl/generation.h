@@ -17,16 +17,14 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/json_text.h"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace hearth {
+
+class CommandFlags;
 
 // What a caller chooses beside the prompt.
 class GenerationFlags {
  public:
-  void Declare(CLI::App* command, uint32_t default_max_new_tokens);
+  void Declare(CommandFlags* command, uint32_t default_max_new_tokens);
   // kInvalidArgument names the flag whose text is not UTF-8.
   absl::Status Check() const;
   // Sets all but the prompt.

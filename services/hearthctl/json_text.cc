@@ -17,10 +17,6 @@ std::string Fixed(double value, const char* unit) {
 
 }  // namespace
 
-std::string JsonLine(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
 std::string HexText(absl::string_view bytes) { return absl::BytesToHexString(bytes); }
 
 std::string SizeText(uint64_t bytes) {

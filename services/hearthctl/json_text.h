@@ -5,19 +5,13 @@
 #define HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "proto/cache_store.pb.h"
+#include "services/hearthctl/json_value.h"
 
 namespace hearth {
-
-// Keeps fields in the order they are set.
-using Json = nlohmann::ordered_json;
-
-// One line. Bytes that are not UTF-8 become U+FFFD instead of an error.
-std::string JsonLine(const Json& json);
 
 std::string HexText(absl::string_view bytes);
 // "28.3 MB" (decimal), "512 B".

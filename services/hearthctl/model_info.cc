@@ -11,7 +11,7 @@ absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const P
 }
 
 Json FingerprintFieldsJson(const Fingerprint& fingerprint) {
-  Json json = Json::object();
+  Json json = Json::Object();
   for (const FingerprintField& field : fingerprint.fields()) {
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
   }

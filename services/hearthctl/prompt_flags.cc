@@ -1,12 +1,11 @@
 #include "services/hearthctl/prompt_flags.h"
 
-#include <CLI/CLI.hpp>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "services/hearthctl/chat_file.h"
+#include "services/hearthctl/command_line.h"
 
 namespace hearth {
 
@@ -27,23 +26,20 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
   return ids;
 }
 
-void PromptFlags::Declare(CLI::App* command) {
-  CLI::Option_group* group = command->add_option_group("prompt", "What to read");
-  group->add_option("--prompt", prompt_, "text; <bos> is put in front")
-      ->each([this](const std::string&) { has_prompt_ = true; });
-  group->add_option("--prompt-file", prompt_file_, "a file of text; - is standard input");
-  group->add_option("--chat", chat_file_, "a JSON file: a list of role and content");
-  group->add_option("--token-ids", token_ids_, "token ids: 2,3,4");
-  group->add_option("--token-ids-file", token_ids_file_,
-                    "a file of token ids; - is standard input");
-  group->require_option(1);
+void PromptFlags::Declare(CommandFlags* command) {
+  CommandFlags group = command->AddOneOf("prompt", "What to read");
+  group.Add("--prompt", &prompt_, "text; <bos> is put in front").Mark(&has_prompt_);
+  group.Add("--prompt-file", &prompt_file_, "a file of text; - is standard input");
+  group.Add("--chat", &chat_file_, "a JSON file: a list of role and content");
+  group.Add("--token-ids", &token_ids_, "token ids: 2,3,4");
+  group.Add("--token-ids-file", &token_ids_file_, "a file of token ids; - is standard input");
   command
-      ->add_option("--breakpoint", breakpoints_,
-                   "a boundary worth keeping: a token position for token ids, a byte offset for "
-                   "text; may be repeated (a chat carries its own, as cache_breakpoint)")
-      ->allow_extra_args(false);
-  command->add_flag("--omit-generation-prompt", omit_generation_prompt_,
-                    "a chat's last message is unfinished: do not ask for an answer yet");
+      ->Add("--breakpoint", &breakpoints_,
+            "a boundary worth keeping: a token position for token ids, a byte offset for "
+            "text; may be repeated (a chat carries its own, as cache_breakpoint)")
+      .OneValueEach();
+  command->AddSwitch("--omit-generation-prompt", &omit_generation_prompt_,
+                     "a chat's last message is unfinished: do not ask for an answer yet");
 }
 
 absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {

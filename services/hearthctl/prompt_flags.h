@@ -12,11 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "proto/inference.pb.h"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace hearth {
+
+class CommandFlags;
 
 // "2,3,4", spaces and new lines allowed, a JSON list too. kInvalidArgument names the bad item.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
@@ -24,7 +22,7 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
 class PromptFlags {
  public:
   // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.
-  void Declare(CLI::App* command);
+  void Declare(CommandFlags* command);
   // Reads files. kInvalidArgument or kNotFound say what is wrong with which.
   absl::StatusOr<v1::PromptInput> Build() const;
 

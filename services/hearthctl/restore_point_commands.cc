@@ -150,11 +150,11 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   return kExitOk;
 }
 
-CLI::App* AddStoreCommand(CommandSet* commands, const std::string& name, const std::string& what,
-                          const char* examples, StoreFlags* flags) {
-  CLI::App* command = commands->Add(name, what, examples);
+CommandFlags* AddStoreCommand(CommandSet* commands, const std::string& name,
+                              const std::string& what, const char* examples, StoreFlags* flags) {
+  CommandFlags* command = commands->Add(name, what, examples);
   flags->store.Declare(command);
-  command->add_flag("--json", flags->json, "one JSON object a line");
+  command->AddSwitch("--json", &flags->json, "one JSON object a line");
   return command;
 }
 
@@ -162,8 +162,8 @@ CLI::App* AddStoreCommand(CommandSet* commands, const std::string& name, const s
 
 void AddListCommand(CommandSet* commands) {
   auto flags = std::make_shared<StoreFlags>();
-  CLI::App* command = AddStoreCommand(commands, "ls", "List the store's restore points",
-                                      kListExamples, flags.get());
+  CommandFlags* command = AddStoreCommand(commands, "ls", "List the store's restore points",
+                                          kListExamples, flags.get());
   flags->stopped.Declare(command);
   commands->Run(command, [flags](Console& console) { return RunList(*flags, console); });
 }
@@ -171,11 +171,11 @@ void AddListCommand(CommandSet* commands) {
 void AddPinCommands(CommandSet* commands) {
   for (const bool pinned : {true, false}) {
     auto flags = std::make_shared<StoreFlags>();
-    CLI::App* command = AddStoreCommand(
+    CommandFlags* command = AddStoreCommand(
         commands, pinned ? "pin" : "unpin",
         pinned ? "Keep a restore point whatever happens" : "Let a restore point be evicted again",
         kPinExamples, flags.get());
-    command->add_option("id", flags->id, "restore point, see ls")->required();
+    command->Add("id", &flags->id, "restore point, see ls").Required();
     commands->Run(command,
                   [flags, pinned](Console& console) { return RunPin(*flags, pinned, console); });
   }
@@ -183,11 +183,11 @@ void AddPinCommands(CommandSet* commands) {
 
 void AddDropCommand(CommandSet* commands) {
   auto flags = std::make_shared<StoreFlags>();
-  CLI::App* command =
+  CommandFlags* command =
       AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, flags.get());
-  command->add_option("id", flags->id, "restore point, see ls");
-  command->add_flag("--all", flags->all, "all of them");
-  command->add_flag("--force", flags->force, "pinned ones too");
+  command->Add("id", &flags->id, "restore point, see ls");
+  command->AddSwitch("--all", &flags->all, "all of them");
+  command->AddSwitch("--force", &flags->force, "pinned ones too");
   commands->Run(command, [flags](Console& console) { return RunDrop(*flags, console); });
 }
 

@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kSimulateExamples[] =
     R"(  hearthctl simulate --trace conversation_trace.jsonl.xz
   hearthctl simulate --trace t.jsonl --capacity 0.01,0.05,0.1 --policy default,lru --json
   hearthctl simulate --trace t.jsonl --model 4b --svg hit_rates.svg
@@ -219,25 +219,23 @@ int RunSimulate(SimulateFlags flags, Console& console) {
 
 void AddSimulateCommand(CommandSet* commands) {
   auto flags = std::make_shared<SimulateFlags>();
-  CLI::App* command = commands->Add(
-      "simulate", "Replay a trace: what a store of some size would have kept", kExamples);
-  command->add_option("--trace", flags->trace, "requests, as JSON lines; may be xz-compressed")
-      ->required()
-      ->option_text("FILE");
-  command->add_option("--capacity", flags->capacities, "sizes, as shares: 0.01,0.05,0.1")
-      ->delimiter(',')
-      ->capture_default_str()
-      ->option_text("SHARE,...");
-  command->add_option("--policy", flags->policies, "default, lru, optimum")
-      ->delimiter(',')
-      ->option_text("NAME,...");
-  command->add_option("--model", flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
-      ->option_text("NAME");
-  command
-      ->add_option("--svg", flags->svg,
-                   "also draw hit rate against capacity, beside lru and optimum")
-      ->option_text("FILE");
-  command->add_flag("--json", flags->json, "one JSON object for each policy and size");
+  CommandFlags* command = commands->Add(
+      "simulate", "Replay a trace: what a store of some size would have kept", kSimulateExamples);
+  command->Add("--trace", &flags->trace, "requests, as JSON lines; may be xz-compressed")
+      .Required()
+      .Placeholder("FILE");
+  command->Add("--capacity", &flags->capacities, "sizes, as shares: 0.01,0.05,0.1")
+      .SplitAtCommas()
+      .ShowDefault()
+      .Placeholder("SHARE,...");
+  command->Add("--policy", &flags->policies, "default, lru, optimum")
+      .SplitAtCommas()
+      .Placeholder("NAME,...");
+  command->Add("--model", &flags->model, "270m, 1b, 4b, 12b or 27b: restore points")
+      .Placeholder("NAME");
+  command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
+      .Placeholder("FILE");
+  command->AddSwitch("--json", &flags->json, "one JSON object for each policy and size");
   commands->Run(command, [flags](Console& console) { return RunSimulate(*flags, console); });
 }
 

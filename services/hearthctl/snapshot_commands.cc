@@ -121,18 +121,19 @@ int RunVerify(const FileFlags& flags, Console& console) {
 
 void AddInspectCommand(CommandSet* commands) {
   auto flags = std::make_shared<FileFlags>();
-  CLI::App* command = commands->Add("inspect", "Show a snapshot file's header", kInspectExamples);
-  command->add_option("file", flags->path, "a snapshot file")->required();
-  command->add_flag("--json", flags->json, "one JSON object");
+  CommandFlags* command =
+      commands->Add("inspect", "Show a snapshot file's header", kInspectExamples);
+  command->Add("file", &flags->path, "a snapshot file").Required();
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunInspect(*flags, console); });
 }
 
 void AddVerifyCommand(CommandSet* commands) {
   auto flags = std::make_shared<FileFlags>();
-  CLI::App* command = commands->Add(
+  CommandFlags* command = commands->Add(
       "verify", "Check every byte of a snapshot file or of a store's data folder", kVerifyExamples);
-  command->add_option("path", flags->path, "a snapshot file or a data folder")->required();
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->Add("path", &flags->path, "a snapshot file or a data folder").Required();
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunVerify(*flags, console); });
 }
 

@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kStatsExamples[] =
     R"(  hearthctl stats                            (the store)
   hearthctl stats --worker 127.0.0.1:7070    (which model a worker runs, and how)
 )";
@@ -41,22 +41,22 @@ Json StatsJson(const v1::StatsResponse& stats) {
                       {"max_pinned_bytes", tenant.max_pinned_bytes()},
                       {"floor_bytes", tenant.floor_bytes()}};
   }
-  json["tiers"] = Json::array();
+  json["tiers"] = Json::Array();
   for (const auto& tier : stats.tiers()) {
-    json["tiers"].push_back({{"tier", TierText(tier.tier())},
-                             {"bytes", tier.bytes()},
-                             {"capacity_bytes", tier.capacity_bytes()},
-                             {"objects", tier.objects()},
-                             {"evicted_restore_points", tier.evicted_restore_points()},
-                             {"hit_tokens", tier.hit_tokens()},
-                             {"read_bytes", tier.read_bytes()},
-                             {"written_bytes", tier.written_bytes()},
-                             {"unread_bytes", tier.unread_bytes()}});
+    json["tiers"].Append({{"tier", TierText(tier.tier())},
+                          {"bytes", tier.bytes()},
+                          {"capacity_bytes", tier.capacity_bytes()},
+                          {"objects", tier.objects()},
+                          {"evicted_restore_points", tier.evicted_restore_points()},
+                          {"hit_tokens", tier.hit_tokens()},
+                          {"read_bytes", tier.read_bytes()},
+                          {"written_bytes", tier.written_bytes()},
+                          {"unread_bytes", tier.unread_bytes()}});
   }
-  json["removed"] = Json::object();
+  json["removed"] = Json::Object();
   const std::map<std::string, uint64_t> removed(stats.removed().begin(), stats.removed().end());
   for (const auto& [reason, count] : removed) json["removed"][reason] = count;
-  json["counters"] = Json::object();
+  json["counters"] = Json::Object();
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
   for (const auto& [name, count] : counters) json["counters"][name] = count;
   return json;
@@ -149,9 +149,9 @@ int RunWorkerStats(const StatsFlags& flags, Console& console) {
     console.out << JsonLine(json) << std::endl;
     return kExitOk;
   }
-  for (const auto& [name, value] : json.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
-    console.out << "  " << name << " " << text << "\n";
+  for (const auto& [name, value] : json.fields()) {
+    console.out << "  " << name << " " << (value.is_text() ? value.text() : JsonLine(value))
+                << "\n";
   }
   console.out << std::flush;
   return kExitOk;
@@ -161,11 +161,12 @@ int RunWorkerStats(const StatsFlags& flags, Console& console) {
 
 void AddStatsCommand(CommandSet* commands) {
   auto flags = std::make_shared<StatsFlags>();
-  CLI::App* command = commands->Add("stats", "How full a store is and what it did", kExamples);
+  CommandFlags* command =
+      commands->Add("stats", "How full a store is and what it did", kStatsExamples);
   flags->store.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "describe this worker instead of the store");
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) {
     return flags->worker.address.empty() ? RunStoreStats(*flags, console)
                                          : RunWorkerStats(*flags, console);

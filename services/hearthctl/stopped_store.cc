@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/hearthctl/command_line.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/identity.h"
 #include "services/result_conversion.h"
@@ -23,7 +23,7 @@ constexpr uint64_t kNoLimitBytes = uint64_t{1} << 50;
 
 bool IsThere(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
 
-Manifest ManifestOf(const LookupPlan& plan) {
+Manifest PlannedManifest(const LookupPlan& plan) {
   Manifest manifest;
   manifest.fingerprint = plan.fingerprint.digest();
   manifest.token_count = manifest.next_position = plan.usable_tokens;
@@ -37,11 +37,11 @@ Manifest ManifestOf(const LookupPlan& plan) {
 
 }  // namespace
 
-void StoppedStoreFlags::Declare(CLI::App* command) {
-  command->add_option("--data-dir", data_dir,
-                      "a stopped store's data folder, instead of a running store");
-  command->add_option("--secret-file", secret_file,
-                      "with --data-dir: the secret, where the store was given one");
+void StoppedStoreFlags::Declare(CommandFlags* command) {
+  command->Add("--data-dir", &data_dir,
+               "a stopped store's data folder, instead of a running store");
+  command->Add("--secret-file", &secret_file,
+               "with --data-dir: the secret, where the store was given one");
 }
 
 StoppedStore::StoppedStore(std::unique_ptr<TieredStore> store, std::string data_dir,
@@ -92,7 +92,7 @@ absl::StatusOr<uint64_t> StoppedStore::Export(const Digest& id, const std::strin
                         absl::StrCat(data_dir_, ": ", session.status().message()));
   }
   const LookupPlan& plan = (*session)->plan();
-  auto writer = SnapshotWriter::Create(path, plan.fingerprint, ManifestOf(plan));
+  auto writer = SnapshotWriter::Create(path, plan.fingerprint, PlannedManifest(plan));
   if (!writer.ok()) return writer.status();
   for (size_t i = 0; i < plan.objects.size(); ++i) {
     for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {

@@ -14,17 +14,15 @@
 #include "proto/cache_store.pb.h"
 #include "proto/snapshot_format.h"
 
-namespace CLI {
-class App;
-}  // namespace CLI
-
 namespace hearth {
+
+class CommandFlags;
 
 struct StoppedStoreFlags {
   std::string data_dir;     // empty: a running store is asked instead
   std::string secret_file;  // empty: the secret is in the folder
 
-  void Declare(CLI::App* command);
+  void Declare(CommandFlags* command);
 };
 
 class StoppedStore {

@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kTokenizeExamples[] =
     R"(  hearthctl tokenize --prompt "Hello" --json
   hearthctl tokenize --chat chat.json
 )";
@@ -59,10 +59,10 @@ int RunTokenize(const TokenizeFlags& flags, Console& console) {
 
 void AddTokenizeCommand(CommandSet* commands) {
   auto flags = std::make_shared<TokenizeFlags>();
-  CLI::App* command = commands->Add("tokenize", "Show a prompt's token ids", kExamples);
+  CommandFlags* command = commands->Add("tokenize", "Show a prompt's token ids", kTokenizeExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
-  command->add_flag("--json", flags->json, "one JSON object: token_ids, breakpoints, text");
+  command->AddSwitch("--json", &flags->json, "one JSON object: token_ids, breakpoints, text");
   commands->Run(command, [flags](Console& console) { return RunTokenize(*flags, console); });
 }
 

@@ -275,25 +275,26 @@ int RunImport(const TransferFlags& flags, Console& console) {
 
 void AddExportCommand(CommandSet* commands) {
   auto flags = std::make_shared<TransferFlags>();
-  CLI::App* command = commands->Add("export", "Write a restore point to a file", kExportExamples);
+  CommandFlags* command =
+      commands->Add("export", "Write a restore point to a file", kExportExamples);
   flags->store.Declare(command);
   flags->stopped.Declare(command);
-  command->add_option("id", flags->id, "restore point, see ls")->required();
-  command->add_option("--out,-o", flags->path, "file to write")->required();
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->Add("id", &flags->id, "restore point, see ls").Required();
+  command->Add("--out,-o", &flags->path, "file to write").Required();
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunExport(*flags, console); });
 }
 
 void AddImportCommand(CommandSet* commands) {
   auto flags = std::make_shared<TransferFlags>();
-  CLI::App* command =
+  CommandFlags* command =
       commands->Add("import", "Put a file's restore point into a store", kImportExamples);
   flags->store.Declare(command);
   flags->stopped.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "compare with the model it runs");
-  command->add_option("file", flags->path, "a snapshot file")->required();
-  command->add_flag("--json", flags->json, "one JSON object");
+  command->Add("file", &flags->path, "a snapshot file").Required();
+  command->AddSwitch("--json", &flags->json, "one JSON object");
   commands->Run(command, [flags](Console& console) { return RunImport(*flags, console); });
 }
 

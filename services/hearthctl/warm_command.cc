@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kWarmExamples[] =
     R"(  hearthctl warm --file prompts.yaml
   hearthctl warm --file prompts.yaml --pin --store 127.0.0.1:7080 --min-coverage 0.9
 
@@ -186,20 +186,20 @@ int RunWarm(const WarmFlags& flags, Console& console) {
 
 void AddWarmCommand(CommandSet* commands) {
   auto flags = std::make_shared<WarmFlags>();
-  CLI::App* command =
-      commands->Add("warm", "Compute and store prompts before they are asked", kExamples);
+  CommandFlags* command =
+      commands->Add("warm", "Compute and store prompts before they are asked", kWarmExamples);
   flags->worker.Declare(command);
   flags->store.access = flags->worker.access;
   flags->store.DeclareOptional(command, "needed to pin");
-  command->add_option("--file", flags->file, "YAML list of prompts and chats")->required();
-  command->add_option("--min-coverage", flags->min_coverage, "lowest coverage that is a success")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  command->add_flag("--pin", flags->pin, "pin every prompt of the file");
-  command->add_option("--ttl", flags->ttl,
-                      "how long what is stored may be served, and what is there already from now "
-                      "on: 90m, 36h; of prompts that say nothing else");
-  command->add_flag("--json", flags->json, "one JSON object a prompt, the coverage last");
+  command->Add("--file", &flags->file, "YAML list of prompts and chats").Required();
+  command->Add("--min-coverage", &flags->min_coverage, "lowest coverage that is a success")
+      .Between(0.0, 1.0)
+      .ShowDefault();
+  command->AddSwitch("--pin", &flags->pin, "pin every prompt of the file");
+  command->Add("--ttl", &flags->ttl,
+               "how long what is stored may be served, and what is there already from now "
+               "on: 90m, 36h; of prompts that say nothing else");
+  command->AddSwitch("--json", &flags->json, "one JSON object a prompt, the coverage last");
   commands->Run(command, [flags](Console& console) { return RunWarm(*flags, console); });
 }
 

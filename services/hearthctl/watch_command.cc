@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-constexpr char kExamples[] =
+constexpr char kWatchExamples[] =
     R"(  hearthctl watch                 (until Ctrl-C)
   hearthctl watch --once          (up to now, and end)
   hearthctl watch --json --no-snapshot
@@ -126,13 +126,14 @@ int RunWatch(const WatchFlags& flags, Console& console) {
 
 void AddWatchCommand(CommandSet* commands) {
   auto flags = std::make_shared<WatchFlags>();
-  CLI::App* command = commands->Add("watch", "Follow what is stored and what leaves", kExamples);
+  CommandFlags* command =
+      commands->Add("watch", "Follow what is stored and what leaves", kWatchExamples);
   flags->store.Declare(command);
-  command->add_flag("--once", flags->once, "end once up to date");
-  command->add_flag("--no-snapshot", flags->no_snapshot, "changes only");
-  command->add_option("--since", flags->since, "number of the last change seen");
-  command->add_option("--incarnation", flags->incarnation, "the store's, as that watch showed it");
-  command->add_flag("--json", flags->json, "one JSON object a line");
+  command->AddSwitch("--once", &flags->once, "end once up to date");
+  command->AddSwitch("--no-snapshot", &flags->no_snapshot, "changes only");
+  command->Add("--since", &flags->since, "number of the last change seen");
+  command->Add("--incarnation", &flags->incarnation, "the store's, as that watch showed it");
+  command->AddSwitch("--json", &flags->json, "one JSON object a line");
   commands->Run(command, [flags](Console& console) { return RunWatch(*flags, console); });
 }
 

@@ -18,14 +18,14 @@ TEST(GenerateCommandTest, TheLastJsonObjectHasTheFixedFields) {
                                    "--max-new-tokens", "2", "--wait-published", "--json"});
   ASSERT_EQ(result.code, kExitOk) << result.err;
   const Json last = result.last();
-  EXPECT_EQ(last["token_ids"], Json({72, 32}));
+  EXPECT_EQ(last["token_ids"], (std::vector<uint32_t>{72, 32}));
   EXPECT_EQ(last["text"], "Hello there");
   EXPECT_EQ(last["prompt_tokens"], 2);
   EXPECT_EQ(last["cached_tokens"], 0);
   EXPECT_EQ(last["source_tier"], "none");
-  EXPECT_GT(last["ttft_ms"].get<double>(), 0.0);
-  EXPECT_GE(last["total_ms"].get<double>(), last["ttft_ms"].get<double>());
-  EXPECT_EQ(last["first_logits_sha256"].get<std::string>().substr(0, 4), "1f1f");
+  EXPECT_GT(last["ttft_ms"].number(), 0.0);
+  EXPECT_GE(last["total_ms"].number(), last["ttft_ms"].number());
+  EXPECT_EQ(last["first_logits_sha256"].text().substr(0, 4), "1f1f");
   EXPECT_EQ(last["finish_reason"], "length");
   EXPECT_EQ(last["published_tokens"], 32);
   EXPECT_EQ(last["durable"], "disk");
@@ -35,8 +35,8 @@ TEST(GenerateCommandTest, WithoutWaitPublishedNothingIsSaidAboutPublishing) {
   FakeWorker worker;
   const CliResult result =
       RunCli({"generate", "--worker", worker.address(), "--prompt", "hi", "--json"});
-  EXPECT_FALSE(result.last().contains("published_tokens"));
-  EXPECT_FALSE(result.last().contains("durable"));
+  EXPECT_EQ(result.last().Find("published_tokens"), nullptr);
+  EXPECT_EQ(result.last().Find("durable"), nullptr);
 }
 
 TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
@@ -154,7 +154,7 @@ TEST(TokenizeCommandTest, PrintsTokenIds) {
   FakeWorker worker;
   const CliResult json =
       RunCli({"tokenize", "--worker", worker.address(), "--prompt", "ab", "--json"});
-  EXPECT_EQ(json.last()["token_ids"], Json({97, 98}));
+  EXPECT_EQ(json.last()["token_ids"], (std::vector<uint32_t>{97, 98}));
   const CliResult human = RunCli({"tokenize", "--worker", worker.address(), "--prompt", "ab"});
   EXPECT_EQ(human.out, "97,98\n");
 }
@@ -165,7 +165,7 @@ TEST(ExplainCommandTest, ShowsEachBoundaryWithItsReason) {
   const CliResult missing =
       RunCli({"explain", "--worker", worker.address(), "--prompt", prompt, "--json"});
   ASSERT_EQ(missing.last()["boundaries"].size(), 2u);
-  EXPECT_EQ(missing.last()["boundaries"][0]["reason"], "never stored");
+  EXPECT_EQ(missing.last()["boundaries"].at(0)["reason"], "never stored");
   EXPECT_EQ(missing.last()["omitted_boundaries"], 7);
   const CliResult human = RunCli({"explain", "--worker", worker.address(), "--prompt", prompt});
   EXPECT_THAT(human.out, AllOf(HasSubstr("nothing"), HasSubstr("never stored"),
@@ -175,7 +175,7 @@ TEST(ExplainCommandTest, ShowsEachBoundaryWithItsReason) {
 TEST(FingerprintCommandTest, PrintsTheDigestAndFieldsAndComparesWithAFile) {
   FakeWorker worker;
   const CliResult json = RunCli({"fingerprint", "--worker", worker.address(), "--json"});
-  EXPECT_EQ(json.last()["digest"].get<std::string>().substr(0, 8), "02b7d06d");
+  EXPECT_EQ(json.last()["digest"].text().substr(0, 8), "02b7d06d");
   EXPECT_EQ(json.last()["fields"]["window"], 8);
   const CliResult equal = RunCli({"fingerprint", "--worker", worker.address(), "--against",
                                   HEARTH_GOLDEN_DIR "/tiny.snapshot"});

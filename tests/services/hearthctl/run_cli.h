@@ -6,15 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "services/hearthctl/cli.h"
-#include "services/hearthctl/json_text.h"
+#include "services/hearthctl/console.h"
+#include "services/hearthctl/json_value.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {
@@ -25,26 +21,10 @@ struct CliResult {
   std::vector<Json> objects;  // lines of `out` that are JSON objects
 
   // The last object; an empty one when there is none.
-  Json last() const { return objects.empty() ? Json::object() : objects.back(); }
+  Json last() const { return objects.empty() ? Json::Object() : objects.back(); }
 };
 
-inline CliResult RunCli(std::vector<std::string> arguments, const std::string& input = "") {
-  std::vector<const char*> argv = {"hearthctl"};
-  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  std::istringstream in(input);
-  std::ostringstream out, err;
-  Console console{in, out, err};
-  CliResult result;
-  result.code = RunHearthctl(static_cast<int>(argv.size()), argv.data(), console);
-  result.out = out.str();
-  result.err = err.str();
-  std::istringstream lines(result.out);
-  for (std::string line; std::getline(lines, line);) {
-    Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (json.is_object()) result.objects.push_back(json);
-  }
-  return result;
-}
+CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "");
 
 }  // namespace hearth
 

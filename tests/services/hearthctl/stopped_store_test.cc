@@ -42,7 +42,7 @@ TEST_F(StoppedStoreTest, WhatIsImportedIsServedByTheStoreThatOpensItNext) {
   StoreServer server(StoreServer::SmallStore(Data()));
   const Json point = RunCli({"ls", "--store", server.address(), "--json"}).last();
   EXPECT_EQ(point["tokens"], 20) << point;
-  const CliResult exported = RunCli({"export", point.value("restore_point_id", ""), "--out",
+  const CliResult exported = RunCli({"export", point["restore_point_id"].text(), "--out",
                                      folder_.File("again"), "--store", server.address()});
   EXPECT_EQ(exported.code, kExitOk) << exported.err;
   EXPECT_EQ(folder_.Read("again"), TinyFile());
@@ -53,7 +53,7 @@ TEST_F(StoppedStoreTest, WhatAStoreKeptIsListedAndExportsToTheSameBytes) {
   {
     StoreServer server(StoreServer::SmallStore(Data()));
     RunCli({"import", tiny_, "--store", server.address()});
-    id = RunCli({"ls", "--store", server.address(), "--json"}).last()["restore_point_id"];
+    id = RunCli({"ls", "--store", server.address(), "--json"}).last()["restore_point_id"].text();
   }
   const Json point = Run({"ls"}).last();
   EXPECT_EQ(point["restore_point_id"], id);

@@ -29,7 +29,7 @@ class StoreCommandsTest : public ::testing::Test {
     EXPECT_EQ(result.last()["published_tokens"], 20);
     const Json point = Run({"ls"}).last();
     EXPECT_EQ(point["tokens"], 20) << point;
-    return point.value("restore_point_id", "");
+    return point["restore_point_id"].text();
   }
 
   TestFolder folder_;
@@ -125,7 +125,7 @@ TEST_F(StoreCommandsTest, WatchShowsWhatIsStoredAndThenEveryChange) {
   EXPECT_EQ(once.objects[1]["restore_point"]["restore_point_id"], id);
   EXPECT_EQ(once.last()["kind"], "snapshot_end");
   Run({"drop", id});
-  const std::string incarnation = once.last()["incarnation"].dump();
+  const std::string incarnation = JsonLine(once.last()["incarnation"]);
   const CliResult since = Run({"watch", "--since", "1", "--incarnation", incarnation, "--once"});
   ASSERT_EQ(since.objects.size(), 3u) << since.out;
   EXPECT_EQ(since.objects[0]["resumed"], true);
@@ -152,7 +152,7 @@ TEST_F(StoreCommandsTest, WatchEndsWithTheStoreAndSaysSo) {
 
 TEST_F(StoreCommandsTest, WatchReadsWell) {
   ImportTiny();
-  Run({"pin", Run({"ls"}).last().value("restore_point_id", "")});
+  Run({"pin", Run({"ls"}).last()["restore_point_id"].text()});
   const CliResult human = RunCli({"watch", "--once", "--store", server_.address()});
   EXPECT_EQ(human.code, kExitOk) << human.err;
   EXPECT_THAT(human.out, AllOf(HasSubstr("watching from change 2"), HasSubstr("is stored"),

@@ -102,7 +102,7 @@ TEST(UsageTest, InspectShowsTheHeaderOfASnapshotFile) {
   const std::string golden = HEARTH_GOLDEN_DIR "/tiny.snapshot";
   const Json json = RunCli({"inspect", golden, "--json"}).last();
   EXPECT_EQ(json["token_count"], 20);
-  EXPECT_EQ(json["cuts"], Json({5, 20}));
+  EXPECT_EQ(json["cuts"], (std::vector<uint32_t>{5, 20}));
   EXPECT_EQ(json["fields"]["layer_types"], "lg");
   EXPECT_THAT(RunCli({"inspect", golden}).out, HasSubstr("restore point at 20 tokens"));
 }

@@ -76,8 +76,8 @@ TEST_F(WarmCommandTest, ComputesWhatIsMissingAndNothingTheSecondTime) {
   ASSERT_EQ(first.code, kExitOk) << first.err;
   EXPECT_EQ(first.last()["coverage"], 1.0);
   EXPECT_EQ(first.last()["entries"], 2);
-  EXPECT_GT(first.last()["computed_tokens"], 0);
-  EXPECT_EQ(first.objects.at(0)["wanted"], Json({5, 32}));
+  EXPECT_GT(first.last()["computed_tokens"].number(), 0);
+  EXPECT_EQ(first.objects.at(0)["wanted"], (std::vector<uint32_t>{5, 32}));
   EXPECT_EQ(worker_.prefilled.size(), 2u);
 
   const CliResult second = Warm(kTwoPrompts);
@@ -104,7 +104,7 @@ TEST_F(WarmCommandTest, BelowTheCoverageItFailsAndSaysWhy) {
   const CliResult result = Warm(kTwoPrompts);
   EXPECT_EQ(result.code, kExitFailed);
   EXPECT_EQ(result.last()["coverage"], 0.0);
-  EXPECT_THAT(result.objects.at(0)["note"].get<std::string>(),
+  EXPECT_THAT(result.objects.at(0)["note"].text(),
               AllOf(HasSubstr("store unreachable"), HasSubstr("boundary 32: never stored")))
       << "why it was not published, and what that leaves";
   EXPECT_THAT(result.err, HasSubstr("coverage 0 is below 1"));
@@ -136,7 +136,7 @@ TEST_F(WarmCommandTest, APinHoldsEveryBoundaryThatIsWorthKeeping) {
   EXPECT_THAT(store.pinned,
               ElementsAre(FakeWorker::RestorePointId(5), FakeWorker::RestorePointId(32)));
   EXPECT_EQ(result.objects.at(0)["pinned"], true);
-  EXPECT_EQ(result.objects.at(0)["pinned_boundaries"], Json({5, 32}));
+  EXPECT_EQ(result.objects.at(0)["pinned_boundaries"], (std::vector<uint32_t>{5, 32}));
   EXPECT_EQ(result.last()["failed"], 0);
 }
 
@@ -147,7 +147,7 @@ TEST_F(WarmCommandTest, ABoundaryThatCannotBePinnedFailsTheRunAndTheOthersArePin
   EXPECT_EQ(refused.code, kExitFailed);
   EXPECT_THAT(store.pinned, ElementsAre(FakeWorker::RestorePointId(32)));
   EXPECT_EQ(refused.objects.at(0)["pinned"], false);
-  EXPECT_EQ(refused.objects.at(0)["pinned_boundaries"], Json({32}));
+  EXPECT_EQ(refused.objects.at(0)["pinned_boundaries"], (std::vector<uint32_t>{32}));
   EXPECT_EQ(refused.last()["failed"], 1);
   EXPECT_THAT(refused.err,
               AllOf(HasSubstr("long: not pinned at boundary 5"), HasSubstr("evicted meanwhile")));
@@ -156,7 +156,7 @@ TEST_F(WarmCommandTest, ABoundaryThatCannotBePinnedFailsTheRunAndTheOthersArePin
   store.refused.clear();
   const CliResult nameless = Warm(kPinned, {"--store", store.address()});
   EXPECT_EQ(nameless.code, kExitFailed);
-  EXPECT_EQ(nameless.objects.at(0)["pinned_boundaries"], Json({5}));
+  EXPECT_EQ(nameless.objects.at(0)["pinned_boundaries"], (std::vector<uint32_t>{5}));
   EXPECT_THAT(nameless.err, HasSubstr("not pinned at boundary 32: it has no restore point"));
 }
 

@@ -1,0 +1,171 @@
+#include "services/hearthctl/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace hearth {
+
+CommandFlag& CommandFlag::Required() {
+  option_->required();
+  return *this;
+}
+
+CommandFlag& CommandFlag::ShowDefault() {
+  option_->capture_default_str();
+  return *this;
+}
+
+CommandFlag& CommandFlag::Placeholder(const std::string& text) {
+  option_->option_text(text);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Heading(const std::string& title) {
+  option_->group(title);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Variable(const std::string& name) {
+  option_->envname(name);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Check(const std::function<std::string(const std::string&)>& wrong) {
+  option_->check(wrong);
+  return *this;
+}
+
+CommandFlag& CommandFlag::NotNegative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Between(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+CommandFlag& CommandFlag::SplitAtCommas() {
+  option_->delimiter(',');
+  return *this;
+}
+
+CommandFlag& CommandFlag::OneValueEach() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
+CommandFlag& CommandFlag::Mark(bool* given) {
+  option_->each([given](const std::string&) { *given = true; });
+  return *this;
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, std::string* value,
+                              const std::string& help) {
+  return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, int* value, const std::string& help) {
+  return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, uint32_t* value, const std::string& help) {
+  return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, uint64_t* value, const std::string& help) {
+  return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, float* value, const std::string& help) {
+  return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, double* value, const std::string& help) {
+  return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, std::vector<std::string>* values,
+                              const std::string& help) {
+  return CommandFlag(app_->add_option(name, *values, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, std::vector<uint32_t>* values,
+                              const std::string& help) {
+  return CommandFlag(app_->add_option(name, *values, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, std::vector<double>* values,
+                              const std::string& help) {
+  return CommandFlag(app_->add_option(name, *values, help));
+}
+
+CommandFlag CommandFlags::AddSwitch(const std::string& name, bool* value, const std::string& help) {
+  return CommandFlag(app_->add_flag(name, *value, help));
+}
+
+// CLI11's own transformer would show the numbers behind the words.
+CommandFlag CommandFlags::AddChoice(const std::string& name,
+                                    const std::map<std::string, int>& choices,
+                                    const std::function<void(int)>& choose,
+                                    const std::string& help) {
+  const auto take = [name, choices, choose](const std::string& text) {
+    const auto chosen = choices.find(text);
+    if (chosen == choices.end()) {
+      const std::string words = absl::StrJoin(
+          choices, ", ", [](std::string* out, const auto& choice) { *out += choice.first; });
+      throw CLI::ValidationError(name, absl::StrCat("\"", text, "\" is not one of ", words));
+    }
+    choose(chosen->second);
+  };
+  return CommandFlag(app_->add_option_function<std::string>(name, take, help));
+}
+
+CommandFlags CommandFlags::AddOneOf(const std::string& name, const std::string& help) {
+  CLI::Option_group* group = app_->add_option_group(name, help);
+  group->require_option(1);
+  return CommandFlags(group);
+}
+
+std::string CommandFlags::name() const { return app_->get_name(); }
+
+bool CommandFlags::chosen() const { return app_->parsed(); }
+
+CommandLine::CommandLine(const CommandLineText& text)
+    : app_(std::make_unique<CLI::App>(text.about, text.program)) {
+  app_->footer(text.footer);
+  app_->require_subcommand(1);
+  app_->set_version_flag("--version", text.version);
+}
+
+CommandLine::~CommandLine() = default;
+
+CommandFlags* CommandLine::AddCommand(const std::string& name, const std::string& what,
+                                      const std::string& footer) {
+  CLI::App* command = app_->add_subcommand(name, what);
+  command->footer(footer);
+  return &commands_.emplace_back(command);
+}
+
+std::vector<std::string> CommandLine::names() const {
+  std::vector<std::string> names;
+  for (const CommandFlags& command : commands_) names.push_back(command.name());
+  return names;
+}
+
+std::optional<int> CommandLine::Parse(std::vector<std::string> words, Console& console) {
+  try {
+    std::reverse(words.begin(), words.end());  // as CLI11 takes a vector
+    app_->parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    // --help and --version come here too, with the code 0.
+    return app_->exit(error, console.out, console.err) == 0 ? kExitOk : kExitUsage;
+  }
+  return std::nullopt;
+}
+
+}  // namespace hearth

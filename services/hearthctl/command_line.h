@@ -1,0 +1,119 @@
+// CommandLine: what a program takes on its command line: commands, each with its flags. The only
+// place that knows the library which parses it, so that a command's file compiles in little time.
+//
+// Thread safety: none; used by main's thread.
+// Ownership: the CommandLine owns its commands, and these what was declared about their flags. The
+// variables behind the flags are the caller's, and outlive Parse.
+#ifndef HEARTH_SERVICES_HEARTHCTL_COMMAND_LINE_H_
+#define HEARTH_SERVICES_HEARTHCTL_COMMAND_LINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "services/hearthctl/console.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace hearth {
+
+// One declared flag. Each method says more about it and returns it, so that calls chain.
+class CommandFlag {
+ public:
+  explicit CommandFlag(CLI::Option* option) : option_(option) {}
+
+  CommandFlag& Required();
+  // Help shows the value that the variable has now.
+  CommandFlag& ShowDefault();
+  // Help shows `text`, such as FILE, in place of the value's type.
+  CommandFlag& Placeholder(const std::string& text);
+  // Help shows it under this heading.
+  CommandFlag& Heading(const std::string& title);
+  // The environment variable that it is taken from when it is not on the command line.
+  CommandFlag& Variable(const std::string& name);
+  // `wrong` says what is wrong with a value; empty: nothing is.
+  CommandFlag& Check(const std::function<std::string(const std::string&)>& wrong);
+  CommandFlag& NotNegative();
+  CommandFlag& Between(double least, double most);
+  // Of a list: one word is several values, as in 1,2,3.
+  CommandFlag& SplitAtCommas();
+  // Of a list: one value after each flag; what follows is not its own.
+  CommandFlag& OneValueEach();
+  // `given` becomes true when the flag is given, be its value empty.
+  CommandFlag& Mark(bool* given);
+
+ private:
+  CLI::Option* option_;
+};
+
+// The flags of one command, or of a group of them.
+class CommandFlags {
+ public:
+  explicit CommandFlags(CLI::App* app) : app_(app) {}
+
+  // `name`: "--flag", "--flag,-f", or a plain word for one that is told by its position. The value
+  // lands in the variable, which otherwise stays as it is.
+  CommandFlag Add(const std::string& name, std::string* value, const std::string& help);
+  CommandFlag Add(const std::string& name, int* value, const std::string& help);
+  CommandFlag Add(const std::string& name, uint32_t* value, const std::string& help);
+  CommandFlag Add(const std::string& name, uint64_t* value, const std::string& help);
+  CommandFlag Add(const std::string& name, float* value, const std::string& help);
+  CommandFlag Add(const std::string& name, double* value, const std::string& help);
+  // Lists: may be given more than once.
+  CommandFlag Add(const std::string& name, std::vector<std::string>* values,
+                  const std::string& help);
+  CommandFlag Add(const std::string& name, std::vector<uint32_t>* values, const std::string& help);
+  CommandFlag Add(const std::string& name, std::vector<double>* values, const std::string& help);
+  // Takes no value: it is there or not.
+  CommandFlag AddSwitch(const std::string& name, bool* value, const std::string& help);
+  // One word of `choices`; `choose` gets what stands behind it.
+  CommandFlag AddChoice(const std::string& name, const std::map<std::string, int>& choices,
+                        const std::function<void(int)>& choose, const std::string& help);
+  // A group of which exactly one flag must be given.
+  CommandFlags AddOneOf(const std::string& name, const std::string& help);
+
+  std::string name() const;
+  // Whether Parse found this command.
+  bool chosen() const;
+
+ private:
+  CLI::App* app_;
+};
+
+struct CommandLineText {
+  std::string program, about, footer, version;
+};
+
+class CommandLine {
+ public:
+  explicit CommandLine(const CommandLineText& text);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  // `footer` ends the command's help.
+  CommandFlags* AddCommand(const std::string& name, const std::string& what,
+                           const std::string& footer);
+  // Of all commands, in the order in which they were added.
+  std::vector<std::string> names() const;
+  // Sets the variables of the chosen command. An exit code when there is nothing left to do: help
+  // or the version was asked for and printed, or the command line was wrong, and `console.err` has
+  // why.
+  std::optional<int> Parse(std::vector<std::string> words, Console& console);
+
+ private:
+  const std::unique_ptr<CLI::App> app_;
+  std::deque<CommandFlags> commands_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_COMMAND_LINE_H_
