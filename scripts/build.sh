@@ -19,36 +19,114 @@ job_count() {
 # Clones in different folders share the compiler cache: paths below the root are stored relative.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true
 
-# configure FOLDER CMAKE_ARGUMENT...
-configure() {
-  local folder=$1
-  shift
-  local want
-  want=$(digest -- "$ROOT" "$@" "$(command -v cmake)" "$(<"$VENV/hearth.stamp")")
-  if [[ -f $folder/build.ninja ]] && stamp_holds "$folder/hearth.stamp" "$want"; then
-    return
+# The processor time of one of ninja's steps on the machine that was measured, for the expected time
+# of a build, and how many steps there are where ninja cannot be asked yet: of what needs the worker
+# and of what does not, for the demo's three programs and for everything.
+STEP_MS=6000
+DEMO_STEPS=(161 60)
+ALL_STEPS=(286 126)
+WITHOUT_WORKER=-DHEARTH_WITH_WORKER=OFF
+
+# compile_seconds STEPS
+compile_seconds() { echo $(($1 * STEP_MS / 1000 / $(job_count))); }
+
+# configure_digest CMAKE_ARGUMENT...
+configure_digest() {
+  local torch=
+  if [[ " $* " != *" $WITHOUT_WORKER "* && -f $VENV/hearth.stamp ]]; then
+    torch=$(<"$VENV/hearth.stamp")
   fi
-  rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
-  step "configure-$(basename "$folder")" "configure ${folder#"$ROOT"/}" \
-    cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
-    -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" "$@"
-  write_stamp "$folder/hearth.stamp" "$want"
+  digest -- "$ROOT" "$@" "$(command -v cmake)" "$torch"
 }
 
-# build FOLDER TARGET...: nothing is printed when there is nothing to do.
-build() {
+is_configured() {
   local folder=$1
   shift
-  if ninja -C "$folder" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
+  [[ -f $folder/build.ninja ]] && stamp_holds "$folder/hearth.stamp" "$(configure_digest "$@")"
+}
+
+run_configure() {
+  local folder=$1
+  shift
+  # A folder that lacks only the worker keeps what CMake found, and every object.
+  is_configured "$folder" "$WITHOUT_WORKER" ||
+    rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
+    -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" -DHEARTH_WITH_WORKER=ON "$@"
+  write_stamp "$folder/hearth.stamp" "$(configure_digest "$@")"
+}
+
+# plan_configure NAME FOLDER CMAKE_ARGUMENT...
+plan_configure() {
+  local name=$1 folder=$2
+  shift 2
+  if ! has_piece torch && ! has_piece sentencepiece && is_configured "$folder" "$@"; then
     return
   fi
-  step "build-$(basename "$folder")" "build ${folder#"$ROOT"/}" \
-    ninja -C "$folder" -j "$(job_count)" "$@"
+  piece "configure-$name" "configure ${folder#"$ROOT"/}" 3 "apt torch sentencepiece build-store" \
+    run_configure "$folder" "$@"
+}
+
+run_ninja() { ninja -C "$1" -j "$(job_count)" "${@:2}"; }
+
+# plan_build NAME TEXT FOLDER STEPS TARGET...: nothing when there is nothing to do. STEPS is how
+# many there may be, for a folder that is yet to be configured.
+plan_build() {
+  local name=$1 text=$2 folder=$3 steps=$4 said
+  shift 4
+  if ! has_piece "configure-$name"; then
+    said=$(ninja -C "$folder" -n "$@" 2>/dev/null) || true
+    [[ $said != *"no work to do"* ]] || return 0
+    [[ ! $said =~ \[[0-9]+/([0-9]+)\] ]] || steps=${BASH_REMATCH[1]}
+  fi
+  piece "build-$name" "$text" "$(compile_seconds "$steps")" "apt configure-$name" \
+    run_ninja "$folder" "$@"
+}
+
+# configure FOLDER CMAKE_ARGUMENT...
+configure() {
+  plan_configure "$(basename "$1")" "$@"
+  run_plan
+}
+
+# build FOLDER TARGET...
+build() {
+  plan_build "$(basename "$1")" "compile ${1#"$ROOT"/}" "$1" 0 "${@:2}"
+  run_plan
+}
+
+# plan_release TARGET...: without targets, everything. Torch and sentencepiece take minutes to come;
+# what needs neither is compiled meanwhile, in the same folder.
+plan_release() {
+  local steps=("${ALL_STEPS[@]}") without=() target text=compile disk_mb=1000 left
+  for target in "$@"; do
+    [[ $target == hearth-worker ]] || without+=("$target")
+  done
+  (($# == 0)) || steps=("${DEMO_STEPS[@]}") disk_mb=400
+  left=$((steps[0] + steps[1]))
+  if has_piece torch || has_piece sentencepiece; then
+    if [[ ! -f $BUILD/build.ninja ]] || is_configured "$BUILD" "$WITHOUT_WORKER"; then
+      plan_store "${steps[0]}" "${without[@]}"
+      text="compile the worker" left=${steps[1]}
+    fi
+  fi
+  plan_configure build "$BUILD"
+  plan_build build "$text" "$BUILD" "$left" "$@"
+  has_piece configure-build || return 0
+  plan_line "${*:-all programs}" "compiled, into build" "$disk_mb"
+}
+
+# plan_store STEPS TARGET...
+plan_store() {
+  is_configured "$BUILD" "$WITHOUT_WORKER" ||
+    piece configure-store "configure build, without the worker" 2 apt \
+      run_configure "$BUILD" "$WITHOUT_WORKER"
+  plan_build store "compile what needs no PyTorch" "$BUILD" "$@"
 }
 
 build_release() {
-  configure "$BUILD"
-  build "$BUILD" "$@"
+  plan_release "$@"
+  run_plan
 }
 
 # --- tests -----------------------------------------------------------------------------------

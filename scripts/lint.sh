@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What ./hearth lint checks. Sourced after lib.sh, setup.sh and build.sh.
 
+LINT_PACKAGES=$ROOT/scripts/apt-packages-lint.txt
 SOURCE_FOLDERS=(proto cache_store worker services tests bench)
 
 cpp_files() {
@@ -27,6 +28,13 @@ check_shell() {
 check_dockerfiles() {
   find "$ROOT/deploy" -name '*Dockerfile*' -not -name '*.dockerignore' -print0 |
     xargs -0 -r "$VENV/bin/hadolint"
+}
+
+# What lint needs: neither torch nor a build. Python is among the Debian packages of a build.
+plan_lint() {
+  check_system
+  plan_packages "$BUILD_PACKAGES" "$LINT_PACKAGES"
+  plan_test_python
 }
 
 lint() {
