@@ -113,7 +113,7 @@ plan_release() {
   plan_configure build "$BUILD"
   plan_build build "$text" "$BUILD" "$left" "$@"
   has_piece configure-build || return 0
-  plan_line "${*:-all programs}" "compiled, into build" "$disk_mb"
+  plan_line "the programs" "${*:-all, with their tests}, compiled into build" "$disk_mb"
 }
 
 # plan_store STEPS TARGET...

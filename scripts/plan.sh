@@ -47,8 +47,8 @@ announce_plan() {
   fi
   say "Before it can start, once:"
   printf '%s\n' "${PLAN_LINES[@]}"
-  say "  In all $PLAN_FETCH_MB MB to fetch, $(gigabytes "$PLAN_DISK_MB") GB of disk, about $took" \
-    "on a machine with $(nproc) processors."
+  say "  In all $PLAN_FETCH_MB MB to fetch, $(gigabytes "$PLAN_DISK_MB") GB of disk," \
+    "and about $took on these $(nproc) processors."
 }
 
 # Rounded up to a tenth.

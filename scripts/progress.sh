@@ -7,11 +7,11 @@
 # was measured (two cores, nothing cached). A finished piece is credited with its weight, a running
 # compilation with as much of it as ninja says ([52/163]), any other running piece with the time
 # that passed. Time elapsed over weight credited is this machine's pace, and what is left takes its
-# weight at that pace. At first there is nothing to measure, so the pace is held near 1 as if
-# PRIOR_MS of work had been done at it.
+# weight at that pace. At first there is little to measure, and ninja's first steps are its
+# shortest, so the pace is held near 1 as if a tenth of all work had been done at it (prior_ms).
 
 declare -gA PIECE_WEIGHT_MS PIECE_CREDIT_MS PIECE_COUNT
-PRIOR_MS=30000
+PRIOR_MS_MIN=30000
 # Credit that a piece without a count gets before its end is seen, in percent of its weight.
 CREDIT_PERCENT_MAX=95
 HEARTBEAT_S=15
@@ -61,7 +61,8 @@ measure_progress() {
   done
   read_clock
   ELAPSED_MS=$((NOW_MS - WORK_BEGAN_MS))
-  local pace=$(((ELAPSED_MS + PRIOR_MS) * 1000 / (credited + PRIOR_MS)))
+  local prior_ms=$((WEIGHT_MS / 10 > PRIOR_MS_MIN ? WEIGHT_MS / 10 : PRIOR_MS_MIN))
+  local pace=$(((ELAPSED_MS + prior_ms) * 1000 / (credited + prior_ms)))
   passed=$((NOW_MS - MEASURED_MS))
   MEASURED_MS=$NOW_MS
   for name in "${PIECES[@]}"; do
@@ -118,7 +119,7 @@ expected_text() {
   EXPECTED_TEXT=
   ((EXPECTED_MS > 0)) || return 0
   minutes text $(((EXPECTED_MS / 10000 + 1) * 10000))
-  EXPECTED_TEXT=" of about $text"
+  EXPECTED_TEXT=" of about $text min"
 }
 
 draw_line() {

@@ -20,7 +20,8 @@ read_clock() {
 
 # piece NAME TEXT SECONDS AFTER COMMAND...: SECONDS is its share of the time that everything takes
 # on the machine that was measured (scripts/progress.sh). AFTER names pieces, separated by spaces;
-# those that were not added are done already. COMMAND runs in a subshell of this shell.
+# those that were not added are done already. COMMAND runs in a subshell of this shell, and fails
+# with the first command in it that does.
 piece() {
   local name=$1
   PIECES+=("$name")
@@ -36,10 +37,14 @@ run_work() {
   ((${#PIECES[@]})) || return 0
   mkdir -p "$LOG_DIR"
   begin_progress
-  while begin_ready_pieces; do
+  # A plain command, not a condition: what a condition calls, subshells included, goes on after a
+  # command that fails, whatever `set -e` says.
+  begin_ready_pieces
+  while ((UNFINISHED)); do
     sleep "$POLL_S"
     reap_pieces
     show_progress
+    begin_ready_pieces
   done
   end_progress
   forget_work
@@ -50,21 +55,19 @@ forget_work() {
   PIECE_STATE=() PIECE_PID=()
 }
 
-# Fails when there is nothing left to wait for.
+# Leaves in UNFINISHED how many there are to wait for.
 begin_ready_pieces() {
-  local name before left=1
+  local name before
+  UNFINISHED=0
   for name in "${PIECES[@]}"; do
-    if [[ ${PIECE_STATE[$name]} == waiting ]]; then
-      left=0
-      for before in ${PIECE_AFTER[$name]}; do
-        [[ ${PIECE_STATE[$before]:-finished} == finished ]] || continue 2
-      done
-      begin_piece "$name"
-    elif [[ ${PIECE_STATE[$name]} == running ]]; then
-      left=0
-    fi
+    [[ ${PIECE_STATE[$name]} != finished ]] || continue
+    UNFINISHED=$((UNFINISHED + 1))
+    [[ ${PIECE_STATE[$name]} == waiting ]] || continue
+    for before in ${PIECE_AFTER[$name]}; do
+      [[ ${PIECE_STATE[$before]:-finished} == finished ]] || continue 2
+    done
+    begin_piece "$name"
   done
-  return "$left"
 }
 
 begin_piece() {
