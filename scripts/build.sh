@@ -55,6 +55,7 @@ run_configure() {
   # A folder that lacks only the worker keeps what CMake found, and every object.
   is_configured "$folder" "$WITHOUT_WORKER" ||
     rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  rm -f "$folder/hearth.stamp"
   cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
     -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" -DHEARTH_WITH_WORKER=ON "$@"
   write_stamp "$folder/hearth.stamp" "$(configure_digest "$@")"

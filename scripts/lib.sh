@@ -4,8 +4,8 @@
 # step free the next time.
 #
 # A stamp is a file that holds the digest of everything a step depends on. A step is done when its
-# stamp holds today's digest; it is written only after the step has succeeded, so an interrupted
-# step runs again.
+# stamp holds today's digest; it goes before the step begins and comes back only after the step has
+# succeeded, so an interrupted step runs again, even when its digest has become the old one again.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 LOG_DIR=$ROOT/build/log
@@ -44,6 +44,7 @@ write_stamp() {
 stamped() {
   local stamp=$1 want=$2
   shift 2
+  rm -f "$stamp"
   "$@"
   write_stamp "$stamp" "$want"
 }

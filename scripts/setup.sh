@@ -65,16 +65,16 @@ plan_packages() {
 # fetches nothing. Where apt was never updated, as in a bare container, it knows no package: the
 # figures are then those of a bare Debian 12.
 measure_packages() {
-  local said count='([0-9]+) newly installed'
+  local said count='([0-9]+) newly installed' about="about "
   APT_COUNT=122 APT_FETCH_MB=115 APT_DISK_MB=500
   said=$(LC_ALL=C apt-get install --assume-no -o Debug::NoLocking=1 --no-install-recommends "$@" \
     2>/dev/null) || true
   if [[ $said =~ $count ]]; then
-    APT_COUNT=${BASH_REMATCH[1]}
+    about='' APT_COUNT=${BASH_REMATCH[1]}
     APT_FETCH_MB=$(megabytes_after "Need to get " <<<"$said")
     APT_DISK_MB=$(megabytes_after "After this operation, " <<<"$said")
   fi
-  APT_TEXT="$APT_COUNT, by apt-get: $APT_FETCH_MB MB"
+  APT_TEXT="$about$APT_COUNT, by apt-get: $about$APT_FETCH_MB MB"
 }
 
 # megabytes_after WORDS: the size that follows them in apt's text, "8034 kB" or "15.6 MB", in MB,
