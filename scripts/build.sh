@@ -19,36 +19,114 @@ job_count() {
 # Clones in different folders share the compiler cache: paths below the root are stored relative.
 export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=true
 
-# configure FOLDER CMAKE_ARGUMENT...
-configure() {
-  local folder=$1
-  shift
-  local want
-  want=$(digest -- "$ROOT" "$@" "$(command -v cmake)" "$(<"$VENV/hearth.stamp")")
-  if [[ -f $folder/build.ninja ]] && stamp_holds "$folder/hearth.stamp" "$want"; then
-    return
+# For the expected time of a build: the processor time of one of ninja's steps on the machine that
+# was measured, and, where ninja cannot be asked yet, how many there are: for what needs no torch,
+# for all that the demo runs, for everything.
+STEP_MS=6000
+STORE_STEPS=161
+DEMO_STEPS=221
+ALL_STEPS=412
+# What needs neither torch nor sentencepiece. Tests could be among them, but some consist of other
+# files without the worker, and would be compiled twice.
+STORE_PROGRAMS=(hearth-store hearthctl)
+WITHOUT_WORKER=-DHEARTH_WITH_WORKER=OFF
+
+# compile_seconds STEPS
+compile_seconds() { echo $(($1 * STEP_MS / 1000 / $(job_count))); }
+
+# configure_digest CMAKE_ARGUMENT...
+configure_digest() {
+  local torch=
+  if [[ " $* " != *" $WITHOUT_WORKER "* && -f $VENV/hearth.stamp ]]; then
+    torch=$(<"$VENV/hearth.stamp")
   fi
-  rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
-  step "configure-$(basename "$folder")" "configure ${folder#"$ROOT"/}" \
-    cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
-    -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" "$@"
-  write_stamp "$folder/hearth.stamp" "$want"
+  digest -- "$ROOT" "$@" "$(command -v cmake)" "$torch"
 }
 
-# build FOLDER TARGET...: nothing is printed when there is nothing to do.
-build() {
+is_configured() {
   local folder=$1
   shift
-  if ninja -C "$folder" -n "$@" 2>/dev/null | grep -q 'no work to do'; then
+  [[ -f $folder/build.ninja ]] && stamp_holds "$folder/hearth.stamp" "$(configure_digest "$@")"
+}
+
+run_configure() {
+  local folder=$1
+  shift
+  # A folder that lacks only the worker keeps what CMake found, and every object.
+  is_configured "$folder" "$WITHOUT_WORKER" ||
+    rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  rm -f "$folder/hearth.stamp"
+  cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
+    -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" -DHEARTH_WITH_WORKER=ON "$@"
+  write_stamp "$folder/hearth.stamp" "$(configure_digest "$@")"
+}
+
+# plan_configure NAME FOLDER CMAKE_ARGUMENT...
+plan_configure() {
+  local name=$1 folder=$2
+  shift 2
+  if ! has_piece torch && ! has_piece sentencepiece && is_configured "$folder" "$@"; then
     return
   fi
-  step "build-$(basename "$folder")" "build ${folder#"$ROOT"/}" \
-    ninja -C "$folder" -j "$(job_count)" "$@"
+  piece "configure-$name" "configure ${folder#"$ROOT"/}" 3 "apt torch sentencepiece build-store" \
+    run_configure "$folder" "$@"
+}
+
+run_ninja() { ninja -C "$1" -j "$(job_count)" "${@:2}"; }
+
+# plan_build NAME TEXT FOLDER STEPS TARGET...: nothing when there is nothing to do. STEPS is how
+# many there may be, for a folder that is yet to be configured.
+plan_build() {
+  local name=$1 text=$2 folder=$3 steps=$4 said
+  shift 4
+  if ! has_piece "configure-$name"; then
+    said=$(ninja -C "$folder" -n "$@" 2>/dev/null) || true
+    [[ $said != *"no work to do"* ]] || return 0
+    [[ ! $said =~ \[[0-9]+/([0-9]+)\] ]] || steps=${BASH_REMATCH[1]}
+  fi
+  piece "build-$name" "$text" "$(compile_seconds "$steps")" "apt configure-$name" \
+    run_ninja "$folder" "$@"
+}
+
+# configure FOLDER CMAKE_ARGUMENT...
+configure() {
+  plan_configure "$(basename "$1")" "$@"
+  run_plan
+}
+
+# build FOLDER TARGET...
+build() {
+  plan_build "$(basename "$1")" "compile ${1#"$ROOT"/}" "$1" 0 "${@:2}"
+  run_plan
+}
+
+# plan_release TARGET...: without targets, everything. Torch and sentencepiece take a while to come;
+# what needs neither is compiled meanwhile, in the same folder.
+plan_release() {
+  local steps=$ALL_STEPS disk_mb=1000 text="compile" rest="compile the worker and the tests"
+  (($# == 0)) || steps=$DEMO_STEPS disk_mb=400 rest="compile the worker"
+  if has_piece torch || has_piece sentencepiece; then
+    if [[ ! -f $BUILD/build.ninja ]] || is_configured "$BUILD" "$WITHOUT_WORKER"; then
+      plan_store
+      steps=$((steps - STORE_STEPS)) text=$rest
+    fi
+  fi
+  plan_configure build "$BUILD"
+  plan_build build "$text" "$BUILD" "$steps" "$@"
+  has_piece configure-build || return 0
+  plan_line "the programs" "${*:-all, with their tests}, compiled into build" "$disk_mb"
+}
+
+plan_store() {
+  is_configured "$BUILD" "$WITHOUT_WORKER" ||
+    piece configure-store "configure build, without the worker" 2 apt \
+      run_configure "$BUILD" "$WITHOUT_WORKER"
+  plan_build store "compile what needs no PyTorch" "$BUILD" "$STORE_STEPS" "${STORE_PROGRAMS[@]}"
 }
 
 build_release() {
-  configure "$BUILD"
-  build "$BUILD" "$@"
+  plan_release "$@"
+  run_plan
 }
 
 # --- tests -----------------------------------------------------------------------------------

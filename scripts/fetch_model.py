@@ -19,11 +19,11 @@ import sys
 import tempfile
 import zipfile
 
-import gguf
-import torch
-from safetensors.torch import save_file
+import numpy
+import safetensors
 
 import tokenizer_model
+from gguf_file import GgufFile
 
 SCRIPTS = pathlib.Path(__file__).resolve().parent
 ROOT = SCRIPTS.parent
@@ -95,26 +95,36 @@ def hugging_face_name(name):
     return f"{layer}{TENSOR_NAMES[match[2]]}.weight"
 
 
-def convert_weights(reader, path):
-    tensors = {}
-    for index, tensor in enumerate(reader.tensors):
+def to_bfloat16(values):
+    """float32 as the nearest bfloat16, ties to even. There are no NaNs to look after."""
+    bits = values.view(numpy.uint32)
+    return ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(numpy.uint16)
+
+
+def convert_weights(source, path):
+    arrays, specs = {}, {}
+    for index, tensor in enumerate(source.tensors):
         if index % 50 == 0:
-            say(f"converting tensors {index}/{len(reader.tensors)}")
-        values = torch.from_numpy(gguf.quants.dequantize(tensor.data, tensor.tensor_type).copy())
+            say(f"converting tensors {index}/{len(source.tensors)}")
         name = hugging_face_name(tensor.name)
+        blocks = tensor.blocks()
         if "norm" in name:
-            values -= 1.0  # llama.cpp stores 1+w, Hugging Face stores w
-        tensors[name] = values.to(torch.bfloat16).contiguous()
+            blocks = (values - 1.0 for values in blocks)  # llama.cpp stores 1+w, Hugging Face w
+        array = arrays[name] = numpy.empty(numpy.prod(tensor.shape, dtype=int), numpy.uint16)
+        end = 0
+        for values in blocks:
+            array[end:end + values.size] = to_bfloat16(values)
+            end += values.size
+        specs[name] = safetensors.TensorSpec(dtype="bfloat16", shape=tensor.shape,
+                                             data_ptr=array.ctypes.data, data_len=array.nbytes)
     say(f"writing {path.name}")
-    save_file(tensors, path, metadata={"format": "pt"})
+    safetensors.serialize_file(specs, path, metadata={"format": "pt"})
 
 
-def convert_tokenizer(reader, path):
+def convert_tokenizer(source, path):
     say("writing tokenizer.model")
-    field = {name: reader.fields[f"tokenizer.ggml.{name}"].contents()
-             for name in ("tokens", "scores", "token_type")}
-    path.write_bytes(
-        tokenizer_model.model_proto(field["tokens"], field["scores"], field["token_type"]))
+    path.write_bytes(tokenizer_model.model_proto(
+        *(source.fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores", "token_type"))))
 
 
 def make(out, keep_gguf):
@@ -127,11 +137,11 @@ def make(out, keep_gguf):
         joined, folder = temp / "model.gguf", temp / "folder"
         folder.mkdir()
         join(download(temp), joined)
-        reader = gguf.GGUFReader(joined)
-        convert_tokenizer(reader, folder / "tokenizer.model")
-        convert_weights(reader, folder / "model.safetensors")
-        for source in sorted(CONFIG_FOLDER.glob("*.json")):
-            shutil.copyfile(source, folder / source.name)
+        source = GgufFile(joined)
+        convert_tokenizer(source, folder / "tokenizer.model")
+        convert_weights(source, folder / "model.safetensors")
+        for config in sorted(CONFIG_FOLDER.glob("*.json")):
+            shutil.copyfile(config, folder / config.name)
         if keep_gguf:
             shutil.copyfile(joined, keep_gguf)
         if out.exists():

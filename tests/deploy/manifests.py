@@ -30,7 +30,7 @@ def tool(name):
     beside_python = pathlib.Path(sys.executable).parent / name
     found = str(beside_python) if beside_python.exists() else shutil.which(name)
     if found is None:
-        raise FileNotFoundError(f"{name} is not installed (scripts/requirements.txt)")
+        raise FileNotFoundError(f"{name} is not installed (scripts/requirements-test.txt)")
     return found
 
 

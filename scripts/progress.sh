@@ -1,0 +1,178 @@
+# shellcheck shell=bash
+# What is seen of pieces of work: on a terminal one line, redrawn, with the elapsed and the expected
+# time; elsewhere a line for each finished piece and one every HEARTBEAT_S seconds, so that nobody
+# takes a long piece for a hung one. Sourced by lib.sh.
+#
+# The expected time. Each piece has a weight: its share, in seconds, of a run on the machine that
+# was measured (two cores, nothing cached). A finished piece is credited with its weight, a running
+# compilation with as much of it as ninja says ([52/163]), any other running piece with the time
+# that passed. Time elapsed over weight credited is this machine's pace, and what is left takes its
+# weight at that pace. At first there is little to measure, and ninja's first steps are its
+# shortest, so the pace is held near 1 as if a tenth of all work had been done at it (prior_ms).
+
+declare -gA PIECE_WEIGHT_MS PIECE_CREDIT_MS PIECE_COUNT
+PRIOR_MS_MIN=30000
+# Credit that a piece without a count gets before its end is seen, in percent of its weight.
+CREDIT_PERCENT_MAX=95
+HEARTBEAT_S=15
+
+# weigh_piece NAME SECONDS
+weigh_piece() {
+  PIECE_WEIGHT_MS["$1"]=$(($2 * 1000))
+  PIECE_CREDIT_MS["$1"]=0
+  PIECE_COUNT["$1"]=
+}
+
+# WEIGHT_MS: of all pieces together.
+sum_weights() {
+  local name
+  WEIGHT_MS=0
+  for name in "${PIECES[@]}"; do
+    WEIGHT_MS=$((WEIGHT_MS + ${PIECE_WEIGHT_MS[$name]}))
+  done
+}
+
+begin_progress() {
+  sum_weights
+  read_clock
+  WORK_BEGAN_MS=$NOW_MS
+  MEASURED_MS=$NOW_MS
+  NEXT_HEARTBEAT_MS=$((NOW_MS + HEARTBEAT_S * 1000))
+  SHOWN_S=-1
+  SHOWN_WIDTH=0
+}
+
+# The last "[n/m]" that ninja wrote: "n of m"; nothing for work that is not counted.
+read_count() {
+  local text pattern='.*\[([0-9]+)/([0-9]+)\]'
+  [[ $1 == build-* ]] || return 0
+  text=$(tail -c 4000 "$LOG_DIR/$1.log" 2>/dev/null | tr -d '\0') || return 0
+  [[ $text =~ $pattern ]] || return 0
+  PIECE_COUNT[$1]="${BASH_REMATCH[1]} of ${BASH_REMATCH[2]}"
+  PIECE_CREDIT_MS[$1]=$((PIECE_WEIGHT_MS[$1] * BASH_REMATCH[1] / BASH_REMATCH[2]))
+}
+
+# Credits the running pieces and sets ELAPSED_MS and EXPECTED_MS.
+measure_progress() {
+  local name running=0 credited=0 passed most
+  for name in "${PIECES[@]}"; do
+    credited=$((credited + PIECE_CREDIT_MS[$name]))
+    [[ ${PIECE_STATE[$name]} != running ]] || running=$((running + 1))
+  done
+  read_clock
+  ELAPSED_MS=$((NOW_MS - WORK_BEGAN_MS))
+  local prior_ms=$((WEIGHT_MS / 10 > PRIOR_MS_MIN ? WEIGHT_MS / 10 : PRIOR_MS_MIN))
+  local pace=$(((ELAPSED_MS + prior_ms) * 1000 / (credited + prior_ms)))
+  passed=$((NOW_MS - MEASURED_MS))
+  MEASURED_MS=$NOW_MS
+  for name in "${PIECES[@]}"; do
+    [[ ${PIECE_STATE[$name]} == running ]] || continue
+    read_count "$name"
+    [[ -z ${PIECE_COUNT[$name]} ]] || continue
+    most=$((PIECE_WEIGHT_MS[$name] * CREDIT_PERCENT_MAX / 100))
+    # Those that run side by side share the processors.
+    PIECE_CREDIT_MS[$name]=$((PIECE_CREDIT_MS[$name] + passed * 1000 / pace / running))
+    ((PIECE_CREDIT_MS[$name] <= most)) || PIECE_CREDIT_MS[$name]=$most
+  done
+  EXPECTED_MS=0
+  ((WEIGHT_MS == 0)) || EXPECTED_MS=$((ELAPSED_MS + (WEIGHT_MS - credited) * pace / 1000))
+}
+
+# What runs now, counted work first: "compile hearth-store, 52 of 163; PyTorch".
+running_texts() {
+  local name counted='' others=''
+  for name in "${PIECES[@]}"; do
+    [[ ${PIECE_STATE[$name]} == running ]] || continue
+    if [[ -n ${PIECE_COUNT[$name]} ]]; then
+      counted+="; ${PIECE_TEXT[$name]}, ${PIECE_COUNT[$name]}"
+    else
+      others+="; ${PIECE_TEXT[$name]}"
+    fi
+  done
+  RUNNING_TEXTS=$counted$others
+  RUNNING_TEXTS=${RUNNING_TEXTS#; }
+}
+
+# minutes NAME MS: sets NAME to "1:24".
+minutes() { printf -v "$1" '%d:%02d' $(($2 / 60000)) $(($2 / 1000 % 60)); }
+
+# Looks at most once a second: it reads a log for each compilation that runs.
+show_progress() {
+  read_clock
+  local second=$(((NOW_MS - WORK_BEGAN_MS) / 1000))
+  ((second != SHOWN_S)) || return 0
+  SHOWN_S=$second
+  measure_progress
+  if [[ -t 1 ]]; then
+    running_texts
+    [[ -z $RUNNING_TEXTS ]] || draw_line
+  elif ((NOW_MS >= NEXT_HEARTBEAT_MS)); then
+    NEXT_HEARTBEAT_MS=$((NOW_MS + HEARTBEAT_S * 1000))
+    running_texts
+    [[ -z $RUNNING_TEXTS ]] || print_heartbeat
+  fi
+}
+
+# expected_text: " of about 5:40", rounded up to ten seconds, or nothing where nothing is known.
+expected_text() {
+  local text
+  EXPECTED_TEXT=
+  ((EXPECTED_MS > 0)) || return 0
+  minutes text $(((EXPECTED_MS / 10000 + 1) * 10000))
+  EXPECTED_TEXT=" of about $text min"
+}
+
+draw_line() {
+  local elapsed line width=0
+  # Asked each time: windows change.
+  { read -r _ width < <(stty size <&7 2>/dev/null) || true; } 7>&1
+  ((width > 1)) || width=80
+  width=$((width - 1))
+  minutes elapsed "$ELAPSED_MS"
+  expected_text
+  line="  $elapsed$EXPECTED_TEXT  $RUNNING_TEXTS"
+  # Padded, so that the rest of a longer line before it goes; never wrapped, or \r would not help.
+  printf '\r%-*s' "$width" "${line:0:width}"
+  SHOWN_WIDTH=$width
+}
+
+clear_progress() {
+  [[ -t 1 ]] && ((${SHOWN_WIDTH:-0})) || return 0
+  printf '\r%*s\r' "$SHOWN_WIDTH" ''
+  SHOWN_WIDTH=0
+}
+
+print_heartbeat() {
+  local seconds=$((ELAPSED_MS / 1000))
+  if ((${#PIECES[@]} == 1)); then
+    printf '  ... %s: %d s%s\n' "${PIECE_TEXT[${PIECES[0]}]}" "$seconds" \
+      "$(last_progress "$LOG_DIR/${PIECES[0]}.log")"
+  else
+    printf '  ... %d s of about %d s: %s\n' "$seconds" $(((EXPECTED_MS / 10000 + 1) * 10)) \
+      "$RUNNING_TEXTS"
+  fi
+}
+
+# The last thing a long piece said of itself, when that is short enough to show.
+last_progress() {
+  local line
+  line=$(tail -n 1 "$1" 2>/dev/null | tr '\r' '\n' | tail -n 1 | cut -c1-60)
+  [[ -z $line ]] || printf ' (%s)' "$line"
+}
+
+# On a terminal the one line goes on while there is more to do.
+show_finished() {
+  PIECE_CREDIT_MS[$1]=${PIECE_WEIGHT_MS[$1]}
+  if [[ -t 1 ]] && ((${#PIECES[@]} > 1)); then
+    return
+  fi
+  clear_progress
+  printf '  %-58s %4d s\n' "${PIECE_TEXT[$1]}" "$(seconds_of "$1")"
+}
+
+end_progress() {
+  clear_progress
+  ((${#PIECES[@]} > 1)) || return 0
+  read_clock
+  printf '  %-58s %4d s\n' "together" $(((NOW_MS - WORK_BEGAN_MS + 500) / 1000))
+}

@@ -1,0 +1,150 @@
+# shellcheck shell=bash
+# Pieces of work that run beside each other. Sourced by lib.sh.
+#
+# `piece` adds one, `run_work` runs all that were added: each as soon as those it names before it
+# are done, in a process group of its own, with its full output in build/log/NAME.log. If one fails,
+# the others are ended, the tail of its log is shown, and the shell exits.
+
+# The pieces in the order they were added, and what is known of each by name.
+PIECES=()
+declare -gA PIECE_TEXT PIECE_AFTER PIECE_COMMAND PIECE_STATE PIECE_PID PIECE_BEGAN_MS
+POLL_S=0.2
+# How long an ended piece may take to clean up after itself before it is ended less kindly.
+END_POLLS=25
+
+# NOW_MS: the time, without starting a process for it.
+read_clock() {
+  local microseconds=${EPOCHREALTIME/[^0-9]/}
+  NOW_MS=$((microseconds / 1000))
+}
+
+# piece NAME TEXT SECONDS AFTER COMMAND...: SECONDS is its share of the time that everything takes
+# on the machine that was measured (scripts/progress.sh). AFTER names pieces, separated by spaces;
+# those that were not added are done already. COMMAND runs in a subshell of this shell, and fails
+# with the first command in it that does.
+piece() {
+  local name=$1
+  PIECES+=("$name")
+  PIECE_TEXT[$name]=$2 PIECE_AFTER[$name]=$4 PIECE_STATE[$name]=waiting
+  weigh_piece "$name" "$3"
+  shift 4
+  PIECE_COMMAND[$name]=$(printf '%q ' "$@")
+}
+
+has_piece() { [[ -n ${PIECE_STATE[$1]:-} ]]; }
+
+run_work() {
+  ((${#PIECES[@]})) || return 0
+  mkdir -p "$LOG_DIR"
+  begin_progress
+  # A plain command, not a condition: what a condition calls, subshells included, goes on after a
+  # command that fails, whatever `set -e` says.
+  begin_ready_pieces
+  while ((UNFINISHED)); do
+    sleep "$POLL_S"
+    reap_pieces
+    show_progress
+    begin_ready_pieces
+  done
+  end_progress
+  forget_work
+}
+
+forget_work() {
+  PIECES=()
+  PIECE_STATE=() PIECE_PID=()
+}
+
+# Leaves in UNFINISHED how many there are to wait for.
+begin_ready_pieces() {
+  local name before
+  UNFINISHED=0
+  for name in "${PIECES[@]}"; do
+    [[ ${PIECE_STATE[$name]} != finished ]] || continue
+    UNFINISHED=$((UNFINISHED + 1))
+    [[ ${PIECE_STATE[$name]} == waiting ]] || continue
+    for before in ${PIECE_AFTER[$name]}; do
+      [[ ${PIECE_STATE[$before]:-finished} == finished ]] || continue 2
+    done
+    begin_piece "$name"
+  done
+}
+
+begin_piece() {
+  local name=$1 log=$LOG_DIR/$1.log
+  : >"$log"
+  # Its own process group, so that an end can reach the whole of it, children included. Without
+  # the trap, bash would go on with the next command after one that took an interrupt calmly.
+  set -m
+  (
+    set -euo pipefail
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+    eval "${PIECE_COMMAND[$name]}"
+  ) >"$log" 2>&1 </dev/null &
+  set +m
+  PIECE_PID[$name]=$!
+  PIECE_STATE[$name]=running
+  read_clock
+  PIECE_BEGAN_MS[$name]=$NOW_MS
+}
+
+reap_pieces() {
+  local name status
+  for name in "${PIECES[@]}"; do
+    [[ ${PIECE_STATE[$name]} == running ]] || continue
+    ! kill -0 "${PIECE_PID[$name]}" 2>/dev/null || continue
+    status=0
+    wait "${PIECE_PID[$name]}" || status=$?
+    ((status == 0)) || fail_piece "$name"
+    PIECE_STATE[$name]=finished
+    show_finished "$name"
+  done
+}
+
+fail_piece() {
+  local name=$1 log=$LOG_DIR/$1.log seconds
+  seconds=$(seconds_of "$name")
+  end_work
+  clear_progress
+  printf '  %-58s FAILED after %d s\n' "${PIECE_TEXT[$name]}" "$seconds"
+  tail -n "$LOG_TAIL_LINES" "$log" | sed 's/^/    | /'
+  die "${PIECE_TEXT[$name]} failed; the whole output is in ${log#"$ROOT"/}"
+}
+
+# How long a piece has run.
+seconds_of() {
+  read_clock
+  echo $(((NOW_MS - ${PIECE_BEGAN_MS[$1]} + 500) / 1000))
+}
+
+# --- the end -----------------------------------------------------------------------------------
+
+signal_work() {
+  local name status=1
+  for name in "${PIECES[@]}"; do
+    [[ ${PIECE_STATE[$name]} == running ]] || continue
+    ! kill "-$1" -- "-${PIECE_PID[$name]}" 2>/dev/null || status=0
+  done
+  return "$status"
+}
+
+# Ends what runs and waits until it is gone. An interrupt comes first: pip, ninja and fetch_model.py
+# then remove what they had half made, which a plain kill leaves behind.
+end_work() {
+  local signal poll
+  for signal in INT TERM KILL; do
+    signal_work "$signal" || return 0
+    for ((poll = 0; poll < END_POLLS; ++poll)); do
+      signal_work 0 || return 0
+      sleep "$POLL_S"
+    done
+  done
+}
+
+end_work_on_exit() {
+  trap '' INT TERM
+  ((${#PIECES[@]})) || return 0
+  clear_progress
+  end_work
+}

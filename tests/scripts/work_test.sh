@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# Tests of scripts/work.sh and progress.sh: bash tests/scripts/work_test.sh
+# shellcheck disable=SC2016  # what `run` gets is expanded by the shell it starts
+set -euo pipefail
+ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+FOLDER=$(mktemp -d)
+trap 'rm -rf "$FOLDER"' EXIT
+
+# run COMMANDS: in a shell of their own that has the scripts; OUTPUT and STATUS are what came of it.
+run() {
+  STATUS=0
+  OUTPUT=$(cd "$FOLDER" && bash -c '
+    set -euo pipefail
+    . "$1/scripts/lib.sh"
+    . "$1/scripts/setup.sh"
+    trap end_work_on_exit EXIT
+    LOG_DIR=$2/log
+    HEARTBEAT_S=1 END_POLLS=3
+    eval "$3"' bash "$ROOT_OF_TEST" "$FOLDER" "$1" 2>&1) || STATUS=$?
+}
+
+# expect TEXT CONDITION...
+expect() {
+  local text=$1
+  shift
+  if ! "$@"; then
+    printf 'FAILED: %s\nstatus %d, output:\n%s\n' "$text" "$STATUS" "$OUTPUT"
+    exit 1
+  fi
+  echo "ok: $text"
+}
+
+says() { [[ $OUTPUT == *"$1"* ]]; }
+
+run 'piece one One 1 "" touch one; piece two Two 1 "absent one" ls one; run_plan'
+expect "a piece begins once those before it are done" test "$STATUS" = 0
+
+run 'before() { sleep 0.5; touch late; }
+  piece two Two 1 one ls late; piece one One 1 "" before; run_plan'
+expect "however they were added" test "$STATUS" = 0
+
+run 'half() { echo begun; false; touch went-on; }
+  piece bad Bad 1 "" stamped "$2/stamp" 1 half; piece after After 1 bad touch came-after
+  run_plan; touch went-on'
+expect "a piece fails with the first command in it that does" test ! -e "$FOLDER/went-on"
+expect "without its stamp" test ! -e "$FOLDER/stamp"
+expect "and without what comes after it" test ! -e "$FOLDER/came-after"
+expect "the tail of its log is shown" says "    | begun"
+expect "the status says so" test "$STATUS" = 1
+
+run 'both() { echo "$BASHPID" >group; sleep 60 & sleep 61; }
+  bad() { until [[ -s group ]]; do :; done; false; }
+  piece long Long 1 "" both; piece bad Bad 1 "" bad; run_plan'
+expect "an end leaves no process behind" bash -c "! kill -0 -- -$(<"$FOLDER/group") 2>/dev/null"
+
+run 'ninja_like() { echo "[1/4] a"; sleep 2.5; echo "[4/4] d"; }
+  piece build-x Compile 2 "" ninja_like; piece other Other 1 "" sleep 2.5; run_plan'
+expect "a log gets lines with the expected time and ninja's count" says "s: Compile, 1 of 4; Other"
+
+run 'run_plan'
+expect "without work nothing is said" test -z "$OUTPUT"
