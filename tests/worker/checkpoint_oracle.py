@@ -14,7 +14,7 @@ import torch
 from transformers import (Gemma3Config, Gemma3ForCausalLM, Gemma3ForConditionalGeneration,
                           SiglipVisionConfig)
 
-from model_oracle import Probe, check_prompt, their_logits, tiny_config
+from model_oracle import GREEDY, Probe, check_prompt, their_logits, tiny_config
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / "scripts"))
 import make_checkpoint  # noqa: E402
@@ -113,8 +113,8 @@ def check_multimodal(binary, root):
     ids = random_ids(300, 90)
     with torch.inference_mode():
         theirs = model(torch.tensor([ids])).logits[0, -1].numpy()
-    ours = probe.logits(300, ids=ids, chunk=32, greedy=1)[0]
-    difference = float(numpy.abs(ours - theirs).max())
+    _, ours = probe.answer(300, ids=ids, chunk=32, greedy=1)
+    difference = float(numpy.abs(ours[0] - theirs).max())
     assert difference <= 1e-4, f"multimodal: logits differ by {difference:.2e}"
     print(f"saved by transformers, multimodal: {probe.notes[0]}: {difference:.1e}")
     probe.close()
@@ -134,17 +134,14 @@ def check_bfloat16(binary, root):
     ours_error, their_error = [], []
     for tokens in (5, 33, 64, 150, 300):
         ids = random_ids(exact.config.vocab_size, tokens)
-        right = their_logits(exact, ids)
-        follow = right.argmax(axis=1).tolist()
-        ours = probe.logits(exact.config.vocab_size, ids=ids, chunk=64, greedy=len(right),
-                            follow=follow)
-        with torch.inference_mode():
-            theirs = rounded(torch.tensor([ids + follow[:-1]])).logits[0, tokens - 1:].float()
+        restores = [64] if tokens > 64 else []
+        answer, ours = probe.answer(exact.config.vocab_size, ids=ids, chunk=64, greedy=GREEDY,
+                                    restores=restores)
+        all_ids = ids + answer["greedy"][:-1]
+        right = their_logits(exact, all_ids)
         ours_error.append(ours - right)
-        their_error.append(theirs.numpy() - right)
-        cold = probe.ask(ids=ids, chunk=64)["sha256"]
-        if tokens > 64:
-            assert probe.ask(ids=ids, chunk=64, restore=64)["sha256"] == cold, "other bits"
+        their_error.append(their_logits(rounded, all_ids) - right)
+        assert answer["restored"] == [answer["sha256"]] * len(restores), "other bits"
     ours_rms = float(numpy.sqrt(numpy.mean(numpy.square(ours_error))))
     their_rms = float(numpy.sqrt(numpy.mean(numpy.square(their_error))))
     print(f"bfloat16: RMS error {ours_rms:.4f}, transformers' own {their_rms:.4f}")

@@ -37,9 +37,11 @@ class Probe:
         assert answer, f"the probe ended at {str(question)[:200]}"
         return json.loads(answer)
 
-    def logits(self, vocab, **question):
-        self.ask(logits=self.logits_file.name, **question)
-        return numpy.fromfile(self.logits_file.name, dtype=numpy.float32).reshape(-1, vocab)
+    def answer(self, vocab, **question):
+        """The answer, and its logits: of the prompt's last position and of each decoded one."""
+        answer = self.ask(logits=self.logits_file.name, **question)
+        logits = numpy.fromfile(self.logits_file.name, dtype=numpy.float32)
+        return answer, logits.reshape(-1, vocab)
 
     def close(self):
         self.process.stdin.close()
@@ -47,8 +49,8 @@ class Probe:
 
 
 @torch.inference_mode()
-def their_logits(model, ids):
-    """Logits of the last prompt position and of GREEDY - 1 greedy tokens after it.
+def their_logits(model, ids, positions=GREEDY):
+    """transformers' logits of the last `positions` of `ids`, in one pass.
 
     transformers' Gemma 3 reads attn_logit_softcapping but leaves it to the caller to hand it to its
     attention function, so that is done here.
@@ -56,14 +58,8 @@ def their_logits(model, ids):
     extra = {}
     if model.config.attn_logit_softcapping:
         extra["softcap"] = model.config.attn_logit_softcapping
-    out = model(torch.tensor([ids]), use_cache=True, logits_to_keep=1, **extra)
-    rows = [out.logits[0, -1]]
-    cache = out.past_key_values
-    while len(rows) < GREEDY:
-        out = model(rows[-1].argmax().view(1, 1), past_key_values=cache, use_cache=True,
-                    **extra)
-        rows.append(out.logits[0, -1])
-    return torch.stack(rows).float().numpy()
+    out = model(torch.tensor([ids]), use_cache=False, logits_to_keep=positions, **extra)
+    return out.logits[0].float().numpy()
 
 
 def compare(name, ours, theirs):
@@ -80,17 +76,15 @@ def compare(name, ours, theirs):
 
 
 def check_prompt(name, probe, model, ids, chunk, cuts=(), restores=6):
-    vocab = model.config.vocab_size
-    theirs = their_logits(model, ids)
-    follow = theirs.argmax(axis=1).tolist()
-    question = {"ids": ids, "chunk": chunk, "cuts": list(cuts)}
-    ours = probe.logits(vocab, greedy=GREEDY, follow=follow, **question)
-    difference = compare(name, ours, theirs)
-    cold = probe.ask(**question)["sha256"]
+    """Our own 64 greedy tokens, each against transformers' choice behind the same tokens; the same
+    bits after a restore at each of the last boundaries."""
     boundaries = sorted({*range(chunk, len(ids), chunk), *(c for c in cuts if c < len(ids))})
-    for boundary in boundaries[-restores:]:
-        warm = probe.ask(restore=boundary, **question)["sha256"]
-        assert warm == cold, f"{name}: other bits after a restore at {boundary}"
+    answer, ours = probe.answer(model.config.vocab_size, ids=ids, chunk=chunk, cuts=list(cuts),
+                                greedy=GREEDY, restores=boundaries[-restores:])
+    difference = compare(name, ours, their_logits(model, ids + answer["greedy"][:-1]))
+    assert len(answer["restored"]) == len(boundaries[-restores:]), f"{name}: not all restored"
+    for boundary, warm in zip(boundaries[-restores:], answer["restored"]):
+        assert warm == answer["sha256"], f"{name}: other bits after a restore at {boundary}"
     print(f"{name:46} {len(ids):5} tokens  {difference:.1e}  {len(boundaries)} boundaries",
           flush=True)
 
@@ -149,8 +143,8 @@ def must_notice(probe, model, ids):
     """A wrong model must break the bar: one of the norms is doubled on transformers' side."""
     with torch.no_grad():
         model.model.layers[1].self_attn.k_norm.weight.mul_(1.01)
-    theirs = their_logits(model, ids)
-    ours = probe.logits(model.config.vocab_size, ids=ids, greedy=GREEDY)
+    answer, ours = probe.answer(model.config.vocab_size, ids=ids, greedy=GREEDY)
+    theirs = their_logits(model, ids + answer["greedy"][:-1])
     try:
         compare("changed weights", ours, theirs)
     except AssertionError:

@@ -2,11 +2,11 @@
 //
 //   model_probe MODEL_DIR [DTYPE]
 // Reads one JSON object a line from standard input, writes one a line to standard output:
-//   {"ids": [..], "cuts": [..], "chunk": 128, "greedy": 64, "logits": "FILE"}
-//     -> {"greedy": [..], "sha256": "..", "steps": 9, "prefill_ms": 1.0, "decode_ms": [..]}
-//   "follow": [..] feeds these tokens instead of the greedy ones; the answer is still its own
-//   choice. "restore": B computes [0, B), moves the KV through slices into a second cache, and goes
-//   on there.
+//   {"ids": [..], "cuts": [..], "chunk": 128, "greedy": 64, "logits": "FILE", "restores": [128]}
+//     -> {"greedy": [..], "sha256": "..", "restored": [".."], "steps": 9, "prefill_ms": 1.0,
+//         "decode_ms": [..]}
+//   At each boundary of "restores" the KV moves through slices into a second cache, on which the
+//   rest of the prompt is computed too: "restored" are the digests of what that leads to.
 // FILE receives the float32 logits of the prompt's last position, then of each decoded position.
 #include <algorithm>
 #include <chrono>
@@ -51,37 +51,54 @@ KvCache Moved(const Gemma& gemma, const KvCache& from, int capacity) {
   return *std::move(to);
 }
 
+std::string LogitsDigest(const std::vector<float>& logits) {
+  return DigestHex(
+      Sha256({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)}));
+}
+
 nlohmann::json Answer(const Gemma& gemma, const nlohmann::json& question) {
   const auto ids = question.at("ids").get<std::vector<int32_t>>();
   const auto cuts = question.value("cuts", std::vector<uint32_t>());
-  const auto follow = question.value("follow", std::vector<int32_t>());
+  const auto restores = question.value("restores", std::vector<uint32_t>());
   const size_t greedy = question.value("greedy", 0);
-  const uint32_t restore = question.value("restore", 0);
   const int capacity = static_cast<int>(ids.size() + greedy + 1);
   absl::StatusOr<KvCache> kv = gemma.NewKvCache(capacity);
   Require(kv.status());
   std::vector<float> logits;
   const auto steps = StepEnds(ids.size(), cuts, question.value("chunk", 128));
-  const Clock::time_point begin = Clock::now();
+  const auto compute = [&](KvCache* cache, uint32_t begin, uint32_t end) {
+    Require(gemma.Step(cache, absl::MakeConstSpan(ids).subspan(begin, end - begin), &logits));
+  };
+  std::vector<std::string> restored;
+  double prefill_ms = 0;
   uint32_t at = 0;
-  for (const uint32_t end : steps) {
-    if (restore != 0 && at == restore) *kv = Moved(gemma, *kv, capacity + 333);
-    Require(gemma.Step(&*kv, absl::MakeConstSpan(ids).subspan(at, end - at), &logits));
-    at = end;
+  for (auto step = steps.begin(); step != steps.end(); ++step) {
+    if (std::count(restores.begin(), restores.end(), at) > 0) {
+      KvCache moved = Moved(gemma, *kv, capacity + 333);
+      uint32_t moved_at = at;
+      for (auto rest = step; rest != steps.end(); ++rest) {
+        compute(&moved, moved_at, *rest);
+        moved_at = *rest;
+      }
+      restored.push_back(LogitsDigest(logits));
+    }
+    const Clock::time_point begin = Clock::now();
+    compute(&*kv, at, *step);
+    prefill_ms += MillisecondsSince(begin);
+    at = *step;
   }
-  nlohmann::json answer{{"prefill_ms", MillisecondsSince(begin)}, {"steps", steps.size()}};
+  nlohmann::json answer{
+      {"prefill_ms", prefill_ms}, {"steps", steps.size()}, {"restored", restored}};
   std::ofstream file(question.value("logits", std::string("/dev/null")), std::ios::binary);
   std::vector<int32_t> chosen;
   std::vector<double> decode_ms;
-  answer["sha256"] = DigestHex(
-      Sha256({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)}));
+  answer["sha256"] = LogitsDigest(logits);
   for (size_t i = 0; i < greedy; ++i) {
     file.write(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
     chosen.push_back(std::max_element(logits.begin(), logits.end()) - logits.begin());
     if (i + 1 == greedy) break;
-    const int32_t next = i < follow.size() ? follow[i] : chosen.back();
     const Clock::time_point step = Clock::now();
-    Require(gemma.Step(&*kv, {&next, 1}, &logits));
+    Require(gemma.Step(&*kv, {&chosen.back(), 1}, &logits));
     decode_ms.push_back(MillisecondsSince(step));
   }
   answer["greedy"] = chosen;
