@@ -64,8 +64,9 @@ hearth_precompile(hearth_common_headers HEADERS ${common_headers})
 set(rpc_headers <grpcpp/grpcpp.h> <proto/cache_store.grpc.pb.h> <proto/inference.grpc.pb.h>)
 hearth_precompile(hearth_rpc_headers HEADERS ${common_headers} ${rpc_headers} LIBS hearth_proto)
 
-# What tests add. Most of a cold build is compiling them, and they run for seconds: under the
-# address sanitizer they take half the time without optimisation, under the thread sanitizer no less.
+# What tests add. Much of a cold build is compiling them, and they run for seconds: under the
+# address sanitizer they take half the time without optimisation, under the thread sanitizer as
+# long.
 if(HEARTH_SANITIZE STREQUAL address)
   set(HEARTH_TEST_OPTIONS -O0)
 else()

@@ -193,7 +193,7 @@ int Main(int argc, char** argv) {
   Metrics metrics("hearth_store");
   metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
   metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
-  metrics.AddPage("/status.json", {"application/json", [&status] { return status.Json(); }});
+  metrics.AddPage("/status.json", {"application/json", [&status] { return status.JsonText(); }});
   metrics.AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
   if (!flags.server.metrics_listen.empty()) status.Start();
   CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {

@@ -20,7 +20,7 @@
 namespace hearth {
 namespace {
 
-using Json = nlohmann::json;
+using ParsedJson = nlohmann::json;
 
 constexpr size_t kMaxTenantBytes = 256;
 constexpr size_t kMaxFileBytes = 16 << 20;
@@ -52,7 +52,8 @@ std::string BearerToken(absl::string_view header) {
 }
 
 // A text field of an entry; empty when absent.
-absl::StatusOr<std::string> TextOf(const Json& entry, const char* key, const std::string& where) {
+absl::StatusOr<std::string> TextOf(const ParsedJson& entry, const char* key,
+                                   const std::string& where) {
   const auto it = entry.find(key);
   if (it == entry.end()) return std::string();
   if (!it->is_string() || it->get_ref<const std::string&>().empty()) {
@@ -74,7 +75,7 @@ absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where)
 // Of one file: remembers what entries must not share.
 struct Identities::Parser {
   absl::StatusOr<std::vector<Entry>> Parse(const std::string& text);
-  absl::StatusOr<Entry> ParseEntry(const Json& item, const std::string& where);
+  absl::StatusOr<Entry> ParseEntry(const ParsedJson& item, const std::string& where);
 
   const std::string file;
   std::string public_tenant;
@@ -150,7 +151,7 @@ absl::Status Identities::Load() {
 }
 
 absl::StatusOr<std::vector<Identities::Entry>> Identities::Parser::Parse(const std::string& text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const ParsedJson json = ParsedJson::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("identities") || !json["identities"].is_array()) {
     return absl::InvalidArgumentError(
         absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
@@ -169,7 +170,7 @@ absl::StatusOr<std::vector<Identities::Entry>> Identities::Parser::Parse(const s
   if (!shared.ok()) return shared.status();
   public_tenant = *std::move(shared);
   std::vector<Entry> entries;
-  for (const Json& item : json["identities"]) {
+  for (const ParsedJson& item : json["identities"]) {
     const std::string where = absl::StrCat(file, ": identities[", entries.size(), "]");
     absl::StatusOr<Entry> entry = ParseEntry(item, where);
     if (!entry.ok()) return entry.status();
@@ -178,7 +179,7 @@ absl::StatusOr<std::vector<Identities::Entry>> Identities::Parser::Parse(const s
   return entries;
 }
 
-absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const Json& item,
+absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const ParsedJson& item,
                                                                  const std::string& where) {
   static const std::set<std::string> kKeys = {"name", "role", "tenant", "token_sha256",
                                               "certificate"};

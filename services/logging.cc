@@ -5,11 +5,12 @@
 #include <spdlog/spdlog.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/json_value.h"
 
 namespace hearth {
 namespace {
@@ -45,6 +46,16 @@ std::string TextValue(const std::string& value) {
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
+// What a field's text says, as exactly as JSON can.
+Json NumberOf(const std::string& text) {
+  int64_t whole = 0;
+  uint64_t large = 0;
+  double number = 0;
+  if (absl::SimpleAtoi(text, &whole)) return whole;
+  if (absl::SimpleAtoi(text, &large)) return large;
+  return absl::SimpleAtod(text, &number) ? Json(number) : Json();
+}
+
 // gRPC's own lines, which name sockets and source files, are for whoever debugs gRPC.
 void LogGrpc(gpr_log_func_args* line) {
   Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});
@@ -73,18 +84,14 @@ std::string FormatText(absl::string_view event, std::initializer_list<LogField> 
 
 std::string FormatJson(absl::string_view time, absl::string_view level, absl::string_view event,
                        std::initializer_list<LogField> fields) {
-  nlohmann::ordered_json line;
-  line["time"] = std::string(time);
-  line["level"] = std::string(level);
-  line["event"] = std::string(event);
+  Json line;
+  line["time"] = time;
+  line["level"] = level;
+  line["event"] = event;
   for (const LogField& field : fields) {
-    if (field.is_number) {
-      line[field.name] = nlohmann::ordered_json::parse(field.value, nullptr, false);
-    } else {
-      line[field.name] = field.value;
-    }
+    line[field.name] = field.is_number ? NumberOf(field.value) : Json(field.value);
   }
-  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return JsonLine(line);
 }
 
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {

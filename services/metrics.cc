@@ -18,6 +18,8 @@ namespace {
 const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300};
 
+}  // namespace
+
 // Samples of all sources, grouped by name as the text format requires.
 class SourceCollector final : public prometheus::Collectable {
  public:
@@ -71,8 +73,6 @@ class SourceCollector final : public prometheus::Collectable {
     family->metric.push_back(std::move(metric));
   }
 };
-
-}  // namespace
 
 struct Metrics::Rep {
   std::shared_ptr<prometheus::Registry> registry = std::make_shared<prometheus::Registry>();

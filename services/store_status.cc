@@ -1,16 +1,14 @@
 #include "services/store_status.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "services/json_value.h"
 
 namespace hearth {
 namespace {
-
-using JsonValue = nlohmann::ordered_json;
 
 // What an operator should never see grow.
 constexpr const char* kErrors[] = {
@@ -26,45 +24,45 @@ constexpr const char* kPublishes[] = {"publishes",
                                       "publishes_abandoned"};
 
 template <typename Names>
-JsonValue Pick(const StoreStats& stats, const Names& names) {
-  JsonValue json = JsonValue::object();
+Json Pick(const StoreStats& stats, const Names& names) {
+  Json json = Json::Object();
   for (const char* name : names) json[name] = stats.counters.at(name);
   return json;
 }
 
-JsonValue TiersJson(const StoreStats& stats) {
-  JsonValue tiers = JsonValue::array();
+Json TiersJson(const StoreStats& stats) {
+  Json tiers = Json::Array();
   for (const TierUsage& usage : stats.tiers) {
-    tiers.push_back({{"tier", TierName(usage.tier)},
-                     {"bytes", usage.bytes},
-                     {"capacity_bytes", usage.capacity_bytes},
-                     {"objects", usage.objects},
-                     {"hit_tokens", usage.hit_tokens},
-                     {"read_bytes", usage.read_bytes},
-                     {"written_bytes", usage.written_bytes},
-                     {"unread_bytes", usage.unread_bytes}});
+    tiers.Append({{"tier", TierName(usage.tier)},
+                  {"bytes", usage.bytes},
+                  {"capacity_bytes", usage.capacity_bytes},
+                  {"objects", usage.objects},
+                  {"hit_tokens", usage.hit_tokens},
+                  {"read_bytes", usage.read_bytes},
+                  {"written_bytes", usage.written_bytes},
+                  {"unread_bytes", usage.unread_bytes}});
   }
   return tiers;
 }
 
-JsonValue LatenciesJson(const StoreStats& stats) {
-  JsonValue latencies = JsonValue::array();
+Json LatenciesJson(const StoreStats& stats) {
+  Json latencies = Json::Array();
   for (const LatencySeries& series : stats.latencies) {
     const uint64_t count = series.counts.count();
     const double mean_s = count == 0 ? 0 : series.counts.sum_s / static_cast<double>(count);
-    latencies.push_back({{"name", series.name},
-                         {"of", series.label_value},
-                         {"count", count},
-                         {"mean_s", mean_s},
-                         {"p50_s", Quantile(series.counts, 0.5)},
-                         {"p99_s", Quantile(series.counts, 0.99)}});
+    latencies.Append({{"name", series.name},
+                      {"of", series.label_value},
+                      {"count", count},
+                      {"mean_s", mean_s},
+                      {"p50_s", Quantile(series.counts, 0.5)},
+                      {"p99_s", Quantile(series.counts, 0.99)}});
   }
   return latencies;
 }
 
-JsonValue MissesJson(const StoreStats& stats) {
+Json MissesJson(const StoreStats& stats) {
   constexpr absl::string_view kPrefix = "misses_";
-  JsonValue misses = JsonValue::object();
+  Json misses = Json::Object();
   for (const auto& [name, count] : stats.counters) {
     if (absl::StartsWith(name, kPrefix)) misses[name.substr(kPrefix.size())] = count;
   }
@@ -135,7 +133,7 @@ void StoreStatus::Sample() {
   last_ = now;
 }
 
-std::string StoreStatus::Json() {
+std::string StoreStatus::JsonText() {
   absl::MutexLock lock(&mutex_);
   const absl::Time now = clock_->Now();
   if (made_.empty() || now - made_at_ >= absl::Seconds(1)) {
@@ -148,7 +146,7 @@ std::string StoreStatus::Json() {
 std::string StoreStatus::Make() {
   const StoreStats stats = store_->Stats();
   const Growth totals = Totals(stats);
-  JsonValue json;
+  Json json;
   json["program"] = "hearth-store";
   json["version"] = version_;
   json["uptime_s"] = absl::ToDoubleSeconds(clock_->Now() - start_);
@@ -164,13 +162,13 @@ std::string StoreStatus::Make() {
                      {"hit_tokens", totals.hit_tokens}};
   json["misses"] = MissesJson(stats);
   json["step_s"] = absl::ToDoubleSeconds(kStep);
-  json["steps"] = JsonValue::array();
+  json["steps"] = Json::Array();
   for (const Growth& step : steps_) {
-    json["steps"].push_back({{"fetches", step.fetches},
-                             {"hits", step.hits},
-                             {"lookup_tokens", step.lookup_tokens},
-                             {"hit_tokens", step.hit_tokens},
-                             {"published_bytes", step.published_bytes}});
+    json["steps"].Append({{"fetches", step.fetches},
+                          {"hits", step.hits},
+                          {"lookup_tokens", step.lookup_tokens},
+                          {"hit_tokens", step.hit_tokens},
+                          {"published_bytes", step.published_bytes}});
   }
   json["publishes"] = Pick(stats, kPublishes);
   for (size_t i = 0; i < kRemovals; ++i) {
@@ -179,18 +177,18 @@ std::string StoreStatus::Make() {
   }
   json["errors"] = Pick(stats, kErrors);
   json["latencies"] = LatenciesJson(stats);
-  json["hottest"] = JsonValue::array();
+  json["hottest"] = Json::Array();
   for (const RestorePoint& point : store_->Hottest(kHottest)) {
-    json["hottest"].push_back({{"id", DigestHex(point.id)},
-                               {"tokens", point.tokens},
-                               {"bytes", point.bytes},
-                               {"hits", point.hits},
-                               {"age_s", absl::ToDoubleSeconds(point.age)},
-                               {"tier", TierName(point.tier)},
-                               {"durable", point.durable},
-                               {"pinned", point.pinned}});
+    json["hottest"].Append({{"id", DigestHex(point.id)},
+                            {"tokens", point.tokens},
+                            {"bytes", point.bytes},
+                            {"hits", point.hits},
+                            {"age_s", absl::ToDoubleSeconds(point.age)},
+                            {"tier", TierName(point.tier)},
+                            {"durable", point.durable},
+                            {"pinned", point.pinned}});
   }
-  return json.dump();
+  return JsonLine(json);
 }
 
 }  // namespace hearth

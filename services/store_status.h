@@ -34,7 +34,7 @@ class StoreStatus {
   void Start();
   // One step: how the counters grew since the last.
   void Sample();
-  std::string Json();
+  std::string JsonText();
 
  private:
   struct Growth {

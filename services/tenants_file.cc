@@ -11,9 +11,9 @@
 namespace hearth {
 namespace {
 
-using Json = nlohmann::json;
+using ParsedJson = nlohmann::json;
 
-absl::StatusOr<uint64_t> AmountFrom(const Json& value, const std::string& where) {
+absl::StatusOr<uint64_t> AmountFrom(const ParsedJson& value, const std::string& where) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
   if (value.is_string()) {
     absl::StatusOr<uint64_t> bytes = ParseByteSize(value.get_ref<const std::string&>());
@@ -23,7 +23,7 @@ absl::StatusOr<uint64_t> AmountFrom(const Json& value, const std::string& where)
       absl::StrCat(where, ": must be a whole number, or a size like \"10GiB\""));
 }
 
-absl::StatusOr<uint64_t> SecondsFrom(const Json& value, const std::string& where) {
+absl::StatusOr<uint64_t> SecondsFrom(const ParsedJson& value, const std::string& where) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
   if (value.is_string()) {
     const absl::StatusOr<absl::Duration> time =
@@ -34,13 +34,13 @@ absl::StatusOr<uint64_t> SecondsFrom(const Json& value, const std::string& where
       absl::StrCat(where, ": must be whole seconds, or a time like \"36h\""));
 }
 
-absl::StatusOr<TenantQuota> QuotaFrom(const Json& json, const std::string& where) {
+absl::StatusOr<TenantQuota> QuotaFrom(const ParsedJson& json, const std::string& where) {
   if (!json.is_object()) return absl::InvalidArgumentError(where + ": must be an object");
   TenantQuota quota;
   struct Field {
     const char* name;
     uint64_t* place;
-    absl::StatusOr<uint64_t> (*parse)(const Json&, const std::string&);
+    absl::StatusOr<uint64_t> (*parse)(const ParsedJson&, const std::string&);
   };
   const Field fields[] = {{"max_bytes", &quota.max_bytes, &AmountFrom},
                           {"max_objects", &quota.max_objects, &AmountFrom},
@@ -69,7 +69,7 @@ absl::StatusOr<TenantQuotas> ReadTenantsFile(const std::string& path) {
   if (path.empty()) return quotas;
   absl::StatusOr<std::string> text = ReadFlagFile("tenants-file", path);
   if (!text.ok()) return text.status();
-  const Json json = Json::parse(*text, nullptr, /*allow_exceptions=*/false);
+  const ParsedJson json = ParsedJson::parse(*text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return absl::InvalidArgumentError(path + ": must be a JSON object");
   }

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/cache_store.pb.h"
-#include "services/hearthctl/json_value.h"
+#include "services/json_value.h"
 
 namespace hearth {
 

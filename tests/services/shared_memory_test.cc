@@ -25,7 +25,7 @@
 namespace hearth {
 namespace {
 
-constexpr uint32_t kSharedTokens = 32;
+constexpr uint32_t kShared = 32;
 
 // As SmallFingerprint, with slices of 8 KiB: worth a granule.
 Fingerprint WideFingerprint() {
@@ -48,13 +48,13 @@ std::string FreshSocket() {
 
 std::vector<std::shared_ptr<const KvObject>> WideObjects() {
   std::vector<std::shared_ptr<const KvObject>> objects;
-  for (const ObjectId& id : NeededObjects(WideLayout(), kSharedTokens)) {
+  for (const ObjectId& id : NeededObjects(WideLayout(), kShared)) {
     objects.push_back(ObjectOf(WideLayout(), id));
   }
   return objects;
 }
 
-PrefixRequest SharedPrompt(uint32_t tokens = kSharedTokens + 8) {
+PrefixRequest SharedPrompt(uint32_t tokens = kShared + 8) {
   return {CountingTokens(tokens), {}, "default"};
 }
 
@@ -77,16 +77,15 @@ class SharedMemoryTest : public testing::Test {
   void Publish() {
     PublishRequestSpec spec;
     spec.prefix = SharedPrompt();
-    spec.boundaries = {kSharedTokens};
+    spec.boundaries = {kShared};
     spec.objects = WideObjects();
     server_->store()->WaitForMemory();
     const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
-    ASSERT_EQ(outcome.published_tokens, kSharedTokens) << outcome.note;
+    ASSERT_EQ(outcome.published_tokens, kShared) << outcome.note;
   }
   void ExpectHit(RemotePrefixCache* cache) {
-    const FetchOutcome outcome =
-        cache->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
-    ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
+    const FetchOutcome outcome = cache->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+    ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
     const auto expected = WideObjects();
     ASSERT_EQ(outcome.objects.size(), expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -95,8 +94,7 @@ class SharedMemoryTest : public testing::Test {
   }
   void FlipABitInRam() {
     auto session = *server_->store()->Fetch(
-        {WideFingerprint().digest(), "default", SharedPrompt().token_ids, {}, ""}, 0,
-        kSharedTokens);
+        {WideFingerprint().digest(), "default", SharedPrompt().token_ids, {}, ""}, 0, kShared);
     const SliceView slice = *session->ReadSlice(0, 1);
     *const_cast<std::byte*>(slice.bytes.data()) ^= std::byte{1};
   }
@@ -160,8 +158,8 @@ TEST_F(SharedMemoryTest, WhatIsLentIsNotCopiedAndHeldUntilTheObjectsAreGone) {
   Start();
   Publish();
   ExpectHit(cache_.get());
-  FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
+  FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   const auto expected = WideObjects();
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -177,9 +175,8 @@ TEST_F(SharedMemoryTest, ALoanThatTheStoreEndsDoesNotHold) {
   Start(StoreServer::SmallStore(""), absl::Milliseconds(1));
   Publish();
   ExpectHit(cache_.get());
-  const FetchOutcome outcome =
-      cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
+  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
   ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
   for (const auto& object : outcome.objects) EXPECT_FALSE(object->loan->Holds());
@@ -189,9 +186,8 @@ TEST_F(SharedMemoryTest, AStoreThatShutsDownDoesNotWaitForLoans) {
   Start();
   Publish();
   ExpectHit(cache_.get());
-  const FetchOutcome outcome =
-      cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
+  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   server_->gate()->Close();
   EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));
 }
@@ -202,8 +198,8 @@ TEST_F(SharedMemoryTest, AFetchMayCopyInstead) {
   RemotePrefixCache copies(ConnectToStore(server_->address()), WideFingerprint(), WideLayout(),
                            &counters_, SharedMemoryUse::kCopy);
   ExpectHit(&copies);
-  FetchOutcome outcome = copies.Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
-  ASSERT_EQ(outcome.usable_tokens, kSharedTokens) << outcome.note;
+  FetchOutcome outcome = copies.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
+  ASSERT_EQ(outcome.usable_tokens, kShared) << outcome.note;
   EXPECT_EQ(counters_.Read().bytes_shared, WholeBytes());
   EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));  // while the objects are held
   const auto expected = WideObjects();
@@ -304,8 +300,7 @@ TEST_F(SharedMemoryTest, RottenBytesAreFetchedOverTheWireFoundAndQuarantined) {
   Publish();
   ExpectHit(cache_.get());
   FlipABitInRam();
-  const FetchOutcome outcome =
-      cache_->Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+  const FetchOutcome outcome = cache_->Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().shared_fallbacks.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);
@@ -318,8 +313,7 @@ TEST_F(SharedMemoryTest, WhatRotsInRamTheReaderFindsAndTheStoreQuarantines) {
                           &counters_, SharedMemoryUse::kOff);
   ExpectHit(&plain);
   FlipABitInRam();
-  const FetchOutcome outcome =
-      plain.Fetch(SharedPrompt(), 0, kSharedTokens, absl::InfiniteFuture());
+  const FetchOutcome outcome = plain.Fetch(SharedPrompt(), 0, kShared, absl::InfiniteFuture());
   EXPECT_EQ(outcome.usable_tokens, 0u);
   EXPECT_EQ(counters_.Read().fetches.at("corrupt"), 1u);
   EXPECT_EQ(server_->store()->Stats().counters.at("quarantined_objects"), 1u);

@@ -26,7 +26,7 @@ class StoreStatusTest : public ::testing::Test {
   }
   nlohmann::json Json() {
     clock_.Advance(absl::Seconds(1));
-    return nlohmann::json::parse(status_.Json());
+    return nlohmann::json::parse(status_.JsonText());
   }
 
   const Fingerprint model_ = KitModel().Make();
@@ -91,11 +91,11 @@ TEST_F(StoreStatusTest, OldStepsAreForgotten) {
 
 TEST_F(StoreStatusTest, IsMadeAtMostOnceASecond) {
   clock_.Advance(absl::Seconds(10));
-  const std::string before = status_.Json();
+  const std::string before = status_.JsonText();
   Publish(1);
-  EXPECT_EQ(status_.Json(), before);
+  EXPECT_EQ(status_.JsonText(), before);
   clock_.Advance(absl::Seconds(1));
-  EXPECT_NE(status_.Json(), before);
+  EXPECT_NE(status_.JsonText(), before);
 }
 
 TEST_F(StoreStatusTest, ASamplerThatRunsEndsWithIt) {

@@ -4,8 +4,8 @@
 //
 // Thread safety: that of a standard container. Ownership: a value owns all that is in it.
 // Invariant: an object's fields keep the order in which they were first named.
-#ifndef HEARTH_SERVICES_HEARTHCTL_JSON_VALUE_H_
-#define HEARTH_SERVICES_HEARTHCTL_JSON_VALUE_H_
+#ifndef HEARTH_SERVICES_JSON_VALUE_H_
+#define HEARTH_SERVICES_JSON_VALUE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -97,4 +97,4 @@ std::string JsonLine(const Json& json);
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_HEARTHCTL_JSON_VALUE_H_
+#endif  // HEARTH_SERVICES_JSON_VALUE_H_

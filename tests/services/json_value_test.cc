@@ -1,4 +1,4 @@
-#include "services/hearthctl/json_value.h"
+#include "services/json_value.h"
 
 #include <gtest/gtest.h>
 

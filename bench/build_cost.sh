@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# What a first run costs in processor time: `./hearth demo`'s set-up and build, then `.ci/run`, each
+# from nothing in a fresh clone, without a compiler cache. With two revisions, one after the other:
+# the ratio is of the second to the first.
+#
+#   bench/build_cost.sh [--parts demo|ci|edits] [REVISION...]     default: all parts of 6a816a7 HEAD
+#
+# Figures are user + system time of the whole process tree, as the kernel counted it. What is
+# installed system-wide (apt) is installed once, before the clock. Clones go to $TMPDIR, 5 GB each.
+# All of it takes about two hours on two cores; nothing else should run.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+REPO=$PWD
+parts=(demo ci edits)
+if [[ ${1:-} == --parts ]]; then
+  IFS=, read -ra parts <<<"${2:?--parts needs demo, ci or edits}"
+  shift 2
+fi
+revisions=("${@:-}")
+[[ -n ${revisions[0]} ]] || revisions=(6a816a7 HEAD)
+WORK=$(mktemp -d)
+trap 'rm -rf "$WORK"' EXIT
+export CCACHE_DISABLE=1
+declare -A seconds
+
+# cost KEY COMMAND...: runs it in the current folder, and leaves its processor seconds in
+# seconds[KEY]. Orphans are adopted, so that nothing escapes the count.
+cost() {
+  local key=$1
+  shift
+  seconds[$key]=$(python3 - "$WORK/$key.log" "$@" <<'PY'
+import ctypes, os, resource, subprocess, sys
+PR_SET_CHILD_SUBREAPER = 36
+ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+with open(sys.argv[1], "wb") as log:
+    first = subprocess.Popen(sys.argv[2:], stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+status = None
+while True:
+    try:
+        pid, ended = os.wait()
+    except ChildProcessError:
+        break
+    if pid == first.pid:
+        status = os.waitstatus_to_exitcode(ended)
+if status != 0:
+    sys.exit(f"{sys.argv[2:]} ended with {status}: see {sys.argv[1]}")
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(f"{used.ru_utime + used.ru_stime:.0f}")
+PY
+  ) || {
+    tail -n 30 "$WORK/$key.log" >&2
+    exit 1
+  }
+  printf '%-10s %-34s %6d s\n' "$revision" "${key#*_}" "${seconds[$key]}"
+}
+
+# in_hearth COMMANDS: with the functions of ./hearth, as both revisions have them.
+in_hearth() {
+  printf '%s\n' 'set -euo pipefail; . scripts/lib.sh; . scripts/setup.sh; . scripts/build.sh;' "$1"
+}
+
+wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
+
+# touch_line FILE: one line of it is another now, and nothing that it means.
+touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
+
+# What one changed line compiles again, and links: of the whole tree, tests included.
+measure_edits() {
+  local name file
+  cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
+  for name in cache_store/store_impl.h worker/gemma.cc proto/cache_store.proto; do
+    file=$(basename "$name")
+    touch_line "$name"
+    cost "${revision}_after-a-line-in-$file" bash -c "$(in_hearth 'build_release')"
+  done
+  git checkout -q -- .
+}
+
+measure() {
+  local revision=$1
+  git clone -q "$REPO" "$WORK/$revision"
+  cd "$WORK/$revision"
+  git checkout -q --detach "$revision"
+  cost "${revision}_set-up" bash -c "$(in_hearth 'setup_tools; setup_model')"
+  cost "${revision}_build-of-the-demo" \
+    bash -c "$(in_hearth 'build_release hearth-store hearth-worker hearthctl')"
+  # From here on `.ci/run` does the rest of what it does from nothing.
+  if wants ci; then
+    cost "${revision}_rest-of-ci" bash .ci/run
+    seconds[${revision}_ci]=$((seconds[${revision}_set-up] + \
+      seconds[${revision}_build-of-the-demo] + seconds[${revision}_rest-of-ci]))
+  fi
+  ! wants edits || measure_edits
+  cd "$REPO"
+  rm -rf "${WORK:?}/$revision"
+}
+
+for revision in "${revisions[@]}"; do
+  measure "$revision"
+done
+((${#revisions[@]} == 2)) || exit 0
+for key in set-up build-of-the-demo ci after-a-line-in-store_impl.h after-a-line-in-gemma.cc \
+  after-a-line-in-cache_store.proto; do
+  before=${seconds[${revisions[0]}_$key]:-} after=${seconds[${revisions[1]}_$key]:-}
+  [[ -n $before && -n $after ]] || continue
+  printf '%-34s %6d s -> %6d s: %s\n' "$key" "$before" "$after" \
+    "$(awk -v a="$after" -v b="$before" 'BEGIN { printf "%.2f x", a / b }')"
+done
