@@ -6,8 +6,8 @@
 #   bench/build_cost.sh [--parts demo|ci|edits] [REVISION...]     default: all parts of 6a816a7 HEAD
 #
 # Figures are user + system time of the whole process tree, as the kernel counted it. What is
-# installed system-wide (apt) is installed once, before the clock. Clones go to $TMPDIR, 5 GB each.
-# All of it takes about two hours on two cores; nothing else should run.
+# installed system-wide (apt) is installed before the clock, by root. Clones go to $TMPDIR, 5 GB
+# each. All of it takes about two hours on two cores; nothing else should run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 REPO=$PWD
@@ -43,7 +43,7 @@ while True:
     if pid == first.pid:
         status = os.waitstatus_to_exitcode(ended)
 if status != 0:
-    sys.exit(f"{sys.argv[2:]} ended with {status}: see {sys.argv[1]}")
+    sys.exit(f"{sys.argv[2:]} ended with {status}; its last lines:")
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
 print(f"{used.ru_utime + used.ru_stime:.0f}")
 PY
@@ -64,7 +64,8 @@ wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 # touch_line FILE: one line of it is another now, and nothing that it means.
 touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
 
-# What one changed line compiles again, and links: of the whole tree, tests included.
+# What one changed line compiles again, and links: of the whole tree, tests included. The line in
+# the .proto is a comment.
 measure_edits() {
   local name file
   cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
@@ -95,6 +96,19 @@ measure() {
   rm -rf "${WORK:?}/$revision"
 }
 
+# What any of them wants of Debian.
+install_packages_of_all() {
+  local wanted revision
+  wanted=$(for revision in "${revisions[@]}"; do
+    git show "$revision:scripts/apt-packages.txt"
+    git show "$revision:scripts/apt-packages-lint.txt" 2>/dev/null || true
+  done | grep -v '^#' | sort -u)
+  apt-get update -q
+  # shellcheck disable=SC2086
+  apt-get install -q -y --no-install-recommends $wanted chromium-headless-shell
+}
+
+((EUID != 0)) || install_packages_of_all >"$WORK/apt.log" 2>&1
 for revision in "${revisions[@]}"; do
   measure "$revision"
 done

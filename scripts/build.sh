@@ -4,7 +4,7 @@
 BUILD=$ROOT/build
 TEST_TIMEOUT_S=900
 
-# A compiler process that reads ATen's headers takes up to 1.5 GB.
+# A compiler process that reads ATen's headers takes up to 1.1 GB, one of a test's units 0.9.
 JOB_MEMORY_MB=1500
 
 job_count() {
@@ -14,6 +14,11 @@ job_count() {
   local by_memory=$((memory_mb / JOB_MEMORY_MB))
   ((by_memory >= 1)) || by_memory=1
   echo "${HEARTH_JOBS:-$((cores < by_memory ? cores : by_memory))}"
+}
+
+check_jobs() {
+  [[ ${HEARTH_JOBS:-1} =~ ^[1-9][0-9]*$ ]] ||
+    die "HEARTH_JOBS is \"$HEARTH_JOBS\"; a number of processes, 1 or more, is needed"
 }
 
 # Clones in different folders share the compiler cache: paths below the root are stored relative.
@@ -54,7 +59,7 @@ run_configure() {
   shift
   # A folder that lacks only the worker keeps what CMake found, and every object.
   is_configured "$folder" "$WITHOUT_WORKER" ||
-    rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+    rm -rf "$folder/CMakeCache.txt" "$folder"/CMakeFiles/[0-9]*  # not the headers beside them
   rm -f "$folder/hearth.stamp"
   cmake -S "$ROOT" -B "$folder" -G Ninja -DHEARTH_PYTHON="$PYTHON" \
     -DHEARTH_SENTENCEPIECE="$SENTENCEPIECE" -DHEARTH_WITH_WORKER=ON "$@"
@@ -103,8 +108,8 @@ build() {
 # plan_release TARGET...: without targets, everything. Torch and sentencepiece take a while to come;
 # what needs neither is compiled meanwhile, in the same folder.
 plan_release() {
-  local steps=$ALL_STEPS disk_mb=1000 text="compile" rest="compile the worker and the tests"
-  (($# == 0)) || steps=$DEMO_STEPS disk_mb=400 rest="compile the worker"
+  local steps=$ALL_STEPS disk_mb=1800 text="compile" rest="compile the worker and the tests"
+  (($# == 0)) || steps=$DEMO_STEPS disk_mb=1000 rest="compile the worker"
   if has_piece torch || has_piece sentencepiece; then
     if [[ ! -f $BUILD/build.ninja ]] || is_configured "$BUILD" "$WITHOUT_WORKER"; then
       plan_store
@@ -156,11 +161,12 @@ sanitized_programs() {
 }
 
 # sanitize KIND FOLDER: builds the programs with -fsanitize=KIND and runs them. A program that
-# passed as it is, on the data that it reads, is not run again.
+# passed as it is, with the libraries and on the data that it reads, is not run again.
 sanitize() {
-  local kind=$1 folder=$BUILD/$2 name data programs=() changed=()
+  local kind=$1 folder=$BUILD/$2 name programs=() changed=()
   configure "$folder" -DHEARTH_SANITIZE="$kind" -DCMAKE_BUILD_TYPE=Release \
     -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1"
+  ninja -C "$folder" build.ninja >/dev/null  # as it is today, before it is asked
   for name in $(sanitized_programs "$kind"); do
     if ninja -C "$folder" -t query "$name" >/dev/null 2>&1; then
       programs+=("$name")
@@ -169,37 +175,43 @@ sanitize() {
     fi
   done
   build "$folder" "${programs[@]}"
-  data=$(sanitized_data)
   for name in "${programs[@]}"; do
-    stamp_holds "$folder/passed/$name" "$(digest "$folder/tests/$name" -- "$data")" ||
-      changed+=("$name")
+    stamp_holds "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")" || changed+=("$name")
   done
   if ((${#changed[@]} == 0)); then
     say "  $kind sanitizer: ${#programs[@]} test programs passed as they are"
     return
   fi
   step "run-$2" "run ${#changed[@]} test programs, $kind sanitizer" \
-    run_sanitized "$folder" "$data" "${changed[@]}"
+    run_sanitized "$folder" "${changed[@]}"
 }
 
-# One digest of what the programs read beside themselves, and of what the sanitizers let pass.
-sanitized_data() {
-  find "$ROOT/tests" "$ROOT/scripts/lsan.supp" "$ROOT/scripts/tsan.supp" -type f \
+# sanitized_digest FOLDER PROGRAM: of the program, the one that it starts, the libraries of both,
+# the files that tests read, and how they are run.
+sanitized_digest() {
+  local program=$1/tests/$2 child=$1/tests/hearth_store_client files libraries
+  [[ -f $child ]] || child=$program
+  files=$(find "$ROOT/tests" "$ROOT/scripts/lsan.supp" "$ROOT/scripts/tsan.supp" -type f \
     -not -name '*.cc' -not -name '*.h' -not -name '*.py*' -print0 |
-    sort -z | xargs -0 sha256sum | sha256sum
+    sort -z | xargs -0 sha256sum)
+  libraries=$(ldd "$program" "$child" | awk '$3 ~ /^\// { print $3 }' | sort -u |
+    xargs stat -L -c '%n %s %Y')
+  digest "$program" "$child" -- "$files" "$libraries" "$(declare -f run_sanitized run_in_shards)"
 }
 
-# run_sanitized FOLDER DATA PROGRAM...
+# run_sanitized FOLDER PROGRAM...
 run_sanitized() {
-  local folder=$1 data=$2 name
-  shift 2
+  local folder=$1 name
+  shift
+  # Every test of every program, whatever whoever calls has set for a run by hand.
+  unset "${!GTEST_@}"
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$ROOT/scripts/tsan.supp
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
   for name in "$@"; do
     echo "== $name"
     run_in_shards "$folder/tests/$name" || return
-    write_stamp "$folder/passed/$name" "$(digest "$folder/tests/$name" -- "$data")"
+    write_stamp "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")"
   done
 }
 

@@ -10,9 +10,16 @@ if(MOLD)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# For GCC: ccache keeps what was compiled with a precompiled header only if it can see into it.
-if(HEARTH_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-fpch-preprocess)
+# ccache keeps what was compiled with a precompiled header only if it may look past its macros, and
+# with GCC only if it can see into it.
+if(HEARTH_PRECOMPILED)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-fpch-preprocess)
+  endif()
+  if(CCACHE AND CMAKE_CXX_COMPILER_LAUNCHER STREQUAL CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER 
+      ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
+  endif()
 endif()
 
 # For all alike: a header is precompiled with or without it.
@@ -27,7 +34,7 @@ function(hearth_precompile name)
   endif()
   set(source ${CMAKE_BINARY_DIR}/precompiled/${name}.cc)
   file(CONFIGURE OUTPUT ${source} CONTENT "// Owns a precompiled header.\n")
-  add_library(${name} OBJECT ${source})
+  add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
   target_compile_options(${name} PRIVATE ${arg_OPTIONS})

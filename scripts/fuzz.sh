@@ -17,7 +17,8 @@ clang=$(command -v clang++-14 || command -v clang++) || {
 }
 cmake -S . -B build-fuzz -G Ninja -DCMAKE_CXX_COMPILER="$clang" -DHEARTH_WITH_WORKER=OFF \
   -DHEARTH_FUZZ=ON -DHEARTH_SANITIZE=address -DCMAKE_BUILD_TYPE=Release \
-  -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1" -DCMAKE_CXX_FLAGS="-fsanitize=fuzzer-no-link" >/dev/null
+  -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1" -DHEARTH_PRECOMPILED=OFF \
+  -DCMAKE_CXX_FLAGS="-fsanitize=fuzzer-no-link" >/dev/null
 ninja -C build-fuzz hearth_fuzz_seeds "${targets[@]/#/hearth_fuzz_}"
 build-fuzz/tests/hearth_fuzz_seeds build-fuzz/seeds
 for target in "${targets[@]}"; do

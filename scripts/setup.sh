@@ -87,7 +87,7 @@ megabytes_after() {
 
 # sudo's password, if one is asked for, before the work begins: a prompt would be lost in it.
 ask_for_root() {
-  ((${#MISSING_PACKAGES[@]} && EUID != 0)) || return 0
+  has_piece apt && ((EUID != 0)) || return 0
   command -v sudo >/dev/null ||
     die "these packages are missing, and there is neither root nor sudo: ${MISSING_PACKAGES[*]}"
   sudo -v || die "sudo was refused; these packages are missing: ${MISSING_PACKAGES[*]}"

@@ -3,7 +3,7 @@
 // is not its task.
 //
 // Thread safety: that of a standard container. Ownership: a value owns all that is in it.
-// Invariant: an object's fields keep the order in which they were first named.
+// Invariants: 1. an object's fields keep the order in which they were first named.
 #ifndef HEARTH_SERVICES_JSON_VALUE_H_
 #define HEARTH_SERVICES_JSON_VALUE_H_
 
@@ -36,6 +36,8 @@ class Json {
   Json(const char* text);
   Json(std::string text);
   Json(absl::string_view text);
+  template <typename T>
+  Json(const T* pointer) = delete;  // would be true
   Json(const std::vector<uint32_t>& numbers);
   Json(const std::vector<std::string>& texts);
   // {{"id", 3}, {"text", "a"}}: an object. Names are not repeated.

@@ -20,6 +20,8 @@ const prometheus::Histogram::BucketBoundaries kSecondsBuckets = {
 
 }  // namespace
 
+// Not in the anonymous namespace: Metrics::Rep has one, and GCC warns of that where files are
+// compiled together.
 // Samples of all sources, grouped by name as the text format requires.
 class SourceCollector final : public prometheus::Collectable {
  public:

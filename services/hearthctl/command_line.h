@@ -1,5 +1,6 @@
-// CommandLine: what a program takes on its command line: commands, each with its flags. The only
-// place that knows the library which parses it, so that a command's file compiles in little time.
+// CommandLine: what a program takes on its command line: commands, each with its flags. With
+// flags.cc the only place that knows the library which parses it, so that a command's file compiles
+// in little time.
 //
 // Thread safety: none; used by main's thread.
 // Ownership: the CommandLine owns its commands, and these what was declared about their flags. The

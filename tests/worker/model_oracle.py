@@ -140,7 +140,7 @@ def run_tiny(binary):
 
 
 def must_notice(probe, model, ids):
-    """A wrong model must break the bar: one of the norms is doubled on transformers' side."""
+    """A wrong model must break the bar: one of the norms is 1 % larger on transformers' side."""
     with torch.no_grad():
         model.model.layers[1].self_attn.k_norm.weight.mul_(1.01)
     answer, ours = probe.answer(model.config.vocab_size, ids=ids, greedy=GREEDY)
