@@ -17,7 +17,7 @@ if(HEARTH_PRECOMPILED)
     add_compile_options(-fpch-preprocess)
   endif()
   if(CCACHE AND CMAKE_CXX_COMPILER_LAUNCHER STREQUAL CCACHE)
-    set(CMAKE_CXX_COMPILER_LAUNCHER 
+    set(CMAKE_CXX_COMPILER_LAUNCHER
       ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
   endif()
 endif()
