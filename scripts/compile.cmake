@@ -25,6 +25,12 @@ endif()
 # For all alike: a header is precompiled with or without it.
 add_compile_options(-pthread)
 
+# A precompiled header fills GCC's heap, so that it looks for garbage again and again, and there is
+# little: a tenth of the time for a twentieth more memory.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(--param=ggc-min-heapsize=1500000)
+endif()
+
 # hearth_precompile(NAME HEADERS <vector> ... LIBS lib ... OPTIONS -O1 ...): the headers, read once.
 # Whoever uses it must be compiled with the same options, or GCC says -Winvalid-pch and reads them.
 function(hearth_precompile name)
@@ -71,14 +77,8 @@ hearth_precompile(hearth_common_headers HEADERS ${common_headers})
 set(rpc_headers <grpcpp/grpcpp.h> <proto/cache_store.grpc.pb.h> <proto/inference.grpc.pb.h>)
 hearth_precompile(hearth_rpc_headers HEADERS ${common_headers} ${rpc_headers} LIBS hearth_proto)
 
-# What tests add. Much of a cold build is compiling them, and they run for seconds: under the
-# address sanitizer they take half the time without optimisation, under the thread sanitizer as
-# long.
-if(HEARTH_SANITIZE STREQUAL address)
-  set(HEARTH_TEST_OPTIONS -O0)
-else()
-  set(HEARTH_TEST_OPTIONS -O1)
-endif()
+# What tests add. Half of a cold build is compiling them, and they run for seconds: not optimised.
+set(HEARTH_TEST_OPTIONS -O0)
 set(test_headers <gmock/gmock.h> <gtest/gtest.h> <filesystem> <random>)
 hearth_precompile(hearth_test_headers
   HEADERS ${common_headers} ${test_headers} LIBS GTest::gmock OPTIONS ${HEARTH_TEST_OPTIONS})
