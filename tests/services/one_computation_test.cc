@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "services/local_prefix_cache.h"
 #include "services/remote_prefix_cache.h"
 #include "tests/services/small_layout.h"
@@ -151,7 +152,7 @@ TEST(OneComputation, ABreakpointIsServedBeforeTheRestIsComputed) {
 
 TEST(OneComputation, AFailedPublishLetsTheNextOneCompute) {
   StoreServer store(StoreServer::SmallStore(""));
-  Start start(3);
+  Start start(4);  // three requests, and the sight of two of them waiting
   Worker failing(store.address(), &start, /*publishes=*/false);
   Worker second(store.address(), &start), third(store.address(), &start);
   // The failing one is the holder: it alone asks before the others come.
@@ -162,9 +163,17 @@ TEST(OneComputation, AFailedPublishLetsTheNextOneCompute) {
               0u);
   });
   start.WaitForAHolder();
+  // Who asks after the holder gave up takes nothing over.
+  std::thread watcher([&] {
+    const absl::Time patience = absl::Now() + absl::Seconds(60);
+    while (store.store()->Stats().counters.at("lease_waits") < 2 && absl::Now() < patience)
+      std::this_thread::yield();
+    start.Asked();
+  });
   computed = GenerateTogether({&second.server, &third.server},
                               IdsRequest(CountingTokens(kPromptTokens), 4));
   first.join();
+  watcher.join();
   EXPECT_EQ(computed, (std::vector<uint32_t>{kRest, kPromptTokens}));
   EXPECT_EQ(store.store()->Stats().counters.at("lease_takeovers"), 1u);
 }
