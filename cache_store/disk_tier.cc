@@ -276,10 +276,7 @@ class RocksDiskTier : public DiskTier {
 
   absl::StatusOr<std::string> ReadRecord(Family family, const std::string& key) {
     std::string bytes;
-    // RocksDB asserts that the parts of a block which no record's checksum covers make sense.
-    rocksdb::ReadOptions options = RecordReadOptions();
-    options.verify_checksums = true;
-    const rocksdb::Status status = (*db_)->Get(options, db_->family(family), key, &bytes);
+    const rocksdb::Status status = (*db_)->Get(VerifiedReads(), db_->family(family), key, &bytes);
     if (!status.ok()) return FromRocks(status, "read of a record");
     return bytes;
   }
@@ -298,13 +295,23 @@ class RocksDiskTier : public DiskTier {
   std::atomic<bool> resumed_{false};
 };
 
+absl::Status PutSynced(const Database& db, const char* key, const std::string& value) {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  return FromRocks(db->Put(options, db.family(kMeta), key, value), absl::StrCat("write of ", key));
+}
+
+// Where the block is damaged that they lie in, they are written anew: with another secret than the
+// folder's nothing of it is found, and nothing damaged is erased (store_load.cc).
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
+  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
   std::string version, check;
-  rocksdb::Status status = db->Get(rocksdb::ReadOptions(), db.family(kMeta), kVersionKey, &version);
-  if (status.IsNotFound()) {
+  const rocksdb::ReadOptions reads = VerifiedReads();
+  rocksdb::Status status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
+  if (status.IsNotFound() || status.IsCorruption()) {
     rocksdb::WriteBatch batch;
-    batch.Put(db.family(kMeta), kVersionKey, absl::StrCat(DiskTier::kFormatVersion));
+    batch.Put(db.family(kMeta), kVersionKey, current);
     batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
     rocksdb::WriteOptions options;
     options.sync = true;
@@ -312,14 +319,12 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
   }
   if (!status.ok()) return FromRocks(status, "read of the version");
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
   if (version != current) {
-    rocksdb::WriteOptions options;
-    options.sync = true;
-    status = db->Put(options, db.family(kMeta), kVersionKey, current);
-    if (!status.ok()) return FromRocks(status, "write of the version");
+    absl::Status raised = PutSynced(db, kVersionKey, current);
+    if (!raised.ok()) return raised;
   }
-  status = db->Get(rocksdb::ReadOptions(), db.family(kMeta), kSecretCheckKey, &check);
+  status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
+  if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
   if (!status.ok()) return FromRocks(status, "read of the secret's check");
   if (check != secret_check) {
     return absl::FailedPreconditionError(

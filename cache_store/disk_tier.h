@@ -24,6 +24,7 @@
 #include "cache_store/backup.h"
 #include "cache_store/stored_records.h"
 #include "cache_store/tier.h"
+#include "cache_store/warnings.h"
 
 namespace rocksdb {
 class Env;
@@ -43,6 +44,8 @@ struct DiskContents {
   // At least every number that anything on disk goes by, though nothing readable may name it: a
   // table that outlived the record of its object, say.
   uint64_t last_number = 0;
+  // What was found damaged and is not in the above, a line for each: files, and ranges of records.
+  std::vector<std::string> damage;
 };
 
 struct DiskTierOptions {
@@ -52,6 +55,7 @@ struct DiskTierOptions {
   rocksdb::Env* env = nullptr;  // what a test puts in front of the file system; outlives the tier
   absl::Duration patience = kPatience;  // with RocksDB going on after a change that failed
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
+  std::shared_ptr<Warnings> warnings;  // of what the database finds wrong; null: nothing is said
 };
 
 class DiskTier : public SliceTier {

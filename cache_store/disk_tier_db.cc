@@ -16,6 +16,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier.h"
+#include "cache_store/disk_tier_log.h"
+#include "cache_store/disk_tier_lost.h"
+#include "cache_store/disk_tier_manifest.h"
+#include "cache_store/disk_tier_reserve.h"
 #include "cache_store/folder_holder.h"
 
 namespace hearth {
@@ -70,12 +74,14 @@ int MaxOpenFiles() {
   return static_cast<int>(std::clamp(limit.rlim_cur / 2, kLeast, kMost));
 }
 
-rocksdb::DBOptions DatabaseOptions(Database::Mode mode, uint64_t background_bytes_per_s) {
+rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& tier) {
+  const uint64_t background_bytes_per_s = tier.background_bytes_per_s;
   rocksdb::DBOptions options;
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
-  // With assertions kept, RocksDB's default level is DEBUG.
   options.info_log_level = rocksdb::WARN_LEVEL;
-  options.keep_log_file_num = 2;
+  options.listeners.push_back(std::make_shared<RotIsNoReasonToStop>());
+  // A stand-in (disk_tier_lost.h) has another; every block has a checksum.
+  options.verify_sst_unique_id_in_manifest = false;
   // A restore point's slices lie one after the other: what the system reads ahead is read next.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
@@ -97,6 +103,10 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, uint64_t background_byte
 }
 
 // The process is out of something; the disk is not to blame. RocksDB keeps only errno's text.
+bool LacksRoom(const rocksdb::Status& status) {
+  return status.IsNoSpace() || absl::StrContains(status.ToString(), std::strerror(ENOSPC));
+}
+
 bool LacksResources(const rocksdb::Status& status, absl::string_view text) {
   if (status.IsNoSpace() || status.IsMemoryLimit()) return true;
   if (!status.IsIOError()) return false;
@@ -106,13 +116,66 @@ bool LacksResources(const rocksdb::Status& status, absl::string_view text) {
   return false;
 }
 
+// Of the database's folder. OK too where there is no folder yet.
+class FolderLock {
+ public:
+  FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
+    const rocksdb::IOOptions plain;
+    if (!files->FileExists(path, plain, nullptr).ok()) return;
+    status_ = files->LockFile(path + "/LOCK", plain, &lock_, nullptr);
+  }
+  ~FolderLock() {
+    const rocksdb::IOOptions plain;
+    if (lock_ != nullptr) files_->UnlockFile(lock_, plain, nullptr).PermitUncheckedError();
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  const rocksdb::Status& status() const { return status_; }
+
+ private:
+  rocksdb::FileSystem* const files_;
+  rocksdb::FileLock* lock_ = nullptr;
+  rocksdb::Status status_;
+};
+
+// Of versions that let RocksDB write its log beside the data.
+void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {
+  const rocksdb::IOOptions plain;
+  std::vector<std::string> names;
+  files->GetChildren(path, plain, &names, nullptr).PermitUncheckedError();
+  for (const std::string& name : names) {
+    if (name != "LOG" && !absl::StartsWith(name, "LOG.old.")) continue;
+    files->DeleteFile(absl::StrCat(path, "/", name), plain, nullptr).PermitUncheckedError();
+  }
+}
+
+absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
+                             absl::StrContains(text, "lock hold by current process"))) {
+    // The lock of this very process would end with the look at it.
+    const bool is_other = absl::StrContains(text, "While lock file");
+    const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir, " is held by another process (",
+                     holder.has_value() ? absl::StrCat("its id is ", *holder) : text, ")"));
+  }
+  if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data folder ", dir, " was written by a newer version of this program (", text, ")"));
+  }
+  const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
+  if (status.IsCorruption()) return absl::DataLossError(message);
+  return absl::Status(FromRocks(status, "").code(), message);
+}
+
 }  // namespace
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
   if (status.ok()) return absl::OkStatus();
   const std::string text = absl::StrCat(what, ": ", status.ToString());
   if (status.IsNotFound()) return absl::NotFoundError(text);
-  if (status.IsCorruption()) return absl::DataLossError(text);
+  if (status.IsCorruption() || status.IsPathNotFound()) return absl::DataLossError(text);
   if (status.IsManualCompactionPaused()) return absl::CancelledError(text);
   if (LacksResources(status, text)) return absl::ResourceExhaustedError(text);
   if (status.IsInvalidArgument()) return absl::InternalError(text);
@@ -121,22 +184,28 @@ absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what) {
 
 std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
 
-rocksdb::ReadOptions SliceReadOptions() {
+rocksdb::ReadOptions VerifiedReads() {
   rocksdb::ReadOptions options;
-  options.verify_checksums = false;
+  options.verify_checksums = true;
   options.fill_cache = false;
   return options;
 }
 
-rocksdb::ReadOptions RecordReadOptions() { return SliceReadOptions(); }
-
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
-  rocksdb::DBOptions options = DatabaseOptions(mode, tier.background_bytes_per_s);
+  rocksdb::DBOptions options = DatabaseOptions(mode, tier);
+  const auto log = std::make_shared<DatabaseLog>(tier.warnings);
+  options.info_log = log;
+  std::unique_ptr<Database> database(new Database);
+  const std::string path = mode == Mode::kLookAtCopy ? dir : DatabasePath(dir);
+  rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
+  database->files_ = std::make_shared<TableKeepingFiles>(env->GetFileSystem());
+  database->env_ = rocksdb::NewCompositeEnv(database->files_);
+  options.env = database->env_.get();
   std::vector<std::string> names;
   // A folder of an older version that was not opened since lacks what came later.
   if (mode != Mode::kOwn) {
-    rocksdb::DB::ListColumnFamilies(options, DatabasePath(dir), &names).PermitUncheckedError();
+    rocksdb::DB::ListColumnFamilies(options, path, &names).PermitUncheckedError();
   }
   const auto is_there = [&](Family family) {
     return names.empty() ||
@@ -147,36 +216,17 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
     if (is_there(static_cast<Family>(i)))
       families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
   }
-  std::unique_ptr<Database> database(new Database);
-  const std::string path = DatabasePath(dir);
-  rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
-  database->files_ = std::make_shared<TableKeepingFiles>(env->GetFileSystem());
-  database->env_ = rocksdb::NewCompositeEnv(database->files_);
-  options.env = database->env_.get();
-  const rocksdb::Status status =
-      mode == Mode::kLook
-          ? rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_,
-                                         &database->db_)
-          : rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
-  if (!status.ok()) {
-    const std::string text = status.ToString();
-    if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
-                               absl::StrContains(text, "lock hold by current process"))) {
-      // The lock of this very process would end with the look at it.
-      const bool is_other = absl::StrContains(text, "While lock file");
-      const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
-      return absl::FailedPreconditionError(
-          absl::StrCat("data folder ", dir, " is held by another process (",
-                       holder.has_value() ? absl::StrCat("its id is ", *holder) : text, ")"));
-    }
-    if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "data folder ", dir, " was written by a newer version of this program (", text, ")"));
-    }
-    const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
-    if (status.IsCorruption()) return absl::DataLossError(message);
-    return absl::Status(FromRocks(status, "").code(), message);
+  rocksdb::Status status;
+  if (mode == Mode::kOwn) {
+    status = database->OpenAtAnyRate(dir, options, families);
+  } else if (mode == Mode::kAsIs) {
+    status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
+  } else {
+    status =
+        rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
   }
+  if (!status.ok()) return CannotOpen(dir, status);
+  for (std::string& line : log->dropped()) database->found_.push_back(std::move(line));
   for (int i = 0; i < kFamilies; ++i) {
     if (!is_there(static_cast<Family>(i))) {
       database->handles_.insert(database->handles_.begin() + i, nullptr);
@@ -186,13 +236,63 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   return absl::OkStatus();
 }
 
-Database::~Database() {
+rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
+                                        std::vector<rocksdb::ColumnFamilyDescriptor> families) {
+  const std::string path = DatabasePath(dir);
+  rocksdb::Status status = Mend(dir);
+  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) status = Mend(dir);
+  if (!status.ok()) return status;
+  status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
+  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) {
+    // What is in the log stays in memory, for there is no room for the tables it would become.
+    for (rocksdb::ColumnFamilyDescriptor& family : families) {
+      family.options.write_buffer_size = 2 * kMaxLogBytes;
+    }
+    status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
+  }
+  const rocksdb::Options any(options, FamilyOptions(kDefault));
+  const bool is_torn = status.ok() ? !AllTablesOpen(db_, any, {kFamilyNames[kTables]})
+                                   : status.IsCorruption() || status.IsPathNotFound();
+  if (is_torn) {
+    Close();
+    const FolderLock lock(files_.get(), path);
+    if (!lock.status().ok()) return lock.status();
+    const absl::Status replaced = ReplaceLostTables(options, path, families, &found_);
+    if (!replaced.ok() && status.ok()) status = rocksdb::Status::IOError(replaced.ToString());
+    if (!replaced.ok()) return status;
+  }
+  if (is_torn) status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
+  if (!status.ok()) return status;
+  RemoveInfoLogs(files_.get(), path);
+  KeepReserve(files_.get(), dir);
+  return status;
+}
+
+rocksdb::Status Database::Mend(const std::string& dir) {
+  const std::string path = DatabasePath(dir);
+  files_->CreateDirIfMissing(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+  // RocksDB takes it for itself, later.
+  const FolderLock lock(files_.get(), path);
+  if (!lock.status().ok()) return lock.status();
+  const absl::Status mended = MendManifest(files_.get(), path, &found_);
+  if (mended.ok()) return rocksdb::Status::OK();
+  const std::string text(mended.message());
+  if (absl::IsDataLoss(mended)) return rocksdb::Status::Corruption(text);
+  if (absl::IsResourceExhausted(mended)) return rocksdb::Status::NoSpace(text);
+  return rocksdb::Status::IOError(text);
+}
+
+void Database::Close() {
   if (db_ == nullptr) return;
   for (rocksdb::ColumnFamilyHandle* handle : handles_) {
     if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle);
   }
+  handles_.clear();
   db_->Close().PermitUncheckedError();
   delete db_;
+  db_ = nullptr;
 }
+
+Database::~Database() { Close(); }
 
 }  // namespace hearth

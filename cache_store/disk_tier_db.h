@@ -48,9 +48,10 @@ std::string DatabasePath(const std::string& dir);
 class Database {
  public:
   enum class Mode {
-    kOwn,   // made when absent, raised to this version
-    kAsIs,  // must be there, and stays of its version
-    kLook,  // read only: needs no lock, so the folder may be in use
+    kOwn,         // made when absent, raised to this version
+    kAsIs,        // must be there, and stays of its version
+    kLook,        // read only: needs no lock, so the folder may be in use
+    kLookAtCopy,  // the same, of the very folder that the database is in
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
@@ -62,22 +63,27 @@ class Database {
   // Null: not kOwn, and the folder is of a version that had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   TableKeepingFiles* files() const { return files_.get(); }
+  // What was damaged when it was opened, a line for each.
+  const std::vector<std::string>& found() const { return found_; }
 
  private:
   Database() = default;
+  // Mends what can be, replaces what is lost, and makes do with what room there is.
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
+                                std::vector<rocksdb::ColumnFamilyDescriptor> families);
+  rocksdb::Status Mend(const std::string& dir);
+  void Close();
 
   std::shared_ptr<TableKeepingFiles> files_;
   std::unique_ptr<rocksdb::Env> env_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
+  std::vector<std::string> found_;
 };
 
-// Reads that feed VerifiedTier: the digest of each slice is checked there, so RocksDB's own
-// (CRC32c in software, 1.2 GB/s) would only check twice.
-rocksdb::ReadOptions SliceReadOptions();
-// Records end in a checksum of their own: a rotten one is not to take the rest of its block with
-// it, and an old one that was written anew is of no interest.
-rocksdb::ReadOptions RecordReadOptions();
+// Of every read. RocksDB asserts that a block makes sense, so none is looked at that does not match
+// its checksum: XXH3 for tables, as for our own digests; CRC32c in software (1.2 GB/s) for blobs.
+rocksdb::ReadOptions VerifiedReads();
 
 }  // namespace hearth
 

@@ -34,16 +34,10 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "cache_store/disk_tier_direct.h"
+#include "cache_store/disk_tier_manifest.h"
+#include "cache_store/disk_tier_wal.h"
 
 namespace hearth {
-
-// An error of a write, as one that may be tried again.
-inline rocksdb::IOStatus Retryable(rocksdb::IOStatus status) {
-  if (!status.IsIOError()) return status;
-  rocksdb::IOStatus plain = rocksdb::IOStatus::IOError(status.ToString());
-  plain.SetRetryable(true);
-  return plain;
-}
 
 class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
  public:
@@ -84,82 +78,6 @@ class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
 // Of tables that are not yet linked, inside the data folder.
 inline constexpr char kTablesFolder[] = "/tables.tmp";
 inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
-
-// Which log is written to, and whether a write of it failed. Thread safe.
-class LogHealth {
- public:
-  void Begin(const std::string& path) {
-    absl::MutexLock lock(&mu_);
-    newest_ = path;
-    is_broken_ = false;
-  }
-  rocksdb::IOStatus Note(const std::string& path, rocksdb::IOStatus status) {
-    absl::MutexLock lock(&mu_);
-    if (!status.ok() && path == newest_) is_broken_ = true;
-    return status;
-  }
-  bool is_broken() {
-    absl::MutexLock lock(&mu_);
-    return is_broken_;
-  }
-
- private:
-  absl::Mutex mu_;
-  std::string newest_ ABSL_GUARDED_BY(mu_);
-  bool is_broken_ ABSL_GUARDED_BY(mu_) = false;
-};
-
-// A log, made by its first write if it could not be made at once. RocksDB 7.8 cannot take that
-// failure while it changes logs: it does half of the change, and asserts against doing that half
-// again. That a write fails it takes.
-class LateLog : public rocksdb::FSWritableFile {
- public:
-  using Options = rocksdb::IOOptions;
-  using Context = rocksdb::IODebugContext;
-  using File = std::unique_ptr<rocksdb::FSWritableFile>;
-  using Make = std::function<rocksdb::IOStatus(File*)>;
-  // `file`: null when it could not be made.
-  LateLog(std::string path, LogHealth* health, File file, Make make)
-      : path_(std::move(path)), health_(health), file_(std::move(file)), make_(std::move(make)) {
-    health_->Begin(path_);
-  }
-
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
-                           Context* dbg) override {
-    rocksdb::IOStatus status;
-    if (file_ == nullptr) status = make_(&file_);
-    if (status.ok()) status = file_->Append(data, options, dbg);
-    return Done(status);
-  }
-  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
-                           const rocksdb::DataVerificationInfo&, Context* dbg) override {
-    return Append(data, options, dbg);
-  }
-  // Of nothing, nothing is lost.
-  rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
-    return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Close(options, dbg));
-  }
-  rocksdb::IOStatus Flush(const Options& options, Context* dbg) override {
-    return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Flush(options, dbg));
-  }
-  rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
-    return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Sync(options, dbg));
-  }
-  bool IsSyncThreadSafe() const override { return file_ == nullptr || file_->IsSyncThreadSafe(); }
-  uint64_t GetFileSize(const Options& options, Context* dbg) override {
-    return file_ == nullptr ? 0 : file_->GetFileSize(options, dbg);
-  }
-
- private:
-  rocksdb::IOStatus Done(rocksdb::IOStatus status) {
-    return health_->Note(path_, Retryable(std::move(status)));
-  }
-
-  const std::string path_;
-  LogHealth* const health_;
-  File file_;
-  const Make make_;
-};
 
 // What was read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
 // it is to link, and asserts that they could be read and were whole: they are tried first
@@ -247,6 +165,12 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
       *out = std::make_unique<LateLog>(path, &log_health_, std::move(*out), make);
       return rocksdb::IOStatus::OK();
     }
+    if (status.ok() && IsManifest(path)) {
+      const std::string copy_path = path + kCopySuffix;
+      CopiedFile::File copy;
+      target()->NewWritableFile(copy_path, options, &copy, dbg).PermitUncheckedError();
+      *out = std::make_unique<CopiedFile>(std::move(*out), std::move(copy), target(), copy_path);
+    }
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
     return Retryable(status);
   }
@@ -287,6 +211,9 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     {
       absl::MutexLock lock(&mu_);
       if (linking_.count(path) > 0 || kept_.count(path) > 0) return rocksdb::IOStatus::OK();
+    }
+    if (IsManifest(path)) {
+      target()->DeleteFile(path + kCopySuffix, options, dbg).PermitUncheckedError();
     }
     return target()->DeleteFile(path, options, dbg);
   }

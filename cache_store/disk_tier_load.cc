@@ -5,22 +5,90 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <set>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace hearth {
 namespace {
 
 using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
 
-absl::Status ForEach(const Database& db, Family family, const Visit& visit) {
-  rocksdb::ReadOptions options = RecordReadOptions();
+// Numbers looked at one by one where a block of records is damaged: it holds some dozens.
+constexpr uint64_t kMostOneByOne = 1 << 16;
+
+// What every key begins with; keys of records are just that.
+uint64_t BeginOf(const rocksdb::Slice& key) {
+  std::string padded = key.ToString();
+  padded.resize(std::max<size_t>(padded.size(), 8), '\0');
+  return ParseNumberKey(padded).value_or(0);
+}
+
+using Records = std::unique_ptr<rocksdb::Iterator>;
+
+// A new one: of a block that it could not read an iterator keeps no more than that it was there.
+Records RecordsFrom(const Database& db, Family family, uint64_t begin) {
+  rocksdb::ReadOptions options = VerifiedReads();
   options.readahead_size = size_t{2} << 20;
-  std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(options, db.family(family)));
-  for (it->SeekToFirst(); it->Valid(); it->Next()) visit(ToView(it->key()), ToView(it->value()));
-  return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
+  Records records(db->NewIterator(options, db.family(family)));
+  records->Seek(NumberKey(begin));
+  return records;
+}
+
+// The lowest beginning of a key above `from` from which the family can be read on; 0: none. Where
+// damaged blocks lie apart, one behind the last of those that the search meets.
+uint64_t ReadableAfter(const Database& db, Family family, uint64_t from) {
+  const auto can_read = [&](uint64_t at) {
+    return !RecordsFrom(db, family, at)->status().IsCorruption();
+  };
+  uint64_t damaged = from, readable = 0;
+  for (int bit = 0; readable == 0; ++bit) {
+    if (bit == 64 || from + (uint64_t{1} << bit) < from) return 0;
+    const uint64_t next = from + (uint64_t{1} << bit);
+    (can_read(next) ? readable : damaged) = next;
+  }
+  while (readable - damaged > 1) {
+    const uint64_t middle = damaged + (readable - damaged) / 2;
+    (can_read(middle) ? readable : damaged) = middle;
+  }
+  return readable;
+}
+
+// Every record, those in damaged blocks aside, which `damage` gets a line for. A record of such a
+// block that was written again elsewhere is read from there.
+absl::Status ForEach(const Database& db, Family family, const Visit& visit,
+                     std::vector<std::string>* damage) {
+  const bool is_numbered = family == kObjects || family == kManifests;
+  for (uint64_t next = 0;;) {  // everything before it was visited
+    const Records it = RecordsFrom(db, family, next);
+    for (; it->Valid(); it->Next()) {
+      visit(ToView(it->key()), ToView(it->value()));
+      next = BeginOf(it->key()) + (is_numbered ? 1 : 0);
+    }
+    if (it->status().ok()) return absl::OkStatus();
+    if (!it->status().IsCorruption()) {
+      return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
+    }
+    const uint64_t readable = ReadableAfter(db, family, next);
+    damage->push_back(absl::StrCat("records of ", kFamilyNames[family],
+                                   " are damaged: ", it->status().ToString()));
+    if (is_numbered) {
+      absl::StrAppend(&damage->back(), ", numbers from ", next,
+                      readable > 0 ? absl::StrCat(" to ", readable - 1) : "");
+    }
+    const uint64_t stop =
+        readable > 0 ? std::min(readable, next + kMostOneByOne) : next + kMostOneByOne;
+    for (; is_numbered && next < stop; ++next) {
+      std::string value;
+      const std::string key = NumberKey(next);
+      if (db->Get(VerifiedReads(), db.family(family), key, &value).ok()) visit(key, value);
+    }
+    if (readable == 0) return absl::OkStatus();
+    next = readable;
+  }
 }
 
 // Of the keys of slices, erased ones included. Tables are on stable storage before the records of
@@ -37,20 +105,61 @@ uint64_t LastNumber(const Database& db, Family family) {
   for (const rocksdb::LevelMetaData& level : files.levels) {
     for (const rocksdb::SstFileMetaData& file : level.files) take(file.largestkey);
   }
-  const std::unique_ptr<rocksdb::Iterator> it(
-      db->NewIterator(RecordReadOptions(), db.family(family)));
+  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(VerifiedReads(), db.family(family)));
   it->SeekToLast();
   if (it->Valid()) take(ToView(it->key()));
   return last;
 }
 
+std::string KeyOfFingerprint(const Digest& digest, absl::string_view tenant) {
+  return absl::StrCat(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()), tenant);
+}
+
+void TakeFingerprint(absl::string_view key, absl::string_view value, DiskContents* contents) {
+  absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(value);
+  if (!fingerprint.ok() || key.size() < sizeof(Digest)) return;
+  FingerprintRecord record{*std::move(fingerprint), std::string(key.substr(sizeof(Digest)))};
+  if (FingerprintKey(record) == key) contents->fingerprints.push_back(std::move(record));
+}
+
+// Of damaged ones: those that manifests name are asked for by their keys, for every publish writes
+// its own again.
+absl::Status FindFingerprints(const Database& db, DiskContents* contents) {
+  std::set<std::string> tried;
+  for (const FingerprintRecord& record : contents->fingerprints) {
+    tried.insert(FingerprintKey(record));
+  }
+  for (const ManifestNames& manifest : contents->manifests) {
+    const auto read = LoadManifests(db, {&manifest.number, 1});
+    if (!read.ok()) return read.status();
+    if (!(*read)[0].has_value()) continue;
+    const ManifestRecord& record = *(*read)[0];
+    const std::string key = KeyOfFingerprint(record.manifest.fingerprint, record.tenant);
+    std::string value;
+    if (!tried.insert(key).second) continue;
+    if (db->Get(VerifiedReads(), db.family(kFingerprints), key, &value).ok()) {
+      TakeFingerprint(key, value, contents);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* contents) {
+  if (absl::ConsumePrefix(&key, kUsePrefix)) {
+    const absl::StatusOr<uint64_t> used = ParseNumberKey(key);
+    uint64_t unix_s = 0;
+    if (used.ok() && absl::SimpleAtoi(value, &unix_s)) contents->uses.emplace_back(*used, unix_s);
+  } else if (absl::ConsumePrefix(&key, kPinPrefix)) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (number.ok()) contents->pinned.push_back(*number);
+  }
+}
+
 }  // namespace
 
 std::string FingerprintKey(const FingerprintRecord& record) {
-  const Digest& digest = record.fingerprint.digest();
-  return absl::StrCat(
-      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()),
-      record.tenant);
+  return KeyOfFingerprint(record.fingerprint.digest(), record.tenant);
 }
 
 std::string PinKey(uint64_t manifest) { return absl::StrCat(kPinPrefix, NumberKey(manifest)); }
@@ -68,8 +177,13 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   DiskContents contents;
+  contents.damage = db.found();
   contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
-  absl::Status status = ForEach(db, kObjects, [&](absl::string_view key, absl::string_view value) {
+  absl::Status status;
+  const auto each = [&](Family family, const Visit& visit) {
+    status.Update(ForEach(db, family, visit, &contents.damage));
+  };
+  each(kObjects, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (!number.ok()) return;
     absl::StatusOr<ObjectRecord> object = ParseObject(value);
@@ -79,28 +193,17 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db) {
       contents.unreadable_objects.push_back(*number);
     }
   });
-  status.Update(ForEach(db, kManifests, [&](absl::string_view key, absl::string_view value) {
+  each(kManifests, [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
-  }));
-  status.Update(ForEach(db, kFingerprints, [&](absl::string_view key, absl::string_view value) {
-    absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(value);
-    const size_t digest_bytes = sizeof(Digest);
-    if (!fingerprint.ok() || key.size() < digest_bytes) return;
-    FingerprintRecord record{*std::move(fingerprint), std::string(key.substr(digest_bytes))};
-    if (FingerprintKey(record) == key) contents.fingerprints.push_back(std::move(record));
-  }));
-  status.Update(ForEach(db, kMeta, [&](absl::string_view key, absl::string_view value) {
-    if (absl::StartsWith(key, kUsePrefix)) {
-      const absl::StatusOr<uint64_t> used = ParseNumberKey(key.substr(sizeof(kUsePrefix) - 1));
-      uint64_t unix_s = 0;
-      if (used.ok() && absl::SimpleAtoi(value, &unix_s)) contents.uses.emplace_back(*used, unix_s);
-      return;
-    }
-    if (!absl::StartsWith(key, kPinPrefix)) return;
-    const absl::StatusOr<uint64_t> number = ParseNumberKey(key.substr(sizeof(kPinPrefix) - 1));
-    if (number.ok()) contents.pinned.push_back(*number);
-  }));
+  });
+  const size_t before = contents.damage.size();
+  each(kFingerprints, [&](absl::string_view key, absl::string_view value) {
+    TakeFingerprint(key, value, &contents);
+  });
+  if (contents.damage.size() > before) status.Update(FindFingerprints(db, &contents));
+  each(kMeta,
+       [&](absl::string_view key, absl::string_view value) { TakeMeta(key, value, &contents); });
   if (!status.ok()) {
     return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
   }
@@ -112,15 +215,23 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
   std::vector<std::optional<ManifestRecord>> records;
   // An iterator, not reads: numbers that lie together are mostly in one block.
   const std::unique_ptr<rocksdb::Iterator> it(
-      db->NewIterator(RecordReadOptions(), db.family(kManifests)));
+      db->NewIterator(VerifiedReads(), db.family(kManifests)));
   for (const uint64_t number : numbers) {
     std::optional<ManifestRecord>& read = records.emplace_back();
     const std::string key = NumberKey(number);
     it->Seek(key);
     absl::Status status = FromRocks(it->status(), "read of manifests");
     if (!status.ok() && !absl::IsDataLoss(status)) return status;
-    if (!status.ok() || !it->Valid() || ToView(it->key()) != key) continue;
-    absl::StatusOr<ManifestRecord> record = ParseManifestRecord(ToView(it->value()));
+    std::string value;
+    if (!status.ok()) {
+      // It may have been written again, elsewhere than in the block that is damaged.
+      if (!db->Get(VerifiedReads(), db.family(kManifests), key, &value).ok()) continue;
+    } else if (it->Valid() && ToView(it->key()) == key) {
+      value = it->value().ToString();
+    } else {
+      continue;
+    }
+    absl::StatusOr<ManifestRecord> record = ParseManifestRecord(value);
     if (record.ok() && record->number == number) read = *std::move(record);
   }
   return records;

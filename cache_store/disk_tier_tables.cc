@@ -118,8 +118,11 @@ rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& pa
 
 absl::Status SliceTables::Prepare(const std::string& dir) {
   std::error_code error;
-  std::filesystem::remove_all(TableFolder(dir), error);
-  if (!error) std::filesystem::create_directory(TableFolder(dir), error);
+  // The folder stays: on a full disk there may be no room for another.
+  std::filesystem::create_directory(TableFolder(dir), error);
+  for (const auto& left : std::filesystem::directory_iterator(TableFolder(dir), error)) {
+    std::filesystem::remove_all(left.path(), error);
+  }
   if (!error) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(TableFolder(dir), ": ", error.message()));
 }
@@ -162,16 +165,13 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
 rocksdb::Status GetSlice(const Database& db, const std::string& key,
                          rocksdb::PinnableSlice* value) {
   if (db.family(kTables) != nullptr) {
-    rocksdb::ReadOptions pinned = SliceReadOptions();
+    rocksdb::ReadOptions pinned = VerifiedReads();
     pinned.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
     const rocksdb::Status status = db->Get(pinned, db.family(kTables), key, value);
     if (!status.IsNotFound()) return status;
     value->Reset();
   }
-  // Here a block holds where many slices are, and RocksDB asserts that it makes sense.
-  rocksdb::ReadOptions options = SliceReadOptions();
-  options.verify_checksums = true;
-  return db->Get(options, db.family(kSlices), key, value);
+  return db->Get(VerifiedReads(), db.family(kSlices), key, value);
 }
 
 absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {

@@ -27,6 +27,10 @@ class Verifier {
   absl::StatusOr<VerifyReport> Run() {
     absl::StatusOr<DiskContents> contents = LoadContents(db_);
     if (!contents.ok()) return contents.status();
+    // Not what the log ends with: after a crash of the machine that may be anything.
+    for (size_t i = db_.found().size(); i < contents->damage.size(); ++i) {
+      Problem(contents->damage[i]);
+    }
     for (const uint64_t number : contents->unreadable_objects) {
       Problem(absl::StrCat("object ", number, ": record unreadable"));
     }
@@ -149,8 +153,9 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
     return status;
   std::string version;
   const rocksdb::Status status =
-      (*db)->Get(rocksdb::ReadOptions(), db->family(kMeta), kVersionKey, &version);
-  if (!status.ok()) {
+      (*db)->Get(VerifiedReads(), db->family(kMeta), kVersionKey, &version);
+  if (status.IsCorruption()) version = absl::StrCat(DiskTier::kFormatVersion);  // it is in damage
+  if (!status.ok() && !status.IsCorruption()) {
     return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;

@@ -62,7 +62,8 @@ struct StoreOptions {
   // Under the host tier.
   HugePages huge_pages = HugePages::kAuto;
   // Told, from any thread, of what the system does not grant and the store goes on without: huge
-  // pages, or memory to keep ready. At most once of each.
+  // pages, or memory to keep ready, at most once of each; and of damage and a disk that fails, a
+  // few lines a minute (warnings.h).
   std::function<void(const std::string&)> on_warning;
 
   // Memory of an accelerator for copies of what is fetched often (device_tier.h). Null: no gpu

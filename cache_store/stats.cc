@@ -51,6 +51,7 @@ constexpr const char* kNames[] = {
     "recovery_unread_manifests",
     "recovery_dropped_manifests",
     "recovery_collected_objects",
+    "recovery_damage",
     "events_lost",
     "leases_granted",
     "lease_waits",

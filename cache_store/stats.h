@@ -58,6 +58,7 @@ enum class Counter {
   kRecoveryUnreadManifests,   // that the disk would not give: neither served nor erased
   kRecoveryDroppedManifests,  // a manifest that does not match its objects
   kRecoveryCollectedObjects,  // objects that no manifest named
+  kRecoveryDamage,            // files, and ranges of records, that a start found damaged
   kEventsLost,
   kLeasesGranted,
   kLeaseWaits,          // callers that waited for another's computation

@@ -29,6 +29,13 @@ absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
     theirs.tenant = std::exchange(theirs.public_tenant, "");
     AddPublic(ExplainOwn(theirs), query, &report);
   }
+  if (!damage_.empty()) {
+    absl::StrAppend(&report.summary,
+                    "; when the store started its disk was damaged, and what was "
+                    "stored there may be lost: ",
+                    damage_[0]);
+    if (damage_.size() > 1) absl::StrAppend(&report.summary, " and ", damage_.size() - 1, " more");
+  }
   if (is_loading_.load()) absl::StrAppend(&report.summary, "; the index is still loading");
   return report;
 }

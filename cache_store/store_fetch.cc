@@ -282,9 +282,12 @@ absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, b
     }
   }
   // In no tier, or not what was written: never served again.
-  Quarantine(object);
-  if (!read.ok() && absl::IsDataLoss(read.status())) return read.status();
-  return absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+  const absl::Status lost =
+      !read.ok() && absl::IsDataLoss(read.status())
+          ? read.status()
+          : absl::DataLossError(absl::StrCat("a slice of layer ", ref.layer, " is gone"));
+  Quarantine(object, lost);
+  return lost;
 }
 
 // One error may be the device's bad moment. A second one of the same object is a bad sector or a
@@ -312,25 +315,33 @@ void Store::QuarantineHostCopy(StoredObject* object) {
   SettleLater(left);
 }
 
-void Store::Quarantine(StoredObject* object) {
+void Store::Quarantine(StoredObject* object, const absl::Status& why) {
   Unsettled left;
+  bool is_new = false;
   {
     absl::MutexLock lock(&mu_);
-    QuarantineLocked(object);
+    is_new = QuarantineLocked(object);
     left = SettleHost();
+  }
+  if (is_new) {
+    warnings_.Say("damage", absl::StrCat("object ", object->number,
+                                         " is quarantined with all that "
+                                         "names it: ",
+                                         why.message()));
   }
   SettleLater(left);
 }
 
-void Store::QuarantineLocked(StoredObject* object) {
+bool Store::QuarantineLocked(StoredObject* object) {
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
-  if (object->retired) return;
+  if (object->retired) return false;
   counters_.Add(Counter::kQuarantined);
   history_.Record(object->key, Removal::kQuarantined, clock_->Now());
   for (RestorePointEntry* point : catalog_.PointsNaming(object)) {
     catalog_.Remove(point, Removal::kQuarantined);
   }
   catalog_.Retire(object);
+  return true;
 }
 
 }  // namespace hearth

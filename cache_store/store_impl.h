@@ -179,8 +179,8 @@ class Store : public TieredStore {
   bool IsReadFailureForGood(StoredObject* object, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(mu_);
   void QuarantineHostCopy(StoredObject* object);
-  void Quarantine(StoredObject* object);
-  void QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Quarantine(StoredObject* object, const absl::Status& why);
+  bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // store_promotion.cc
   void BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session)
@@ -295,8 +295,7 @@ class Store : public TieredStore {
   void ScrubObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(mu_);
   void ScrubManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(mu_);
   void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
-  // Writes the manifest of a point that is on disk again. kNotFound: it is not. REQUIRES: its id is
-  // claimed.
+  // Writes its manifest again. kNotFound: it is not on disk. REQUIRES: its id is claimed.
   absl::Status RewriteManifest(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(mu_);
   bool IsDiskInUse();
   void SaveScrubProgress();
@@ -311,6 +310,7 @@ class Store : public TieredStore {
   ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
   bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status FinishLoading() ABSL_LOCKS_EXCLUDED(mu_);
+  void NoteDamage(std::vector<std::string> damage);
   void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_admin.cc
@@ -356,15 +356,15 @@ class Store : public TieredStore {
   LatencyHistogram fetch_seconds_[5];   // of what was read whole, by its slowest Tier
   LatencyHistogram commit_seconds_[4];  // of a publish, by Durability reached
   EventHub events_;
+  Warnings warnings_;
+  std::vector<std::string> damage_;         // that the start found on disk; constant from then on
   const std::shared_ptr<HostArena> arena_;  // null: no RAM tier
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only
   std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_, decoded_disk_;
   SliceTier* unverified_host_ = nullptr;
   std::unique_ptr<SliceTier> host_slices_, disk_slices_;  // verified
-
-  const std::unique_ptr<DeviceTier> device_;  // null: no gpu tier
-
+  const std::unique_ptr<DeviceTier> device_;              // null: no gpu tier
   absl::Mutex mu_;
   Catalog catalog_ ABSL_GUARDED_BY(mu_);
   SingleFlight flight_ ABSL_GUARDED_BY(mu_);

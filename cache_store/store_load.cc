@@ -43,6 +43,7 @@ absl::Status Store::Recover() {
   if (disk_ == nullptr) return absl::OkStatus();
   absl::StatusOr<DiskContents> contents = disk_->Load();
   if (!contents.ok()) return contents.status();
+  NoteDamage(std::move(contents->damage));
   auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
   {
     absl::MutexLock lock(&mu_);
@@ -58,7 +59,15 @@ absl::Status Store::Recover() {
   if (options_.load_in_background) return absl::OkStatus();
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more) more = LoadNext();
-  return more.ok() ? FinishLoading() : more.status();
+  // A full disk takes no erase: what could not be erased is noted.
+  if (more.ok()) FinishLoading().IgnoreError();
+  return more.status();
+}
+
+void Store::NoteDamage(std::vector<std::string> damage) {
+  counters_.Add(Counter::kRecoveryDamage, damage.size());
+  for (const std::string& line : damage) warnings_.Say("damage", line);
+  damage_ = std::move(damage);
 }
 
 absl::Duration Store::LoadStep() {
@@ -161,7 +170,8 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
     for (size_t i = 0; i < some.size(); ++i) {
       if (!unloaded_->Settle(some[i]) || AdoptManifest(read[i])) continue;
       counters_.Add(Counter::kRecoveryDroppedManifests);
-      erasures_.AddManifests({some[i]});
+      // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
+      if (damage_.empty()) erasures_.AddManifests({some[i]});
     }
   }
   return absl::OkStatus();
@@ -259,12 +269,14 @@ absl::Status Store::FinishLoading() {
     points = implicit_points_;
   }
   counters_.Add(Counter::kRecoveryUnreadManifests, unloaded->given_up());
-  std::vector<uint64_t> collected = unloaded->unreadable_objects();
+  const bool may_erase = damage_.empty() && unloaded->given_up() == 0;
+  std::vector<uint64_t> collected;
+  if (damage_.empty()) collected = unloaded->unreadable_objects();
   std::vector<StoredObject*> held;
   for (const auto& [number, object] : unloaded->objects()) {
     if (object.adopted != nullptr) {
       held.push_back(object.adopted);
-    } else if (unloaded->given_up() == 0) {  // else what was not read may name it
+    } else if (may_erase) {  // else what was not read may name it
       collected.push_back(number);
     }
   }

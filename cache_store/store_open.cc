@@ -52,6 +52,7 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
 
 DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   DiskTierOptions disk;
+  disk.warnings = std::make_shared<Warnings>(options.on_warning);
   disk.env = seams.disk_env;
   disk.background_bytes_per_s = options.background_disk_bytes_per_s;
   return disk;
@@ -110,6 +111,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       clock_(seams.clock != nullptr ? seams.clock : &system_clock_),
       load_patience_(seams.load_patience),
       events_(&counters_),
+      warnings_(options.on_warning),
       arena_(std::move(arena)),
       host_(options.host_bytes),
       disk_(std::move(disk)),

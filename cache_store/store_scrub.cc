@@ -127,7 +127,7 @@ void Store::ScrubSlice(StoredObject* object, size_t slice) {
     if (!IsReadFailureForGood(object, read.status())) return;
   }
   counters_.Add(Counter::kScrubCorrupt);
-  Quarantine(object);
+  Quarantine(object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
   scrub_.next_slice = object->layers.size() - 1;  // it is gone: on with the next
 }
 

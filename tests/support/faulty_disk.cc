@@ -18,13 +18,16 @@ using rocksdb::Slice;
 
 namespace {
 
-constexpr uint64_t kPageBytes = 4096;
-
 std::string FolderOf(const std::string& path) {
   return std::filesystem::path(path).parent_path().lexically_normal().string();
 }
 std::string Normal(const std::string& path) {
   return std::filesystem::path(path).lexically_normal().string();
+}
+IOStatus NoRoom() {
+  IOStatus status = IOStatus::NoSpace("No space left on device");
+  status.SetRetryable(true);  // as the real one says
+  return status;
 }
 std::string BytesOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
@@ -44,11 +47,13 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
     IOStatus status = disk_->Admit();
     if (!status.ok()) return status;
     if (disk_->Strikes(DiskFault::kFailedWrite)) return IOStatus::IOError("disk on fire");
-    Slice written = data;
+    const size_t room = disk_->TakeRoom(data.size());
+    Slice written(data.data(), room);
     const bool is_short = disk_->Strikes(DiskFault::kShortWrite);
     if (is_short) written = Slice(data.data(), data.size() / 2);
     status = target()->Append(written, options, dbg);
     if (status.ok()) content_->bytes += written.size();
+    if (status.ok() && room < data.size()) return NoRoom();
     return is_short ? IOStatus::IOError("disk on fire, half way") : status;
   }
   IOStatus Append(const Slice& data, const IOOptions& options, const rocksdb::DataVerificationInfo&,
@@ -62,8 +67,9 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
     IOStatus status = disk_->Admit();
     if (!status.ok()) return status;
     if (disk_->Strikes(DiskFault::kFailedWrite)) return IOStatus::IOError("disk on fire");
+    if (disk_->TakeRoom(data.size()) < data.size()) return NoRoom();
     const bool is_short = disk_->Strikes(DiskFault::kShortWrite);
-    const size_t half = data.size() / 2 / kPageBytes * kPageBytes;
+    const size_t half = data.size() / 2 / FaultyDisk::kPageBytes * FaultyDisk::kPageBytes;
     const Slice written(data.data(), is_short ? half : data.size());
     if (!written.empty()) status = target()->PositionedAppend(written, offset, options, dbg);
     if (status.ok()) content_->bytes = std::max(content_->bytes, offset + written.size());
@@ -152,6 +158,7 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     if (disk_->dead_) return IOStatus::IOError("dead");
     if (std::filesystem::exists(to)) {
       disk_->unsynced_renames_.push_back({FolderOf(to), Normal(to), BytesOf(to)});
+      disk_->GiveRoom(to);
     }
     IOStatus status = target()->RenameFile(from, to, options, dbg);
     if (!status.ok()) return status;
@@ -179,6 +186,7 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     if (disk_->dead_) return IOStatus::IOError("dead");
     disk_->files_.erase(Normal(path));
     disk_->unsynced_names_.erase(Normal(path));
+    disk_->GiveRoom(path);
     return target()->DeleteFile(path, options, dbg);
   }
 
@@ -289,6 +297,10 @@ void FaultyDisk::SetFull(bool full) {
   absl::MutexLock lock(&mu_);
   full_ = full;
 }
+void FaultyDisk::SetRoom(uint64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  room_ = bytes;
+}
 void FaultyDisk::Die() {
   absl::MutexLock lock(&mu_);
   dead_ = true;
@@ -322,9 +334,14 @@ IOStatus FaultyDisk::Admit() {
   if (dead_) return IOStatus::IOError("dead");
   if (!full_) return IOStatus::OK();
   ++struck_;
-  IOStatus status = IOStatus::NoSpace("No space left on device");
-  status.SetRetryable(true);  // as the real one says
-  return status;
+  return NoRoom();
+}
+
+void FaultyDisk::GiveRoom(const std::string& path) {
+  std::error_code error;
+  if (room_ == kAmple || std::filesystem::hard_link_count(path, error) > 1 || error) return;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  if (!error) room_ += bytes;
 }
 
 void FaultyDisk::LosePages(const std::string& path, const Content& content,
@@ -333,7 +350,8 @@ void FaultyDisk::LosePages(const std::string& path, const Content& content,
   const std::string zeros(kPageBytes, '\0');
   uint64_t end = content.synced_bytes;
   for (uint64_t at = content.synced_bytes; at < content.bytes;) {
-    const uint64_t next = std::min((at / kPageBytes + 1) * kPageBytes, content.bytes);
+    const uint64_t next =
+        std::min((at / FaultyDisk::kPageBytes + 1) * FaultyDisk::kPageBytes, content.bytes);
     if ((*random)() % 3 == 0) {
       file.seekp(static_cast<std::streamoff>(at));
       file.write(zeros.data(), static_cast<std::streamsize>(next - at));
@@ -372,6 +390,7 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
   unsynced_renames_.clear();
   armed_.clear();
   full_ = dead_ = false;
+  room_ = kAmple;
 }
 
 }  // namespace hearth

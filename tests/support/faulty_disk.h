@@ -6,6 +6,9 @@
 //   short write      the same, with half of it in the file
 //   failed sync      the nth sync from now fails; what it should have kept may be lost in a crash
 //   full             writes fail with NoSpace until there is room again
+//   little room      the same once so many bytes are written; of the write that is too large for
+//                    what is left its first pages are in the file, and deleted files give theirs
+//                    back
 //   failed read      the nth read from now fails
 //   flipped bit      the nth read from now has one bit changed
 //   stuck            syncs of files take for ever
@@ -43,6 +46,8 @@ class FaultyDisk {
   // The nth operation of its kind from now, counted from 1. One at a time of each kind.
   void Arm(DiskFault fault, int nth);
   void SetFull(bool full);
+  static constexpr uint64_t kAmple = ~uint64_t{0};
+  void SetRoom(uint64_t bytes);
   void Die();
   // Syncs of files wait until it is no longer set.
   void SetStuck(bool stuck);
@@ -60,6 +65,7 @@ class FaultyDisk {
   friend class FaultyFileSystem;
   friend class FaultyFile;
 
+  static constexpr uint64_t kPageBytes = 4096;
   // Of one file, whatever its names.
   struct Content {
     uint64_t bytes = 0;
@@ -72,12 +78,22 @@ class FaultyDisk {
   bool Strikes(DiskFault fault) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Before a write of any kind.
   rocksdb::IOStatus Admit() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How many of the bytes there is room for, which they then take.
+  size_t TakeRoom(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (room_ == kAmple) return bytes;
+    const size_t taken = bytes <= room_ ? bytes : room_ / kPageBytes * kPageBytes;
+    room_ -= taken;
+    if (taken < bytes) ++struck_;
+    return taken;
+  }
+  void GiveRoom(const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void LosePages(const std::string& path, const Content& content, std::mt19937_64* random)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   mutable absl::Mutex mu_;
   std::map<DiskFault, int> armed_ ABSL_GUARDED_BY(mu_);
   bool full_ ABSL_GUARDED_BY(mu_) = false;
+  uint64_t room_ ABSL_GUARDED_BY(mu_) = kAmple;
   bool dead_ ABSL_GUARDED_BY(mu_) = false;
   bool stuck_ ABSL_GUARDED_BY(mu_) = false;
   bool lacks_direct_ ABSL_GUARDED_BY(mu_) = false;

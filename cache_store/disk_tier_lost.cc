@@ -1,0 +1,132 @@
+#include "cache_store/disk_tier_lost.h"
+
+#include <rocksdb/file_system.h>
+#include <rocksdb/metadata.h>
+#include <rocksdb/sst_file_reader.h>
+#include <rocksdb/sst_file_writer.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_db.h"
+#include "cache_store/stored_records.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kFooterBytes = 53;
+const rocksdb::IOOptions kPlain;
+
+// OK: its footer, index and properties are whole, and it is as long as it was.
+rocksdb::Status TryTable(const rocksdb::Options& options, const std::string& path,
+                         uint64_t expected_bytes) {
+  uint64_t bytes = 0;
+  const auto& files = options.env->GetFileSystem();
+  rocksdb::Status status = files->GetFileSize(path, kPlain, &bytes, nullptr);
+  if (!status.ok()) return status;
+  if (bytes != expected_bytes) {
+    return rocksdb::Status::Corruption(
+        absl::StrCat("it has ", bytes, " bytes, expected ", expected_bytes));
+  }
+  return rocksdb::SstFileReader(options).Open(path);
+}
+
+rocksdb::Options OptionsOf(const rocksdb::DBOptions& options,
+                           const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                           const std::string& name) {
+  const auto family = std::find_if(families.begin(), families.end(),
+                                   [&](const auto& one) { return one.name == name; });
+  return family == families.end() ? rocksdb::Options(options, rocksdb::ColumnFamilyOptions())
+                                  : rocksdb::Options(options, family->options);
+}
+
+// A table of `bytes` bytes in which nothing is to be found. Its key lies in the range of the lost
+// one's, and is longer than any of ours.
+rocksdb::Status MakeStandIn(const rocksdb::Options& options, const std::string& path,
+                            const std::string& first_key, uint64_t bytes) {
+  const auto& files = options.env->GetFileSystem();
+  const std::string part = path + ".stand_in";
+  std::string made;
+  rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), options);
+  rocksdb::Status status = writer.Open(part);
+  if (status.ok()) status = writer.Delete(first_key + '\x01');
+  if (status.ok()) status = writer.Finish();
+  if (status.ok()) status = rocksdb::ReadFileToString(files.get(), part, &made);
+  files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
+  if (!status.ok()) return status;
+  if (made.size() > bytes) return rocksdb::Status::NotSupported("the table was too small");
+  // Places in a table are counted from its beginning, and the footer is looked for at its end.
+  made.insert(made.size() - kFooterBytes, bytes - made.size(), '\0');
+  return rocksdb::WriteStringToFile(files.get(), made, path, /*should_sync=*/true);
+}
+
+std::string NumbersOf(const rocksdb::LiveFileMetaData& file) {
+  const absl::StatusOr<uint64_t> first = ParseNumberKey(file.smallestkey);
+  const absl::StatusOr<uint64_t> last = ParseNumberKey(file.largestkey);
+  if (!first.ok() || !last.ok() || *last >> 48 != 0) return "";
+  return absl::StrCat(", numbers ", *first, " to ", *last);
+}
+
+absl::Status Replace(const rocksdb::Options& options, const std::string& path,
+                     const rocksdb::LiveFileMetaData& file, const rocksdb::Status& why,
+                     std::vector<std::string>* found) {
+  const auto& files = options.env->GetFileSystem();
+  const std::string lost = absl::StrCat(path, "/../lost");
+  const std::string table = absl::StrCat(path, "/", file.relative_filename);
+  rocksdb::Status status = files->CreateDirIfMissing(lost, kPlain, nullptr);
+  if (status.ok() && files->FileExists(table, kPlain, nullptr).ok()) {
+    status =
+        files->RenameFile(table, absl::StrCat(lost, "/", file.relative_filename), kPlain, nullptr);
+  }
+  if (status.ok()) status = MakeStandIn(options, table, file.smallestkey, file.size);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("replacing the lost table ", table));
+  found->push_back(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
+                                ") cannot be opened: ", why.ToString(),
+                                "; what it held is lost, the file is kept in ", lost));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool AllTablesOpen(rocksdb::DB* db, const rocksdb::Options& options,
+                   const std::vector<std::string>& skipped) {
+  std::vector<rocksdb::LiveFileMetaData> tables;
+  db->GetLiveFilesMetaData(&tables);
+  return std::all_of(tables.begin(), tables.end(), [&](const auto& file) {
+    const bool is_skipped = std::count(skipped.begin(), skipped.end(), file.column_family_name) > 0;
+    return is_skipped ||
+           TryTable(options, db->GetName() + "/" + file.relative_filename, file.size).ok();
+  });
+}
+
+absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::string& path,
+                               const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
+                               std::vector<std::string>* found) {
+  // Only looked at: opened for writing it would begin to compact what is left.
+  rocksdb::DBOptions tolerant = options;
+  tolerant.paranoid_checks = false;
+  tolerant.create_if_missing = tolerant.create_missing_column_families = false;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles;
+  rocksdb::DB* db = nullptr;
+  const rocksdb::Status opened =
+      rocksdb::DB::OpenForReadOnly(tolerant, path, families, &handles, &db);
+  if (!opened.ok()) return FromRocks(opened, "look at the tables");
+  std::vector<rocksdb::LiveFileMetaData> tables;
+  db->GetLiveFilesMetaData(&tables);
+  for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
+  delete db;
+  for (const rocksdb::LiveFileMetaData& file : tables) {
+    const rocksdb::Options of_family = OptionsOf(options, families, file.column_family_name);
+    const rocksdb::Status tried =
+        TryTable(of_family, absl::StrCat(path, "/", file.relative_filename), file.size);
+    if (tried.ok() || !(tried.IsCorruption() || tried.IsPathNotFound() || tried.IsNotFound())) {
+      continue;
+    }
+    absl::Status replaced = Replace(of_family, path, file, tried, found);
+    if (!replaced.ok()) return replaced;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth
