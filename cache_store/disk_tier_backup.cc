@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_backup_check.h"
 #include "cache_store/secret.h"
 
 namespace hearth {
@@ -121,6 +122,7 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
     if (!kept.ok()) return kept;
   }
   const uint64_t before = BytesUnder(to);
+  const std::set<std::string> files_before = FilesUnder(to);
   rocksdb::BackupEngine* opened = nullptr;
   rocksdb::BackupEngineOptions options = EngineOptions(to);
   // Shared with whatever else is written in the background.
@@ -136,8 +138,17 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   report.id = id;
   report.has_secret = !secret.empty();
   rocksdb::BackupInfo info;
-  status = engine->GetBackupInfo(id, &info);
+  status = engine->GetBackupInfo(id, &info, /*include_file_details=*/true);
   if (status.ok()) report.bytes = info.size;
+  if (status.ok()) {
+    const absl::Status whole = CheckBackup(db, to, info, files_before);
+    info.env_for_open = nullptr;
+    if (!whole.ok()) {
+      // Those that were whole stay the newest.
+      engine->DeleteBackup(id).PermitUncheckedError();
+      return absl::Status(whole.code(), absl::StrCat("no backup was made: ", whole.message()));
+    }
+  }
   report.new_bytes = std::min(grown, report.bytes);  // what the engine wrote for itself aside
   if (status.ok()) status = engine->PurgeOldBackups(kKeptBackups);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
@@ -154,6 +165,9 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   // As it is: a program that could open it before can do so after, and open the backup.
   const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
   if (!status.ok()) return status;
+  if (!db->found().empty()) {
+    return absl::DataLossError(absl::StrCat("no backup was made: ", db->found()[0]));
+  }
   return BackUpDatabase(*db, dir, to);
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "absl/strings/match.h"
+#include "cache_store/backup.h"
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/store_impl.h"
@@ -247,6 +248,28 @@ TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
   EXPECT_FALSE((*db)->CompactRange(forced, db->family(kObjects), nullptr, nullptr).ok() &&
                met.ok());
   EXPECT_TRUE((*db)->Put({}, db->family(kObjects), "b", "x").ok());
+}
+
+TEST_F(Damage, ABackupOfRotIsRefusedWithTheTablesName) {
+  Open();
+  for (uint64_t seed = 1; seed <= 3; ++seed) ASSERT_TRUE(Publish(seed, true).ok());
+  ASSERT_TRUE(Publish(4).ok());
+  store_.reset();
+  const TestFolder to;
+  ASSERT_TRUE(BackUpDataDir(folder_.path(), to.File("whole")).ok());
+  const fs::path table = TablesOf("tables").at(1);
+  FlipAt(table, fs::file_size(table) / 2);
+  const absl::Status refused = BackUpDataDir(folder_.path(), to.File("rotten")).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr(table.filename().string()));
+  EXPECT_FALSE(RestoreDataDir(to.File("rotten"), to.File("again")).ok());
+  // What rotted is of no interest once it is gone.
+  Open();
+  for (uint64_t seed = 1; seed <= 3; ++seed) Fetch(seed, true).status().IgnoreError();
+  executor_->RunAll();
+  store_.reset();
+  const auto made = BackUpDataDir(folder_.path(), to.File("rotten"));
+  EXPECT_TRUE(made.ok()) << made.status();
 }
 
 TEST(ManifestCopy, WholeBytesEndAtTheFirstRecordThatIsNot) {

@@ -1,0 +1,29 @@
+// Whether what a backup copied is whole. Private to disk_tier*.cc.
+//
+// RocksDB's engine copies bytes and sums them as they come: what had rotted before is rotten in the
+// copy, and the sum is right. So each table that was copied now is read with its checksums, and the
+// copy is opened and its records and blobs are read. Tables of earlier backups are not read again.
+#ifndef HEARTH_CACHE_STORE_DISK_TIER_BACKUP_CHECK_H_
+#define HEARTH_CACHE_STORE_DISK_TIER_BACKUP_CHECK_H_
+
+#include <rocksdb/utilities/backup_engine.h>
+
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cache_store/disk_tier_db.h"
+
+namespace hearth {
+
+// Paths of all files of a folder and its folders.
+std::set<std::string> FilesUnder(const std::string& folder);
+
+// `info`: of the copy, with file details. `before`: what was in the backup folder before it.
+// kDataLoss names the file. Rot in the slices of objects that were erased since is none.
+absl::Status CheckBackup(const Database& source, const std::string& to,
+                         const rocksdb::BackupInfo& info, const std::set<std::string>& before);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_TIER_BACKUP_CHECK_H_
