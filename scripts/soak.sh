@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # The long runs: mixed operations under the sanitizers, kill -9 at random moments, and a disk that
-# fails and forgets.
+# fails and forgets, rots, or fills up.
 #
-#   scripts/soak.sh [OPERATIONS] [KILLS] [SEEDS]     default: 10 million, 500, 300
+#   scripts/soak.sh [OPERATIONS] [KILLS] [SEEDS] [FLIPS] [MOMENTS]
+#                                     default: 10 million, 500, 300, 5,000, 1,000
 #
 # SEEDS are runs of the crash test, a few seconds each; HEARTH_CRASH_FIRST_SEED=N begins with
-# another than the first.
+# another than the first. FLIPS are single bits of a data folder, MOMENTS such in which its disk is
+# full (as root on small file systems of its own, too).
 # Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a
 # small machine; stops at the first thing that is wrong. HEARTH_SOAK_KINDS="address thread" for
 # some only.
@@ -14,6 +16,8 @@ cd "$(dirname "$0")/.."
 operations=${1:-10000000}
 kills=${2:-500}
 seeds=${3:-300}
+flips=${4:-5000}
+moments=${5:-1000}
 for kind in ${HEARTH_SOAK_KINDS-address thread}; do
   folder=build-soak-$kind
   cmake -S . -B "$folder" -G Ninja -DHEARTH_WITH_WORKER=OFF -DHEARTH_SANITIZE="$kind" \
@@ -36,4 +40,14 @@ if ((seeds > 0)); then
   cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null
   ninja -C build hearth_store_test
   HEARTH_CRASH_SEEDS=$seeds build/tests/hearth_store_test --gtest_filter='StoreCrash*'
+fi
+if ((flips + moments > 0)); then
+  cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null
+  ninja -C build hearth_flip_test hearth_store_test
+  if ((flips > 0)); then
+    HEARTH_FLIPS=$flips build/tests/hearth_flip_test
+  fi
+  if ((moments > 0)); then
+    HEARTH_FULL_MOMENTS=$moments build/tests/hearth_store_test --gtest_filter='*FullMo*'
+  fi
 fi
