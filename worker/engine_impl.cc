@@ -86,6 +86,7 @@ absl::Status EngineImpl::ComputeFingerprint() {
   ComputeIdentity identity;
   identity.device_kind = gemma_->device_kind();
   identity.compute_version = gemma_->compute_version();
+  identity.cpu_capability = gemma_->cpu_capability();
   identity.threads = gemma_->threads();
   if (options_.exactness == Exactness::kExact) {
     absl::StatusOr<KvCache> kv =

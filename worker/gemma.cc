@@ -5,7 +5,6 @@
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 
 #include <cmath>
 #include <cstring>
@@ -16,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "worker/attention.h"
 #include "worker/compute_device.h"
+#include "worker/compute_version.h"
 #include "worker/kv_cache_rep.h"
 #include "worker/layers.h"
 #include "worker/linear.h"
@@ -77,7 +77,7 @@ struct Gemma::Rep {
   ModelConfig config;
   Compute compute;
   int threads = 1;
-  std::string device_kind, compute_version;
+  std::string device_kind, compute_version, cpu_capability;
   Digest weights_digest{};
   std::vector<std::string> notes;
 
@@ -138,7 +138,8 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
   rep->compute = *compute;
   rep->notes = tensors->notes;
   rep->device_kind = compute->device.is_cpu() ? "cpu" : "cuda";
-  rep->compute_version = absl::StrCat("libtorch ", TORCH_VERSION);
+  rep->compute_version = ComputeVersion(compute->device);
+  if (compute->device.is_cpu()) rep->cpu_capability = CpuCapability();
   {
     ThreadPool pool(rep->threads);
     absl::StatusOr<RememberedDigest> digest =
@@ -232,6 +233,7 @@ int64_t Gemma::kv_token_bytes() const {
 }
 const std::string& Gemma::device_kind() const { return rep_->device_kind; }
 const std::string& Gemma::compute_version() const { return rep_->compute_version; }
+const std::string& Gemma::cpu_capability() const { return rep_->cpu_capability; }
 int Gemma::threads() const { return rep_->threads; }
 const Digest& Gemma::weights_digest() const { return rep_->weights_digest; }
 const std::vector<std::string>& Gemma::notes() const { return rep_->notes; }

@@ -51,8 +51,10 @@ class Gemma {
   int64_t kv_token_bytes() const;
   // "cpu" or "cuda".
   const std::string& device_kind() const;
-  // libtorch's version and the name of the kernels in use.
+  // Versions of libtorch and of the libraries whose kernels it runs.
   const std::string& compute_version() const;
+  // What those libraries choose their kernels by (compute_version.h); empty on a device.
+  const std::string& cpu_capability() const;
   int threads() const;
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const;

@@ -2,18 +2,24 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
 #include <utility>
 #include <vector>
-
-#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {
 
-// Two whole chunks and a short step: three shapes of matrix product, and a window that slides.
-constexpr int kCanaryChunks = 2;
-constexpr int kCanaryRemainder = 7;
 constexpr uint64_t kObjectLayoutVersion = 1;
+// Of the fields that the exact class has beside the portable one's: which there are, and what the
+// canary computes. 2: the far end and one row, cpu_capability. Before, there was no such field.
+constexpr uint64_t kFingerprintVersion = 2;
+
+// A whole chunk, a few rows, and one row as decoding has it: three shapes of every product.
+constexpr int kFewRows = 7;
+constexpr int kCanaryRun = kFewRows + 1;  // beside the chunk
+// Where the second run begins, at least: kernels split a product's sum by its length, and a global
+// layer sums over all keys.
+constexpr int kFarKeys = 4096;
 
 // Spread over the vocabulary; any fixed sequence would do.
 int32_t CanaryToken(int position, int vocab_size) {
@@ -24,6 +30,78 @@ int32_t CanaryToken(int position, int vocab_size) {
 uint64_t Count(int value) {
   assert(value >= 0);
   return static_cast<uint64_t>(value);
+}
+
+// Runs of `run` tokens each: at position 0 and, where the context holds it, at far_begin.
+struct CanaryPlan {
+  int run = 0;
+  int far_begin = 0;  // 0: the context is too short
+};
+
+CanaryPlan PlanCanary(const ModelConfig& config, int chunk_tokens) {
+  const int context = config.max_position_embeddings;
+  CanaryPlan plan;
+  plan.run = std::min(chunk_tokens + kCanaryRun, context);
+  // Past the window as well: then every row of the run sees a window that has slid.
+  const int wanted = std::max(kFarKeys, config.sliding_window);
+  const int begin = (wanted + chunk_tokens - 1) / chunk_tokens * chunk_tokens;
+  const int last = (context - plan.run) / chunk_tokens * chunk_tokens;
+  plan.far_begin = std::min(begin, last);
+  return plan;
+}
+
+// The rows of one run, layer by layer, as a slice of `run` columns each.
+class CanaryRows {
+ public:
+  CanaryRows(const KvLayout& layout, int run)
+      : run_(run), layers_(layout.layers.size(), std::vector<std::byte>(layout.SliceBytes(run))) {}
+
+  // Takes rows [begin, end) of `kv`, which are of the run that began at `run_begin`.
+  void Take(const KvCache& kv, int run_begin, int begin, int end) {
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+      kv.CopyOut(static_cast<int>(layer), begin, end, run_begin, run_, layers_[layer].data());
+    }
+  }
+  // Restores `kv` to `length`, with these rows over and over.
+  void Repeat(int length, KvCache* kv) const {
+    kv->BeginRestore(length);
+    for (size_t layer = 0; layer < layers_.size(); ++layer) {
+      const int number = static_cast<int>(layer);
+      for (int at = kv->first_held(number); at < length; at += run_) {
+        kv->CopyIn(number, at, std::min(at + run_, length), at, run_, layers_[layer].data());
+      }
+    }
+    kv->FinishRestore(length);
+  }
+  void AppendDigest(std::string* out) const {
+    for (const std::vector<std::byte>& rows : layers_) {
+      const Digest digest = Sha256({reinterpret_cast<const char*>(rows.data()), rows.size()});
+      out->append(digest.begin(), digest.end());
+    }
+  }
+
+ private:
+  const int run_;
+  std::vector<std::vector<std::byte>> layers_;
+};
+
+// One run from `begin`, where `kv` is: a chunk, a few rows, one row.
+absl::Status RunCanary(const Gemma& gemma, int chunk_tokens, int begin, KvCache* kv,
+                       CanaryRows* rows) {
+  const int end = begin + PlanCanary(gemma.config(), chunk_tokens).run;
+  int at = begin;
+  for (const int step : {chunk_tokens, kFewRows, 1}) {
+    std::vector<int32_t> tokens;
+    for (int i = at; i < std::min(at + step, end); ++i) {
+      tokens.push_back(CanaryToken(i, gemma.config().vocab_size));
+    }
+    if (tokens.empty()) break;
+    if (absl::Status status = gemma.Step(kv, tokens, nullptr); !status.ok()) return status;
+    const int next = at + static_cast<int>(tokens.size());
+    rows->Take(*kv, begin, at, next);
+    at = next;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -81,40 +159,35 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
   if (layout.exactness == Exactness::kExact) {
     fields.push_back({"device_kind", identity.device_kind});
     fields.push_back({"compute_version", identity.compute_version});
+    if (!identity.cpu_capability.empty()) {
+      fields.push_back({"cpu_capability", identity.cpu_capability});
+    }
     fields.push_back({"threads", Count(identity.threads)});
+    fields.push_back({"fingerprint_version", kFingerprintVersion});
     fields.push_back({"canary_sha256", DigestHex(identity.canary)});
   }
   return Fingerprint::Create(std::move(fields));
 }
 
 int CanaryTokens(const ModelConfig& config, uint32_t chunk_tokens) {
-  const int tokens = kCanaryChunks * static_cast<int>(chunk_tokens) + kCanaryRemainder;
-  return std::min(tokens, config.max_position_embeddings);
+  const CanaryPlan plan = PlanCanary(config, static_cast<int>(chunk_tokens));
+  return plan.far_begin + plan.run;
 }
 
 absl::StatusOr<Digest> ComputeCanary(const Gemma& gemma, const KvLayout& layout, KvCache* kv) {
-  const int tokens = CanaryTokens(gemma.config(), layout.chunk_tokens);
-  assert(kv->length() == 0 && kv->capacity() >= tokens);
-  std::vector<int32_t> prompt;
-  for (int i = 0; i < tokens; ++i) prompt.push_back(CanaryToken(i, gemma.config().vocab_size));
-
-  std::string digests;  // of each step's rows, all layers
-  std::vector<char> rows;
-  int begin = 0;
-  for (uint32_t step_end : StepEnds(tokens, {}, layout.chunk_tokens)) {
-    const int end = static_cast<int>(step_end);
-    const int count = end - begin;
-    const auto step = absl::MakeConstSpan(prompt).subspan(begin, count);
-    if (absl::Status status = gemma.Step(kv, step, nullptr); !status.ok()) return status;
-    const size_t slice_bytes = layout.SliceBytes(count);
-    rows.resize(layout.layers.size() * slice_bytes);
-    for (size_t layer = 0; layer < layout.layers.size(); ++layer) {
-      kv->CopyOut(static_cast<int>(layer), begin, end, begin, count,
-                  reinterpret_cast<std::byte*>(rows.data() + layer * slice_bytes));
+  const int chunk_tokens = static_cast<int>(layout.chunk_tokens);
+  const CanaryPlan plan = PlanCanary(gemma.config(), chunk_tokens);
+  assert(kv->length() == 0 && kv->capacity() >= CanaryTokens(gemma.config(), layout.chunk_tokens));
+  CanaryRows rows(layout, plan.run);
+  std::string digests;  // of each run's rows, all layers
+  if (absl::Status s = RunCanary(gemma, chunk_tokens, 0, kv, &rows); !s.ok()) return s;
+  rows.AppendDigest(&digests);
+  if (plan.far_begin > 0) {
+    rows.Repeat(plan.far_begin, kv);
+    if (absl::Status s = RunCanary(gemma, chunk_tokens, plan.far_begin, kv, &rows); !s.ok()) {
+      return s;
     }
-    const Digest digest = Sha256(absl::string_view(rows.data(), rows.size()));
-    digests.append(digest.begin(), digest.end());
-    begin = end;
+    rows.AppendDigest(&digests);
   }
   kv->Reset();
   return Sha256(digests);

@@ -23,6 +23,7 @@ KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_token
 struct ComputeIdentity {
   std::string device_kind;
   std::string compute_version;
+  std::string cpu_capability;  // empty: another device computes
   int threads = 0;
   Digest canary{};
 };
@@ -32,10 +33,17 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
                                           const Digest& weights_digest,
                                           const ComputeIdentity& identity);
 
-// Digest of the KV of a fixed prompt of 2C+7 tokens (less where the context is shorter), computed
-// on the canonical schedule: two machines that differ in a bit of it share nothing. `kv` must be
-// empty and large enough; it is used up.
+// Digest of KV that this worker computes for fixed tokens: two machines that differ in a bit of it
+// share nothing. It takes every kind of step there is: a whole chunk, a few rows and one row, each
+// at the prompt's beginning and again behind more than 4,096 keys, where a window has slid.
+//
+// Only 2C + 16 tokens go through the model, as much as a canary of 2C + 7 tokens without the far
+// end: the rows up to there are those of the first steps, over and over, put in as a restore puts
+// them. Kernels are chosen by shapes, and sums are ordered by them, so these rows do as well as
+// computed ones. A context too short for the far end has the first steps alone.
+// `kv` must be empty and hold CanaryTokens(); it is used up.
 absl::StatusOr<Digest> ComputeCanary(const Gemma& gemma, const KvLayout& layout, KvCache* kv);
+// The last position that the canary takes, plus one.
 int CanaryTokens(const ModelConfig& config, uint32_t chunk_tokens);
 
 }  // namespace hearth

@@ -5,9 +5,12 @@
 // bit in a restored prefix changes the logits. It asserts what a tensor would forgive: rows read
 // but never written, rows held beyond the window. No torch, so sanitizers can look at the engine.
 
+#include "tests/support/hash_gemma.h"
+
 #include <cassert>
 #include <cstring>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -104,9 +107,29 @@ void KvCache::Reset() {
   for (int& first : rep_->first_held) first = 0;
 }
 
+namespace {
+
+struct Machine {
+  OddBits odd = OddBits::kNowhere;
+  std::string cpu_capability = "hash";
+};
+Machine& TheMachine() {
+  static auto* machine = new Machine;
+  return *machine;
+}
+
+}  // namespace
+
+OddMachine::OddMachine(OddBits bits, std::string cpu_capability) {
+  TheMachine() = {bits, std::move(cpu_capability)};
+}
+OddMachine::~OddMachine() { TheMachine() = Machine(); }
+
 struct Gemma::Rep {
   ModelConfig config;
+  OddBits odd = TheMachine().odd;
   std::string device_kind = "cpu", compute_version = "hash 1";
+  std::string cpu_capability = TheMachine().cpu_capability;
   Digest weights_digest{};
   std::vector<std::string> notes;
 };
@@ -120,6 +143,7 @@ int64_t Gemma::kv_token_bytes() const {
 }
 const std::string& Gemma::device_kind() const { return rep_->device_kind; }
 const std::string& Gemma::compute_version() const { return rep_->compute_version; }
+const std::string& Gemma::cpu_capability() const { return rep_->cpu_capability; }
 int Gemma::threads() const { return 1; }
 const Digest& Gemma::weights_digest() const { return rep_->weights_digest; }
 const std::vector<std::string>& Gemma::notes() const { return rep_->notes; }
@@ -149,6 +173,9 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vec
   const int begin = rep.length, end = begin + static_cast<int>(tokens.size());
   assert(!tokens.empty() && end <= rep.capacity);
   uint64_t last = 0;
+  const bool odd = (rep_->odd == OddBits::kOneRow && tokens.size() == 1) ||
+                   (rep_->odd == OddBits::kSlidWindow && rep.Tail(end) > 0) ||
+                   (rep_->odd == OddBits::kFarKeys && begin > 4096);
   for (int layer = 0; layer < config().num_layers; ++layer) {
     auto& rows = rep.layers[layer];
     if (config().is_local(layer)) {  // what the step before kept readable goes now
@@ -157,6 +184,7 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vec
     }
     for (int at = begin; at < end; ++at) {
       uint64_t state = Mix(Mix(Mix(layer, tokens[at - begin]), at), Mix(begin, end));
+      if (odd) state = Mix(state, 1);
       for (int seen = config().is_local(layer) ? rep.Tail(at + 1) : 0; seen < at; ++seen) {
         const Row& row = rows.at(seen);
         for (size_t i = 0; i + 8 <= row.size(); i += 8) {
