@@ -75,7 +75,34 @@ std::optional<PieceType> ReadPieceType(std::string_view piece) {
   return static_cast<PieceType>(type);
 }
 
+// The last value of a field of a message, as protobuf has it.
+Field LastOf(std::string_view message, uint64_t number) {
+  FieldReader reader(message);
+  Field last;
+  for (Field field; reader.Next(&field);) {
+    if (field.number == number) last = field;
+  }
+  return reader.ok() ? last : Field();
+}
+
+constexpr uint64_t kTrainerField = 2, kModelTypeField = 3, kSuffixField = 24, kFallbackField = 35;
+constexpr uint64_t kNormalizerField = 3, kCharsmapField = 2;
+constexpr uint64_t kBpe = 2;
+
 }  // namespace
+
+bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types) {
+  const std::string_view trainer = LastOf(model, kTrainerField).bytes;
+  const std::string_view normalizer = LastOf(model, kNormalizerField).bytes;
+  size_t bytes = 0;
+  for (const PieceType type : types) {
+    if (type == PieceType::kUnused) return false;
+    bytes += type == PieceType::kByte;
+  }
+  return bytes == 256 && LastOf(trainer, kModelTypeField).varint == kBpe &&
+         LastOf(trainer, kFallbackField).varint != 0 && LastOf(trainer, kSuffixField).varint == 0 &&
+         LastOf(normalizer, kCharsmapField).bytes.empty();
+}
 
 std::optional<std::vector<PieceType>> ReadPieceTypes(std::string_view model) {
   std::vector<PieceType> types;

@@ -2,7 +2,9 @@
 // full (user-defined pieces look like normal ones there).
 //
 // Reads the protobuf wire format by itself: ModelProto.pieces (field 1), and of each piece its
-// type (field 3). Standard library only. Thread safety: a pure function.
+// type (field 3); of trainer_spec (field 2) model_type (3), treat_whitespace_as_suffix (24) and
+// byte_fallback (35); of normalizer_spec (field 3) precompiled_charsmap (2). Standard library only.
+// Thread safety: a pure function.
 #ifndef HEARTH_WORKER_PIECE_TYPES_H_
 #define HEARTH_WORKER_PIECE_TYPES_H_
 
@@ -21,6 +23,10 @@ enum class PieceType {
   kUnused = 5,
   kByte = 6,
 };
+
+// Whether a text becomes tokens by merging neighbours, best score first, and nothing else: BPE, the
+// text as it is, bytes for what no piece has, no piece that may be used in between only.
+bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types);
 
 // By id. Nothing when the bytes are no well-formed message or hold a type outside the enum.
 std::optional<std::vector<PieceType>> ReadPieceTypes(std::string_view model);

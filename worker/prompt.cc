@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -75,16 +74,32 @@ absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
   return prompt;
 }
 
+absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
+  switch (end) {
+    case EncodeEnd::kTooManyTokens:
+      return Invalid("prompt: has more than ", limits.context_tokens,
+                     " tokens, which is all that the context holds");
+    case EncodeEnd::kStopped:
+      return absl::CancelledError("the caller went away");
+    case EncodeEnd::kTooCostly:
+      return Invalid("breakpoints: too many of them lie inside one word of great length");
+    case EncodeEnd::kDone:
+      break;
+  }
+  return absl::OkStatus();
+}
+
 // REQUIRES: offsets ascend and lie between the characters of `text`.
 absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>& offsets,
+                                    std::vector<std::pair<size_t, size_t>> plain,
                                     const Tokenizer& tokenizer, const PromptLimits& limits) {
-  std::optional<Encoding> encoding = tokenizer.EncodeWithOffsets(text, offsets);
-  if (!encoding.has_value()) {
-    return Invalid("breakpoints: too many of them lie inside one word of great length");
-  }
+  const EncodeRules rules{limits.context_tokens, limits.stopped, std::move(plain)};
+  Encoding encoding;
+  const EncodeEnd end = tokenizer.EncodeWithOffsets(text, offsets, rules, &encoding);
+  if (absl::Status status = WhyNotEncoded(end, limits); !status.ok()) return status;
   Prompt prompt;
-  prompt.token_ids = std::move(encoding->ids);
-  prompt.breakpoints = SortedUnique(std::move(encoding->common_tokens));
+  prompt.token_ids = std::move(encoding.ids);
+  prompt.breakpoints = SortedUnique(std::move(encoding.common_tokens));
   prompt.text = std::move(text);
   if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
   assert(prompt.breakpoints.empty() || prompt.breakpoints.back() <= prompt.token_ids.size());
@@ -106,7 +121,7 @@ absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint3
     offsets.push_back(bos.size() + breakpoints[i]);
   }
   std::sort(offsets.begin(), offsets.end());
-  return FromRendered(std::string(bos) + text, offsets, tokenizer, limits);
+  return FromRendered(std::string(bos) + text, offsets, {}, tokenizer, limits);
 }
 
 absl::Status CheckChat(const ChatInput& chat) {
@@ -150,7 +165,7 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
       RenderChat(chat.messages, open ? ChatEnding::kOpen : ChatEnding::kGenerationPrompt);
   if (!rendered.ok()) return rendered.status();
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
-  return FromRendered(std::move(rendered->text), rendered->breakpoints, tokenizer, limits);
+  return FromRendered(std::move(rendered->text), rendered->breakpoints, {}, tokenizer, limits);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -43,6 +44,8 @@ struct PromptSource {
 struct PromptLimits {
   uint32_t vocab_size = 0;
   uint32_t context_tokens = 0;
+  // Asked every few milliseconds: true ends the work with kCancelled. Null: it goes to its end.
+  std::function<bool()> stopped = nullptr;
 };
 
 // Only a prefill may end in a system message; its turn is then left open.
@@ -57,8 +60,9 @@ struct Prompt {
 };
 
 // `tokenizer` is null for a model folder without one.
-// kInvalidArgument naming field and limit; kFailedPrecondition for text or chat without a
-// tokenizer, or for a chat when the tokenizer has no turn markers.
+// A text is read no further than the context reaches. kInvalidArgument naming field and limit;
+// kFailedPrecondition for text or chat without a tokenizer, or for a chat when the tokenizer has no
+// turn markers.
 absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
                                    const Tokenizer* tokenizer, const PromptLimits& limits);
 

@@ -22,6 +22,8 @@ class SpaceRuns {
 
   // Without a piece for two spaces, runs are ordinary text.
   bool empty() const { return id_by_length_.count(2) == 0; }
+  // The spaces of the longest piece; at least 1.
+  size_t longest() const { return id_by_length_.empty() ? 1 : id_by_length_.rbegin()->first; }
   // Appends the tokens of `count` >= 2 spaces. Returns how many spaces at the end found no partner
   // (0 or 1): they belong to what follows.
   size_t Append(size_t count, std::vector<int32_t>* ids) const;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sentencepiece_processor.h"
+#include "worker/long_words.h"
 #include "worker/piece_matcher.h"
 #include "worker/piece_types.h"
 #include "worker/space_runs.h"
@@ -26,6 +27,10 @@ constexpr size_t kMaxEncodeBytes = kMaxTextBytes + 64;
 // What finding the common tokens may cost beside the encoding itself: ordinary text needs a word or
 // two for each offset, a thousand offsets inside one word of megabytes would take minutes.
 constexpr size_t kMaxRepeatedBytes = 2 * kMaxTextBytes;
+// SentencePiece takes about 3 us a byte: as much is a few milliseconds, and enough that what it
+// costs to begin is nothing beside it.
+constexpr size_t kStretchBytes = 2048;
+constexpr size_t kBytesBetweenQuestions = 2048;
 
 std::string Replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
@@ -62,6 +67,8 @@ void NoteJoins(const std::string& piece, std::array<bool, 256>* joins_space) {
 
 class Tokenizer::Model {
  public:
+  void AddLongWords();
+
   sentencepiece::SentencePieceProcessor processor;
   std::vector<PieceType> types;  // by id
   PieceMatcher matcher;          // the pieces that are never merged
@@ -69,6 +76,8 @@ class Tokenizer::Model {
   // Bytes that some piece holds right before a space: Gemma has one such piece, "> </".
   std::array<bool, 256> joins_space{};
   int unk_id = -1;
+  std::optional<LongWords> long_words;  // none: the model is of a kind that LongWords does not know
+  size_t longest_piece_bytes = 1;
 };
 
 // A never-merged piece, a run of spaces, or a stretch of ordinary text between such.
@@ -77,7 +86,24 @@ struct Tokenizer::Segment {
   size_t begin_tokens;
 };
 
-std::unique_ptr<Tokenizer> Tokenizer::Parse(std::string_view model, std::string* error) {
+void Tokenizer::Model::AddLongWords() {
+  std::array<int32_t, 256> byte_ids{};
+  for (int id = 0; id < processor.GetPieceSize(); ++id) {
+    const std::string& piece = processor.IdToPiece(id);
+    longest_piece_bytes = std::max(longest_piece_bytes, piece.size());
+    if (types[id] == PieceType::kByte) byte_ids[static_cast<uint8_t>(ByteOf(piece)[0])] = id;
+  }
+  long_words.emplace(byte_ids, [this](std::string_view piece) -> std::optional<LongWords::Piece> {
+    const int id = processor.PieceToId(piece);
+    if (id < 0 || id == unk_id) return std::nullopt;
+    const PieceType type = types[id];
+    if (type != PieceType::kNormal && type != PieceType::kUserDefined) return std::nullopt;
+    return LongWords::Piece{id, processor.GetScore(id)};
+  });
+}
+
+std::unique_ptr<Tokenizer> Tokenizer::Parse(std::string_view model, std::string* error,
+                                            size_t long_word_bytes) {
   auto parsed = std::make_unique<Model>();
   const auto status = parsed->processor.LoadFromSerializedProto(model);
   if (!status.ok()) {
@@ -91,7 +117,9 @@ std::unique_ptr<Tokenizer> Tokenizer::Parse(std::string_view model, std::string*
     return nullptr;
   }
   parsed->types = *std::move(types);
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parsed)));
+  const bool known_kind = IsPlainBpe(model, parsed->types);
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer(std::move(parsed), long_word_bytes));
+  if (known_kind) tokenizer->model_->AddLongWords();
   if (!tokenizer->KeepsTextAsItIs()) {
     *error = "the model adds a prefix or drops white space; Gemma's does neither";
     return nullptr;
@@ -99,7 +127,8 @@ std::unique_ptr<Tokenizer> Tokenizer::Parse(std::string_view model, std::string*
   return tokenizer;
 }
 
-Tokenizer::Tokenizer(std::unique_ptr<Model> model) : model_(std::move(model)) {
+Tokenizer::Tokenizer(std::unique_ptr<Model> model, size_t long_word_bytes)
+    : model_(std::move(model)), long_word_bytes_(long_word_bytes) {
   const auto& processor = model_->processor;
   bos_id_ = processor.bos_id();
   eos_id_ = processor.eos_id();
@@ -134,108 +163,200 @@ bool Tokenizer::KeepsTextAsItIs() const {
   return Decode(std::vector<int32_t>(ids.begin(), ids.end()), /*skip_special=*/false) == kProbe;
 }
 
-void Tokenizer::EncodeSegments(std::string_view text, std::vector<int32_t>* ids,
-                               std::vector<Segment>* segments) const {
-  size_t gap = 0;  // begin of what was not yet tokenized
-  for (size_t at = 0; at < text.size();) {
-    const auto match = model_->matcher.Longest(text.substr(at));
+// Appends what it makes to `ids` and `segments`; true: go on, false: ended() says why not.
+class Tokenizer::Run {
+ public:
+  Run(const Tokenizer& tokenizer, std::string_view text, const EncodeRules& rules)
+      : tokenizer_(tokenizer), model_(*tokenizer.model_), text_(text), rules_(rules) {}
+
+  bool Segments(size_t begin);
+  EncodeEnd ended() const { return ended_; }
+
+  std::vector<int32_t> ids;
+  std::vector<Segment> segments;
+
+ private:
+  bool Gap(size_t begin, size_t end);
+  bool Stretch(size_t begin, size_t end);
+  bool Words(size_t begin, size_t end);
+  bool LongWord(size_t begin, size_t end);
+  bool IsWordBegin(size_t at) const {
+    return text_[at] == ' ' && !model_.joins_space[static_cast<uint8_t>(text_[at - 1])];
+  }
+  bool IsPlain(size_t at) const;
+  bool MayGoOn(size_t at);
+
+  const Tokenizer& tokenizer_;
+  const Model& model_;
+  const std::string_view text_;
+  const EncodeRules& rules_;
+  size_t asked_at_ = 0;
+  EncodeEnd ended_ = EncodeEnd::kDone;
+};
+
+// Asks the caller for every few thousand bytes.
+bool Tokenizer::Run::MayGoOn(size_t at) {
+  if (ended_ != EncodeEnd::kDone) return false;
+  if (ids.size() > rules_.max_tokens) {
+    ended_ = EncodeEnd::kTooManyTokens;
+  } else if (rules_.stopped && at >= asked_at_ + kBytesBetweenQuestions) {
+    asked_at_ = at;
+    if (rules_.stopped()) ended_ = EncodeEnd::kStopped;
+  }
+  return ended_ == EncodeEnd::kDone;
+}
+
+bool Tokenizer::Run::IsPlain(size_t at) const {
+  const auto after = std::upper_bound(rules_.plain.begin(), rules_.plain.end(), at,
+                                      [](size_t position, const std::pair<size_t, size_t>& range) {
+                                        return position < range.first;
+                                      });
+  return after != rules_.plain.begin() && at < std::prev(after)->second;
+}
+
+// From `begin` to the text's end.
+bool Tokenizer::Run::Segments(size_t begin) {
+  asked_at_ = begin;
+  size_t gap = begin;  // of what was not yet tokenized
+  for (size_t at = begin; at < text_.size();) {
+    const auto match = model_.matcher.Longest(text_.substr(at));
     if (!match.has_value()) {
       ++at;
       continue;
     }
-    EncodeGap(text, gap, at, ids, segments);
-    segments->push_back({at, ids->size()});
-    ids->push_back(match->id);
+    if (tokenizer_.special_[match->id] && IsPlain(at)) {
+      // Its first character ends a stretch: SentencePiece would know the whole.
+      if (!Gap(gap, ++at)) return false;
+      gap = at;
+      continue;
+    }
+    if (!Gap(gap, at) || !MayGoOn(at)) return false;
+    segments.push_back({at, ids.size()});
+    ids.push_back(match->id);
     gap = at += match->length_bytes;
   }
-  EncodeGap(text, gap, text.size(), ids, segments);
+  return Gap(gap, text_.size()) && MayGoOn(text_.size());
 }
 
 // Between two whole pieces: runs of spaces, and stretches of ordinary text.
-void Tokenizer::EncodeGap(std::string_view text, size_t begin, size_t end,
-                          std::vector<int32_t>* ids, std::vector<Segment>* segments) const {
+bool Tokenizer::Run::Gap(size_t begin, size_t end) {
   size_t stretch = begin;
   for (size_t at = begin; at < end;) {
     size_t count = 0, run_end = at, last_space = at;
     while (run_end < end) {
-      const size_t length_bytes = SpaceLength(text.substr(run_end, end - run_end));
+      const size_t length_bytes = SpaceLength(text_.substr(run_end, end - run_end));
       if (length_bytes == 0) break;
       last_space = run_end;
       run_end += length_bytes;
       ++count;
     }
-    if (count >= 2 && !model_->space_runs.empty()) {
-      EncodeStretch(text, stretch, at, ids, segments);
-      segments->push_back({at, ids->size()});
-      const size_t alone = model_->space_runs.Append(count, ids);
+    if (count >= 2 && !model_.space_runs.empty()) {
+      if (!Stretch(stretch, at) || !MayGoOn(at)) return false;
+      if (ids.size() + count / model_.space_runs.longest() > rules_.max_tokens) {
+        ended_ = EncodeEnd::kTooManyTokens;
+        return false;
+      }
+      segments.push_back({at, ids.size()});
+      const size_t alone = model_.space_runs.Append(count, &ids);
       stretch = alone == 0 ? run_end : last_space;
     }
     at = std::max(run_end, at + 1);
   }
-  EncodeStretch(text, stretch, end, ids, segments);
+  return Stretch(stretch, end);
 }
 
-void Tokenizer::EncodeStretch(std::string_view text, size_t begin, size_t end,
-                              std::vector<int32_t>* ids, std::vector<Segment>* segments) const {
-  if (begin == end) return;
-  const std::string_view stretch = text.substr(begin, end - begin);
+// A few words at a time, so that it can be stopped: no piece reaches over a word's begin.
+bool Tokenizer::Run::Stretch(size_t begin, size_t end) {
+  size_t words = begin;  // of those not yet tokenized
+  size_t word = begin;   // of the last of them
+  for (size_t at = begin + 1; at <= end; ++at) {
+    if (at < end && !IsWordBegin(at)) continue;
+    if (at - word > tokenizer_.long_word_bytes_ && model_.long_words.has_value()) {
+      if (!Words(words, word) || !LongWord(word, at)) return false;
+      words = at;
+    } else if (at - words >= kStretchBytes) {
+      if (!Words(words, at)) return false;
+      words = at;
+    }
+    word = at;
+  }
+  return begin == end || Words(words, end);
+}
+
+bool Tokenizer::Run::Words(size_t begin, size_t end) {
+  if (begin == end) return true;
+  if (!MayGoOn(end)) return false;
+  const std::string_view stretch = text_.substr(begin, end - begin);
   std::vector<int> encoded;
-  const auto status = model_->processor.Encode(Replaced(stretch, " ", kSpaceMark), &encoded);
+  const auto status = model_.processor.Encode(Replaced(stretch, " ", kSpaceMark), &encoded);
   assert(status.ok());
-  segments->push_back({begin, ids->size()});
+  segments.push_back({begin, ids.size()});
   // A word that no piece can join to what is before its space begins a segment of its own. A
   // literal U+2581 or an unknown character hides how long a token is: the stretch stays whole.
   size_t at = begin;
   const bool divide = stretch.find(kSpaceMark) == std::string_view::npos &&
-                      std::find(encoded.begin(), encoded.end(), model_->unk_id) == encoded.end();
+                      std::find(encoded.begin(), encoded.end(), model_.unk_id) == encoded.end();
   for (const int id : encoded) {
-    if (divide && at > begin && text[at] == ' ' &&
-        !model_->joins_space[static_cast<uint8_t>(text[at - 1])]) {
-      segments->push_back({at, ids->size()});
-    }
-    ids->push_back(id);
-    at += divide ? bytes_[id].size() : 0;
+    if (divide && at > begin && IsWordBegin(at)) segments.push_back({at, ids.size()});
+    ids.push_back(id);
+    at += divide ? tokenizer_.bytes_[id].size() : 0;
   }
   assert(!divide || at == end);
+  return true;
+}
+
+bool Tokenizer::Run::LongWord(size_t begin, size_t end) {
+  if (!MayGoOn(begin)) return false;
+  segments.push_back({begin, ids.size()});
+  const std::string word = Replaced(text_.substr(begin, end - begin), " ", kSpaceMark);
+  if (ids.size() + word.size() / model_.longest_piece_bytes > rules_.max_tokens) {
+    ended_ = EncodeEnd::kTooManyTokens;
+  } else if (!model_.long_words->Encode(word, rules_.stopped, &ids)) {
+    ended_ = EncodeEnd::kStopped;
+  }
+  return MayGoOn(end);
 }
 
 std::vector<int32_t> Tokenizer::Encode(std::string_view text) const {
-  return EncodeWithOffsets(text, {})->ids;
+  Encoding encoding;
+  EncodeWithOffsets(text, {}, EncodeRules(), &encoding);
+  return std::move(encoding.ids);
 }
 
-std::optional<Encoding> Tokenizer::EncodeWithOffsets(std::string_view text,
-                                                     const std::vector<size_t>& offsets) const {
+EncodeEnd Tokenizer::EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets,
+                                       const EncodeRules& rules, Encoding* encoding) const {
   assert(text.size() <= kMaxEncodeBytes);
   assert(!FindInvalidUtf8(text).has_value());
-  Encoding encoding;
-  std::vector<Segment> segments;
-  EncodeSegments(text, &encoding.ids, &segments);
+  Run whole(*this, text, rules);
+  if (!whole.Segments(0)) return whole.ended();
+  std::vector<uint32_t> common_tokens;
   size_t repeated_bytes = 0;
   for (const size_t offset : offsets) {
     assert(offset <= text.size() && IsUtf8Boundary(text, offset));
-    auto segment = std::lower_bound(segments.begin(), segments.end(), offset,
+    auto segment = std::lower_bound(whole.segments.begin(), whole.segments.end(), offset,
                                     [](const Segment& s, size_t at) { return s.begin_bytes < at; });
+    const bool past_all = segment == whole.segments.end();
     // A cut between segments leaves all tokens before it as they are.
-    if (segment == segments.end() ? offset == text.size() : segment->begin_bytes == offset) {
-      encoding.common_tokens.push_back(static_cast<uint32_t>(
-          segment == segments.end() ? encoding.ids.size() : segment->begin_tokens));
+    if (past_all ? offset == text.size() : segment->begin_bytes == offset) {
+      common_tokens.push_back(
+          static_cast<uint32_t>(past_all ? whole.ids.size() : segment->begin_tokens));
       continue;
     }
     // The rest of the segment that is cut may join its neighbour (one space of a run of five):
     // begin one earlier.
-    for (int i = 0; i < 2 && segment != segments.begin(); ++i) --segment;
-    const std::string_view rest = text.substr(0, offset).substr(segment->begin_bytes);
-    repeated_bytes += rest.size();
-    if (repeated_bytes > kMaxRepeatedBytes) return std::nullopt;
-    std::vector<int32_t> tail;
-    std::vector<Segment> ignored;
-    EncodeSegments(rest, &tail, &ignored);
-    const auto whole = encoding.ids.begin() + static_cast<ptrdiff_t>(segment->begin_tokens);
-    const auto differ = std::mismatch(tail.begin(), tail.end(), whole, encoding.ids.end()).first;
-    encoding.common_tokens.push_back(
-        static_cast<uint32_t>(segment->begin_tokens + (differ - tail.begin())));
+    for (int i = 0; i < 2 && segment != whole.segments.begin(); ++i) --segment;
+    repeated_bytes += offset - segment->begin_bytes;
+    if (repeated_bytes > kMaxRepeatedBytes) return EncodeEnd::kTooCostly;
+    Run part(*this, text.substr(0, offset), rules);
+    if (!part.Segments(segment->begin_bytes)) return part.ended();
+    const auto same = whole.ids.begin() + static_cast<ptrdiff_t>(segment->begin_tokens);
+    const auto differ = std::mismatch(part.ids.begin(), part.ids.end(), same, whole.ids.end());
+    common_tokens.push_back(
+        static_cast<uint32_t>(segment->begin_tokens + (differ.first - part.ids.begin())));
   }
-  return encoding;
+  encoding->ids = std::move(whole.ids);
+  encoding->common_tokens = std::move(common_tokens);
+  return EncodeEnd::kDone;
 }
 
 std::string Tokenizer::Decode(const std::vector<int32_t>& ids, bool skip_special) const {

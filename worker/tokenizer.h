@@ -15,10 +15,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace hearth {
@@ -27,6 +29,9 @@ namespace hearth {
 // source code needs.
 inline constexpr size_t kMaxTextBytes = size_t{131072} * 16;
 
+// SentencePiece takes some milliseconds for as much.
+inline constexpr size_t kLongWordBytes = 4096;
+
 struct Encoding {
   std::vector<int32_t> ids;
   // For each offset asked for: how many tokens the text up to there has in common with the whole
@@ -34,12 +39,31 @@ struct Encoding {
   std::vector<uint32_t> common_tokens;
 };
 
+// What an encoding may cost, and what is plain text in it.
+struct EncodeRules {
+  size_t max_tokens = SIZE_MAX;   // more of them are of no use
+  std::function<bool()> stopped;  // asked every few milliseconds; null: nobody stops it
+  // Ascending ranges of bytes, [begin, end), where a special piece that begins there is the
+  // characters it is written with.
+  std::vector<std::pair<size_t, size_t>> plain;
+};
+
+enum class EncodeEnd {
+  kDone,
+  kTooManyTokens,  // over max_tokens
+  kStopped,
+  kTooCostly,  // many offsets inside one word of megabytes
+};
+
 class Tokenizer {
  public:
   // `model` is the contents of a tokenizer.model. Null on failure, with the reason in `*error`:
   // not a SentencePiece model, or one that changes the text it is given (dummy prefix, white space
   // removal), which Gemma's does not and the segments above do not allow.
-  static std::unique_ptr<Tokenizer> Parse(std::string_view model, std::string* error);
+  // `long_word_bytes`: longer words than this are encoded here rather than by SentencePiece, with
+  // the same result, because there they could not be stopped. Another value is for tests.
+  static std::unique_ptr<Tokenizer> Parse(std::string_view model, std::string* error,
+                                          size_t long_word_bytes = kLongWordBytes);
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -48,9 +72,9 @@ class Tokenizer {
   // REQUIRES: text is well-formed UTF-8 of at most kMaxTextBytes plus 64 bytes.
   std::vector<int32_t> Encode(std::string_view text) const;
   // REQUIRES: as above; each offset is at most text.size() and lies between characters.
-  // Nothing when it would cost too much: many offsets inside one word of megabytes.
-  std::optional<Encoding> EncodeWithOffsets(std::string_view text,
-                                            const std::vector<size_t>& offsets) const;
+  // Anything but kDone leaves `*encoding` as it is.
+  EncodeEnd EncodeWithOffsets(std::string_view text, const std::vector<size_t>& offsets,
+                              const EncodeRules& rules, Encoding* encoding) const;
 
   // Bytes that are no UTF-8 become U+FFFD. Ids without a piece have no text.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
@@ -69,17 +93,12 @@ class Tokenizer {
  private:
   class Model;  // the SentencePiece processor
   struct Segment;
-  explicit Tokenizer(std::unique_ptr<Model> model);
-
-  void EncodeSegments(std::string_view text, std::vector<int32_t>* ids,
-                      std::vector<Segment>* segments) const;
-  void EncodeGap(std::string_view text, size_t begin, size_t end, std::vector<int32_t>* ids,
-                 std::vector<Segment>* segments) const;
-  void EncodeStretch(std::string_view text, size_t begin, size_t end, std::vector<int32_t>* ids,
-                     std::vector<Segment>* segments) const;
+  class Run;  // one encoding under way
+  Tokenizer(std::unique_ptr<Model> model, size_t long_word_bytes);
   bool KeepsTextAsItIs() const;
 
   const std::unique_ptr<Model> model_;
+  const size_t long_word_bytes_;
   std::vector<std::string> bytes_;  // by id
   std::vector<bool> special_;       // by id
   int32_t bos_id_ = -1, eos_id_ = -1, pad_id_ = -1;

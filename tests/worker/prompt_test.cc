@@ -85,6 +85,7 @@ TEST(Prompt, NamesTheFieldAndTheLimitOfBadInput) {
   ExpectInvalid(FromIds({1, 700}), "token_ids[1] is 700; the vocabulary has 700");
   ExpectInvalid(FromIds({0xFFFFFFFFU}), "token_ids[0] is 4294967295");
   ExpectInvalid(FromIds({1, 2, 3}), "has 3 tokens; the context holds 2", {700, 2});
+  ExpectInvalid(FromText("and and and"), "more than 2 tokens, which is all", {700, 2});
   ExpectInvalid(FromText("<end_of_turn>"), "token_ids[1] is 6; the vocabulary has 6", {6, 100});
   ExpectInvalid(FromText("ab\xFF"), "not valid UTF-8 at byte 2");
   ExpectInvalid(FromText(std::string(kMaxTextBytes + 1, 'a')), absl::StrCat(kMaxTextBytes));
@@ -106,6 +107,14 @@ TEST(Prompt, NamesTheMessageAndPartOfABadChat) {
   PromptSource source = FromChat({Message("user", "a")});
   source.breakpoints = {1};
   ExpectInvalid(source, "breakpoints: a chat has them on its parts");
+}
+
+TEST(Prompt, ACallerThatWentAwayEndsTheWork) {
+  PromptLimits limits{700, 1 << 20, [] { return true; }};
+  std::string text;
+  while (text.size() < 100000) text += "the keeper ";
+  const auto prompt = Build(FromText(text), PromptPurpose::kGenerate, limits);
+  EXPECT_EQ(prompt.status().code(), absl::StatusCode::kCancelled);
 }
 
 TEST(Prompt, APrefillMayEndInASystemMessageOrAnUnfinishedUserMessage) {

@@ -52,10 +52,11 @@ Json Prompted(const Json& request, const Tokenizer& tokenizer) {
 }
 
 Json Common(const Json& request, const Tokenizer& tokenizer) {
-  const auto encoding =
-      tokenizer.EncodeWithOffsets(request.at("text").get<std::string>(), request.at("offsets"));
-  if (!encoding.has_value()) return {{"error", "too costly"}};
-  return {{"common_tokens", encoding->common_tokens}};
+  Encoding encoding;
+  const auto end = tokenizer.EncodeWithOffsets(request.at("text").get<std::string>(),
+                                               request.at("offsets"), EncodeRules(), &encoding);
+  if (end != EncodeEnd::kDone) return {{"error", "too costly"}};
+  return {{"common_tokens", encoding.common_tokens}};
 }
 
 Json Streamed(const Json& request, const Tokenizer& tokenizer) {

@@ -30,6 +30,14 @@ int32_t Id(const std::string& piece) {
   return id.value_or(-1);
 }
 
+// What it takes to encode, and what comes of it.
+EncodeEnd EncodeBy(const EncodeRules& rules, const std::string& text,
+                   const std::vector<size_t>& offsets = {}, Encoding* encoding = nullptr) {
+  Encoding unwanted;
+  return TinyTokenizer().EncodeWithOffsets(text, offsets, rules,
+                                           encoding == nullptr ? &unwanted : encoding);
+}
+
 TEST(PieceMatcher, FindsTheLongestPieceAtTheFront) {
   const PieceMatcher matcher({{"ab", 1}, {"a", 2}, {"abcd", 3}, {"b", 4}, {"\xFF", 5}});
   EXPECT_EQ(matcher.Longest("abc")->id, 1);
@@ -127,7 +135,8 @@ TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
     for (size_t at = 0; at <= text.size(); ++at) {
       if (IsUtf8Boundary(text, at)) offsets.push_back(at);
     }
-    const Encoding encoding = TinyTokenizer().EncodeWithOffsets(text, offsets).value();
+    Encoding encoding;
+    ASSERT_EQ(EncodeBy({}, text, offsets, &encoding), EncodeEnd::kDone);
     ASSERT_EQ(encoding.ids, TinyTokenizer().Encode(text));
     ASSERT_EQ(encoding.common_tokens.size(), offsets.size());
     for (size_t i = 0; i < offsets.size(); ++i) {
@@ -144,10 +153,76 @@ TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
 
 TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
   const std::string word(kMaxTextBytes, 'a');
-  EXPECT_TRUE(TinyTokenizer().EncodeWithOffsets(word, {1, 1000, word.size()}).has_value());
-  EXPECT_FALSE(TinyTokenizer()
-                   .EncodeWithOffsets(word, {word.size() - 3, word.size() - 2, word.size() - 1})
-                   .has_value());
+  EXPECT_EQ(EncodeBy({}, word, {1, 1000, word.size()}), EncodeEnd::kDone);
+  EXPECT_EQ(EncodeBy({}, word, {word.size() - 3, word.size() - 2, word.size() - 1}),
+            EncodeEnd::kTooCostly);
+}
+
+TEST(Tokenizer, LongWordsBecomeWhatSentencePieceMakesOfThem) {
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  ASSERT_TRUE(IsPlainBpe(model, *ReadPieceTypes(model))) << "or neither takes long words itself";
+  std::string error;
+  const auto never = Tokenizer::Parse(model, &error, /*long_word_bytes=*/SIZE_MAX);
+  const auto always = Tokenizer::Parse(model, &error, /*long_word_bytes=*/0);
+  ASSERT_NE(never, nullptr) << error;
+  ASSERT_NE(always, nullptr) << error;
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    const std::string text = RandomText(&random, 1 + random() % 40);
+    ASSERT_EQ(always->Encode(text), never->Encode(text)) << text;
+  }
+  // Letters that often make pieces, without a space between them.
+  for (int round = 0; round < 200; ++round) {
+    std::string word;
+    while (word.size() < 3000) word += "thekprlamnd é日\n"[random() % 13];
+    while (!word.empty() && FindInvalidUtf8(word).has_value()) word.resize(*FindInvalidUtf8(word));
+    ASSERT_EQ(always->Encode(word), never->Encode(word)) << word;
+  }
+}
+
+TEST(Tokenizer, ReadsNoFurtherThanTheTokensThatAreOfUse) {
+  std::string text;
+  while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
+  int asked = 0;
+  EncodeRules rules;
+  rules.max_tokens = 1000;
+  rules.stopped = [&asked] { return ++asked > 100; };  // the whole text asks far more often
+  EXPECT_EQ(EncodeBy(rules, text), EncodeEnd::kTooManyTokens);
+  rules.max_tokens = TinyTokenizer().Encode("the keeper the keeper").size();
+  EXPECT_EQ(EncodeBy(rules, "the keeper the keeper"), EncodeEnd::kDone);
+  rules.max_tokens -= 1;
+  EXPECT_EQ(EncodeBy(rules, "the keeper the keeper"), EncodeEnd::kTooManyTokens);
+}
+
+TEST(Tokenizer, CanBeStoppedInAnyKindOfText) {
+  const std::string many_words = [] {
+    std::string text;
+    while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
+    return text;
+  }();
+  for (const std::string& text :
+       {many_words, std::string(kMaxTextBytes, 'a'), std::string(kMaxTextBytes, '\n')}) {
+    int asked = 0;
+    EncodeRules rules;
+    rules.stopped = [&asked] { return ++asked == 3; };
+    EXPECT_EQ(EncodeBy(rules, text), EncodeEnd::kStopped) << text.substr(0, 8);
+    EXPECT_EQ(asked, 3) << "stopped, it asks no more";
+  }
+}
+
+TEST(Tokenizer, ASpecialPieceInAPlainRangeIsTheCharactersItIsWrittenWith) {
+  const std::string text = "<start_of_turn>the <end_of_turn><bos> lamp<end_of_turn>";
+  const size_t begin = text.find("the"), end = text.rfind("<end_of_turn>");
+  EncodeRules rules;
+  rules.plain = {{begin, end}};
+  Encoding encoding;
+  ASSERT_EQ(EncodeBy(rules, text, {}, &encoding), EncodeEnd::kDone);
+  size_t special = 0;
+  for (const int32_t id : encoding.ids) special += TinyTokenizer().IsSpecial(id);
+  EXPECT_EQ(special, 2U) << "the first and the last";
+  EXPECT_EQ(encoding.ids.front(), Id("<start_of_turn>"));
+  EXPECT_EQ(encoding.ids.back(), Id("<end_of_turn>"));
+  EXPECT_EQ(TinyTokenizer().Decode(encoding.ids, /*skip_special=*/false), text);
 }
 
 TEST(Tokenizer, RefusesWhatIsNoModel) {
