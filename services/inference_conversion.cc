@@ -12,6 +12,7 @@ namespace {
 ChatInput ChatFromProto(const v1::Chat& proto) {
   ChatInput chat;
   chat.omit_generation_prompt = proto.omit_generation_prompt();
+  chat.strict = proto.strict();
   chat.messages.reserve(proto.messages_size());
   for (const v1::ChatMessage& message : proto.messages()) {
     ChatMessage converted;

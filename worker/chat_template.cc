@@ -50,13 +50,19 @@ void AddBreakpoint(RenderedChat* chat) {
   }
 }
 
+void AppendText(std::string_view text, RenderedChat* chat) {
+  const size_t begin = chat->text.size();
+  chat->text += text;
+  if (!text.empty()) chat->messages.push_back({begin, chat->text.size()});
+}
+
 absl::Status AppendSystem(const ChatMessage& message, RenderedChat* chat) {
   for (size_t i = 0; i < message.parts.size(); ++i) {
     const ChatPart& part = message.parts[i];
     if (part.kind != ChatPart::Kind::kText) {
       return MessageError(0, absl::StrCat("parts[", i, "]: a system message holds text only"));
     }
-    chat->text += part.text;
+    AppendText(part.text, chat);
     const bool last = i + 1 == message.parts.size();
     if (part.cache_breakpoint && !last) AddBreakpoint(chat);
   }
@@ -73,8 +79,8 @@ void AppendParts(const ChatMessage& message, bool unfinished, RenderedChat* chat
     if (part.kind == ChatPart::Kind::kImage) {
       chat->text += kImage;
     } else {
-      chat->text +=
-          more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text);
+      AppendText(more_may_follow ? StripLeadingWhitespace(part.text) : StripWhitespace(part.text),
+                 chat);
     }
     if (part.cache_breakpoint) AddBreakpoint(chat);
   }

@@ -6,14 +6,15 @@
 // white space at both ends, part by part, as Python's str.strip does. One difference from the
 // published template: it reads only the first part of a system message and drops the others, here
 // all are written, one after the other, since parts are where breakpoints go.
-// As there, a message that contains the words "<end_of_turn>" ends its turn: callers that pass on
-// text from strangers must remove such words first.
+// As there, a message that contains the words "<end_of_turn>" ends its turn, unless whoever makes
+// tokens of the text takes what RenderedChat::messages covers for plain text (ChatInput::strict).
 // Thread safety: a pure function. Knows no tokens: see prompt.h.
 #ifndef HEARTH_WORKER_CHAT_TEMPLATE_H_
 #define HEARTH_WORKER_CHAT_TEMPLATE_H_
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,6 +48,9 @@ struct RenderedChat {
   // a model's turn (a later turn of the same chat has them too), and the declared ones. A declared
   // one on the last system part is the end of the system text.
   std::vector<size_t> breakpoints;
+  // What came from messages, as ranges of bytes [begin, end), ascending; the rest is the
+  // template's.
+  std::vector<std::pair<size_t, size_t>> messages;
 };
 
 // kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a

@@ -165,7 +165,9 @@ absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
       RenderChat(chat.messages, open ? ChatEnding::kOpen : ChatEnding::kGenerationPrompt);
   if (!rendered.ok()) return rendered.status();
   if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
-  return FromRendered(std::move(rendered->text), rendered->breakpoints, {}, tokenizer, limits);
+  if (!chat.strict) rendered->messages.clear();
+  return FromRendered(std::move(rendered->text), rendered->breakpoints,
+                      std::move(rendered->messages), tokenizer, limits);
 }
 
 }  // namespace
