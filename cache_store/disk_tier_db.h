@@ -81,8 +81,9 @@ class Database {
   std::vector<std::string> found_;
 };
 
-// Of every read. RocksDB asserts that a block makes sense, so none is looked at that does not match
-// its checksum: XXH3 for tables, as for our own digests; CRC32c in software (1.2 GB/s) for blobs.
+// RocksDB asserts that a block makes sense, so none is looked at that does not match its checksum:
+// XXH3 for tables, CRC32c in software (1.2 GB/s) for blobs. For large slices see
+// disk_tier_blocks.h.
 rocksdb::ReadOptions VerifiedReads();
 
 }  // namespace hearth

@@ -33,6 +33,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
+#include "cache_store/disk_tier_blocks.h"
 #include "cache_store/disk_tier_direct.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/disk_tier_wal.h"
@@ -185,7 +186,13 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
                                         const rocksdb::FileOptions& options,
                                         std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
                                         rocksdb::IODebugContext* dbg) override {
-    if (!IsNewTable(path)) return target()->NewRandomAccessFile(path, options, out, dbg);
+    if (!IsNewTable(path)) {
+      rocksdb::IOStatus opened = target()->NewRandomAccessFile(path, options, out, dbg);
+      if (opened.ok() && absl::EndsWith(path, ".sst")) {
+        *out = std::make_unique<TableReader>(std::move(*out));
+      }
+      return opened;
+    }
     rocksdb::FileOptions direct = options;
     direct.use_direct_reads = true;
     rocksdb::IOStatus status = target()->NewRandomAccessFile(path, direct, out, dbg);

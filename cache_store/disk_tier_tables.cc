@@ -164,14 +164,25 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
 
 rocksdb::Status GetSlice(const Database& db, const std::string& key,
                          rocksdb::PinnableSlice* value) {
+  rocksdb::ReadOptions options = VerifiedReads();
   if (db.family(kTables) != nullptr) {
-    rocksdb::ReadOptions pinned = VerifiedReads();
-    pinned.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
-    const rocksdb::Status status = db->Get(pinned, db.family(kTables), key, value);
+    options.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
+    options.verify_checksums = false;
+    rocksdb::Status status;
+    {
+      const OnlySliceBlocks checked;
+      status = db->Get(options, db.family(kTables), key, value);
+    }
+    options.verify_checksums = true;
+    if (!status.ok() && !status.IsNotFound()) {
+      value->Reset();
+      status = db->Get(options, db.family(kTables), key, value);
+    }
     if (!status.IsNotFound()) return status;
     value->Reset();
   }
-  return db->Get(VerifiedReads(), db.family(kSlices), key, value);
+  options.fill_cache = false;
+  return db->Get(options, db.family(kSlices), key, value);
 }
 
 absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {
