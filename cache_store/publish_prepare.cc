@@ -119,6 +119,24 @@ std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
   return cuts;
 }
 
+absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
+  const uint64_t most_of_tenant = store_->options_.quotas.Of(spec_.tenant).max_bytes;
+  const absl::Status status = store_->staged_.Take(spec_.tenant, bytes, most_of_tenant);
+  if (!status.ok()) {
+    store_->counters_.Add(Counter::kPublishesRefusedStaged);
+    return status;
+  }
+  staged_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(size_t bytes) {
+  if (absl::Status status = Stage(bytes); !status.ok()) return status;
+  std::shared_ptr<std::byte> memory = store_->AllocateSlice(bytes);
+  allocated_ = memory.get();
+  return memory;
+}
+
 absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, SliceView slice) {
   if (committed_) return absl::FailedPreconditionError("the publish was committed already");
   if (object >= items_.size() || !items_[object].needed) {
@@ -140,10 +158,11 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
                                                    slice.bytes.size(), " bytes, must be ",
                                                    item.slice_bytes));
   }
-  if (absl::Status status = store_->StageBytes(slice.bytes.size()); !status.ok()) return status;
-  staged_bytes_ += slice.bytes.size();
+  if (slice.owner == nullptr || std::exchange(allocated_, nullptr) != slice.owner.get()) {
+    if (absl::Status status = Stage(slice.bytes.size()); !status.ok()) return status;
+  }
   if (slice.owner == nullptr) {
-    std::shared_ptr<std::byte> memory = AllocateSlice(slice.bytes.size());
+    std::shared_ptr<std::byte> memory = store_->AllocateSlice(slice.bytes.size());
     std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
     slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
   }
@@ -228,11 +247,12 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
     if (!possible) continue;
     for (const size_t i : needs) useful[i] = true;
   }
-  uint64_t needed_bytes = 0;
+  uint64_t needed_bytes = 0, needed_objects = 0;
   for (size_t i = 0; i < session->items_.size(); ++i) {
     PublishItem& item = session->items_[i];
     item.needed = item.needed && useful[i];
     if (!item.needed) continue;
+    ++needed_objects;
     item.staged.resize(item.layers.size());
     session->needed_.push_back(static_cast<uint32_t>(i));
     needed_bytes += item.slice_bytes * item.layers.size();
@@ -244,29 +264,25 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
                                                    " bytes is over max_staged_bytes, ",
                                                    options_.max_staged_bytes));
   }
-  return absl::OkStatus();
-}
-
-absl::Status Store::StageBytes(uint64_t bytes) {
-  absl::MutexLock lock(&mu_);
-  if (bytes > options_.max_staged_bytes - staged_bytes_) {
-    counters_.Add(Counter::kPublishesRefusedStaged);
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "staged bytes are at their limit, max_staged_bytes ", options_.max_staged_bytes));
+  // Before a byte comes. What else the tenant holds may go by the time of the commit, which looks
+  // again.
+  if (catalog_.ledger().FitsBesidePins(spec.tenant, needed_bytes, needed_objects)) {
+    return absl::OkStatus();
   }
-  staged_bytes_ += bytes;
-  return absl::OkStatus();
+  counters_.Add(Counter::kPublishesRefusedQuota);
+  return catalog_.ledger().NoRoom(spec.tenant, needed_bytes, needed_objects);
 }
 
 void Store::EndPublish(PublishSessionImpl* session) {
   if (!session->committed_ && !session->waited_in_vain_) {
     counters_.Add(Counter::kPublishesAbandoned);
   }
+  // What the RAM tier took is counted there; the rest is gone before its room is given away.
+  for (PublishItem& item : session->items_) item.staged.clear();
+  staged_.Give(session->spec_.tenant, session->staged_bytes_);
   Unsettled left;
   {
     absl::MutexLock lock(&mu_);
-    assert(staged_bytes_ >= session->staged_bytes_);
-    staged_bytes_ -= session->staged_bytes_;
     for (PublishItem& item : session->items_) {
       if (item.object != nullptr) catalog_.Release(item.object);
     }

@@ -90,9 +90,7 @@ class PublishSessionImpl : public PublishSession {
   PublishSessionImpl(Store* store, PublishSpec spec) : store_(store), spec_(std::move(spec)) {}
   ~PublishSessionImpl() override { store_->EndPublish(this); }
   absl::Span<const uint32_t> needed() const override { return needed_; }
-  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) override {
-    return store_->AllocateSlice(bytes);
-  }
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) override;
   absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) override;
   absl::StatusOr<PublishResult> Commit() override;
 
@@ -100,6 +98,7 @@ class PublishSessionImpl : public PublishSession {
   friend class Store;
 
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
+  absl::Status Stage(uint64_t bytes);
   // Fills chain and items from the spec; kInvalidArgument names what is wrong.
   absl::Status Prepare(const std::string& secret);
 
@@ -111,7 +110,8 @@ class PublishSessionImpl : public PublishSession {
   // By boundary of the spec: its items, in NeededObjects order.
   std::vector<std::vector<size_t>> needs_;
   std::vector<uint32_t> needed_;
-  uint64_t staged_bytes_ = 0;
+  uint64_t staged_bytes_ = 0;        // counted by the store for this publish
+  const void* allocated_ = nullptr;  // the slice that is counted already, until it is put
   uint64_t received_bytes_ = 0;
   bool committed_ = false;
   bool waited_in_vain_ = false;  // for the index

@@ -216,6 +216,8 @@ StoreStats Store::Stats() {
   stats.incarnation = incarnation_;
   stats.counters = counters_.Snapshot();
   stats.latencies = Latencies();
+  stats.staged_bytes = staged_.bytes();
+  stats.most_staged_bytes = staged_.most_bytes();
   if (arena_ != nullptr) {
     const HostArena::Usage memory = arena_->usage();
     stats.resident_bytes = memory.resident_bytes;

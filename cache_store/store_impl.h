@@ -36,6 +36,7 @@
 #include "cache_store/repeating_thread.h"
 #include "cache_store/scrub.h"
 #include "cache_store/single_flight.h"
+#include "cache_store/staged_bytes.h"
 #include "cache_store/stats.h"
 #include "cache_store/tiered_store.h"
 
@@ -207,7 +208,6 @@ class Store : public TieredStore {
 
   // store_publish.cc
   absl::Status PlanNeeded(PublishSessionImpl* session) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Status StageBytes(uint64_t bytes);
   void EndPublish(PublishSessionImpl* session);
   absl::StatusOr<PublishResult> CommitPublish(PublishSessionImpl* session);
   void ClaimFor(PublishSessionImpl* session, PublishPlan* plan) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -374,8 +374,8 @@ class Store : public TieredStore {
   Erasures erasures_ ABSL_GUARDED_BY(mu_);
   std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(mu_);  // null: all is loaded
   std::vector<Digest> implicit_points_ ABSL_GUARDED_BY(mu_);      // to be written then
-  std::atomic<bool> is_loading_{false};  // follows unloaded_: saves taking the lock
-  uint64_t staged_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  std::atomic<bool> is_loading_{false};                  // follows unloaded_: saves taking the lock
+  StagedBytes staged_{options_.max_staged_bytes};        // has a mutex of its own
   uint64_t promoting_bytes_ ABSL_GUARDED_BY(mu_) = 0;    // of objects with StoredObject::promoting
   uint64_t unreclaimed_bytes_ ABSL_GUARDED_BY(mu_) = 0;  // erased, but maybe still in files
   bool reclaim_queued_ ABSL_GUARDED_BY(mu_) = false;

@@ -164,11 +164,7 @@ absl::Status Store::ReserveQuota(PublishSessionImpl* session, PublishPlan* plan)
   if (catalog_.Promise(tenant, plan->promised)) return absl::OkStatus();
   plan->promised.clear();
   counters_.Add(Counter::kPublishesRefusedQuota);
-  const TenantQuota& quota = catalog_.ledger().QuotaOf(tenant);
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "quota: ", new_bytes, " bytes in ", new_objects, " objects do not fit in the tenant's ",
-      quota.max_bytes, " bytes and ", quota.max_objects,
-      " objects (0: no limit), beside what it has pinned or in use"));
+  return catalog_.ledger().NoRoom(tenant, new_bytes, new_objects);
 }
 
 // Reserves RAM or disk for what is new, and lists what is to be written.

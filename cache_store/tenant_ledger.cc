@@ -82,6 +82,22 @@ bool TenantLedger::CanBeWithin(const TenantAccount& account) {
          Within(account.quota.max_objects, account.kept.objects + account.promised.objects);
 }
 
+bool TenantLedger::FitsBesidePins(const std::string& tenant, uint64_t bytes,
+                                  uint64_t objects) const {
+  const TenantQuota& quota = quotas_.Of(tenant);
+  return Within(quota.max_bytes, UsageOf(tenant).pinned_bytes + bytes) &&
+         Within(quota.max_objects, objects);
+}
+
+absl::Status TenantLedger::NoRoom(const std::string& tenant, uint64_t bytes,
+                                  uint64_t objects) const {
+  const TenantQuota& quota = quotas_.Of(tenant);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("quota: ", bytes, " bytes in ", objects, " objects do not fit in the tenant's ",
+                   quota.max_bytes, " bytes and ", quota.max_objects,
+                   " objects (0: no limit), beside what it has pinned or in use"));
+}
+
 bool TenantLedger::MayPin(const std::string& tenant, uint64_t more_bytes) const {
   return Within(quotas_.Of(tenant).max_pinned_bytes, UsageOf(tenant).pinned_bytes + more_bytes);
 }

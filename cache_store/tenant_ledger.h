@@ -82,6 +82,10 @@ class TenantLedger {
   // All that is held and promised is within the ceiling; it could be, if all that may go went.
   static bool IsWithin(const TenantAccount& account);
   static bool CanBeWithin(const TenantAccount& account);
+  // What is to come could be kept beside the tenant's pins.
+  bool FitsBesidePins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
+  // What a publish that does not fit is answered: kResourceExhausted.
+  absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
   // Without `bytes` of its own the tenant keeps what it was guaranteed.
   static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);

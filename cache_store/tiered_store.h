@@ -125,9 +125,11 @@ class PublishSession {
   virtual ~PublishSession() = default;  // without Commit: leaves nothing behind
   // Indices into the spec's objects that the store lacks; the caller puts exactly these.
   virtual absl::Span<const uint32_t> needed() const = 0;
-  // Uninitialised memory for a slice that is to be put: where it is to stay, when there is room.
-  virtual std::shared_ptr<std::byte> AllocateSlice(size_t bytes) = 0;
-  // Takes one whole slice; copies or keeps `owner` alive. Verified against its announced digest.
+  // Uninitialised memory for the slice that is to be put next: where it is to stay, when there is
+  // room. Counted as staged before it is taken; kResourceExhausted names the limit.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) = 0;
+  // Takes one whole slice; copies or keeps `owner` alive. Counts what AllocateSlice did not.
+  // Verified against its announced digest.
   virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) = 0;
   // Manifest last; returns once the asked durability is reached. Boundaries whose objects did not
   // all arrive are left out with a note.
@@ -240,10 +242,11 @@ struct StoreStats {
   uint64_t incarnation = 0;
   std::vector<TierUsage> tiers;
   uint64_t restore_points = 0, objects = 0, pinned_bytes = 0;
-  uint64_t unloaded_restore_points = 0;      // on disk, and not in the index yet
-  uint64_t resident_bytes = 0;               // of the RAM tier's memory, used or ready
-  std::map<std::string, uint64_t> counters;  // names in stats.h
-  std::map<std::string, uint64_t> removed;   // restore points, by RemovalName
+  uint64_t unloaded_restore_points = 0;              // on disk, and not in the index yet
+  uint64_t resident_bytes = 0;                       // of the RAM tier's memory, used or ready
+  uint64_t staged_bytes = 0, most_staged_bytes = 0;  // of publishes not committed; ever
+  std::map<std::string, uint64_t> counters;          // names in stats.h
+  std::map<std::string, uint64_t> removed;           // restore points, by RemovalName
   std::vector<LatencySeries> latencies;
 };
 

@@ -58,10 +58,12 @@ absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_
   if (open_bytes_ == 0) {
     absl::StatusOr<size_t> whole = ExpectedBytes(piece);
     if (!whole.ok()) return whole.status();
+    absl::StatusOr<std::shared_ptr<std::byte>> buffer = session_->AllocateSlice(*whole);
+    if (!buffer.ok()) return buffer.status();
+    buffer_ = *std::move(buffer);
     open_ = {piece.object, piece.layer};
     open_bytes_ = *whole;
     placed_bytes_ = 0;
-    buffer_ = session_->AllocateSlice(open_bytes_);
   } else if (piece.object != open_.object || piece.layer != open_.layer) {
     return absl::InvalidArgumentError(absl::StrCat("slice: object ", piece.object, " layer ",
                                                    piece.layer, " before object ", open_.object,

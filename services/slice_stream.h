@@ -34,7 +34,7 @@ class SliceAssembler {
   SliceAssembler(const PublishSpec& spec, const KvLayout& layout, PublishSession* session);
 
   // Where the `bytes` bytes of the piece that comes next are to lie. kInvalidArgument for a piece
-  // that does not fit.
+  // that does not fit, kResourceExhausted where the session has no room for its slice.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
   // The piece lies there. Hands the slice to the session when it is whole, whose error this
   // returns. kInvalidArgument when Place was not called before.

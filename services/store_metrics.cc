@@ -27,6 +27,10 @@ const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
   return gauges;
 }
 
+MetricSample Gauge(const char* name, const char* help, uint64_t value) {
+  return {name, help, false, {}, static_cast<double>(value)};
+}
+
 }  // namespace
 
 std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
@@ -37,16 +41,12 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
        {},
        static_cast<double>(stats.restore_points)},
       {"hearth_store_objects", "Objects stored.", false, {}, static_cast<double>(stats.objects)},
-      {"hearth_store_pinned_bytes",
-       "Bytes that pins hold.",
-       false,
-       {},
-       static_cast<double>(stats.pinned_bytes)},
-      {"hearth_store_host_resident_bytes",
-       "Memory of the host tier that is resident, used or ready for use.",
-       false,
-       {},
-       static_cast<double>(stats.resident_bytes)},
+      Gauge("hearth_store_pinned_bytes", "Bytes that pins hold.", stats.pinned_bytes),
+      Gauge("hearth_store_host_resident_bytes",
+            "Memory of the host tier that is resident, used or ready for use.",
+            stats.resident_bytes),
+      Gauge("hearth_store_staged_bytes", "Memory of publishes that are being received.",
+            stats.staged_bytes),
   };
   for (const TierUsage& usage : stats.tiers) {
     samples.push_back(

@@ -133,7 +133,9 @@ absl::StatusOr<v1::PublishAck> StoppedStore::Import(const SnapshotHeader& header
     const std::vector<uint32_t> layers = header.layout.LayersOf(id.group);
     const size_t bytes = header.layout.SliceBytes(id.tokens);
     for (size_t i = 0; i < layers.size(); ++i) {
-      const std::shared_ptr<std::byte> slice = (*publish)->AllocateSlice(bytes);
+      const absl::StatusOr<std::shared_ptr<std::byte>> room = (*publish)->AllocateSlice(bytes);
+      if (!room.ok()) return room.status();
+      const std::shared_ptr<std::byte>& slice = *room;
       std::memcpy(slice.get(), file.data() + header.slice_offsets[first_slice[object] + i], bytes);
       const absl::Status put =
           (*publish)->PutSlice(object, layers[i], {slice, {slice.get(), bytes}});

@@ -88,7 +88,7 @@ class FetchCallTest : public ::testing::Test {
     for (const uint32_t i : session->needed()) {
       for (const uint32_t layer : layout.LayersOf(spec.objects[i].id.group)) {
         const SliceView slice = KitSlice(model, StoredPrompt(), spec.objects[i].id, layer);
-        std::shared_ptr<std::byte> memory = session->AllocateSlice(slice.bytes.size());
+        std::shared_ptr<std::byte> memory = session->AllocateSlice(slice.bytes.size()).value();
         std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
         const absl::Span<const std::byte> bytes(memory.get(), slice.bytes.size());
         ASSERT_TRUE(session->PutSlice(i, layer, {std::move(memory), bytes}).ok());

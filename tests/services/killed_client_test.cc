@@ -77,7 +77,7 @@ void PublishWide(TieredStore* store) {
   for (uint32_t i = 0; i < spec.objects.size(); ++i) {
     const std::string slice = slice_of(spec.objects[i].id);
     for (const uint32_t layer : layout.LayersOf(spec.objects[i].id.group)) {
-      const std::shared_ptr<std::byte> place = publish->AllocateSlice(slice.size());
+      const std::shared_ptr<std::byte> place = publish->AllocateSlice(slice.size()).value();
       std::memcpy(place.get(), slice.data(), slice.size());
       ASSERT_TRUE(publish->PutSlice(i, layer, {place, {place.get(), slice.size()}}).ok());
     }
