@@ -101,6 +101,11 @@ absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
   return duration;
 }
 
+absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text) {
+  const bool is_number = text.find_first_not_of("0123456789.") == absl::string_view::npos;
+  return ParseFlagDuration(is_number ? absl::StrCat(text, "s") : std::string(text));
+}
+
 FlagSet::FlagSet(const std::string& program, const std::string& environment,
                  const std::string& about, const std::string& examples)
     : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {

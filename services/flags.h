@@ -30,6 +30,8 @@ absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(uint64_t bytes);
 // "250ms", "2s", "1m": a duration of zero or more.
 absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
+// The same, or a plain number of seconds.
+absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
 
 // Whom a server lets in (server_access.h).
 struct AccessFlags {

@@ -10,7 +10,7 @@ add_library(hearthctl_commands STATIC
   hearthctl/prompt_flags.cc hearthctl/restore_point_commands.cc hearthctl/restore_points.cc
   hearthctl/simulate_command.cc
   hearthctl/snapshot_commands.cc hearthctl/snapshot_writer.cc hearthctl/stats_command.cc
-  hearthctl/stopped_store.cc
+  hearthctl/stopped_store.cc hearthctl/tls_mismatch.cc
   hearthctl/tokenize_command.cc hearthctl/transfer_commands.cc hearthctl/warm_command.cc
   hearthctl/warm_file.cc hearthctl/warmer.cc hearthctl/watch_command.cc)
 hearth_compile(hearthctl_commands HEADERS hearth_rpc_headers TOGETHER 8)

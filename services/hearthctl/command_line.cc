@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "services/flags.h"
 
 namespace hearth {
 
@@ -87,6 +88,17 @@ CommandFlag CommandFlags::Add(const std::string& name, float* value, const std::
 
 CommandFlag CommandFlags::Add(const std::string& name, double* value, const std::string& help) {
   return CommandFlag(app_->add_option(name, *value, help));
+}
+
+CommandFlag CommandFlags::Add(const std::string& name, absl::Duration* value,
+                              const std::string& help) {
+  const auto take = [name, value](const std::string& text) {
+    const absl::StatusOr<absl::Duration> parsed = ParseDurationOrSeconds(text);
+    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+    *value = *parsed;
+  };
+  return CommandFlag(app_->add_option_function<std::string>(name, take, help))
+      .Placeholder("DURATION");
 }
 
 CommandFlag CommandFlags::Add(const std::string& name, std::vector<std::string>* values,

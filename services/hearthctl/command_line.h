@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "services/hearthctl/console.h"
 
 namespace CLI {
@@ -68,6 +69,8 @@ class CommandFlags {
   CommandFlag Add(const std::string& name, uint64_t* value, const std::string& help);
   CommandFlag Add(const std::string& name, float* value, const std::string& help);
   CommandFlag Add(const std::string& name, double* value, const std::string& help);
+  // "250ms", "2s", "1m", or a number of seconds.
+  CommandFlag Add(const std::string& name, absl::Duration* value, const std::string& help);
   // Lists: may be given more than once.
   CommandFlag Add(const std::string& name, std::vector<std::string>* values,
                   const std::string& help);

@@ -2,12 +2,15 @@
 
 #include <netdb.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "services/hearthctl/command_line.h"
+#include "services/hearthctl/tls_mismatch.h"
 #include "services/status_conversion.h"
 #include "services/transport_options.h"
 
@@ -17,7 +20,7 @@ namespace {
 const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker" : "store"; }
 
 // One attempt may take this long: a busy machine answers late. A refusal shows at once.
-constexpr auto kAttempt = std::chrono::seconds(10);
+constexpr absl::Duration kAttempt = absl::Seconds(10);
 
 // Empty: it may be one. Else what is wrong.
 std::string CheckAddress(const std::string& text) {
@@ -68,7 +71,7 @@ void PeerFlags::Declare(CommandFlags* command) {
       .Variable(variable)
       .Check(CheckAddress)
       .ShowDefault();
-  command->Add("--wait", &wait_s, "seconds to wait for it to listen (default: none)").NotNegative();
+  command->Add("--wait", &wait, "wait so long for it to listen: 30s, 500ms (default: not at all)");
   if (kind == PeerKind::kStore) {
     command->Add("--tenant", &tenant, "whose, where you may name another than your own")
         .Variable("HEARTHCTL_TENANT")
@@ -102,21 +105,24 @@ void PeerFlags::DeclareOptional(CommandFlags* command, const std::string& why) {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags) {
   grpc::ChannelArguments arguments = ClientTransport();
   arguments.SetInt("grpc.min_reconnect_backoff_ms",
-                   static_cast<int>(std::chrono::milliseconds(kAttempt).count()));
+                   static_cast<int>(absl::ToInt64Milliseconds(kAttempt)));
   auto connected = ConnectAs(*flags.access, flags.address, arguments);
   if (!connected.ok()) return connected.status();
   const std::shared_ptr<grpc::Channel> channel = *std::move(connected);
-  const auto start = std::chrono::system_clock::now();
-  const auto wait = std::chrono::duration_cast<std::chrono::system_clock::duration>(
-      std::chrono::duration<double>(flags.wait_s));
-  const auto last = start + std::max<std::chrono::system_clock::duration>(wait, kAttempt);
+  const absl::Time start = absl::Now();
+  const absl::Time last = start + std::max(flags.wait, kAttempt);
   for (;;) {
     const grpc_connectivity_state state = channel->GetState(/*try_to_connect=*/true);
     if (state == GRPC_CHANNEL_READY) return channel;
-    const auto now = std::chrono::system_clock::now();
-    const bool refused = state == GRPC_CHANNEL_TRANSIENT_FAILURE && now >= start + wait;
+    const absl::Time now = absl::Now();
+    const bool refused = state == GRPC_CHANNEL_TRANSIENT_FAILURE && now >= start + flags.wait;
     if (refused || now >= last || state == GRPC_CHANNEL_SHUTDOWN) break;
-    channel->WaitForStateChange(state, refused ? now : last);
+    channel->WaitForStateChange(state, absl::ToChronoTime(last));
+  }
+  const std::string tls = TlsMismatch(WhyNotConnected(channel), !flags.access->tls_ca.empty());
+  if (!tls.empty()) {
+    return absl::UnavailableError(
+        absl::StrCat(KindName(flags.kind), " at ", flags.address, ": ", tls));
   }
   return absl::UnavailableError(
       absl::StrCat("no ", KindName(flags.kind), " at ", flags.address, ": ", Advice(flags)));
@@ -132,8 +138,13 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
         worker ? "store" : "worker", ", something else, or of an older version; pass --",
         KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
   }
-  return absl::Status(converted.code(), absl::StrCat(KindName(peer.kind), " at ", peer.address,
-                                                     ": ", converted.message()));
+  // A server with TLS says so to who has none, once the connection stands.
+  const std::string tls = absl::IsUnavailable(converted)
+                              ? TlsMismatch(converted.message(), !peer.access->tls_ca.empty())
+                              : "";
+  return absl::Status(converted.code(),
+                      absl::StrCat(KindName(peer.kind), " at ", peer.address, ": ",
+                                   tls.empty() ? converted.message() : tls));
 }
 
 }  // namespace hearth

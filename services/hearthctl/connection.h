@@ -7,12 +7,12 @@
 #include <grpcpp/channel.h>
 #include <grpcpp/support/status.h>
 
-#include <chrono>
 #include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "services/client_access.h"
 
 namespace hearth {
@@ -27,7 +27,7 @@ enum class PeerKind { kWorker, kStore };
 struct PeerFlags {
   PeerKind kind = PeerKind::kWorker;
   std::string address;
-  double wait_s = 0;
+  absl::Duration wait;
   std::string tenant;  // of a store; empty: the caller's own
   // Shared by both peers of a command that has two.
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
@@ -42,7 +42,7 @@ struct PeerFlags {
 };
 
 // Returns once connected: the time a connection takes is in no measurement. kUnavailable when
-// nobody answers for `wait_s` seconds (0: at the first refusal).
+// nobody answers for `wait` (0: at the first refusal).
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
 
 // The status of an RPC with the peer's kind and address in front of the message.

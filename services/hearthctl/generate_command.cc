@@ -1,7 +1,6 @@
-#include <chrono>
 #include <memory>
 
-#include "absl/strings/numbers.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
@@ -26,7 +25,7 @@ struct GenerateFlags {
   PeerFlags worker;
   PromptFlags prompt;
   GenerationFlags generation;
-  std::string deadline;
+  absl::Duration deadline = absl::InfiniteDuration();
   bool wait_published = false;
   bool json = false;
 };
@@ -84,19 +83,9 @@ void PrintSummary(Console& console, const GenerationResult& result) {
   console.err << std::endl;
 }
 
-// "30s", "1500ms", or a plain number of seconds; empty is none.
-bool ParseDeadline(const std::string& text, absl::Duration* deadline) {
-  double seconds = 0;
-  *deadline = absl::InfiniteDuration();
-  if (text.empty()) return true;
-  if (absl::SimpleAtod(text, &seconds)) *deadline = absl::Seconds(seconds);
-  return (seconds > 0 || absl::ParseDuration(text, deadline)) && *deadline > absl::ZeroDuration();
-}
-
 int RunGenerate(const GenerateFlags& flags, Console& console) {
-  absl::Duration deadline;
-  if (!ParseDeadline(flags.deadline, &deadline)) {
-    return FailUsage(console, "--deadline " + flags.deadline + " is no duration like 30s");
+  if (flags.deadline == absl::ZeroDuration()) {
+    return FailUsage(console, "--deadline: must be above 0; without it there is none");
   }
   v1::GenerateRequest request;
   auto prompt = flags.prompt.Build();
@@ -109,8 +98,8 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (!channel.ok()) return Fail(console, channel.status());
   auto stub = v1::Inference::NewStub(*channel);
   grpc::ClientContext context;
-  if (deadline != absl::InfiniteDuration()) {
-    context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+  if (flags.deadline != absl::InfiniteDuration()) {
+    context.set_deadline(absl::ToChronoTime(absl::Now() + flags.deadline));
   }
   const GenerationResult result = Generate(stub.get(), request, &context,
                                            flags.json ? JsonEvents(console) : TextEvents(console));

@@ -30,7 +30,7 @@ constexpr char kDropExamples[] = R"(  hearthctl drop 3fa94c1200aa
 )";
 
 struct StoreFlags {
-  PeerFlags store{PeerKind::kStore, "", 0, ""};
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
   StoppedStoreFlags stopped;  // ls
   std::string id;
   bool all = false;

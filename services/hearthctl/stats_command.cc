@@ -19,7 +19,7 @@ constexpr char kStatsExamples[] =
 constexpr char kLastScrub[] = "last_full_scrub_unix_s";
 
 struct StatsFlags {
-  PeerFlags store{PeerKind::kStore, "", 0, ""};
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
   PeerFlags worker;
   bool json = false;
 };

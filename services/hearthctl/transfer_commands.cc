@@ -31,7 +31,7 @@ constexpr char kImportExamples[] =
 )";
 
 struct TransferFlags {
-  PeerFlags store{PeerKind::kStore, "", 0, ""};
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
   PeerFlags worker;
   StoppedStoreFlags stopped;
   std::string id;

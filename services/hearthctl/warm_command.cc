@@ -37,7 +37,7 @@ holds each of them. Exit code 1 below --min-coverage, or when one that is stored
 
 struct WarmFlags {
   PeerFlags worker;
-  PeerFlags store{PeerKind::kStore, "", 0, ""};
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
   std::string file;
   double min_coverage = 1.0;
   bool pin = false;

@@ -22,7 +22,7 @@ gap: "lost" says that the store could not keep up with this reader, and up to wh
 )";
 
 struct WatchFlags {
-  PeerFlags store{PeerKind::kStore, "", 0, ""};
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
   uint64_t since = 0;
   uint64_t incarnation = 0;
   bool no_snapshot = false;

@@ -167,6 +167,24 @@ TEST_F(CommandLineTest, ChecksRefuseAValueAndSayWhy) {
   EXPECT_EQ(Parse({"paint", "--share", "1.1"}), kExitUsage);
 }
 
+TEST_F(CommandLineTest, DurationsHaveUnitsOrAreSeconds) {
+  absl::Duration wait;
+  paint_->Add("--wait", &wait, "");
+  for (const auto& [text, expected] :
+       std::vector<std::pair<std::string, absl::Duration>>{{"250ms", absl::Milliseconds(250)},
+                                                           {"1m30s", absl::Seconds(90)},
+                                                           {"2", absl::Seconds(2)},
+                                                           {"0.5", absl::Milliseconds(500)},
+                                                           {"0", absl::ZeroDuration()}}) {
+    EXPECT_EQ(Parse({"paint", "--wait", text}), std::nullopt) << err_;
+    EXPECT_EQ(wait, expected) << text;
+  }
+  for (const char* text : {"3x", "-1", "1e3", ".", "", "2 weeks"}) {
+    EXPECT_EQ(Parse({"paint", "--wait", text}), kExitUsage) << text;
+    EXPECT_THAT(err_, HasSubstr("--wait")) << text;
+  }
+}
+
 TEST_F(CommandLineTest, HelpShowsDefaultsPlaceholdersHeadingsAndVariables) {
   uint32_t coats = 3, hidden = 4;
   std::string file;

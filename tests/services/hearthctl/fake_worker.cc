@@ -43,10 +43,11 @@ std::string FakeWorker::RestorePointId(uint32_t boundary) {
   return std::string(32, static_cast<char>(boundary));
 }
 
-grpc::Status FakeWorker::Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                                   grpc::ServerWriter<v1::GenerateResponse>* writer) {
   if (!failure.ok()) return failure;
   generated.push_back(*request);
+  deadlines.push_back(absl::FromChrono(context->deadline()));
   const std::string prompt = Rendered(request->prompt());
   v1::GenerateResponse response;
   response.mutable_started()->set_prompt_tokens(static_cast<uint32_t>(prompt.size()));

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "proto/inference.grpc.pb.h"
 
 namespace hearth {
@@ -35,10 +36,11 @@ class FakeWorker final : public v1::Inference::Service {
 
   // Records.
   std::vector<v1::GenerateRequest> generated;
+  std::vector<absl::Time> deadlines;  // of those
   std::vector<v1::PrefillRequest> prefilled;
   std::set<std::string> stored;  // rendered prompts that were prefilled
 
-  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
   grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
                        v1::PrefillResponse* response) override;

@@ -47,6 +47,39 @@ TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
   EXPECT_THAT(result.err, HasSubstr("16 of 2 prompt tokens cached (disk), first token after"));
 }
 
+TEST(GenerateCommandTest, TheDeadlineIsTheRpcs) {
+  FakeWorker worker;
+  const std::vector<std::pair<std::string, absl::Duration>> deadlines = {
+      {"600s", absl::Seconds(600)},
+      {"600000ms", absl::Seconds(600)},
+      {"1h10m", absl::Minutes(70)},
+      {"600", absl::Seconds(600)}};
+  for (const auto& [text, time] : deadlines) {
+    worker.deadlines.clear();
+    const absl::Time before = absl::Now();
+    const CliResult result =
+        RunCli({"generate", "--worker", worker.address(), "--prompt", "hi", "--deadline", text});
+    EXPECT_EQ(result.code, kExitOk) << result.err;
+    ASSERT_EQ(worker.deadlines.size(), 1u) << text;
+    // Rounded on its way.
+    EXPECT_GE(worker.deadlines[0], before + time - absl::Seconds(10)) << text;
+    EXPECT_LE(worker.deadlines[0], absl::Now() + time + absl::Seconds(10)) << text;
+  }
+  EXPECT_EQ(RunCli({"generate", "--worker", worker.address(), "--prompt", "hi"}).code, kExitOk);
+  EXPECT_GT(worker.deadlines.back(), absl::Now() + absl::Hours(1000));
+}
+
+TEST(GenerateCommandTest, WhatIsNoDurationIsRefusedByTheFlagsName) {
+  FakeWorker worker;
+  for (const char* text : {"3x", "200 mss", "soon", "-1s", "inf", "", "0", "0s"}) {
+    const CliResult result =
+        RunCli({"generate", "--worker", worker.address(), "--prompt", "hi", "--deadline", text});
+    EXPECT_EQ(result.code, kExitUsage) << text;
+    EXPECT_THAT(result.err, HasSubstr("--deadline")) << text;
+  }
+  EXPECT_TRUE(worker.generated.empty());
+}
+
 TEST(GenerateCommandTest, EveryFlagReachesTheRequest) {
   FakeWorker worker;
   ASSERT_EQ(RunCli({"generate",
