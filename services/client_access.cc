@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/access_files.h"
+#include "services/tls_files.h"
 
 namespace hearth {
 namespace {
@@ -97,18 +98,13 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TransportOf(const Clie
     return absl::InvalidArgumentError(absl::StrCat("--", flag, "cert needs --", flag,
                                                    "ca, the authority that signed the server's"));
   }
+  absl::StatusOr<TlsTexts> texts = ReadTlsFiles(
+      {flag + "cert", access.tls_cert, flag + "key", access.tls_key, flag + "ca", access.tls_ca});
+  if (!texts.ok()) return texts.status();
   grpc::SslCredentialsOptions options;
-  absl::StatusOr<std::string> authority = ReadFlagFile(flag + "ca", access.tls_ca);
-  if (!authority.ok()) return authority.status();
-  options.pem_root_certs = *std::move(authority);
-  if (!access.tls_cert.empty()) {
-    absl::StatusOr<std::string> cert = ReadFlagFile(flag + "cert", access.tls_cert);
-    if (!cert.ok()) return cert.status();
-    absl::StatusOr<std::string> key = ReadFlagFile(flag + "key", access.tls_key);
-    if (!key.ok()) return key.status();
-    options.pem_cert_chain = *std::move(cert);
-    options.pem_private_key = *std::move(key);
-  }
+  options.pem_root_certs = std::move(texts->authority);
+  options.pem_cert_chain = std::move(texts->certificate);
+  options.pem_private_key = std::move(texts->key);
   return grpc::SslCredentials(options);
 }
 

@@ -213,7 +213,7 @@ int Main(int argc, char** argv) {
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
   const absl::Status served =
       Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,
-            access->credentials, [opened](absl::Time deadline) {
+            *access, [opened](absl::Time deadline) {
               if (absl::Status status = opened->Flush(deadline); !status.ok()) {
                 Log(LogLevel::kWarning, "not all was flushed",
                     {{"reason", std::string(status.message())}});

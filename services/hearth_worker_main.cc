@@ -183,7 +183,7 @@ int Main(int argc, char** argv) {
        {"store", flags.store},
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const absl::Status served =
-      Serve(flags.server, services, &gate, &metrics, access->credentials, [&](absl::Time deadline) {
+      Serve(flags.server, services, &gate, &metrics, *access, [&](absl::Time deadline) {
         (*engine)->Drain(deadline);
         (*link)->Flush(deadline);
       });

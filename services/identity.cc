@@ -250,6 +250,11 @@ void Identities::Refresh() {
     absl::MutexLock lock(&mutex_);
     if (StateOf(options_.file) == state_) return;
   }
+  Reload();
+}
+
+void Identities::Reload() {
+  if (options_.file.empty()) return;
   if (const absl::Status status = Load(); !status.ok()) {
     return Log(LogLevel::kError, "identities stay as they were",
                {{"reason", std::string(status.message())}});

@@ -86,6 +86,8 @@ class Identities {
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
+  // Reads the file whether or not it changed, and looks at all streams then.
+  void Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // For a stream: calls `end`, once and maybe at once, when the file no longer makes the caller
   // `was`: kUnauthenticated where it knows it no more, kPermissionDenied where as another. The
@@ -122,7 +124,6 @@ class Identities {
   explicit Identities(Options options) : options_(std::move(options)) {}
   bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
   absl::Status Load();
-  // Reads the file if it changed, and looks at all streams then.
   void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<Identity> IdentifyAmong(const std::vector<Entry>& entries,

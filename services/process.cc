@@ -27,6 +27,7 @@ sigset_t StopSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  sigaddset(&signals, SIGQUIT);
   return signals;
 }
 
@@ -40,13 +41,25 @@ int WaitForSignal() {
 }  // namespace
 
 void BlockStopSignals() {
-  const sigset_t signals = StopSignals();
+  sigset_t signals = StopSignals();
+  sigaddset(&signals, SIGHUP);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::signal(SIGUSR1, SIG_IGN);
+  std::signal(SIGUSR2, SIG_IGN);
   // A caller that goes away while it is written to is an error of that write, not of the process.
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-std::string WaitForStopSignal() { return WaitForSignal() == SIGTERM ? "SIGTERM" : "SIGINT"; }
+std::string WaitForStopSignal() {
+  switch (WaitForSignal()) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGQUIT:
+      return "SIGQUIT";
+    default:
+      return "SIGINT";
+  }
+}
 
 void ExitAtNextStopSignal() {
   std::thread([] {

@@ -10,7 +10,8 @@
 
 namespace hearth {
 
-// Blocks SIGTERM and SIGINT, so that only the functions below see them.
+// Blocks SIGTERM, SIGINT and SIGQUIT, which the functions below take, and SIGHUP, which a
+// SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
 // REQUIRES: before any other thread starts; threads inherit the mask.
 void BlockStopSignals();
 // The name of the stop signal that came.

@@ -4,45 +4,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/access_files.h"
+#include "services/logging.h"
 
 namespace hearth {
 namespace {
 
 // A caller without a certificate gets through the handshake: health answers it, the services refuse
-// it, and a token may do instead.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> TransportOf(const AccessFlags& flags) {
+// it, and a token may do instead. Null: no TLS.
+absl::StatusOr<std::unique_ptr<ServerCertificates>> CertificatesOf(const AccessFlags& flags) {
   if (flags.tls_cert.empty() != flags.tls_key.empty()) {
     return absl::InvalidArgumentError("--tls-cert and --tls-key go together; one is missing");
   }
   if (flags.tls_cert.empty()) {
-    if (!flags.tls_client_ca.empty()) {
-      return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
-    }
-    return grpc::InsecureServerCredentials();
+    if (flags.tls_client_ca.empty()) return nullptr;
+    return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
   }
-  grpc::SslServerCredentialsOptions options(flags.tls_client_ca.empty()
-                                                ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                                : GRPC_SSL_REQUEST_CLIENT_CERTIFICATE_AND_VERIFY);
-  absl::StatusOr<std::string> cert = ReadFlagFile("tls-cert", flags.tls_cert);
-  if (!cert.ok()) return cert.status();
-  absl::StatusOr<std::string> key = ReadFlagFile("tls-key", flags.tls_key);
-  if (!key.ok()) return key.status();
-  options.pem_key_cert_pairs.push_back({*std::move(key), *std::move(cert)});
-  if (!flags.tls_client_ca.empty()) {
-    absl::StatusOr<std::string> authority = ReadFlagFile("tls-client-ca", flags.tls_client_ca);
-    if (!authority.ok()) return authority.status();
-    options.pem_root_certs = *std::move(authority);
-  }
-  return grpc::SslServerCredentials(options);
+  return ServerCertificates::Open(
+      {"tls-cert", flags.tls_cert, "tls-key", flags.tls_key, "tls-client-ca", flags.tls_client_ca});
 }
 
 }  // namespace
 
 absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen) {
   ServerAccess access;
-  auto credentials = TransportOf(flags);
-  if (!credentials.ok()) return credentials.status();
-  access.credentials = *std::move(credentials);
+  auto certificates = CertificatesOf(flags);
+  if (!certificates.ok()) return certificates.status();
+  access.certificates = *std::move(certificates);
+  if (access.certificates != nullptr) access.credentials = access.certificates->credentials();
   Identities::Options options;
   options.file = flags.identities_file;
   options.certificates = !flags.tls_client_ca.empty();
@@ -60,6 +48,19 @@ absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::str
         "itself is encrypted"));
   }
   return access;
+}
+
+void ServerAccess::Reload() const {
+  if (certificates != nullptr) {
+    const absl::Status status = certificates->Reload();
+    if (status.ok()) {
+      Log(LogLevel::kInfo, "certificates read anew");
+    } else {
+      Log(LogLevel::kError, "certificates stay as they were",
+          {{"reason", std::string(status.message())}});
+    }
+  }
+  identities->Reload();
 }
 
 }  // namespace hearth

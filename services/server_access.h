@@ -12,16 +12,21 @@
 #include "absl/status/statusor.h"
 #include "services/flags.h"
 #include "services/identity.h"
+#include "services/server_certificates.h"
 
 namespace hearth {
 
 struct ServerAccess {
-  std::shared_ptr<grpc::ServerCredentials> credentials;
+  std::unique_ptr<ServerCertificates> certificates;      // null: no TLS
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // of those; null: no TLS
   std::unique_ptr<Identities> identities;
+
+  // All files again; what is wrong is logged and changes nothing. From any thread.
+  void Reload() const;
 };
 
-// The error names the flag and what to do: half of a pair, a file that cannot be read, tokens that
-// would cross a network in clear text.
+// The error names the flag and what to do: half of a pair, a file that cannot be read or is not
+// what the flag is for, tokens that would cross a network in clear text.
 absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen);
 
 }  // namespace hearth

@@ -7,13 +7,13 @@
 #include "absl/time/clock.h"
 #include "services/logging.h"
 #include "services/process.h"
+#include "services/signal_thread.h"
 #include "services/version.h"
 
 namespace hearth {
 
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   CallGate* gate, Metrics* metrics,
-                   std::shared_ptr<grpc::ServerCredentials> credentials,
+                   CallGate* gate, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time)>& flush) {
   if (!flags.metrics_listen.empty()) {
     absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
@@ -25,12 +25,13 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
     }
   }
   absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
-      ServerRunner::Start(flags.listen, services, gate, std::move(credentials));
+      ServerRunner::Start(flags.listen, services, gate, access.credentials);
   if (!runner.ok()) return runner.status();
   if (!flags.address_file.empty()) {
     absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());
     if (!written.ok()) return written;
   }
+  const SignalThread reloads(SIGHUP, [&access] { access.Reload(); });
   Log(LogLevel::kInfo, "ready", {{"address", (*runner)->address()}, {"version", kVersion}});
 
   const std::string signal = WaitForStopSignal();

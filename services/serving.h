@@ -1,4 +1,5 @@
-// The part of main that both servers share: listen, say where, wait for a stop signal, drain.
+// The part of main that both servers share: listen, say where, wait for a stop signal, drain. On
+// SIGHUP the files of `access` are read again.
 //
 // Thread safety: called from main, which it blocks.
 #ifndef HEARTH_SERVICES_SERVING_H_
@@ -13,6 +14,7 @@
 #include "services/call_gate.h"
 #include "services/flags.h"
 #include "services/metrics.h"
+#include "services/server_access.h"
 #include "services/server_runner.h"
 
 namespace hearth {
@@ -20,8 +22,7 @@ namespace hearth {
 // Returns after a drain with OK, or with the reason why the server could not start. `flush` is
 // called when no call is running any more.
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
-                   CallGate* gate, Metrics* metrics,
-                   std::shared_ptr<grpc::ServerCredentials> credentials,
+                   CallGate* gate, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time deadline)>& flush);
 
 }  // namespace hearth

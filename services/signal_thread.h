@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <csignal>
 #include <functional>
 #include <thread>
 #include <utility>
@@ -16,6 +17,7 @@
 namespace hearth {
 
 inline void BlockSignal(int signal) {
+  std::signal(signal, SIG_DFL);  // one that is ignored is not kept for whoever waits for it
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, signal);

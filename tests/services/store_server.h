@@ -66,6 +66,7 @@ class StoreServer {
   TieredStore* store() { return store_.get(); }
   ServerRunner* runner() { return runner_.get(); }
   CallGate* gate() { return &gate_; }
+  const ServerAccess& access() const { return access_; }
   const std::string& address() const { return runner_->address(); }
   v1::CacheStore::Stub* stub() { return stub_.get(); }
 

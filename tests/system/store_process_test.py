@@ -109,6 +109,24 @@ class Backup(StoreTest):
         self.assertFalse(restored.exists())
 
 
+class Signals(StoreTest):
+
+    def test_each_has_its_meaning_and_none_ends_a_store_without_a_drain(self):
+        identities = self.folder / "identities.json"
+        identities.write_text('{"identities": []}')
+        store = self.store(self.data, "--identities-file", identities)
+        store.popen.send_signal(signal.SIGUSR2)
+        store.popen.send_signal(signal.SIGHUP)
+        self.wait_for(store, "identities read anew")
+        identities.write_text("nonsense")
+        self.wait_for(store, "identities stay as they were")
+        store.popen.send_signal(signal.SIGHUP)
+        self.wait_for(store, "identities stay as they were", 2)
+        store.popen.send_signal(signal.SIGQUIT)
+        self.assertEqual(store.popen.wait(LONG_S), 0)
+        self.assertEqual(self.events(store, "draining")[0]["signal"], "SIGQUIT")
+
+
 class FolderInUse(StoreTest):
 
     def test_who_has_it_open_is_said_and_the_store_not_disturbed(self):
