@@ -25,6 +25,9 @@ uint32_t CommonPrefix(Tokens a, Tokens b) {
 // counting matched tokens, which is advice to the caller and never decides what is served.
 constexpr int kMaxCutVariants = 8;
 
+// SHA-256 takes about a millisecond for as many, four bytes each.
+constexpr uint32_t kTokensBetweenQuestions = 128 << 10;
+
 }  // namespace
 
 bool SegmentNode::ByTokens::operator()(const SegmentNode* a, const SegmentNode* b) const {
@@ -50,26 +53,45 @@ const KeyedSegment* PromptChain::EndingAt(uint32_t boundary, uint32_t chunk_toke
   return it != remainders.end() && it->segment.end() == boundary ? &*it : nullptr;
 }
 
+std::vector<uint32_t> KeyedSegment::CutOffsets() const {
+  std::vector<uint32_t> offsets(cuts.begin(), cuts.end());
+  for (uint32_t& offset : offsets) offset -= segment.begin;
+  return offsets;
+}
+
+bool KeyedSegment::HasCutOffsets(Tokens offsets) const {
+  return std::equal(
+      cuts.begin(), cuts.end(), offsets.begin(), offsets.end(),
+      [this](uint32_t cut, uint32_t offset) { return cut - segment.begin == offset; });
+}
+
 PromptChain MakeChain(const KvLayout& layout, const Digest& root, Tokens token_ids, Tokens cuts,
-                      uint32_t max_boundary, Tokens ends) {
+                      uint32_t max_boundary, Tokens ends, const std::function<bool()>& stopped) {
   assert(max_boundary <= token_ids.size());
   const uint32_t chunk_tokens = layout.chunk_tokens;
   PromptChain chain;
   chain.root = root;
+  uint32_t hashed = 0;  // since the last question
   const auto add = [&](Segment segment, std::vector<KeyedSegment>* out) {
     KeyedSegment keyed;
     keyed.segment = segment;
-    keyed.cut_offsets = CutsInside(segment, cuts, layout.exactness);
+    keyed.cuts = CutsBetween(segment, cuts, layout.exactness);
     const size_t parent = segment.begin / chunk_tokens;
     keyed.key = SegmentKey(parent == 0 ? root : chain.chunks[parent - 1].key,
-                           token_ids.subspan(segment.begin, segment.tokens), keyed.cut_offsets);
-    out->push_back(std::move(keyed));
+                           token_ids.subspan(segment.begin, segment.tokens), keyed.CutOffsets());
+    out->push_back(keyed);
+    hashed += segment.tokens + static_cast<uint32_t>(keyed.cuts.size());
+    if (hashed < kTokensBetweenQuestions) return;
+    hashed = 0;
+    chain.is_whole = !stopped || !stopped();
   };
   chain.chunks.reserve(max_boundary / chunk_tokens);
-  for (uint32_t begin = 0; begin + chunk_tokens <= max_boundary; begin += chunk_tokens) {
+  for (uint32_t begin = 0; begin + chunk_tokens <= max_boundary && chain.is_whole;
+       begin += chunk_tokens) {
     add(Segment{begin, chunk_tokens}, &chain.chunks);
   }
   for (const uint32_t end : ends) {
+    if (!chain.is_whole) break;
     if (end > max_boundary || end % chunk_tokens == 0) continue;
     const uint32_t begin = end / chunk_tokens * chunk_tokens;
     add(Segment{begin, end - begin}, &chain.remainders);
@@ -87,7 +109,7 @@ SegmentNode* PrefixIndex::Find(const KeyedSegment& segment, Tokens prompt) const
   SegmentNode* node = Find(segment.key);
   if (node == nullptr || node->begin != segment.segment.begin) return nullptr;
   const Tokens wanted = prompt.subspan(segment.segment.begin, segment.segment.tokens);
-  return Tokens(node->token_ids) == wanted && node->cut_offsets == segment.cut_offsets ? node
+  return Tokens(node->token_ids) == wanted && segment.HasCutOffsets(node->cut_offsets) ? node
                                                                                        : nullptr;
 }
 
@@ -111,7 +133,7 @@ SegmentNode* PrefixIndex::Ensure(SegmentNode* parent, const KeyedSegment& segmen
   node->begin = segment.segment.begin;
   const Tokens tokens = prompt.subspan(segment.segment.begin, segment.segment.tokens);
   node->token_ids.assign(tokens.begin(), tokens.end());
-  node->cut_offsets = segment.cut_offsets;
+  node->cut_offsets = segment.CutOffsets();
   SegmentNode* raw = node.get();
   if (!parent->children.insert(raw).second) return nullptr;
   nodes_[segment.key] = std::move(node);

@@ -64,8 +64,10 @@ std::string ObjectText(const ObjectId& id) {
 absl::Status PublishSessionImpl::Prepare(const std::string& secret) {
   const KvLayout& layout = model_->layout;
   if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
-  chain_ = MakeChain(layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, secret),
-                     spec_.token_ids, spec_.cuts, spec_.boundaries.back(), spec_.boundaries);
+  chain_ =
+      MakeChain(layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, secret), spec_.token_ids,
+                spec_.cuts, spec_.boundaries.back(), spec_.boundaries, spec_.stopped);
+  if (!chain_.is_whole) return absl::CancelledError("the caller went away");
   std::map<ObjectId, size_t> announced;
   for (size_t i = 0; i < spec_.objects.size(); ++i) {
     if (!announced.emplace(spec_.objects[i].id, i).second) {

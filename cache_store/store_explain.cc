@@ -24,6 +24,7 @@ constexpr size_t kMaxSilentDeclared = 4096;
 absl::StatusOr<ExplainReport> Store::Explain(const PrefixQuery& query) {
   if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   ExplainReport report = ExplainOwn(query);
+  if (query.stopped && query.stopped()) return absl::CancelledError("the caller went away");
   if (!query.public_tenant.empty() && query.public_tenant != query.tenant) {
     PrefixQuery theirs = query;
     theirs.tenant = std::exchange(theirs.public_tenant, "");
@@ -85,8 +86,10 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
     return report;
   }
   const KvLayout& layout = model->layout;
-  const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
-                                      query.token_ids, query.cuts, tokens, query.cuts);
+  const PromptChain chain =
+      MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_), query.token_ids,
+                query.cuts, tokens, query.cuts, query.stopped);
+  if (!chain.is_whole) return report;  // nobody reads it
   LoadFor(chain, layout);
   {
     absl::MutexLock lock(&mu_);

@@ -49,7 +49,9 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
   counters_.Add(query.again ? Counter::kRefetches : Counter::kFetches);
   if (!query.again) counters_.Add(Counter::kLookupTokens, tokens);
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
-  std::vector<Namespace> spaces = NamespacesOf(query, highest);
+  const absl::StatusOr<std::vector<Namespace>> chained = NamespacesOf(query, highest);
+  if (!chained.ok()) return chained.status();
+  const std::vector<Namespace>& spaces = *chained;
   if (spaces.empty()) {
     return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
   }

@@ -132,9 +132,8 @@ class Store : public TieredStore {
   absl::Duration LoadStep();
   bool is_loading() const { return is_loading_.load(); }
 
-  // Asserts the catalog's invariants against the tiers. For tests.
+  // For tests: asserts the catalog's invariants against the tiers; PrefixIndex::finds.
   void CheckInvariants();
-  // Keys that were looked up in the index, see PrefixIndex::finds. For tests.
   uint64_t index_finds();
 
  private:
@@ -142,8 +141,7 @@ class Store : public TieredStore {
   friend class PublishSessionImpl;
 
   // store_namespaces.cc
-  // One of those that a prompt is looked for in.
-  struct Namespace {
+  struct Namespace {  // that a prompt is looked for in
     std::string tenant;
     std::shared_ptr<const KnownFingerprint> model;
     PromptChain chain;  // to the highest boundary that is of use
@@ -155,8 +153,8 @@ class Store : public TieredStore {
     SegmentNode* node = nullptr;  // ends the longest restore point
     uint32_t boundary = 0;        // 0: none
   };
-  // The tenant's own first. None: no fingerprint like this was seen in any of them.
-  std::vector<Namespace> NamespacesOf(const PrefixQuery& query, uint32_t highest)
+  // The tenant's own first. None: no fingerprint like this was seen in any of them. kCancelled.
+  absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
       ABSL_LOCKS_EXCLUDED(mu_);
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

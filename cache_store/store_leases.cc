@@ -37,7 +37,9 @@ void Run(const ComputeLeases::Wakes& wakes) {
 absl::StatusOr<LeaseTurn> Store::Lease(const PrefixQuery& query, LeaseAsk ask) {
   if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  const std::vector<Namespace> spaces = NamespacesOf(query, tokens);
+  const absl::StatusOr<std::vector<Namespace>> chained = NamespacesOf(query, tokens);
+  if (!chained.ok()) return chained.status();
+  const std::vector<Namespace>& spaces = *chained;
   // What is to be published needs the tenant's own fingerprint.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return LeaseTurn();
   for (const Namespace& space : spaces) LoadFor(space.chain, space.model->layout);

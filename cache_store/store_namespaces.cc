@@ -2,6 +2,7 @@
 // in a namespace that is everybody's.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "cache_store/prefix_walk.h"
 #include "cache_store/sessions.h"
@@ -9,7 +10,8 @@
 
 namespace hearth {
 
-std::vector<Store::Namespace> Store::NamespacesOf(const PrefixQuery& query, uint32_t highest) {
+absl::StatusOr<std::vector<Store::Namespace>> Store::NamespacesOf(const PrefixQuery& query,
+                                                                  uint32_t highest) {
   ExpireByTheWay();
   std::vector<Namespace> spaces;
   for (const std::string* tenant : {&query.tenant, &query.public_tenant}) {
@@ -22,7 +24,8 @@ std::vector<Store::Namespace> Store::NamespacesOf(const PrefixQuery& query, uint
     }
     if (space.model == nullptr) continue;
     space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, secret_),
-                            query.token_ids, query.cuts, highest, query.cuts);
+                            query.token_ids, query.cuts, highest, query.cuts, query.stopped);
+    if (!space.chain.is_whole) return absl::CancelledError("the caller went away");
     spaces.push_back(std::move(space));
   }
   return spaces;

@@ -50,6 +50,9 @@ struct PrefixQuery {
   std::string public_tenant;
   // The caller fetched this before and could not use what it got: that was counted.
   bool again = false;
+  // Asked every millisecond or so while keys are computed: true ends the call with kCancelled.
+  // Null: it goes to its end.
+  std::function<bool()> stopped = nullptr;
 };
 
 struct PlannedObject {
@@ -111,6 +114,7 @@ struct PublishSpec {
   // says; where there is none either, one that was published before ends when it would have ended.
   // Published again with a time to live, a point lives as long as the longer of the two.
   absl::Duration ttl;
+  std::function<bool()> stopped = nullptr;  // as PrefixQuery's
 };
 
 struct PublishResult {

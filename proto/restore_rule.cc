@@ -34,6 +34,10 @@ std::vector<uint32_t> ChunkEnds(uint32_t last, uint32_t chunk_tokens) {
 }  // namespace
 
 absl::Status ValidateCuts(absl::Span<const uint32_t> cuts, uint32_t tokens) {
+  if (cuts.size() > kMaxCuts) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cuts: ", cuts.size(), " of them; the limit is ", kMaxCuts));
+  }
   uint32_t previous = 0;
   for (size_t i = 0; i < cuts.size(); ++i) {
     if (cuts[i] <= previous) {
@@ -104,13 +108,19 @@ std::vector<uint32_t> RestoreCandidates(uint32_t max_boundary, absl::Span<const 
   return candidates;
 }
 
+absl::Span<const uint32_t> CutsBetween(const Segment& segment, absl::Span<const uint32_t> cuts,
+                                       Exactness exactness) {
+  if (exactness == Exactness::kPortable) return {};
+  const auto first = std::upper_bound(cuts.begin(), cuts.end(), segment.begin);
+  const auto last = std::lower_bound(first, cuts.end(), segment.end());
+  return cuts.subspan(first - cuts.begin(), last - first);
+}
+
 std::vector<uint32_t> CutsInside(const Segment& segment, absl::Span<const uint32_t> cuts,
                                  Exactness exactness) {
   std::vector<uint32_t> offsets;
-  if (exactness == Exactness::kPortable) return offsets;
-  for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), segment.begin);
-       cut != cuts.end() && *cut < segment.end(); ++cut) {
-    offsets.push_back(*cut - segment.begin);
+  for (const uint32_t cut : CutsBetween(segment, cuts, exactness)) {
+    offsets.push_back(cut - segment.begin);
   }
   return offsets;
 }

@@ -5,6 +5,7 @@
 #ifndef HEARTH_PROTO_RESTORE_RULE_H_
 #define HEARTH_PROTO_RESTORE_RULE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -21,7 +22,11 @@ struct Segment {
   uint32_t end() const { return begin + tokens; }
 };
 
-// Checks what a caller sent: cuts strictly increasing, each in (0, tokens].
+// One for each chunk of the shortest kind that the longest prompt has. Each costs its holder a key
+// over up to C tokens; a worker sends a few thousand at most.
+inline constexpr size_t kMaxCuts = kMaxPromptTokens / kMinChunkTokens;
+
+// Checks what a caller sent: at most kMaxCuts, strictly increasing, each in (0, tokens].
 absl::Status ValidateCuts(absl::Span<const uint32_t> cuts, uint32_t tokens);
 
 // The segments of [0, boundary): whole chunks, then a remainder when boundary % C != 0.
@@ -45,7 +50,11 @@ std::vector<uint32_t> StepEnds(uint32_t tokens, absl::Span<const uint32_t> cuts,
 std::vector<uint32_t> RestoreCandidates(uint32_t max_boundary, absl::Span<const uint32_t> cuts,
                                         uint32_t chunk_tokens);
 
-// Offsets, inside a segment, of the cuts strictly between its ends. Empty in the portable class.
+// The cuts strictly between a segment's ends, as positions. Empty in the portable class.
+absl::Span<const uint32_t> CutsBetween(const Segment& segment, absl::Span<const uint32_t> cuts,
+                                       Exactness exactness);
+
+// The same as offsets from the segment's first token.
 std::vector<uint32_t> CutsInside(const Segment& segment, absl::Span<const uint32_t> cuts,
                                  Exactness exactness);
 

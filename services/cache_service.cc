@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/explain_call.h"
 #include "services/fetch_call.h"
 #include "services/lease_call.h"
 #include "services/proto_conversion.h"
@@ -33,36 +34,26 @@ CacheService::CacheService(TieredStore* store, CallGate* gate, std::string versi
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return StartFetch(store_, gate_, identities_, &readers_, &offer_, &fetch_streams_, patience_,
-                    context, *request);
+  return StartFetch(store_, gate_, identities_, &lookups_, &readers_, &offer_, &fetch_streams_,
+                    patience_, context, *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  return StartPublish(store_, gate_, identities_, &committers_, &publish_streams_, patience_,
-                      context);
+  return StartPublish(store_, gate_, identities_, &lookups_, &committers_, &publish_streams_,
+                      patience_, context);
 }
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
     grpc::CallbackServerContext* context, const v1::LeaseRequest* request) {
-  return StartLease(store_, gate_, identities_, &readers_, &lease_streams_, context, *request);
+  return StartLease(store_, gate_, identities_, &lookups_, &lease_streams_, context, *request);
 }
 
-grpc::Status CacheService::Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
-                                   v1::ExplainResponse* response) {
-  return RunCall("Explain", context,
-                 [&](const Identity& caller) { return DoExplain(caller, *request, response); });
-}
-
-absl::Status CacheService::DoExplain(const Identity& caller, const v1::ExplainRequest& request,
-                                     v1::ExplainResponse* response) {
-  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
-  if (!query.ok()) return query.status();
-  ObserveFields(store_, request.prefix(), query->tenant);
-  absl::StatusOr<ExplainReport> report = store_->Explain(*query);
-  if (!report.ok()) return report.status();
-  ReportToProto(*report, response);
-  return absl::OkStatus();
+grpc::ServerUnaryReactor* CacheService::Explain(grpc::CallbackServerContext* context,
+                                                const v1::ExplainRequest* request,
+                                                v1::ExplainResponse* response) {
+  return StartExplain(store_, gate_, identities_, &lookups_, &explain_calls_, context, *request,
+                      response);
 }
 
 grpc::Status CacheService::Pin(grpc::ServerContext* context, const v1::PinRequest* request,

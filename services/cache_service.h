@@ -2,7 +2,8 @@
 //
 // Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
 // these are reactors (fetch_call.h, publish_call.h, store_watch.h) whose blocking parts run on
-// threads of the service. The short calls run on gRPC's threads.
+// threads of the service. What computes keys, which grows with the prompt, runs on a pool of the
+// service in which callers take turns; the short calls run on gRPC's threads.
 // Thread safety: gRPC calls the methods from many threads.
 // Ownership: the store and the gate must outlive the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_CACHE_SERVICE_H_
@@ -20,6 +21,7 @@
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/call_gate.h"
+#include "services/fair_pool.h"
 #include "services/fetch_call.h"
 #include "services/identity.h"
 #include "services/stream_limit.h"
@@ -41,6 +43,14 @@ inline constexpr int kMaxTenantWatchStreams = 8;
 inline constexpr int kMaxTenantPublishStreams = 16;
 inline constexpr int kMaxTenantFetchStreams = 64;
 inline constexpr int kMaxTenantLeaseStreams = 64;
+// Explanations at a time: a request of 3 MiB each, and for those that run 16 MiB of keys and states
+// for the most cuts and chunks that a prompt can have.
+inline constexpr int kMaxExplainCalls = 64;
+inline constexpr int kMaxTenantExplainCalls = 8;
+// Lookups at a time, and how many wait: as many as streams may be open, which are counted before.
+inline FairPoolOptions LookupPool() {
+  return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
+}
 // A publish that says nothing for as long holds what it staged in vain, and a fetch that takes
 // nothing what it was promised.
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
@@ -48,7 +58,7 @@ inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 class CacheService final
     : public v1::CacheStore::WithRawCallbackMethod_Fetch<
           v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithCallbackMethod_Watch<
-              v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::Service>>>> {
+              v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::WithCallbackMethod_Explain<v1::CacheStore::Service>>>>> {
  public:
   // `identities` null: one tenant, nobody is asked.
   CacheService(TieredStore* store, CallGate* gate, std::string version,
@@ -59,14 +69,18 @@ class CacheService final
   // As Offer.
   void SetPatience(absl::Duration patience) { patience_ = patience; }
 
+  // Where keys are computed. For tests, which block it.
+  FairPool* lookups() { return &lookups_; }
+
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request) override;
   grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(
       grpc::CallbackServerContext* context) override;
   grpc::ServerWriteReactor<v1::LeaseResponse>* Lease(grpc::CallbackServerContext* context,
                                                      const v1::LeaseRequest* request) override;
-  grpc::Status Explain(grpc::ServerContext* context, const v1::ExplainRequest* request,
-                       v1::ExplainResponse* response) override;
+  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
+                                    const v1::ExplainRequest* request,
+                                    v1::ExplainResponse* response) override;
   grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,
                    v1::PinResponse* response) override;
   grpc::Status Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
@@ -88,8 +102,6 @@ class CacheService final
                      v1::PinResponse* response);
   absl::Status DoDrop(const Identity& caller, const v1::DropRequest& request,
                       v1::DropResponse* response);
-  absl::Status DoExplain(const Identity& caller, const v1::ExplainRequest& request,
-                         v1::ExplainResponse* response);
   absl::Status DoStats(const Identity& caller, const v1::StatsRequest& request,
                        v1::StatsResponse* response);
 
@@ -104,8 +116,10 @@ class CacheService final
   StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
   StreamLimit fetch_streams_{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams};
   StreamLimit lease_streams_{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams};
+  StreamLimit explain_calls_{"explain", kMaxExplainCalls, kMaxTenantExplainCalls};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
+  FairPool lookups_{"lookups", LookupPool()};  // last: its jobs use the others
 };
 
 }  // namespace hearth

@@ -35,8 +35,8 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
             grpc::CallbackServerContext* context)
       : readers_(readers), offer_(offer), patience_(patience), context_(context) {}
 
-  void Start(TieredStore* store, CallGate* gate, Identities* identities, StreamLimit* streams,
-             const grpc::ByteBuffer& request);
+  void Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
+             StreamLimit* streams, const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
@@ -49,6 +49,10 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
  private:
+  void LookUp(TieredStore* store, const Identity& caller, const grpc::ByteBuffer& request)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Plan(TieredStore* store, const Identity& caller, const grpc::ByteBuffer& request,
+                    v1::FetchResponse* message);
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
@@ -76,7 +80,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::unique_ptr<FetchSession> session_;
   bool from_disk_ = false;
 
-  bool shares_ = false, reader_verifies_ = false;  // set in Start
+  bool shares_ = false, reader_verifies_ = false;  // set by the lookup
 
   // Whoever set reading_ uses these.
   std::vector<SliceRef> order_;
@@ -86,8 +90,8 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   absl::Mutex mutex_;
   std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer current_;  // read by gRPC while writing_
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::ByteBuffer current_;                      // read by gRPC while writing_
+  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // or looking up
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
@@ -101,7 +105,8 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
 absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
                                                           const v1::FetchRequest& request,
-                                                          const Identity& caller) {
+                                                          const Identity& caller,
+                                                          std::function<bool()> stopped) {
   if (request.what_case() == v1::FetchRequest::kRestorePointId) {
     absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
     if (!id.ok()) return id.status();
@@ -113,10 +118,11 @@ absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
   if (!query.ok()) return query.status();
   ObserveFields(store, request.prefix(), query->tenant);
   query->again = request.again();
+  query->stopped = std::move(stopped);
   return store->Fetch(*query, request.above_tokens(), request.max_tokens());
 }
 
-void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities,
+void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
                       StreamLimit* streams, const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
   call_ = gate->Enter("Fetch");
@@ -127,30 +133,61 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities
   absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
   if (!place.ok()) return End(place.status());
   place_ = *std::move(place);
-  v1::FetchRequest parsed;
-  if (absl::Status status = ParseMessage(request, &parsed); !status.ok()) return End(status);
-  absl::StatusOr<std::unique_ptr<FetchSession>> session = OpenSession(store, parsed, *caller);
-  if (!session.ok()) return End(session.status());
-  session_ = *std::move(session);
-  const LookupPlan& plan = session_->plan();
-  v1::FetchResponse message;
-  PlanToProto(plan, message.mutable_plan());
-  if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
-  // The memory holds what every tenant stored.
-  if (caller->sees_all()) {
-    shares_ = ShareWhatIsAsked(*offer_, parsed, session_.get(), &order_, message.mutable_plan());
-  }
-  from_disk_ = plan.slowest_tier == Tier::kDisk;
-  reader_verifies_ = parsed.verifies();
   {
     absl::MutexLock lock(&mutex_);
-    all_read_ = order_.empty();
-    ready_.push_back(MessageBytes(message));
-    if (shares_) SetAlarm(&lease_, offer_->lease, [this] { OnLeaseOver(); });
-    WatchForSilence();
+    reading_ = true;
+  }
+  const auto look_up = [self = shared_from_this(), store, caller = *caller, request] {
+    self->LookUp(store, caller, request);
+  };
+  const absl::Status accepted = lookups->Submit(caller->ShareName(), request.Length(), look_up);
+  if (accepted.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  reading_ = false;
+  EndLocked(accepted);
+  WriteNext();
+}
+
+// On the pool.
+void FetchCall::LookUp(TieredStore* store, const Identity& caller,
+                       const grpc::ByteBuffer& request) {
+  v1::FetchResponse message;
+  const absl::Status planned = Plan(store, caller, request, &message);
+  {
+    absl::MutexLock lock(&mutex_);
+    reading_ = false;
+    if (!planned.ok()) EndLocked(planned);
+    if (!ended_) {
+      all_read_ = order_.empty();
+      ready_.push_back(MessageBytes(message));
+      if (shares_) SetAlarm(&lease_, offer_->lease, [this] { OnLeaseOver(); });
+      WatchForSilence();
+    }
     WriteNext();
   }
   ReadNext();
+}
+
+absl::Status FetchCall::Plan(TieredStore* store, const Identity& caller,
+                             const grpc::ByteBuffer& request, v1::FetchResponse* message) {
+  // Nobody waits for it any more: its turn came late.
+  if (context_->IsCancelled()) return absl::CancelledError("the caller went away");
+  v1::FetchRequest parsed;
+  if (absl::Status status = ParseMessage(request, &parsed); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<FetchSession>> session =
+      OpenSession(store, parsed, caller, [this] { return context_->IsCancelled(); });
+  if (!session.ok()) return session.status();
+  session_ = *std::move(session);
+  const LookupPlan& plan = session_->plan();
+  PlanToProto(plan, message->mutable_plan());
+  if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
+  // The memory holds what every tenant stored.
+  if (caller.sees_all()) {
+    shares_ = ShareWhatIsAsked(*offer_, parsed, session_.get(), &order_, message->mutable_plan());
+  }
+  from_disk_ = plan.slowest_tier == Tier::kDisk;
+  reader_verifies_ = parsed.verifies();
+  return absl::OkStatus();
 }
 
 // `ring` runs while the call is there.
@@ -334,11 +371,12 @@ void FetchCall::WriteNext() {
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
-    TieredStore* store, CallGate* gate, Identities* identities, Executor* readers,
-    const SharedMemoryOffer* offer, StreamLimit* streams, absl::Duration patience,
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
+    TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
+    Executor* readers, const SharedMemoryOffer* offer, StreamLimit* streams,
+    absl::Duration patience, grpc::CallbackServerContext* context,
+    const grpc::ByteBuffer& request) {
   const auto call = std::make_shared<FetchCall>(readers, offer, patience, context);
-  call->Start(store, gate, identities, streams, request);
+  call->Start(store, gate, identities, lookups, streams, request);
   return call.get();
 }
 

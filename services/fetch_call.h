@@ -1,6 +1,7 @@
 // FetchCall: one Fetch stream of the store, from the plan to the last slice, without copying a
 // byte.
 //
+// The lookup, which computes a key for each chunk and cut, runs on a pool in the caller's turn.
 // Slices go out as byte buffers around the tier's own memory. While one message is on its way the
 // next is read and verified; reads from disk run on an executor, so that no thread of gRPC's
 // blocks. Thread safety: gRPC calls the reactor from its threads, the executor from its own.
@@ -21,6 +22,7 @@
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
+#include "services/fair_pool.h"
 #include "services/identity.h"
 #include "services/stream_limit.h"
 
@@ -37,9 +39,9 @@ struct SharedMemoryOffer {
 
 // Starts the call that answers `request`, a FetchRequest.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
-    TieredStore* store, CallGate* gate, Identities* identities, Executor* readers,
-    const SharedMemoryOffer* offer, StreamLimit* streams, absl::Duration patience,
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
+    TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
+    Executor* readers, const SharedMemoryOffer* offer, StreamLimit* streams,
+    absl::Duration patience, grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
 
 }  // namespace hearth
 

@@ -25,7 +25,34 @@ GenerateCall::GenerateCall(std::unique_ptr<CallGate::Call> call,
   }
 }
 
-void GenerateCall::Start(Engine* engine, EngineRequest request) {
+void GenerateCall::Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
+                         EngineRequest request) {
+  {
+    absl::MutexLock lock(&mutex_);
+    preparing_ = true;
+  }
+  const auto accepted =
+      PreparePrompt(pool, bytes, std::move(make), std::move(request),
+                    [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
+                      if (prepared.ok()) {
+                        self->Submit(engine, *std::move(prepared));
+                      } else {
+                        self->End(prepared.status());
+                      }
+                      self->Prepared();
+                    });
+  if (accepted.ok()) return;
+  End(accepted);
+  Prepared();
+}
+
+void GenerateCall::Prepared() {
+  absl::MutexLock lock(&mutex_);
+  preparing_ = false;
+  WriteNext();
+}
+
+void GenerateCall::Submit(Engine* engine, EngineRequest request) {
   prompt_tokens_ = request.token_ids.size();
   auto handle = engine->Submit(std::move(request), Callbacks());
   if (!handle.ok()) return End(handle.status());
@@ -121,7 +148,7 @@ void GenerateCall::WriteNext() {
     StartWrite(&current_);
     return;
   }
-  if (!ended_) return;
+  if (!ended_ || preparing_) return;
   finished_ = true;
   absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
   Finish(ToGrpcStatus(status, context_));

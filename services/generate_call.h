@@ -25,6 +25,8 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/inference.pb.h"
 #include "services/call_gate.h"
+#include "services/fair_pool.h"
+#include "services/prompt_work.h"
 #include "worker/engine.h"
 #include "worker/text_stream.h"
 #include "worker/tokenizer.h"
@@ -50,8 +52,11 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
                                               grpc::CallbackServerContext* context,
                                               Options options);
 
-  // Submits and follows the request, or ends the call with the refusal.
-  void Start(Engine* engine, EngineRequest request);
+  // Makes the prompt, of a message of `bytes`, on `pool`, then submits and follows the request, or
+  // ends the call with the refusal. What `make` reads of the call lives until it returns: the call
+  // ends no earlier.
+  void Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
+             EngineRequest request);
   // Ends the call without a request.
   void Refuse(absl::Status status);
 
@@ -67,6 +72,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnFinished(const FinishedInfo& info);
   void OnPublished(const PublishOutcome& outcome);
 
+  void Submit(Engine* engine, EngineRequest request);
+  void Prepared() ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(v1::GenerateResponse message);
   bool CallerReads() ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status);
@@ -85,6 +92,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::GenerateResponse current_;  // read by gRPC while writing_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt, or about to
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;

@@ -56,6 +56,8 @@ struct Identity {
   // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
   // caller may not name, kInvalidArgument for what is no tenant's name.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
+  // Who takes turns with others: a worker is one, whatever tenants it names.
+  const std::string& ShareName() const { return sees_all() ? name : tenant; }
   // May see figures and memory of all tenants together.
   bool sees_all() const { return role != Role::kTenant; }
   bool operator==(const Identity& other) const {

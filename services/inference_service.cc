@@ -7,9 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "proto/restore_rule.h"
 #include "services/generate_call.h"
 #include "services/inference_conversion.h"
+#include "services/late_answer.h"
 #include "services/prefill_call.h"
 #include "services/proto_conversion.h"
 #include "services/status_conversion.h"
@@ -44,14 +44,17 @@ grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, CallGate*
 
 InferenceService::InferenceService(InferenceParts parts) : parts_(std::move(parts)) {}
 
-absl::StatusOr<Prompt> InferenceService::PromptFrom(const v1::PromptInput& input,
-                                                    PromptPurpose purpose) const {
+absl::StatusOr<Prompt> InferenceService::PromptFrom(
+    const v1::PromptInput& input, PromptPurpose purpose,
+    const grpc::CallbackServerContext* context) const {
+  if (context->IsCancelled()) return absl::CancelledError("the caller went away");
   if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
   absl::StatusOr<PromptSource> source = SourceFromProto(input);
   if (!source.ok()) return source.status();
   const ModelConfig& config = parts_.engine->config();
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
-                            static_cast<uint32_t>(config.max_position_embeddings)};
+                            static_cast<uint32_t>(config.max_position_embeddings),
+                            [context] { return context->IsCancelled(); }};
   return BuildPrompt(*source, purpose, parts_.tokenizer, limits);
 }
 
@@ -74,12 +77,8 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   if (request.max_new_tokens() == 0) {
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
   }
-  absl::StatusOr<Prompt> prompt = PromptFrom(request.prompt(), PromptPurpose::kGenerate);
-  if (!prompt.ok()) return prompt.status();
   EngineRequest converted;
   converted.tenant = caller->tenant;
-  converted.token_ids = std::move(prompt->token_ids);
-  converted.breakpoints = std::move(prompt->breakpoints);
   converted.sampling = *sampling;
   converted.max_new_tokens = request.max_new_tokens();
   converted.ignore_eos = request.ignore_eos();
@@ -107,7 +106,10 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   }
   const auto reactor = GenerateCall::Create(std::move(call), context, std::move(options));
   if (converted.ok()) {
-    reactor->Start(parts_.engine, *std::move(converted));
+    const auto make = [this, request, context] {
+      return PromptFrom(request->prompt(), PromptPurpose::kGenerate, context);
+    };
+    reactor->Start(&prompts_, request->SpaceUsedLong(), make, parts_.engine, *std::move(converted));
   } else {
     reactor->Refuse(converted.status());
   }
@@ -120,22 +122,13 @@ absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
   if (!caller.ok()) return caller.status();
   absl::StatusOr<Durability> durability = FromProto(request.durability());
   if (!durability.ok()) return durability.status();
-  absl::StatusOr<Prompt> prompt = PromptFrom(request.prompt(), PromptPurpose::kPrefill);
-  if (!prompt.ok()) return prompt.status();
   EngineRequest converted;
   converted.tenant = caller->tenant;
-  converted.token_ids = std::move(prompt->token_ids);
-  converted.breakpoints = std::move(prompt->breakpoints);
   converted.max_new_tokens = 0;
   converted.durability = *durability;
   converted.ttl_s = request.ttl_s();
   converted.deadline = DeadlineOf(context);
   return converted;
-}
-
-std::vector<uint32_t> InferenceService::BoundariesOf(const EngineRequest& request) const {
-  return KeptBoundaries(request.token_ids.size(), request.breakpoints, /*matched_tokens=*/0,
-                        /*restored_tokens=*/0, parts_.engine->layout().chunk_tokens);
 }
 
 grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext* context,
@@ -147,8 +140,10 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext*
   absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
   if (entered) converted = PrefillRequestFrom(*request, *context);
   if (converted.ok()) {
-    for (uint32_t boundary : BoundariesOf(*converted)) response->add_boundaries(boundary);
-    reactor->Start(parts_.engine, *std::move(converted));
+    const auto make = [this, request, context] {
+      return PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
+    };
+    reactor->Start(&prompts_, request->SpaceUsedLong(), make, parts_.engine, *std::move(converted));
   } else {
     reactor->Refuse(converted.status());
   }
@@ -158,14 +153,28 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  return Answer(context, parts_.gate, parts_.identities, "Tokenize", [&]() -> absl::Status {
-    absl::StatusOr<Prompt> prompt = PromptFrom(request->prompt(), PromptPurpose::kPrefill);
-    if (!prompt.ok()) return prompt.status();
-    response->mutable_token_ids()->Add(prompt->token_ids.begin(), prompt->token_ids.end());
-    response->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
-    response->set_text(prompt->text);
-    return absl::OkStatus();
-  });
+  std::unique_ptr<CallGate::Call> call = parts_.gate->Enter("Tokenize");
+  const bool entered = call != nullptr;
+  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
+  grpc::ServerUnaryReactor* reactor = answer->reactor();
+  const absl::StatusOr<Identity> caller =
+      entered ? CallerOf(parts_.identities, *context) : CallGate::ClosedError();
+  absl::Status begun = caller.status();
+  if (begun.ok()) {
+    const uint64_t bytes = request->SpaceUsedLong();
+    begun = prompts_.Submit(caller->tenant, bytes, [this, answer, context, request, response] {
+      const absl::StatusOr<Prompt> prompt =
+          PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
+      if (!prompt.ok()) return answer->Finish(prompt.status());
+      const std::vector<int32_t>& ids = prompt->token_ids;
+      response->mutable_token_ids()->Add(ids.begin(), ids.end());
+      response->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
+      response->set_text(prompt->text);
+      answer->Finish(absl::OkStatus());
+    });
+  }
+  if (!begun.ok()) answer->Finish(begun);
+  return reactor;
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
@@ -190,39 +199,56 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
   });
 }
 
-grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext* context,
-                                                    const v1::ExplainInputRequest* request,
-                                                    v1::ExplainResponse* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  std::shared_ptr<CallGate::Call> call = parts_.gate->Enter("Explain");
-  const auto finish = [context, reactor, call](absl::Status status) {
-    if (call != nullptr) status = call->Finish(std::move(status));
-    reactor->Finish(ToGrpcStatus(status, context));
-    return reactor;
-  };
-  if (call == nullptr) return finish(CallGate::ClosedError());
-  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
-  if (!caller.ok()) return finish(caller.status());
-  if (parts_.explainer == nullptr) {
-    return finish(absl::FailedPreconditionError("explain: the worker runs without a store"));
-  }
-  absl::StatusOr<Prompt> prompt = PromptFrom(request->prompt(), PromptPurpose::kPrefill);
-  if (!prompt.ok()) return finish(prompt.status());
+absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
+                                            const std::string& tenant,
+                                            const grpc::CallbackServerContext* context,
+                                            Explainer::ExplainCallback done) const {
+  absl::StatusOr<Prompt> prompt = PromptFrom(request.prompt(), PromptPurpose::kPrefill, context);
+  if (!prompt.ok()) return prompt.status();
   PrefixRequest prefix;
   prefix.token_ids.assign(prompt->token_ids.begin(), prompt->token_ids.end());
   prefix.cuts = std::move(prompt->breakpoints);
-  prefix.tenant = caller->tenant;
+  prefix.tenant = tenant;
   const absl::Time deadline = std::min(DeadlineOf(*context), absl::Now() + kExplainTimeout);
-  parts_.explainer->Explain(std::move(prefix), deadline,
-                            [finish, response](absl::Status status, const v1::ExplainResponse& ok) {
-                              if (status.ok()) *response = ok;
-                              // The store's silence is the worker's own unavailability here.
-                              if (absl::IsDeadlineExceeded(status)) {
-                                status =
-                                    absl::UnavailableError("explain: the store did not answer");
-                              }
-                              finish(std::move(status));
+  parts_.explainer->Explain(std::move(prefix), deadline, std::move(done));
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext* context,
+                                                    const v1::ExplainInputRequest* request,
+                                                    v1::ExplainResponse* response) {
+  std::unique_ptr<CallGate::Call> call = parts_.gate->Enter("Explain");
+  const bool entered = call != nullptr;
+  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
+  grpc::ServerUnaryReactor* reactor = answer->reactor();
+  const absl::StatusOr<Identity> caller =
+      entered ? CallerOf(parts_.identities, *context) : CallGate::ClosedError();
+  absl::Status begun = caller.status();
+  if (begun.ok()) {
+    absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(*caller);
+    begun = place.status();
+    if (begun.ok()) answer->Hold(*std::move(place));
+  }
+  if (begun.ok() && parts_.explainer == nullptr) {
+    begun = absl::FailedPreconditionError("explain: the worker runs without a store");
+  }
+  const auto done = [answer, response](absl::Status status, const v1::ExplainResponse& ok) {
+    if (status.ok()) *response = ok;
+    // The store's silence is the worker's own unavailability here.
+    if (absl::IsDeadlineExceeded(status)) {
+      status = absl::UnavailableError("explain: the store did not answer");
+    }
+    answer->Finish(std::move(status));
+  };
+  if (begun.ok()) {
+    begun = prompts_.Submit(caller->tenant, request->SpaceUsedLong(),
+                            [this, answer, context, request, done, tenant = caller->tenant] {
+                              const absl::Status asked =
+                                  StartExplain(*request, tenant, context, done);
+                              if (!asked.ok()) answer->Finish(asked);
                             });
+  }
+  if (!begun.ok()) answer->Finish(begun);
   return reactor;
 }
 

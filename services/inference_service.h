@@ -1,8 +1,9 @@
 // InferenceService: hearth.v1.Inference over an Engine and a tokenizer.
 //
 // Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at
-// once. Thread safety: gRPC calls the methods from many threads. Ownership: everything in
-// InferenceParts must outlive the service, and the server it is registered with.
+// once. Prompts are made on a pool of the service, in which tenants take turns. Thread safety: gRPC
+// calls the methods from many threads. Ownership: everything in InferenceParts must outlive the
+// service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_INFERENCE_SERVICE_H_
 #define HEARTH_SERVICES_INFERENCE_SERVICE_H_
 
@@ -15,7 +16,9 @@
 #include "proto/inference.grpc.pb.h"
 #include "services/call_gate.h"
 #include "services/explainer.h"
+#include "services/fair_pool.h"
 #include "services/identity.h"
+#include "services/stream_limit.h"
 #include "worker/engine.h"
 #include "worker/prompt.h"
 #include "worker/tokenizer.h"
@@ -37,6 +40,9 @@ class InferenceService final : public v1::Inference::CallbackService {
  public:
   explicit InferenceService(InferenceParts parts);
 
+  // Where prompts are made. For tests, which block it.
+  FairPool* prompts() { return &prompts_; }
+
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
       grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
   grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext* context,
@@ -53,15 +59,22 @@ class InferenceService final : public v1::Inference::CallbackService {
                                     v1::ExplainResponse* response) override;
 
  private:
-  absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose) const;
+  // On the pool; ends early once the call of `context` is cancelled.
+  absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose,
+                                    const grpc::CallbackServerContext* context) const;
+  // All but the prompt.
   absl::StatusOr<EngineRequest> GenerateRequestFrom(
       const v1::GenerateRequest& request, const grpc::CallbackServerContext& context) const;
   absl::StatusOr<EngineRequest> PrefillRequestFrom(
       const v1::PrefillRequest& request, const grpc::CallbackServerContext& context) const;
-  // The boundaries that a first, uncached run of the request keeps.
-  std::vector<uint32_t> BoundariesOf(const EngineRequest& request) const;
+  absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
+                            const grpc::CallbackServerContext* context,
+                            Explainer::ExplainCallback done) const;
 
   const InferenceParts parts_;
+  // Explanations under way: each holds its prompt's ids until the store answers.
+  StreamLimit explains_{"explain", 64, 8};
+  FairPool prompts_{"prompts"};
 };
 
 }  // namespace hearth

@@ -3,8 +3,10 @@
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -24,9 +26,9 @@ constexpr absl::Duration kMaxWait = absl::Minutes(10);
 class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
                         public std::enable_shared_from_this<LeaseCall> {
  public:
-  LeaseCall(TieredStore* store, CallGate* gate, Executor* executor,
+  LeaseCall(TieredStore* store, CallGate* gate, FairPool* lookups,
             grpc::CallbackServerContext* context)
-      : store_(store), gate_(gate), executor_(executor), context_(context) {}
+      : store_(store), gate_(gate), lookups_(lookups), context_(context) {}
 
   void Start(Identities* identities, StreamLimit* streams, const v1::LeaseRequest& request);
   void OnWriteDone(bool ok) override;
@@ -42,6 +44,8 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   }
 
  private:
+  void Begin(const Identity& caller, const v1::LeaseRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void AskLater();
   void Ask() ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(LeaseTurn turn) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -53,15 +57,17 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
 
   TieredStore* const store_;
   CallGate* const gate_;
-  Executor* const executor_;
+  FairPool* const lookups_;
   grpc::CallbackServerContext* const context_;
   std::shared_ptr<LeaseCall> self_;       // held for gRPC
   std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
   std::shared_ptr<void> closing_, followed_;
   std::shared_ptr<void> place_;  // among the open streams
-  PrefixQuery query_;            // set in Start, as what is asked beside it
+  std::string share_name_;       // at the pool
+  PrefixQuery query_;            // set in Begin, as what is asked beside it
   LeaseAsk ask_;
-  bool waited_ = false;  // whoever set asking_ uses it
+  std::atomic<bool> over_{false};  // for whoever computes keys meanwhile
+  bool waited_ = false;            // whoever set asking_ uses it
 
   absl::Mutex mutex_;
   LeaseTurn turn_ ABSL_GUARDED_BY(mutex_);
@@ -86,25 +92,36 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams,
                       const v1::LeaseRequest& request) {
   self_ = shared_from_this();
   call_ = gate_->Enter("Lease");
+  if (call_ == nullptr) return Refuse(CallGate::ClosedError());
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
-  absl::StatusOr<PrefixQuery> query =
-      caller.ok() ? QueryFromProto(request.prefix(), *caller) : caller.status();
-  if (query.ok()) {
-    absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
-    if (place.ok()) {
-      place_ = *std::move(place);
-    } else {
-      query = place.status();
-    }
-  }
-  if (call_ == nullptr) query = CallGate::ClosedError();
-  if (!query.ok()) {
-    absl::MutexLock lock(&mutex_);
-    started_ = ended_ = true;
-    status_ = query.status();
-    return WriteNext();
-  }
+  if (!caller.ok()) return Refuse(caller.status());
+  absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+  if (!place.ok()) return Refuse(place.status());
+  place_ = *std::move(place);
+  share_name_ = caller->ShareName();
+  closing_ = gate_->OnClose([this] { Close(); });
+  followed_ = FollowCaller(identities, *context_, *caller,
+                           [this](const absl::Status& status) { End(status); });
+  // The request is gRPC's and there until OnDone, which comes when Begin is over at the earliest.
+  const absl::Status accepted = lookups_->Submit(
+      share_name_, request.SpaceUsedLong(),
+      [self = shared_from_this(), caller = *caller, &request] { self->Begin(caller, request); });
+  if (!accepted.ok()) Refuse(accepted);
+}
+
+void LeaseCall::Refuse(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_) status_ = std::move(status);
+  started_ = ended_ = true;
+  WriteNext();
+}
+
+// On the pool.
+void LeaseCall::Begin(const Identity& caller, const v1::LeaseRequest& request) {
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
+  if (!query.ok()) return Refuse(query.status());
   query_ = *std::move(query);
+  query_.stopped = [this] { return over_.load(); };
   ObserveFields(store_, request.prefix(), query_.tenant);
   ask_.above_tokens = request.above_tokens();
   ask_.max_tokens = request.max_tokens();
@@ -115,9 +132,6 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams,
   ask_.wake = [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->AskLater();
   };
-  closing_ = gate_->OnClose([this] { Close(); });
-  followed_ = FollowCaller(identities, *context_, *caller,
-                           [this](const absl::Status& status) { End(status); });
   {
     absl::MutexLock lock(&mutex_);
     asking_ = true;
@@ -128,7 +142,7 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams,
   WriteNext();
 }
 
-// Asks again on the executor: the caller of this is a publisher's thread, or another lease's end.
+// Asks again on the pool: the caller of this is a publisher's thread, or another lease's end.
 void LeaseCall::AskLater() {
   {
     absl::MutexLock lock(&mutex_);
@@ -138,7 +152,7 @@ void LeaseCall::AskLater() {
       return;
     }
   }
-  if (executor_->TrySchedule(0, [self = shared_from_this()] { self->Ask(); })) return;
+  if (lookups_->Submit(share_name_, 0, [self = shared_from_this()] { self->Ask(); }).ok()) return;
   Take(LeaseTurn());  // too much is under way: go on alone
 }
 
@@ -218,6 +232,7 @@ void LeaseCall::Close() {
 }
 
 void LeaseCall::End(absl::Status status) {
+  over_ = true;
   LeaseTurn turn;  // given up once the lock is released
   absl::MutexLock lock(&mutex_);
   std::swap(turn_, turn);
@@ -258,11 +273,11 @@ void LeaseCall::WriteNext() {
 }  // namespace
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
-                                                        Identities* identities, Executor* executor,
+                                                        Identities* identities, FairPool* lookups,
                                                         StreamLimit* streams,
                                                         grpc::CallbackServerContext* context,
                                                         const v1::LeaseRequest& request) {
-  const auto call = std::make_shared<LeaseCall>(store, gate, executor, context);
+  const auto call = std::make_shared<LeaseCall>(store, gate, lookups, context);
   call->Start(identities, streams, request);
   return call.get();
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "proto/restore_rule.h"
 #include "services/inference_conversion.h"
 #include "services/status_conversion.h"
 
@@ -20,7 +21,43 @@ PrefillCall::PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackSer
                          v1::PrefillResponse* response)
     : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
 
-void PrefillCall::Start(Engine* engine, EngineRequest request) {
+void PrefillCall::Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
+                        EngineRequest request) {
+  {
+    absl::MutexLock lock(&mutex_);
+    preparing_ = true;
+  }
+  const auto accepted =
+      PreparePrompt(pool, bytes, std::move(make), std::move(request),
+                    [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
+                      if (prepared.ok()) {
+                        self->Submit(engine, *std::move(prepared));
+                      } else {
+                        self->End(prepared.status());
+                      }
+                      self->Prepared();
+                    });
+  if (accepted.ok()) return;
+  End(accepted);
+  Prepared();
+}
+
+void PrefillCall::Prepared() {
+  absl::MutexLock lock(&mutex_);
+  preparing_ = false;
+  FinishOnce();
+}
+
+void PrefillCall::Submit(Engine* engine, EngineRequest request) {
+  {
+    absl::MutexLock lock(&mutex_);
+    // The boundaries that a first, uncached run of the request keeps.
+    for (const uint32_t boundary :
+         KeptBoundaries(request.token_ids.size(), request.breakpoints, /*matched_tokens=*/0,
+                        /*restored_tokens=*/0, engine->layout().chunk_tokens)) {
+      response_->add_boundaries(boundary);
+    }
+  }
   const std::shared_ptr<PrefillCall> self = shared_from_this();
   EngineCallbacks callbacks;
   callbacks.on_started = [self](const StartedInfo& info) {
@@ -60,8 +97,15 @@ void PrefillCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
   ended_ = true;
-  if (call_ != nullptr) status = call_->Finish(std::move(status));
-  Finish(ToGrpcStatus(status, context_));
+  status_ = std::move(status);
+  FinishOnce();
+}
+
+void PrefillCall::FinishOnce() {
+  if (!ended_ || preparing_ || finished_) return;
+  finished_ = true;
+  if (call_ != nullptr) status_ = call_->Finish(std::move(status_));
+  Finish(ToGrpcStatus(status_, context_));
 }
 
 void PrefillCall::OnCancel() {

@@ -14,6 +14,8 @@
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
 #include "services/call_gate.h"
+#include "services/fair_pool.h"
+#include "services/prompt_work.h"
 #include "worker/engine.h"
 
 namespace hearth {
@@ -26,8 +28,9 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
                                              grpc::CallbackServerContext* context,
                                              v1::PrefillResponse* response);
 
-  // Submits and follows the request, or ends the call with the refusal.
-  void Start(Engine* engine, EngineRequest request);
+  // As GenerateCall::Start.
+  void Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
+             EngineRequest request);
   // Ends the call without a request.
   void Refuse(absl::Status status);
 
@@ -37,7 +40,10 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
  private:
   PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
               v1::PrefillResponse* response);
-  void End(absl::Status status);
+  void Submit(Engine* engine, EngineRequest request);
+  void Prepared() ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   std::unique_ptr<CallGate::Call> call_;  // until OnDone
   grpc::CallbackServerContext* const context_;
@@ -48,7 +54,10 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   v1::PrefillResponse* const response_ ABSL_PT_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt, or about to
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hearth

@@ -24,9 +24,10 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(TieredStore* store, Executor* committers, StreamLimit* streams,
+  PublishCall(TieredStore* store, FairPool* lookups, Executor* committers, StreamLimit* streams,
               absl::Duration patience, grpc::CallbackServerContext* context)
       : store_(store),
+        lookups_(lookups),
         committers_(committers),
         streams_(streams),
         patience_(patience),
@@ -118,14 +119,13 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   // Handles one message and starts what comes after it.
   absl::Status TakeMessageBytes() {
-    v1::PublishRequest request;
     if (!assembler_.has_value()) {
-      if (absl::Status status = ParseMessage(message_, &request); !status.ok()) return status;
-      if (!request.has_begin()) {
-        return absl::InvalidArgumentError("publish: the first message must be begin");
-      }
-      return Begin(request.begin());
+      // Until it is over nothing is read or written, so the call is there and nobody else uses it.
+      return lookups_->Submit(caller_->ShareName(), message_.Length(), [self = shared_from_this()] {
+        if (absl::Status status = self->TakeBegin(); !status.ok()) self->End(status);
+      });
     }
+    v1::PublishRequest request;
     const absl::Status taken =
         TakeMessage(&message_, &request, nullptr, [this](const SliceHeader& header, size_t bytes) {
           return assembler_->Place(header, bytes);
@@ -144,9 +144,19 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     }
   }
 
+  // On the pool.
+  absl::Status TakeBegin() {
+    if (context_->IsCancelled()) return absl::CancelledError("the caller went away");
+    v1::PublishRequest request;
+    if (absl::Status status = ParseMessage(message_, &request); !status.ok()) return status;
+    if (request.has_begin()) return Begin(request.begin());
+    return absl::InvalidArgumentError("publish: the first message must be begin");
+  }
+
   absl::Status Begin(const v1::PublishBegin& begin) {
     absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, *caller_);
     if (!spec.ok()) return spec.status();
+    spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();
     absl::StatusOr<std::unique_ptr<PublishSession>> session = store_->Publish(*spec);
@@ -193,6 +203,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
   TieredStore* const store_;
+  FairPool* const lookups_;
   Executor* const committers_;
   StreamLimit* const streams_;
   const absl::Duration patience_;
@@ -215,10 +226,10 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
 }  // namespace
 
-Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities,
+Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
                       Executor* committers, StreamLimit* streams, absl::Duration patience,
                       grpc::CallbackServerContext* context) {
-  return std::make_shared<PublishCall>(store, committers, streams, patience, context)
+  return std::make_shared<PublishCall>(store, lookups, committers, streams, patience, context)
       ->Start(gate, identities);
 }
 

@@ -1,7 +1,8 @@
 // PublishCall: one Publish stream of the store, from its begin to its ack.
 //
 // Slices are copied once, from gRPC's receive buffers to the memory where the store keeps them. The
-// commit, which waits for the disk, runs on an executor, so that no thread of gRPC's blocks.
+// begin, which computes keys, runs on a pool in the caller's turn; the commit, which waits for the
+// disk, on an executor: so that no thread of gRPC's blocks.
 // Thread safety: gRPC calls the reactor from its threads, the executor from its own.
 // Ownership: deletes itself in OnDone. Store, gate, executor and the limit of streams must outlive
 // it.
@@ -17,14 +18,16 @@
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
+#include "services/fair_pool.h"
 #include "services/identity.h"
 #include "services/stream_limit.h"
 
 namespace hearth {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
-    TieredStore* store, CallGate* gate, Identities* identities, Executor* committers,
-    StreamLimit* streams, absl::Duration patience, grpc::CallbackServerContext* context);
+    TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
+    Executor* committers, StreamLimit* streams, absl::Duration patience,
+    grpc::CallbackServerContext* context);
 
 }  // namespace hearth
 

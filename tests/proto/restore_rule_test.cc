@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 namespace hearth {
@@ -181,6 +182,15 @@ TEST(KeptBoundariesTest, AreAlwaysStepEnds) {
       }
     }
   }
+}
+
+TEST(ValidateCutsTest, HasALimitAndNamesIt) {
+  Positions cuts(kMaxCuts);
+  std::iota(cuts.begin(), cuts.end(), 1);
+  EXPECT_TRUE(ValidateCuts(cuts, kMaxPromptTokens).ok());
+  cuts.push_back(cuts.back() + 1);
+  EXPECT_THAT(ValidateCuts(cuts, kMaxPromptTokens).message(),
+              HasSubstr("65537 of them; the limit is 65536"));
 }
 
 TEST(ValidateCutsTest, NamesTheBadCut) {

@@ -67,6 +67,8 @@ class StoreServer {
   ServerRunner* runner() { return runner_.get(); }
   CallGate* gate() { return &gate_; }
   const ServerAccess& access() const { return access_; }
+  CacheService* service() { return &service_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   const std::string& address() const { return runner_->address(); }
   v1::CacheStore::Stub* stub() { return stub_.get(); }
 

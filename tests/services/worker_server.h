@@ -51,6 +51,7 @@ class WorkerServer {
   // To be set before the first request, for caches that need the engine's fingerprint.
   void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
   CallGate* gate() { return &gate_; }
+  InferenceService* service() { return service_.get(); }
   ServerRunner* runner() { return runner_.get(); }
   v1::Inference::Stub* stub() { return stub_.get(); }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }

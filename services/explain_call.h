@@ -1,0 +1,28 @@
+// One Explain of the store, on a pool in the caller's turn: it computes a key for each chunk and
+// cut of the prompt and looks at every boundary.
+//
+// Thread safety: gRPC calls from its threads, the pool from its own. Ownership: store, gate, pool
+// and the limit must outlive the call.
+#ifndef HEARTH_SERVICES_EXPLAIN_CALL_H_
+#define HEARTH_SERVICES_EXPLAIN_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "cache_store/tiered_store.h"
+#include "proto/cache_store.pb.h"
+#include "services/call_gate.h"
+#include "services/fair_pool.h"
+#include "services/identity.h"
+#include "services/stream_limit.h"
+
+namespace hearth {
+
+grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Identities* identities,
+                                       FairPool* lookups, StreamLimit* calls,
+                                       grpc::CallbackServerContext* context,
+                                       const v1::ExplainRequest& request,
+                                       v1::ExplainResponse* response);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_EXPLAIN_CALL_H_
