@@ -12,6 +12,8 @@
 
 #include <rocksdb/file_system.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>

@@ -14,6 +14,13 @@ namespace {
 constexpr size_t kLineBytes = 512;  // more of a line says no more
 constexpr size_t kMostDropped = 16;
 
+// Of a log that ends in the middle of a record it says "trailing data" or "truncated": a crash
+// leaves that.
+bool IsDropped(const std::string& text) {
+  return absl::StrContains(text, ".log: dropping ") && absl::StrContains(text, "Corruption") &&
+         !absl::StrContains(text, "trailing data") && !absl::StrContains(text, "truncated");
+}
+
 }  // namespace
 
 void DatabaseLog::Logv(rocksdb::InfoLogLevel level, const char* format, va_list arguments) {
@@ -24,7 +31,7 @@ void DatabaseLog::Logv(rocksdb::InfoLogLevel level, const char* format, va_list 
   if (std::vsnprintf(line, sizeof(line), format, arguments) < 0) return;
   const std::string text =
       absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(line), {{"\n", " "}, {"\r", " "}});
-  if (absl::StrContains(text, ".log: dropping ") && absl::StrContains(text, "checksum mismatch")) {
+  if (IsDropped(text)) {
     absl::MutexLock lock(&mu_);
     if (dropped_.size() < kMostDropped) {
       dropped_.push_back(

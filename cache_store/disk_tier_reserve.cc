@@ -1,6 +1,5 @@
 #include "cache_store/disk_tier_reserve.h"
 
-#include <algorithm>
 #include <memory>
 #include <random>
 

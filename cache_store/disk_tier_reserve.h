@@ -8,6 +8,7 @@
 
 #include <rocksdb/file_system.h>
 
+#include <cstdint>
 #include <string>
 
 namespace hearth {
