@@ -36,8 +36,10 @@ std::string TlsMismatch(absl::string_view error, bool has_tls) {
   const std::string text = absl::AsciiStrToLower(error);
   const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
   if (!has_tls) {
-    return says("speaks tls") ? "it speaks TLS; pass --tls-ca, the authority of its certificate"
-                              : "";
+    // How a server of ours shows out who has no TLS; gRPC keeps its words to itself.
+    return says("goaway received") ? "it ended the connection at once; where it speaks TLS, pass "
+                                     "--tls-ca, the authority of its certificate"
+                                   : "";
   }
   if (says("wrong version number") || says("wrong_version_number") || says("http request") ||
       says("alert protocol version") || says("packet length too long")) {
