@@ -5,9 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/enter_call.h"
 #include "services/explain_call.h"
 #include "services/fetch_call.h"
 #include "services/lease_call.h"
+#include "services/list_call.h"
 #include "services/proto_conversion.h"
 #include "services/publish_call.h"
 #include "services/status_conversion.h"
@@ -15,13 +17,43 @@
 #include "services/store_watch.h"
 
 namespace hearth {
-template <typename Body>
-grpc::Status CacheService::RunCall(const char* method, grpc::ServerContext* context, Body body) {
-  std::unique_ptr<CallGate::Call> call = gate_->Enter(method);
-  if (call == nullptr) return ToGrpcStatus(CallGate::ClosedError());
+namespace {
+
+// A short call, on its way to a thread of the service's: who calls is known before it waits there.
+struct ShortCall {
+  std::unique_ptr<CallGate::Call> call;  // null when the gate is closed
+  grpc::CallbackServerContext* context = nullptr;
+  grpc::ServerUnaryReactor* reactor = nullptr;
+
+  // Once.
+  void End(const absl::Status& status) {
+    const absl::Status noted = call == nullptr ? status : call->Finish(status);
+    call.reset();  // before the caller has its answer
+    reactor->Finish(ToGrpcStatus(noted, context));
+  }
+};
+
+}  // namespace
+
+template <typename Request, typename Body>
+grpc::ServerUnaryReactor* CacheService::RunCall(const char* method,
+                                                grpc::CallbackServerContext* context,
+                                                const Request& request, Body body) {
+  const auto begun = std::make_shared<ShortCall>();
+  begun->call = EnterCall(gate_, identities_, method, *context, request.ByteSizeLong());
+  begun->context = context;
+  begun->reactor = context->DefaultReactor();
+  grpc::ServerUnaryReactor* const reactor = begun->reactor;
   const absl::StatusOr<Identity> caller = CallerOf(identities_, *context);
-  const absl::Status status = caller.ok() ? body(*caller) : caller.status();
-  return ToGrpcStatus(call->Finish(status), context);
+  if (begun->call == nullptr) {
+    begun->End(CallGate::ClosedError());
+  } else if (!caller.ok()) {
+    begun->End(caller.status());
+  } else if (!short_calls_.TrySchedule(0,
+                                       [begun, body, who = *caller] { begun->End(body(who)); })) {
+    begun->End(absl::ResourceExhaustedError("too many calls wait; try again later"));
+  }
+  return reactor;
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
@@ -32,16 +64,38 @@ CacheService::CacheService(TieredStore* store, CallGate* gate, std::string versi
       identities_(identities),
       start_(absl::Now()) {}
 
+void CacheService::SetPatience(absl::Duration patience) {
+  publish_places_.SetWindow(patience);
+  fetch_places_.SetWindow(patience);
+}
+
+void CacheService::SetClock(Clock* clock) {
+  publish_places_.SetClock(clock);
+  fetch_places_.SetClock(clock);
+}
+
+void CacheService::LookAtStreams() {
+  absl::call_once(looking_, [this] {
+    looker_ = std::make_unique<RepeatingThread>([this] {
+      publish_places_.Look();
+      fetch_places_.Look();
+      return kStreamLook;
+    });
+  });
+}
+
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  return StartFetch(store_, gate_, identities_, &lookups_, &readers_, &offer_, &fetch_streams_,
-                    patience_, context, *request);
+  LookAtStreams();
+  return StartFetch(store_, gate_, identities_, &lookups_, &readers_, &offer_, &fetch_places_,
+                    context, *request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
-  return StartPublish(store_, gate_, identities_, &lookups_, &committers_, &publish_streams_,
-                      patience_, context);
+  LookAtStreams();
+  return StartPublish(store_, gate_, identities_, &lookups_, &committers_, &publish_places_,
+                      context);
 }
 
 grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
@@ -56,16 +110,18 @@ grpc::ServerUnaryReactor* CacheService::Explain(grpc::CallbackServerContext* con
                       response);
 }
 
-grpc::Status CacheService::Pin(grpc::ServerContext* context, const v1::PinRequest* request,
-                               v1::PinResponse* response) {
-  return RunCall("Pin", context,
-                 [&](const Identity& caller) { return DoPin(caller, *request, true, response); });
+grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context,
+                                            const v1::PinRequest* request,
+                                            v1::PinResponse* response) {
+  return RunCall("Pin", context, *request,
+                 [=](const Identity& caller) { return DoPin(caller, *request, true, response); });
 }
 
-grpc::Status CacheService::Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
-                                 v1::PinResponse* response) {
-  return RunCall("Unpin", context,
-                 [&](const Identity& caller) { return DoPin(caller, *request, false, response); });
+grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* context,
+                                              const v1::PinRequest* request,
+                                              v1::PinResponse* response) {
+  return RunCall("Unpin", context, *request,
+                 [=](const Identity& caller) { return DoPin(caller, *request, false, response); });
 }
 
 absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
@@ -80,10 +136,11 @@ absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& r
   return absl::OkStatus();
 }
 
-grpc::Status CacheService::Drop(grpc::ServerContext* context, const v1::DropRequest* request,
-                                v1::DropResponse* response) {
-  return RunCall("Drop", context,
-                 [&](const Identity& caller) { return DoDrop(caller, *request, response); });
+grpc::ServerUnaryReactor* CacheService::Drop(grpc::CallbackServerContext* context,
+                                             const v1::DropRequest* request,
+                                             v1::DropResponse* response) {
+  return RunCall("Drop", context, *request,
+                 [=](const Identity& caller) { return DoDrop(caller, *request, response); });
 }
 
 absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest& request,
@@ -108,24 +165,16 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
   return absl::OkStatus();
 }
 
-grpc::Status CacheService::List(grpc::ServerContext* context, const v1::ListRequest* request,
-                                grpc::ServerWriter<v1::RestorePointInfo>* writer) {
-  return RunCall("List", context, [&](const Identity& caller) -> absl::Status {
-    absl::StatusOr<std::string> tenant = caller.TenantOf(request->tenant());
-    if (!tenant.ok()) return tenant.status();
-    for (const RestorePoint& point : store_->List(*tenant)) {
-      v1::RestorePointInfo info;
-      RestorePointToProto(point, &info);
-      if (!writer->Write(info)) return absl::CancelledError("the caller went away");
-    }
-    return absl::OkStatus();
-  });
+grpc::ServerWriteReactor<v1::RestorePointInfo>* CacheService::List(
+    grpc::CallbackServerContext* context, const v1::ListRequest* request) {
+  return StartList(store_, gate_, identities_, &short_calls_, &list_streams_, context, *request);
 }
 
-grpc::Status CacheService::Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
-                                 v1::StatsResponse* response) {
-  return RunCall("Stats", context,
-                 [&](const Identity& caller) { return DoStats(caller, *request, response); });
+grpc::ServerUnaryReactor* CacheService::Stats(grpc::CallbackServerContext* context,
+                                              const v1::StatsRequest* request,
+                                              v1::StatsResponse* response) {
+  return RunCall("Stats", context, *request,
+                 [=](const Identity& caller) { return DoStats(caller, *request, response); });
 }
 
 absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsRequest& request,

@@ -2,8 +2,8 @@
 //
 // Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
 // these are reactors (fetch_call.h, publish_call.h, store_watch.h) whose blocking parts run on
-// threads of the service. What computes keys, which grows with the prompt, runs on a pool of the
-// service in which callers take turns; the short calls run on gRPC's threads.
+// threads of the service, as the short calls do. What computes keys, which grows with the prompt,
+// runs on a pool of the service in which callers take turns.
 // Thread safety: gRPC calls the methods from many threads.
 // Ownership: the store and the gate must outlive the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_CACHE_SERVICE_H_
@@ -12,12 +12,16 @@
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/base/call_once.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache_store/clock.h"
 #include "cache_store/executor.h"
+#include "cache_store/repeating_thread.h"
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/call_gate.h"
@@ -25,12 +29,15 @@
 #include "services/fetch_call.h"
 #include "services/identity.h"
 #include "services/stream_limit.h"
+#include "services/stream_places.h"
 
 namespace hearth {
 
 // Reads from disk at a time, and commits. More would wait for the same disk.
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
+// Short calls at a time: most of them only look things up.
+inline constexpr int kShortCalls = 8;
 // Streams at a time; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of kMaxWatchQueue
 // events, a publish an open slice, a fetch from disk three slices; a lease next to nothing. Workers
 // have at most a fetch and a lease for each request that they run.
@@ -38,6 +45,7 @@ inline constexpr int kMaxWatchStreams = 64;
 inline constexpr int kMaxPublishStreams = 64;
 inline constexpr int kMaxFetchStreams = 512;
 inline constexpr int kMaxLeaseStreams = 2048;
+inline constexpr int kMaxListStreams = 64;
 // Of these, each tenant that calls for itself.
 inline constexpr int kMaxTenantWatchStreams = 8;
 inline constexpr int kMaxTenantPublishStreams = 16;
@@ -51,23 +59,32 @@ inline constexpr int kMaxTenantExplainCalls = 8;
 inline FairPoolOptions LookupPool() {
   return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
-// A publish that says nothing for as long holds what it staged in vain, and a fetch that takes
-// nothing what it was promised.
+inline constexpr int kMaxTenantListStreams = 8;
+// A publish that sends next to nothing for as long holds what it staged in vain, and a fetch that
+// takes next to nothing what it was promised (stream_places.h).
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
+inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
 
-class CacheService final
-    : public v1::CacheStore::WithRawCallbackMethod_Fetch<
-          v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithCallbackMethod_Watch<
-              v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::WithCallbackMethod_Explain<v1::CacheStore::Service>>>>> {
+// None of gRPC's threads waits for a call: those of reflection can all be held by whoever likes.
+using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
+    v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithCallbackMethod_Watch<
+        v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::WithCallbackMethod_Explain<
+            v1::CacheStore::WithCallbackMethod_Pin<v1::CacheStore::WithCallbackMethod_Unpin<
+                v1::CacheStore::WithCallbackMethod_Drop<v1::CacheStore::WithCallbackMethod_List<
+                    v1::CacheStore::WithCallbackMethod_Stats<v1::CacheStore::Service>>>>>>>>>>;
+
+class CacheService final : public CacheServiceBase {
  public:
   // `identities` null: one tenant, nobody is asked.
   CacheService(TieredStore* store, CallGate* gate, std::string version,
                Identities* identities = nullptr);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
-  // How long a publish may say nothing, and a fetch take nothing, before it is cancelled, at least.
-  // As Offer.
-  void SetPatience(absl::Duration patience) { patience_ = patience; }
+  // How long a publish may say next to nothing, and a fetch take it, before it is cancelled, at
+  // least. As Offer.
+  void SetPatience(absl::Duration patience);
+  // By which that is measured. As Offer.
+  void SetClock(Clock* clock);
 
   // Where keys are computed. For tests, which block it.
   FairPool* lookups() { return &lookups_; }
@@ -81,23 +98,30 @@ class CacheService final
   grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
                                     const v1::ExplainRequest* request,
                                     v1::ExplainResponse* response) override;
-  grpc::Status Pin(grpc::ServerContext* context, const v1::PinRequest* request,
-                   v1::PinResponse* response) override;
-  grpc::Status Unpin(grpc::ServerContext* context, const v1::PinRequest* request,
-                     v1::PinResponse* response) override;
-  grpc::Status Drop(grpc::ServerContext* context, const v1::DropRequest* request,
-                    v1::DropResponse* response) override;
-  grpc::Status List(grpc::ServerContext* context, const v1::ListRequest* request,
-                    grpc::ServerWriter<v1::RestorePointInfo>* writer) override;
-  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest* request,
-                     v1::StatsResponse* response) override;
+  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
+                                v1::PinResponse* response) override;
+  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
+                                  const v1::PinRequest* request,
+                                  v1::PinResponse* response) override;
+  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext* context,
+                                 const v1::DropRequest* request,
+                                 v1::DropResponse* response) override;
+  grpc::ServerWriteReactor<v1::RestorePointInfo>* List(grpc::CallbackServerContext* context,
+                                                       const v1::ListRequest* request) override;
+  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
+                                  const v1::StatsRequest* request,
+                                  v1::StatsResponse* response) override;
   grpc::ServerWriteReactor<v1::WatchEvent>* Watch(grpc::CallbackServerContext* context,
                                                   const v1::WatchRequest* request) override;
 
  private:
-  // Enters the gate, finds out who calls, runs `body` with that, converts its outcome.
-  template <typename Body>
-  grpc::Status RunCall(const char* method, grpc::ServerContext* context, Body body);
+  // Enters the gate, finds out who calls, runs `body` with that on a thread of the service's,
+  // converts its outcome.
+  template <typename Request, typename Body>
+  grpc::ServerUnaryReactor* RunCall(const char* method, grpc::CallbackServerContext* context,
+                                    const Request& request, Body body);
+  // From now on, by a thread: ends streams that hardly move.
+  void LookAtStreams();
   absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
                      v1::PinResponse* response);
   absl::Status DoDrop(const Identity& caller, const v1::DropRequest& request,
@@ -111,15 +135,18 @@ class CacheService final
   Identities* const identities_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
-  absl::Duration patience_ = kStreamPatience;
-  StreamLimit publish_streams_{"publish", kMaxPublishStreams, kMaxTenantPublishStreams};
+  StreamPlaces publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
+  StreamPlaces fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
   StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
-  StreamLimit fetch_streams_{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams};
   StreamLimit lease_streams_{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams};
   StreamLimit explain_calls_{"explain", kMaxExplainCalls, kMaxTenantExplainCalls};
+  StreamLimit list_streams_{"list", kMaxListStreams, kMaxTenantListStreams};
+  ThreadExecutor short_calls_{UINT64_MAX, kShortCalls};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
-  FairPool lookups_{"lookups", LookupPool()};  // last: its jobs use the others
+  FairPool lookups_{"lookups", LookupPool()};  // behind those that its jobs use
+  absl::once_flag looking_;
+  std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
 };
 
 }  // namespace hearth

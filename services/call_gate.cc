@@ -12,7 +12,32 @@ namespace hearth {
 CallGate::Call::Call(CallGate* gate, const char* method)
     : gate_(gate), method_(method), start_(absl::Now()) {}
 
-CallGate::Call::~Call() { gate_->Leave(method_, code_, std::min(absl::Now(), end_) - start_); }
+CallGate::Call::~Call() {
+  if (connection_ != nullptr) {
+    connection_->CallEnds();
+    if (reads_on_) connection_->StreamEnds();
+  }
+  gate_->Leave({method_, code_, absl::ToDoubleSeconds(std::min(absl::Now(), end_) - start_),
+                std::move(note_)});
+}
+
+void CallGate::Call::CameFrom(const std::string& peer, uint64_t bytes, bool reads_on) {
+  assert(connection_ == nullptr);
+  connection_ = gate_->connections_.Find(peer);
+  if (connection_ == nullptr) return;
+  reads_on_ = reads_on;
+  connection_->CallBegins();
+  if (reads_on) connection_->StreamBegins();
+  connection_->Taken(bytes + gate_->connections_.limits().call_bytes);
+}
+
+void CallGate::Call::Took(uint64_t bytes) {
+  if (connection_ != nullptr) connection_->Taken(bytes);
+}
+
+void CallGate::Call::Known() {
+  if (connection_ != nullptr) connection_->Known();
+}
 
 absl::Status CallGate::Call::Finish(absl::Status status) {
   code_ = status.code();
@@ -89,8 +114,8 @@ int CallGate::running() const {
   return running_;
 }
 
-void CallGate::Leave(const char* method, absl::StatusCode code, absl::Duration elapsed) {
-  if (recorder_) recorder_(method, code, absl::ToDoubleSeconds(elapsed));
+void CallGate::Leave(const CallRecord& record) {
+  if (recorder_) recorder_(record);
   absl::MutexLock lock(&mutex_);
   assert(running_ > 0);
   --running_;

@@ -1,4 +1,5 @@
-// CallGate: counts the calls of a server, times them, and closes the door when it drains.
+// CallGate: counts the calls of a server, times them, and closes the door when it drains. Knows the
+// server's connections, and what their calls were given.
 //
 // Every RPC enters here first. Once closed, new calls are refused (UNAVAILABLE) while those inside
 // finish; WaitIdle says when the last one left.
@@ -11,19 +12,35 @@
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "services/connection_ledger.h"
 
 namespace hearth {
+
+// What a call is about, for who looks for it in the log.
+struct CallNote {
+  std::string request_id;
+  std::string tenant;
+  uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
+  std::string tier;
+};
+struct CallRecord {
+  const char* method = "";
+  absl::StatusCode code = absl::StatusCode::kOk;
+  double seconds = 0;
+  CallNote note;
+};
 
 class CallGate {
  public:
   // Told of each finished call; called under no lock.
-  using Recorder = std::function<void(const char* method, absl::StatusCode code, double seconds)>;
+  using Recorder = std::function<void(const CallRecord&)>;
 
   // One RPC. Its destruction is the RPC's end.
   class Call {
@@ -33,6 +50,14 @@ class CallGate {
     Call& operator=(const Call&) = delete;
     // Notes the outcome for the record, and hands it back for the return statement.
     absl::Status Finish(absl::Status status);
+    // It came by the connection that gRPC calls `peer`, with a message of so many bytes.
+    // `reads_on`: and more to come.
+    void CameFrom(const std::string& peer, uint64_t bytes, bool reads_on = false);
+    // One message more.
+    void Took(uint64_t bytes);
+    // Its caller is known to the server, or nobody is asked.
+    void Known();
+    CallNote* note() { return &note_; }
     // What follows is not the RPC's work: its time is over, but not yet the RPC.
     void StopClock() { end_ = absl::Now(); }
 
@@ -44,6 +69,9 @@ class CallGate {
     const absl::Time start_;
     absl::Time end_ = absl::InfiniteFuture();
     absl::StatusCode code_ = absl::StatusCode::kOk;
+    std::shared_ptr<Connection> connection_;  // null: not of TCP
+    bool reads_on_ = false;
+    CallNote note_;
   };
 
   explicit CallGate(Recorder recorder = nullptr);
@@ -63,14 +91,17 @@ class CallGate {
   bool WaitIdle(absl::Time deadline);
   int running() const;
 
+  ConnectionLedger& connections() { return connections_; }
+
  private:
   struct Listener {
     absl::Mutex mutex;
     std::function<void()> run ABSL_GUARDED_BY(mutex);
   };
-  void Leave(const char* method, absl::StatusCode code, absl::Duration elapsed);
+  void Leave(const CallRecord& record);
 
   const Recorder recorder_;
+  ConnectionLedger connections_;
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   int running_ ABSL_GUARDED_BY(mutex_) = 0;

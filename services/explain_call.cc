@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "services/enter_call.h"
 #include "services/late_answer.h"
 #include "services/store_conversion.h"
 
@@ -31,7 +32,7 @@ grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Ident
                                        grpc::CallbackServerContext* context,
                                        const v1::ExplainRequest& request,
                                        v1::ExplainResponse* response) {
-  std::unique_ptr<CallGate::Call> call = gate->Enter("Explain");
+  auto call = EnterCall(gate, identities, "Explain", *context, request.ByteSizeLong());
   const bool entered = call != nullptr;
   const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
   grpc::ServerUnaryReactor* reactor = answer->reactor();

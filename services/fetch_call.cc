@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/cache_store.pb.h"
+#include "services/enter_call.h"
 #include "services/fetch_share.h"
 #include "services/proto_conversion.h"
 #include "services/slice_stream.h"
@@ -31,12 +32,11 @@ constexpr size_t kReadAhead = 1;
 class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public std::enable_shared_from_this<FetchCall> {
  public:
-  FetchCall(Executor* readers, const SharedMemoryOffer* offer, absl::Duration patience,
-            grpc::CallbackServerContext* context)
-      : readers_(readers), offer_(offer), patience_(patience), context_(context) {}
+  FetchCall(Executor* readers, const SharedMemoryOffer* offer, grpc::CallbackServerContext* context)
+      : readers_(readers), offer_(offer), context_(context) {}
 
   void Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-             StreamLimit* streams, const grpc::ByteBuffer& request);
+             StreamPlaces* places, const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
@@ -61,8 +61,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetAlarm(grpc::Alarm* alarm, absl::Duration after, std::function<void()> ring);
-  void WatchForSilence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void OnSilence(uint64_t writes) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnLeaseOver() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelWrite() ABSL_LOCKS_EXCLUDED(mutex_);
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -71,11 +70,10 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   Executor* const readers_;
   const SharedMemoryOffer* const offer_;
-  const absl::Duration patience_;
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<FetchCall> self_;       // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
-  std::shared_ptr<void> place_;           // among the open streams
+  std::shared_ptr<FetchCall> self_;             // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;        // null when the gate is closed
+  std::unique_ptr<StreamPlaces::Place> place_;  // among the open streams; null: refused
   std::shared_ptr<void> closing_;
   std::unique_ptr<FetchSession> session_;
   bool from_disk_ = false;
@@ -93,14 +91,13 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   grpc::ByteBuffer current_;                      // read by gRPC while writing_
   bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // or looking up
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;  // begun
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
   bool all_read_ ABSL_GUARDED_BY(mutex_) = false;
   bool leasing_ ABSL_GUARDED_BY(mutex_) = false;  // all is sent, what was shared is held
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  grpc::Alarm lease_ ABSL_GUARDED_BY(mutex_), silence_ ABSL_GUARDED_BY(mutex_);
+  grpc::Alarm lease_ ABSL_GUARDED_BY(mutex_);
 };
 
 absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
@@ -122,17 +119,28 @@ absl::StatusOr<std::unique_ptr<FetchSession>> OpenSession(TieredStore* store,
   return store->Fetch(*query, request.above_tokens(), request.max_tokens());
 }
 
+void NotePlan(const v1::FetchRequest& request, const LookupPlan& plan, CallNote* note) {
+  const std::string& tenant = request.has_prefix() ? request.prefix().tenant() : request.tenant();
+  if (!tenant.empty()) note->tenant = tenant;
+  note->tokens = request.prefix().token_ids_size();
+  note->hit_tokens = plan.usable_tokens;
+  note->tier = TierName(plan.slowest_tier);
+}
+
 void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-                      StreamLimit* streams, const grpc::ByteBuffer& request) {
+                      StreamPlaces* places, const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
-  call_ = gate->Enter("Fetch");
+  call_ = EnterCall(gate, identities, "Fetch", *context_, request.Length());
   if (call_ == nullptr) return End(CallGate::ClosedError());
   closing_ = gate->OnClose([this] { EndLease(); });
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
   if (!caller.ok()) return End(caller.status());
-  absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+  auto place = places->Enter(*caller, [weak = weak_from_this()](const absl::Status& why) {
+    if (const auto self = weak.lock()) self->LosePlace(why);
+  });
   if (!place.ok()) return End(place.status());
   place_ = *std::move(place);
+  place_->WaitsForCaller(false);
   {
     absl::MutexLock lock(&mutex_);
     reading_ = true;
@@ -161,7 +169,6 @@ void FetchCall::LookUp(TieredStore* store, const Identity& caller,
       all_read_ = order_.empty();
       ready_.push_back(MessageBytes(message));
       if (shares_) SetAlarm(&lease_, offer_->lease, [this] { OnLeaseOver(); });
-      WatchForSilence();
     }
     WriteNext();
   }
@@ -179,6 +186,7 @@ absl::Status FetchCall::Plan(TieredStore* store, const Identity& caller,
   if (!session.ok()) return session.status();
   session_ = *std::move(session);
   const LookupPlan& plan = session_->plan();
+  NotePlan(parsed, plan, call_->note());
   PlanToProto(plan, message->mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // The memory holds what every tenant stored.
@@ -200,22 +208,11 @@ void FetchCall::SetAlarm(grpc::Alarm* alarm, absl::Duration after, std::function
              });
 }
 
-// Looks every `patience_` whether it is still the same write that the caller does not take: then
-// what it was promised goes to others.
-void FetchCall::WatchForSilence() {
-  SetAlarm(&silence_, patience_, [this, writes = writes_] { OnSilence(writes); });
-}
-
-void FetchCall::OnSilence(uint64_t writes) {
+// Its caller hardly takes anything: what it was promised goes to others.
+void FetchCall::LosePlace(const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
-    if (ended_ && !writing_) return;
-    if (!writing_ || writes_ != writes) {
-      if (!leasing_) WatchForSilence();
-      return;
-    }
-    EndLocked(absl::DeadlineExceededError(
-        absl::StrCat("fetch: the caller took nothing for ", absl::FormatDuration(patience_))));
+    EndLocked(why);
   }
   CancelWrite();
 }
@@ -268,6 +265,10 @@ void FetchCall::OnWriteDone(bool ok) {
   {
     absl::MutexLock lock(&mutex_);
     writing_ = false;
+    if (place_ != nullptr) {
+      place_->WaitsForCaller(false);
+      if (ok) place_->Moved(current_.Length());
+    }
     if (!ok) EndLocked(absl::CancelledError("the caller went away"));
     WriteNext();
   }
@@ -350,7 +351,7 @@ void FetchCall::WriteNext() {
     current_ = std::move(ready_.front());
     ready_.pop_front();
     writing_ = true;
-    ++writes_;
+    if (place_ != nullptr) place_->WaitsForCaller(true);
     StartWrite(&current_);
     return;
   }
@@ -360,7 +361,6 @@ void FetchCall::WriteNext() {
     return;
   }
   lease_.Cancel();
-  silence_.Cancel();
   finished_ = true;
   current_.Clear();
   session_.reset();  // what was promised may go now
@@ -372,11 +372,10 @@ void FetchCall::WriteNext() {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
     TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-    Executor* readers, const SharedMemoryOffer* offer, StreamLimit* streams,
-    absl::Duration patience, grpc::CallbackServerContext* context,
-    const grpc::ByteBuffer& request) {
-  const auto call = std::make_shared<FetchCall>(readers, offer, patience, context);
-  call->Start(store, gate, identities, lookups, streams, request);
+    Executor* readers, const SharedMemoryOffer* offer, StreamPlaces* places,
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
+  const auto call = std::make_shared<FetchCall>(readers, offer, context);
+  call->Start(store, gate, identities, lookups, places, request);
   return call.get();
 }
 

@@ -24,7 +24,7 @@
 #include "services/call_gate.h"
 #include "services/fair_pool.h"
 #include "services/identity.h"
-#include "services/stream_limit.h"
+#include "services/stream_places.h"
 
 namespace hearth {
 
@@ -40,8 +40,8 @@ struct SharedMemoryOffer {
 // Starts the call that answers `request`, a FetchRequest.
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
     TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-    Executor* readers, const SharedMemoryOffer* offer, StreamLimit* streams,
-    absl::Duration patience, grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
+    Executor* readers, const SharedMemoryOffer* offer, StreamPlaces* places,
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
 
 }  // namespace hearth
 

@@ -179,6 +179,10 @@ void FlagSet::AddServerFlags(ServerFlags* flags) {
             "One line an event: key=value, or an object");
   AddDuration("drain-timeout", &flags->drain_timeout,
               "After SIGTERM, running requests may take this long to finish");
+  AddUint("max-connections", &flags->max_connections,
+          "TCP connections at a time; one more takes the place of an idle one, or is closed");
+  AddBytes("unfinished-bytes", &flags->unfinished_bytes,
+           "Of requests that have not come whole, of all callers; beyond, connections are closed");
   AddAccessFlags(&flags->access);
 }
 

@@ -49,6 +49,8 @@ struct ServerFlags {
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;
   absl::Duration drain_timeout = absl::Seconds(60);
+  uint32_t max_connections = 512;
+  uint64_t unfinished_bytes = uint64_t{128} << 20;
   AccessFlags access;
 };
 

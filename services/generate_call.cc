@@ -69,6 +69,7 @@ EngineCallbacks GenerateCall::Callbacks() {
   callbacks.on_started = [self](const StartedInfo& info) {
     v1::GenerateResponse message;
     StartedToProto(info, message.mutable_started());
+    self->Note(info);
     self->Push(std::move(message));
   };
   callbacks.on_token = [self](const SampledToken& token) { return self->OnToken(token); };
@@ -120,6 +121,12 @@ void GenerateCall::OnPublished(const PublishOutcome& outcome) {
   OutcomeToProto(outcome, message.mutable_published());
   Push(std::move(message));
   End(absl::OkStatus());
+}
+
+void GenerateCall::Note(const StartedInfo& info) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_ || call_ == nullptr) return;
+  NoteStart(info, call_->note());
 }
 
 void GenerateCall::Push(v1::GenerateResponse message) {

@@ -74,6 +74,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   void Submit(Engine* engine, EngineRequest request);
   void Prepared() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Note(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(v1::GenerateResponse message);
   bool CallerReads() ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status);

@@ -11,6 +11,7 @@
 #include "cache_store/tiered_store.h"
 #include "services/cache_service.h"
 #include "services/call_gate.h"
+#include "services/call_log.h"
 #include "services/flags.h"
 #include "services/gpu_tier.h"
 #include "services/logging.h"
@@ -196,9 +197,7 @@ int Main(int argc, char** argv) {
   metrics.AddPage("/status.json", {"application/json", [&status] { return status.JsonText(); }});
   metrics.AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
   if (!flags.server.metrics_listen.empty()) status.Start();
-  CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
-    metrics.RecordCall(method, code, seconds);
-  });
+  CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
   CacheService service(opened, &gate, kVersion, access->identities.get());
@@ -212,8 +211,8 @@ int Main(int argc, char** argv) {
        {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
   const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
   const absl::Status served =
-      Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics,
-            *access, [opened](absl::Time deadline) {
+      Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics, *access,
+            [opened](absl::Time deadline) {
               if (absl::Status status = opened->Flush(deadline); !status.ok()) {
                 Log(LogLevel::kWarning, "not all was flushed",
                     {{"reason", std::string(status.message())}});

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/call_gate.h"
+#include "services/call_log.h"
 #include "services/flags.h"
 #include "services/inference_service.h"
 #include "services/logging.h"
@@ -142,9 +143,7 @@ int Main(int argc, char** argv) {
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
   for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
   Metrics metrics("hearth_worker");
-  CallGate gate([&metrics](const char* method, absl::StatusCode code, double seconds) {
-    metrics.RecordCall(method, code, seconds);
-  });
+  CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
   if (!access.ok()) return FailToStart(kProgram, access.status());
   auto link = StoreLink::Open({flags.store, flags.embedded, flags.shared_memory, flags.store_access,

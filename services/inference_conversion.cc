@@ -95,6 +95,12 @@ void StartedToProto(const StartedInfo& info, v1::Started* out) {
   out->set_source_tier(ToProto(info.source_tier));
 }
 
+void NoteStart(const StartedInfo& info, CallNote* note) {
+  note->tokens = info.prompt_tokens;
+  note->hit_tokens = info.cached_tokens;
+  note->tier = TierName(info.source_tier);
+}
+
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
                   v1::GeneratedToken* out) {
   out->add_ids(token.id);

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
+#include "services/call_gate.h"
 #include "worker/engine.h"
 #include "worker/prompt.h"
 
@@ -17,6 +18,7 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
 
 void StartedToProto(const StartedInfo& info, v1::Started* out);
+void NoteStart(const StartedInfo& info, CallNote* note);
 // Everything but the text.
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
                   v1::GeneratedToken* out);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/enter_call.h"
 #include "services/generate_call.h"
 #include "services/inference_conversion.h"
 #include "services/late_answer.h"
@@ -27,10 +28,10 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
 
 // A unary call whose answer is there at once.
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, CallGate* gate,
-                                 Identities* identities, const char* method,
+                                 Identities* identities, const char* method, size_t bytes,
                                  const std::function<absl::Status()>& body) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  std::unique_ptr<CallGate::Call> call = gate->Enter(method);
+  const auto call = EnterCall(gate, identities, method, *context, bytes);
   absl::Status status = CallGate::ClosedError();
   if (call != nullptr) {
     const absl::Status known = CallerOf(identities, *context).status();
@@ -59,7 +60,8 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
 }
 
 absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
-    const v1::GenerateRequest& request, const grpc::CallbackServerContext& context) const {
+    const v1::GenerateRequest& request, const grpc::CallbackServerContext& context,
+    const std::string& request_id) const {
   const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, context);
   if (!caller.ok()) return caller.status();
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
@@ -79,6 +81,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   }
   EngineRequest converted;
   converted.tenant = caller->tenant;
+  converted.request_id = request_id;
   converted.sampling = *sampling;
   converted.max_new_tokens = request.max_new_tokens();
   converted.ignore_eos = request.ignore_eos();
@@ -90,10 +93,11 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  std::unique_ptr<CallGate::Call> call = parts_.gate->Enter("Generate");
+  auto call =
+      EnterCall(parts_.gate, parts_.identities, "Generate", *context, request->ByteSizeLong());
   const bool entered = call != nullptr;
   absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
-  if (entered) converted = GenerateRequestFrom(*request, *context);
+  if (entered) converted = GenerateRequestFrom(*request, *context, call->note()->request_id);
   GenerateCall::Options options;
   if (converted.ok()) {
     options.sampling = converted->sampling;
@@ -117,13 +121,15 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 }
 
 absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
-    const v1::PrefillRequest& request, const grpc::CallbackServerContext& context) const {
+    const v1::PrefillRequest& request, const grpc::CallbackServerContext& context,
+    const std::string& request_id) const {
   const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, context);
   if (!caller.ok()) return caller.status();
   absl::StatusOr<Durability> durability = FromProto(request.durability());
   if (!durability.ok()) return durability.status();
   EngineRequest converted;
   converted.tenant = caller->tenant;
+  converted.request_id = request_id;
   converted.max_new_tokens = 0;
   converted.durability = *durability;
   converted.ttl_s = request.ttl_s();
@@ -134,11 +140,13 @@ absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
 grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext* context,
                                                     const v1::PrefillRequest* request,
                                                     v1::PrefillResponse* response) {
-  std::unique_ptr<CallGate::Call> call = parts_.gate->Enter("Prefill");
+  auto call =
+      EnterCall(parts_.gate, parts_.identities, "Prefill", *context, request->ByteSizeLong());
   const bool entered = call != nullptr;
+  const std::string request_id = entered ? call->note()->request_id : "";
   const auto reactor = PrefillCall::Create(std::move(call), context, response);
   absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
-  if (entered) converted = PrefillRequestFrom(*request, *context);
+  if (entered) converted = PrefillRequestFrom(*request, *context, request_id);
   if (converted.ok()) {
     const auto make = [this, request, context] {
       return PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
@@ -153,7 +161,8 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  std::unique_ptr<CallGate::Call> call = parts_.gate->Enter("Tokenize");
+  auto call =
+      EnterCall(parts_.gate, parts_.identities, "Tokenize", *context, request->ByteSizeLong());
   const bool entered = call != nullptr;
   const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
   grpc::ServerUnaryReactor* reactor = answer->reactor();
@@ -180,7 +189,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const v1::GetModelRequest*,
                                                      v1::GetModelResponse* response) {
-  return Answer(context, parts_.gate, parts_.identities, "GetModel", [&] {
+  return Answer(context, parts_.gate, parts_.identities, "GetModel", 0, [&] {
     const Engine& engine = *parts_.engine;
     const ModelConfig& config = engine.config();
     response->set_model_dir(parts_.model_dir);
@@ -217,7 +226,8 @@ absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& reque
 grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext* context,
                                                     const v1::ExplainInputRequest* request,
                                                     v1::ExplainResponse* response) {
-  std::unique_ptr<CallGate::Call> call = parts_.gate->Enter("Explain");
+  auto call =
+      EnterCall(parts_.gate, parts_.identities, "Explain", *context, request->ByteSizeLong());
   const bool entered = call != nullptr;
   const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
   grpc::ServerUnaryReactor* reactor = answer->reactor();

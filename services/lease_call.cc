@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
+#include "services/enter_call.h"
 #include "services/proto_conversion.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
@@ -91,7 +92,7 @@ uint32_t MsUntil(absl::Time when) {
 void LeaseCall::Start(Identities* identities, StreamLimit* streams,
                       const v1::LeaseRequest& request) {
   self_ = shared_from_this();
-  call_ = gate_->Enter("Lease");
+  call_ = EnterCall(gate_, identities, "Lease", *context_, request.ByteSizeLong());
   if (call_ == nullptr) return Refuse(CallGate::ClosedError());
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
   if (!caller.ok()) return Refuse(caller.status());
@@ -122,6 +123,8 @@ void LeaseCall::Begin(const Identity& caller, const v1::LeaseRequest& request) {
   if (!query.ok()) return Refuse(query.status());
   query_ = *std::move(query);
   query_.stopped = [this] { return over_.load(); };
+  call_->note()->tenant = query_.tenant;
+  call_->note()->tokens = query_.token_ids.size();
   ObserveFields(store_, request.prefix(), query_.tenant);
   ask_.above_tokens = request.above_tokens();
   ask_.max_tokens = request.max_tokens();

@@ -3,12 +3,14 @@
 #include <cassert>
 #include <utility>
 
+#include "services/request_id.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
 
 LeaseStream::LeaseStream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request,
-                         absl::Time until) {
+                         const std::string& request_id, absl::Time until) {
+  SendRequestId(request_id, &context_);
   context_.set_deadline(absl::ToChronoTime(until));
   call_ = stub->PrepareAsyncLease(&context_, request, &queue_);
   call_->StartCall(this);

@@ -9,6 +9,7 @@
 #include <grpcpp/completion_queue.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -20,7 +21,8 @@ namespace hearth {
 class LeaseStream final : public ComputeLease {
  public:
   // `until`: when the call ends by itself.
-  LeaseStream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request, absl::Time until);
+  LeaseStream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request,
+              const std::string& request_id, absl::Time until);
   ~LeaseStream() override;
 
   grpc::ClientContext* context() { return &context_; }

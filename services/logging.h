@@ -8,6 +8,7 @@
 
 #include <initializer_list>
 #include <string>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 
@@ -34,11 +35,17 @@ struct LogField {
 
 void SetUpLogging(LogLevel level, LogFormat format);
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
+// The same, of fields that are known only as it runs.
+bool Logs(LogLevel level);  // whether a line of this level is written
+void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields);
+
+// What a line of gRPC's says of a TLS handshake that failed; empty: it is about something else.
+std::string HandshakeFailure(absl::string_view file, absl::string_view message);
 
 // One line without its time and level; quotes what needs quoting.
-std::string FormatText(absl::string_view event, std::initializer_list<LogField> fields);
+std::string FormatText(absl::string_view event, const std::vector<LogField>& fields);
 std::string FormatJson(absl::string_view time, absl::string_view level, absl::string_view event,
-                       std::initializer_list<LogField> fields);
+                       const std::vector<LogField>& fields);
 
 }  // namespace hearth
 

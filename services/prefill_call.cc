@@ -65,6 +65,7 @@ void PrefillCall::Submit(Engine* engine, EngineRequest request) {
     if (self->ended_) return;
     self->response_->set_prompt_tokens(info.prompt_tokens);
     self->response_->set_cached_tokens(info.cached_tokens);
+    if (self->call_ != nullptr) NoteStart(info, self->call_->note());
     v1::Started started;
     StartedToProto(info, &started);
     self->response_->set_source_tier(started.source_tier());

@@ -1,8 +1,5 @@
 #include "services/publish_call.h"
 
-#include <grpcpp/alarm.h>
-
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -10,8 +7,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "proto/cache_store.pb.h"
+#include "services/enter_call.h"
 #include "services/slice_stream.h"
 #include "services/slice_wire.h"
 #include "services/status_conversion.h"
@@ -24,19 +21,18 @@ using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(TieredStore* store, FairPool* lookups, Executor* committers, StreamLimit* streams,
-              absl::Duration patience, grpc::CallbackServerContext* context)
+  PublishCall(TieredStore* store, FairPool* lookups, Executor* committers, StreamPlaces* places,
+              grpc::CallbackServerContext* context)
       : store_(store),
         lookups_(lookups),
         committers_(committers),
-        streams_(streams),
-        patience_(patience),
+        places_(places),
         context_(context) {}
 
   // Keeps itself alive until OnDone.
   Reactor* Start(CallGate* gate, Identities* identities) {
     self_ = shared_from_this();
-    call_ = gate->Enter("Publish");
+    call_ = EnterCall(gate, identities, "Publish", *context_, 0, /*reads_on=*/true);
     if (call_ == nullptr) {
       End(CallGate::ClosedError());
       return this;
@@ -46,34 +42,36 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       End(caller_.status());
       return this;
     }
-    absl::StatusOr<std::shared_ptr<void>> place = streams_->Enter(*caller_);
+    auto place = places_->Enter(*caller_, [weak = weak_from_this()](const absl::Status& why) {
+      if (const auto self = weak.lock()) self->LosePlace(why);
+    });
     if (!place.ok()) {
       End(place.status());
       return this;
     }
     place_ = *std::move(place);
-    {
-      absl::MutexLock lock(&alarm_mutex_);
-      WatchForSilence();
-    }
     Read();
     return this;
   }
 
   void OnReadDone(bool ok) override {
-    ++waits_;
+    place_->WaitsForCaller(false);
+    if (ok) {
+      call_->Took(message_.Length());
+      place_->Moved(message_.Length());
+    }
     const absl::Status status = ok ? TakeMessageBytes() : EndedEarly();
     if (!status.ok()) End(status);
   }
   void OnWriteDone(bool ok) override {
-    ++waits_;
-    if (!ok) return End(absl::CancelledError("the caller went away"));
+    place_->WaitsForCaller(false);
+    if (!ok) return End(EndedEarly());
     if (acknowledged_) return End(absl::OkStatus());
     Read();
   }
   // What is in progress then fails, and ends the call.
   void OnCancel() override {}
-  // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
+  // Whoever ends slow streams may hold the last reference, when the service is gone.
   void OnDone() override {
     place_.reset();
     call_.reset();
@@ -83,35 +81,21 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
  private:
   void Read() {
-    ++waits_;
+    place_->WaitsForCaller(true);
     StartRead(&message_);
   }
 
-  // Looks every `patience_` whether it is still the same read or write that waits for the caller:
-  // then that one is gone, or as good as that, and what it holds goes to others.
-  void WatchForSilence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(alarm_mutex_) {
-    const uint64_t waits = waits_;
-    // Not a shared pointer: the alarm is this call's own. A cancelled one may come when all is
-    // over.
-    const auto look = [weak = weak_from_this(), waits](bool rang) {
-      const auto self = rang ? weak.lock() : nullptr;
-      if (self != nullptr) self->OnAlarm(waits);
-    };
-    alarm_.Set(absl::ToChronoTime(absl::Now() + patience_), look);
-  }
-  void OnAlarm(uint64_t waits) ABSL_LOCKS_EXCLUDED(alarm_mutex_) {
-    absl::MutexLock lock(&alarm_mutex_);
-    if (ended_) return;
-    if (waits % 2 == 0 || waits_ != waits) return WatchForSilence();
-    silent_ = true;
+  // Its caller is gone, or as good as that: what it holds goes to others.
+  void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(end_mutex_) {
+    absl::MutexLock lock(&end_mutex_);
+    if (ended_ || !lost_.ok()) return;
+    lost_ = why;
     context_->TryCancel();  // which ends what waits; the call is there until End, which waits here
   }
 
-  absl::Status EndedEarly() const {
-    if (silent_) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("publish: nothing came for ", absl::FormatDuration(patience_)));
-    }
+  absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_) {
+    absl::MutexLock lock(&end_mutex_);
+    if (!lost_.ok()) return lost_;
     return absl::CancelledError(assembler_.has_value()
                                     ? "publish: the stream ended before its commit"
                                     : "publish: the stream ended before its begin");
@@ -131,6 +115,8 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
           return assembler_->Place(header, bytes);
         });
     message_.Clear();
+    // No room for the slice, of which others may hold more than they use.
+    if (absl::IsResourceExhausted(taken)) places_->MakeRoom();
     if (!taken.ok()) return taken;
     switch (request.message_case()) {
       case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or nothing at all
@@ -156,12 +142,15 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   absl::Status Begin(const v1::PublishBegin& begin) {
     absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, *caller_);
     if (!spec.ok()) return spec.status();
+    if (absl::Status status = place_->BelongsTo(spec->tenant); !status.ok()) return status;
     spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();
     absl::StatusOr<std::unique_ptr<PublishSession>> session = store_->Publish(*spec);
     if (!session.ok()) return session.status();
     session_ = *std::move(session);
+    call_->note()->tenant = spec->tenant;
+    call_->note()->tokens = spec->token_ids.size();
     assembler_.emplace(*spec, *layout, session_.get());
     v1::PublishResponse response;
     v1::PublishPlan* plan = response.mutable_plan();
@@ -177,6 +166,9 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       if (!result.ok()) return self->End(result.status());
       v1::PublishResponse response;
       ResultToProto(*result, response.mutable_ack());
+      if (!result->boundaries.empty()) {
+        self->call_->note()->hit_tokens = result->boundaries.back();
+      }
       self->acknowledged_ = true;
       self->Send(response);
     };
@@ -186,15 +178,14 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   void Send(const v1::PublishResponse& response) {
     answer_ = MessageBytes(response);
-    ++waits_;
+    place_->WaitsForCaller(true);
     StartWrite(&answer_);
   }
 
   void End(const absl::Status& status) {
     {
-      absl::MutexLock lock(&alarm_mutex_);
+      absl::MutexLock lock(&end_mutex_);
       ended_ = true;
-      alarm_.Cancel();
     }
     assembler_.reset();
     session_.reset();
@@ -205,31 +196,28 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   TieredStore* const store_;
   FairPool* const lookups_;
   Executor* const committers_;
-  StreamLimit* const streams_;
-  const absl::Duration patience_;
+  StreamPlaces* const places_;
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<PublishCall> self_;     // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
-  std::shared_ptr<void> place_;
+  std::shared_ptr<PublishCall> self_;           // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;        // null when the gate is closed
+  std::unique_ptr<StreamPlaces::Place> place_;  // null when there is none
   std::unique_ptr<PublishSession> session_;
   absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");
   std::optional<SliceAssembler> assembler_;  // from the begin on
   grpc::ByteBuffer message_, answer_;
   bool acknowledged_ = false;
 
-  std::atomic<uint64_t> waits_{0};  // for the caller, begun and over: odd while it is waited for
-  std::atomic<bool> silent_{false};
-  absl::Mutex alarm_mutex_;
-  grpc::Alarm alarm_ ABSL_GUARDED_BY(alarm_mutex_);
-  bool ended_ ABSL_GUARDED_BY(alarm_mutex_) = false;
+  absl::Mutex end_mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(end_mutex_);  // why it lost its place
+  bool ended_ ABSL_GUARDED_BY(end_mutex_) = false;
 };
 
 }  // namespace
 
 Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-                      Executor* committers, StreamLimit* streams, absl::Duration patience,
+                      Executor* committers, StreamPlaces* places,
                       grpc::CallbackServerContext* context) {
-  return std::make_shared<PublishCall>(store, lookups, committers, streams, patience, context)
+  return std::make_shared<PublishCall>(store, lookups, committers, places, context)
       ->Start(gate, identities);
 }
 

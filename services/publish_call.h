@@ -4,30 +4,27 @@
 // begin, which computes keys, runs on a pool in the caller's turn; the commit, which waits for the
 // disk, on an executor: so that no thread of gRPC's blocks.
 // Thread safety: gRPC calls the reactor from its threads, the executor from its own.
-// Ownership: deletes itself in OnDone. Store, gate, executor and the limit of streams must outlive
-// it.
+// Ownership: deletes itself in OnDone. Store, gate, executor and the places must outlive it.
 // Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
-// one open slice beside what the store staged, which it bounds itself; (3) Finish is called once;
-// (4) a stream that says nothing for between one and two times `patience` is cancelled.
+// one message beside what the store counts as staged; (3) Finish is called once;
+// (4) a stream that hardly moves is cancelled (stream_places.h).
 #ifndef HEARTH_SERVICES_PUBLISH_CALL_H_
 #define HEARTH_SERVICES_PUBLISH_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
-#include "absl/time/time.h"
 #include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "services/call_gate.h"
 #include "services/fair_pool.h"
 #include "services/identity.h"
-#include "services/stream_limit.h"
+#include "services/stream_places.h"
 
 namespace hearth {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* StartPublish(
     TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-    Executor* committers, StreamLimit* streams, absl::Duration patience,
-    grpc::CallbackServerContext* context);
+    Executor* committers, StreamPlaces* places, grpc::CallbackServerContext* context);
 
 }  // namespace hearth
 

@@ -16,6 +16,7 @@
 #include "services/object_builder.h"
 #include "services/plan_check.h"
 #include "services/proto_conversion.h"
+#include "services/request_id.h"
 #include "services/shared_fetch.h"
 #include "services/slice_wire.h"
 #include "services/status_conversion.h"
@@ -85,11 +86,14 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
 
 // A Fetch call, which keeps what it lends from being used again for as long as it is open.
 struct RemotePrefixCache::OpenFetch {
-  OpenFetch(RemotePrefixCache* cache, absl::Time patience, absl::Time deadline)
-      : active(&cache->calls_, WithDeadline(&context, deadline)),
+  OpenFetch(RemotePrefixCache* cache, const std::string& request_id, absl::Time patience,
+            absl::Time deadline)
+      : active(&cache->calls_, Prepared(&context, request_id, deadline)),
         stream(cache->channel_, kFetchMethod, &context, patience) {}
 
-  static grpc::ClientContext* WithDeadline(grpc::ClientContext* context, absl::Time deadline) {
+  static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
+                                       absl::Time deadline) {
+    SendRequestId(request_id, context);
     context->set_deadline(absl::ToChronoTime(deadline));
     return context;
   }
@@ -130,6 +134,7 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
     // The rest went with what was rotten: that is what happened, not a miss.
     if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
   }
+  NoteStore(outcome.status());
   if (outcome.ok()) {
     counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", attempt.bytes_received);
     return *std::move(outcome);
@@ -185,7 +190,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   // it open until it is copied.
   const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
   const auto call = std::make_shared<OpenFetch>(
-      this, attempt->deadline,
+      this, attempt->prefix.request_id, attempt->deadline,
       attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()));
   FetchStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan =
@@ -265,7 +270,8 @@ LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t abov
   request.set_lease_ms(WireMs(terms.lease));
   request.set_wait_ms(WireMs(terms.wait));
   bool waited = false;
-  absl::StatusOr<LeaseOutcome> outcome = TryLease(request, terms, deadline, &waited);
+  absl::StatusOr<LeaseOutcome> outcome =
+      TryLease(request, prefix.request_id, terms, deadline, &waited);
   if (!outcome.ok()) {
     counters_->CountLease(FailureOutcome(outcome.status()));
     return {};
@@ -275,11 +281,12 @@ LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t abov
 }
 
 absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest& request,
+                                                         const std::string& request_id,
                                                          const LeaseTerms& terms,
                                                          absl::Time deadline, bool* waited) {
   if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  auto stream = std::make_shared<LeaseStream>(stub_.get(), request,
+  auto stream = std::make_shared<LeaseStream>(stub_.get(), request, request_id,
                                               deadline + terms.wait + kWaitSlack + terms.lease);
   stream->Hold(std::make_shared<CallSet::Entry>(&calls_, stream->context()));
   v1::LeaseResponse answer;
@@ -298,6 +305,7 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest&
 
 PublishOutcome RemotePrefixCache::Publish(const PublishRequestSpec& spec, absl::Time deadline) {
   absl::StatusOr<PublishOutcome> outcome = TryPublish(spec, deadline);
+  NoteStore(outcome.status());
   if (outcome.ok()) {
     counters_->CountPublish(outcome->published_tokens > 0 ? "stored" : "nothing",
                             outcome->bytes_sent);
@@ -328,6 +336,7 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
 
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
+  SendRequestId(spec.prefix.request_id, &context);
   const CallSet::Entry active(&calls_, &context);
   // An early return cancels the call.
   PublishStream stream(channel_, kPublishMethod, &context);
@@ -365,6 +374,14 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishReques
   if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
   ReadAck(response.ack(), &outcome);
   return outcome;
+}
+
+void RemotePrefixCache::NoteStore(const absl::Status& status) {
+  if (absl::IsUnavailable(status) && !lost_.exchange(true)) {
+    LogSometimes(&lost_rate_, LogLevel::kWarning, "store lost", {{"reason", status.message()}});
+  } else if (status.ok() && lost_.exchange(false)) {
+    LogSometimes(&lost_rate_, LogLevel::kInfo, "store found again", {});
+  }
 }
 
 void RemotePrefixCache::PrefixToProto(const PrefixRequest& prefix, bool with_fields,

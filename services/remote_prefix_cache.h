@@ -13,6 +13,7 @@
 
 #include <grpcpp/channel.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -30,6 +31,7 @@
 #include "services/device_client.h"
 #include "services/explainer.h"
 #include "services/fetch_stream.h"
+#include "services/log_rate.h"
 #include "services/segment_client.h"
 #include "worker/prefix_cache.h"
 
@@ -81,8 +83,11 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
       const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
       const std::shared_ptr<OpenFetch>& call);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
-  absl::StatusOr<LeaseOutcome> TryLease(const v1::LeaseRequest& request, const LeaseTerms& terms,
+  absl::StatusOr<LeaseOutcome> TryLease(const v1::LeaseRequest& request,
+                                        const std::string& request_id, const LeaseTerms& terms,
                                         absl::Time deadline, bool* waited);
+  // Says once that the store is lost, and once that it is back.
+  void NoteStore(const absl::Status& status);
   void PrefixToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -95,6 +100,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   const std::unique_ptr<DeviceClient> devices_;
   CircuitBreaker breaker_;
   CallSet calls_;
+  std::atomic<bool> lost_{false};
+  LogRate lost_rate_;
   const std::shared_ptr<Explains> explains_ = MakeExplains();
 };
 

@@ -15,6 +15,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/log_rate.h"
+#include "services/logging.h"
 #include "services/transport_options.h"
 
 namespace hearth {
@@ -28,20 +30,56 @@ std::string DialAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
+// The door of a server that is being built: who comes through it is the server's.
+ConnectionDoor::Options DoorOf(const std::string& listen, bool speaks_tls,
+                               const ConnectionLimits& limits, CallGate* gate,
+                               grpc::ServerBuilder* builder,
+                               std::shared_ptr<grpc::ServerCredentials> credentials) {
+  using Builder = grpc::ServerBuilder::experimental_type;
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder->experimental().AddExternalConnectionAcceptor(
+          Builder::ExternalConnectionType::FROM_FD, std::move(credentials));
+  gate->connections().SetLimits(limits);
+  ConnectionDoor::Options options;
+  options.listen = listen;
+  options.speaks_tls = speaks_tls;
+  options.ledger = &gate->connections();
+  const auto rate = std::make_shared<LogRate>();
+  options.on_refused = [rate](const std::string& peer, const std::string& why) {
+    LogSometimes(rate.get(), LogLevel::kWarning, "connection refused",
+                 {{"peer", peer}, {"reason", why}});
+  };
+  options.take = [acceptor](int listener, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  };
+  return options;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
     const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
-    std::shared_ptr<grpc::ServerCredentials> credentials) {
+    std::shared_ptr<grpc::ServerCredentials> credentials, const ConnectionLimits& limits) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  TuneServerTransport(&builder);
-  // Two servers on one port would each get half of the callers.
-  builder.AddChannelArgument("grpc.so_reuseport", 0);
+  TuneServerTransport(&builder, limits);
+  const bool speaks_tls = credentials != nullptr;
+  if (!speaks_tls) credentials = grpc::InsecureServerCredentials();
+  std::unique_ptr<ConnectionDoor> door;
   int port = 0;
-  if (credentials == nullptr) credentials = grpc::InsecureServerCredentials();
-  builder.AddListeningPort(listen, credentials, &port);
+  if (absl::StartsWith(listen, "unix:")) {
+    builder.AddListeningPort(listen, credentials, &port);
+  } else {
+    auto opened = ConnectionDoor::Open(
+        DoorOf(listen, speaks_tls, limits, gate, &builder, std::move(credentials)));
+    if (!opened.ok()) return opened.status();
+    door = *std::move(opened);
+    port = door->port();
+  }
   std::vector<std::string> names;
   for (const NamedService& named : services) {
     builder.RegisterService(named.service);
@@ -53,21 +91,25 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
         absl::StrCat("listen: cannot listen on ", listen,
                      "; is the address this machine's, and the port free?"));
   }
-  std::unique_ptr<ServerRunner> runner(
-      new ServerRunner(std::move(server), DialAddress(listen, port), std::move(names), gate));
+  std::unique_ptr<ServerRunner> runner(new ServerRunner(
+      std::move(door), std::move(server), DialAddress(listen, port), std::move(names), gate));
   runner->SetServing(true);
+  if (runner->door_ != nullptr) runner->door_->Start();
   return runner;
 }
 
-ServerRunner::ServerRunner(std::unique_ptr<grpc::Server> server, std::string address,
+ServerRunner::ServerRunner(std::unique_ptr<ConnectionDoor> door,
+                           std::unique_ptr<grpc::Server> server, std::string address,
                            std::vector<std::string> names, CallGate* gate)
     : server_(std::move(server)),
+      door_(std::move(door)),
       address_(std::move(address)),
       names_(std::move(names)),
       gate_(gate) {}
 
 ServerRunner::~ServerRunner() {
   gate_->Close();
+  door_.reset();
   server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
   server_->Wait();
 }
@@ -79,13 +121,17 @@ void ServerRunner::SetServing(bool serving) {
   for (const std::string& name : names_) health->SetServingStatus(name, serving);
 }
 
-void ServerRunner::Drain(absl::Duration drain_timeout,
-                         const std::function<void(absl::Time)>& flush) {
+int ServerRunner::Drain(absl::Duration drain_timeout,
+                        const std::function<void(absl::Time)>& flush) {
   SetServing(false);
   gate_->Close();
-  gate_->WaitIdle(absl::Now() + drain_timeout);
+  const bool is_idle = gate_->WaitIdle(absl::Now() + drain_timeout);
+  const int cut_off = is_idle ? 0 : gate_->running();
+  // The flush waits for publishes, and would wait for these.
+  if (cut_off > 0) server_->Shutdown(absl::ToChronoTime(absl::Now()));
   if (flush) flush(absl::Now() + kFlushTimeout);
   server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
+  return cut_off;
 }
 
 absl::Status WriteFileWhole(const std::string& path, const std::string& text) {

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "services/call_gate.h"
+#include "services/connection_door.h"
 
 namespace hearth {
 
@@ -32,25 +33,28 @@ struct NamedService {
 class ServerRunner {
  public:
   // Serving when it returns. kUnavailable names the address that cannot be listened on.
-  // `credentials` null: no TLS.
+  // `credentials` null: no TLS. `limits`: of TCP connections; unix sockets are this host's own.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
       const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
-      std::shared_ptr<grpc::ServerCredentials> credentials = nullptr);
+      std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
+      const ConnectionLimits& limits = ConnectionLimits());
   ~ServerRunner();
 
   // As clients dial it: "127.0.0.1:41237", "unix:PATH".
   const std::string& address() const { return address_; }
 
-  // Health says NOT_SERVING, new calls are refused, running ones finish until `drain_timeout`; then
-  // `flush` may take kFlushTimeout; then the server is shut down and what still runs is cancelled.
-  void Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
+  // Health says NOT_SERVING, new calls are refused, running ones finish until `drain_timeout`; what
+  // still runs then is cancelled; then `flush`, which waits for no call any more, may take
+  // kFlushTimeout. How many calls were cut off.
+  int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
-  ServerRunner(std::unique_ptr<grpc::Server> server, std::string address,
-               std::vector<std::string> names, CallGate* gate);
+  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<grpc::Server> server,
+               std::string address, std::vector<std::string> names, CallGate* gate);
   void SetServing(bool serving);
 
   const std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ConnectionDoor> door_;  // null: a unix socket. Hands connections to server_
   const std::string address_;
   const std::vector<std::string> names_;
   CallGate* const gate_;

@@ -1,20 +1,45 @@
 #include "services/serving.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "services/logging.h"
 #include "services/process.h"
+#include "services/proto_conversion.h"
 #include "services/signal_thread.h"
 #include "services/version.h"
 
 namespace hearth {
 
+namespace {
+
+absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
+  ConnectionLimits limits;
+  limits.connections = flags.max_connections;
+  limits.all_bytes = flags.unfinished_bytes;
+  limits.each_bytes = std::min(limits.each_bytes, limits.all_bytes);
+  if (flags.max_connections == 0) {
+    return absl::InvalidArgumentError("--max-connections: 0; at least 1");
+  }
+  if (flags.unfinished_bytes < kMaxGrpcMessageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--unfinished-bytes: ", flags.unfinished_bytes,
+                                                   "; at least ", kMaxGrpcMessageBytes,
+                                                   ", the largest message"));
+  }
+  return limits;
+}
+
+}  // namespace
+
 absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
                    CallGate* gate, Metrics* metrics, const ServerAccess& access,
                    const std::function<void(absl::Time)>& flush) {
+  const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
+  if (!limits.ok()) return limits.status();
   if (!flags.metrics_listen.empty()) {
     absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
     if (!address.ok()) return address.status();
@@ -25,7 +50,7 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
     }
   }
   absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
-      ServerRunner::Start(flags.listen, services, gate, access.credentials);
+      ServerRunner::Start(flags.listen, services, gate, access.credentials, *limits);
   if (!runner.ok()) return runner.status();
   if (!flags.address_file.empty()) {
     absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());
@@ -38,10 +63,9 @@ absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& se
   ExitAtNextStopSignal();
   const absl::Time start = absl::Now();
   Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", gate->running()}});
-  (*runner)->Drain(flags.drain_timeout, flush);
-  Log(LogLevel::kInfo, "stopped",
-      {{"drain_ms", absl::ToInt64Milliseconds(absl::Now() - start)},
-       {"cut_off_calls", gate->running()}});
+  const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
+  Log(cut_off > 0 ? LogLevel::kWarning : LogLevel::kInfo, "stopped",
+      {{"drain_ms", absl::ToInt64Milliseconds(absl::Now() - start)}, {"cut_off_calls", cut_off}});
   return absl::OkStatus();
 }
 

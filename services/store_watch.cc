@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "services/enter_call.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
 
@@ -156,7 +157,7 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGat
                                                      Identities* identities, StreamLimit* streams,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request) {
-  std::unique_ptr<CallGate::Call> call = gate->Enter("Watch");
+  auto call = EnterCall(gate, identities, "Watch", *context, request.ByteSizeLong());
   if (call == nullptr) return new RefusedWatch(ToGrpcStatus(CallGate::ClosedError()));
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
   if (!caller.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(caller.status())));

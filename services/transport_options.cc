@@ -11,21 +11,26 @@ namespace {
 constexpr int kMaxServerThreads = 256;
 // A frame holds a whole piece of a slice: one header and one write a piece.
 constexpr int kMaxFrameBytes = 4 << 20;
-// What a peer may send before it has to wait for the reader, per stream, and all streams of a
-// connection that nobody reads from together.
+// What a store may send before its worker takes it, per stream.
 constexpr int kStreamWindowBytes = 16 << 20;
 constexpr int kTcpReadBytes = 1 << 20;
 constexpr int kMinTcpReadBytes = 256 << 10;
 constexpr int kMaxTcpReadBytes = 8 << 20;
+// What a caller may send to a server: a buffer is held by the last byte in it that waits for the
+// rest of its message, so these are small.
+constexpr int kServerStreamWindowBytes = 256 << 10;
+constexpr int kServerTcpReadBytes = 64 << 10;
+constexpr int kServerMinTcpReadBytes = 8 << 10;
+constexpr int kServerMaxTcpReadBytes = 256 << 10;
+constexpr int kHandshakeTimeoutMs = 10000;
+// Of gRPC's memory for a server, beside unfinished messages: connections, calls, buffers that are
+// partly used. At the quota gRPC ends calls, whosever they are: the ledger is to be earlier.
+constexpr uint64_t kConnectionsBytes = uint64_t{64} << 20;
 
 template <typename Set>
 void SetCommon(Set set) {
   set("grpc.http2.bdp_probe", 0);
   set("grpc.http2.max_frame_size", kMaxFrameBytes);
-  set("grpc.http2.lookahead_bytes", kStreamWindowBytes);
-  set("grpc.experimental.tcp_read_chunk_size", kTcpReadBytes);
-  set("grpc.experimental.tcp_min_read_chunk_size", kMinTcpReadBytes);
-  set("grpc.experimental.tcp_max_read_chunk_size", kMaxTcpReadBytes);
   set("grpc.max_receive_message_length", kMaxGrpcMessageBytes);
 }
 
@@ -34,6 +39,10 @@ void SetCommon(Set set) {
 grpc::ChannelArguments ClientTransport() {
   grpc::ChannelArguments arguments;
   SetCommon([&](const char* name, int value) { arguments.SetInt(name, value); });
+  arguments.SetInt("grpc.http2.lookahead_bytes", kStreamWindowBytes);
+  arguments.SetInt("grpc.experimental.tcp_read_chunk_size", kTcpReadBytes);
+  arguments.SetInt("grpc.experimental.tcp_min_read_chunk_size", kMinTcpReadBytes);
+  arguments.SetInt("grpc.experimental.tcp_max_read_chunk_size", kMaxTcpReadBytes);
   arguments.SetInt("grpc.initial_reconnect_backoff_ms", kFirstReconnectBackoffMs);
   arguments.SetInt("grpc.max_reconnect_backoff_ms", kMaxReconnectBackoffMs);
   arguments.SetInt("grpc.min_reconnect_backoff_ms", kConnectTimeoutMs);
@@ -44,14 +53,23 @@ grpc::ChannelArguments ClientTransport() {
   return arguments;
 }
 
-void TuneServerTransport(grpc::ServerBuilder* builder) {
-  SetCommon([&](const char* name, int value) { builder->AddChannelArgument(name, value); });
+void TuneServerTransport(grpc::ServerBuilder* builder, const ConnectionLimits& limits) {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  SetCommon(set);
+  set("grpc.http2.lookahead_bytes", kServerStreamWindowBytes);
+  set("grpc.experimental.tcp_read_chunk_size", kServerTcpReadBytes);
+  set("grpc.experimental.tcp_min_read_chunk_size", kServerMinTcpReadBytes);
+  set("grpc.experimental.tcp_max_read_chunk_size", kServerMaxTcpReadBytes);
+  set("grpc.server_handshake_timeout_ms", kHandshakeTimeoutMs);
   builder->AddChannelArgument("grpc.max_concurrent_streams", kMaxConnectionStreams);
   // Keepalive pings of our own clients are not an attack.
   builder->AddChannelArgument("grpc.http2.min_ping_interval_without_data_ms", kKeepaliveMs / 2);
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(kMaxServerThreads);
+  quota.Resize(limits.all_bytes + kConnectionsBytes);
   builder->SetResourceQuota(quota);
 }
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "services/client_access.h"
+#include "services/connection_ledger.h"
 
 namespace hearth {
 
@@ -30,7 +31,7 @@ inline constexpr int kKeepaliveTimeoutMs = 5000;
 inline constexpr int kMaxConnectionStreams = 256;
 
 grpc::ChannelArguments ClientTransport();
-void TuneServerTransport(grpc::ServerBuilder* builder);
+void TuneServerTransport(grpc::ServerBuilder* builder, const ConnectionLimits& limits);
 
 // A channel of its own to a store: "host:port" or "unix:PATH". Never blocks; connects when used.
 std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address);

@@ -71,7 +71,8 @@ struct EngineRequest {
   bool ignore_eos = false;
   CacheMode cache = CacheMode::kDefault;
   Durability durability = Durability::kDefault;
-  uint32_t ttl_s = 0;  // of what it publishes; 0: as the cache has it
+  uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
+  std::string request_id;  // for logs, the cache's too
   absl::Time deadline = absl::InfiniteFuture();
 };
 

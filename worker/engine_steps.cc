@@ -31,6 +31,7 @@ PublishRequestSpec SpecFor(const Sequence& sequence, std::vector<uint32_t> bound
   const PrefixRequest& prefix = sequence.prefix;
   PublishRequestSpec spec;
   spec.prefix.tenant = prefix.tenant;
+  spec.prefix.request_id = prefix.request_id;
   spec.prefix.token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + end);
   for (uint32_t cut : prefix.cuts) {
     if (cut <= end) spec.prefix.cuts.push_back(cut);

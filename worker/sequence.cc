@@ -13,6 +13,7 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   prefix.token_ids.assign(request.token_ids.begin(), request.token_ids.end());
   prefix.cuts = request.breakpoints;
   prefix.tenant = request.tenant;
+  prefix.request_id = request.request_id;
   return prefix;
 }
 

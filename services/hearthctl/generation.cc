@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_line.h"
+#include "services/request_id.h"
 
 namespace hearth {
 namespace {
@@ -86,6 +87,8 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
 GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
                           grpc::ClientContext* context, const GenerationEvents& events) {
   GenerationResult result;
+  result.request_id = NewRequestId();
+  SendRequestId(result.request_id, context);
   bool first = true;
   const auto start = std::chrono::steady_clock::now();
   auto reader = stub->Generate(context, request);
@@ -114,6 +117,7 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
 
 Json GenerationResult::ToJson() const {
   Json json;
+  json["request_id"] = request_id;
   json["token_ids"] = token_ids;
   json["text"] = text;
   json["prompt_tokens"] = started.prompt_tokens();

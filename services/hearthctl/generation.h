@@ -47,6 +47,7 @@ struct GenerationResult {
   v1::Started started;
   v1::Finished finished;
   std::optional<v1::Published> published;
+  std::string request_id;  // as the logs of worker and store have it
   std::vector<uint32_t> token_ids;
   std::string text;
   double ttft_ms = 0;   // from the RPC's start to the first token, by this process's clock

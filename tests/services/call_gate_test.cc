@@ -35,9 +35,9 @@ TEST(CallGate, WaitsForTheCallsThatAreInside) {
 
 TEST(CallGate, RecordsMethodAndOutcomeOfEachCall) {
   std::vector<std::string> record;
-  CallGate gate([&](const char* method, absl::StatusCode code, double seconds) {
-    EXPECT_GE(seconds, 0.0);
-    record.push_back(std::string(method) + " " + absl::StatusCodeToString(code));
+  CallGate gate([&](const CallRecord& call) {
+    EXPECT_GE(call.seconds, 0.0);
+    record.push_back(std::string(call.method) + " " + absl::StatusCodeToString(call.code));
   });
   { auto call = gate.Enter("Fetch"); }
   {
@@ -49,7 +49,7 @@ TEST(CallGate, RecordsMethodAndOutcomeOfEachCall) {
 
 TEST(CallGate, ACallWhoseClockStoppedIsInsideAndCostsNoMoreTime) {
   double recorded = -1;
-  CallGate gate([&](const char*, absl::StatusCode, double seconds) { recorded = seconds; });
+  CallGate gate([&](const CallRecord& call) { recorded = call.seconds; });
   const absl::Time before = absl::Now();
   auto call = gate.Enter("Fetch");
   call->StopClock();

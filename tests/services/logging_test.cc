@@ -29,5 +29,17 @@ TEST(Logging, WritesOneJsonObjectWithNumbersAsNumbers) {
   EXPECT_EQ(parsed["path"], "a\"b\xEF\xBF\xBD");
 }
 
+TEST(Logging, OfGrpcsLinesThoseOfFailedHandshakesAreForEverybody) {
+  EXPECT_EQ(HandshakeFailure("./src/core/tsi/ssl_transport_security.cc",
+                             "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000418:SSL "
+                             "routines::tlsv1 alert unknown ca."),
+            "SSL_ERROR_SSL: error:0A000418:SSL routines::tlsv1 alert unknown ca.");
+  EXPECT_EQ(HandshakeFailure("./src/core/tsi/ssl_transport_security.cc", "Could not load CRL"), "");
+  EXPECT_EQ(HandshakeFailure("./src/core/ext/transport/chttp2/server/chttp2_server.cc",
+                             "Handshaking failed: UNKNOWN:Handshake read failed"),
+            "UNKNOWN:Handshake read failed");
+  EXPECT_EQ(HandshakeFailure("elsewhere.cc", "Handshake failed with fatal error"), "");
+}
+
 }  // namespace
 }  // namespace hearth

@@ -23,16 +23,17 @@ namespace {
 class TestService final : public v1::CacheStore::Service {
  public:
   explicit TestService(CallGate* gate) : gate_(gate) {}
-  grpc::Status Stats(grpc::ServerContext*, const v1::StatsRequest*,
+  grpc::Status Stats(grpc::ServerContext* context, const v1::StatsRequest*,
                      v1::StatsResponse* response) override {
     auto call = gate_->Enter("Stats");
     if (call == nullptr) return {grpc::StatusCode::UNAVAILABLE, "closed"};
     if (!entered.HasBeenNotified()) entered.Notify();
     if (wait) release.WaitForNotification();
+    while (wait_for_cancel && !context->IsCancelled()) std::this_thread::yield();
     response->set_version("test");
     return grpc::Status::OK;
   }
-  bool wait = false;
+  bool wait = false, wait_for_cancel = false;
   absl::Notification entered, release;
 
  private:
@@ -176,6 +177,24 @@ TEST_F(ServerRunnerTest, DrainsInOrder) {
   EXPECT_TRUE(flushed.HasBeenNotified());
   EXPECT_TRUE(idle_at_flush);
   EXPECT_TRUE(running.ok()) << "the running call was finished: " << running.error_message();
+}
+
+// A flush that waits for calls, as an engine's does, would take all of its own time for one that
+// does not end.
+TEST_F(ServerRunnerTest, CutsOffWhatDoesNotEndBeforeItFlushesAndCountsIt) {
+  Start();
+  service_.wait_for_cancel = true;
+  grpc::Status running;
+  v1::StatsResponse response;
+  std::thread caller([&] { running = Stats(&response); });
+  service_.entered.WaitForNotification();
+  int running_at_flush = -1;
+  const int cut_off =
+      runner_->Drain(absl::ZeroDuration(), [&](absl::Time) { running_at_flush = gate_.running(); });
+  caller.join();
+  EXPECT_EQ(cut_off, 1);
+  EXPECT_EQ(running_at_flush, 0);
+  EXPECT_FALSE(running.ok());
 }
 
 TEST(WriteFileWhole, LeavesOneFileWithTheText) {

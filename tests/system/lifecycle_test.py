@@ -137,6 +137,16 @@ class Stop(SystemTest):
         answer = self.cluster.generate(other.address, prompt(400, 7), "--cache", "read")
         self.assertEqual(answer["cached_tokens"], 384)
 
+    def test_a_drain_cuts_off_what_does_not_end_in_time_and_says_so(self):
+        worker = self.worker(self.model(context_tokens=100000), "none", "--drain-timeout", "10ms",
+                             "--log-format", "json")
+        client = self.running_request(worker, 90000)
+        worker.popen.send_signal(signal.SIGTERM)
+        self.assertEqual(worker.popen.wait(60), 0)
+        self.assertNotEqual(client.wait(), 0)
+        stopped = json.loads(worker.log_path.read_text().splitlines()[-1])
+        self.assertEqual((stopped["event"], stopped["cut_off_calls"]), ("stopped", 1))
+
     def test_a_second_signal_ends_the_process_at_once(self):
         worker = self.worker(self.model(context_tokens=100000), "none")
         client = self.running_request(worker, 90000)

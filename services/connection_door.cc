@@ -1,0 +1,327 @@
+#include "services/connection_door.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <linux/tcp.h>
+#include <malloc.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+// What can come in between two looks is beyond the limits: at 2 GB/s, 40 MB.
+constexpr int kLookMs = 20;
+constexpr int kEventsAtOnce = 64;
+constexpr absl::Duration kTrimPause = absl::Seconds(5);
+
+// TLS: a ClientHello. HTTP/2 in clear text: "PRI * HTTP/2.0".
+constexpr unsigned char kTlsHandshake = 0x16;
+// A fatal alert, protocol_version: what a TLS client understands.
+constexpr char kTlsAlert[] = {0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46};
+// An empty SETTINGS, without which a client reads nothing else; GOAWAY, INADEQUATE_SECURITY, with
+// words for people.
+constexpr char kThisIsTls[] =
+    "\0\0\0\x04\0\0\0\0\0"
+    "\0\0\x1e\x07\0\0\0\0\0"
+    "\0\0\0\0"
+    "\0\0\0\x0c"
+    "this server speaks TLS";
+static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
+
+// As gRPC names it, so that a call finds its connection.
+std::string PeerName(const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
+    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
+    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
+  }
+  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+  return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
+}
+
+ConnectionLedger::Counted CountedBy(int fd) {
+  tcp_info info;
+  std::memset(&info, 0, sizeof(info));
+  socklen_t bytes = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
+  return {info.tcpi_bytes_received, info.tcpi_bytes_acked};
+}
+
+void SetOn(int fd, int level, int option) {
+  const int on = 1;
+  setsockopt(fd, level, option, &on, sizeof(on));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
+  const size_t colon = options.listen.rfind(':');
+  if (colon == std::string::npos) {
+    return absl::UnavailableError(
+        absl::StrCat("listen: ", options.listen, " is no address; write HOST:PORT or unix:PATH"));
+  }
+  std::string host = options.listen.substr(0, colon);
+  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
+    host = host.substr(1, host.size() - 2);
+  }
+  const std::string port = options.listen.substr(colon + 1);
+  std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(std::move(options)));
+  if (absl::Status status = door->Listen(host, port); !status.ok()) return status;
+  return door;
+}
+
+ConnectionDoor::ConnectionDoor(Options options)
+    : options_(std::move(options)),
+      poll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+ConnectionDoor::~ConnectionDoor() {
+  if (thread_.joinable()) {
+    eventfd_write(wake_, 1);
+    thread_.join();
+  }
+  for (const int fd : listeners_) close(fd);
+  // Those that were handed over are gRPC's to end.
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection);
+    close(fd);
+  }
+  if (poll_ >= 0) close(poll_);
+  if (wake_ >= 0) close(wake_);
+}
+
+absl::Status ConnectionDoor::Listen(const std::string& host, const std::string& port) {
+  const std::string where = options_.listen;
+  const auto fail = [&where](const std::string& why) {
+    return absl::UnavailableError(
+        absl::StrCat("listen: cannot listen on ", where,
+                     "; is the address this machine's, and the port free? (", why, ")"));
+  };
+  if (poll_ < 0 || wake_ < 0) return fail(std::strerror(errno));
+  if (int number = 0; !absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
+    return fail(absl::StrCat("\"", port, "\" is no port"));
+  }
+  // All addresses, of both kinds where the machine has both.
+  const bool is_any = host.empty() || host == "0.0.0.0" || host == "::";
+  addrinfo hints;
+  std::memset(&hints, 0, sizeof(hints));
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  absl::Status last = absl::UnavailableError("no address");
+  for (const char* name : {is_any ? "::" : host.c_str(), is_any ? "0.0.0.0" : ""}) {
+    if (*name == '\0' || !listeners_.empty()) break;
+    addrinfo* found = nullptr;
+    if (const int error = getaddrinfo(name, port.c_str(), &hints, &found); error != 0) {
+      last = absl::UnavailableError(gai_strerror(error));
+      continue;
+    }
+    for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
+      const absl::Status status = ListenOn(at->ai_family, at->ai_addr, at->ai_addrlen);
+      if (!status.ok()) last = status;
+    }
+    freeaddrinfo(found);
+  }
+  return listeners_.empty() ? fail(std::string(last.message())) : absl::OkStatus();
+}
+
+absl::Status ConnectionDoor::ListenOn(int family, const void* address, size_t address_bytes) {
+  sockaddr_storage storage;
+  std::memset(&storage, 0, sizeof(storage));
+  std::memcpy(&storage, address, std::min(address_bytes, sizeof(storage)));
+  // Of several addresses of a name the first one's free port is everyone's.
+  auto& at_port = family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
+                                     : reinterpret_cast<sockaddr_in&>(storage).sin_port;
+  if (at_port == 0) at_port = htons(static_cast<uint16_t>(port_));
+  const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
+  SetOn(fd, SOL_SOCKET, SO_REUSEADDR);
+  if (family == AF_INET6) {
+    const int only = 0;
+    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
+  }
+  socklen_t bytes = sizeof(storage);
+  if (bind(fd, reinterpret_cast<sockaddr*>(&storage), static_cast<socklen_t>(address_bytes)) != 0 ||
+      listen(fd, SOMAXCONN) != 0 ||
+      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) {
+    const std::string why = std::strerror(errno);
+    close(fd);
+    return absl::UnavailableError(why);
+  }
+  port_ = ntohs(at_port);
+  listeners_.push_back(fd);
+  return absl::OkStatus();
+}
+
+void ConnectionDoor::Start() {
+  Watch(wake_, EPOLLIN, true);
+  for (const int fd : listeners_) Watch(fd, EPOLLIN, true);
+  thread_ = std::thread([this] { Run(); });
+}
+
+bool ConnectionDoor::Watch(int fd, uint32_t events, bool is_new, uint32_t number) {
+  epoll_event event;
+  std::memset(&event, 0, sizeof(event));
+  event.events = events;
+  event.data.u64 = uint64_t{number} << 32 | static_cast<uint32_t>(fd);
+  return epoll_ctl(poll_, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) == 0;
+}
+
+void ConnectionDoor::Run() {
+  epoll_event events[kEventsAtOnce];
+  absl::Time next_look = absl::Now();
+  for (;;) {
+    const bool is_quiet = guests_.empty() && !closed_some_;
+    const int count = epoll_wait(poll_, events, kEventsAtOnce, is_quiet ? -1 : kLookMs);
+    for (int i = 0; i < count; ++i) {
+      const int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
+      if (fd == wake_) return;
+      const bool is_listener =
+          std::find(listeners_.begin(), listeners_.end(), fd) != listeners_.end();
+      if (is_listener) {
+        Accept(fd);
+      } else {
+        OnReady(fd, static_cast<uint32_t>(events[i].data.u64 >> 32), events[i].events);
+      }
+    }
+    const absl::Time now = absl::Now();
+    if (now < next_look) continue;
+    next_look = now + absl::Milliseconds(kLookMs);
+    LookAtAll(now);
+  }
+}
+
+void ConnectionDoor::Accept(int listener) {
+  sockaddr_storage address;
+  socklen_t bytes = sizeof(address);
+  const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) return;  // went away again; or no descriptor is left: it waits until one is
+  SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
+  const absl::Time now = absl::Now();
+  Guest guest;
+  guest.connection = options_.ledger->Add(PeerName(address), fd, now);
+  guest.listener = listener;
+  guest.since = now;
+  if (options_.ledger->connections() > options_.ledger->limits().connections) {
+    const std::shared_ptr<Connection> goes = options_.ledger->WhoMakesRoom(*guest.connection, now);
+    const std::string why = absl::StrCat("there are ", options_.ledger->limits().connections,
+                                         " connections, the limit");
+    const auto it = goes != nullptr ? guests_.find(goes->fd()) : guests_.end();
+    if (it == guests_.end()) return TurnAway(fd, guest, why);
+    options_.on_refused(goes->peer(), why + "; another one wants in, and this one is idle");
+    if (it->second.waits) {
+      Close(goes->fd());
+    } else {
+      shutdown(goes->fd(), SHUT_RDWR);
+    }
+  }
+  guest.number = ++last_number_;
+  const uint32_t number = guest.number;
+  guests_.emplace(fd, std::move(guest));
+  if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) Close(fd);
+}
+
+void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
+  options_.on_refused(guest.connection->peer(), why);
+  options_.ledger->Remove(guest.connection);
+  close(fd);
+}
+
+void ConnectionDoor::Close(int fd) {
+  const auto it = guests_.find(fd);
+  if (it == guests_.end()) return;
+  options_.ledger->Remove(it->second.connection);
+  close(fd);
+  guests_.erase(it);
+}
+
+void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
+  const auto it = guests_.find(fd);
+  // The descriptor may be another connection's since the events were taken.
+  if (it == guests_.end() || it->second.number != number) return;
+  // Both ways are shut: gRPC is done with it, or its peer is gone.
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
+  if (it->second.leaves) return Drain(fd);
+  if (it->second.waits) TakeIn(fd, &it->second);
+}
+
+void ConnectionDoor::TakeIn(int fd, Guest* guest) {
+  unsigned char first = 0;
+  if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
+  if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
+  const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (handed < 0 ||
+      !Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
+    if (handed >= 0) close(handed);
+    return Close(fd);
+  }
+  guest->waits = false;
+  options_.take(guest->listener, handed);
+}
+
+// One end has TLS and the other not: said in the words of who does not understand the server's.
+void ConnectionDoor::ShowOut(int fd, Guest* guest) {
+  const absl::string_view answer = options_.speaks_tls
+                                       ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)
+                                       : absl::string_view(kTlsAlert, sizeof(kTlsAlert));
+  options_.on_refused(guest->connection->peer(),
+                      options_.speaks_tls ? "it speaks no TLS, and this server nothing else"
+                                          : "it speaks TLS, and this server does not");
+  send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+  shutdown(fd, SHUT_WR);
+  // Closed with something unread, the answer would be lost: the caller goes first, or its time is
+  // up.
+  guest->leaves = true;
+  Drain(fd);
+}
+
+void ConnectionDoor::Drain(int fd) {
+  char unread[4096];
+  const ssize_t count = recv(fd, unread, sizeof(unread), 0);
+  if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) Close(fd);
+}
+
+void ConnectionDoor::LookAtAll(absl::Time now) {
+  std::vector<int> silent;
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
+  }
+  for (const int fd : silent) Close(fd);
+  const auto verdicts = options_.ledger->Look(
+      now, [](const Connection& connection) { return CountedBy(connection.fd()); });
+  for (const ConnectionLedger::Verdict& verdict : verdicts) {
+    options_.on_refused(verdict.connection->peer(), verdict.why);
+    shutdown(verdict.connection->fd(), SHUT_RDWR);
+    closed_some_ = true;
+  }
+  // gRPC has freed what they held by then, and the allocator keeps it otherwise.
+  if (!verdicts.empty()) trimmed_ = now;
+  if (closed_some_ && now - trimmed_ > kTrimPause) {
+    closed_some_ = false;
+    malloc_trim(0);
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,85 @@
+// ConnectionDoor: the listening sockets of a server. Takes connections in, a bounded number of them
+// and only once they have said something; closes those that the ledger names.
+//
+// Thread safety: made, started and destroyed by one thread; works on one of its own.
+// Ownership: the ledger outlives it. A connection's descriptor is gRPC's once it is handed over;
+// the door keeps a duplicate to see its end, and to bring it about.
+#ifndef HEARTH_SERVICES_CONNECTION_DOOR_H_
+#define HEARTH_SERVICES_CONNECTION_DOOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/connection_ledger.h"
+
+namespace hearth {
+
+class ConnectionDoor {
+ public:
+  struct Options {
+    std::string listen;  // "HOST:PORT"
+    bool speaks_tls = false;
+    ConnectionLedger* ledger = nullptr;
+    // A connection that says nothing for as long is closed, and was never gRPC's.
+    absl::Duration first_byte = absl::Seconds(10);
+    // Told of what was refused or closed, and why; from the door's thread.
+    std::function<void(const std::string& peer, const std::string& why)> on_refused;
+    // Takes a connection over. From the door's thread.
+    std::function<void(int listener, int fd)> take;
+  };
+
+  // Listening when it returns, and nobody is taken in before Start. kUnavailable names the address.
+  static absl::StatusOr<std::unique_ptr<ConnectionDoor>> Open(Options options);
+  ~ConnectionDoor();
+  ConnectionDoor(const ConnectionDoor&) = delete;
+  ConnectionDoor& operator=(const ConnectionDoor&) = delete;
+
+  int port() const { return port_; }
+  void Start();
+
+ private:
+  struct Guest {
+    std::shared_ptr<Connection> connection;
+    int listener = -1;
+    uint32_t number = 0;
+    bool waits = true;    // for its first byte
+    bool leaves = false;  // was told why
+    absl::Time since;
+  };
+
+  explicit ConnectionDoor(Options options);
+  absl::Status Listen(const std::string& host, const std::string& port);
+  absl::Status ListenOn(int family, const void* address, size_t address_bytes);
+  void Run();
+  void Accept(int listener);
+  void OnReady(int fd, uint32_t number, uint32_t events);
+  void TakeIn(int fd, Guest* guest);
+  void ShowOut(int fd, Guest* guest);
+  void Drain(int fd);
+  void Close(int fd);
+  void TurnAway(int fd, const Guest& guest, const std::string& why);
+  bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
+  void LookAtAll(absl::Time now);
+
+  const Options options_;
+  int port_ = 0;
+  int poll_ = -1, wake_ = -1;
+  std::vector<int> listeners_;
+  absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
+  uint32_t last_number_ = 0;
+  absl::Time trimmed_ = absl::InfinitePast();
+  bool closed_some_ = false;
+  std::thread thread_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_CONNECTION_DOOR_H_

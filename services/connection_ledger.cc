@@ -1,0 +1,154 @@
+#include "services/connection_ledger.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+void ConnectionLedger::SetLimits(const ConnectionLimits& limits) {
+  absl::MutexLock lock(&mutex_);
+  limits_ = limits;
+}
+
+ConnectionLimits ConnectionLedger::limits() const {
+  absl::MutexLock lock(&mutex_);
+  return limits_;
+}
+
+std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int fd, absl::Time now) {
+  auto connection = std::make_shared<Connection>(peer, fd, now);
+  absl::MutexLock lock(&mutex_);
+  open_[peer] = connection;
+  return connection;
+}
+
+void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection) {
+  absl::MutexLock lock(&mutex_);
+  const auto it = open_.find(connection->peer());
+  // A port that was used again is another connection.
+  if (it != open_.end() && it->second == connection) open_.erase(it);
+}
+
+std::shared_ptr<Connection> ConnectionLedger::Find(const std::string& peer) const {
+  absl::MutexLock lock(&mutex_);
+  const auto it = open_.find(peer);
+  return it == open_.end() ? nullptr : it->second;
+}
+
+uint64_t ConnectionLedger::Allowance(const Connection& connection) const {
+  return limits_.each_bytes +
+         limits_.stream_bytes * connection.streams_.load(std::memory_order_relaxed);
+}
+
+void ConnectionLedger::Count(Connection* connection, const Counted& counted, absl::Time now) {
+  connection->received_ = std::max(connection->received_, counted.received);
+  uint64_t settled = connection->taken_.exchange(0, std::memory_order_relaxed);
+  if (settled > 0) connection->used_ = now;
+  if (connection->looked_ != absl::InfinitePast()) {
+    settled += static_cast<uint64_t>(absl::ToDoubleSeconds(now - connection->looked_) *
+                                     static_cast<double>(limits_.second_bytes));
+  }
+  const uint64_t sent = std::max(counted.sent, connection->seen_sent_);
+  settled += (sent - connection->seen_sent_) / limits_.sent_share;
+  // What was not enough for one byte is counted the next time.
+  connection->seen_sent_ = sent - (sent - connection->seen_sent_) % limits_.sent_share;
+  // More than came is no credit for later.
+  connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
+  connection->looked_ = now;
+  if (connection->mark_time_ == absl::InfinitePast() ||
+      connection->settled_ + limits_.slack_bytes >= connection->mark_) {
+    connection->mark_ = connection->received_;
+    connection->mark_time_ = now;
+  }
+}
+
+std::string ConnectionLedger::WhatIsWrong(Connection* connection, absl::Time now) {
+  const uint64_t untaken = Untaken(*connection);
+  if (untaken > Allowance(*connection)) {
+    return absl::StrCat(untaken, " bytes of unfinished messages; a connection may have ",
+                        Allowance(*connection));
+  }
+  if (untaken > limits_.slack_bytes && now - connection->mark_time_ > limits_.message_time) {
+    return absl::StrCat("messages are not whole after ",
+                        absl::FormatDuration(limits_.message_time));
+  }
+  return "";
+}
+
+std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(
+    absl::Time now, absl::FunctionRef<Counted(const Connection&)> counted) {
+  std::vector<Verdict> verdicts;
+  std::vector<std::shared_ptr<Connection>> left;
+  absl::MutexLock lock(&mutex_);
+  uint64_t sum = 0;
+  for (const auto& [peer, connection] : open_) {
+    Count(connection.get(), counted(*connection), now);
+    if (connection->closed_) continue;
+    std::string why = WhatIsWrong(connection.get(), now);
+    if (why.empty()) {
+      left.push_back(connection);
+      sum += Untaken(*connection);
+      continue;
+    }
+    connection->closed_ = true;
+    verdicts.push_back({connection, std::move(why)});
+  }
+  NameTheWorst(&sum, left, &verdicts);
+  untaken_bytes_ = sum;
+  return verdicts;
+}
+
+// Strangers first; of the others whoever has the most.
+void ConnectionLedger::NameTheWorst(uint64_t* sum,
+                                    const std::vector<std::shared_ptr<Connection>>& left,
+                                    std::vector<Verdict>* verdicts) {
+  if (*sum <= limits_.all_bytes) return;
+  std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
+  for (const auto& connection : left) {
+    worst.emplace_back(!connection->known_.load(), Untaken(*connection), connection);
+  }
+  std::sort(worst.rbegin(), worst.rend());
+  for (const auto& [is_stranger, untaken, connection] : worst) {
+    if (*sum <= limits_.all_bytes) break;
+    *sum -= untaken;
+    connection->closed_ = true;
+    verdicts->push_back(
+        {connection, absl::StrCat("unfinished messages of all connections are over ",
+                                  limits_.all_bytes, " bytes, of which it has ", untaken)});
+  }
+}
+
+std::shared_ptr<Connection> ConnectionLedger::WhoMakesRoom(const Connection& newcomer,
+                                                           absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  std::shared_ptr<Connection> stranger, idle;
+  const auto last_use = [](const Connection& c) { return std::max(c.used_, c.since_); };
+  for (const auto& [peer, connection] : open_) {
+    if (connection->closed_ || connection.get() == &newcomer) continue;
+    if (!connection->known_.load()) {
+      if (stranger == nullptr || connection->since_ < stranger->since_) stranger = connection;
+      continue;
+    }
+    const absl::Time used = last_use(*connection);
+    if (connection->calls_.load() > 0 || now - used < limits_.idle_time) continue;
+    if (idle == nullptr || used < last_use(*idle)) idle = connection;
+  }
+  const std::shared_ptr<Connection>& found = stranger != nullptr ? stranger : idle;
+  if (found != nullptr) found->closed_ = true;
+  return found;
+}
+
+uint64_t ConnectionLedger::untaken_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return untaken_bytes_;
+}
+
+size_t ConnectionLedger::connections() const {
+  absl::MutexLock lock(&mutex_);
+  return open_.size();
+}
+
+}  // namespace hearth

@@ -1,0 +1,80 @@
+#include "services/list_call.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "services/enter_call.h"
+#include "services/result_conversion.h"
+#include "services/status_conversion.h"
+
+namespace hearth {
+namespace {
+
+// Each step starts one write or the end; gRPC calls the next one.
+class ListCall final : public grpc::ServerWriteReactor<v1::RestorePointInfo> {
+ public:
+  ListCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context)
+      : call_(std::move(call)), context_(context) {}
+
+  void Start(TieredStore* store, Identities* identities, Executor* executor, StreamLimit* streams,
+             const v1::ListRequest& request) {
+    if (call_ == nullptr) return End(CallGate::ClosedError());
+    const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
+    if (!caller.ok()) return End(caller.status());
+    const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
+    if (!tenant.ok()) return End(tenant.status());
+    absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+    if (!place.ok()) return End(place.status());
+    place_ = *std::move(place);
+    call_->note()->tenant = *tenant;
+    const auto look = [this, store, tenant = *tenant] {
+      points_ = store->List(tenant);
+      Next();
+    };
+    if (!executor->TrySchedule(0, look)) {
+      End(absl::ResourceExhaustedError("too many calls wait; try again later"));
+    }
+  }
+
+  void OnWriteDone(bool ok) override {
+    if (!ok) return End(absl::CancelledError("the caller went away"));
+    Next();
+  }
+  void OnDone() override { delete this; }
+
+ private:
+  void Next() {
+    if (next_ == points_.size()) return End(absl::OkStatus());
+    info_.Clear();
+    RestorePointToProto(points_[next_++], &info_);
+    StartWrite(&info_);
+  }
+  void End(const absl::Status& status) {
+    const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
+    Finish(ToGrpcStatus(noted, context_));
+  }
+
+  const std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
+  grpc::CallbackServerContext* const context_;
+  std::shared_ptr<void> place_;
+  std::vector<RestorePoint> points_;
+  size_t next_ = 0;
+  v1::RestorePointInfo info_;  // read by gRPC while it is written
+};
+
+}  // namespace
+
+grpc::ServerWriteReactor<v1::RestorePointInfo>* StartList(TieredStore* store, CallGate* gate,
+                                                          Identities* identities,
+                                                          Executor* executor, StreamLimit* streams,
+                                                          grpc::CallbackServerContext* context,
+                                                          const v1::ListRequest& request) {
+  auto call = EnterCall(gate, identities, "List", *context, request.ByteSizeLong());
+  auto* const reactor = new ListCall(std::move(call), context);
+  reactor->Start(store, identities, executor, streams, request);
+  return reactor;
+}
+
+}  // namespace hearth

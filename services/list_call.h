@@ -1,0 +1,28 @@
+// One List stream of the store: what a tenant has stored, point by point, as fast as the caller
+// takes it.
+//
+// Thread safety: gRPC calls the reactor from its threads. Ownership: deletes itself in OnDone.
+// Store, gate, executor and the limit of streams must outlive it.
+#ifndef HEARTH_SERVICES_LIST_CALL_H_
+#define HEARTH_SERVICES_LIST_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include "cache_store/executor.h"
+#include "cache_store/tiered_store.h"
+#include "proto/cache_store.pb.h"
+#include "services/call_gate.h"
+#include "services/identity.h"
+#include "services/stream_limit.h"
+
+namespace hearth {
+
+grpc::ServerWriteReactor<v1::RestorePointInfo>* StartList(TieredStore* store, CallGate* gate,
+                                                          Identities* identities,
+                                                          Executor* executor, StreamLimit* streams,
+                                                          grpc::CallbackServerContext* context,
+                                                          const v1::ListRequest& request);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_LIST_CALL_H_

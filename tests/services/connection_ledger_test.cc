@@ -1,0 +1,174 @@
+#include "services/connection_ledger.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "services/call_gate.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kUnit = 1000;
+
+class ConnectionLedgerTest : public testing::Test {
+ protected:
+  ConnectionLedgerTest() {
+    limits_.each_bytes = 10 * kUnit;
+    limits_.stream_bytes = 2 * kUnit;
+    limits_.all_bytes = 30 * kUnit;
+    limits_.slack_bytes = kUnit / 2;
+    limits_.call_bytes = 1;
+    limits_.second_bytes = 0;
+    ledger_.SetLimits(limits_);
+  }
+  std::shared_ptr<Connection> Add(const std::string& peer) { return ledger_.Add(peer, 0, now_); }
+  // Looks, and says of whom it named why.
+  std::map<std::string, std::string> Look() {
+    std::map<std::string, std::string> named;
+    const auto counted = [this](const Connection& connection) {
+      return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()]};
+    };
+    for (const auto& verdict : ledger_.Look(now_, counted)) {
+      named[verdict.connection->peer()] = verdict.why;
+      received_.erase(verdict.connection->peer());
+      ledger_.Remove(verdict.connection);
+    }
+    return named;
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  ConnectionLimits limits_;
+  ConnectionLedger ledger_;
+  std::map<std::string, uint64_t> received_, sent_;
+};
+
+TEST_F(ConnectionLedgerTest, WhatCallsTakeIsNotHeld) {
+  const auto a = Add("a");
+  for (int i = 0; i < 100; ++i) {
+    received_["a"] += 9 * kUnit;
+    EXPECT_TRUE(Look().empty());
+    a->Taken(9 * kUnit);
+    now_ += absl::Seconds(20);
+    EXPECT_TRUE(Look().empty());
+    EXPECT_EQ(ledger_.untaken_bytes(), 0u);
+  }
+}
+
+TEST_F(ConnectionLedgerTest, OneConnectionMayHoldItsShareAndStreamsMore) {
+  const auto a = Add("a");
+  received_["a"] = 11 * kUnit;
+  a->StreamBegins();
+  EXPECT_TRUE(Look().empty());
+  a->StreamEnds();
+  EXPECT_THAT(Look()["a"], HasSubstr("11000 bytes of unfinished messages"));
+  EXPECT_EQ(ledger_.connections(), 0u);
+}
+
+TEST_F(ConnectionLedgerTest, AMessageIsWholeInTimeOrItsConnectionGoes) {
+  Add("slow");
+  const auto steady = Add("steady");
+  Add("small");
+  received_ = {{"slow", kUnit}, {"steady", kUnit}, {"small", kUnit / 4}};
+  EXPECT_TRUE(Look().empty());
+  now_ += limits_.message_time;
+  received_["slow"] += kUnit;  // a byte now and then is no help
+  received_["steady"] += kUnit;
+  steady->Taken(kUnit);
+  EXPECT_TRUE(Look().empty());
+  now_ += absl::Seconds(1);
+  const auto named = Look();
+  ASSERT_EQ(named.size(), 1u);
+  EXPECT_THAT(named.at("slow"), HasSubstr("not whole after 30s"));
+}
+
+TEST_F(ConnectionLedgerTest, OfAllTogetherStrangersGoFirstThenWhoHasTheMost) {
+  for (const char* peer : {"a", "b", "c", "stranger"}) {
+    const auto connection = Add(peer);
+    if (peer != std::string("stranger")) connection->Known();
+  }
+  received_ = {{"a", 9 * kUnit}, {"b", 10 * kUnit}, {"c", 8 * kUnit}, {"stranger", 7 * kUnit}};
+  auto named = Look();
+  ASSERT_EQ(named.size(), 1u);
+  EXPECT_THAT(named.at("stranger"), HasSubstr("of all connections"));
+  EXPECT_EQ(ledger_.untaken_bytes(), 27 * kUnit);
+  Add("d")->Known();
+  received_["d"] = 5 * kUnit;
+  named = Look();
+  ASSERT_EQ(named.size(), 1u);
+  EXPECT_EQ(named.count("b"), 1u);
+}
+
+TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
+  const auto a = Add("a");
+  received_["a"] = kUnit;
+  a->Taken(100 * kUnit);
+  EXPECT_TRUE(Look().empty());
+  received_["a"] += 11 * kUnit;
+  EXPECT_EQ(Look().size(), 1u);
+}
+
+TEST_F(ConnectionLedgerTest, FramesThatAreNoMessageDoNotAddUp) {
+  limits_.second_bytes = 10;
+  ledger_.SetLimits(limits_);
+  Add("a");
+  for (int i = 0; i < 10000; ++i) {
+    received_["a"] += 10;  // a ping
+    now_ += absl::Seconds(1);
+    ASSERT_TRUE(Look().empty());
+  }
+  for (int i = 0; i < 10000; ++i) {  // window updates, of an answer that goes on
+    sent_["a"] += limits_.sent_share * 26 + 5;
+    received_["a"] += 26;
+    ASSERT_TRUE(Look().empty());
+  }
+  EXPECT_LT(ledger_.untaken_bytes(), kUnit);
+}
+
+TEST_F(ConnectionLedgerTest, StrangersMakeRoomThenWhoIsIdleAndNobodyElse) {
+  const auto known = Add("known");
+  known->Known();
+  now_ += absl::Seconds(1);
+  Add("old stranger");
+  now_ += absl::Seconds(1);
+  Add("young stranger");
+  const auto newcomer = Add("newcomer");
+  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "old stranger");
+  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "young stranger") << "each goes once";
+  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_), nullptr);
+  now_ += limits_.idle_time;
+  known->CallBegins();
+  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_), nullptr);
+  known->CallEnds();
+  EXPECT_EQ(ledger_.WhoMakesRoom(*newcomer, now_)->peer(), "known");
+}
+
+TEST_F(ConnectionLedgerTest, APortThatIsUsedAgainIsAnotherConnection) {
+  const auto first = Add("a");
+  const auto second = Add("a");
+  ledger_.Remove(first);
+  EXPECT_EQ(ledger_.Find("a"), second);
+}
+
+TEST(CallGateConnections, ACallSaysWhatItWasGiven) {
+  CallGate gate;
+  const auto connection = gate.connections().Add("a", 0, absl::Now());
+  const auto counted = [](const Connection&) { return ConnectionLedger::Counted{1000000, 0}; };
+  gate.connections().Look(absl::Now(), counted);
+  const uint64_t held = gate.connections().untaken_bytes();
+  auto call = gate.Enter("Fetch");
+  call->CameFrom("a", 900000);
+  call->Took(90000);
+  gate.connections().Look(absl::Now(), counted);
+  EXPECT_LE(gate.connections().untaken_bytes(), held - 990000);
+  auto elsewhere = gate.Enter("Fetch");
+  elsewhere->CameFrom("unix:", 900000);
+  elsewhere->Took(1);
+  elsewhere->Known();
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,158 @@
+"""Callers who mean harm, without credentials: what a server holds of them is bounded, is given
+back, and others are served meanwhile. Bounded load, on loopback; nothing is timed.
+
+Run as: python hostile_peer_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
+"""
+
+import pathlib
+import threading
+import time
+
+import system_support
+from http2_peer import Http2Peer
+from system_support import SystemTest
+
+MIB = 1 << 20
+# What a server may have beside what its limits say.
+BESIDE_BYTES = 256 * MIB
+UNFINISHED_BYTES = 64 * MIB
+MESSAGE_BYTES = 3 * MIB - 1000
+CONNECTIONS, STREAMS = 6, 250
+LONG_S = 240  # only a hang takes it
+
+
+def memory(process, field):
+    """Of /proc/PID/status, in bytes: VmRSS is now, VmHWM the most there ever was."""
+    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith(field + ":"))
+    return int(line.split()[1]) * 1024
+
+
+class Hostile(SystemTest):
+    """What holds for a server of either kind."""
+
+    def attack(self, server, paths, limits_bytes, honest):
+        """Half-sent messages on many streams, again on a new connection where one was closed."""
+        before = memory(server, "VmRSS")
+        most = before + limits_bytes + BESIDE_BYTES
+        peers, sent, closed = [], 0, 0
+        for peer in [self.peer(server, paths) for _ in range(CONNECTIONS)]:
+            peers.append(peer)
+        end, answered = time.monotonic() + LONG_S, 0
+        # Until as much was sent as would break the bound, had it been kept.
+        while sent < limits_bytes + BESIDE_BYTES + 2 * UNFINISHED_BYTES:
+            self.assertLess(time.monotonic(), end, f"sent {sent}, closed {closed}")
+            self.assertIsNone(server.popen.poll(), server.log_tail())
+            moved = any([peer.step() for peer in peers])
+            for i, peer in enumerate(peers):
+                if peer.ended:
+                    sent += peer.sent_bytes
+                    closed += 1
+                    peer.close()
+                    peers[i] = self.peer(server, paths)
+            if closed > answered:
+                honest()
+                answered = closed
+            self.assertLess(memory(server, "VmHWM"), most, f"sent {sent}, closed {closed}")
+            if not moved:
+                if sum(peer.sent_bytes for peer in peers) + sent == 0:
+                    continue
+                peers[0].step(0.01)
+        honest()
+        self.assertGreater(closed, 0)
+        for peer in peers:
+            peer.close()
+        # What was held is given back: to the system, or within what may be kept.
+        never = threading.Event()
+        while memory(server, "VmRSS") > before + limits_bytes + BESIDE_BYTES // 2:
+            self.assertLess(time.monotonic(), end, server.log_tail())
+            never.wait(0.05)
+        honest()
+        self.assertIn("unfinished messages", server.log_path.read_text())
+        self.assertEqual(server.stop(), 0, server.log_tail())
+
+    def peer(self, server, paths):
+        peer = Http2Peer(server.address)
+        self.addCleanup(peer.close)
+        for i in range(STREAMS):
+            peer.open(paths[i % len(paths)], MESSAGE_BYTES, MESSAGE_BYTES + 1000)
+        return peer
+
+    def silent(self, server, honest, most_connections):
+        """More connections than there may be: those that say nothing make room for who does."""
+        peers = []
+        for _ in range(3 * most_connections):
+            peers.append(Http2Peer(server.address))
+            self.addCleanup(peers[-1].close)
+        honest()
+        for peer in peers:
+            peer.step()
+        honest()
+        self.assertIn("connection refused", server.log_path.read_text())
+
+
+class Store(Hostile):
+
+    LIMITS = 64 * MIB + UNFINISHED_BYTES
+
+    def store(self, *flags):
+        return self.cluster.store("", "--host-bytes", "32MiB", "--max-staged-bytes", "32MiB",
+                                  "--unfinished-bytes", UNFINISHED_BYTES, *flags)
+
+    def honest(self, store):
+        self.assertEqual(self.cluster.ctl("stats", "--store", store.address)["restore_points"], 0)
+
+    def test_half_sent_requests_are_bounded(self):
+        store = self.store()
+        paths = ["/hearth.v1.CacheStore/" + name
+                 for name in ("Explain", "Fetch", "Lease", "Publish", "Pin", "Watch")]
+        self.attack(store, paths, self.LIMITS, lambda: self.honest(store))
+
+    def test_half_sent_requests_of_strangers_are_bounded(self):
+        identities = self.folder / "identities.json"
+        identities.write_text(
+            '{"identities": [{"name": "ops", "role": "admin", "token_sha256": '
+            '"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}]}')
+        token = self.folder / "token"
+        token.write_text("test")
+        store = self.store("--identities-file", identities)
+        def honest():
+            self.cluster.ctl("stats", "--store", store.address, "--token-file", token)
+        paths = ["/hearth.v1.CacheStore/Fetch", "/grpc.health.v1.Health/Check",
+                 "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
+        self.attack(store, paths, self.LIMITS, honest)
+
+    def test_a_length_without_end_is_cut_off(self):
+        store = self.store()
+        peer = Http2Peer(store.address)
+        self.addCleanup(peer.close)
+        stream = peer.open("/hearth.v1.CacheStore/Publish", 512 * MIB, 0xffffffff)
+        end = time.monotonic() + LONG_S
+        while not peer.ended and not stream.closed:
+            self.assertLess(time.monotonic(), end)
+            self.assertLess(memory(store, "VmHWM"), self.LIMITS + BESIDE_BYTES)
+            peer.step(0.01)
+        self.honest(store)
+
+    def test_silent_connections_make_room(self):
+        store = self.store("--max-connections", 20)
+        self.silent(store, lambda: self.honest(store), 20)
+
+
+class Worker(Hostile):
+
+    def test_half_sent_requests_are_bounded(self):
+        worker = self.worker(self.model(), "none", "--unfinished-bytes", UNFINISHED_BYTES)
+        ids = system_support.prompt(20, 1)
+        paths = ["/hearth.v1.Inference/" + name for name in ("Generate", "Tokenize", "Prefill")]
+        self.attack(worker, paths, UNFINISHED_BYTES,
+                    lambda: self.cluster.generate(worker.address, ids))
+
+    def test_silent_connections_make_room(self):
+        worker = self.worker(self.model(), "none", "--max-connections", 20)
+        ids = system_support.prompt(20, 1)
+        self.silent(worker, lambda: self.cluster.generate(worker.address, ids), 20)
+
+
+if __name__ == "__main__":
+    system_support.main("WRITE_CHECKPOINT")

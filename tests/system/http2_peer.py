@@ -1,0 +1,150 @@
+"""A caller of a gRPC server that writes HTTP/2 frames by hand, to do what no gRPC library does.
+
+Sends no more than the server's windows allow, and never waits for the server. For one thread.
+"""
+
+import errno
+import select
+import socket
+import struct
+
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+END_HEADERS, ACK, END_STREAM = 4, 1, 1
+INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS = 4, 3
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+MOST_AT_ONCE = 16384
+
+
+def frame(kind, flags, stream, payload=b""):
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(
+        ">I", stream) + payload
+
+
+def header(name, value):
+    """A literal field that goes into no table; lengths below 127."""
+    return bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+class Stream:
+    """One call: a head, and so many zeros after it."""
+
+    def __init__(self, number, window, head, zeros):
+        self.number, self.window, self.head, self.zeros = number, window, head, zeros
+        self.closed = False
+
+    def next_bytes(self, count):
+        sent = self.head[:count]
+        self.head = self.head[count:]
+        zeros = min(count - len(sent), self.zeros)
+        self.zeros -= zeros
+        return sent + bytes(zeros)
+
+    def left(self):
+        return len(self.head) + self.zeros
+
+
+class Http2Peer:
+    """One connection. `sent_bytes`: of messages; `ended`: the server closed it."""
+
+    def __init__(self, address):
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)))
+        self.socket.setblocking(False)
+        self._out, self._in = PREFACE + frame(SETTINGS, 0, 0), b""
+        self._window, self._initial, self._next = 65535, 65535, 1
+        self.most_streams = None
+        self.streams, self.refused = {}, 0
+        self.sent_bytes, self.ended = 0, False
+
+    def close(self):
+        self.socket.close()
+
+    def open(self, path, message_bytes, announced_bytes, message=b""):
+        """Begins a call whose message is announced with one length and sent with another: what
+        `message` says, and zeros."""
+        headers = (header(":method", "POST") + header(":scheme", "http") + header(":path", path) +
+                   header(":authority", "hostile") + header("te", "trailers") +
+                   header("content-type", "application/grpc"))
+        head = b"\0" + struct.pack(">I", announced_bytes) + message
+        stream = Stream(self._next, self._initial, head, message_bytes)
+        self._next += 2
+        self._out += frame(HEADERS, END_HEADERS, stream.number, headers)
+        self.streams[stream.number] = stream
+        return stream
+
+    def step(self, timeout_s=0.0):
+        """Reads what came and writes what may go. True where anything moved."""
+        if self.ended:
+            return False
+        self._fill()
+        readable, writable, _ = select.select([self.socket], [self.socket] if self._out else [],
+                                              [], timeout_s)
+        moved = False
+        try:
+            if readable:
+                came = self.socket.recv(1 << 16)
+                if not came:
+                    self.ended = True
+                    return True
+                self._in += came
+                self._take_frames()
+                moved = True
+            if writable:
+                written = self.socket.send(self._out)
+                self._out = self._out[written:]
+                moved = True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EWOULDBLOCK):
+                self.ended = True
+                return True
+        return moved
+
+    def _fill(self):
+        """Of each stream a frame at a time, as much as the windows allow."""
+        for stream in self.streams.values():
+            if len(self._out) > 1 << 20:
+                return
+            count = min(stream.left(), stream.window, self._window, MOST_AT_ONCE)
+            if stream.closed or count <= 0:
+                continue
+            self._out += frame(DATA, 0, stream.number, stream.next_bytes(count))
+            stream.window -= count
+            self._window -= count
+            self.sent_bytes += count
+
+    def _take_frames(self):
+        while len(self._in) >= 9:
+            size = struct.unpack(">I", b"\0" + self._in[:3])[0]
+            if len(self._in) < 9 + size:
+                return
+            kind, flags = self._in[3], self._in[4]
+            number = struct.unpack(">I", self._in[5:9])[0] & 0x7fffffff
+            payload, self._in = self._in[9:9 + size], self._in[9 + size:]
+            self._take(kind, flags, number, payload)
+
+    def _take(self, kind, flags, number, payload):
+        stream = self.streams.get(number)
+        if kind == SETTINGS and not flags & ACK:
+            for at in range(0, len(payload), 6):
+                what, value = struct.unpack(">HI", payload[at:at + 6])
+                if what == INITIAL_WINDOW_SIZE:
+                    for each in self.streams.values():
+                        each.window += value - self._initial
+                    self._initial = value
+                elif what == MAX_CONCURRENT_STREAMS:
+                    self.most_streams = value
+            self._out += frame(SETTINGS, ACK, 0)
+        elif kind == PING and not flags & ACK:
+            self._out += frame(PING, ACK, 0, payload)
+        elif kind == WINDOW_UPDATE:
+            more = struct.unpack(">I", payload)[0] & 0x7fffffff
+            if number == 0:
+                self._window += more
+            elif stream is not None:
+                stream.window += more
+        elif kind == RST_STREAM or (kind == HEADERS and flags & END_STREAM):
+            if stream is not None and not stream.closed:
+                stream.closed = True
+                self.refused += 1
+        elif kind == GOAWAY:
+            self.ended = self.ended or not self.streams

@@ -1,0 +1,133 @@
+"""What processes log: a request is found by its id in all of them, and JSON stays JSON.
+
+Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
+"""
+
+import json
+import signal
+import subprocess
+import threading
+import time
+
+import system_support
+from http2_peer import Http2Peer
+from system_support import ProcessFailed, SystemTest, prompt
+
+LONG_S = 120  # only a hang takes it
+JSON = ("--log-format", "json", "--log-level", "debug")
+
+
+class Logs(SystemTest):
+
+    def lines(self, process):
+        """All of them; fails where one is no JSON."""
+        return [json.loads(line) for line in process.log_path.read_text().splitlines()]
+
+    def wait_for(self, process, found):
+        end, never = time.monotonic() + LONG_S, threading.Event()
+        while True:
+            lines = [line for line in self.lines(process) if found(line)]
+            if lines:
+                return lines
+            self.assertLess(time.monotonic(), end, process.log_tail())
+            never.wait(0.01)
+
+
+class Store(Logs):
+
+    def test_what_is_no_message_is_said_as_json(self):
+        store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
+        peer = Http2Peer(store.address)
+        self.addCleanup(peer.close)
+        # Pin, with a tenant that is no UTF-8.
+        message = b"\x12\x02\xff\xfe"
+        peer.open("/hearth.v1.CacheStore/Pin", 0, len(message), message)
+        peer.open("/hearth.v1.CacheStore/Pin", 0, 3, b"\xff\xff\xff")
+        end = time.monotonic() + LONG_S
+        while peer.refused < 2 and not peer.ended:
+            self.assertLess(time.monotonic(), end)
+            peer.step(0.01)
+        said = self.wait_for(store, lambda line: line["event"] == "protobuf")
+        self.assertIn("UTF-8", said[0]["message"])
+        self.assertEqual(store.stop(), 0)
+        self.lines(store)
+
+    def test_who_speaks_tls_to_a_server_without_is_said(self):
+        store = self.cluster.store("", "--host-bytes", "1MiB", *JSON)
+        peer = Http2Peer(store.address)
+        self.addCleanup(peer.close)
+        peer.socket.send(b"\x16\x03\x01\x02\x00\x01")
+        said = self.wait_for(store, lambda line: line["event"] == "connection refused")
+        self.assertIn("it speaks TLS", said[0]["reason"])
+        self.cluster.ctl("stats", "--store", store.address)
+
+    def certificate(self, name):
+        """A certificate that signed itself, and its key."""
+        files = [self.folder / f"{name}.pem", self.folder / f"{name}.key"]
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                        "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", f"/CN={name}",
+                        "-addext", "subjectAltName=IP:127.0.0.1", "-out", files[0], "-keyout",
+                        files[1]], check=True, capture_output=True)
+        return files
+
+    def test_handshakes_that_fail_and_certificates_that_end_are_said(self):
+        certificate, key = self.certificate("store")
+        other, _ = self.certificate("other")
+        store = self.cluster.store("", "--host-bytes", "1MiB", "--tls-cert", certificate,
+                                   "--tls-key", key, *JSON)
+        said = self.wait_for(store, lambda line: line["event"] == "certificate")
+        self.assertIn("expires at", said[0]["reason"])
+        stats = ["stats", "--store", store.address]
+        self.cluster.ctl(*stats, "--tls-ca", certificate)
+        with self.assertRaisesRegex(ProcessFailed, "not signed by the authority in --tls-ca"):
+            self.cluster.ctl(*stats, "--tls-ca", other)
+        self.wait_for(store, lambda line: line["event"] == "TLS handshake failed")
+        with self.assertRaisesRegex(ProcessFailed, "where it speaks TLS, pass --tls-ca"):
+            self.cluster.ctl(*stats)
+        said = self.wait_for(store, lambda line: line["event"] == "connection refused")
+        self.assertIn("it speaks no TLS", said[0]["reason"])
+        store.popen.send_signal(signal.SIGHUP)
+        self.wait_for(store, lambda line: line["event"] == "certificates read anew")
+        self.cluster.ctl(*stats, "--tls-ca", certificate)
+
+
+class Worker(Logs):
+
+    def test_a_request_is_found_by_its_id_in_both_servers(self):
+        store = self.cluster.store(self.folder / "data", *JSON)
+        worker = self.worker(self.model(), store.address, *JSON)
+        self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
+        answer = self.cluster.generate(worker.address, prompt(100, 1))
+        self.assertEqual(answer["cached_tokens"], 96)
+        request = answer["request_id"]
+        def is_of(method):
+            return lambda line: (line["event"], line.get("id"), line.get("method")) == (
+                "call", request, method)
+        at_worker = self.wait_for(worker, is_of("Generate"))[0]
+        self.assertEqual((at_worker["tokens"], at_worker["hit_tokens"], at_worker["tier"],
+                          at_worker["tenant"], at_worker["code"]),
+                         (100, 96, "host", "default", "OK"))
+        self.assertGreater(at_worker["took_ms"], 0)
+        at_store = self.wait_for(store, is_of("Fetch"))[0]
+        self.assertEqual((at_store["hit_tokens"], at_store["tier"], at_store["tenant"]),
+                         (96, "host", "default"))
+
+    def test_a_store_that_is_lost_and_found_again_is_said_once_each(self):
+        store = self.cluster.store(self.folder / "data")
+        worker = self.worker(self.model(), store.address, *JSON)
+        self.cluster.generate(worker.address, prompt(100, 1), "--wait-published")
+        store.kill()
+        for seed in (2, 3, 4):
+            self.cluster.generate(worker.address, prompt(100, seed))
+        self.assertEqual(len(self.wait_for(worker, lambda line: line["event"] == "store lost")), 1)
+        self.cluster.store(self.folder / "data", listen=store.address)
+        end = time.monotonic() + LONG_S
+        seed = 5
+        while not any(line["event"] == "store found again" for line in self.lines(worker)):
+            self.assertLess(time.monotonic(), end, worker.log_tail())
+            self.cluster.generate(worker.address, prompt(100, seed))
+            seed += 1
+
+
+if __name__ == "__main__":
+    system_support.main("WRITE_CHECKPOINT")
