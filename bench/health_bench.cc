@@ -102,7 +102,6 @@ void AttackWorker(const std::string& address, int seconds) {
   RunPhase("2 MiB of words", address, seconds, Tokenizing(Repeated("the keeper of the lamp ")));
   RunPhase("2 MiB, one word", address, seconds, Tokenizing(Repeated("lighthousekeeper")));
   RunPhase("2 MiB of spaces", address, seconds, Tokenizing(Repeated(" ")));
-  RunPhase("2 MiB, not UTF-8 at its end", address, seconds, Tokenizing(Repeated("the ") + "\xFF"));
   v1::PrefillRequest ids;
   for (uint32_t i = 0; i < kTokens; ++i) ids.mutable_prompt()->mutable_token_ids()->add_ids(i % 9);
   RunPhase("700,000 ids", address, seconds, [ids](const std::shared_ptr<grpc::Channel>& channel) {
