@@ -50,6 +50,7 @@ struct WorkerFlags {
   bool shared_memory = true;
   ClientAccess store_access{"", "", "", "", false, "store-"};
   uint32_t threads = 0;
+  bool strict_chats = false;
 };
 
 // Weight digests are remembered where other programs remember what they can compute again.
@@ -108,6 +109,8 @@ bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
       "File with the token that the store knows this worker by; read again when it changes");
   set.AddChoice("store-plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
                 "Send the token without TLS to a store on another host");
+  set.AddChoice("strict-chats", &flags->strict_chats, {"off", "on"},
+                "Control tokens in chat messages are text, whatever the request says");
   set.AddChoice("store-shared-memory", &flags->shared_memory, {"off", "on"},
                 "Read from the memory that a store of this host and user shares");
   set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
@@ -162,6 +165,7 @@ int Main(int argc, char** argv) {
   parts.identities = access->identities.get();
   parts.model_dir = flags.engine.model_dir;
   parts.version = kVersion;
+  parts.strict_chats = flags.strict_chats;
   parts.on_finished = [&metrics](const FinishedInfo& info) {
     metrics.RecordGeneration("queue", info.queue_ms / 1e3);
     metrics.RecordGeneration("fetch", info.fetch_ms / 1e3);

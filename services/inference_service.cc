@@ -52,6 +52,7 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
   if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
   absl::StatusOr<PromptSource> source = SourceFromProto(input);
   if (!source.ok()) return source.status();
+  if (auto* chat = std::get_if<ChatInput>(&source->input)) chat->strict |= parts_.strict_chats;
   const ModelConfig& config = parts_.engine->config();
   const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
                             static_cast<uint32_t>(config.max_position_embeddings),

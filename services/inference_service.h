@@ -33,6 +33,7 @@ struct InferenceParts {
   Identities* identities = nullptr;  // null: every caller is the tenant `default`
   std::string model_dir;
   std::string version;
+  bool strict_chats = false;                             // whatever a request says
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
