@@ -41,6 +41,7 @@ struct StoredObject {
   std::vector<uint64_t> slice_digests;
   std::vector<uint32_t> layers;  // model layer of each slice
   uint64_t slice_bytes = 0;
+  std::shared_ptr<const std::string> publisher;  // null: it was there when the store opened
 
   uint64_t compressed_bytes = 0;  // of its slices on disk, where some are compressed; else 0
   SegmentNode* node = nullptr;    // null until it is visible

@@ -109,6 +109,8 @@ class Store : public TieredStore {
                                          bool pinned) override;
   absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
   absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
+  absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
+                                              absl::Span<const ObjectId> objects) override;
   std::vector<RestorePoint> List(const std::string& tenant) override;
   std::vector<RestorePoint> Hottest(size_t limit) override;
   StoreStats Stats() override;

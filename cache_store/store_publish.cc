@@ -93,6 +93,7 @@ void Store::ClaimFor(PublishSessionImpl* session, PublishPlan* plan) {
 // Gives every complete staged object a place, or finds that another publisher was first.
 absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
   const PublishSpec& spec = session->spec_;
+  const auto publisher = std::make_shared<const std::string>(spec.publisher);
   for (size_t i = 0; i < session->items_.size(); ++i) {
     PublishItem& item = session->items_[i];
     if (item.object != nullptr) {
@@ -111,6 +112,7 @@ absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
       item.object =
           catalog_.NewObject(catalog_.NextNumber(), item.segment->key, id,
                              spec.objects[i].slice_digests, item.layers, item.slice_bytes);
+      item.object->publisher = publisher;
       continue;
     }
     // Portable points agree within rounding: the first stays.

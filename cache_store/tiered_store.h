@@ -115,6 +115,7 @@ struct PublishSpec {
   // Published again with a time to live, a point lives as long as the longer of the two.
   absl::Duration ttl;
   std::function<bool()> stopped = nullptr;  // as PrefixQuery's
+  std::string publisher = "";               // who it is, for QuarantineResult
 };
 
 struct PublishResult {
@@ -300,6 +301,12 @@ struct DropResult {
   uint64_t dropped = 0, freed_bytes = 0, kept_pinned = 0;
 };
 
+struct QuarantineResult {
+  uint32_t objects = 0;
+  // Who published them, each once; "" stands for those that were stored when the store opened.
+  std::vector<std::string> publishers;
+};
+
 class TieredStore {
  public:
   // Opens or creates the data folder, rebuilds the index from its manifests, collects what no
@@ -330,6 +337,11 @@ class TieredStore {
   virtual absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
                                           bool force) = 0;
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
+  // Never serves these objects of the query's prompt again, nor what names them: they are there
+  // with the right digests, and wrong. In the query's own tenant only. kNotFound: none of them is
+  // there.
+  virtual absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
+                                                      absl::Span<const ObjectId> objects) = 0;
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
   // Restore points of all tenants with the most hits, at most `limit`, the most first; of equal
   // ones the last used. For operators: a caller's RPC must not show it.

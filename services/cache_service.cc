@@ -12,6 +12,7 @@
 #include "services/list_call.h"
 #include "services/proto_conversion.h"
 #include "services/publish_call.h"
+#include "services/quarantine_call.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
 #include "services/store_watch.h"
@@ -163,6 +164,12 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
   response->set_freed_bytes(result->freed_bytes);
   response->set_kept_pinned(result->kept_pinned);
   return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* CacheService::Quarantine(grpc::CallbackServerContext* context,
+                                                   const v1::QuarantineRequest* request,
+                                                   v1::QuarantineResponse* response) {
+  return StartQuarantine(store_, gate_, identities_, &lookups_, context, *request, response);
 }
 
 grpc::ServerWriteReactor<v1::RestorePointInfo>* CacheService::List(

@@ -71,7 +71,8 @@ using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
         v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::WithCallbackMethod_Explain<
             v1::CacheStore::WithCallbackMethod_Pin<v1::CacheStore::WithCallbackMethod_Unpin<
                 v1::CacheStore::WithCallbackMethod_Drop<v1::CacheStore::WithCallbackMethod_List<
-                    v1::CacheStore::WithCallbackMethod_Stats<v1::CacheStore::Service>>>>>>>>>>;
+                    v1::CacheStore::WithCallbackMethod_Quarantine<
+                        v1::CacheStore::WithCallbackMethod_Stats<v1::CacheStore::Service>>>>>>>>>>>;
 
 class CacheService final : public CacheServiceBase {
  public:
@@ -106,6 +107,9 @@ class CacheService final : public CacheServiceBase {
   grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext* context,
                                  const v1::DropRequest* request,
                                  v1::DropResponse* response) override;
+  grpc::ServerUnaryReactor* Quarantine(grpc::CallbackServerContext* context,
+                                       const v1::QuarantineRequest* request,
+                                       v1::QuarantineResponse* response) override;
   grpc::ServerWriteReactor<v1::RestorePointInfo>* List(grpc::CallbackServerContext* context,
                                                        const v1::ListRequest* request) override;
   grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,

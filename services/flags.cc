@@ -148,6 +148,12 @@ void FlagSet::AddUint(const std::string& name, uint32_t* value, const std::strin
   Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
 }
 
+void FlagSet::AddShare(const std::string& name, double* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+}
+
 void FlagSet::AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
                        const std::string& help, std::function<void(size_t)> set) {
   auto* option = app_->add_option_function<std::string>(

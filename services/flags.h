@@ -67,6 +67,8 @@ class FlagSet {
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
   void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
   void AddUint(const std::string& name, uint32_t* value, const std::string& help);
+  // From 0 to 1.
+  void AddShare(const std::string& name, double* value, const std::string& help);
   // One of `names`; the enum's values count them from 0.
   template <typename Enum>
   void AddChoice(const std::string& name, Enum* value, const std::vector<std::string>& names,

@@ -86,6 +86,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                    "Others wait this long for what this worker computes; 0s: not at all");
   set->AddUint("compute-min-tokens", &engine->compute_min_tokens,
                "Fewer tokens are computed without asking who else does");
+  set->AddShare("audit-rate", &engine->audit_rate,
+                "The share, 0 to 1, of what the store gave that is computed again when idle, and "
+                "quarantined where it is wrong");
   set->AddDuration("publish-timeout", &engine->publish_timeout, "A publish may take this long");
   set->AddText("digest-cache", &engine->digest_cache_dir,
                "Folder of remembered weight digests; empty: computed at each start");

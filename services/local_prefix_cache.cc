@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "services/object_builder.h"
 #include "services/plan_check.h"
+#include "services/quarantine_call.h"
 #include "services/store_conversion.h"
 
 namespace hearth {
@@ -36,6 +37,11 @@ LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& finger
 
 PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
   return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts, ""};
+}
+
+bool LocalPrefixCache::Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
+                                  absl::Time) {
+  return QuarantineAndLog(store_, Query(prefix), objects, "this process").ok();
 }
 
 FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,

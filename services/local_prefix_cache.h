@@ -32,6 +32,8 @@ class LocalPrefixCache final : public PrefixCache, public Explainer {
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      const LeaseTerms& terms, absl::Time deadline) override;
+  bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
+                  absl::Time deadline) override;
   // Ends the waits for leases.
   void CancelCalls() override;
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;

@@ -143,6 +143,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, *caller_);
     if (!spec.ok()) return spec.status();
     if (absl::Status status = place_->BelongsTo(spec->tenant); !status.ok()) return status;
+    spec->publisher = caller_->name.empty() ? context_->peer() : caller_->name;
     spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();

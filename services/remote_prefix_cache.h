@@ -63,6 +63,8 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
   LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      const LeaseTerms& terms, absl::Time deadline) override;
+  bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
+                  absl::Time deadline) override;
   // Ends the fetches, publishes, leases and explanations in progress; later ones are refused.
   void CancelCalls() override { calls_.CancelAll(); }
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;

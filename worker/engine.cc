@@ -27,6 +27,10 @@ absl::Status EngineOptions::Validate() const {
   if (compute_wait < absl::ZeroDuration() || compute_lease < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
   }
+  if (!(audit_rate >= 0 && audit_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("audit_rate: ", audit_rate, " is not a share, from 0 to 1"));
+  }
   return absl::OkStatus();
 }
 

@@ -53,6 +53,9 @@ struct EngineOptions {
   // Others wait this long for this one. Zero: not at all.
   absl::Duration compute_lease = absl::Seconds(10);
   uint32_t compute_min_tokens = 256;  // less is computed without asking
+  // The share of what a cache gave that is computed again when nothing else is to be done,
+  // compared, and quarantined where it is wrong. In [0, 1]; 0: none.
+  double audit_rate = 0;
 
   absl::Status Validate() const;
 };

@@ -42,8 +42,12 @@ enum class EngineCounter {
   kPublishesStored,   // of these: at least one boundary is stored now
   kPublishesDropped,  // too many waiting, or the engine stopped
   kPublishBytes,
-  kStagingSkips,    // kept boundaries skipped because staging was full
-  kNondeterminism,  // a prefix computed twice with different bits
+  kStagingSkips,       // kept boundaries skipped because staging was full
+  kNondeterminism,     // a prefix computed twice with different bits
+  kAudits,             // restored prefixes computed again and compared
+  kAuditsSkipped,      // taken for one that did not come about: too many wait, or it is gone
+  kAuditsWrong,        // of the audits: the cache had given other bytes
+  kAuditsQuarantined,  // of these: the cache took them out
   kCount
 };
 

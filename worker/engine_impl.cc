@@ -21,6 +21,9 @@ constexpr size_t kMaxFetchThreads = 64;
 // The prefix for which memory is made resident at start.
 constexpr uint32_t kPrefaultTokens = 2048;
 
+// A fetch, and what is said of one before.
+constexpr size_t kMaxAuditCalls = 4;
+
 }  // namespace
 
 class EngineImpl::Handle : public EngineRequestHandle {
@@ -48,6 +51,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Gemma> gemm
       kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, options.max_running),
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
+      audit_calls_(/*threads=*/1, kMaxAuditCalls),
       publisher_(options.publish_timeout, &counters_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
@@ -68,6 +72,7 @@ EngineImpl::~EngineImpl() {
   if (thread_.joinable()) thread_.join();
   if (cache != nullptr) cache->CancelCalls();
   fetches_.Stop();
+  audit_calls_.Stop();
   publisher_.Stop();
 }
 
@@ -174,6 +179,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
     for (const SequencePtr& sequence : round->admitted) LookUp(sequence);
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
     if (round->stepping != nullptr) Step(round->stepping, round->step);
+    if (round->auditing) StepAudit();
   }
 }
 
@@ -192,6 +198,8 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
       return round;
     }
     if (stopping_) return std::nullopt;
+    round.auditing = MayAudit();
+    if (round.auditing) return round;
     bell_.WaitWithDeadline(&mu_, NextTimer());
   }
 }

@@ -10,6 +10,7 @@
 #ifndef HEARTH_WORKER_ENGINE_IMPL_H_
 #define HEARTH_WORKER_ENGINE_IMPL_H_
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -73,6 +74,15 @@ class EngineImpl : public Engine {
     std::vector<SequencePtr> looked_up;
     SequencePtr stepping;  // null: nothing to step
     StepKind step = StepKind::kPrefill;
+    bool auditing = false;  // there is nothing else to do
+  };
+  // One that is under way.
+  struct Audit {
+    PrefixRequest prefix;  // up to the boundary that was restored
+    std::optional<KvCache> kv;
+    std::vector<uint32_t> step_ends;
+    size_t next_step = 0;
+    uint32_t boundary() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
   };
 
   // engine_impl.cc: the thread and its rounds.
@@ -121,6 +131,16 @@ class EngineImpl : public Engine {
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void Left() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // engine_audit.cc: what an idle engine computes again.
+  void OfferAudit(const Sequence& sequence);
+  bool MayAudit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void StepAudit();
+  absl::Status TryStepAudit();
+  absl::Status FetchAudited();
+  absl::Status FinishAudit();
+  void Accuse(std::vector<ObjectId> wrong);
+  void EndAudit();
+
   const EngineOptions options_;
   const std::unique_ptr<Gemma> gemma_;
   const KvLayout layout_;
@@ -128,7 +148,10 @@ class EngineImpl : public Engine {
   mutable EngineCounters counters_;
   PrefixPool pool_;
   StagingBudget staging_;
-  KvCachePool kv_caches_;  // the engine's thread only
+  KvCachePool kv_caches_;  // the engine's thread only, as all of audits but what was fetched
+  std::deque<PrefixRequest> audits_;  // waiting
+  std::unique_ptr<Audit> audit_;      // under way
+  double audit_credit_ = 0;
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
 
   mutable absl::Mutex mu_;
@@ -141,8 +164,9 @@ class EngineImpl : public Engine {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<FetchOutcome> audit_fetched_ ABSL_GUARDED_BY(mu_);
 
-  TaskQueue fetches_;
+  TaskQueue fetches_, audit_calls_;
   Publisher publisher_;
   std::thread thread_;
 };

@@ -288,6 +288,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   }
   if (!status.ok()) return Fail(sequence, status);
   PoolRestored(*sequence);
+  OfferAudit(*sequence);
   sequence->restored_at = absl::Now();
   CountStart(*sequence);
   if (sequence->callbacks.on_started != nullptr) {

@@ -114,6 +114,13 @@ class PrefixCache {
     (void)prefix, (void)above_tokens, (void)max_tokens, (void)terms, (void)deadline;
     return {};
   }
+  // Takes `objects` of the tenant's own `prefix` out, for good: they are not what this worker
+  // computes. True: nobody is given them any more. Blocks at most until `deadline`.
+  virtual bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
+                          absl::Time deadline) {
+    (void)prefix, (void)objects, (void)deadline;
+    return false;
+  }
   // The engine is going away: calls in progress should return soon, as if their deadline had come.
   virtual void CancelCalls() {}
 };

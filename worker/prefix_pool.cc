@@ -102,8 +102,13 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   return InsertResult::kInserted;
 }
 
+void PrefixPool::Clear() {
+  absl::MutexLock lock(&mu_);
+  while (!points_.empty()) EvictLast();
+}
+
 void PrefixPool::EvictLast() {
-  assert(points_.size() > 1);
+  assert(!points_.empty());
   for (const auto& object : points_.back().objects) {
     auto holder = holders_.find(object.get());
     assert(holder != holders_.end());

@@ -160,6 +160,9 @@ class Peer {
     drop.set_restore_point_id(id);
     drop.set_force(true);
     drop.set_tenant(tenant);
+    v1::QuarantineRequest quarantine;
+    *quarantine.mutable_prefix() = fetch.prefix();
+    ToProto(ObjectId{0, 16, LayerGroup::kGlobal}, quarantine.add_objects());
     return absl::StrCat("fetch: ", Fetch(fetch), "by id: ", Fetch(by_id), "lease: ", Lease(lease),
                         "explain: ", Unary(&v1::CacheStore::Stub::Explain, explain),
                         "other: ", Unary(&v1::CacheStore::Stub::Explain, other),
@@ -167,6 +170,7 @@ class Peer {
                         "unpin: ", Unary(&v1::CacheStore::Stub::Unpin, pin), "list: ", List(tenant),
                         "watch: ", Watch(tenant),
                         "stats: ", Unary(&v1::CacheStore::Stub::Stats, stats),
+                        "quarantine: ", Unary(&v1::CacheStore::Stub::Quarantine, quarantine),
                         "drop: ", Unary(&v1::CacheStore::Stub::Drop, drop));
   }
   std::string DropAll() {

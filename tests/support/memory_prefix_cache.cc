@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "proto/restore_rule.h"
+#include "proto/snapshot_format.h"
 
 namespace hearth {
 namespace {
@@ -164,6 +165,36 @@ std::map<std::string, std::string> MemoryPrefixCache::Contents() const {
         std::string(reinterpret_cast<const char*>(object->bytes.get()), object->size_bytes);
   }
   return contents;
+}
+
+bool MemoryPrefixCache::Quarantine(const PrefixRequest& prefix,
+                                   const std::vector<ObjectId>& objects, absl::Time) {
+  absl::MutexLock lock(&mu_);
+  for (const ObjectId& id : objects) {
+    quarantined_.push_back(id);
+    objects_.erase(ObjectKey(prefix, id));
+  }
+  points_.clear();  // those that named them among them: they are made anew by the next publish
+  return true;
+}
+
+void MemoryPrefixCache::Poison(const PrefixRequest& prefix, const ObjectId& id) {
+  absl::MutexLock lock(&mu_);
+  auto& slot = objects_.at(ObjectKey(prefix, id));
+  auto poisoned = std::make_shared<KvObject>(*slot);
+  poisoned->bytes = AllocateAligned(slot->size_bytes);
+  std::memcpy(poisoned->bytes.get(), slot->bytes.get(), slot->size_bytes);
+  poisoned->bytes[slot->size_bytes / 2] ^= std::byte{1};
+  const size_t slice_bytes = layout_.SliceBytes(id.tokens);
+  for (size_t i = 0; i < poisoned->slice_digests.size(); ++i) {
+    poisoned->slice_digests[i] = SliceDigest(poisoned->bytes.get() + i * slice_bytes, slice_bytes);
+  }
+  slot = poisoned;
+}
+
+std::vector<ObjectId> MemoryPrefixCache::quarantined() const {
+  absl::MutexLock lock(&mu_);
+  return quarantined_;
 }
 
 }  // namespace hearth

@@ -27,6 +27,8 @@ class MemoryPrefixCache : public PrefixCache {
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override;
   PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
+  bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
+                  absl::Time deadline) override;
 
   // Called at the beginning of each call, on its thread; may block or throw.
   std::function<void()> before_fetch;
@@ -35,6 +37,10 @@ class MemoryPrefixCache : public PrefixCache {
   bool refuse_publishes = false;
   Tier tier = Tier::kHost;  // what fetches say they read from
 
+  // Has other bytes from here on in one object of `prefix`, with their right digests: as if its
+  // publisher had computed them. REQUIRES: it is stored.
+  void Poison(const PrefixRequest& prefix, const ObjectId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<ObjectId> quarantined() const ABSL_LOCKS_EXCLUDED(mu_);
   // Forgets everything, as a store that lost its disk.
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<uint32_t> BoundariesOf(const std::string& tenant) const ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,6 +68,7 @@ class MemoryPrefixCache : public PrefixCache {
   std::map<std::string, std::shared_ptr<const KvObject>> objects_ ABSL_GUARDED_BY(mu_);
   std::map<std::string, Point> points_ ABSL_GUARDED_BY(mu_);
   std::vector<PublishRequestSpec> published_ ABSL_GUARDED_BY(mu_);
+  std::vector<ObjectId> quarantined_ ABSL_GUARDED_BY(mu_);
   int conflicts_ ABSL_GUARDED_BY(mu_) = 0;
   int fetches_ ABSL_GUARDED_BY(mu_) = 0;
   uint32_t last_above_tokens_ ABSL_GUARDED_BY(mu_) = 0;

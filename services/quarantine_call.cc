@@ -1,0 +1,81 @@
+#include "services/quarantine_call.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_join.h"
+#include "services/enter_call.h"
+#include "services/late_answer.h"
+#include "services/logging.h"
+#include "services/proto_conversion.h"
+#include "services/store_conversion.h"
+
+namespace hearth {
+namespace {
+
+absl::Status TakeOut(TieredStore* store, const Identity& caller,
+                     const grpc::CallbackServerContext* context,
+                     const v1::QuarantineRequest& request, v1::QuarantineResponse* response) {
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
+  if (!query.ok()) return query.status();
+  query->stopped = [context] { return context->IsCancelled(); };
+  std::vector<ObjectId> objects;
+  for (const v1::ObjectRef& ref : request.objects()) {
+    const absl::StatusOr<ObjectId> id = ObjectIdFromProto(ref);
+    if (!id.ok()) return id.status();
+    objects.push_back(*id);
+  }
+  const std::string auditor = caller.name.empty() ? context->peer() : caller.name;
+  const absl::StatusOr<QuarantineResult> result = QuarantineAndLog(store, *query, objects, auditor);
+  if (!result.ok()) return result.status();
+  response->set_objects(result->objects);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const PrefixQuery& query,
+                                                  const std::vector<ObjectId>& objects,
+                                                  const std::string& auditor) {
+  absl::StatusOr<QuarantineResult> result = store->Quarantine(query, objects);
+  if (!result.ok()) return result.status();
+  for (std::string& publisher : result->publishers) {
+    if (publisher.empty()) publisher = "somebody before this start";
+  }
+  Log(LogLevel::kWarning, "quarantined: an audit found other bytes than its worker computes",
+      {{"tenant", query.tenant},
+       {"objects", result->objects},
+       {"tokens", query.token_ids.size()},
+       {"publisher", absl::StrJoin(result->publishers, ", ")},
+       {"auditor", auditor}});
+  return result;
+}
+
+grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
+                                          Identities* identities, FairPool* lookups,
+                                          grpc::CallbackServerContext* context,
+                                          const v1::QuarantineRequest& request,
+                                          v1::QuarantineResponse* response) {
+  auto call = EnterCall(gate, identities, "Quarantine", *context, request.ByteSizeLong());
+  const bool entered = call != nullptr;
+  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
+  grpc::ServerUnaryReactor* reactor = answer->reactor();
+  const auto begin = [&]() -> absl::Status {
+    if (!entered) return CallGate::ClosedError();
+    const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
+    if (!caller.ok()) return caller.status();
+    if (!caller->sees_all()) {
+      return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
+    }
+    return lookups->Submit(caller->ShareName(), request.SpaceUsedLong(),
+                           [store, caller = *caller, context, &request, response, answer] {
+                             answer->Finish(TakeOut(store, caller, context, request, response));
+                           });
+  };
+  if (absl::Status status = begin(); !status.ok()) answer->Finish(status);
+  return reactor;
+}
+
+}  // namespace hearth

@@ -1,0 +1,93 @@
+// Objects that an audit found wrong: gone for good, in their tenant, with the name of who published
+// them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache_store/tiered_store.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class StoreQuarantine : public ::testing::Test {
+ protected:
+  StoreQuarantine() { Open(); }
+  void Open() {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = 1 << 20;
+    options.disk_bytes = 1 << 20;
+    store_ = TieredStore::Open(options).value();
+  }
+  void PublishAs(const std::string& publisher, const KitPrompt& prompt, uint32_t boundary) {
+    PublishSpec spec = KitSpec(model_, prompt, {boundary}, Durability::kDisk);
+    spec.publisher = publisher;
+    auto session = store_->Publish(spec);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE(KitPutAll(session->get(), spec, model_, prompt).ok());
+    ASSERT_TRUE((*session)->Commit().ok());
+  }
+  uint32_t Usable(const KitPrompt& prompt) {
+    return KitFetch(store_.get(), model_, prompt).value();
+  }
+
+  const TestFolder folder_;
+  const Fingerprint model_ = KitModel().Make();  // C = 16, W = 24
+  const KitPrompt prompt_{KitTokens(1, 100), {}};
+  const std::vector<ObjectId> wrong_ = {{16, 16, LayerGroup::kGlobal}};
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(StoreQuarantine, ItIsNotServedAgainAndWhoPublishedItIsNamed) {
+  PublishAs("worker-1", prompt_, 64);
+  PublishAs("worker-2", prompt_, 96);  // the chunks after 64, and the tail
+  ASSERT_EQ(Usable(prompt_), 96u);
+  const auto result = store_->Quarantine(KitQuery(model_, prompt_), wrong_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->objects, 1u);
+  EXPECT_THAT(result->publishers, ElementsAre("worker-1"));
+  EXPECT_EQ(Usable(prompt_), 0u) << "all that is stored needs it";
+  EXPECT_THAT(store_->Explain(KitQuery(model_, prompt_))->summary, HasSubstr("quarantined"));
+  EXPECT_EQ(store_->Quarantine(KitQuery(model_, prompt_), wrong_).status().code(),
+            absl::StatusCode::kNotFound);
+  // Whoever computes it can publish it anew.
+  PublishAs("worker-3", prompt_, 96);
+  EXPECT_EQ(Usable(prompt_), 96u);
+}
+
+TEST_F(StoreQuarantine, AnotherTenantKeepsItsOwn) {
+  KitPrompt theirs = prompt_;
+  theirs.tenant = "b";
+  PublishAs("worker-1", prompt_, 96);
+  PublishAs("worker-1", theirs, 96);
+  ASSERT_TRUE(store_->Quarantine(KitQuery(model_, prompt_), wrong_).ok());
+  EXPECT_EQ(Usable(prompt_), 0u);
+  EXPECT_EQ(Usable(theirs), 96u);
+}
+
+TEST_F(StoreQuarantine, AfterARestartItIsStillGoneAndItsPublisherForgotten) {
+  PublishAs("worker-1", prompt_, 64);
+  Open();
+  const auto result = store_->Quarantine(KitQuery(model_, prompt_), wrong_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->publishers, ElementsAre("")) << "nobody remembers";
+  Open();
+  EXPECT_EQ(Usable(prompt_), 0u);
+}
+
+TEST_F(StoreQuarantine, RefusesWhatIsNoPartOfThePrompt) {
+  PublishAs("worker-1", prompt_, 96);
+  const auto past = store_->Quarantine(KitQuery(model_, prompt_), {{96, 16, LayerGroup::kGlobal}});
+  EXPECT_EQ(past.status().code(), absl::StatusCode::kInvalidArgument);
+  const auto other = store_->Quarantine(KitQuery(model_, prompt_), {{96, 3, LayerGroup::kGlobal}});
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Usable(prompt_), 96u);
+}
+
+}  // namespace
+}  // namespace hearth
