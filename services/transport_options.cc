@@ -17,11 +17,11 @@ constexpr int kTcpReadBytes = 1 << 20;
 constexpr int kMinTcpReadBytes = 256 << 10;
 constexpr int kMaxTcpReadBytes = 8 << 20;
 // What a caller may send to a server: a buffer is held by the last byte in it that waits for the
-// rest of its message, so these are small.
-constexpr int kServerStreamWindowBytes = 256 << 10;
-constexpr int kServerTcpReadBytes = 64 << 10;
-constexpr int kServerMinTcpReadBytes = 8 << 10;
-constexpr int kServerMaxTcpReadBytes = 256 << 10;
+// rest of its message, so these are smaller. Much smaller ones cost publishes their speed.
+constexpr int kServerStreamWindowBytes = 2 << 20;
+constexpr int kServerTcpReadBytes = 256 << 10;
+constexpr int kServerMinTcpReadBytes = 16 << 10;
+constexpr int kServerMaxTcpReadBytes = 1 << 20;
 constexpr int kHandshakeTimeoutMs = 10000;
 // Of gRPC's memory for a server, beside unfinished messages: connections, calls, buffers that are
 // partly used. At the quota gRPC ends calls, whosever they are: the ledger is to be earlier.

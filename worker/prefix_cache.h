@@ -52,7 +52,7 @@ struct PrefixRequest {
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;  // beside multiples of C, strictly increasing, in (0, tokens]
   std::string tenant;
-  std::string request_id;  // for logs
+  std::string request_id = "";  // for logs
 };
 
 struct FetchOutcome {
