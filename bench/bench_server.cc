@@ -31,7 +31,7 @@ int ServeUntilKilled(const std::string& program, const StoreOptions& options,
     service.Offer({memory.layout.id, segment->name()});
   }
   grpc::ServerBuilder builder;
-  TuneServerTransport(&builder);
+  TuneServerTransport(&builder, ConnectionLimits());
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&service);
