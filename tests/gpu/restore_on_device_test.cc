@@ -19,7 +19,7 @@ TEST(RestoreOnDevice, GivesTheSameLogitsAsComputing) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
   if (absl::IsFailedPrecondition(engine.status())) GTEST_SKIP() << engine.status().message();
   ASSERT_TRUE(engine.ok()) << engine.status();
-  CallGate gate([](const char*, absl::StatusCode, double) {});
+  CallGate gate;
   StoreLink::Options link_options;
   link_options.spec = "embedded:";  // in RAM only
   link_options.device = "cuda";
