@@ -59,7 +59,11 @@ TEST_F(StoreStopped, AskedAndNotStoppedItAnswersAsEver) {
 }
 
 TEST_F(StoreStopped, APublishThatIsStoppedLeavesNothing) {
-  PublishSpec spec = KitSpec(model_, prompt_, {399984});
+  // Keys come first: what else is announced does not matter, and for all chunks it takes minutes.
+  PublishSpec spec = KitSpec(model_, KitPrompt{KitTokens(1, 33), {}}, {32});
+  spec.token_ids = prompt_.tokens;
+  spec.cuts = prompt_.cuts;
+  spec.boundaries = {399984};
   spec.stopped = StopAt(1);
   EXPECT_EQ(store_->Publish(spec).status().code(), absl::StatusCode::kCancelled);
   EXPECT_TRUE(store_->List("default").empty());
