@@ -5,9 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/enter_call.h"
 #include "services/explain_call.h"
 #include "services/fetch_call.h"
+#include "services/late_answer.h"
 #include "services/lease_call.h"
 #include "services/list_call.h"
 #include "services/proto_conversion.h"
@@ -18,43 +18,17 @@
 #include "services/store_watch.h"
 
 namespace hearth {
-namespace {
-
-// A short call, on its way to a thread of the service's: who calls is known before it waits there.
-struct ShortCall {
-  std::unique_ptr<CallGate::Call> call;  // null when the gate is closed
-  grpc::CallbackServerContext* context = nullptr;
-  grpc::ServerUnaryReactor* reactor = nullptr;
-
-  // Once.
-  void End(const absl::Status& status) {
-    const absl::Status noted = call == nullptr ? status : call->Finish(status);
-    call.reset();  // before the caller has its answer
-    reactor->Finish(ToGrpcStatus(noted, context));
-  }
-};
-
-}  // namespace
-
 template <typename Request, typename Body>
 grpc::ServerUnaryReactor* CacheService::RunCall(const char* method,
                                                 grpc::CallbackServerContext* context,
                                                 const Request& request, Body body) {
-  const auto begun = std::make_shared<ShortCall>();
-  begun->call = EnterCall(gate_, identities_, method, *context, request.ByteSizeLong());
-  begun->context = context;
-  begun->reactor = context->DefaultReactor();
-  grpc::ServerUnaryReactor* const reactor = begun->reactor;
-  const absl::StatusOr<Identity> caller = CallerOf(identities_, *context);
-  if (begun->call == nullptr) {
-    begun->End(CallGate::ClosedError());
-  } else if (!caller.ok()) {
-    begun->End(caller.status());
-  } else if (!short_calls_.TrySchedule(0,
-                                       [begun, body, who = *caller] { begun->End(body(who)); })) {
-    begun->End(absl::ResourceExhaustedError("too many calls wait; try again later"));
-  }
-  return reactor;
+  const auto begin = [&](const Identity& caller,
+                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+    const auto run = [answer, body, caller] { answer->Finish(body(caller)); };
+    if (short_calls_.TrySchedule(0, run)) return absl::OkStatus();
+    return absl::ResourceExhaustedError("too many calls wait; try again later");
+  };
+  return AnswerLater(gate_, identities_, method, context, request.ByteSizeLong(), begin);
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,

@@ -6,7 +6,7 @@
 
 namespace hearth {
 
-std::unique_ptr<CallGate::Call> EnterCall(CallGate* gate, Identities* identities,
+std::unique_ptr<CallGate::Call> EnterCall(CallGate* gate, const absl::StatusOr<Identity>& caller,
                                           const char* method,
                                           const grpc::ServerContextBase& context, uint64_t bytes,
                                           bool reads_on) {
@@ -14,7 +14,6 @@ std::unique_ptr<CallGate::Call> EnterCall(CallGate* gate, Identities* identities
   if (call == nullptr) return nullptr;
   call->CameFrom(context.peer(), bytes, reads_on);
   call->note()->request_id = RequestIdOf(context);
-  const absl::StatusOr<Identity> caller = CallerOf(identities, context);
   if (!caller.ok()) return call;
   call->Known();
   call->note()->tenant = caller->tenant;

@@ -1,6 +1,6 @@
 // How every call of both servers begins: through the gate, which is told where it came from.
 //
-// Thread safety: any thread. Ownership: gate and identities outlive the call.
+// Thread safety: any thread. Ownership: the gate outlives the call.
 #ifndef HEARTH_SERVICES_ENTER_CALL_H_
 #define HEARTH_SERVICES_ENTER_CALL_H_
 
@@ -12,9 +12,10 @@
 
 namespace hearth {
 
-// Null once the gate is closed. `bytes`: of the message that the call begins with; `reads_on`: it
-// goes on reading messages, and says of each what it took. `method` must be a literal.
-std::unique_ptr<CallGate::Call> EnterCall(CallGate* gate, Identities* identities,
+// Null once the gate is closed. `caller`: as CallerOf says, which looks it up. `bytes`: of the
+// message that the call begins with; `reads_on`: it goes on reading messages, and says of each what
+// it took. `method` must be a literal.
+std::unique_ptr<CallGate::Call> EnterCall(CallGate* gate, const absl::StatusOr<Identity>& caller,
                                           const char* method,
                                           const grpc::ServerContextBase& context, uint64_t bytes,
                                           bool reads_on = false);

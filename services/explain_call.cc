@@ -3,7 +3,6 @@
 #include <memory>
 #include <utility>
 
-#include "services/enter_call.h"
 #include "services/late_answer.h"
 #include "services/store_conversion.h"
 
@@ -32,24 +31,16 @@ grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Ident
                                        grpc::CallbackServerContext* context,
                                        const v1::ExplainRequest& request,
                                        v1::ExplainResponse* response) {
-  auto call = EnterCall(gate, identities, "Explain", *context, request.ByteSizeLong());
-  const bool entered = call != nullptr;
-  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
-  grpc::ServerUnaryReactor* reactor = answer->reactor();
-  const auto begin = [&]() -> absl::Status {
-    if (!entered) return CallGate::ClosedError();
-    const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
-    if (!caller.ok()) return caller.status();
-    absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(*caller);
+  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
+    absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(caller);
     if (!place.ok()) return place.status();
     answer->Hold(*std::move(place));
-    return lookups->Submit(caller->ShareName(), request.SpaceUsedLong(),
-                           [store, caller = *caller, context, &request, response, answer] {
+    return lookups->Submit(caller.ShareName(), request.SpaceUsedLong(),
+                           [store, caller, context, &request, response, answer] {
                              answer->Finish(Explain(store, caller, context, request, response));
                            });
   };
-  if (absl::Status status = begin(); !status.ok()) answer->Finish(status);
-  return reactor;
+  return AnswerLater(gate, identities, "Explain", context, request.ByteSizeLong(), begin);
 }
 
 }  // namespace hearth

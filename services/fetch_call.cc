@@ -130,10 +130,10 @@ void NotePlan(const v1::FetchRequest& request, const LookupPlan& plan, CallNote*
 void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
                       StreamPlaces* places, const grpc::ByteBuffer& request) {
   self_ = shared_from_this();
-  call_ = EnterCall(gate, identities, "Fetch", *context_, request.Length());
+  const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
+  call_ = EnterCall(gate, caller, "Fetch", *context_, request.Length());
   if (call_ == nullptr) return End(CallGate::ClosedError());
   closing_ = gate->OnClose([this] { EndLease(); });
-  const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
   if (!caller.ok()) return End(caller.status());
   auto place = places->Enter(*caller, [weak = weak_from_this()](const absl::Status& why) {
     if (const auto self = weak.lock()) self->LosePlace(why);

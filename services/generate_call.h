@@ -73,7 +73,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnPublished(const PublishOutcome& outcome);
 
   void Submit(Engine* engine, EngineRequest request);
-  void Prepared() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void Note(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(v1::GenerateResponse message);
   bool CallerReads() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -26,21 +26,6 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(context.deadline());
 }
 
-// A unary call whose answer is there at once.
-grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, CallGate* gate,
-                                 Identities* identities, const char* method, size_t bytes,
-                                 const std::function<absl::Status()>& body) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const auto call = EnterCall(gate, identities, method, *context, bytes);
-  absl::Status status = CallGate::ClosedError();
-  if (call != nullptr) {
-    const absl::Status known = CallerOf(identities, *context).status();
-    status = call->Finish(known.ok() ? body() : known);
-  }
-  reactor->Finish(ToGrpcStatus(status, context));
-  return reactor;
-}
-
 }  // namespace
 
 InferenceService::InferenceService(InferenceParts parts) : parts_(std::move(parts)) {}
@@ -62,8 +47,7 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
 
 absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
     const v1::GenerateRequest& request, const grpc::CallbackServerContext& context,
-    const std::string& request_id) const {
-  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, context);
+    const absl::StatusOr<Identity>& caller, const std::string& request_id) const {
   if (!caller.ok()) return caller.status();
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
   if (!sampling.ok()) return sampling.status();
@@ -94,11 +78,13 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
-  auto call =
-      EnterCall(parts_.gate, parts_.identities, "Generate", *context, request->ByteSizeLong());
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
+  auto call = EnterCall(parts_.gate, caller, "Generate", *context, request->ByteSizeLong());
   const bool entered = call != nullptr;
   absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
-  if (entered) converted = GenerateRequestFrom(*request, *context, call->note()->request_id);
+  if (entered) {
+    converted = GenerateRequestFrom(*request, *context, caller, call->note()->request_id);
+  }
   GenerateCall::Options options;
   if (converted.ok()) {
     options.sampling = converted->sampling;
@@ -123,8 +109,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 
 absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
     const v1::PrefillRequest& request, const grpc::CallbackServerContext& context,
-    const std::string& request_id) const {
-  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, context);
+    const absl::StatusOr<Identity>& caller, const std::string& request_id) const {
   if (!caller.ok()) return caller.status();
   absl::StatusOr<Durability> durability = FromProto(request.durability());
   if (!durability.ok()) return durability.status();
@@ -141,13 +126,13 @@ absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
 grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext* context,
                                                     const v1::PrefillRequest* request,
                                                     v1::PrefillResponse* response) {
-  auto call =
-      EnterCall(parts_.gate, parts_.identities, "Prefill", *context, request->ByteSizeLong());
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
+  auto call = EnterCall(parts_.gate, caller, "Prefill", *context, request->ByteSizeLong());
   const bool entered = call != nullptr;
   const std::string request_id = entered ? call->note()->request_id : "";
   const auto reactor = PrefillCall::Create(std::move(call), context, response);
   absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
-  if (entered) converted = PrefillRequestFrom(*request, *context, request_id);
+  if (entered) converted = PrefillRequestFrom(*request, *context, caller, request_id);
   if (converted.ok()) {
     const auto make = [this, request, context] {
       return PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
@@ -162,17 +147,8 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext*
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const v1::TokenizeRequest* request,
                                                      v1::TokenizeResponse* response) {
-  auto call =
-      EnterCall(parts_.gate, parts_.identities, "Tokenize", *context, request->ByteSizeLong());
-  const bool entered = call != nullptr;
-  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
-  grpc::ServerUnaryReactor* reactor = answer->reactor();
-  const absl::StatusOr<Identity> caller =
-      entered ? CallerOf(parts_.identities, *context) : CallGate::ClosedError();
-  absl::Status begun = caller.status();
-  if (begun.ok()) {
-    const uint64_t bytes = request->SpaceUsedLong();
-    begun = prompts_.Submit(caller->tenant, bytes, [this, answer, context, request, response] {
+  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
+    const auto tokenize = [this, answer, context, request, response] {
       const absl::StatusOr<Prompt> prompt =
           PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
       if (!prompt.ok()) return answer->Finish(prompt.status());
@@ -181,16 +157,17 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
       response->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
       response->set_text(prompt->text);
       answer->Finish(absl::OkStatus());
-    });
-  }
-  if (!begun.ok()) answer->Finish(begun);
-  return reactor;
+    };
+    return prompts_.Submit(caller.tenant, request->SpaceUsedLong(), tokenize);
+  };
+  return AnswerLater(parts_.gate, parts_.identities, "Tokenize", context, request->ByteSizeLong(),
+                     begin);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
                                                      const v1::GetModelRequest*,
                                                      v1::GetModelResponse* response) {
-  return Answer(context, parts_.gate, parts_.identities, "GetModel", 0, [&] {
+  const auto begin = [&](const Identity&, const std::shared_ptr<LateAnswer>& answer) {
     const Engine& engine = *parts_.engine;
     const ModelConfig& config = engine.config();
     response->set_model_dir(parts_.model_dir);
@@ -205,8 +182,10 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext
     ToProto(engine.fingerprint(), response->mutable_fingerprint());
     response->mutable_eos_token_ids()->Add(config.eos_token_ids.begin(),
                                            config.eos_token_ids.end());
+    answer->Finish(absl::OkStatus());
     return absl::OkStatus();
-  });
+  };
+  return AnswerLater(parts_.gate, parts_.identities, "GetModel", context, 0, begin);
 }
 
 absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
@@ -227,40 +206,30 @@ absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& reque
 grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext* context,
                                                     const v1::ExplainInputRequest* request,
                                                     v1::ExplainResponse* response) {
-  auto call =
-      EnterCall(parts_.gate, parts_.identities, "Explain", *context, request->ByteSizeLong());
-  const bool entered = call != nullptr;
-  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
-  grpc::ServerUnaryReactor* reactor = answer->reactor();
-  const absl::StatusOr<Identity> caller =
-      entered ? CallerOf(parts_.identities, *context) : CallGate::ClosedError();
-  absl::Status begun = caller.status();
-  if (begun.ok()) {
-    absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(*caller);
-    begun = place.status();
-    if (begun.ok()) answer->Hold(*std::move(place));
-  }
-  if (begun.ok() && parts_.explainer == nullptr) {
-    begun = absl::FailedPreconditionError("explain: the worker runs without a store");
-  }
-  const auto done = [answer, response](absl::Status status, const v1::ExplainResponse& ok) {
-    if (status.ok()) *response = ok;
-    // The store's silence is the worker's own unavailability here.
-    if (absl::IsDeadlineExceeded(status)) {
-      status = absl::UnavailableError("explain: the store did not answer");
+  const auto begin = [&](const Identity& caller,
+                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+    absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(caller);
+    if (!place.ok()) return place.status();
+    answer->Hold(*std::move(place));
+    if (parts_.explainer == nullptr) {
+      return absl::FailedPreconditionError("explain: the worker runs without a store");
     }
-    answer->Finish(std::move(status));
+    const auto done = [answer, response](absl::Status status, const v1::ExplainResponse& ok) {
+      if (status.ok()) *response = ok;
+      // The store's silence is the worker's own unavailability here.
+      if (absl::IsDeadlineExceeded(status)) {
+        status = absl::UnavailableError("explain: the store did not answer");
+      }
+      answer->Finish(std::move(status));
+    };
+    const auto ask = [this, answer, context, request, done, tenant = caller.tenant] {
+      const absl::Status asked = StartExplain(*request, tenant, context, done);
+      if (!asked.ok()) answer->Finish(asked);
+    };
+    return prompts_.Submit(caller.tenant, request->SpaceUsedLong(), ask);
   };
-  if (begun.ok()) {
-    begun = prompts_.Submit(caller->tenant, request->SpaceUsedLong(),
-                            [this, answer, context, request, done, tenant = caller->tenant] {
-                              const absl::Status asked =
-                                  StartExplain(*request, tenant, context, done);
-                              if (!asked.ok()) answer->Finish(asked);
-                            });
-  }
-  if (!begun.ok()) answer->Finish(begun);
-  return reactor;
+  return AnswerLater(parts_.gate, parts_.identities, "Explain", context, request->ByteSizeLong(),
+                     begin);
 }
 
 }  // namespace hearth

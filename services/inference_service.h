@@ -66,9 +66,11 @@ class InferenceService final : public v1::Inference::CallbackService {
   // All but the prompt.
   absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
                                                     const grpc::CallbackServerContext& context,
+                                                    const absl::StatusOr<Identity>& caller,
                                                     const std::string& request_id) const;
   absl::StatusOr<EngineRequest> PrefillRequestFrom(const v1::PrefillRequest& request,
                                                    const grpc::CallbackServerContext& context,
+                                                   const absl::StatusOr<Identity>& caller,
                                                    const std::string& request_id) const;
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
                             const grpc::CallbackServerContext* context,

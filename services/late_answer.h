@@ -7,11 +7,14 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "services/call_gate.h"
+#include "services/identity.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
@@ -30,7 +33,7 @@ class LateAnswer {
   void Finish(absl::Status status) {
     if (call_ != nullptr) status = call_->Finish(std::move(status));
     place_.reset();
-    call_.reset();
+    call_.reset();  // before the caller has its answer
     reactor_->Finish(ToGrpcStatus(status, context_));
   }
 
@@ -40,6 +43,14 @@ class LateAnswer {
   std::unique_ptr<CallGate::Call> call_;
   std::shared_ptr<void> place_;
 };
+
+// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is
+// closed or the caller unknown: it answers, or sees to it that somebody will. An error that it
+// returns is the answer. `method` must be a literal.
+grpc::ServerUnaryReactor* AnswerLater(
+    CallGate* gate, Identities* identities, const char* method,
+    grpc::CallbackServerContext* context, uint64_t bytes,
+    absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
 
 }  // namespace hearth
 

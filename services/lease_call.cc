@@ -92,9 +92,9 @@ uint32_t MsUntil(absl::Time when) {
 void LeaseCall::Start(Identities* identities, StreamLimit* streams,
                       const v1::LeaseRequest& request) {
   self_ = shared_from_this();
-  call_ = EnterCall(gate_, identities, "Lease", *context_, request.ByteSizeLong());
-  if (call_ == nullptr) return Refuse(CallGate::ClosedError());
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
+  call_ = EnterCall(gate_, caller, "Lease", *context_, request.ByteSizeLong());
+  if (call_ == nullptr) return Refuse(CallGate::ClosedError());
   if (!caller.ok()) return Refuse(caller.status());
   absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
   if (!place.ok()) return Refuse(place.status());

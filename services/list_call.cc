@@ -18,10 +18,9 @@ class ListCall final : public grpc::ServerWriteReactor<v1::RestorePointInfo> {
   ListCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context)
       : call_(std::move(call)), context_(context) {}
 
-  void Start(TieredStore* store, Identities* identities, Executor* executor, StreamLimit* streams,
-             const v1::ListRequest& request) {
+  void Start(TieredStore* store, const absl::StatusOr<Identity>& caller, Executor* executor,
+             StreamLimit* streams, const v1::ListRequest& request) {
     if (call_ == nullptr) return End(CallGate::ClosedError());
-    const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
     if (!caller.ok()) return End(caller.status());
     const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
     if (!tenant.ok()) return End(tenant.status());
@@ -71,9 +70,10 @@ grpc::ServerWriteReactor<v1::RestorePointInfo>* StartList(TieredStore* store, Ca
                                                           Executor* executor, StreamLimit* streams,
                                                           grpc::CallbackServerContext* context,
                                                           const v1::ListRequest& request) {
-  auto call = EnterCall(gate, identities, "List", *context, request.ByteSizeLong());
+  const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
+  auto call = EnterCall(gate, caller, "List", *context, request.ByteSizeLong());
   auto* const reactor = new ListCall(std::move(call), context);
-  reactor->Start(store, identities, executor, streams, request);
+  reactor->Start(store, caller, executor, streams, request);
   return reactor;
 }
 

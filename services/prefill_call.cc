@@ -27,22 +27,18 @@ void PrefillCall::Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine*
     absl::MutexLock lock(&mutex_);
     preparing_ = true;
   }
-  const auto accepted =
-      PreparePrompt(pool, bytes, std::move(make), std::move(request),
-                    [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
-                      if (prepared.ok()) {
-                        self->Submit(engine, *std::move(prepared));
-                      } else {
-                        self->End(prepared.status());
-                      }
-                      self->Prepared();
-                    });
-  if (accepted.ok()) return;
-  End(accepted);
-  Prepared();
+  PreparePrompt(pool, bytes, std::move(make), std::move(request),
+                [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
+                  self->Prepared(engine, std::move(prepared));
+                });
 }
 
-void PrefillCall::Prepared() {
+void PrefillCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
+  if (prepared.ok()) {
+    Submit(engine, *std::move(prepared));
+  } else {
+    End(prepared.status());
+  }
   absl::MutexLock lock(&mutex_);
   preparing_ = false;
   FinishOnce();

@@ -41,7 +41,7 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
   PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
               v1::PrefillResponse* response);
   void Submit(Engine* engine, EngineRequest request);
-  void Prepared() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

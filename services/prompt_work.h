@@ -16,11 +16,10 @@ namespace hearth {
 
 using MakePrompt = std::function<absl::StatusOr<Prompt>()>;
 
-// Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done`, once, with
-// `request` and its prompt or with the error. An error, and `done` is not called, when too much
-// waits.
-absl::Status PreparePrompt(FairPool* pool, uint64_t bytes, MakePrompt make, EngineRequest request,
-                           std::function<void(absl::StatusOr<EngineRequest>)> done);
+// Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done` with `request`
+// and its prompt or with the error; `done` alone, at once, when too much waits. It is called once.
+void PreparePrompt(FairPool* pool, uint64_t bytes, MakePrompt make, EngineRequest request,
+                   std::function<void(absl::StatusOr<EngineRequest>)> done);
 
 }  // namespace hearth
 

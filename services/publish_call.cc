@@ -32,12 +32,12 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   // Keeps itself alive until OnDone.
   Reactor* Start(CallGate* gate, Identities* identities) {
     self_ = shared_from_this();
-    call_ = EnterCall(gate, identities, "Publish", *context_, 0, /*reads_on=*/true);
+    caller_ = CallerOf(identities, *context_);
+    call_ = EnterCall(gate, caller_, "Publish", *context_, 0, /*reads_on=*/true);
     if (call_ == nullptr) {
       End(CallGate::ClosedError());
       return this;
     }
-    caller_ = CallerOf(identities, *context_);
     if (!caller_.ok()) {
       End(caller_.status());
       return this;

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "services/enter_call.h"
 #include "services/late_answer.h"
 #include "services/logging.h"
 #include "services/proto_conversion.h"
@@ -58,24 +57,17 @@ grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
                                           grpc::CallbackServerContext* context,
                                           const v1::QuarantineRequest& request,
                                           v1::QuarantineResponse* response) {
-  auto call = EnterCall(gate, identities, "Quarantine", *context, request.ByteSizeLong());
-  const bool entered = call != nullptr;
-  const auto answer = std::make_shared<LateAnswer>(context, std::move(call));
-  grpc::ServerUnaryReactor* reactor = answer->reactor();
-  const auto begin = [&]() -> absl::Status {
-    if (!entered) return CallGate::ClosedError();
-    const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
-    if (!caller.ok()) return caller.status();
-    if (!caller->sees_all()) {
+  const auto begin = [&](const Identity& caller,
+                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+    if (!caller.sees_all()) {
       return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
     }
-    return lookups->Submit(caller->ShareName(), request.SpaceUsedLong(),
-                           [store, caller = *caller, context, &request, response, answer] {
+    return lookups->Submit(caller.ShareName(), request.SpaceUsedLong(),
+                           [store, caller, context, &request, response, answer] {
                              answer->Finish(TakeOut(store, caller, context, request, response));
                            });
   };
-  if (absl::Status status = begin(); !status.ok()) answer->Finish(status);
-  return reactor;
+  return AnswerLater(gate, identities, "Quarantine", context, request.ByteSizeLong(), begin);
 }
 
 }  // namespace hearth

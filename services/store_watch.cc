@@ -157,9 +157,9 @@ grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGat
                                                      Identities* identities, StreamLimit* streams,
                                                      grpc::CallbackServerContext* context,
                                                      const v1::WatchRequest& request) {
-  auto call = EnterCall(gate, identities, "Watch", *context, request.ByteSizeLong());
-  if (call == nullptr) return new RefusedWatch(ToGrpcStatus(CallGate::ClosedError()));
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
+  auto call = EnterCall(gate, caller, "Watch", *context, request.ByteSizeLong());
+  if (call == nullptr) return new RefusedWatch(ToGrpcStatus(CallGate::ClosedError()));
   if (!caller.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(caller.status())));
   const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
   if (!tenant.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(tenant.status())));
