@@ -47,10 +47,22 @@ function(hearth_precompile name)
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
 endfunction()
 
+# Where libraries are compiled with the tests' options, as for the address sanitizer, they share the
+# tests' headers.
+set(HEARTH_LIKE_TESTS FALSE)
+if(CMAKE_BUILD_TYPE STREQUAL Release AND CMAKE_CXX_FLAGS_RELEASE MATCHES "-O0")
+  set(HEARTH_LIKE_TESTS TRUE)
+  add_compile_definitions(GTEST_HAS_PTHREAD=1)  # as GoogleTest's targets say
+endif()
+
 # hearth_compile(TARGET [HEADERS name] [TOGETHER n]): TARGET with the headers that
 # hearth_precompile(name) read, n of its files at a time.
 function(hearth_compile target)
   cmake_parse_arguments(arg "" "HEADERS;TOGETHER" "" ${ARGN})
+  if(HEARTH_LIKE_TESTS)
+    string(REPLACE hearth_common_headers hearth_test_headers arg_HEADERS "${arg_HEADERS}")
+    string(REPLACE hearth_rpc_headers hearth_rpc_test_headers arg_HEADERS "${arg_HEADERS}")
+  endif()
   if(arg_HEADERS AND HEARTH_PRECOMPILED)
     target_precompile_headers(${target} REUSE_FROM ${arg_HEADERS})
   endif()

@@ -27,9 +27,9 @@ for kind in ${HEARTH_SOAK_KINDS-address thread}; do
   export ASAN_OPTIONS=quarantine_size_mb=16 LSAN_OPTIONS=suppressions=$PWD/scripts/lsan.supp
   export TSAN_OPTIONS=halt_on_error=1:suppressions=$PWD/scripts/tsan.supp
   echo "$kind: RAM only"
-  "$folder/tests/hearth_soak" --ram-only --operations $((operations * 9 / 10))
+  "$folder/tests/hearth_soak" ram $((operations * 9 / 10))
   echo "$kind: RAM and disk"
-  "$folder/tests/hearth_soak" --operations $((operations / 10))
+  "$folder/tests/hearth_soak" $((operations / 10))
 done
 if ((kills > 0)); then
   cmake -S . -B build -G Ninja -DHEARTH_WITH_WORKER=OFF >/dev/null

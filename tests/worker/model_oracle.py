@@ -157,7 +157,6 @@ def run_real(binary, model_dir):
     text = (pathlib.Path(__file__).parents[2] / "scripts/data/demo_text.txt").read_text()
     words = sentencepiece.SentencePieceProcessor(
         model_file=str(pathlib.Path(model_dir) / "tokenizer.model")).encode(text)
-    torch.set_num_threads(2)
     model = Gemma3ForCausalLM.from_pretrained(model_dir, dtype=torch.float32).eval()
     probe = Probe(binary, model_dir)
     lengths = [5, 9, 17, 33, 64, 100, 127, 128, 129, 200, 256, 300, 400, 511, 513, 600, 800, 1100,
