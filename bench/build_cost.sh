@@ -24,7 +24,8 @@ export CCACHE_DISABLE=1
 declare -A seconds
 
 # cost KEY COMMAND...: runs it in the current folder, and leaves its processor seconds in
-# seconds[KEY]. Orphans are adopted, so that nothing escapes the count.
+# seconds[KEY]. Orphans are adopted, so that nothing escapes the count. Of a command that fails what
+# it used is said too, and nothing after it is measured.
 cost() {
   local key=$1
   shift
@@ -42,10 +43,11 @@ while True:
         break
     if pid == first.pid:
         status = os.waitstatus_to_exitcode(ended)
-if status != 0:
-    sys.exit(f"{sys.argv[2:]} ended with {status}; its last lines:")
 used = resource.getrusage(resource.RUSAGE_CHILDREN)
-print(f"{used.ru_utime + used.ru_stime:.0f}")
+spent = f"{used.ru_utime + used.ru_stime:.0f}"
+print(spent)
+if status != 0:
+    sys.exit(f"{sys.argv[2:]} ended with {status} after {spent} s; its last lines:")
 PY
   ) || {
     tail -n 30 "$WORK/$key.log" >&2

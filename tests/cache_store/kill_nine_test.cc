@@ -82,7 +82,7 @@ class Child {
   int status_ = 0;
 };
 
-constexpr int kUsualKills = 30;
+constexpr int kUsualKills = 50;
 constexpr int kKillsOfAFolder = 20;
 
 int Kills() {
