@@ -25,7 +25,7 @@ namespace {
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-absl::Status SystemError(const char* what) {
+absl::Status MemoryError(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("host arena: ", what, ": ", strerror(errno)));
 }
 
@@ -67,7 +67,7 @@ absl::Status HostArena::Map() {
   }
   void* mapping = mmap(nullptr, layout_.data_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapping == MAP_FAILED) return SystemError("mmap");
+  if (mapping == MAP_FAILED) return MemoryError("mmap");
   data_ = static_cast<std::byte*>(mapping);
   return absl::OkStatus();
 }
@@ -141,7 +141,7 @@ absl::Status HostArena::MakeResident(uint64_t offset, uint64_t bytes) {
   const int populated = options_.populate ? options_.populate(begin, bytes)
                                           : madvise(begin, bytes, MADV_POPULATE_WRITE);
   if (populated == 0) return absl::OkStatus();
-  if (errno != EINVAL) return SystemError("no more memory can be made resident");
+  if (errno != EINVAL) return MemoryError("no more memory can be made resident");
   ASAN_UNPOISON_MEMORY_REGION(begin, bytes);
   // A kernel before 5.14: touch the pages.
   for (uint64_t at = 0; at < bytes; at += kSegmentGranuleBytes) {
