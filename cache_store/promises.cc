@@ -1,0 +1,165 @@
+#include "cache_store/promises.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/byte_codec.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kCheckedBytes = kPromiseBytes - 8;
+constexpr absl::string_view kMagic = "hearth promises";
+
+Digest IdOf(absl::string_view text) {
+  Digest id{};
+  std::copy(text.begin(), text.end(), id.begin());
+  return id;
+}
+
+// In the order of the file.
+class Reading {
+ public:
+  PromiseBook Read(absl::string_view bytes) {
+    const uint64_t whole = bytes.size() - bytes.size() % kPromiseBytes;
+    book_.torn_bytes = bytes.size() - whole;
+    for (uint64_t at = 0; at < whole; at += kPromiseBytes) {
+      const absl::string_view piece = bytes.substr(at, kPromiseBytes);
+      if (const std::optional<PromiseEntry> entry = ParsePromise(piece)) {
+        ++book_.entries;
+        Take(*entry, at);
+      } else if (piece.find_first_not_of('\0') != absl::string_view::npos) {
+        ++book_.damaged;
+        book_.is_closed = false;
+      }
+    }
+    for (auto& [number, promise] : book_.promises) {
+      if (promise.level == PromiseLevel::kDisk && kept_at_[number] < synced_bytes_) {
+        promise.level = PromiseLevel::kSync;
+      }
+    }
+    return std::move(book_);
+  }
+
+ private:
+  void Take(const PromiseEntry& entry, uint64_t at) {
+    book_.is_closed = entry.kind == PromiseKind::kClosed;
+    switch (entry.kind) {
+      case PromiseKind::kHeader:
+        book_.has_header |= at == 0 && entry.id == IdOf(kMagic);
+        return;
+      case PromiseKind::kSession:
+        std::copy_n(entry.id.begin(), book_.boot.size(), book_.boot.begin());
+        return;
+      case PromiseKind::kSynced:
+        synced_bytes_ = std::max(synced_bytes_, std::min(entry.number, at));
+        return;
+      case PromiseKind::kClosed:
+        return;
+      case PromiseKind::kIntended:
+      case PromiseKind::kKept:
+      case PromiseKind::kReleased:
+        book_.last_number = std::max(book_.last_number, entry.number);
+        break;
+    }
+    if (entry.kind == PromiseKind::kReleased) {
+      book_.promises.erase(entry.number);
+      return;
+    }
+    Promise& promise = book_.promises[entry.number];
+    const bool is_intent = entry.kind == PromiseKind::kIntended;
+    const PromiseLevel level = is_intent ? PromiseLevel::kIntended : entry.level;
+    // Written again it is promised no less than before.
+    if (level < promise.level) return;
+    promise = {entry.number, entry.id, entry.tokens, level, book_.boot, entry.unix_s};
+    kept_at_[entry.number] = at;
+  }
+
+  PromiseBook book_;
+  absl::btree_map<uint64_t, uint64_t> kept_at_;
+  uint64_t synced_bytes_ = 0;
+};
+
+PromiseEntry EntryOf(const Promise& promise) {
+  PromiseEntry entry;
+  const bool is_intent = promise.level == PromiseLevel::kIntended;
+  entry.kind = is_intent ? PromiseKind::kIntended : PromiseKind::kKept;
+  entry.level = is_intent ? PromiseLevel::kNone : promise.level;
+  entry.tokens = promise.tokens;
+  entry.number = promise.manifest;
+  entry.id = promise.id;
+  entry.unix_s = promise.unix_s;
+  return entry;
+}
+
+}  // namespace
+
+std::string SerializePromise(const PromiseEntry& entry) {
+  std::string bytes;
+  AppendU32(&bytes, static_cast<uint32_t>(entry.kind) | static_cast<uint32_t>(entry.level) << 8);
+  AppendU32(&bytes, entry.tokens);
+  AppendU64(&bytes, entry.number);
+  bytes.append(reinterpret_cast<const char*>(entry.id.data()), entry.id.size());
+  AppendU64(&bytes, entry.unix_s);
+  AppendU64(&bytes, SliceDigest(bytes.data(), bytes.size()));
+  return bytes;
+}
+
+std::optional<PromiseEntry> ParsePromise(absl::string_view bytes) {
+  if (bytes.size() != kPromiseBytes ||
+      LoadU64(bytes.substr(kCheckedBytes)) != SliceDigest(bytes.data(), kCheckedBytes)) {
+    return std::nullopt;
+  }
+  const auto kind = static_cast<uint8_t>(bytes[0]), level = static_cast<uint8_t>(bytes[1]);
+  if (kind < static_cast<uint8_t>(PromiseKind::kHeader) ||
+      kind > static_cast<uint8_t>(PromiseKind::kClosed) ||
+      level > static_cast<uint8_t>(PromiseLevel::kSync)) {
+    return std::nullopt;
+  }
+  PromiseEntry entry;
+  entry.kind = static_cast<PromiseKind>(kind);
+  entry.level = static_cast<PromiseLevel>(level);
+  ByteReader reader(bytes.substr(4));
+  entry.tokens = reader.U32("tokens").value();
+  entry.number = reader.U64("number").value();
+  std::memcpy(entry.id.data(), reader.Bytes(entry.id.size(), "id").value().data(), entry.id.size());
+  entry.unix_s = reader.U64("time").value();
+  return entry;
+}
+
+PromiseEntry PromisesHeader() {
+  PromiseEntry entry;
+  entry.kind = PromiseKind::kHeader;
+  entry.number = kPromisesVersion;
+  entry.id = IdOf(kMagic);
+  return entry;
+}
+
+PromiseEntry PromisesSession(const BootId& boot, uint64_t unix_s) {
+  PromiseEntry entry;
+  entry.kind = PromiseKind::kSession;
+  std::copy(boot.begin(), boot.end(), entry.id.begin());
+  entry.unix_s = unix_s;
+  return entry;
+}
+
+PromiseBook ReadPromises(absl::string_view bytes) { return Reading().Read(bytes); }
+
+std::string WritePromises(const PromiseBook& book) {
+  std::string bytes = SerializePromise(PromisesHeader());
+  // By the boot they were made under: a session's entry says it for all that follow.
+  std::optional<BootId> boot;
+  const auto begin_session = [&](const BootId& of, uint64_t unix_s) {
+    if (boot != of) bytes += SerializePromise(PromisesSession(of, unix_s));
+    boot = of;
+  };
+  for (const auto& [number, promise] : book.promises) {
+    begin_session(promise.boot, promise.unix_s);
+    bytes += SerializePromise(EntryOf(promise));
+  }
+  begin_session(book.boot, 0);
+  return bytes;
+}
+
+}  // namespace hearth

@@ -1,0 +1,108 @@
+// What the store acknowledged to have on disk, in a small file beside the database: without it
+// nobody could tell what a damaged database has lost.
+//
+// DIR/promises is a row of entries of 64 bytes, each checked by itself: what is damaged of it costs
+// what it hit. A restore point is written down after the database took it and before it is
+// acknowledged; when it leaves, a line says so. The last entry of a number counts. The file is
+// appended to, and written anew when most of it is dead. Little endian:
+//
+//   0  kind     1 byte, PromiseKind
+//   1  level    1 byte, PromiseLevel; 0 where it means nothing
+//   2  zero     2 bytes
+//   4  tokens   u32, of the restore point
+//   8  number   u64, the manifest's; kSynced: bytes of this file; kHeader: version
+//  16  id       32 bytes, the restore point's; kSession: the machine's boot, zeros; kHeader: magic
+//  48  time     u64, unix seconds
+//  56  check    XXH3-64 of the 56 bytes before
+//
+// An entry of zeros is one that never reached the disk. Pure functions, plain values, no database.
+// Thread safety: none needed. Errors: none; a reader is told what was damaged.
+#ifndef HEARTH_CACHE_STORE_PROMISES_H_
+#define HEARTH_CACHE_STORE_PROMISES_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/container/btree_map.h"
+#include "absl/strings/string_view.h"
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+inline constexpr char kPromisesFile[] = "promises";  // in the data folder
+inline constexpr size_t kPromiseBytes = 64;
+inline constexpr uint64_t kPromisesVersion = 1;
+
+// On disk: never change one.
+enum class PromiseKind : uint8_t {
+  kHeader = 1,    // the first of a file
+  kSession = 2,   // what follows was written by another process than what precedes
+  kIntended = 3,  // about to be written as `sync`: on stable storage no later than the database's
+  kKept = 4,      // the database has it, at `level`
+  kReleased = 5,  // it left, or was found lost and said so
+  kSynced = 6,    // of the first `number` bytes all that is kept is so as `sync`
+  kClosed = 7,    // the process ended by itself
+};
+enum class PromiseLevel : uint8_t {
+  kNone = 0,
+  kIntended = 1,  // may never have been acknowledged
+  kDisk = 2,      // survives the process
+  kSync = 3,      // survives the machine
+};
+
+using BootId = std::array<uint8_t, 16>;
+
+struct PromiseEntry {
+  PromiseKind kind = PromiseKind::kKept;
+  PromiseLevel level = PromiseLevel::kNone;
+  uint32_t tokens = 0;
+  uint64_t number = 0;
+  Digest id{};
+  uint64_t unix_s = 0;
+};
+
+std::string SerializePromise(const PromiseEntry& entry);
+// None: damaged, or of a kind that this version does not know.
+std::optional<PromiseEntry> ParsePromise(absl::string_view bytes);
+PromiseEntry PromisesHeader();
+PromiseEntry PromisesSession(const BootId& boot, uint64_t unix_s);
+
+// A restore point that is to be there.
+struct Promise {
+  uint64_t manifest = 0;
+  Digest id{};  // the restore point's
+  uint32_t tokens = 0;
+  PromiseLevel level = PromiseLevel::kNone;
+  BootId boot{};  // of the machine when it was made; zeros: unknown
+  uint64_t unix_s = 0;
+
+  // Whether it holds after a start under `boot`: what was promised as `disk` ends with the machine.
+  bool HoldsUnder(const BootId& now) const {
+    return level == PromiseLevel::kSync ||
+           (level == PromiseLevel::kDisk && boot == now && boot != BootId{});
+  }
+};
+
+// All that a file says.
+struct PromiseBook {
+  absl::btree_map<uint64_t, Promise> promises;  // not released, by manifest
+  uint64_t last_number = 0;                     // of any manifest that was ever in it
+  uint64_t entries = 0;                         // whole ones, released or not
+  uint64_t damaged = 0;                         // entries that are neither whole nor zeros
+  uint64_t torn_bytes = 0;                      // at the end, of an entry that is not all there
+  bool has_header = false;                      // or it is damaged
+  bool is_closed = false;                       // by the last session
+  BootId boot{};                                // of the last session
+};
+
+// `bytes`: of the whole file.
+PromiseBook ReadPromises(absl::string_view bytes);
+// A file that says what `book` says, and no more: as after a release of all else.
+std::string WritePromises(const PromiseBook& book);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_PROMISES_H_

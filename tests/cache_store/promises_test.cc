@@ -1,0 +1,94 @@
+// The file of promises: what it says after appends, cuts and flips.
+#include "cache_store/promises.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace hearth {
+namespace {
+
+constexpr BootId kBoot = {1, 2, 3}, kNextBoot = {4};
+
+PromiseEntry Entry(PromiseKind kind, uint64_t number, PromiseLevel level = PromiseLevel::kNone) {
+  PromiseEntry entry;
+  entry.kind = kind;
+  entry.level = level;
+  entry.tokens = static_cast<uint32_t>(number) * 16;
+  entry.number = number;
+  entry.id[0] = static_cast<uint8_t>(number);
+  return entry;
+}
+std::string File(const std::vector<PromiseEntry>& entries) {
+  std::string bytes = SerializePromise(PromisesHeader());
+  bytes += SerializePromise(PromisesSession(kBoot, 5));
+  for (const PromiseEntry& entry : entries) bytes += SerializePromise(entry);
+  return bytes;
+}
+
+TEST(Promises, WhatIsReleasedIsNotPromisedAndTheLastEntryOfANumberCounts) {
+  const PromiseBook book = ReadPromises(File({
+      Entry(PromiseKind::kKept, 1, PromiseLevel::kDisk),
+      Entry(PromiseKind::kKept, 2, PromiseLevel::kDisk),
+      Entry(PromiseKind::kReleased, 1),
+      Entry(PromiseKind::kReleased, 9),
+      Entry(PromiseKind::kReleased, 3),
+      Entry(PromiseKind::kKept, 3, PromiseLevel::kSync),
+  }));
+  ASSERT_EQ(book.promises.size(), 2u);
+  EXPECT_EQ(book.promises.at(2).tokens, 32u);
+  EXPECT_EQ(book.promises.at(2).id[0], 2);
+  EXPECT_EQ(book.promises.at(3).level, PromiseLevel::kSync);
+  EXPECT_EQ(book.last_number, 9u);
+  EXPECT_TRUE(book.has_header);
+  EXPECT_EQ(book.damaged, 0u);
+}
+
+TEST(Promises, OfDiskHoldUntilTheMachineEndsUnlessASyncCameAfter) {
+  std::string file = File({Entry(PromiseKind::kKept, 1, PromiseLevel::kDisk)});
+  PromiseEntry synced = Entry(PromiseKind::kSynced, file.size());
+  file += SerializePromise(Entry(PromiseKind::kKept, 2, PromiseLevel::kDisk));
+  file += SerializePromise(Entry(PromiseKind::kIntended, 3));
+  file += SerializePromise(Entry(PromiseKind::kIntended, 4));
+  file += SerializePromise(Entry(PromiseKind::kKept, 4, PromiseLevel::kSync));
+  file += SerializePromise(synced);
+  PromiseBook book = ReadPromises(file);
+  EXPECT_TRUE(book.promises.at(1).HoldsUnder(kNextBoot));
+  EXPECT_FALSE(book.promises.at(2).HoldsUnder(kNextBoot));
+  EXPECT_TRUE(book.promises.at(2).HoldsUnder(kBoot));
+  EXPECT_FALSE(book.promises.at(3).HoldsUnder(kBoot));
+  EXPECT_TRUE(book.promises.at(4).HoldsUnder(kNextBoot));
+  // Written again it says the same.
+  const PromiseBook again = ReadPromises(WritePromises(book));
+  ASSERT_EQ(again.promises.size(), 4u);
+  for (const auto& [number, promise] : again.promises) {
+    EXPECT_EQ(promise.level, book.promises.at(number).level);
+    EXPECT_EQ(promise.boot, kBoot);
+  }
+}
+
+TEST(Promises, AFlipCostsItsEntryAndACutWhatItTook) {
+  const std::string whole = File({
+      Entry(PromiseKind::kKept, 1, PromiseLevel::kDisk),
+      Entry(PromiseKind::kKept, 2, PromiseLevel::kDisk),
+      Entry(PromiseKind::kKept, 3, PromiseLevel::kDisk),
+  });
+  std::mt19937_64 random(1);
+  for (size_t at = 0; at < whole.size(); ++at) {
+    std::string flipped = whole;
+    flipped[at] = static_cast<char>(flipped[at] ^ 1 << random() % 8);
+    const PromiseBook book = ReadPromises(flipped);
+    EXPECT_EQ(book.damaged, 1u);
+    EXPECT_GE(book.promises.size(), 2u);
+    const PromiseBook cut = ReadPromises(whole.substr(0, at));
+    EXPECT_EQ(cut.promises.size(), at / kPromiseBytes < 3 ? 0 : at / kPromiseBytes - 2);
+    EXPECT_EQ(cut.torn_bytes, at % kPromiseBytes);
+  }
+  std::string zeros = whole;
+  zeros.replace(3 * kPromiseBytes, kPromiseBytes, kPromiseBytes, '\0');
+  EXPECT_EQ(ReadPromises(zeros).damaged, 0u);
+  EXPECT_EQ(ReadPromises(zeros).promises.size(), 2u);
+}
+
+}  // namespace
+}  // namespace hearth
