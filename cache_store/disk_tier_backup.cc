@@ -70,13 +70,10 @@ absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
   return absl::OkStatus();
 }
 
-uint64_t BytesUnder(const std::string& path) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::recursive_directory_iterator(path, error)) {
-    if (entry.is_regular_file(error)) bytes += entry.file_size(error);
-  }
-  return bytes;
+uint64_t SumOfBytes(const FolderFiles& files) {
+  uint64_t sum = 0;
+  for (const auto& [path, bytes] : files) sum += bytes;
+  return sum;
 }
 
 // The chosen backup's state, checked byte by byte against what was written then.
@@ -121,8 +118,7 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
     const absl::Status kept = CopySecret(secret, to + "/secret");
     if (!kept.ok()) return kept;
   }
-  const uint64_t before = BytesUnder(to);
-  const std::set<std::string> files_before = FilesUnder(to);
+  const FolderFiles before = FilesUnder(to);
   rocksdb::BackupEngine* opened = nullptr;
   rocksdb::BackupEngineOptions options = EngineOptions(to);
   // Shared with whatever else is written in the background.
@@ -134,14 +130,15 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
   status = engine->CreateNewBackup(rocksdb::CreateBackupOptions(), db.get(), &id);
   if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
   BackupReport report;
-  const uint64_t grown = BytesUnder(to) - std::min(before, BytesUnder(to));
+  const FolderFiles after = FilesUnder(to);
+  const uint64_t grown = SumOfBytes(after) - std::min(SumOfBytes(before), SumOfBytes(after));
   report.id = id;
   report.has_secret = !secret.empty();
   rocksdb::BackupInfo info;
   status = engine->GetBackupInfo(id, &info, /*include_file_details=*/true);
   if (status.ok()) report.bytes = info.size;
   if (status.ok()) {
-    const absl::Status whole = CheckBackup(db, to, info, files_before);
+    const absl::Status whole = CheckBackup(db, info, before, after);
     info.env_for_open = nullptr;
     if (!whole.ok()) {
       // Those that were whole stay the newest.

@@ -51,9 +51,9 @@ bool HoldsLiveRot(const Database& source, uint64_t table) {
   return true;
 }
 
-absl::Status CheckTables(const Database& source, const std::string& to,
-                         const std::set<std::string>& before) {
-  for (const std::string& path : FilesUnder(to)) {
+absl::Status CheckTables(const Database& source, const FolderFiles& before,
+                         const FolderFiles& after) {
+  for (const auto& [path, bytes] : after) {
     if (!absl::EndsWith(path, ".sst") || before.count(path) > 0) continue;
     rocksdb::SstFileReader reader{rocksdb::Options()};
     rocksdb::Status status = reader.Open(path);
@@ -88,18 +88,18 @@ absl::Status CheckRecords(const rocksdb::BackupInfo& info) {
 
 }  // namespace
 
-std::set<std::string> FilesUnder(const std::string& folder) {
-  std::set<std::string> paths;
+FolderFiles FilesUnder(const std::string& folder) {
+  FolderFiles files;
   std::error_code error;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder, error)) {
-    if (entry.is_regular_file(error)) paths.insert(entry.path().string());
+    if (entry.is_regular_file(error)) files[entry.path().string()] = entry.file_size(error);
   }
-  return paths;
+  return files;
 }
 
-absl::Status CheckBackup(const Database& source, const std::string& to,
-                         const rocksdb::BackupInfo& info, const std::set<std::string>& before) {
-  if (absl::Status tables = CheckTables(source, to, before); !tables.ok()) return tables;
+absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,
+                         const FolderFiles& before, const FolderFiles& after) {
+  if (absl::Status tables = CheckTables(source, before, after); !tables.ok()) return tables;
   return CheckRecords(info);
 }
 

@@ -8,7 +8,8 @@
 
 #include <rocksdb/utilities/backup_engine.h>
 
-#include <set>
+#include <cstdint>
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,13 +17,15 @@
 
 namespace hearth {
 
-// Paths of all files of a folder and its folders.
-std::set<std::string> FilesUnder(const std::string& folder);
+// All files of a folder and its folders: path and bytes.
+using FolderFiles = std::map<std::string, uint64_t>;
+FolderFiles FilesUnder(const std::string& folder);
 
-// `info`: of the copy, with file details. `before`: what was in the backup folder before it.
+// `info`: of the copy, with file details. `before` and `after`: what was in the backup folder
+// without it, and is.
 // kDataLoss names the file. Rot in the slices of objects that were erased since is none.
-absl::Status CheckBackup(const Database& source, const std::string& to,
-                         const rocksdb::BackupInfo& info, const std::set<std::string>& before);
+absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,
+                         const FolderFiles& before, const FolderFiles& after);
 
 }  // namespace hearth
 
