@@ -15,7 +15,9 @@
 #include "cache_store/disk_tier_backup.h"
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_load.h"
+#include "cache_store/disk_tier_promises.h"
 #include "cache_store/disk_tier_reclaim.h"
+#include "cache_store/disk_tier_salvage.h"
 #include "cache_store/disk_tier_tables.h"
 
 namespace hearth {
@@ -23,11 +25,19 @@ namespace {
 
 // Below this a value is copied into memory of its own; above, the read's buffer is handed out.
 constexpr size_t kPinBytes = 4096;
+// The version of the folder.
+constexpr uint64_t kPromisesSince = 5;
 
 class RocksDiskTier : public DiskTier {
  public:
-  RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir, absl::Duration patience)
-      : db_(std::move(db)), dir_(dir), tables_(db_.get(), dir), patience_(patience) {}
+  RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir,
+                std::unique_ptr<DiskPromises> promises, absl::Duration patience)
+      : db_(std::move(db)),
+        dir_(dir),
+        tables_(db_.get(), dir),
+        promises_(std::move(promises)),
+        patience_(patience) {}
+  ~RocksDiskTier() override { promises_->Close(); }
 
   Tier kind() const override { return Tier::kDisk; }
 
@@ -77,6 +87,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
+                               absl::Span<const Digest> points,
                                const FingerprintRecord& fingerprint, bool sync) override {
     rocksdb::WriteBatch batch;
     for (const ManifestRecord& record : manifests) {
@@ -85,18 +96,23 @@ class RocksDiskTier : public DiskTier {
     batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
               fingerprint.fingerprint.Serialize());
     // With `sync` the whole log up to here, slices included.
-    return WriteBatch("write of manifests", &batch, sync);
+    return promises_->Commit(manifests, points, sync,
+                             [&] { return WriteBatch("write of manifests", &batch, sync); });
   }
 
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
+    if (manifests.empty()) return absl::OkStatus();
     rocksdb::WriteBatch batch;
     for (const uint64_t number : manifests) {
       batch.Delete(db_->family(kManifests), NumberKey(number));
       batch.Delete(db_->family(kMeta), PinKey(number));
       batch.Delete(db_->family(kMeta), UseKey(number));
     }
-    return WriteBatch("erase of manifests", &batch, false);
+    return promises_->Erase(manifests, &batch,
+                            [&] { return WriteBatch("erase of manifests", &batch, false); });
   }
+
+  void Unpromise(absl::Span<const uint64_t> manifests) override { promises_->Release(manifests); }
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
     const std::string key = PinKey(manifest);
@@ -119,7 +135,7 @@ class RocksDiskTier : public DiskTier {
     // Not SyncWAL: after a log that could not be written it asserts, where a write is refused.
     rocksdb::WriteBatch batch;
     batch.PutLogData("sync");
-    return WriteBatch("sync", &batch, true);
+    return promises_->Sync([&] { return WriteBatch("sync", &batch, true); });
   }
 
   absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) override {
@@ -146,7 +162,16 @@ class RocksDiskTier : public DiskTier {
     });
   }
 
-  absl::StatusOr<DiskContents> Load() override { return LoadContents(*db_); }
+  absl::StatusOr<DiskContents> Load() override {
+    absl::StatusOr<DiskContents> contents = LoadContents(*db_);
+    if (!contents.ok()) return contents;
+    if (absl::Status dropped = DropDoubtedObjects(*db_, &*contents); !dropped.ok()) return dropped;
+    promises_->Settle(&*contents);
+    const bool is_damaged = !contents->damage.empty();
+    if (is_damaged) tables_.KeepDead();
+    db_->files()->LetGo(is_damaged);
+    return contents;
+  }
 
   absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) override {
@@ -284,6 +309,7 @@ class RocksDiskTier : public DiskTier {
   const std::unique_ptr<Database> db_;
   const std::string dir_;
   SliceTables tables_;
+  const std::unique_ptr<DiskPromises> promises_;
   std::atomic<bool> stopped_{false};
   const absl::Duration patience_;
   std::atomic<bool> gave_up_{false};
@@ -303,6 +329,20 @@ absl::Status PutSynced(const Database& db, const char* key, const std::string& v
 
 // Where the block is damaged that they lie in, they are written anew: with another secret than the
 // folder's nothing of it is found, and nothing damaged is erased (store_load.cc).
+// Whether a folder is of a version that writes promises. Where that is damaged: more likely than
+// not.
+absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
+  std::string version;
+  const rocksdb::Status status = db->Get(VerifiedReads(), db.family(kMeta), kVersionKey, &version);
+  if (status.IsNotFound()) {  // new, or it lost its records
+    return db.files()->FileExists(PromisesPath(dir), rocksdb::IOOptions(), nullptr).ok();
+  }
+  if (!status.ok()) return status.IsCorruption();
+  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  uint64_t number = 0;
+  return absl::SimpleAtoi(version, &number) && number >= kPromisesSince;
+}
+
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
   const std::string current = absl::StrCat(DiskTier::kFormatVersion);
@@ -343,9 +383,13 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   std::unique_ptr<Database> db;
   absl::Status status = Database::Open(dir, Database::Mode::kOwn, &db, options);
   if (!status.ok()) return status;
+  // The file is there before the version says that it is.
+  const absl::StatusOr<bool> has_promises = HasPromises(*db, dir);
+  if (!has_promises.ok()) return has_promises.status();
+  auto promises = std::make_unique<DiskPromises>(db.get(), dir, options, !*has_promises);
   if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
   if (status = SliceTables::Prepare(dir); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, options.patience);
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(promises), options.patience);
 }
 
 }  // namespace hearth

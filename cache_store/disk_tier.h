@@ -18,10 +18,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/backup.h"
+#include "cache_store/promises.h"
 #include "cache_store/stored_records.h"
 #include "cache_store/tier.h"
 #include "cache_store/warnings.h"
@@ -31,6 +33,12 @@ class Env;
 }
 
 namespace hearth {
+
+// What an erase said to be gone, in its own batch.
+struct GoneManifests {
+  std::string key;
+  std::vector<uint64_t> manifests;
+};
 
 // What a folder holds, read once at start: records only, no slice bytes, and of manifests only
 // which objects they name.
@@ -44,6 +52,11 @@ struct DiskContents {
   // At least every number that anything on disk goes by, though nothing readable may name it: a
   // table that outlived the record of its object, say.
   uint64_t last_number = 0;
+  std::vector<GoneManifests> gone;
+  // Acknowledged, and not there any more. Said in `damage`, and from then on no longer promised.
+  std::vector<Promise> lost;
+  // Manifests that are there and were not promised: never acknowledged, or of an older version.
+  absl::flat_hash_set<uint64_t> unpromised;
   // What was found damaged and is not in the above, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
 };
@@ -55,21 +68,24 @@ struct DiskTierOptions {
   rocksdb::Env* env = nullptr;  // what a test puts in front of the file system; outlives the tier
   absl::Duration patience = kPatience;  // with RocksDB going on after a change that failed
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
+  std::optional<BootId> boot;          // what a test says of the machine; none: asked
   std::shared_ptr<Warnings> warnings;  // of what the database finds wrong; null: nothing is said
 };
 
 class DiskTier : public SliceTier {
  public:
   // Raised when an older program could not read what this one writes. 2: tables. 3: compressed
-  // slices. 4: manifests that expire. Older folders are raised to it when they are opened.
-  static constexpr uint64_t kFormatVersion = 4;
+  // slices. 4: manifests that expire. 5: promises (promises.h), which an older program would not
+  // keep in step. Older folders are raised to it when they are opened.
+  static constexpr uint64_t kFormatVersion = 5;
 
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
   // is stored on creation and compared ever after.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
                                                         const std::string& secret_check,
                                                         const DiskTierOptions& options = {});
-  // Reads records; kDataLoss only when the folder cannot be read at all.
+  // Reads records; kDataLoss only when the folder cannot be read at all. Once, and first: compares
+  // with what was promised, and until then no file of the database is deleted.
   virtual absl::StatusOr<DiskContents> Load() = 0;
   // Of each of these what is on disk now; none: it is not there, or not what was written. An error
   // says nothing about them: read again.
@@ -78,10 +94,15 @@ class DiskTier : public SliceTier {
 
   // Announces an object whose slices follow. Not visible to anything until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;
-  // One atomic batch. With `sync`, everything written before is on stable storage too.
+  // One atomic batch. With `sync`, everything written before is on stable storage too. `points`:
+  // the ids of the restore points that the manifests are of, which are then promised to be there;
+  // none where these were before. After an error some of it may be on disk.
   virtual absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
+                                       absl::Span<const Digest> points,
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
+  // They were found to be lost and said to be: the next start does not say so again.
+  virtual void Unpromise(absl::Span<const uint64_t> manifests) = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
   // When manifests were last used, as one small batch that may be lost. A database that has to be
   // told to go on first is not, for this.

@@ -7,12 +7,14 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_backup_check.h"
+#include "cache_store/promises.h"
 #include "cache_store/secret.h"
 
 namespace hearth {
@@ -190,6 +192,8 @@ absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std:
       if (absl::Status kept = CopySecret(*secret, part + "/secret"); !kept.ok()) return kept;
       report.has_secret = true;
     }
+    // Promises are what it has: the first start writes them down.
+    std::ofstream(PromisesPath(part), std::ios::binary) << SerializePromise(PromisesHeader());
     absl::StatusOr<VerifyReport> verified = VerifyDataDir(part);
     if (!verified.ok()) return verified.status();
     report.verified = *std::move(verified);

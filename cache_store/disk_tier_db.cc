@@ -19,7 +19,9 @@
 #include "cache_store/disk_tier_log.h"
 #include "cache_store/disk_tier_lost.h"
 #include "cache_store/disk_tier_manifest.h"
+#include "cache_store/disk_tier_promise_file.h"
 #include "cache_store/disk_tier_reserve.h"
+#include "cache_store/disk_tier_salvage.h"
 #include "cache_store/folder_holder.h"
 
 namespace hearth {
@@ -194,6 +196,7 @@ rocksdb::ReadOptions VerifiedReads() {
 absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                             const DiskTierOptions& tier) {
   rocksdb::DBOptions options = DatabaseOptions(mode, tier);
+  const BootId boot = tier.boot.value_or(ThisBoot());
   const auto log = std::make_shared<DatabaseLog>(tier.warnings);
   options.info_log = log;
   std::unique_ptr<Database> database(new Database);
@@ -218,8 +221,12 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   }
   rocksdb::Status status;
   if (mode == Mode::kOwn) {
-    status = database->OpenAtAnyRate(dir, options, families);
+    status = database->OpenAtAnyRate(dir, boot, options, families);
   } else if (mode == Mode::kAsIs) {
+    // What damage RocksDB would not say.
+    const absl::Status looked =
+        SalvageLogs(database->files_.get(), dir, boot, &database->found_, nullptr);
+    if (!looked.ok()) return looked;
     status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
   } else {
     status =
@@ -236,11 +243,13 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   return absl::OkStatus();
 }
 
-rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
+rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& boot,
+                                        const rocksdb::DBOptions& options,
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families) {
   const std::string path = DatabasePath(dir);
-  rocksdb::Status status = Mend(dir);
-  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) status = Mend(dir);
+  files_->HoldBack();
+  rocksdb::Status status = Mend(dir, boot);
+  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) status = Mend(dir, boot);
   if (!status.ok()) return status;
   status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
   if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) {
@@ -268,13 +277,14 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const rocksdb::D
   return status;
 }
 
-rocksdb::Status Database::Mend(const std::string& dir) {
+rocksdb::Status Database::Mend(const std::string& dir, const BootId& boot) {
   const std::string path = DatabasePath(dir);
   files_->CreateDirIfMissing(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
   // RocksDB takes it for itself, later.
   const FolderLock lock(files_.get(), path);
   if (!lock.status().ok()) return lock.status();
-  const absl::Status mended = MendManifest(files_.get(), path, &found_);
+  absl::Status mended = MendManifest(files_.get(), path, &found_);
+  if (mended.ok()) mended = SalvageLogs(files_.get(), dir, boot, &found_, &logged_);
   if (mended.ok()) return rocksdb::Status::OK();
   const std::string text(mended.message());
   if (absl::IsDataLoss(mended)) return rocksdb::Status::Corruption(text);

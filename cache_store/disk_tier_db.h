@@ -6,7 +6,9 @@
 #include <rocksdb/db.h>
 
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,6 +36,7 @@ inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";
 inline constexpr char kUsePrefix[] = "use/";
 inline constexpr char kNotePrefix[] = "note/";
+inline constexpr char kGonePrefix[] = "gone/";  // then a number; numbers of manifests
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 inline rocksdb::Slice ToSlice(absl::string_view text) { return {text.data(), text.size()}; }
@@ -43,6 +46,10 @@ inline absl::string_view ToView(const rocksdb::Slice& slice) {
 
 // Where RocksDB lives inside the data folder.
 std::string DatabasePath(const std::string& dir);
+
+// Of records of logs that something was lost from: the family's id, the number that the key begins
+// with.
+using LoggedNumbers = std::set<std::pair<uint32_t, uint64_t>>;
 
 // An open database; closes it when it goes.
 class Database {
@@ -65,13 +72,15 @@ class Database {
   TableKeepingFiles* files() const { return files_.get(); }
   // What was damaged when it was opened, a line for each.
   const std::vector<std::string>& found() const { return found_; }
+  const LoggedNumbers& logged() const { return logged_; }
 
  private:
   Database() = default;
   // Mends what can be, replaces what is lost, and makes do with what room there is.
-  rocksdb::Status OpenAtAnyRate(const std::string& dir, const rocksdb::DBOptions& options,
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, const BootId& boot,
+                                const rocksdb::DBOptions& options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families);
-  rocksdb::Status Mend(const std::string& dir);
+  rocksdb::Status Mend(const std::string& dir, const BootId& boot);
   void Close();
 
   std::shared_ptr<TableKeepingFiles> files_;
@@ -79,6 +88,7 @@ class Database {
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
   std::vector<std::string> found_;
+  LoggedNumbers logged_;
 };
 
 // RocksDB asserts that a block makes sense, so none is looked at that does not match its checksum:

@@ -12,6 +12,11 @@
 // refuses that at once. A retryable error it leaves to us (disk_tier.cc): it then writes what is in
 // memory to new files, and begins a new log and a new manifest.
 //
+// While a database is opened, and until what it holds was compared with what was promised, nothing
+// is deleted: of a manifest that lost its end RocksDB deletes every file that only the end named.
+// What it meant to delete then goes, or where something is lost is kept in the folder "lost" of the
+// data folder.
+//
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
 // the file system can do that (disk_tier_direct.h), and what RocksDB reads of them before it links
 // them is read past it too.
@@ -148,6 +153,30 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     linking_.clear();
   }
 
+  // From now on nothing of the database is deleted, until LetGo.
+  void HoldBack() {
+    absl::MutexLock lock(&mu_);
+    holds_back_ = true;
+  }
+  std::set<std::string> held_back() {
+    absl::MutexLock lock(&mu_);
+    return held_back_;
+  }
+  void LetGo(bool is_damaged) {
+    std::set<std::string> held;
+    {
+      absl::MutexLock lock(&mu_);
+      holds_back_ = false;
+      held.swap(held_back_);
+    }
+    for (const std::string& path : held) {
+      const rocksdb::IOOptions options;
+      if (!is_damaged || !MoveToLost(path).ok()) {
+        DeleteFile(path, options, nullptr).PermitUncheckedError();
+      }
+    }
+  }
+
   // The new table is linked, or given up.
   void Forget(const std::string& path) {
     absl::MutexLock lock(&mu_);
@@ -158,6 +187,7 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     rocksdb::IODebugContext* dbg) override {
     if (IsNewTable(path)) return NewTable(path, options, out, dbg);
+    if (IsHeldBack(path)) MoveToLost(path).PermitUncheckedError();
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
       const auto make = [target = this->target(), path, options](LateLog::File* made) {
@@ -218,6 +248,10 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     {
       absl::MutexLock lock(&mu_);
       if (linking_.count(path) > 0 || kept_.count(path) > 0) return rocksdb::IOStatus::OK();
+      if (holds_back_ && IsData(path)) {
+        held_back_.insert(path);
+        return rocksdb::IOStatus::OK();
+      }
     }
     if (IsManifest(path)) {
       target()->DeleteFile(path + kCopySuffix, options, dbg).PermitUncheckedError();
@@ -226,6 +260,24 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
   }
 
  private:
+  static bool IsData(const std::string& path) {
+    return absl::EndsWith(path, ".sst") || absl::EndsWith(path, ".blob") ||
+           absl::EndsWith(path, ".log");
+  }
+  // Also what RocksDB does not know of, and makes anew: it lost the number that comes next.
+  bool IsHeldBack(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    return holds_back_ && IsData(path) &&
+           target()->FileExists(path, rocksdb::IOOptions(), nullptr).ok();
+  }
+  rocksdb::IOStatus MoveToLost(const std::string& path) {
+    const rocksdb::IOOptions options;
+    const size_t name = path.find_last_of('/');
+    const std::string lost = path.substr(0, name) + "/../lost";
+    rocksdb::IOStatus status = target()->CreateDirIfMissing(lost, options, nullptr);
+    if (!status.ok()) return status;
+    return target()->RenameFile(path, lost + path.substr(name), options, nullptr);
+  }
   rocksdb::IOStatus NewTable(const std::string& path, const rocksdb::FileOptions& options,
                              std::unique_ptr<rocksdb::FSWritableFile>* out,
                              rocksdb::IODebugContext* dbg) {
@@ -247,6 +299,8 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
   absl::Mutex mu_;
   std::map<std::string, std::shared_ptr<NewTableReads>> new_tables_ ABSL_GUARDED_BY(mu_);
   std::set<std::string> linking_ ABSL_GUARDED_BY(mu_), kept_ ABSL_GUARDED_BY(mu_);
+  bool holds_back_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::string> held_back_ ABSL_GUARDED_BY(mu_);  // that RocksDB meant to delete
 };
 
 }  // namespace hearth

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "proto/byte_codec.h"
 
 namespace hearth {
 namespace {
@@ -153,6 +154,12 @@ void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* cont
   } else if (absl::ConsumePrefix(&key, kPinPrefix)) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (number.ok()) contents->pinned.push_back(*number);
+  } else if (absl::StartsWith(key, kGonePrefix)) {
+    GoneManifests& gone = contents->gone.emplace_back();
+    gone.key = std::string(key);
+    for (; value.size() >= 8; value.remove_prefix(8)) {
+      gone.manifests.push_back(LoadU64(value.substr(0, 8)));
+    }
   }
 }
 

@@ -1,7 +1,6 @@
 #include "cache_store/disk_tier_manifest.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -9,41 +8,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cache_store/disk_tier_records.h"
 
 namespace hearth {
 namespace {
-
-// RocksDB's log format: blocks, in which records lie one after the other, none across an end. A
-// record: masked CRC32c of type and bytes, their number (16 bits), type; little endian.
-constexpr size_t kBlockBytes = 32768;
-constexpr size_t kHeaderBytes = 7;
-constexpr int kMostRecordTypes = 4;  // full, first, middle, last
-
-std::array<uint32_t, 256> MakeCrcTable() {
-  constexpr uint32_t kCastagnoli = 0x82F63B78;
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? kCastagnoli : 0);
-    table[i] = crc;
-  }
-  return table;
-}
-
-// No library of Debian's has it that is not RocksDB's own, which keeps it to itself.
-uint32_t MaskedCrc32c(absl::string_view bytes) {
-  static const std::array<uint32_t, 256> table = MakeCrcTable();
-  uint32_t crc = ~uint32_t{0};
-  for (const char byte : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<uint8_t>(byte)) & 0xFF];
-  crc = ~crc;
-  return (crc >> 15 | crc << 17) + 0xA282EAD8;
-}
-
-uint32_t LittleEndian(absl::string_view bytes) {
-  uint32_t value = 0;
-  for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
-  return value;
-}
 
 std::optional<uint64_t> NumberOf(absl::string_view name) {
   uint64_t number = 0;
@@ -58,19 +26,6 @@ std::string BytesOfFile(rocksdb::FileSystem* files, const std::string& path) {
   std::string bytes;
   if (!rocksdb::ReadFileToString(files, path, &bytes).ok()) bytes.clear();
   return bytes;
-}
-
-// The file appears whole or not at all.
-absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path,
-                     const std::string& bytes) {
-  const std::string part = absl::StrCat(path, ".mended");
-  rocksdb::IOStatus status = rocksdb::WriteStringToFile(files, bytes, part, /*should_sync=*/true);
-  if (status.ok()) status = files->RenameFile(part, path, rocksdb::IOOptions(), nullptr);
-  if (status.ok()) return absl::OkStatus();
-  files->DeleteFile(part, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
-  const std::string text =
-      absl::StrCat(path, " is damaged and cannot be mended: ", status.ToString());
-  return status.IsNoSpace() ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
 
 // What the folder's names say.
@@ -129,28 +84,16 @@ bool IsManifest(absl::string_view path) {
   return absl::StartsWith(name, kManifestPrefix) && !absl::EndsWith(name, kCopySuffix);
 }
 
-uint64_t WholeBytes(absl::string_view manifest) {
-  size_t at = 0;
-  while (true) {
-    const size_t left_in_block = kBlockBytes - at % kBlockBytes;
-    if (left_in_block < kHeaderBytes) {  // filled with zeros
-      if (manifest.size() - at < left_in_block) return at;
-      at += left_in_block;
-      continue;
-    }
-    if (manifest.size() - at < kHeaderBytes) return at;
-    const absl::string_view header = manifest.substr(at, kHeaderBytes);
-    const size_t bytes = LittleEndian(header.substr(4, 2));
-    const int type = header[6];
-    if (type < 1 || type > kMostRecordTypes || kHeaderBytes + bytes > left_in_block ||
-        kHeaderBytes + bytes > manifest.size() - at) {
-      return at;
-    }
-    if (MaskedCrc32c(manifest.substr(at + 6, 1 + bytes)) != LittleEndian(header.substr(0, 4))) {
-      return at;
-    }
-    at += kHeaderBytes + bytes;
-  }
+absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path,
+                     const std::string& bytes) {
+  const std::string part = absl::StrCat(path, ".mended");
+  rocksdb::IOStatus status = rocksdb::WriteStringToFile(files, bytes, part, /*should_sync=*/true);
+  if (status.ok()) status = files->RenameFile(part, path, rocksdb::IOOptions(), nullptr);
+  if (status.ok()) return absl::OkStatus();
+  files->DeleteFile(part, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+  const std::string text =
+      absl::StrCat(path, " is damaged and cannot be mended: ", status.ToString());
+  return status.IsNoSpace() ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
 
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,

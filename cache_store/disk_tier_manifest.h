@@ -27,8 +27,8 @@ inline constexpr char kCopySuffix[] = ".copy";
 // True for the path of a manifest, and not for that of a copy.
 bool IsManifest(absl::string_view path);
 
-// How many bytes from the beginning of a manifest are whole records.
-uint64_t WholeBytes(absl::string_view manifest);
+// The file appears whole or not at all.
+absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path, const std::string& bytes);
 
 // Before a database is opened for writing: puts what is whole in the place of what is damaged.
 // `*found`: one line for each thing that was. kDataLoss: there are tables, and nothing says which

@@ -9,8 +9,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <set>
 #include <string>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
@@ -33,6 +35,8 @@ class SliceTables {
   // REQUIRES: the records of the slices' objects were written.
   rocksdb::Status Write(absl::Span<const SliceWrite> slices);
 
+  // Tables that hold nothing live now are not dropped by this process: what named it may be lost.
+  void KeepDead();
   // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
   // rewrites those of which most is dead. `*left_bytes`: what tables take after. kCancelled: manual
   // compactions were disabled.
@@ -44,6 +48,7 @@ class SliceTables {
   std::atomic<uint64_t> next_file_{0};
   // Tables are dropped by range of keys: none may come into a range between its check and its drop.
   absl::Mutex ranges_mu_;
+  std::set<std::string> kept_ ABSL_GUARDED_BY(ranges_mu_);  // first keys
 };
 
 // Wherever the slice lies.

@@ -4,7 +4,6 @@
 
 #include <rocksdb/file_system.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "cache_store/disk_tier_records.h"
 
 namespace hearth {
 
@@ -48,48 +48,6 @@ class LogHealth {
   bool is_broken_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// Where the last whole record of a log ends, told from its bytes as they are written (the format is
-// in disk_tier_manifest.cc). One caller at a time.
-class RecordEnds {
- public:
-  void Feed(const rocksdb::Slice& data) {
-    for (size_t i = 0; i < data.size();) {
-      const uint64_t left_in_block = kBlockBytes - at_ % kBlockBytes;
-      uint64_t bytes = 1;
-      if (body_left_ > 0) {
-        bytes = std::min<uint64_t>(body_left_, data.size() - i);
-        body_left_ -= bytes;
-      } else if (header_.empty() && left_in_block < kHeaderBytes) {
-        bytes = std::min<uint64_t>(left_in_block, data.size() - i);  // filled with zeros
-      } else {
-        header_ += data[i];
-        if (header_.size() == kHeaderBytes) BeginBody();
-      }
-      i += bytes;
-      at_ += bytes;
-      if (body_left_ == 0 && ends_record_ && header_.empty()) {
-        end_ = at_;
-        ends_record_ = false;
-      }
-    }
-  }
-  uint64_t end() const { return end_; }
-
- private:
-  static constexpr uint64_t kBlockBytes = 32768;
-  static constexpr uint64_t kHeaderBytes = 7;
-
-  void BeginBody() {
-    body_left_ = static_cast<uint8_t>(header_[4]) | uint64_t{static_cast<uint8_t>(header_[5])} << 8;
-    ends_record_ = header_[6] == 1 || header_[6] == 4;  // whole, or the last part of one
-    header_.clear();
-  }
-
-  uint64_t at_ = 0, end_ = 0, body_left_ = 0;
-  bool ends_record_ = false;
-  std::string header_;
-};
-
 // A log, made by its first write if it could not be made at once. RocksDB 7.8 cannot take that
 // failure while it changes logs: it does half of the change, and asserts against doing that half
 // again. That a write fails it takes.
@@ -116,7 +74,7 @@ class LateLog : public rocksdb::FSWritableFile {
     if (status.ok() && file_ == nullptr) status = make_(&file_);
     if (status.ok()) status = file_->Append(data, options, dbg);
     if (status.ok()) {
-      records_.Feed(data);
+      records_.Feed({data.data(), data.size()});
     } else if (file_ != nullptr && !std::exchange(is_cut_, true)) {
       file_->Truncate(records_.end(), options, dbg).PermitUncheckedError();
     }

@@ -68,6 +68,9 @@ std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions&
       return absl::StrCat("dropped ", when, " on request");
     case Removal::kQuarantined:
       return absl::StrCat("quarantined ", when, ": bytes of it failed verification");
+    case Removal::kLost:
+      return absl::StrCat("lost: it was acknowledged, and damage of the disk took it; found ",
+                          when);
   }
   return "";
 }

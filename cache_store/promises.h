@@ -33,6 +33,7 @@
 namespace hearth {
 
 inline constexpr char kPromisesFile[] = "promises";  // in the data folder
+inline std::string PromisesPath(const std::string& dir) { return dir + "/" + kPromisesFile; }
 inline constexpr size_t kPromiseBytes = 64;
 inline constexpr uint64_t kPromisesVersion = 1;
 

@@ -14,13 +14,14 @@ enum class Removal {
   kExpired,      // its time to live was over
   kDropped,      // someone asked for it
   kQuarantined,  // bytes of it failed verification
+  kLost,         // it was acknowledged, and a start found its disk without it
 };
-inline constexpr size_t kRemovals = 6;
+inline constexpr size_t kRemovals = 7;
 
 // Names are part of the API: metric labels, WatchEvent.reason, BoundaryInfo.removed_by.
 inline const char* RemovalName(Removal removal) {
-  constexpr const char* kNames[kRemovals] = {"host_full", "disk_full", "quota",
-                                             "expired",   "dropped",   "quarantined"};
+  constexpr const char* kNames[kRemovals] = {"host_full", "disk_full",   "quota", "expired",
+                                             "dropped",   "quarantined", "lost"};
   assert(static_cast<size_t>(removal) < kRemovals);
   return kNames[static_cast<size_t>(removal)];
 }

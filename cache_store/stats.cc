@@ -50,6 +50,7 @@ constexpr const char* kNames[] = {
     "recovered_restore_points",
     "recovery_unread_manifests",
     "recovery_dropped_manifests",
+    "recovery_lost_restore_points",
     "recovery_collected_objects",
     "recovery_damage",
     "events_lost",

@@ -57,6 +57,7 @@ enum class Counter {
   kRecoveredRestorePoints,
   kRecoveryUnreadManifests,   // that the disk would not give: neither served nor erased
   kRecoveryDroppedManifests,  // a manifest that does not match its objects
+  kRecoveryLostRestorePoints,  // acknowledged, and not there any more
   kRecoveryCollectedObjects,  // objects that no manifest named
   kRecoveryDamage,            // files, and ranges of records, that a start found damaged
   kEventsLost,

@@ -38,23 +38,10 @@
 #include "cache_store/single_flight.h"
 #include "cache_store/staged_bytes.h"
 #include "cache_store/stats.h"
+#include "cache_store/store_seams.h"
 #include "cache_store/tiered_store.h"
 
 namespace hearth {
-
-// What tests replace. Null: the real thing.
-struct StoreSeams {
-  using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
-
-  Clock* clock = nullptr;
-  std::unique_ptr<Executor> executor;
-  WrapTier wrap_host, wrap_disk;     // put in front of the tier, behind its verification
-  rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
-  absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
-};
-
-absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
-                                                       StoreSeams seams);
 
 // kInvalidArgument names the field.
 absl::Status CheckQuery(const PrefixQuery& query);
@@ -311,6 +298,9 @@ class Store : public TieredStore {
   bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status FinishLoading() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteDamage(std::vector<std::string> damage);
+  void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of what was promised and turned out to be of no use. True: nothing of it was.
+  bool NoteDropped(const UnloadedIndex& unloaded) ABSL_LOCKS_EXCLUDED(mu_);
   void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_admin.cc

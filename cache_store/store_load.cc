@@ -44,9 +44,11 @@ absl::Status Store::Recover() {
   absl::StatusOr<DiskContents> contents = disk_->Load();
   if (!contents.ok()) return contents.status();
   NoteDamage(std::move(contents->damage));
+  const auto lost = std::move(contents->lost);
   auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
   {
     absl::MutexLock lock(&mu_);
+    for (const auto& promise : lost) NoteLost(promise.id);
     catalog_.ReserveNumbersBelow(unloaded->next_number());
     // All of them: the book forgets what is over its limit and no restore point refers to.
     for (const auto& [name, model] : unloaded->models()) {
@@ -68,6 +70,36 @@ void Store::NoteDamage(std::vector<std::string> damage) {
   counters_.Add(Counter::kRecoveryDamage, damage.size());
   for (const std::string& line : damage) warnings_.Say("damage", line);
   damage_ = std::move(damage);
+}
+
+void Store::NoteLost(const Digest& id) {
+  counters_.Add(Counter::kRecoveryLostRestorePoints);
+  ++removed_[static_cast<size_t>(Removal::kLost)];
+  history_.Record(id, Removal::kLost, clock_->Now());
+}
+
+bool Store::NoteDropped(const UnloadedIndex& unloaded) {
+  std::vector<uint64_t> manifests;
+  std::string first;
+  size_t lost = 0;
+  for (const UnloadedIndex::Dropped& dropped : unloaded.DroppedPromises()) {
+    manifests.push_back(dropped.manifest);
+    absl::MutexLock lock(&mu_);
+    // Of two that a crash left one is of no use.
+    if (catalog_.Find(dropped.point) != nullptr) {
+      if (damage_.empty()) erasures_.AddManifests({dropped.manifest});
+      continue;
+    }
+    NoteLost(dropped.point);
+    if (lost++ == 0) first = DigestHex(dropped.point).substr(0, 16);
+  }
+  disk_->Unpromise(manifests);
+  if (lost == 0) return true;
+  warnings_.Say("damage", absl::StrCat(lost,
+                                       " restore points that were acknowledged do not match "
+                                       "their objects and are lost, the first is ",
+                                       first));
+  return false;
 }
 
 absl::Duration Store::LoadStep() {
@@ -171,7 +203,11 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
       if (!unloaded_->Settle(some[i]) || AdoptManifest(read[i])) continue;
       counters_.Add(Counter::kRecoveryDroppedManifests);
       // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
-      if (damage_.empty()) erasures_.AddManifests({some[i]});
+      if (unloaded_->WasPromised(some[i])) {
+        unloaded_->NoteDropped(some[i]);
+      } else if (damage_.empty()) {
+        erasures_.AddManifests({some[i]});
+      }
     }
   }
   return absl::OkStatus();
@@ -269,9 +305,10 @@ absl::Status Store::FinishLoading() {
     points = implicit_points_;
   }
   counters_.Add(Counter::kRecoveryUnreadManifests, unloaded->given_up());
-  const bool may_erase = damage_.empty() && unloaded->given_up() == 0;
+  const bool all_there = NoteDropped(*unloaded);
+  const bool may_erase = damage_.empty() && all_there && unloaded->given_up() == 0;
   std::vector<uint64_t> collected;
-  if (damage_.empty()) collected = unloaded->unreadable_objects();
+  if (damage_.empty() && all_there) collected = unloaded->unreadable_objects();
   std::vector<StoredObject*> held;
   for (const auto& [number, object] : unloaded->objects()) {
     if (object.adopted != nullptr) {

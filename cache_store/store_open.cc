@@ -54,6 +54,7 @@ DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   DiskTierOptions disk;
   disk.warnings = std::make_shared<Warnings>(options.on_warning);
   disk.env = seams.disk_env;
+  disk.boot = seams.boot;
   disk.background_bytes_per_s = options.background_disk_bytes_per_s;
   return disk;
 }

@@ -153,7 +153,7 @@ absl::Status Store::Write(Persisting* work, bool sync) {
   if (absl::Status status = disk_slices_->WriteAll(slices); !status.ok()) return status;
   if (!work->manifests.empty()) {
     work->begun_manifests = true;
-    return disk_->CommitManifests(work->manifests, work->fingerprint, sync);
+    return disk_->CommitManifests(work->manifests, work->points, work->fingerprint, sync);
   }
   return sync ? disk_->Sync() : absl::OkStatus();
 }

@@ -189,7 +189,7 @@ absl::Status Store::RewriteManifest(const Digest& id, bool sync) {
     record = ManifestOf(*point);
     fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   }
-  const absl::Status status = disk_->CommitManifests({record}, fingerprint, sync);
+  const absl::Status status = disk_->CommitManifests({record}, {}, fingerprint, sync);
   bool gone = false;
   {
     absl::MutexLock lock(&mu_);

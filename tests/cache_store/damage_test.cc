@@ -11,6 +11,7 @@
 #include "cache_store/backup.h"
 #include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_manifest.h"
+#include "cache_store/disk_tier_records.h"
 #include "cache_store/disk_tier_tables.h"
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
@@ -211,7 +212,8 @@ TEST_F(Damage, ARottenBlockOfRecordsCostsThatBlock) {
   for (uint64_t seed = 1; seed <= 60; ++seed) found += Fetch(seed).value() == 64 ? 1 : 0;
   EXPECT_GT(found, 40);
   EXPECT_LT(found, 60);
-  EXPECT_EQ(Counted("recovery_damage"), 1u);
+  EXPECT_EQ(Counted("recovery_damage"), 2u) << "the block, and that points are lost";
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 60u - found);
 }
 
 TEST_F(Damage, ACutManifestOrCurrentIsMendedAndNothingIsLost) {

@@ -26,6 +26,7 @@ class DiskTables : public ::testing::Test {
     options.env = disk_.env();
     options.patience = patience;
     tier_ = DiskTier::Open(folder_.path(), "secret", options).value();
+    EXPECT_TRUE(tier_->Load().ok());
   }
   static SliceView Bytes(uint64_t object) {
     const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/backup.h"
 #include "cache_store/disk_tier_db.h"
+#include "cache_store/promises.h"
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
 #include "tests/support/fake_clock.h"
@@ -87,7 +88,7 @@ class Flips {
     fs::remove_all(Work());
     fs::copy(Base(), Work(), fs::copy_options::recursive);
     std::mt19937_64 random(flip);
-    *what = Flip(&random);
+    *what = Flip(&random, flip % 16 == 7);
     VerifyDataDir(Work()).status().IgnoreError();
     if (flip % 8 == 0) {
       fs::remove_all(Work() + ".backup");
@@ -116,13 +117,14 @@ class Flips {
   }
 
   // One bit of one file; half of them where a table or a manifest has what all else hangs on.
-  std::string Flip(std::mt19937_64* random) {
+  std::string Flip(std::mt19937_64* random, bool in_promises) {
     std::vector<fs::path> files;
     for (const auto& entry : fs::directory_iterator(Work() + "/db")) {
       if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
-    const fs::path path = files[(*random)() % files.size()];
+    fs::path path = files[(*random)() % files.size()];
+    if (in_promises) path = PromisesPath(Work());
     const uint64_t size = fs::file_size(path);
     constexpr uint64_t kEnd = 1500;
     uint64_t at = (*random)() % size;
@@ -183,6 +185,9 @@ class Flips {
       counted += counters.at(name);
     }
     if (counted == 0) wrong_ << lost.size() << " lost, and nothing counted it\n";
+    const uint64_t each =
+        counters.at("quarantined_objects") + counters.at("recovery_lost_restore_points");
+    if (each < lost.size()) wrong_ << lost.size() << " lost, and " << each << " counted\n";
     const bool is_said = std::any_of(lines_.begin(), lines_.end(), [](const std::string& line) {
       return absl::StartsWith(line, "damage: ");
     });

@@ -147,6 +147,7 @@ class Moment {
     ASSERT_NE(store_, nullptr);
     CheckServes("after the last start");
     EXPECT_EQ(store_->Stats().counters.at("recovery_damage"), 0u);
+    EXPECT_EQ(store_->Stats().counters.at("recovery_lost_restore_points"), 0u);
     store_.reset();
   }
 

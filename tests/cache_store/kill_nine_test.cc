@@ -136,6 +136,7 @@ class Killing {
     auto store = TieredStore::Open(options).value();
     const StoreStats stats = store->Stats();
     EXPECT_EQ(stats.counters.at("recovery_dropped_manifests"), 0u);
+    EXPECT_EQ(stats.counters.at("recovery_lost_restore_points"), 0u);
     collected_ += stats.counters.at("recovery_collected_objects");
     return store;
   }

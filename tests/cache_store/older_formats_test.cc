@@ -92,6 +92,8 @@ TEST_P(OlderFormats, AreReadAsTheyAreAndRaised) {
     ExpectAllThere(store.get());
     EXPECT_EQ(store->Stats().counters.at("recovered_restore_points"), 5u);
     EXPECT_EQ(store->Stats().counters.at("recovery_dropped_manifests"), 0u);
+    EXPECT_EQ(store->Stats().counters.at("recovery_lost_restore_points"), 0u);
+    EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 0u);
   }
   EXPECT_EQ(StoredVersion(), absl::StrCat(DiskTier::kFormatVersion));
 }

@@ -85,6 +85,7 @@ class CrashRun {
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
     seams.load_patience = absl::ZeroDuration();
     seams.disk_env = disk_.env();
+    seams.boot = boot_;
     absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);
@@ -213,6 +214,7 @@ class CrashRun {
     struck_ += disk_.struck() - struck_before_;
     struck_before_ = disk_.struck();
     disk_.Restart(end == End::kMachine, &random_);
+    if (end == End::kMachine) ++boot_[0];
     full_ = false;
     trouble_ = Trouble::kNone;
     if (end != End::kMachine) return;
@@ -223,6 +225,8 @@ class CrashRun {
 
   void CheckPromises() {
     EXPECT_TRUE(flipped_ || store_->Stats().counters.at("recovery_dropped_manifests") == 0u)
+        << last_;
+    EXPECT_TRUE(flipped_ || store_->Stats().counters.at("recovery_lost_restore_points") == 0u)
         << last_;
     if (!flipped_ && !IsLoading()) CheckDurable();
     if (ample_ && !flipped_) {
@@ -249,6 +253,7 @@ class CrashRun {
   std::mt19937_64 random_;
   const bool ample_, may_flip_;
   bool loads_later_ = false;
+  BootId boot_ = {1};
   FaultyDisk disk_;
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;

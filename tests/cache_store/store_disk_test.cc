@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/verify.h"
 #include "tests/support/raw_database.h"
@@ -121,7 +122,7 @@ TEST_F(DiskStore, AFlippedBitOnDiskIsNeverServedAndVerifyNamesIt) {
   EXPECT_THAT(explained.summary, HasSubstr("quarantined"));
 }
 
-TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsDroppedAndItsRemainsCollected) {
+TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsLostAndItsRemainsAreCollectedAtTheNextStart) {
   const KitPrompt other{KitTokens(2, 65), {}};
   {
     const auto store = Open();
@@ -132,11 +133,17 @@ TEST_F(DiskStore, AManifestWhoseObjectsAreGoneIsDroppedAndItsRemainsCollected) {
     RawDatabase raw(folder_);
     raw.Delete("objects", raw.All("objects").at(3).first);
   }
-  const auto store = Open();
-  EXPECT_EQ(store->Stats().counters.at("recovery_dropped_manifests"), 1u);
-  EXPECT_GT(store->Stats().counters.at("recovery_collected_objects"), 5u);
-  EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
-  EXPECT_EQ(KitFetch(store.get(), model_, other).value(), 64u);
+  for (const bool is_first : {true, false}) {
+    const auto store = Open();
+    const auto counters = store->Stats().counters;
+    EXPECT_EQ(counters.at("recovery_dropped_manifests"), 1u);
+    EXPECT_EQ(counters.at("recovery_lost_restore_points"), is_first ? 1u : 0u);
+    EXPECT_EQ(counters.at("recovery_collected_objects") > 5, !is_first);
+    EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
+    EXPECT_EQ(KitFetch(store.get(), model_, other).value(), 64u);
+    const auto explained = store->Explain(KitQuery(model_, prompt_)).value();
+    EXPECT_EQ(absl::StrContains(explained.summary, "lost: it was acknowledged"), is_first);
+  }
 }
 
 TEST_F(DiskStore, ATornManifestIsDroppedAndCounted) {
@@ -173,7 +180,8 @@ TEST_F(DiskStore, TablesOfGarbageCostWhatTheyHeldAndNotTheStart) {
   }
   ASSERT_GT(broken, 0);
   const auto store = Open();
-  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), static_cast<uint64_t>(broken));
+  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), static_cast<uint64_t>(broken) + 1)
+      << "the tables, and that something is lost";
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 0u);
   ASSERT_TRUE(KitPublish(store.get(), model_, prompt_, {192}).ok());
   EXPECT_EQ(KitFetch(store.get(), model_, prompt_).value(), 192u);
@@ -188,10 +196,10 @@ TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
 
 TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   Open().reset();
-  { RawDatabase(folder_).Put("meta", "format_version", "5"); }
+  { RawDatabase(folder_).Put("meta", "format_version", "6"); }
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 5"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 6"));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("use the newer program, or another"));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }

@@ -1,0 +1,242 @@
+#include "cache_store/disk_tier_promise_file.h"
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace hearth {
+namespace {
+
+// Written anew when it has more entries than so many for each that lives, and so many to begin
+// with: 256 KiB, and at a million restore points 256 MiB.
+constexpr uint64_t kEntriesEach = 4, kEntriesFree = 4096;
+const rocksdb::IOOptions kNoOptions;
+
+std::string BytesOfEntries(absl::Span<const PromiseEntry> entries) {
+  std::string bytes;
+  for (const PromiseEntry& entry : entries) bytes += SerializePromise(entry);
+  return bytes;
+}
+
+}  // namespace
+
+BootId ThisBoot() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string text, digits;
+  file >> text;
+  for (const char c : text) {
+    if (std::isxdigit(static_cast<unsigned char>(c)) != 0) digits += c;
+  }
+  BootId boot{};
+  if (digits.size() != 2 * boot.size()) return boot;
+  const std::string bytes = absl::HexStringToBytes(digits);
+  std::copy(bytes.begin(), bytes.end(), boot.begin());
+  return boot;
+}
+
+PromiseFile::~PromiseFile() {
+  std::thread syncer;
+  {
+    const absl::MutexLock lock(&mu_);
+    ends_ = true;
+    syncer = std::move(syncer_);
+  }
+  if (syncer.joinable()) syncer.join();
+}
+
+PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
+  const absl::MutexLock lock(&mu_);
+  PromiseBook book;
+  std::string bytes;
+  const rocksdb::Status read = rocksdb::ReadFileToString(files_, path_, &bytes);
+  if (!is_new && !read.ok()) {
+    damage->push_back(absl::StrCat(path_, " cannot be read: ", read.ToString(),
+                                   "; whether anything was lost before cannot be told"));
+    if (!read.IsNotFound() && !read.IsPathNotFound()) {
+      files_->RenameFile(path_, path_ + ".unreadable", kNoOptions, nullptr).PermitUncheckedError();
+    }
+  }
+  if (!is_new && read.ok()) {
+    book = ReadPromises(bytes);
+    // Only a crash of the machine leaves a part of an entry.
+    const bool is_torn = book.torn_bytes > 0 && book.boot == boot_;
+    if (book.damaged > 0 || is_torn || !book.has_header) {
+      damage->push_back(absl::StrCat(path_, " is damaged: ", book.damaged + (is_torn ? 1 : 0),
+                                     " of its entries are lost, which may hide what else is"));
+    }
+  }
+  bytes_ = is_new ? 0 : bytes.size();
+  const bool is_whole = book.has_header && book.damaged == 0 && book.torn_bytes == 0;
+  if (is_whole) {
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    const rocksdb::IOStatus opened =
+        files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
+    if (opened.ok()) file_ = std::move(file);
+    live_ = book.promises.size();
+    entries_ = book.entries;
+  } else {
+    PromiseBook kept = book;
+    kept.boot = boot_;
+    WriteAnew(kept).PermitUncheckedError();
+  }
+  late_ = SerializePromise(PromisesSession(boot_, absl::ToUnixSeconds(absl::Now())));
+  if (Write(late_).ok()) late_.clear();
+  return book;
+}
+
+// Where the file cannot be appended to as it is, what it says is written anew first.
+rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
+  if (file_ == nullptr) {
+    rocksdb::IOStatus status = WriteAnew(BookNow());
+    if (!status.ok()) return status;
+  }
+  rocksdb::IOStatus status = file_->Append(bytes, kNoOptions, nullptr);
+  if (status.ok()) {
+    bytes_ += bytes.size();
+  } else if (!file_->Truncate(bytes_, kNoOptions, nullptr).ok()) {
+    file_ = nullptr;
+  }
+  return status;
+}
+
+PromiseBook PromiseFile::BookNow() {
+  std::string bytes;
+  rocksdb::ReadFileToString(files_, path_, &bytes).PermitUncheckedError();
+  // Less than was appended: what is torn was never acknowledged.
+  PromiseBook book = ReadPromises(absl::string_view(bytes).substr(0, bytes_));
+  book.boot = boot_;
+  return book;
+}
+
+rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
+  const std::string bytes = WritePromises(book), part = path_ + ".new";
+  std::unique_ptr<rocksdb::FSWritableFile> file;
+  std::unique_ptr<rocksdb::FSDirectory> folder;
+  rocksdb::IOStatus status = rocksdb::WriteStringToFile(files_, bytes, part, /*should_sync=*/true);
+  if (status.ok()) status = files_->RenameFile(part, path_, kNoOptions, nullptr);
+  if (!status.ok()) {
+    files_->DeleteFile(part, kNoOptions, nullptr).PermitUncheckedError();
+    return status;
+  }
+  // From here on the old one is no more.
+  file_ = nullptr;
+  bytes_ = bytes.size();
+  status = files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
+  if (status.ok()) status = files_->NewDirectory(dir_, kNoOptions, &folder, nullptr);
+  if (status.ok()) status = folder->Fsync(kNoOptions, nullptr);
+  if (!status.ok()) return status;
+  file_ = std::move(file);
+  synced_bytes_ = bytes_;
+  ++generation_;
+  live_ = book.promises.size();
+  entries_ = bytes_ / kPromiseBytes;
+  trim_at_ = 0;
+  return status;
+}
+
+void PromiseFile::Count(absl::Span<const PromiseEntry> entries) {
+  entries_ += entries.size();
+  for (const PromiseEntry& entry : entries) {
+    if (entry.kind == PromiseKind::kKept) ++live_;
+    if (entry.kind == PromiseKind::kReleased && live_ > 0) --live_;
+  }
+}
+
+void PromiseFile::TrimWhenDead() {
+  if (entries_ <= std::max(trim_at_, kEntriesEach * live_ + kEntriesFree)) return;
+  // Without room for it, later.
+  if (!WriteAnew(BookNow()).ok()) trim_at_ = 2 * entries_;
+}
+
+rocksdb::IOStatus PromiseFile::Append(absl::Span<const PromiseEntry> entries) {
+  const absl::MutexLock lock(&mu_);
+  rocksdb::IOStatus status = Write(late_ + BytesOfEntries(entries));
+  if (!status.ok()) return status;
+  late_.clear();
+  Count(entries);
+  TrimWhenDead();
+  return status;
+}
+
+PromiseFile::Place PromiseFile::AppendSoon(absl::Span<const PromiseEntry> entries) {
+  const absl::MutexLock lock(&mu_);
+  late_ += BytesOfEntries(entries);
+  if (!late_.empty() && !Write(late_).ok()) return kNowhere;
+  late_.clear();
+  Count(entries);
+  TrimWhenDead();
+  return {generation_, bytes_, 0};
+}
+
+PromiseFile::Place PromiseFile::BeginSync() {
+  const absl::MutexLock lock(&mu_);
+  if (!syncer_.joinable()) syncer_ = std::thread([this] { SyncWhenAsked(); });
+  return {generation_, bytes_, ++asked_};
+}
+
+rocksdb::IOStatus PromiseFile::EndSync(const Place& place) {
+  const auto is_answered = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return answered_ >= place.request;
+  };
+  const absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&is_answered));
+  return IsSyncedLocked(place) ? rocksdb::IOStatus::OK() : sync_error_;
+}
+
+bool PromiseFile::IsSynced(const Place& place) const {
+  const absl::MutexLock lock(&mu_);
+  return IsSyncedLocked(place);
+}
+
+void PromiseFile::NoteSynced(const Place& place) {
+  PromiseEntry entry;
+  entry.kind = PromiseKind::kSynced;
+  entry.number = place.bytes;
+  const absl::MutexLock lock(&mu_);
+  // A file written anew meanwhile has other places.
+  if (place.generation != generation_ || !Write(SerializePromise(entry)).ok()) return;
+  ++entries_;
+}
+
+void PromiseFile::Close() {
+  PromiseEntry entry;
+  entry.kind = PromiseKind::kClosed;
+  entry.unix_s = absl::ToUnixSeconds(absl::Now());
+  if (Append({&entry, 1}).ok()) EndSync(BeginSync()).PermitUncheckedError();
+}
+
+void PromiseFile::SyncWhenAsked() {
+  const auto is_asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ends_ || asked_ > answered_;
+  };
+  while (true) {
+    std::shared_ptr<rocksdb::FSWritableFile> file;
+    uint64_t asked = 0, bytes = 0, generation = 0;
+    {
+      const absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&is_asked));
+      if (asked_ == answered_) return;
+      asked = asked_;
+      bytes = bytes_;
+      generation = generation_;
+      file = file_;
+    }
+    rocksdb::IOStatus status = rocksdb::IOStatus::IOError("the file of promises is not open");
+    if (file != nullptr) status = file->Sync(kNoOptions, nullptr);
+    const absl::MutexLock lock(&mu_);
+    answered_ = asked;
+    if (status.ok() && generation == generation_) synced_bytes_ = std::max(synced_bytes_, bytes);
+    if (status.ok()) continue;
+    sync_error_ = status;
+    // What it should have kept may be gone from memory as well: it is written anew.
+    if (generation == generation_) file_ = nullptr;
+  }
+}
+
+}  // namespace hearth

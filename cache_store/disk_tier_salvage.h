@@ -1,0 +1,36 @@
+// Logs that are damaged: before RocksDB reads them, what it would not read on from is taken out.
+// Private to disk_tier*.cc.
+//
+// RocksDB ends at the first record that is not whole, in the last 32 KiB without a word, and what
+// was written after that is lost. A flipped bit is put right; a record that cannot be is left out.
+// The log as it was is kept in the folder "lost" of the data folder. What a torn end held was never
+// acknowledged, or the promises tell.
+#ifndef HEARTH_CACHE_STORE_DISK_TIER_SALVAGE_H_
+#define HEARTH_CACHE_STORE_DISK_TIER_SALVAGE_H_
+
+#include <rocksdb/file_system.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cache_store/disk_tier.h"
+#include "cache_store/disk_tier_db.h"
+
+namespace hearth {
+
+// Of the database of `dir`, which is not open. `boot`: of the machine, now; where it stopped since
+// the last session, what was not synced may have holes, and what follows one is only taken where
+// something is behind it that was promised as `sync`. `*found`: a line for each log that was
+// damaged. `*logged`: what those logs still say was written; of that some may be lost. Null: they
+// are only looked at.
+absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
+                         std::vector<std::string>* found, LoggedNumbers* logged);
+
+// Takes the objects out of which slices are lost: those that damaged logs wrote, and those of
+// tables that RocksDB was about to delete.
+absl::Status DropDoubtedObjects(const Database& db, DiskContents* contents);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_TIER_SALVAGE_H_
