@@ -31,12 +31,6 @@ enum Family {
 };
 inline constexpr const char* kFamilyNames[kFamilies] = {
     "default", "slices", "objects", "manifests", "fingerprints", "meta", "tables"};
-inline constexpr char kVersionKey[] = "format_version";
-inline constexpr char kSecretCheckKey[] = "secret_check";
-inline constexpr char kPinPrefix[] = "pin/";
-inline constexpr char kUsePrefix[] = "use/";
-inline constexpr char kNotePrefix[] = "note/";
-inline constexpr char kGonePrefix[] = "gone/";  // then a number; numbers of manifests
 
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 inline rocksdb::Slice ToSlice(absl::string_view text) { return {text.data(), text.size()}; }

@@ -57,6 +57,15 @@ struct FingerprintRecord {
 
 inline constexpr size_t kMaxTenantBytes = 256;
 
+// Keys of the family `meta`, on disk: never change one. Prefixes are followed by a number's key, or
+// by a note's name.
+inline constexpr char kVersionKey[] = "format_version";
+inline constexpr char kSecretCheckKey[] = "secret_check";
+inline constexpr char kPinPrefix[] = "pin/";
+inline constexpr char kUsePrefix[] = "use/";
+inline constexpr char kNotePrefix[] = "note/";
+inline constexpr char kGonePrefix[] = "gone/";  // then a number; numbers of manifests
+
 std::string SerializeObject(const ObjectRecord& object);
 absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
 std::string SerializeManifestRecord(const ManifestRecord& record);

@@ -1,0 +1,133 @@
+// Salvage: what the files of a damaged data folder still prove, without RocksDB and without a word
+// of its manifest.
+//
+// Every table (those moved to lost/ too), log and blob file is read, whatever it is called and
+// whoever names it. A record proves itself by its digest, a slice by the digest in its object's
+// record, a restore point by its objects; what does not is not believed. Nothing is written.
+// Numbers are given once: what was erased once stays erased, wherever an older version lies.
+// Thread safety: none. Memory: all records, no slices.
+#ifndef HEARTH_CACHE_STORE_SALVAGE_H_
+#define HEARTH_CACHE_STORE_SALVAGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "cache_store/salvage_file.h"
+#include "cache_store/salvage_table.h"
+#include "cache_store/stored_records.h"
+
+namespace hearth {
+
+struct SalvageFile {
+  enum class Kind { kTable, kLog, kBlobs };
+
+  std::string path;
+  Kind kind = Kind::kTable;
+  bool was_lost = false;  // in lost/
+  uint64_t bytes = 0;
+  TableEnd end;  // of a table
+  SalvageDamage damage;
+  uint64_t slices = 0;   // that are taken from it
+  bool has_rot = false;  // slices that are not what their records say
+
+  // Nothing in it is wrong, so a new database can have it as it is.
+  bool CanBeLinked() const;
+};
+
+struct SalvagedObject {
+  // Where a slice is. In a log it lies in pieces: there it is found by its key.
+  struct Place {
+    int file = -1;  // none yet
+    uint64_t offset = 0, bytes = 0;
+  };
+
+  ObjectRecord record;
+  int trust = -1;             // in where the record comes from: the higher, the more
+  bool is_wanted = false;     // by a restore point that its records prove
+  bool is_kept = false;       // by one that its slices prove too
+  std::vector<Place> places;  // as its layers
+};
+
+struct SalvagedPoint {
+  ManifestRecord record;
+  int trust = -1;
+  uint64_t sequence = 0;
+  std::string problem;  // why it is lost; empty: it is not
+  bool is_expired = false;
+
+  bool IsKept() const { return problem.empty() && !is_expired; }
+};
+
+class Salvage {
+ public:
+  // Told what is done next; for people.
+  using Progress = std::function<void(const std::string&)>;
+
+  Salvage(const std::string& dir, Progress progress);
+
+  // First, in this order. `now_unix_s`: what expires before it is not kept, unless it is pinned.
+  void ReadRecords();
+  void FindSlices(uint64_t now_unix_s);
+
+  const std::vector<SalvageFile>& files() const { return files_; }
+  const std::map<uint64_t, SalvagedPoint>& points() const { return points_; }
+  const absl::flat_hash_map<uint64_t, SalvagedObject>& objects() const { return objects_; }
+  // Of a kept point.
+  const Fingerprint& FingerprintOf(const SalvagedPoint& point) const {
+    return fingerprints_.at(point.record.manifest.fingerprint);
+  }
+  // Numbers of restore points whose records are there and cannot be read.
+  const absl::flat_hash_set<uint64_t>& unreadable() const { return unreadable_; }
+  // The family `meta`: the newest value of each key, of numbers too.
+  const std::map<std::string, std::string>& meta() const { return meta_; }
+  // At least every number that anything goes by.
+  uint64_t last_number() const { return last_number_; }
+  // The restore point's, by its last object; empty: that is lost too.
+  std::string IdOf(const SalvagedPoint& point) const;
+
+  // Whether these are the bytes of one of the object's slices, as they are stored.
+  static bool IsSlice(const ObjectRecord& object, size_t slice, absl::string_view stored);
+  // Which slice of an object a key is of; none: of another object, or of no slice.
+  static std::optional<size_t> SliceOf(const ObjectRecord& object, absl::string_view key);
+  // `visit` gets every entry of a file.
+  static SalvageDamage Visit(const SalvageFile& file, const VisitSalvaged& visit);
+
+ private:
+  struct MetaVersion {
+    int trust = -1;
+    uint64_t sequence = 0;
+    bool is_erased = false;
+    std::string value;
+  };
+
+  void ListFiles(const std::string& folder, bool was_lost);
+  // `trust`: a table in lost/ may be older than the erase of what is in it.
+  void TakeRecord(const SalvagedEntry& entry, int trust);
+  void TakeNumbered(const SalvagedEntry& entry, uint64_t number, int trust);
+  void TakeMetaEntry(const SalvagedEntry& entry, int trust);
+  void TakeSlice(const SalvagedEntry& entry, int file);
+  // Why the point cannot be kept, by its records alone.
+  std::string ProblemOf(const SalvagedPoint& point) const;
+  std::string RotOf(const SalvagedPoint& point) const;
+
+  const Progress progress_;
+  std::vector<SalvageFile> files_;
+  std::map<uint64_t, SalvagedPoint> points_;
+  absl::flat_hash_map<uint64_t, SalvagedObject> objects_;
+  absl::flat_hash_map<Digest, Fingerprint> fingerprints_;
+  absl::flat_hash_set<uint64_t> erased_, unreadable_;
+  std::map<std::string, MetaVersion> meta_versions_;
+  std::map<std::string, std::string> meta_;
+  uint64_t last_number_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SALVAGE_H_
