@@ -140,12 +140,11 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
     ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
   }
   std::sort(ordered.begin(), ordered.end());
-  const std::string path = absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
+  const std::string path = NewPath();
   rocksdb::EnvOptions file_options;
   file_options.writable_file_max_buffer_size = kFileBufferBytes;
-  const rocksdb::Options table_options = (*db_)->GetOptions(db_->family(kTables));
-  rocksdb::SstFileWriter writer(file_options, table_options, db_->family(kTables),
-                                /*invalidate_page_cache=*/false);
+  rocksdb::SstFileWriter writer(file_options, (*db_)->GetOptions(db_->family(kTables)),
+                                db_->family(kTables), /*invalidate_page_cache=*/false);
   rocksdb::Status status = writer.Open(path);
   for (const auto& [key, write] : ordered) {
     if (!status.ok()) break;
@@ -153,7 +152,17 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
     status = writer.Put(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   }
   if (status.ok()) status = writer.Finish();
-  if (status.ok()) status = CheckEnds(table_options, path);
+  if (status.ok()) return TakeOver(path);
+  Remove(path);
+  return status;
+}
+
+std::string SliceTables::NewPath() {
+  return absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
+}
+
+rocksdb::Status SliceTables::TakeOver(const std::string& path) {
+  rocksdb::Status status = CheckEnds((*db_)->GetOptions(db_->family(kTables)), path);
   if (status.ok()) {
     rocksdb::IngestExternalFileOptions options;
     options.move_files = true;
@@ -163,10 +172,14 @@ rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
     status = (*db_)->IngestExternalFile(db_->family(kTables), {path}, options);
     status.ok() ? db_->files()->Linked() : db_->files()->MayBeLinked();
   }
+  Remove(path);
+  return status;
+}
+
+void SliceTables::Remove(const std::string& path) {
   db_->files()->Forget(path);
   std::error_code ignored;
   std::filesystem::remove(path, ignored);
-  return status;
 }
 
 rocksdb::Status GetSlice(const Database& db, const std::string& key,

@@ -37,12 +37,19 @@ class SliceTables {
 
   // Tables that hold nothing live now are not dropped by this process: what named it may be lost.
   void KeepDead();
+  // Of a file that TakeOver is to get.
+  std::string NewPath();
+  // As Write, of a table that Write made before, for this folder or another. The file is gone then.
+  rocksdb::Status TakeOver(const std::string& path);
+
   // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
   // rewrites those of which most is dead. `*left_bytes`: what tables take after. kCancelled: manual
   // compactions were disabled.
   absl::Status Reclaim(uint64_t max_bytes, uint64_t* left_bytes);
 
  private:
+  void Remove(const std::string& path);
+
   const Database* const db_;
   const std::string dir_;
   std::atomic<uint64_t> next_file_{0};

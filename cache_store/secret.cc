@@ -12,6 +12,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "proto/fingerprint.h"
 
 namespace hearth {
 namespace {
@@ -108,6 +109,10 @@ absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path) {
   if (!secret.ok()) return secret;
   if (absl::Status made = CopySecret(*secret, path); !made.ok()) return made;
   return ReadSecret(path);
+}
+
+std::string SecretCheck(const std::string& secret) {
+  return DigestHex(Sha256(absl::StrCat("hearth.secret_check.v1", secret)));
 }
 
 }  // namespace hearth

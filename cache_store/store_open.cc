@@ -32,10 +32,6 @@ uint64_t MakeIncarnation() {
   return incarnation;
 }
 
-std::string SecretCheck(const std::string& secret) {
-  return DigestHex(Sha256(absl::StrCat("hearth.secret_check.v1", secret)));
-}
-
 // Room for the tier and for what is on its way into it, some of it resident before it is asked for.
 ArenaOptions ArenaOf(const StoreOptions& options) {
   ArenaOptions arena;

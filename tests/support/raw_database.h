@@ -20,8 +20,10 @@ namespace hearth {
 
 class RawDatabase {
  public:
-  explicit RawDatabase(const TestFolder& folder) {
-    const std::string path = folder.path() + "/db";
+  explicit RawDatabase(const TestFolder& folder) : RawDatabase(folder.path()) {}
+  // `dir`: the data folder.
+  explicit RawDatabase(const std::string& dir) {
+    const std::string path = dir + "/db";
     std::vector<std::string> names;
     rocksdb::DB::ListColumnFamilies({}, path, &names);
     std::vector<rocksdb::ColumnFamilyDescriptor> families;

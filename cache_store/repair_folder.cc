@@ -1,0 +1,123 @@
+#include "cache_store/repair_folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/secret.h"
+
+namespace hearth {
+namespace {
+
+bool IsNameTaken(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+absl::Status SyncNames(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const bool is_synced = fd >= 0 && ::fsync(fd) == 0;
+  const int error = errno;
+  if (fd >= 0) ::close(fd);
+  if (is_synced) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(folder, ": ", std::strerror(error)));
+}
+
+absl::Status Rename(const std::string& from, const std::string& to, unsigned flags = 0) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(absl::StrCat(from, " to ", to, ": ", std::strerror(errno)));
+}
+
+std::string WithoutSlash(const std::string& folder) {
+  return std::filesystem::path(folder + "/.").parent_path().string();
+}
+
+}  // namespace
+
+RepairFolder::RepairFolder(std::string dir, std::string to)
+    : dir_(std::move(dir)),
+      to_(std::move(to)),
+      path_(to_.empty() ? dir_ + "/repair.tmp" : WithoutSlash(to_) + ".repairing") {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+RepairFolder::~RepairFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+absl::Status RepairFolder::Make() const {
+  if (::mkdir(path_.c_str(), 0700) != 0) {
+    const std::string text = absl::StrCat(path_, ": ", std::strerror(errno));
+    return errno == ENOSPC ? absl::ResourceExhaustedError(text)
+                           : absl::FailedPreconditionError(text);
+  }
+  if (!to_.empty()) return absl::OkStatus();
+  const std::string one = path_ + "/one", other = path_ + "/other";
+  ::mkdir(one.c_str(), 0700);
+  ::mkdir(other.c_str(), 0700);
+  const bool can_exchange = Rename(one, other, RENAME_EXCHANGE).ok();
+  ::rmdir(one.c_str());
+  ::rmdir(other.c_str());
+  if (can_exchange) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(dir_,
+                   ": its file system cannot exchange two folders at once; repair into a new "
+                   "folder with --to, and use that"));
+}
+
+bool RepairFolder::CanLink(const std::string& file) const {
+  const std::string probe = path_ + "/probe";
+  const bool can = ::link(file.c_str(), probe.c_str()) == 0;
+  ::unlink(probe.c_str());
+  return can;
+}
+
+absl::StatusOr<std::string> RepairFolder::Put(const Progress& progress) const {
+  if (absl::Status synced = SyncNames(path_); !synced.ok()) return synced;
+  return to_.empty() ? PutInPlace(progress) : PutAt(progress);
+}
+
+absl::StatusOr<std::string> RepairFolder::PutInPlace(const Progress& progress) const {
+  int number = 1;
+  while (IsNameTaken(absl::StrCat(dir_, "/db.damaged-", number))) ++number;
+  // Until the exchange it is the name of the new one.
+  const std::string kept = absl::StrCat(dir_, "/db.damaged-", number);
+  progress("naming the new database");
+  absl::Status status = Rename(path_ + "/db", kept);
+  if (status.ok()) status = SyncNames(dir_);
+  if (!status.ok()) return status;
+  progress("exchanging the databases");
+  status = Rename(dir_ + "/db", kept, RENAME_EXCHANGE);
+  if (!status.ok()) return status;
+  progress("keeping the damaged database");
+  // Its tables are older than what the new database knows.
+  if (IsNameTaken(dir_ + "/lost")) Rename(dir_ + "/lost", kept + "/lost").IgnoreError();
+  SyncNames(dir_).IgnoreError();  // exchanged they are, whatever this says
+  return kept;
+}
+
+absl::StatusOr<std::string> RepairFolder::PutAt(const Progress& progress) const {
+  if (IsNameTaken(dir_ + "/secret")) {
+    const absl::StatusOr<std::string> secret = ReadSecret(dir_ + "/secret");
+    if (!secret.ok()) return secret.status();
+    if (absl::Status copied = CopySecret(*secret, path_ + "/secret"); !copied.ok()) return copied;
+  }
+  progress("naming the new folder");
+  if (absl::Status moved = Rename(path_, to_); !moved.ok()) return moved;
+  const std::string parent = std::filesystem::path(path_).parent_path().string();
+  if (absl::Status synced = SyncNames(parent.empty() ? "." : parent); !synced.ok()) return synced;
+  return dir_ + "/db";
+}
+
+}  // namespace hearth
