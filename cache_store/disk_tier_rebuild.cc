@@ -159,10 +159,14 @@ absl::Status Rebuild::WriteRecords(const std::string& secret_check) {
     }
   }
   for (const auto& [key, value] : salvage_.meta()) {
-    if (absl::StartsWith(key, kNotePrefix)) put(kMeta, key, value);
+    const bool is_kept = absl::StartsWith(key, kNotePrefix) || absl::StartsWith(key, kGonePrefix);
+    if (is_kept) put(kMeta, key, value);
   }
   if (!secret_check.empty()) {  // else the next start writes both
-    put(kMeta, kVersionKey, absl::StrCat(DiskTier::kFormatVersion));
+    const auto version = salvage_.meta().find(kVersionKey);
+    put(kMeta, kVersionKey,
+        version != salvage_.meta().end() ? version->second
+                                         : absl::StrCat(DiskTier::kFormatVersion));
     put(kMeta, kSecretCheckKey, secret_check);
   }
   // Numbers only grow, though what went by the highest may be lost: an empty slice of no object,

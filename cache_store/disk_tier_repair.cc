@@ -152,6 +152,10 @@ class Repair {
     for (const uint64_t number : salvage_.unreadable()) {
       Lost(absl::StrCat("restore point ", number, ": its record is damaged"));
     }
+    for (const Promise& promise : salvage_.vanished()) {
+      Lost(absl::StrCat("restore point ", promise.manifest, " (", promise.tokens, " tokens, id ",
+                        DigestHex(promise.id), "): it was acknowledged, and no file has it"));
+    }
     for (const auto& [number, object] : salvage_.objects()) {
       if (!object.is_kept) continue;
       ++report_.objects;

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/promises.h"
 #include "cache_store/secret.h"
 
 namespace hearth {
@@ -21,13 +22,14 @@ bool IsNameTaken(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-absl::Status SyncNames(const std::string& folder) {
-  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+// A file's bytes, or a folder's names.
+absl::Status SyncAt(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   const bool is_synced = fd >= 0 && ::fsync(fd) == 0;
   const int error = errno;
   if (fd >= 0) ::close(fd);
   if (is_synced) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(folder, ": ", std::strerror(error)));
+  return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(error)));
 }
 
 absl::Status Rename(const std::string& from, const std::string& to, unsigned flags = 0) {
@@ -84,7 +86,7 @@ bool RepairFolder::CanLink(const std::string& file) const {
 }
 
 absl::StatusOr<std::string> RepairFolder::Put(const Progress& progress) const {
-  if (absl::Status synced = SyncNames(path_); !synced.ok()) return synced;
+  if (absl::Status synced = SyncAt(path_); !synced.ok()) return synced;
   return to_.empty() ? PutInPlace(progress) : PutAt(progress);
 }
 
@@ -95,7 +97,7 @@ absl::StatusOr<std::string> RepairFolder::PutInPlace(const Progress& progress) c
   const std::string kept = absl::StrCat(dir_, "/db.damaged-", number);
   progress("naming the new database");
   absl::Status status = Rename(path_ + "/db", kept);
-  if (status.ok()) status = SyncNames(dir_);
+  if (status.ok()) status = SyncAt(dir_);
   if (!status.ok()) return status;
   progress("exchanging the databases");
   status = Rename(dir_ + "/db", kept, RENAME_EXCHANGE);
@@ -103,7 +105,7 @@ absl::StatusOr<std::string> RepairFolder::PutInPlace(const Progress& progress) c
   progress("keeping the damaged database");
   // Its tables are older than what the new database knows.
   if (IsNameTaken(dir_ + "/lost")) Rename(dir_ + "/lost", kept + "/lost").IgnoreError();
-  SyncNames(dir_).IgnoreError();  // exchanged they are, whatever this says
+  SyncAt(dir_).IgnoreError();  // exchanged they are, whatever this says
   return kept;
 }
 
@@ -113,10 +115,18 @@ absl::StatusOr<std::string> RepairFolder::PutAt(const Progress& progress) const 
     if (!secret.ok()) return secret.status();
     if (absl::Status copied = CopySecret(*secret, path_ + "/secret"); !copied.ok()) return copied;
   }
+  // What the new folder lacks of them its first start says.
+  const std::string promises = absl::StrCat("/", kPromisesFile);
+  std::error_code error;
+  if (IsNameTaken(dir_ + promises)) {
+    std::filesystem::copy_file(dir_ + promises, path_ + promises, error);
+    if (error) return absl::UnavailableError(absl::StrCat(path_, promises, ": ", error.message()));
+    if (absl::Status synced = SyncAt(path_ + promises); !synced.ok()) return synced;
+  }
   progress("naming the new folder");
   if (absl::Status moved = Rename(path_, to_); !moved.ok()) return moved;
   const std::string parent = std::filesystem::path(path_).parent_path().string();
-  if (absl::Status synced = SyncNames(parent.empty() ? "." : parent); !synced.ok()) return synced;
+  if (absl::Status synced = SyncAt(parent.empty() ? "." : parent); !synced.ok()) return synced;
   return dir_ + "/db";
 }
 

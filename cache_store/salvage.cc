@@ -19,10 +19,13 @@ namespace fs = std::filesystem;
 
 constexpr size_t kNumberKeyBytes = 8, kSliceKeyBytes = 12;
 constexpr char kManifestTagBegin[] = "MRP";
+// In what a block with the right checksum says that is not in lost/.
+constexpr int kMostTrust = 3;
 
 bool IsMetaKey(absl::string_view key) {
   return absl::StartsWith(key, kPinPrefix) || absl::StartsWith(key, kUsePrefix) ||
-         absl::StartsWith(key, kNotePrefix) || key == kVersionKey || key == kSecretCheckKey;
+         absl::StartsWith(key, kNotePrefix) || absl::StartsWith(key, kGonePrefix) ||
+         key == kVersionKey || key == kSecretCheckKey;
 }
 
 std::string NameOf(const SalvageFile& file) { return fs::path(file.path).filename().string(); }
@@ -35,12 +38,29 @@ bool SalvageFile::CanBeLinked() const {
 }
 
 Salvage::Salvage(const std::string& dir, Progress progress) : progress_(std::move(progress)) {
+  ReadPromisesOf(dir);
   ListFiles(dir + "/db", false);
   ListFiles(dir + "/lost", true);
   // What can be had without being copied is taken first.
   std::stable_sort(files_.begin(), files_.end(), [](const SalvageFile& a, const SalvageFile& b) {
     return a.end.is_ingested && a.end.is_readable && !(b.end.is_ingested && b.end.is_readable);
   });
+}
+
+void Salvage::ReadPromisesOf(const std::string& dir) {
+  const RawFile file(absl::StrCat(dir, "/", kPromisesFile));
+  const std::string bytes = file.Read(0, file.size());
+  const PromiseBook book = ReadPromises(bytes);
+  last_number_ = book.last_number;
+  for (const auto& [number, promise] : book.promises) {
+    if (promise.level >= PromiseLevel::kDisk) promised_.push_back(promise);
+  }
+  for (size_t at = 0; at + kPromiseBytes <= bytes.size(); at += kPromiseBytes) {
+    const auto entry = ParsePromise(absl::string_view(bytes).substr(at, kPromiseBytes));
+    if (!entry.has_value()) continue;
+    if (entry->kind == PromiseKind::kReleased) released_.insert(entry->number);
+    if (entry->kind == PromiseKind::kKept) released_.erase(entry->number);
+  }
 }
 
 void Salvage::ListFiles(const std::string& folder, bool was_lost) {
@@ -84,14 +104,25 @@ void Salvage::ReadRecords() {
     Visit(file,
           [&](const SalvagedEntry& entry) { TakeRecord(entry, trust + (entry.is_sure ? 2 : 0)); });
   }
+  for (auto& [key, version] : meta_versions_) {
+    if (version.is_erased) continue;
+    const bool says_gone = absl::StartsWith(key, kGonePrefix);
+    for (size_t at = 0; says_gone && at + 8 <= version.value.size(); at += 8) {
+      erased_.insert(LittleEndianNumber(absl::string_view(version.value).substr(at, 8)));
+    }
+    meta_[key] = std::move(version.value);
+  }
   for (const uint64_t number : erased_) {
     points_.erase(number);
     objects_.erase(number);
     unreadable_.erase(number);
   }
   for (const auto& [number, point] : points_) unreadable_.erase(number);
-  for (auto& [key, version] : meta_versions_) {
-    if (!version.is_erased) meta_[key] = std::move(version.value);
+  for (const uint64_t number : erased_) released_.insert(number);
+  for (const Promise& promise : promised_) {
+    const uint64_t number = promise.manifest;
+    const bool is_there = points_.count(number) > 0 || unreadable_.contains(number);
+    if (!is_there && !released_.contains(number)) vanished_.push_back(promise);
   }
 }
 
@@ -186,12 +217,22 @@ std::string Salvage::RotOf(const SalvagedPoint& point) const {
   return "";
 }
 
+bool Salvage::WasWhole(const SalvagedPoint& point) const {
+  if (point.trust < kMostTrust) return false;
+  return std::all_of(point.record.objects.begin(), point.record.objects.end(),
+                     [&](uint64_t number) {
+                       const auto object = objects_.find(number);
+                       return object != objects_.end() && object->second.trust == kMostTrust;
+                     });
+}
+
 void Salvage::FindSlices(uint64_t now_unix_s) {
   for (auto& [number, point] : points_) {
     const uint64_t expires = point.record.expires_unix_s;
     point.is_expired = expires > 0 && expires <= now_unix_s &&
                        meta_.count(absl::StrCat(kPinPrefix, NumberKey(number))) == 0;
-    if (!point.is_expired) point.problem = ProblemOf(point);
+    point.has_left = released_.contains(number) && WasWhole(point);
+    if (point.IsKept()) point.problem = ProblemOf(point);
     if (!point.IsKept()) continue;
     for (const uint64_t object : point.record.objects) {
       SalvagedObject& wanted = objects_.at(object);

@@ -4,7 +4,8 @@
 // Every table (those moved to lost/ too), log and blob file is read, whatever it is called and
 // whoever names it. A record proves itself by its digest, a slice by the digest in its object's
 // record, a restore point by its objects; what does not is not believed. Nothing is written.
-// Numbers are given once: what was erased once stays erased, wherever an older version lies.
+// Numbers are given once: what was erased once stays erased, wherever an older version lies, and so
+// does what the promises call released, unless a start may have called it so that could not read it.
 // Thread safety: none. Memory: all records, no slices.
 #ifndef HEARTH_CACHE_STORE_SALVAGE_H_
 #define HEARTH_CACHE_STORE_SALVAGE_H_
@@ -19,6 +20,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "cache_store/promises.h"
 #include "cache_store/salvage_file.h"
 #include "cache_store/salvage_table.h"
 #include "cache_store/stored_records.h"
@@ -61,8 +63,9 @@ struct SalvagedPoint {
   uint64_t sequence = 0;
   std::string problem;  // why it is lost; empty: it is not
   bool is_expired = false;
+  bool has_left = false;  // as the promises say, though its record is there
 
-  bool IsKept() const { return problem.empty() && !is_expired; }
+  bool IsKept() const { return problem.empty() && !is_expired && !has_left; }
 };
 
 class Salvage {
@@ -85,6 +88,8 @@ class Salvage {
   }
   // Numbers of restore points whose records are there and cannot be read.
   const absl::flat_hash_set<uint64_t>& unreadable() const { return unreadable_; }
+  // What was acknowledged and is in no file any more.
+  const std::vector<Promise>& vanished() const { return vanished_; }
   // The family `meta`: the newest value of each key, of numbers too.
   const std::map<std::string, std::string>& meta() const { return meta_; }
   // At least every number that anything goes by.
@@ -107,6 +112,9 @@ class Salvage {
     std::string value;
   };
 
+  void ReadPromisesOf(const std::string& dir);
+  // Of what a start could read it, so that its release was none of what was lost.
+  bool WasWhole(const SalvagedPoint& point) const;
   void ListFiles(const std::string& folder, bool was_lost);
   // `trust`: a table in lost/ may be older than the erase of what is in it.
   void TakeRecord(const SalvagedEntry& entry, int trust);
@@ -123,6 +131,8 @@ class Salvage {
   absl::flat_hash_map<uint64_t, SalvagedObject> objects_;
   absl::flat_hash_map<Digest, Fingerprint> fingerprints_;
   absl::flat_hash_set<uint64_t> erased_, unreadable_;
+  absl::flat_hash_set<uint64_t> released_;  // by the promises, of what they name
+  std::vector<Promise> promised_, vanished_;
   std::map<std::string, MetaVersion> meta_versions_;
   std::map<std::string, std::string> meta_;
   uint64_t last_number_ = 0;

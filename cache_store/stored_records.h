@@ -64,7 +64,7 @@ inline constexpr char kSecretCheckKey[] = "secret_check";
 inline constexpr char kPinPrefix[] = "pin/";
 inline constexpr char kUsePrefix[] = "use/";
 inline constexpr char kNotePrefix[] = "note/";
-inline constexpr char kGonePrefix[] = "gone/";  // then a number; numbers of manifests
+inline constexpr char kGonePrefix[] = "gone/";  // + number: numbers of manifests, 8 bytes each
 
 std::string SerializeObject(const ObjectRecord& object);
 absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);

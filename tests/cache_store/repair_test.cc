@@ -12,6 +12,7 @@
 #include <map>
 
 #include "absl/strings/match.h"
+#include "cache_store/promises.h"
 #include "cache_store/verify.h"
 #include "tests/cache_store/repair_kit.h"
 #include "tests/support/faulty_disk.h"
@@ -252,6 +253,36 @@ TEST_F(RepairTest, WhatWasDroppedOrExpiredStaysGoneAndNumbersGrow) {
     is_above |= ParseNumberKey(key).value() > 100000;
   }
   EXPECT_TRUE(is_above) << "what was published after";
+}
+
+// The file of promises as a store would have written it, but for what the test takes out.
+TEST_F(RepairTest, WhatWasAcknowledgedAndIsGoneIsNamedAndWhatLeftStaysGone) {
+  std::string promises = SerializePromise(PromisesHeader());
+  uint64_t left = 0;
+  for (const auto& [key, value] : RawDatabase(Dir()).All("manifests")) {
+    PromiseEntry entry;
+    entry.number = left = ParseNumberKey(key).value();
+    entry.level = PromiseLevel::kDisk;
+    promises += SerializePromise(entry);
+  }
+  PromiseEntry entry;
+  entry.kind = PromiseKind::kReleased;
+  entry.number = left;
+  promises += SerializePromise(entry);
+  entry.kind = PromiseKind::kKept;
+  entry.level = PromiseLevel::kSync;
+  entry.number = 70000;
+  promises += SerializePromise(entry);
+  std::ofstream(Dir() + "/promises", std::ios::binary) << promises;
+  RemoveAll("CURRENT");
+  RepairOptions options;
+  options.to = folder_.File("new");
+  const RepairReport report = Repaired(options);
+  EXPECT_EQ(report.restore_points, static_cast<uint64_t>(kRepairPoints) - 1);
+  EXPECT_EQ(report.lost_points, 1u);
+  EXPECT_THAT(report.lost, Contains(AllOf(HasSubstr("70000"), HasSubstr("acknowledged"))));
+  EXPECT_EQ(Served(options.to), kRepairPoints - 1);
+  EXPECT_TRUE(fs::exists(options.to + "/promises"));
 }
 
 TEST_F(RepairTest, AFolderInUseOrOfNoStoreIsRefused) {
