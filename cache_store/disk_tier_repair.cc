@@ -57,7 +57,9 @@ class RepairLock {
     const rocksdb::IOStatus status =
         files_->LockFile(DatabasePath(dir) + "/LOCK", rocksdb::IOOptions(), &lock_, nullptr);
     if (status.ok()) return absl::OkStatus();
-    return RefuseRepair(dir, absl::StrCat(" cannot be locked: ", status.ToString()));
+    return RefuseRepair(dir,
+                        absl::StrCat(" cannot be locked, a process may have it open: stop it (",
+                                     status.ToString(), ")"));
   }
 
  private:

@@ -97,6 +97,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddDiffCommand(&commands);
   AddSimulateCommand(&commands);
   AddBackupCommands(&commands);
+  AddRepairCommand(&commands);
   const std::vector<std::string> names = line.names();
   if (!words.empty() && !absl::StartsWith(words[0], "-") &&
       std::find(names.begin(), names.end(), words[0]) == names.end()) {

@@ -21,7 +21,7 @@ constexpr char kNobody[] = "127.0.0.1:9";
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
   for (const char* command :
        {"generate", "chat", "tokenize", "warm", "explain", "stats", "ls", "pin", "unpin", "drop",
-        "fingerprint", "export", "import", "inspect", "verify", "diff", "simulate"}) {
+        "fingerprint", "export", "import", "inspect", "verify", "diff", "simulate", "repair"}) {
     const CliResult result = RunCli({command, "--help"});
     EXPECT_EQ(result.code, kExitOk) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;
