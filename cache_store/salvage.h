@@ -5,7 +5,8 @@
 // whoever names it. A record proves itself by its digest, a slice by the digest in its object's
 // record, a restore point by its objects; what does not is not believed. Nothing is written.
 // Numbers are given once: what was erased once stays erased, wherever an older version lies, and so
-// does what the promises call released, unless a start may have called it so that could not read it.
+// does what the promises call released, unless a start may have called it so that could not read
+// it.
 // Thread safety: none. Memory: all records, no slices.
 #ifndef HEARTH_CACHE_STORE_SALVAGE_H_
 #define HEARTH_CACHE_STORE_SALVAGE_H_

@@ -96,9 +96,12 @@ void PrintRepair(const RepairFlags& flags, const RepairReport& report, Console& 
               << (dry_run ? "can be kept, " : "kept, ") << report.lost_points << " lost";
   if (report.expired_points > 0) console.out << ", " << report.expired_points << " expired";
   console.out << "; " << report.objects << " objects, " << report.slices << " slices, "
-              << SizeText(report.slice_bytes) << " checked, of which "
-              << SizeText(report.linked_bytes)
-              << " lie in tables that are taken over as they are\n";
+              << SizeText(report.slice_bytes) << " checked";
+  if (report.linked_bytes > 0) {
+    console.out << ", of which " << SizeText(report.linked_bytes)
+                << " lie in tables that are taken over as they are";
+  }
+  console.out << "\n";
   PrintNext(flags, report, console);
   if (!report.has_secret) {
     console.out << "the secret of the keys is not in " << flags.path
