@@ -151,7 +151,8 @@ void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {
   }
 }
 
-absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
+absl::Status CannotOpen(const std::string& dir, Database::Mode mode,
+                        const rocksdb::Status& status) {
   const std::string text = status.ToString();
   if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
                              absl::StrContains(text, "lock hold by current process"))) {
@@ -167,7 +168,12 @@ absl::Status CannotOpen(const std::string& dir, const rocksdb::Status& status) {
         "data folder ", dir, " was written by a newer version of this program (", text, ")"));
   }
   const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
-  if (status.IsCorruption()) return absl::DataLossError(message);
+  if (status.IsCorruption() || status.IsPathNotFound()) {
+    if (mode == Database::Mode::kLookAtCopy) return absl::DataLossError(message);
+    return absl::DataLossError(absl::StrCat(message, "; hearthctl repair ", dir,
+                                            " rebuilds what is still right in it, or restore a "
+                                            "backup"));
+  }
   return absl::Status(FromRocks(status, "").code(), message);
 }
 
@@ -232,7 +238,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
     status =
         rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
   }
-  if (!status.ok()) return CannotOpen(dir, status);
+  if (!status.ok()) return CannotOpen(dir, mode, status);
   for (std::string& line : log->dropped()) database->found_.push_back(std::move(line));
   for (int i = 0; i < kFamilies; ++i) {
     if (!is_there(static_cast<Family>(i))) {

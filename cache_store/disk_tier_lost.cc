@@ -83,7 +83,8 @@ absl::Status Replace(const rocksdb::Options& options, const std::string& path,
   if (!status.ok()) return FromRocks(status, absl::StrCat("replacing the lost table ", table));
   found->push_back(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
                                 ") cannot be opened: ", why.ToString(),
-                                "; what it held is lost, the file is kept in ", lost));
+                                "; what it held is lost, the file is kept in ", lost,
+                                ": hearthctl repair takes from it what is still right"));
   return absl::OkStatus();
 }
 
