@@ -32,13 +32,14 @@ std::string BytesOfFile(rocksdb::FileSystem* files, const std::string& path) {
 struct Folder {
   std::optional<uint64_t> newest;  // manifest, itself or its copy
   std::vector<uint64_t> numbers;
-  bool has_tables = false;
+  bool has_data = false;
 };
 
 Folder LookAround(const std::vector<std::string>& names) {
   Folder folder;
   for (const std::string& name : names) {
-    folder.has_tables |= absl::EndsWith(name, ".sst") || absl::EndsWith(name, ".blob");
+    folder.has_data |= absl::EndsWith(name, ".sst") || absl::EndsWith(name, ".blob") ||
+                       absl::EndsWith(name, ".log");
     const std::optional<uint64_t> number = NumberOf(name);
     if (!number.has_value()) continue;
     folder.numbers.push_back(*number);
@@ -107,10 +108,10 @@ absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
   std::optional<uint64_t> number = NamedBy(current, around);
   if (!number.has_value()) {
     if (!around.newest.has_value()) {
-      if (!around.has_tables) return absl::OkStatus();
+      if (!around.has_data) return absl::OkStatus();
       // RocksDB would begin a new database here, and delete what is left of this one.
       return absl::DataLossError(absl::StrCat(
-          folder, " has tables but no MANIFEST that says which of them count; restore a backup"));
+          folder, " has tables or logs but no MANIFEST that says which of them count"));
     }
     number = around.newest;
     absl::Status put = PutFile(files, folder + "/CURRENT", ManifestName(*number) + "\n");

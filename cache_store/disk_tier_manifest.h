@@ -31,8 +31,8 @@ bool IsManifest(absl::string_view path);
 absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path, const std::string& bytes);
 
 // Before a database is opened for writing: puts what is whole in the place of what is damaged.
-// `*found`: one line for each thing that was. kDataLoss: there are tables, and nothing says which
-// of them are the database.
+// `*found`: one line for each thing that was. kDataLoss: there are tables or logs, and nothing says
+// which of them are the database.
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
                           std::vector<std::string>* found);
 

@@ -254,12 +254,32 @@ TEST_F(Damage, WithoutAnyManifestNothingIsErased) {
     const absl::Status refused = TieredStore::Open(options).status();
     EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("restore a backup"));
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("hearthctl repair " + folder_.path()));
   }
   size_t left = 0;
   for (const auto& entry : fs::directory_iterator(folder_.path() + "/db")) {
     left += entry.path().extension() == ".sst" ? 1 : 0;
   }
   EXPECT_EQ(left, tables);
+}
+
+TEST_F(Damage, WithoutAnyManifestTheLogIsNotErasedEither) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  store_.reset();
+  ASSERT_EQ(Only("0").extension(), ".log") << "all there is";
+  const std::string log = Only("0").string();
+  for (const auto& entry : fs::directory_iterator(folder_.path() + "/db")) {
+    if (absl::StartsWith(entry.path().filename().string(), "MANIFEST-")) fs::remove(entry.path());
+  }
+  fs::remove(Only("CURRENT"));
+  StoreOptions options;
+  options.data_dir = folder_.path();
+  for (int start = 0; start < 2; ++start) {
+    const absl::Status refused = TieredStore::Open(options).status();
+    EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+    EXPECT_TRUE(fs::exists(log));
+  }
 }
 
 TEST_F(Damage, ACompactionThatMeetsRotDoesNotEndWriting) {
