@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_backup_check.h"
 #include "cache_store/promises.h"
 #include "cache_store/secret.h"
@@ -155,9 +156,7 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
 }
 
 absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to) {
-  if (access((DatabasePath(dir) + "/CURRENT").c_str(), F_OK) != 0) {
-    return Refuse(dir, " is not a store's data folder");
-  }
+  if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
   std::unique_ptr<Database> db;
   DiskTierOptions options;
   options.background_bytes_per_s = 0;  // nobody else uses it

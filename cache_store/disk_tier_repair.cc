@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/disk_tier_rebuild.h"
@@ -26,19 +27,6 @@ namespace fs = std::filesystem;
 
 absl::Status RefuseRepair(absl::string_view path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat(path, why));
-}
-
-bool IsDataFolder(const std::string& dir) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(DatabasePath(dir), error)) {
-    const std::string name = entry.path().filename().string();
-    const std::string kind = entry.path().extension().string();
-    if (name == "CURRENT" || absl::StartsWith(name, kManifestPrefix) || kind == ".sst" ||
-        kind == ".log" || kind == ".blob") {
-      return true;
-    }
-  }
-  return false;
 }
 
 // Held while the folder is repaired, as by a store.
@@ -311,7 +299,7 @@ class Repair {
 }  // namespace
 
 absl::StatusOr<RepairReport> RepairDataDir(const std::string& dir, const RepairOptions& options) {
-  if (!IsDataFolder(dir)) return RefuseRepair(dir, " is not a store's data folder");
+  if (absl::Status found = CheckIsDataFolder(dir); !found.ok()) return found;
   RepairLock lock;
   if (absl::Status taken = lock.Take(dir); !taken.ok()) return taken;
   return Repair(dir, options).Run();

@@ -1,11 +1,10 @@
-#include <sys/stat.h>
-
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_tables.h"
 #include "cache_store/slice_codec.h"
@@ -144,10 +143,7 @@ class Verifier {
 }  // namespace
 
 absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
-  struct stat info {};
-  if (stat((DatabasePath(dir) + "/CURRENT").c_str(), &info) != 0) {
-    return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
-  }
+  if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
   std::unique_ptr<Database> db;
   if (absl::Status status = Database::Open(dir, Database::Mode::kLook, &db); !status.ok())
     return status;

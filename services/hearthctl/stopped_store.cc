@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cache_store/data_folder.h"
 #include "services/hearthctl/command_line.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/identity.h"
@@ -51,9 +52,7 @@ StoppedStore::StoppedStore(std::unique_ptr<TieredStore> store, std::string data_
 absl::StatusOr<std::unique_ptr<StoppedStore>> StoppedStore::Open(const StoppedStoreFlags& flags,
                                                                  const std::string& tenant) {
   const std::string& dir = flags.data_dir;
-  if (!IsThere(dir + "/db/CURRENT")) {
-    return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
-  }
+  if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
   // A store would make one.
   if (flags.secret_file.empty() && !IsThere(dir + "/secret")) {
     return absl::FailedPreconditionError(

@@ -61,6 +61,18 @@ TEST_F(RepairCommandTest, ADamagedOneIsRepairedAndSaysWhatToDoNext) {
   EXPECT_EQ(ExportedFrom(Data()), TinyFile());
 }
 
+TEST_F(RepairCommandTest, WhoCannotOpenAFolderNamesTheRepair) {
+  fs::remove(Data() + "/db/CURRENT");
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"verify", Data()},
+        {"ls", "--data-dir", Data()},
+        {"backup", "--data-dir", Data(), "--to", folder_.File("backup")}}) {
+    const CliResult result = RunCli(command);
+    EXPECT_EQ(result.code, kExitFailed);
+    EXPECT_THAT(result.err, HasSubstr("hearthctl repair " + Data()));
+  }
+}
+
 TEST_F(RepairCommandTest, AnotherFolderCanBeMadeOfItAndJsonSaysTheSame) {
   RemoveManifests();
   const CliResult result = RunCli({"repair", Data(), "--to", folder_.File("new"), "--json"});

@@ -1,0 +1,37 @@
+#include "cache_store/data_folder.h"
+
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kCurrentFile[] = "/db/CURRENT";
+
+}  // namespace
+
+absl::Status CheckIsDataFolder(const std::string& dir) {
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir + "/db", error)) {
+    const std::string name = entry.path().filename().string();
+    const std::string kind = entry.path().extension().string();
+    if (name == "CURRENT" || absl::StartsWith(name, "MANIFEST-") || kind == ".sst" ||
+        kind == ".log" || kind == ".blob") {
+      return absl::OkStatus();
+    }
+  }
+  return absl::FailedPreconditionError(absl::StrCat(dir, " is not a store's data folder"));
+}
+
+absl::Status CheckCanBeOpened(const std::string& dir) {
+  std::error_code error;
+  if (std::filesystem::exists(dir + kCurrentFile, error)) return absl::OkStatus();
+  if (absl::Status is_one = CheckIsDataFolder(dir); !is_one.ok()) return is_one;
+  return absl::DataLossError(absl::StrCat(dir, kCurrentFile, " is gone; hearthctl repair ", dir,
+                                          " rebuilds what is still right in the folder"));
+}
+
+}  // namespace hearth
