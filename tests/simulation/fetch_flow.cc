@@ -1,0 +1,171 @@
+// A Fetch: a plan, then slice after slice; where what came is rotten, once more.
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/object_builder.h"
+#include "services/plan_check.h"
+#include "services/store_conversion.h"
+#include "tests/simulation/flow.h"
+
+namespace hearth {
+namespace {
+
+class FetchFlow final : public Flow {
+ public:
+  FetchFlow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice)
+      : Flow(peer, std::move(call), dice) {}
+
+ private:
+  void Begin() override {
+    PrefixQuery query = Query();
+    query.again = is_again_;
+    auto session = store()->Fetch(query, call_->above_tokens, call_->max_tokens);
+    if (!session.ok()) {
+      if (!MayFail()) {
+        peer_->time->Violated(8, absl::StrCat("a lookup failed: ", session.status().ToString()));
+      }
+      return FailAtNode(session.status());
+    }
+    session_ = *std::move(session);
+    const LookupPlan& plan = session_->plan();
+    ledger()->CheckPlan(query, call_->max_tokens, plan);
+    for (uint32_t i = 0; i < plan.objects.size(); ++i) {
+      for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
+        slices_.push_back({i, layer});
+      }
+    }
+    v1::FetchPlan message;
+    PlanToProto(plan, &message);
+    ToWorker([this, message = std::move(message), tier = plan.slowest_tier] {
+      TakePlan(message, tier);
+    });
+    SendSlice(0);
+  }
+
+  void SendSlice(size_t number) {
+    if (!is_served_) return;
+    if (number == slices_.size()) return NodeGone();
+    const auto [object, layer] = slices_[number];
+    std::optional<SliceView> peeked;
+    if (!is_again_) peeked = session_->PeekSlice(object, layer);
+    absl::StatusOr<SliceView> slice = absl::NotFoundError("");
+    if (peeked.has_value()) {
+      slice = *std::move(peeked);
+    } else {
+      slice = session_->ReadSlice(object, layer);
+    }
+    if (!slice.ok()) {
+      if (!MayFail()) {
+        peer_->time->Violated(7, absl::StrCat("promised, and gone: ", slice.status().ToString()));
+      }
+      return FailAtNode(slice.status());
+    }
+    std::string bytes(reinterpret_cast<const char*>(slice->bytes.data()), slice->bytes.size());
+    const size_t cut = dice_.Chance(30) ? dice_.Roll(bytes.size()) : 0;
+    if (cut > 0) SendPiece(object, layer, 0, bytes.substr(0, cut));
+    SendPiece(object, layer, cut, bytes.substr(cut));
+    peer_->time->After(trickle_ + dice_.Between(absl::ZeroDuration(), absl::Milliseconds(1)),
+                       [self = shared_from_this(), this, number] { SendSlice(number + 1); });
+  }
+
+  void SendPiece(uint32_t object, uint32_t layer, uint64_t offset, std::string bytes) {
+    // What TCP should have noticed; the worker's digests do.
+    if (dice_.Roll(2000) == 0) bytes[dice_.Roll(bytes.size())] ^= 1 << dice_.Roll(8);
+    ToWorker([this, object, layer, offset, bytes = std::move(bytes)] {
+      if (!builder_.has_value()) return;
+      const absl::Status added = builder_->Add(object, layer, offset, bytes);
+      if (!added.ok()) return TakeRotten(added);
+      if (builder_->complete()) Finish();
+    });
+  }
+
+  void TakePlan(const v1::FetchPlan& plan, Tier tier) {
+    call_->fetched.matched_tokens =
+        std::min<uint32_t>(plan.matched_tokens(), call_->prefix.token_ids.size());
+    if (plan.usable_tokens() == 0) return Answer(absl::StrCat("nothing: ", plan.miss_reason()));
+    const PlanRequest wanted{&call_->prefix, call_->above_tokens, call_->max_tokens,
+                             &peer_->oracle->fingerprint(), &peer_->oracle->layout()};
+    const absl::Status right = CheckPlan(wanted, plan);
+    if (!right.ok()) peer_->time->Violated(1, absl::StrCat("a wrong plan: ", right.ToString()));
+    std::vector<ObjectBuilder::Announced> announced;
+    for (const v1::ObjectRef& ref : plan.objects()) {
+      announced.push_back({{ref.begin(), ref.tokens(), GroupOf(ref)},
+                           {ref.slice_digests().begin(), ref.slice_digests().end()},
+                           nullptr,
+                           {},
+                           nullptr});
+    }
+    auto builder = ObjectBuilder::Create(peer_->oracle->layout(), plan.usable_tokens(), announced);
+    if (!builder.ok()) return Fail(builder.status());
+    builder_ = *std::move(builder);
+    usable_tokens_ = plan.usable_tokens();
+    tier_ = tier;
+  }
+
+  static LayerGroup GroupOf(const v1::ObjectRef& ref) {
+    return ref.group() == v1::LAYER_GROUP_LOCAL ? LayerGroup::kLocal : LayerGroup::kGlobal;
+  }
+
+  void TakeRotten(const absl::Status& why) {
+    builder_.reset();
+    if (is_again_) return Fail(why);
+    is_again_ = true;
+    peer_->time->Note(absl::StrCat(Who(), ": rotten, once more"));
+    LetGo();
+    ToNode([self = shared_from_this(), this] {
+      slices_.clear();
+      is_served_ = true;
+      peer_->node->Enter(self);
+      Begin();
+    });
+  }
+
+  // 1: every byte is what a worker without a cache computes.
+  void Finish() {
+    auto objects = builder_->Take();
+    if (!objects.ok()) return Fail(objects.status());
+    const size_t prompt = peer_->prompts.at(call_->prefix.request_id);
+    for (const auto& object : *objects) {
+      std::string bytes;
+      for (const uint32_t layer : peer_->oracle->layout().LayersOf(object->id.group)) {
+        bytes += peer_->oracle->SliceOf(prompt, object->id, layer);
+      }
+      if (bytes.size() == object->size_bytes &&
+          std::memcmp(bytes.data(), object->bytes.get(), bytes.size()) == 0) {
+        continue;
+      }
+      peer_->time->Violated(1, absl::StrCat("wrong bytes at ", object->id.begin));
+    }
+    call_->fetched.usable_tokens = usable_tokens_;
+    call_->fetched.slowest_tier = tier_;
+    call_->fetched.objects = *std::move(objects);
+    Answer(absl::StrCat(usable_tokens_, " tokens from ", TierName(tier_)));
+  }
+
+  void EndServing() override { session_.reset(); }
+  void Give(const absl::Status& error) override {
+    call_->fetched = FetchOutcome();
+    call_->fetched.note = std::string(error.message());
+  }
+  absl::Duration Budget() const override { return kFetchBudget; }
+
+  bool is_again_ = false;
+  // At the node.
+  std::unique_ptr<FetchSession> session_;
+  std::vector<std::pair<uint32_t, uint32_t>> slices_;
+  // At the worker.
+  std::optional<ObjectBuilder> builder_;
+  uint32_t usable_tokens_ = 0;
+  Tier tier_ = Tier::kNone;
+};
+
+}  // namespace
+
+std::shared_ptr<Flow> MakeFetchFlow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice) {
+  return std::make_shared<FetchFlow>(peer, std::move(call), dice);
+}
+
+}  // namespace hearth

@@ -1,0 +1,108 @@
+// Flow: one call of a worker's cache as it goes over the network: messages, deadlines, two ends.
+//
+// The worker's end does what RemotePrefixCache does, the node's what the calls of services/ do,
+// with a link where gRPC is. Either end may be gone before the other knows. Thread safety: none.
+// Ownership: held by what is announced for it, by the world while its worker waits, and by the node
+// while it holds something of the store's.
+#ifndef HEARTH_TESTS_SIMULATION_FLOW_H_
+#define HEARTH_TESTS_SIMULATION_FLOW_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "services/circuit_breaker.h"
+#include "tests/simulation/link.h"
+#include "tests/simulation/node.h"
+#include "tests/simulation/oracle.h"
+#include "tests/simulation/sim_worker.h"
+#include "tests/simulation/timeline.h"
+
+namespace hearth {
+
+// What all calls of one worker share.
+struct Peer {
+  int number = 0;
+  Timeline* time = nullptr;
+  Node* node = nullptr;
+  Oracle* oracle = nullptr;
+  Link* link = nullptr;
+  SimWorker* worker = nullptr;
+  CircuitBreaker breaker;
+  // The prompt of each request that is under way.
+  std::map<std::string, size_t> prompts;
+};
+
+class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
+ public:
+  static std::shared_ptr<Flow> Make(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice);
+
+  // The worker calls.
+  void Start();
+  // The worker learns that the connection is lost, or died itself.
+  void ConnectionLost() { Fail(absl::UnavailableError("the connection is lost")); }
+  void WorkerDied() { is_over_ = is_worker_dead_ = true; }
+  // The node learns it.
+  void NodeGone() override {
+    if (is_served_) EndServing();
+    is_served_ = false;
+  }
+  // After the engine came to rest.
+  virtual void Look() {}
+  // Nothing more comes of it at the worker.
+  virtual bool is_done() const { return is_over_; }
+
+ protected:
+  Flow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice)
+      : peer_(peer), call_(std::move(call)), dice_(dice) {}
+
+  virtual void Begin() = 0;                          // at the node
+  virtual void EndServing() = 0;                     // lets go of what is the store's
+  virtual void Give(const absl::Status& error) = 0;  // fills in the answer to a call that failed
+  virtual absl::Duration Budget() const = 0;
+  // The answer is used at the node, too: a lease.
+  virtual bool GoesOn() const { return false; }
+
+  // `then` runs at the other end when the message has come, unless that end is gone.
+  void ToNode(std::function<void()> then);
+  void ToWorker(std::function<void()> then);
+  void FailAtNode(const absl::Status& status);
+  // The worker has its answer.
+  void Answer(const std::string& what);
+  void Fail(const absl::Status& status);
+  void LetGo();
+  void SetDeadline(absl::Duration budget);
+
+  Ledger* ledger() const { return peer_->node->ledger(); }
+  Store* store() const { return peer_->node->store(); }
+  std::string Who() const;
+  // Whether the disk may have failed this.
+  bool MayFail() const { return peer_->node->is_damaged() || peer_->node->was_struck(); }
+  PrefixQuery Query() const;
+
+  Peer* const peer_;
+  const std::shared_ptr<CacheCall> call_;
+  Dice dice_;
+  absl::Time began_;
+  bool has_answer_ = false;  // anything came back: the store is there
+  bool is_over_ = false;     // at the worker
+  bool is_served_ = false;   // at the node
+  bool is_worker_dead_ = false;
+  uint64_t deadlines_ = 0;
+  absl::Time last_to_node_ = absl::UnixEpoch(), last_to_worker_ = absl::UnixEpoch();
+  absl::Duration trickle_;  // between two messages
+};
+
+// As EngineOptions has them, in virtual time.
+inline constexpr absl::Duration kFetchBudget = absl::Seconds(2);
+inline constexpr absl::Duration kPublishBudget = absl::Seconds(30);
+
+std::shared_ptr<Flow> MakeFetchFlow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice);
+std::shared_ptr<Flow> MakeLeaseFlow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice);
+std::shared_ptr<Flow> MakePublishFlow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice);
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SIMULATION_FLOW_H_

@@ -1,0 +1,88 @@
+// Ledger: what a store must have, may have and must not have, by what it was told and said itself.
+//
+// Knows restore points by what they are (tenant, tokens, cuts), as any caller could; their ids are
+// learnt from the store. Times are the store's own. Thread safety: none.
+#ifndef HEARTH_TESTS_SIMULATION_LEDGER_H_
+#define HEARTH_TESTS_SIMULATION_LEDGER_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cache_store/tiered_store.h"
+#include "tests/simulation/timeline.h"
+
+namespace hearth {
+
+// What the beginning of a prompt is called: everything that decides what is stored of it.
+std::string PrefixName(const std::string& tenant, const std::vector<uint32_t>& tokens,
+                       const std::vector<uint32_t>& cuts, uint32_t end, const KvLayout& layout);
+std::string ObjectName(const std::string& tenant, const std::vector<uint32_t>& tokens,
+                       const std::vector<uint32_t>& cuts, const ObjectId& id,
+                       const KvLayout& layout);
+
+class Ledger {
+ public:
+  Ledger(Timeline* time, const KvLayout& layout, const TenantQuotas* quotas)
+      : time_(time), layout_(layout), quotas_(quotas) {}
+
+  // A publish is about to be committed: `put` are the objects whose bytes came with it.
+  void Committing(const PublishSpec& spec, const std::vector<uint32_t>& put);
+  void Committed(const PublishSpec& spec, const PublishResult& result);
+  // How the store calls a point.
+  void Learn(const std::string& name, const Digest& id);
+  void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
+  // What is said to be gone from here on is because somebody asked for it.
+  void SetDropping(bool dropping) { dropping_ = dropping; }
+  void Quarantined(const std::string& object) { quarantined_.insert(object); }
+
+  // A lookup answered this; 12, 14 and 26.
+  void CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const LookupPlan& plan);
+
+  enum class Death { kClose, kProcess, kMachine };
+  // The store is gone, and with it what was promised for less.
+  void Died(Death death, bool is_clean, const std::vector<RestorePoint>& listed);
+  // All of the index is there again: 6 and 23. `may_damage`: losses are no news. `is_asked`: of
+  // what was there lookups may have made points again.
+  void Reopened(const std::vector<RestorePoint>& listed, bool may_damage, bool is_asked);
+  // Those that were promised and are not there.
+  std::vector<std::string> Missing(const std::vector<RestorePoint>& listed) const;
+  size_t promised() const;
+  uint64_t promises() const { return promises_; }
+
+ private:
+  struct Point {
+    uint32_t tokens = 0;
+    Durability promised = Durability::kDefault;  // kDefault: nothing
+    // When it is over at the earliest: by what was acknowledged as memory, as disk, as sync.
+    std::array<absl::Time, 3> earliest_end = {absl::InfinitePast(), absl::InfinitePast(),
+                                              absl::InfinitePast()};
+    absl::Time latest_end = absl::InfinitePast();
+    bool is_pinned = false, was_pinned = false;
+    bool may_be_there = false;  // promised or not
+    bool has_id = false;
+    Digest id{};
+  };
+
+  bool MustBeThere(const Point& point) const;
+  void Forget(Point* point);
+
+  Timeline* const time_;
+  const KvLayout layout_;
+  const TenantQuotas* const quotas_;
+  std::map<std::string, Point> points_;                   // by name
+  std::map<Digest, std::string> names_;                   // of points, by id
+  std::map<std::string, std::set<std::string>> objects_;  // and the points that name them
+  std::set<std::string> quarantined_;
+  std::set<Digest> closed_with_;  // what a clean close left
+  bool closed_cleanly_ = false, dropping_ = false;
+  uint64_t promises_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SIMULATION_LEDGER_H_

@@ -1,0 +1,193 @@
+#include "tests/simulation/node.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+const std::vector<std::string>& Node::Tenants() {
+  static const auto* const tenants = new std::vector<std::string>{"anna", "berta", "carl"};
+  return *tenants;
+}
+
+Node::Node(Timeline* time, const KvLayout& layout)
+    : time_(time), dice_(time->DiceOf("node")), ledger_(time, layout, &options_.quotas) {
+  ChooseOptions();
+}
+
+void Node::ChooseOptions() {
+  const std::string secret = secrets_.Write("secret", std::string(64, 'a'));
+  ::chmod(secret.c_str(), 0600);
+  options_.secret_file = secret;
+  options_.data_dir = folder_.path();
+  const uint64_t ram[] = {0, 20000, 100000, 400000};
+  options_.host_bytes = ram[dice_.Roll(4)];
+  is_roomy_ = dice_.Chance(60);
+  options_.disk_bytes = is_roomy_ ? uint64_t{64} << 20 : 150000 + dice_.Roll(400000);
+  options_.max_staged_bytes = dice_.Chance(30) ? 100000 : 4 << 20;
+  options_.load_in_background = dice_.Chance(50);
+  options_.disk_compression = dice_.Chance(25) ? DiskCompression::kAuto : DiskCompression::kNone;
+  if (dice_.Chance(40)) options_.quotas.by_tenant["berta"].max_bytes = 120000;
+  if (dice_.Chance(30)) options_.quotas.by_tenant["carl"].default_ttl_s = 60;
+  if (dice_.Chance(20)) options_.quotas.by_tenant["anna"].floor_bytes = 60000;
+  time_->Note(absl::StrCat("a node with ", options_.host_bytes, " bytes of RAM, ",
+                           options_.disk_bytes, " of disk, ", options_.max_staged_bytes, " staged",
+                           options_.load_in_background ? ", loading late" : ""));
+  const std::shared_ptr<std::vector<std::string>> warnings = warnings_;
+  const auto mu = std::make_shared<absl::Mutex>();
+  options_.on_warning = [warnings, mu](const std::string& line) {
+    absl::MutexLock lock(mu.get());
+    warnings->push_back(line);
+  };
+}
+
+void Node::Open() {
+  struck_at_opening_ = disk_.struck();
+  StoreSeams seams;
+  auto jobs = std::make_unique<Jobs>();
+  jobs_ = jobs.get();
+  seams.clock = time_->store_clock();
+  seams.executor = std::move(jobs);
+  seams.disk_env = disk_.env();
+  seams.load_patience = absl::ZeroDuration();
+  auto opened = OpenStore(options_, std::move(seams));
+  if (!opened.ok()) {
+    return time_->Violated(29,
+                           absl::StrCat("the store does not start: ", opened.status().ToString()));
+  }
+  store_ = *std::move(opened);
+  Subscribe();
+  is_loaded_ = is_asked_ = false;
+  time_->Note(absl::StrCat("the store is up", store()->is_loading() ? ", its index loading" : ""));
+  AfterLoading();
+}
+
+void Node::Subscribe() {
+  for (const std::string& tenant : Tenants()) {
+    WatchFrom from;
+    from.snapshot = false;
+    const auto on_event = [this](const StoreEvent& event) {
+      ledger_.OnEvent(event, is_damaged_ || was_struck(),
+                      !is_roomy_ || options_.quotas.Of(event.restore_point.tenant).has_ceiling(),
+                      store_ != nullptr && store()->is_loading());
+    };
+    subscriptions_.push_back(store_->Subscribe(tenant, from, on_event).subscription);
+  }
+}
+
+void Node::Enter(const std::shared_ptr<NodeGuest>& guest) {
+  guests_.erase(std::remove_if(guests_.begin(), guests_.end(),
+                               [](const auto& other) { return other.expired(); }),
+                guests_.end());
+  guests_.push_back(guest);
+  is_asked_ = true;
+}
+
+void Node::Die(Ledger::Death death) {
+  const char* const names[] = {"is closed", "is killed", "goes down with its machine"};
+  time_->Note(absl::StrCat("the store ", names[static_cast<int>(death)]));
+  if (death == Ledger::Death::kClose) {
+    for (const auto& guest : guests_) {
+      if (const auto held = guest.lock()) held->NodeGone();
+    }
+    RunJobs();
+  }
+  const bool was_loading = store()->is_loading();
+  const std::vector<RestorePoint> listed = List();
+  if (death != Ledger::Death::kClose) disk_.Die();
+  for (const auto& guest : guests_) {
+    if (const auto held = guest.lock()) held->NodeGone();
+  }
+  guests_.clear();
+  subscriptions_.clear();
+  const int struck = disk_.struck();
+  store_.reset();
+  const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck && !was_loading;
+  ledger_.Died(death, is_clean, listed);
+  disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
+}
+
+void Node::RunJob() { jobs_->RunOne(); }
+void Node::RunJobs() { jobs_->WaitIdle(absl::InfiniteFuture()); }
+
+void Node::Scrub(int steps) {
+  for (int i = 0; i < steps; ++i) store()->ScrubStep();
+}
+
+void Node::Load(int steps) {
+  for (int i = 0; i < steps && store()->is_loading(); ++i) store()->LoadStep();
+  AfterLoading();
+}
+
+void Node::LoadAll() {
+  for (int i = 0; store()->LoadStep() < absl::InfiniteDuration(); ++i) {
+    if (i > 10000) return time_->Violated(27, "the index does not come to its end");
+  }
+  AfterLoading();
+}
+
+void Node::AfterLoading() {
+  if (is_loaded_ || store()->is_loading()) return;
+  is_loaded_ = true;
+  const std::vector<RestorePoint> listed = List();
+  time_->Note(absl::StrCat("the index is there: ", listed.size(), " restore points"));
+  ledger_.Reopened(listed, is_damaged_, is_asked_);
+}
+
+std::vector<RestorePoint> Node::List() {
+  std::vector<RestorePoint> all;
+  for (const std::string& tenant : Tenants()) {
+    for (RestorePoint& point : store_->List(tenant)) {
+      if (point.tenant != tenant) time_->Violated(12, "a list shows another tenant's");
+      all.push_back(std::move(point));
+    }
+  }
+  return all;
+}
+
+// Whoever waits, waits for someone who computes.
+void Node::CheckWaits() {
+  std::set<std::string> promised;
+  std::vector<NodeGuest::Turn> waits;
+  const absl::Time now = time_->store_clock()->Now();
+  for (const auto& guest : guests_) {
+    const auto held = guest.lock();
+    if (held == nullptr) continue;
+    NodeGuest::Turn turn = held->turn();
+    if (turn.role == LeaseRole::kWait) waits.push_back(std::move(turn));
+    if (turn.role == LeaseRole::kCompute)
+      promised.insert(turn.promised.begin(), turn.promised.end());
+  }
+  for (const NodeGuest::Turn& wait : waits) {
+    if (promised.count(wait.waited_for) > 0 || wait.until <= now) continue;
+    time_->Violated(16, absl::StrCat("waits for nobody: ", wait.waited_for));
+  }
+}
+
+void Node::Check() {
+  if (!is_up()) return;
+  CheckWaits();
+  store()->CheckInvariants();
+  const StoreStats stats = store_->Stats();
+  for (const TierUsage& tier : stats.tiers) {
+    if (tier.bytes <= tier.capacity_bytes) continue;
+    time_->Violated(4, absl::StrCat(TierName(tier.tier), ": ", tier.bytes, " of ",
+                                    tier.capacity_bytes, " bytes"));
+  }
+  if (stats.most_staged_bytes > options_.max_staged_bytes) {
+    time_->Violated(30, absl::StrCat(stats.most_staged_bytes, " bytes were staged of ",
+                                     options_.max_staged_bytes));
+  }
+  for (const std::string& tenant : Tenants()) {
+    const TenantFigures figures = store_->StatsOf(tenant);
+    if (figures.quota.max_bytes > 0 && figures.usage.bytes > figures.quota.max_bytes) {
+      time_->Violated(30, absl::StrCat(tenant, " holds ", figures.usage.bytes, " bytes of ",
+                                       figures.quota.max_bytes));
+    }
+  }
+}
+
+}  // namespace hearth

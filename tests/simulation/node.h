@@ -1,0 +1,132 @@
+// Node: the cache node of a simulation: a real store on a disk that breaks on command.
+//
+// Background work is done when the world says so, a job at a time. What RocksDB does on threads of
+// its own (flushes, compactions) is not: it is what may differ between two runs of one seed.
+// Thread safety: none.
+#ifndef HEARTH_TESTS_SIMULATION_NODE_H_
+#define HEARTH_TESTS_SIMULATION_NODE_H_
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_store/store_impl.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/timeline.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+
+// What lives in the node for as long as it does: the server's half of a call.
+class NodeGuest {
+ public:
+  virtual ~NodeGuest() = default;
+  // Lets go of everything of the store's.
+  virtual void NodeGone() = 0;
+  // Of a Lease call: what it waits for, or promises.
+  struct Turn {
+    LeaseRole role = LeaseRole::kNone;
+    absl::Time until;
+    std::string waited_for;             // PrefixName
+    std::vector<std::string> promised;  // likewise
+  };
+  virtual Turn turn() const { return Turn(); }
+};
+
+class Node {
+ public:
+  static const std::vector<std::string>& Tenants();
+
+  Node(Timeline* time, const KvLayout& layout);
+
+  // REQUIRES: it is not up.
+  void Open();
+  // REQUIRES: it is up.
+  void Die(Ledger::Death death);
+  bool is_up() const { return store_ != nullptr; }
+  Store* store() const { return static_cast<Store*>(store_.get()); }
+  Ledger* ledger() { return &ledger_; }
+  FaultyDisk* disk() { return &disk_; }
+  const std::string& folder() const { return folder_.path(); }
+  const StoreOptions& options() const { return options_; }
+  void Enter(const std::shared_ptr<NodeGuest>& guest);
+
+  // Background work.
+  void RunJob();
+  void RunJobs();
+  void Upkeep() { store()->UpkeepStep(); }
+  void Scrub(int steps);
+  void Load(int steps);
+  void LoadAll();
+
+  // What may go wrong from here on without anybody's fault: bytes that rot.
+  void SetDamaged() { is_damaged_ = true; }
+  bool is_damaged() const { return is_damaged_; }
+  bool is_roomy() const { return is_roomy_; }
+  // Anything that the disk refused, ever, or reads that it failed.
+  bool was_struck() const { return disk_.struck() > 0; }
+
+  // 4, 16 and 30, and the store's own bookkeeping.
+  void Check();
+  std::vector<RestorePoint> List();
+  const std::vector<std::string>& warnings() const { return *warnings_; }
+
+ private:
+  class Jobs : public Executor {
+   public:
+    bool TrySchedule(uint64_t, std::function<void()> job) override {
+      absl::MutexLock lock(&mu_);
+      if (jobs_.size() >= 64) return false;
+      jobs_.push_back(std::move(job));
+      return true;
+    }
+    bool WaitIdle(absl::Time) override {
+      while (RunOne()) {
+      }
+      return true;
+    }
+    bool RunOne() {
+      std::function<void()> job;
+      {
+        absl::MutexLock lock(&mu_);
+        if (jobs_.empty()) return false;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      job();
+      return true;
+    }
+
+   private:
+    absl::Mutex mu_;
+    std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mu_);
+  };
+
+  void ChooseOptions();
+  void Subscribe();
+  void AfterLoading();
+  void CheckWaits();
+
+  Timeline* const time_;
+  Dice dice_;
+  const TestFolder folder_, secrets_;
+  StoreOptions options_;
+  Ledger ledger_;
+  FaultyDisk disk_;
+  bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
+  int struck_at_opening_ = 0;
+  std::shared_ptr<std::vector<std::string>> warnings_ =
+      std::make_shared<std::vector<std::string>>();
+  Jobs* jobs_ = nullptr;  // the store's
+  std::vector<std::shared_ptr<void>> subscriptions_;
+  std::vector<std::weak_ptr<NodeGuest>> guests_;
+  std::unique_ptr<TieredStore> store_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SIMULATION_NODE_H_

@@ -1,0 +1,108 @@
+// SimWorker: a real engine on the stand-in model, whose calls of its cache wait until the world
+// answers them.
+//
+// The engine runs on its own threads; Settle returns when each of them waits for the world, so that
+// one thing at a time happens and in the same order every time. What will come is known from what
+// the engine is bound to do (restore_rule.h), not from how long it takes.
+// Thread safety: all methods from the world's thread; the cache is called from the engine's.
+#ifndef HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
+#define HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "worker/engine.h"
+#include "worker/prefix_cache.h"
+
+namespace hearth {
+
+// A call of the cache, on a thread of the engine's that waits for its answer.
+struct CacheCall {
+  enum class Kind { kFetch, kLease, kPublish };
+  Kind kind = Kind::kFetch;
+  PrefixRequest prefix;
+  uint32_t above_tokens = 0, max_tokens = 0;
+  LeaseTerms terms;
+  PublishRequestSpec publish;
+  // The answer.
+  FetchOutcome fetched;
+  PublishOutcome published;
+  LeaseOutcome turn;
+  bool is_answered = false;
+};
+const char* KindName(CacheCall::Kind kind);
+
+// A request that is over.
+struct WorkerResult {
+  std::string id;
+  absl::Status error;
+  StartedInfo started;
+  FinishedInfo finished;
+  std::vector<int32_t> tokens;
+};
+
+class SimWorker : public PrefixCache {
+ public:
+  explicit SimWorker(const EngineOptions& options);
+  ~SimWorker() override;
+
+  // With a request_id that no other has.
+  void Submit(const EngineRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  // The calls that came since the last time, in an order that is always the same.
+  std::vector<std::shared_ptr<CacheCall>> Settle() ABSL_LOCKS_EXCLUDED(mu_);
+  void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
+  // What the world answers the Lease of a request with; `released` is set, before Settle returns,
+  // when the engine has let go of it.
+  std::shared_ptr<ComputeLease> MakeLease(const std::string& id, std::shared_ptr<bool> released)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Requests and publishes that are not over.
+  size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends as a process does that is killed: whoever waits is told nothing. A new one is there after.
+  void Crash() ABSL_LOCKS_EXCLUDED(mu_);
+  EngineStats Stats() const { return engine_->Stats(); }
+
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override ABSL_LOCKS_EXCLUDED(mu_);
+  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+  LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     const LeaseTerms& terms, absl::Time deadline) override
+      ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  // What a request is bound to do, and how far it is.
+  struct Running {
+    EngineRequest request;
+    WorkerResult result;
+    bool is_started = false, is_over = false, is_published = false;
+    bool has_lease = false;  // was given one
+    size_t leases_held = 0;  // and holds it still
+    size_t publishes_due = 0, publishes_come = 0;
+  };
+  class HeldLease;
+
+  void Start();
+  void Wait(const std::shared_ptr<CacheCall>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnStarted(const std::string& id, const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mu_);
+  size_t PublishesOf(const Running& running) const;
+  bool IsSettled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  size_t Waiting(const std::string& id, bool publishes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void ForgetDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const EngineOptions options_;
+  mutable absl::Mutex mu_;
+  bool is_crashing_ ABSL_GUARDED_BY(mu_) = false;
+  std::map<std::string, Running> running_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::shared_ptr<CacheCall>> waiting_ ABSL_GUARDED_BY(mu_), new_ ABSL_GUARDED_BY(mu_);
+  std::vector<WorkerResult> results_ ABSL_GUARDED_BY(mu_);
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SIMULATION_SIM_WORKER_H_

@@ -1,0 +1,101 @@
+// Timeline: virtual time, what is to happen in it, what happened, and the dice, all from one seed.
+//
+// Whatever the world decides is drawn from dice of its own (DiceOf), derived from the seed and a
+// name, so that one decision never depends on how many others were made before it.
+// Thread safety: none, but for the clock, which the store's threads read. Times are virtual.
+#ifndef HEARTH_TESTS_SIMULATION_TIMELINE_H_
+#define HEARTH_TESTS_SIMULATION_TIMELINE_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/clock.h"
+
+namespace hearth {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(seed) {}
+  // In [0, sides).
+  uint64_t Roll(uint64_t sides) { return random_() % sides; }
+  bool Chance(uint64_t percent) { return Roll(100) < percent; }
+  absl::Duration Between(absl::Duration least, absl::Duration most) {
+    const int64_t range = absl::ToInt64Microseconds(most - least) + 1;
+    return least + absl::Microseconds(static_cast<int64_t>(Roll(static_cast<uint64_t>(range))));
+  }
+  std::mt19937_64* engine() { return &random_; }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+class Timeline {
+ public:
+  // `lines_kept`: of the history, the last.
+  Timeline(uint64_t seed, size_t lines_kept) : seed_(seed), lines_kept_(lines_kept) {}
+
+  uint64_t seed() const { return seed_; }
+  Dice DiceOf(absl::string_view name) const;
+
+  absl::Time now() const { return now_; }
+  // The store's, which is set now and then: `Jump` moves it against the time that passes.
+  Clock* store_clock() { return &store_clock_; }
+  void Jump(absl::Duration by) { store_clock_.Jump(by); }
+
+  // Events of one time happen in the order in which they were announced.
+  void After(absl::Duration delay, std::function<void()> event);
+  // False: nothing is left to happen.
+  bool RunNext();
+  // What was announced will not happen.
+  void Forget() { events_.clear(); }
+
+  // One line of the history, which the digest covers and a violation shows the last of.
+  void Note(const std::string& line);
+  // The same without the digest: what may differ from run to run.
+  void Aside(const std::string& line);
+  // `invariant`: its number in docs/invariants.md. The first one counts: the world stops at it.
+  void Violated(int invariant, const std::string& what);
+  bool failed() const { return !violation_.empty(); }
+  const std::string& violation() const { return violation_; }
+  std::string History() const;
+  uint64_t digest() const { return digest_; }
+  uint64_t lines() const { return lines_; }
+
+ private:
+  class StoreClock : public Clock {
+   public:
+    absl::Time Now() override {
+      absl::MutexLock lock(&mu_);
+      return now_;
+    }
+    void Jump(absl::Duration by) {
+      absl::MutexLock lock(&mu_);
+      now_ += by;
+    }
+
+   private:
+    absl::Mutex mu_;
+    absl::Time now_ ABSL_GUARDED_BY(mu_) = absl::FromUnixSeconds(1700000000);
+  };
+
+  const uint64_t seed_;
+  const size_t lines_kept_;
+  StoreClock store_clock_;
+  absl::Time now_ = absl::UnixEpoch();
+  uint64_t announced_ = 0, lines_ = 0, digest_ = 14695981039346656037u;
+  std::map<std::pair<absl::Time, uint64_t>, std::function<void()>> events_;
+  std::deque<std::string> history_;
+  std::string violation_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SIMULATION_TIMELINE_H_

@@ -1,0 +1,86 @@
+// World: a store, three workers and all that can go wrong with them, from one seed, in one thread.
+//
+// Actors act at times of their own: clients ask, keepers do the store's background work, an
+// operator pins and drops, and the faults strike: the network's, the disk's, the clock's, deaths of
+// the store and of workers. After each event the checks; at the end everything is mended, every
+// request must have been answered, and what was promised must be there. docs/building.md says how
+// to run one. Thread safety: none.
+#ifndef HEARTH_TESTS_SIMULATION_WORLD_H_
+#define HEARTH_TESTS_SIMULATION_WORLD_H_
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/flow.h"
+#include "tests/simulation/node.h"
+#include "tests/simulation/oracle.h"
+#include "tests/simulation/sim_worker.h"
+#include "tests/simulation/timeline.h"
+
+namespace hearth {
+
+class World {
+ public:
+  static constexpr int kWorkers = 3;
+
+  // `lines_kept`: as Timeline.
+  World(uint64_t seed, size_t lines_kept);
+  // Stops at the first violation.
+  void Run();
+
+  const Timeline& time() const { return time_; }
+  // That something was tested at all.
+  struct Figures {
+    uint64_t requests = 0, restored = 0, promises = 0, deaths = 0, crashes = 0, faults = 0;
+  };
+  const Figures& figures() const { return figures_; }
+
+ private:
+  struct Place {  // of a worker
+    std::unique_ptr<SimWorker> worker;
+    std::unique_ptr<Link> link;
+    Peer peer;
+    std::vector<std::shared_ptr<Flow>> flows;
+    uint64_t requests = 0;
+    std::map<std::string, absl::Time> asked;  // of requests that are not answered
+  };
+
+  // world.cc
+  void MakeWorkers();
+  void RunUntil(absl::Duration horizon);
+  void Pump();
+  void PumpWorker(Place* place);
+  void TakeResult(Place* place, const WorkerResult& result);
+  void Ask(int worker);
+  bool goes_on() const { return time_.now() < end_ && !time_.failed(); }
+  // Calls `act` again and again, after `least` to `most`, until the horizon.
+  void Every(const std::string& name, absl::Duration least, absl::Duration most,
+             std::function<void(Dice*)> act);
+  void Mend();
+  void CheckAll();
+
+  // world_faults.cc
+  void StartFaults();
+  void KeepHouse(Dice* dice);
+  void Operate(Dice* dice);
+  void BreakNetwork(Dice* dice);
+  void BreakDisk(Dice* dice);
+  void KillStore(Dice* dice);
+  void KillWorker(Dice* dice);
+  void JumpClock(Dice* dice);
+  void LoseConnections(Place* place, bool is_silent, bool at_node_too);
+
+  Timeline time_;
+  Oracle& oracle_ = Oracle::Get();
+  Node node_{&time_, oracle_.layout()};
+  std::array<Place, kWorkers> places_;
+  Figures figures_;
+  absl::Time end_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SIMULATION_WORLD_H_
