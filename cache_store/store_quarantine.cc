@@ -60,8 +60,13 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
     }
     left = SettleHost();
   }
-  SettleLater(left);
-  if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
+  if (result.objects == 0) {
+    SettleLater(left);
+    return absl::NotFoundError("none of these objects is stored");
+  }
+  // Not later: their digests are right, so that no start would find out again what is wrong.
+  result.on_disk = SettleDisk();
+  if (disk_ != nullptr && result.on_disk.ok()) result.on_disk = disk_->Sync();
   return result;
 }
 

@@ -305,6 +305,8 @@ struct QuarantineResult {
   uint32_t objects = 0;
   // Who published them, each once; "" stands for those that were stored when the store opened.
   std::vector<std::string> publishers;
+  // Why they may be served again after a crash: the disk would not let go of them.
+  absl::Status on_disk;
 };
 
 class TieredStore {

@@ -49,6 +49,11 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
        {"tokens", query.token_ids.size()},
        {"publisher", absl::StrJoin(result->publishers, ", ")},
        {"auditor", auditor}});
+  if (!result->on_disk.ok()) {
+    Log(LogLevel::kError, "quarantined, but for a crash: the disk would not let go of it",
+        {{"tenant", query.tenant}, {"reason", result->on_disk.message()}});
+    return result->on_disk;
+  }
   return result;
 }
 

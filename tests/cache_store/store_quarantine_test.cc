@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache_store/tiered_store.h"
+#include <random>
+
+#include "cache_store/store_impl.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
 
@@ -78,6 +82,55 @@ TEST_F(StoreQuarantine, AfterARestartItIsStillGoneAndItsPublisherForgotten) {
   EXPECT_THAT(result->publishers, ElementsAre("")) << "nobody remembers";
   Open();
   EXPECT_EQ(Usable(prompt_), 0u);
+}
+
+// Its digests are right: a start that found it again would serve it.
+TEST(StoreQuarantineCrash, WhateverDiesNextItIsStillGone) {
+  for (const bool machine : {false, true}) {
+    SCOPED_TRACE(machine ? "the machine" : "the process");
+    const TestFolder folder;
+    const Fingerprint model = KitModel().Make();
+    const KitPrompt prompt{KitTokens(1, 100), {}};
+    FaultyDisk disk;
+    const auto open = [&] {
+      StoreOptions options;
+      options.data_dir = folder.path();
+      options.host_bytes = 1 << 20;
+      options.disk_bytes = 1 << 20;
+      ManualExecutor* executor = nullptr;
+      StoreSeams seams = SteppedSeams(&executor);
+      seams.disk_env = disk.env();
+      return OpenStore(options, std::move(seams)).value();
+    };
+    auto store = open();
+    ASSERT_TRUE(KitPublish(store.get(), model, prompt, {96}, Durability::kSync).ok());
+    ASSERT_TRUE(store->Quarantine(KitQuery(model, prompt), {{16, 16, LayerGroup::kGlobal}}).ok());
+    disk.Die();
+    store.reset();
+    std::mt19937_64 random(1);
+    disk.Restart(machine, &random);
+    store = open();
+    EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 0u);
+  }
+}
+
+TEST(StoreQuarantineCrash, ADiskThatKeepsItIsSaid) {
+  const TestFolder folder;
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt prompt{KitTokens(1, 100), {}};
+  FaultyDisk disk;
+  StoreOptions options;
+  options.data_dir = folder.path();
+  ManualExecutor* executor = nullptr;
+  StoreSeams seams = SteppedSeams(&executor);
+  seams.disk_env = disk.env();
+  const auto store = OpenStore(options, std::move(seams)).value();
+  ASSERT_TRUE(KitPublish(store.get(), model, prompt, {96}, Durability::kSync).ok());
+  disk.SetFull(true);
+  const auto result = store->Quarantine(KitQuery(model, prompt), {{16, 16, LayerGroup::kGlobal}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->on_disk.code(), absl::StatusCode::kResourceExhausted) << result->on_disk;
+  EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 0u) << "until a crash it is gone";
 }
 
 TEST_F(StoreQuarantine, RefusesWhatIsNoPartOfThePrompt) {
