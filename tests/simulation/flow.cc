@@ -55,15 +55,15 @@ void Flow::SetDeadline(absl::Duration budget) {
 }
 
 void Flow::ToNode(std::function<void()> then) {
-  peer_->link->Send(&last_to_node_, trickle_, [self = shared_from_this(), then = std::move(then)] {
+  peer_->link->Send(&last_to_node_, trickle_, &dice_, [self = shared_from_this(), then = std::move(then)] {
     if (self->peer_->node->is_up()) return then();
-    self->peer_->link->Send(&self->last_to_worker_, absl::ZeroDuration(),
+    self->peer_->link->Send(&self->last_to_worker_, absl::ZeroDuration(), &self->dice_,
                             [self] { self->Fail(absl::UnavailableError("connection refused")); });
   });
 }
 
 void Flow::ToWorker(std::function<void()> then) {
-  peer_->link->Send(&last_to_worker_, trickle_,
+  peer_->link->Send(&last_to_worker_, trickle_, &dice_,
                     [self = shared_from_this(), then = std::move(then)] {
                       if (self->is_over_) return;
                       if (!std::exchange(self->has_answer_, true)) self->peer_->breaker.OnAnswer();
@@ -96,7 +96,7 @@ void Flow::Answer(const std::string& what) {
 }
 
 void Flow::LetGo() {
-  peer_->link->Send(&last_to_node_, absl::ZeroDuration(),
+  peer_->link->Send(&last_to_node_, absl::ZeroDuration(), &dice_,
                     [self = shared_from_this()] { self->NodeGone(); });
 }
 

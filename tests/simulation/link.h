@@ -8,24 +8,21 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "tests/simulation/timeline.h"
 
 namespace hearth {
 
 class Link {
  public:
-  Link(Timeline* time, int worker)
-      : time_(time), dice_(time->DiceOf(absl::StrCat("link ", worker))) {}
+  explicit Link(Timeline* time) : time_(time) {}
 
   // Behind `*last`, when the message before it on its stream arrives; `extra`: of one that
   // trickles.
-  void Send(absl::Time* last, absl::Duration extra, std::function<void()> arrive) {
-    const absl::Duration flight = dice_.Between(absl::Microseconds(100), slowness_);
+  void Send(absl::Time* last, absl::Duration extra, Dice* dice, std::function<void()> arrive) {
+    const absl::Duration flight = dice->Between(absl::Microseconds(100), slowness_);
     *last = extra > absl::ZeroDuration() ? std::max(*last, time_->now()) + flight + extra
                                          : std::max(*last, time_->now() + flight);
     time_->After(*last - time_->now(), [this, arrive = std::move(arrive), now = connection_] {
@@ -62,7 +59,6 @@ class Link {
 
  private:
   Timeline* const time_;
-  Dice dice_;
   bool is_cut_ = false;
   uint64_t connection_ = 0;
   absl::Duration slowness_ = absl::Milliseconds(2);

@@ -51,30 +51,43 @@ void Node::Open() {
   jobs_ = jobs.get();
   seams.clock = time_->store_clock();
   seams.executor = std::move(jobs);
-  seams.disk_env = disk_.env();
+  seams.disk_env = &env_;
   seams.load_patience = absl::ZeroDuration();
+  const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
   if (!opened.ok()) {
-    return time_->Violated(29,
-                           absl::StrCat("the store does not start: ", opened.status().ToString()));
+    // Whoever watches over it tries again.
+    time_->Note("the store does not start");
+    time_->Aside(opened.status().ToString());
+    if (disk_.struck() == struck || absl::IsResourceExhausted(opened.status())) {
+      time_->Violated(29, absl::StrCat("the store does not start: ", opened.status().ToString()));
+    }
+    return time_->After(absl::Seconds(1), [this] {
+      if (!is_up()) Open();
+    });
   }
   store_ = *std::move(opened);
-  Subscribe();
+  events_seen_.clear();
   is_loaded_ = is_asked_ = false;
   time_->Note(absl::StrCat("the store is up", store()->is_loading() ? ", its index loading" : ""));
   AfterLoading();
 }
 
-void Node::Subscribe() {
+// Events come on a thread of the store's own. Whoever goes on from what it has seen gets them here.
+void Node::TakeEvents() {
+  const bool is_loading = store()->is_loading();
   for (const std::string& tenant : Tenants()) {
     WatchFrom from;
+    from.incarnation = store()->incarnation();
+    from.sequence = events_seen_[tenant];
     from.snapshot = false;
-    const auto on_event = [this](const StoreEvent& event) {
-      ledger_.OnEvent(event, is_damaged_ || was_struck(),
-                      !is_roomy_ || options_.quotas.Of(event.restore_point.tenant).has_ceiling(),
-                      store_ != nullptr && store()->is_loading());
-    };
-    subscriptions_.push_back(store_->Subscribe(tenant, from, on_event).subscription);
+    const WatchStart start = store()->Subscribe(tenant, from, [](const StoreEvent&) {});
+    if (!start.resumed) time_->Aside(absl::StrCat("events of ", tenant, " were lost"));
+    events_seen_[tenant] = start.sequence;
+    const bool may_evict = !is_roomy_ || options_.quotas.Of(tenant).has_ceiling();
+    for (const StoreEvent& event : start.missed) {
+      ledger_.OnEvent(event, is_damaged_ || was_struck(), may_evict, is_loading);
+    }
   }
 }
 
@@ -95,6 +108,7 @@ void Node::Die(Ledger::Death death) {
     }
     RunJobs();
   }
+  TakeEvents();
   const bool was_loading = store()->is_loading();
   const std::vector<RestorePoint> listed = List();
   if (death != Ledger::Death::kClose) disk_.Die();
@@ -102,12 +116,12 @@ void Node::Die(Ledger::Death death) {
     if (const auto held = guest.lock()) held->NodeGone();
   }
   guests_.clear();
-  subscriptions_.clear();
   const int struck = disk_.struck();
   store_.reset();
   const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck && !was_loading;
   ledger_.Died(death, is_clean, listed);
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
+  disk_.SetRoom(room_);
 }
 
 void Node::RunJob() { jobs_->RunOne(); }
@@ -169,6 +183,7 @@ void Node::CheckWaits() {
 
 void Node::Check() {
   if (!is_up()) return;
+  TakeEvents();
   CheckWaits();
   store()->CheckInvariants();
   const StoreStats stats = store_->Stats();

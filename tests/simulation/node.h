@@ -8,12 +8,14 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "cache_store/store_impl.h"
+#include "tests/simulation/hasty_env.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
 #include "tests/support/faulty_disk.h"
@@ -51,6 +53,8 @@ class Node {
   Store* store() const { return static_cast<Store*>(store_.get()); }
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
+  // A full disk stays full when the store is started again.
+  void SetRoom(uint64_t bytes) { disk_.SetRoom(room_ = bytes); }
   const std::string& folder() const { return folder_.path(); }
   const StoreOptions& options() const { return options_; }
   void Enter(const std::shared_ptr<NodeGuest>& guest);
@@ -70,6 +74,8 @@ class Node {
   // Anything that the disk refused, ever, or reads that it failed.
   bool was_struck() const { return disk_.struck() > 0; }
 
+  // Tells the ledger what the store said happened since the last time.
+  void TakeEvents();
   // 4, 16 and 30, and the store's own bookkeeping.
   void Check();
   std::vector<RestorePoint> List();
@@ -107,7 +113,6 @@ class Node {
   };
 
   void ChooseOptions();
-  void Subscribe();
   void AfterLoading();
   void CheckWaits();
 
@@ -117,12 +122,14 @@ class Node {
   StoreOptions options_;
   Ledger ledger_;
   FaultyDisk disk_;
+  HastyEnv env_{disk_.env()};
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   int struck_at_opening_ = 0;
+  uint64_t room_ = FaultyDisk::kAmple;
   std::shared_ptr<std::vector<std::string>> warnings_ =
       std::make_shared<std::vector<std::string>>();
   Jobs* jobs_ = nullptr;  // the store's
-  std::vector<std::shared_ptr<void>> subscriptions_;
+  std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;
   std::unique_ptr<TieredStore> store_;
 };

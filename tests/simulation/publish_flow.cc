@@ -77,8 +77,10 @@ class PublishFlow final : public Flow {
 
   void Commit() {
     if (!is_served_) return;
+    peer_->node->TakeEvents();
     ledger()->Committing(spec_, needed_);
     absl::StatusOr<PublishResult> result = session_->Commit();
+    peer_->node->TakeEvents();
     if (!result.ok()) return Refuse(result.status());
     ledger()->Committed(spec_, *result);
     Learn(*result);

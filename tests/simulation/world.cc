@@ -28,7 +28,7 @@ void World::MakeWorkers() {
     options.compute_min_tokens = 16;
     options.pool_bytes = dice.Chance(30) ? 100000 : 0;
     place.worker = std::make_unique<SimWorker>(options);
-    place.link = std::make_unique<Link>(&time_, i);
+    place.link = std::make_unique<Link>(&time_);
     place.peer.number = i;
     place.peer.time = &time_;
     place.peer.node = &node_;
@@ -155,7 +155,9 @@ void World::Mend() {
     }
     if (place.worker->busy() > 0) time_.Violated(8, "a worker does not come to its end");
   }
+  node_.SetRoom(FaultyDisk::kAmple);
   if (!node_.is_up()) node_.Open();
+  if (!node_.is_up() && !time_.failed()) time_.Violated(29, "the store does not start");
 }
 
 void World::CheckAll() {
@@ -183,8 +185,8 @@ void World::CheckAll() {
   if (!verified.ok()) return time_.Violated(5, verified.status().ToString());
   if (!verified->ok() && !node_.is_damaged()) time_.Violated(5, verified->problems[0]);
   node_.Open();
-  if (!time_.failed()) node_.LoadAll();
-  if (!time_.failed()) node_.Die(Ledger::Death::kClose);
+  if (!time_.failed() && node_.is_up()) node_.LoadAll();
+  if (!time_.failed() && node_.is_up()) node_.Die(Ledger::Death::kClose);
 }
 
 }  // namespace hearth

@@ -65,13 +65,21 @@ class World {
   // world_faults.cc
   void StartFaults();
   void KeepHouse(Dice* dice);
-  void Operate(Dice* dice);
   void BreakNetwork(Dice* dice);
   void BreakDisk(Dice* dice);
   void KillStore(Dice* dice);
   void KillWorker(Dice* dice);
   void JumpClock(Dice* dice);
   void LoseConnections(Place* place, bool is_silent, bool at_node_too);
+
+  // world_operator.cc
+  void Operate(Dice* dice);
+  void Pin(const std::string& tenant, size_t which, bool pinned);
+  void Drop(const std::string& tenant, size_t which, bool forces);
+  void DropAll(const std::string& tenant, bool forces);
+  void Explain(const std::string& tenant, size_t prompt);
+  void Quarantine(const std::string& tenant, size_t prompt);
+  PrefixQuery QueryOf(const std::string& tenant, size_t prompt) const;
 
   Timeline time_;
   Oracle& oracle_ = Oracle::Get();

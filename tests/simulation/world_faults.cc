@@ -1,16 +1,43 @@
 // What goes wrong in a world, and who else has a hand in it. All from dice of the seed's.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tests/simulation/world.h"
 
 namespace hearth {
+namespace {
+
+// How long an end of a connection that is gone does not notice.
+constexpr absl::Duration kKeepalive = absl::Seconds(20);
+
+}  // namespace
 
 void World::StartFaults() {
   Every("housekeeping", absl::Milliseconds(5), absl::Milliseconds(500),
         [this](Dice* dice) { KeepHouse(dice); });
-  Every("deaths of the store", absl::Seconds(5), absl::Seconds(40),
-        [this](Dice* dice) { KillStore(dice); });
+  Every("operator", absl::Milliseconds(500), absl::Seconds(4),
+        [this](Dice* dice) { Operate(dice); });
+  // Not all of it in every world: what breaks all the time is never anywhere else.
+  Dice dice = time_.DiceOf("faults");
+  if (dice.Chance(70)) {
+    Every("network", absl::Seconds(1), absl::Seconds(15),
+          [this](Dice* dice) { BreakNetwork(dice); });
+  }
+  if (dice.Chance(60)) {
+    Every("deaths of the store", absl::Seconds(5), absl::Seconds(40),
+          [this](Dice* dice) { KillStore(dice); });
+  }
+  if (dice.Chance(60)) {
+    Every("deaths of workers", absl::Seconds(5), absl::Seconds(30),
+          [this](Dice* dice) { KillWorker(dice); });
+  }
+  if (dice.Chance(50)) {
+    Every("disk", absl::Seconds(3), absl::Seconds(20), [this](Dice* dice) { BreakDisk(dice); });
+  }
+  if (dice.Chance(30)) {
+    Every("clock", absl::Seconds(5), absl::Seconds(30), [this](Dice* dice) { JumpClock(dice); });
+  }
 }
 
 void World::KeepHouse(Dice* dice) {
@@ -36,16 +63,96 @@ void World::LoseConnections(Place* place, bool is_silent, bool at_node_too) {
   }
 }
 
+void World::BreakNetwork(Dice* dice) {
+  const size_t number = dice->Roll(kWorkers);
+  Place& place = places_[number];
+  const uint64_t what = dice->Roll(4);
+  const absl::Duration how_long =
+      dice->Between(absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
+  ++figures_.faults;
+  if (what == 0) {  // in the middle of whatever is under way
+    time_.Note(absl::StrCat("worker ", number, " loses its connections"));
+    return LoseConnections(&place, false, true);
+  }
+  if (what == 1) {
+    time_.Note(absl::StrCat("worker ", number, " is slow to reach"));
+    place.link->SetSlowness(dice->Between(absl::Milliseconds(20), absl::Milliseconds(400)));
+    time_.After(how_long, [&place] { place.link->SetSlowness(absl::Milliseconds(2)); });
+    return;
+  }
+  if (place.link->is_cut()) return;
+  time_.Note(absl::StrCat("worker ", number, " is cut off"));
+  place.link->Cut();
+  time_.After(std::min(how_long, kKeepalive), [this, &place, how_long] {
+    // Neither end knows what became of the other: both give it up.
+    if (how_long >= kKeepalive) LoseConnections(&place, false, true);
+  });
+  time_.After(how_long, [this, &place, number] {
+    time_.Note(absl::StrCat("worker ", number, " is there again"));
+    place.link->Heal();
+  });
+}
+
+void World::BreakDisk(Dice* dice) {
+  constexpr DiskFault kFaults[] = {DiskFault::kFailedWrite, DiskFault::kShortWrite,
+                                   DiskFault::kFailedSync, DiskFault::kFailedRead};
+  const uint64_t what = dice->Roll(6);
+  const int nth = 1 + static_cast<int>(dice->Roll(30));
+  const absl::Duration how_long = dice->Between(absl::Milliseconds(100), absl::Seconds(15));
+  const uint64_t room = dice->Roll(300000);
+  ++figures_.faults;
+  if (what < 4) {
+    time_.Note(absl::StrCat("the disk is to fail: ", what, ", number ", nth));
+    return node_.disk()->Arm(kFaults[what], nth);
+  }
+  const uint64_t left = what == 4 ? 0 : room;
+  time_.Note(absl::StrCat("the disk has room for ", left));
+  node_.SetRoom(left);
+  time_.After(how_long, [this] {
+    time_.Note("the disk has room again");
+    node_.SetRoom(FaultyDisk::kAmple);
+  });
+}
+
 void World::KillStore(Dice* dice) {
   const auto death = static_cast<Ledger::Death>(dice->Roll(3));
   const absl::Duration down = dice->Between(absl::Milliseconds(10), absl::Seconds(8));
+  const bool loads_at_once = dice->Chance(50);
   if (!node_.is_up()) return;
   ++figures_.deaths;
   node_.Die(death);
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
   }
-  time_.After(down, [this] { node_.Open(); });
+  time_.After(down, [this, loads_at_once] {
+    if (!node_.is_up()) node_.Open();
+    if (loads_at_once && node_.is_up()) node_.LoadAll();
+  });
+}
+
+// Its calls end without a word; the node hears of it at once, or when it misses it.
+void World::KillWorker(Dice* dice) {
+  const size_t number = dice->Roll(kWorkers);
+  const bool is_silent = dice->Chance(50);
+  Place& place = places_[number];
+  time_.Note(absl::StrCat("worker ", number, is_silent ? " vanishes" : " is killed"));
+  ++figures_.crashes;
+  std::vector<std::shared_ptr<Flow>> flows;
+  std::swap(flows, place.flows);
+  place.link->Break();
+  for (const auto& flow : flows) flow->WorkerDied();
+  time_.After(is_silent ? kKeepalive : absl::Milliseconds(1), [flows] {
+    for (const auto& flow : flows) flow->NodeGone();
+  });
+  place.asked.clear();
+  place.worker->Crash();
+}
+
+void World::JumpClock(Dice* dice) {
+  const absl::Duration by = dice->Chance(60) ? dice->Between(absl::Seconds(1), absl::Seconds(90))
+                                             : -dice->Between(absl::Seconds(0), absl::Seconds(5));
+  time_.Note(absl::StrCat("the store's clock is set by ", absl::FormatDuration(by)));
+  time_.Jump(by);
 }
 
 }  // namespace hearth
