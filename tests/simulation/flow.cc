@@ -55,11 +55,13 @@ void Flow::SetDeadline(absl::Duration budget) {
 }
 
 void Flow::ToNode(std::function<void()> then) {
-  peer_->link->Send(&last_to_node_, trickle_, &dice_, [self = shared_from_this(), then = std::move(then)] {
-    if (self->peer_->node->is_up()) return then();
-    self->peer_->link->Send(&self->last_to_worker_, absl::ZeroDuration(), &self->dice_,
-                            [self] { self->Fail(absl::UnavailableError("connection refused")); });
-  });
+  peer_->link->Send(
+      &last_to_node_, trickle_, &dice_, [self = shared_from_this(), then = std::move(then)] {
+        if (self->peer_->node->is_up()) return then();
+        self->peer_->link->Send(&self->last_to_worker_, absl::ZeroDuration(), &self->dice_, [self] {
+          self->Fail(absl::UnavailableError("connection refused"));
+        });
+      });
 }
 
 void Flow::ToWorker(std::function<void()> then) {

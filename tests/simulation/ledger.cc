@@ -86,6 +86,7 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
 
 void Ledger::Learn(const std::string& name, const Digest& id) {
   Point& point = points_[name];
+  if (!point.has_id) time_->Aside(absl::StrCat(Hex(id), " is ", name));
   point.has_id = true;
   point.id = id;
   names_[id] = name;
@@ -217,9 +218,14 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage, 
   closed_cleanly_ = false;
 }
 
-size_t Ledger::promised() const {
-  return static_cast<size_t>(std::count_if(
-      points_.begin(), points_.end(), [this](const auto& it) { return MustBeThere(it.second); }));
+std::map<Digest, absl::Time> Ledger::Promised() const {
+  std::map<Digest, absl::Time> promised;
+  for (const auto& [name, point] : points_) {
+    if (!MustBeThere(point)) continue;
+    // A pin of a moment later is in the copy or not.
+    promised[point.id] = point.earliest_end[LevelOf(Durability::kDisk)];
+  }
+  return promised;
 }
 
 }  // namespace hearth

@@ -51,7 +51,8 @@ class Ledger {
   void Reopened(const std::vector<RestorePoint>& listed, bool may_damage, bool is_asked);
   // Those that were promised and are not there.
   std::vector<std::string> Missing(const std::vector<RestorePoint>& listed) const;
-  size_t promised() const;
+  // By id, until when.
+  std::map<Digest, absl::Time> Promised() const;
   uint64_t promises() const { return promises_; }
 
  private:

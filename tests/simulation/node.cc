@@ -51,7 +51,7 @@ void Node::Open() {
   jobs_ = jobs.get();
   seams.clock = time_->store_clock();
   seams.executor = std::move(jobs);
-  seams.disk_env = &env_;
+  seams.disk_env = disk_.env();
   seams.load_patience = absl::ZeroDuration();
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
@@ -148,7 +148,22 @@ void Node::AfterLoading() {
   is_loaded_ = true;
   const std::vector<RestorePoint> listed = List();
   time_->Note(absl::StrCat("the index is there: ", listed.size(), " restore points"));
+  const std::vector<std::string> missing = ledger_.Missing(listed);
+  if (is_damaged_ && !missing.empty() && !SaidSomething()) {
+    time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
+  }
   ledger_.Reopened(listed, is_damaged_, is_asked_);
+}
+
+// Of what it lost: a line, or a counter.
+bool Node::SaidSomething() {
+  uint64_t counted = warnings_->size();
+  const StoreStats stats = store_->Stats();
+  for (const char* name : {"recovery_damage", "recovery_dropped_manifests",
+                           "recovery_unread_manifests", "quarantined_objects"}) {
+    counted += stats.counters.at(name);
+  }
+  return counted > 0;
 }
 
 std::vector<RestorePoint> Node::List() {

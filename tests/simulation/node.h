@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "cache_store/store_impl.h"
-#include "tests/simulation/hasty_env.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
 #include "tests/support/faulty_disk.h"
@@ -115,6 +114,7 @@ class Node {
   void ChooseOptions();
   void AfterLoading();
   void CheckWaits();
+  bool SaidSomething();
 
   Timeline* const time_;
   Dice dice_;
@@ -122,13 +122,12 @@ class Node {
   StoreOptions options_;
   Ledger ledger_;
   FaultyDisk disk_;
-  HastyEnv env_{disk_.env()};
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   int struck_at_opening_ = 0;
   uint64_t room_ = FaultyDisk::kAmple;
   std::shared_ptr<std::vector<std::string>> warnings_ =
       std::make_shared<std::vector<std::string>>();
-  Jobs* jobs_ = nullptr;  // the store's
+  Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;
   std::unique_ptr<TieredStore> store_;

@@ -156,6 +156,7 @@ void World::Mend() {
     if (place.worker->busy() > 0) time_.Violated(8, "a worker does not come to its end");
   }
   node_.SetRoom(FaultyDisk::kAmple);
+  node_.disk()->Disarm();
   if (!node_.is_up()) node_.Open();
   if (!node_.is_up() && !time_.failed()) time_.Violated(29, "the store does not start");
 }
@@ -163,29 +164,17 @@ void World::Mend() {
 void World::CheckAll() {
   node_.LoadAll();
   node_.RunJobs();
+  node_.Upkeep();
   node_.Check();
-  if (!node_.is_damaged()) {
-    for (const RestorePoint& point : node_.List()) {
-      const auto session = node_.store()->FetchById(point.id, point.tenant);
-      if (!session.ok()) {
-        time_.Violated(5, absl::StrCat("listed, and not there: ", session.status().ToString()));
-        continue;
-      }
-      const LookupPlan& plan = (*session)->plan();
-      for (size_t i = 0; i < plan.objects.size(); ++i) {
-        for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
-          const auto slice = (*session)->ReadSlice(i, layer);
-          if (!slice.ok()) time_.Violated(5, slice.status().ToString());
-        }
-      }
-    }
-  }
+  ProbePublish();
+  if (!node_.is_damaged()) ReadAll(node_.store(), node_.List());
   node_.Die(Ledger::Death::kClose);
   const auto verified = VerifyDataDir(node_.folder());
   if (!verified.ok()) return time_.Violated(5, verified.status().ToString());
   if (!verified->ok() && !node_.is_damaged()) time_.Violated(5, verified->problems[0]);
   node_.Open();
   if (!time_.failed() && node_.is_up()) node_.LoadAll();
+  if (!time_.failed()) CheckBackup();
   if (!time_.failed() && node_.is_up()) node_.Die(Ledger::Death::kClose);
 }
 

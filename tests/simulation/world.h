@@ -62,6 +62,15 @@ class World {
   void Mend();
   void CheckAll();
 
+  // world_checks.cc
+  void LoadAndCompare();
+  void ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed);
+  void ProbePublish();
+  absl::Status TryPublish(const PublishSpec& spec, const std::vector<std::string>& slices);
+  void BackUp();
+  void CheckBackup();
+  void FlipABit(Dice* dice);
+
   // world_faults.cc
   void StartFaults();
   void KeepHouse(Dice* dice);
@@ -86,6 +95,11 @@ class World {
   Node node_{&time_, oracle_.layout()};
   std::array<Place, kWorkers> places_;
   Figures figures_;
+  bool flips_ = false;              // a bit of the data folder, once
+  bool other_disk_faults_ = false;  // than a full disk
+  const TestFolder backup_, restored_;
+  // Promised when the backup was made, until when.
+  std::map<Digest, absl::Time> backed_up_;
   absl::Time end_;
 };
 

@@ -20,6 +20,7 @@ void World::StartFaults() {
         [this](Dice* dice) { Operate(dice); });
   // Not all of it in every world: what breaks all the time is never anywhere else.
   Dice dice = time_.DiceOf("faults");
+  flips_ = dice.Chance(25);
   if (dice.Chance(70)) {
     Every("network", absl::Seconds(1), absl::Seconds(15),
           [this](Dice* dice) { BreakNetwork(dice); });
@@ -67,8 +68,8 @@ void World::BreakNetwork(Dice* dice) {
   const size_t number = dice->Roll(kWorkers);
   Place& place = places_[number];
   const uint64_t what = dice->Roll(4);
-  const absl::Duration how_long =
-      dice->Between(absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
+  const absl::Duration how_long = dice->Between(
+      absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
   ++figures_.faults;
   if (what == 0) {  // in the middle of whatever is under way
     time_.Note(absl::StrCat("worker ", number, " loses its connections"));
@@ -103,6 +104,7 @@ void World::BreakDisk(Dice* dice) {
   ++figures_.faults;
   if (what < 4) {
     time_.Note(absl::StrCat("the disk is to fail: ", what, ", number ", nth));
+    other_disk_faults_ = true;
     return node_.disk()->Arm(kFaults[what], nth);
   }
   const uint64_t left = what == 4 ? 0 : room;
@@ -124,9 +126,10 @@ void World::KillStore(Dice* dice) {
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
   }
+  if (flips_ && death != Ledger::Death::kMachine && !node_.is_damaged()) FlipABit(dice);
   time_.After(down, [this, loads_at_once] {
     if (!node_.is_up()) node_.Open();
-    if (loads_at_once && node_.is_up()) node_.LoadAll();
+    if (loads_at_once && node_.is_up()) LoadAndCompare();
   });
 }
 

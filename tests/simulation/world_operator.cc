@@ -18,6 +18,7 @@ void World::Operate(Dice* dice) {
   if (what < 55) return Drop(tenant, which, forces);
   if (what < 57) return DropAll(tenant, forces);
   if (what < 80) return Explain(tenant, prompt);
+  if (what < 83) return BackUp();
   Quarantine(tenant, prompt);
 }
 
@@ -97,9 +98,8 @@ void World::Explain(const std::string& tenant, size_t prompt) {
 void World::Quarantine(const std::string& tenant, size_t prompt) {
   const PrefixQuery query = QueryOf(tenant, prompt);
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  const std::vector<ObjectId> needed =
-      NeededObjects(oracle_.layout(), tokens / oracle_.layout().chunk_tokens *
-                                          oracle_.layout().chunk_tokens);
+  const std::vector<ObjectId> needed = NeededObjects(
+      oracle_.layout(), tokens / oracle_.layout().chunk_tokens * oracle_.layout().chunk_tokens);
   if (needed.empty()) return;
   const ObjectId chosen = needed[prompt % needed.size()];
   node_.TakeEvents();

@@ -293,6 +293,10 @@ void FaultyDisk::Arm(DiskFault fault, int nth) {
   absl::MutexLock lock(&mu_);
   armed_[fault] = nth;
 }
+void FaultyDisk::Disarm() {
+  absl::MutexLock lock(&mu_);
+  armed_.clear();
+}
 void FaultyDisk::SetFull(bool full) {
   absl::MutexLock lock(&mu_);
   full_ = full;

@@ -45,6 +45,7 @@ class FaultyDisk {
 
   // The nth operation of its kind from now, counted from 1. One at a time of each kind.
   void Arm(DiskFault fault, int nth);
+  void Disarm();
   void SetFull(bool full);
   static constexpr uint64_t kAmple = ~uint64_t{0};
   void SetRoom(uint64_t bytes);

@@ -1,0 +1,173 @@
+// What a world is asked beside its own course: at its end, after a start, of a backup.
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cache_store/verify.h"
+#include "proto/restore_rule.h"
+#include "tests/simulation/world.h"
+
+namespace hearth {
+
+// 27: while the index loads a lookup finds what it finds later.
+void World::LoadAndCompare() {
+  if (!node_.store()->is_loading()) return;
+  std::vector<std::pair<PrefixQuery, uint32_t>> found;
+  for (const std::string& tenant : Node::Tenants()) {
+    for (size_t i = 0; i < 6; ++i) {
+      const PrefixQuery query = QueryOf(tenant, (time_.seed() + i) % oracle_.prompts().size());
+      const auto session = node_.store()->Fetch(query, 0, 0);
+      if (!session.ok()) continue;
+      node_.ledger()->CheckPlan(query, 0, (*session)->plan());
+      found.emplace_back(query, (*session)->plan().usable_tokens);
+    }
+  }
+  const int struck = node_.disk()->struck();
+  node_.LoadAll();
+  if (node_.is_damaged()) return;
+  for (const auto& [query, usable] : found) {
+    const auto session = node_.store()->Fetch(query, 0, 0);
+    if (!session.ok() || node_.disk()->struck() > struck) return;
+    if ((*session)->plan().usable_tokens == usable) continue;
+    time_.Violated(27, absl::StrCat("found ", usable, " tokens while loading, ",
+                                    (*session)->plan().usable_tokens, " later, of ",
+                                    query.token_ids.size(), " of ", query.tenant));
+  }
+}
+
+// 5: what is listed is there, byte by byte.
+void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed) {
+  for (const RestorePoint& point : listed) {
+    const auto session = store->FetchById(point.id, point.tenant);
+    if (!session.ok()) {
+      time_.Violated(5, absl::StrCat("listed, and not there: ", session.status().ToString()));
+      continue;
+    }
+    const LookupPlan& plan = (*session)->plan();
+    for (size_t i = 0; i < plan.objects.size(); ++i) {
+      for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
+        const auto slice = (*session)->ReadSlice(i, layer);
+        if (!slice.ok()) time_.Violated(5, slice.status().ToString());
+      }
+    }
+  }
+}
+
+// 29: where nothing else broke, a disk that has room again takes publishes again.
+void World::ProbePublish() {
+  if (other_disk_faults_ || node_.is_damaged() || !node_.is_roomy()) return;
+  const size_t prompt = time_.seed() % oracle_.prompts().size();
+  PublishSpec spec;
+  spec.fingerprint = oracle_.fingerprint();
+  spec.tenant = "dora";  // without a quota
+  const SimPrompt& of = oracle_.prompts()[prompt];
+  spec.token_ids.assign(of.tokens.begin(), of.tokens.begin() + 16);
+  for (const uint32_t cut : of.cuts) {
+    if (cut <= 16) spec.cuts.push_back(cut);
+  }
+  spec.boundaries = {16};
+  spec.durability = Durability::kDisk;
+  std::vector<std::string> slices;
+  for (const ObjectId& id : NeededObjects(oracle_.layout(), 16)) {
+    PublishObject object;
+    object.id = id;
+    for (const uint32_t layer : oracle_.layout().LayersOf(id.group)) {
+      slices.push_back(oracle_.SliceOf(prompt, id, layer));
+      object.slice_digests.push_back(SliceDigest(slices.back().data(), slices.back().size()));
+    }
+    spec.objects.push_back(std::move(object));
+  }
+  absl::Status status;
+  for (int tries = 0; tries < 3; ++tries) {
+    status = TryPublish(spec, slices);
+    if (status.ok()) return;
+    node_.RunJobs();
+  }
+  time_.Violated(29, absl::StrCat("there is room again, and no publish: ", status.ToString()));
+}
+
+absl::Status World::TryPublish(const PublishSpec& spec, const std::vector<std::string>& slices) {
+  auto session = node_.store()->Publish(spec);
+  if (!session.ok()) return session.status();
+  size_t slice = 0;
+  for (uint32_t i = 0; i < spec.objects.size(); ++i) {
+    for (const uint32_t layer : oracle_.layout().LayersOf(spec.objects[i].id.group)) {
+      const std::string& bytes = slices[slice++];
+      auto memory = (*session)->AllocateSlice(bytes.size());
+      if (!memory.ok()) return memory.status();
+      std::memcpy(memory->get(), bytes.data(), bytes.size());
+      const absl::Span<const std::byte> there(memory->get(), bytes.size());
+      const absl::Status put = (*session)->PutSlice(i, layer, SliceView{*memory, there});
+      if (!put.ok()) return put;
+    }
+  }
+  const auto result = (*session)->Commit();
+  if (!result.ok()) return result.status();
+  if (result->durable >= Durability::kDisk) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrJoin(result->notes, "; "));
+}
+
+void World::BackUp() {
+  if (!backed_up_.empty()) return;  // one a world: it is dear
+  const std::map<Digest, absl::Time> promised = node_.ledger()->Promised();
+  const auto report = node_.store()->BackUp(backup_.path());
+  time_.Note(absl::StrCat("backs up: ", absl::StatusCodeToString(report.status().code())));
+  if (report.ok()) backed_up_ = promised;
+}
+
+// 19: what was promised when it was made is in it, whole.
+void World::CheckBackup() {
+  if (backed_up_.empty()) return;
+  const std::string dir = restored_.File("data");
+  const auto report = RestoreDataDir(backup_.path(), dir);
+  if (!report.ok()) {
+    if (!node_.is_damaged()) time_.Violated(19, report.status().ToString());
+    return;
+  }
+  StoreOptions options = node_.options();
+  options.data_dir = dir;
+  options.load_in_background = false;
+  StoreSeams seams;
+  seams.clock = time_.store_clock();
+  const auto store = OpenStore(options, std::move(seams));
+  if (!store.ok()) return time_.Violated(19, store.status().ToString());
+  std::vector<RestorePoint> listed;
+  for (const std::string& tenant : Node::Tenants()) {
+    for (const RestorePoint& point : (*store)->List(tenant)) listed.push_back(point);
+  }
+  for (const RestorePoint& point : listed) backed_up_.erase(point.id);
+  const absl::Time now = time_.store_clock()->Now() + absl::Seconds(1);
+  for (const auto& [id, end] : backed_up_) {
+    if (end <= now || node_.is_damaged()) continue;  // over by now
+    time_.Violated(19, absl::StrCat("not in the backup: ", DigestHex(id).substr(0, 8)));
+  }
+  ReadAll(store->get(), listed);
+}
+
+// One bit of one file, while nobody has it open.
+void World::FlipABit(Dice* dice) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(node_.folder())) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && name != "LOCK" && name != "reserve" && entry.file_size() > 0) {
+      files.push_back(entry.path().string());
+    }
+  }
+  std::sort(files.begin(), files.end());
+  if (files.empty()) return;
+  const std::string& path = files[dice->Roll(files.size())];
+  const uint64_t at = dice->Roll(std::filesystem::file_size(path));
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(file.get() ^ (1 << dice->Roll(8)));
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(byte);
+  node_.SetDamaged();
+  ++figures_.faults;
+  time_.Note(absl::StrCat("a bit of ", std::filesystem::path(path).filename().string(), " flips"));
+}
+
+}  // namespace hearth
