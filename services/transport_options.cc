@@ -67,6 +67,11 @@ void TuneServerTransport(grpc::ServerBuilder* builder, const ConnectionLimits& l
   // Keepalive pings of our own clients are not an attack.
   builder->AddChannelArgument("grpc.http2.min_ping_interval_without_data_ms", kKeepaliveMs / 2);
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  // gRPC limits a message as it comes, not what it unpacks to: 3 MiB of zeros would be 3 GiB.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  set("grpc.per_message_decompression", 0);
   grpc::ResourceQuota quota;
   quota.SetMaxThreads(kMaxServerThreads);
   quota.Resize(limits.all_bytes + kConnectionsBytes);

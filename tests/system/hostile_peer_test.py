@@ -7,6 +7,7 @@ Run as: python hostile_peer_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 import pathlib
 import threading
 import time
+import zlib
 
 import system_support
 from http2_peer import Http2Peer
@@ -78,6 +79,13 @@ class Hostile(SystemTest):
             peer.open(paths[i % len(paths)], MESSAGE_BYTES, MESSAGE_BYTES + 1000)
         return peer
 
+    def answered(self, peer):
+        """Waits until all its calls were, or the server closed it."""
+        end = time.monotonic() + LONG_S
+        while peer.streams and not peer.ended:
+            self.assertLess(time.monotonic(), end)
+            peer.step(0.01)
+
     def silent(self, server, honest, most_connections):
         """More connections than there may be: those that say nothing make room for who does."""
         peers = []
@@ -132,6 +140,20 @@ class Store(Hostile):
             self.assertLess(time.monotonic(), end)
             self.assertLess(memory(store, "VmHWM"), self.LIMITS + BESIDE_BYTES)
             peer.step(0.01)
+        self.honest(store)
+
+    def test_compressed_messages_are_not_unpacked(self):
+        store = self.store()
+        packer = zlib.compressobj(1, wbits=31)
+        packed = b"".join([packer.compress(bytes(MIB)) for _ in range(300)] + [packer.flush()])
+        for method in ("Stats", "Publish"):
+            peer = Http2Peer(store.address, takes=True)
+            self.addCleanup(peer.close)
+            for _ in range(2):
+                peer.call("/hearth.v1.CacheStore/" + method, packed,
+                          [("grpc-encoding", "gzip")], compressed=True)
+            self.answered(peer)
+        self.assertLess(memory(store, "VmHWM"), 200 * MIB)
         self.honest(store)
 
     def test_silent_connections_make_room(self):

@@ -8,8 +8,10 @@ import select
 import socket
 import struct
 
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    0, 1, 3, 4, 6, 7, 8, 9)
 END_HEADERS, ACK, END_STREAM = 4, 1, 1
+CANCEL = 8
 INITIAL_WINDOW_SIZE, MAX_CONCURRENT_STREAMS = 4, 3
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 MOST_AT_ONCE = 16384
@@ -26,10 +28,11 @@ def header(name, value):
 
 
 class Stream:
-    """One call: a head, and so many zeros after it."""
+    """One call: a head, and so many zeros after it; `ends`: and no more."""
 
-    def __init__(self, number, window, head, zeros):
+    def __init__(self, number, window, head, zeros, ends):
         self.number, self.window, self.head, self.zeros = number, window, head, zeros
+        self.ends = ends
         self.closed = False
 
     def next_bytes(self, count):
@@ -43,13 +46,25 @@ class Stream:
         return len(self.head) + self.zeros
 
 
-class Http2Peer:
-    """One connection. `sent_bytes`: of messages; `ended`: the server closed it."""
-
-    def __init__(self, address):
+def connect(address):
+    """To "HOST:PORT" or "unix:PATH"; never blocks after that."""
+    if address.startswith("unix:"):
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.connect(address[len("unix:"):])
+    else:
         host, port = address.rsplit(":", 1)
-        self.socket = socket.create_connection((host, int(port)))
-        self.socket.setblocking(False)
+        peer = socket.create_connection((host, int(port)))
+    peer.setblocking(False)
+    return peer
+
+
+class Http2Peer:
+    """One connection. `takes`: it takes what the server sends, and drops it; else the server's
+    windows stay shut. `sent_bytes`: of messages; `ended`: the server closed it."""
+
+    def __init__(self, address, takes=False):
+        self.socket = connect(address)
+        self._takes = takes
         self._out, self._in = PREFACE + frame(SETTINGS, 0, 0), b""
         self._window, self._initial, self._next = 65535, 65535, 1
         self.most_streams = None
@@ -59,18 +74,36 @@ class Http2Peer:
     def close(self):
         self.socket.close()
 
-    def open(self, path, message_bytes, announced_bytes, message=b""):
+    def call(self, path, message, fields=(), compressed=False):
+        """A call with one whole message."""
+        return self.open(path, 0, len(message), message, fields, True, compressed)
+
+    def open(self, path, message_bytes, announced_bytes, message=b"", fields=(), ends=False,
+             compressed=False):
         """Begins a call whose message is announced with one length and sent with another: what
-        `message` says, and zeros."""
+        `message` says, and zeros. `fields`: of its headers, beside those that every call has."""
         headers = (header(":method", "POST") + header(":scheme", "http") + header(":path", path) +
                    header(":authority", "hostile") + header("te", "trailers") +
-                   header("content-type", "application/grpc"))
-        head = b"\0" + struct.pack(">I", announced_bytes) + message
-        stream = Stream(self._next, self._initial, head, message_bytes)
+                   header("content-type", "application/grpc") +
+                   b"".join(header(name, value) for name, value in fields))
+        head = bytes([compressed]) + struct.pack(">I", announced_bytes) + message
+        stream = Stream(self._next, self._initial, head, message_bytes, ends)
         self._next += 2
         self._out += frame(HEADERS, END_HEADERS, stream.number, headers)
         self.streams[stream.number] = stream
         return stream
+
+    def send_frame(self, kind, flags, stream_number, payload=b""):
+        self._out += frame(kind, flags, stream_number, payload)
+
+    def reset(self, stream):
+        """Gives a call up."""
+        if not stream.closed:
+            stream.closed = True
+            self.send_frame(RST_STREAM, 0, stream.number, struct.pack(">I", CANCEL))
+
+    def unsent_bytes(self):
+        return len(self._out)
 
     def step(self, timeout_s=0.0):
         """Reads what came and writes what may go. True where anything moved."""
@@ -107,7 +140,9 @@ class Http2Peer:
             count = min(stream.left(), stream.window, self._window, MOST_AT_ONCE)
             if stream.closed or count <= 0:
                 continue
-            self._out += frame(DATA, 0, stream.number, stream.next_bytes(count))
+            data = stream.next_bytes(count)
+            is_last = stream.ends and stream.left() == 0
+            self._out += frame(DATA, END_STREAM if is_last else 0, stream.number, data)
             stream.window -= count
             self._window -= count
             self.sent_bytes += count
@@ -136,6 +171,10 @@ class Http2Peer:
             self._out += frame(SETTINGS, ACK, 0)
         elif kind == PING and not flags & ACK:
             self._out += frame(PING, ACK, 0, payload)
+        elif kind == DATA and self._takes and payload:
+            more = struct.pack(">I", len(payload))
+            self._out += frame(WINDOW_UPDATE, 0, 0, more)
+            self._out += frame(WINDOW_UPDATE, 0, number, more)
         elif kind == WINDOW_UPDATE:
             more = struct.unpack(">I", payload)[0] & 0x7fffffff
             if number == 0:
@@ -146,5 +185,6 @@ class Http2Peer:
             if stream is not None and not stream.closed:
                 stream.closed = True
                 self.refused += 1
+                del self.streams[number]
         elif kind == GOAWAY:
             self.ended = self.ended or not self.streams
