@@ -101,14 +101,17 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(
   return verdicts;
 }
 
-// Strangers first; of the others whoever has the most.
+// Strangers first; of the others whoever has the most. Who has next to nothing is no help, and may
+// be a caller whose first call is on its way.
 void ConnectionLedger::NameTheWorst(uint64_t* sum,
                                     const std::vector<std::shared_ptr<Connection>>& left,
                                     std::vector<Verdict>* verdicts) {
   if (*sum <= limits_.all_bytes) return;
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   for (const auto& connection : left) {
-    worst.emplace_back(!connection->known_.load(), Untaken(*connection), connection);
+    const uint64_t untaken = Untaken(*connection);
+    worst.emplace_back(!connection->known_.load() && untaken > limits_.slack_bytes, untaken,
+                       connection);
   }
   std::sort(worst.rbegin(), worst.rend());
   for (const auto& [is_stranger, untaken, connection] : worst) {

@@ -102,6 +102,18 @@ TEST_F(ConnectionLedgerTest, OfAllTogetherStrangersGoFirstThenWhoHasTheMost) {
   EXPECT_EQ(named.count("b"), 1u);
 }
 
+TEST_F(ConnectionLedgerTest, WhoHasNextToNothingDoesNotGoForThoseWhoHaveMuch) {
+  for (const char* peer : {"a", "b", "c", "d"}) {
+    Add(peer)->Known();
+    received_[peer] = 9 * kUnit;
+  }
+  Add("stranger");
+  received_["stranger"] = limits_.slack_bytes;  // its first call is on the way
+  const auto named = Look();
+  EXPECT_EQ(named.size(), 1u);
+  EXPECT_EQ(named.count("stranger"), 0u);
+}
+
 TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
   const auto a = Add("a");
   received_["a"] = kUnit;
