@@ -13,22 +13,29 @@
 #include "services/proto_conversion.h"
 #include "services/publish_call.h"
 #include "services/quarantine_call.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
 #include "services/store_watch.h"
 
 namespace hearth {
-template <typename Request, typename Body>
-grpc::ServerUnaryReactor* CacheService::RunCall(const char* method,
-                                                grpc::CallbackServerContext* context,
-                                                const Request& request, Body body) {
+template <typename Request, typename Response, typename Body>
+grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* context,
+                                                const Bytes* request, Bytes* response, Body body) {
   const auto begin = [&](const Identity& caller,
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
-    const auto run = [answer, body, caller] { answer->Finish(body(caller)); };
+    const auto asked = std::make_shared<Request>();
+    if (absl::Status status = ParseSmallMessage(*request, asked.get()); !status.ok()) return status;
+    const auto run = [answer, body, caller, asked, response] {
+      Response made;
+      const absl::Status status = body(caller, *asked, &made);
+      if (status.ok()) *response = MessageBytes(made);
+      answer->Finish(status);
+    };
     if (short_calls_.TrySchedule(0, run)) return absl::OkStatus();
     return absl::ResourceExhaustedError("too many calls wait; try again later");
   };
-  return AnswerLater(gate_, identities_, method, context, request.ByteSizeLong(), begin);
+  return AnswerLater(gate_, identities_, method, context, request->Length(), begin);
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
@@ -59,11 +66,11 @@ void CacheService::LookAtStreams() {
   });
 }
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(Context* context,
+                                                                const Bytes* request) {
   LookAtStreams();
   return StartFetch(store_, gate_, identities_, &lookups_, &readers_, &offer_, &fetch_places_,
-                    context, *request);
+                    context, request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
@@ -73,30 +80,29 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publi
                       context);
 }
 
-grpc::ServerWriteReactor<v1::LeaseResponse>* CacheService::Lease(
-    grpc::CallbackServerContext* context, const v1::LeaseRequest* request) {
-  return StartLease(store_, gate_, identities_, &lookups_, &lease_streams_, context, *request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Lease(Context* context,
+                                                                const Bytes* request) {
+  return StartLease(store_, gate_, identities_, &lookups_, &lease_streams_, context, request);
 }
 
-grpc::ServerUnaryReactor* CacheService::Explain(grpc::CallbackServerContext* context,
-                                                const v1::ExplainRequest* request,
-                                                v1::ExplainResponse* response) {
-  return StartExplain(store_, gate_, identities_, &lookups_, &explain_calls_, context, *request,
+grpc::ServerUnaryReactor* CacheService::Explain(Context* context, const Bytes* request,
+                                                Bytes* response) {
+  return StartExplain(store_, gate_, identities_, &lookups_, &explain_calls_, context, request,
                       response);
 }
 
-grpc::ServerUnaryReactor* CacheService::Pin(grpc::CallbackServerContext* context,
-                                            const v1::PinRequest* request,
-                                            v1::PinResponse* response) {
-  return RunCall("Pin", context, *request,
-                 [=](const Identity& caller) { return DoPin(caller, *request, true, response); });
+grpc::ServerUnaryReactor* CacheService::Pin(Context* context, const Bytes* request,
+                                            Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::PinRequest& asked,
+                           v1::PinResponse* made) { return DoPin(caller, asked, true, made); };
+  return RunCall<v1::PinRequest, v1::PinResponse>("Pin", context, request, response, body);
 }
 
-grpc::ServerUnaryReactor* CacheService::Unpin(grpc::CallbackServerContext* context,
-                                              const v1::PinRequest* request,
-                                              v1::PinResponse* response) {
-  return RunCall("Unpin", context, *request,
-                 [=](const Identity& caller) { return DoPin(caller, *request, false, response); });
+grpc::ServerUnaryReactor* CacheService::Unpin(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::PinRequest& asked,
+                           v1::PinResponse* made) { return DoPin(caller, asked, false, made); };
+  return RunCall<v1::PinRequest, v1::PinResponse>("Unpin", context, request, response, body);
 }
 
 absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
@@ -111,11 +117,11 @@ absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& r
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* CacheService::Drop(grpc::CallbackServerContext* context,
-                                             const v1::DropRequest* request,
-                                             v1::DropResponse* response) {
-  return RunCall("Drop", context, *request,
-                 [=](const Identity& caller) { return DoDrop(caller, *request, response); });
+grpc::ServerUnaryReactor* CacheService::Drop(Context* context, const Bytes* request,
+                                             Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::DropRequest& asked,
+                           v1::DropResponse* made) { return DoDrop(caller, asked, made); };
+  return RunCall<v1::DropRequest, v1::DropResponse>("Drop", context, request, response, body);
 }
 
 absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest& request,
@@ -140,22 +146,21 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* CacheService::Quarantine(grpc::CallbackServerContext* context,
-                                                   const v1::QuarantineRequest* request,
-                                                   v1::QuarantineResponse* response) {
-  return StartQuarantine(store_, gate_, identities_, &lookups_, context, *request, response);
+grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes* request,
+                                                   Bytes* response) {
+  return StartQuarantine(store_, gate_, identities_, &lookups_, context, request, response);
 }
 
-grpc::ServerWriteReactor<v1::RestorePointInfo>* CacheService::List(
-    grpc::CallbackServerContext* context, const v1::ListRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::List(Context* context,
+                                                               const Bytes* request) {
   return StartList(store_, gate_, identities_, &short_calls_, &list_streams_, context, *request);
 }
 
-grpc::ServerUnaryReactor* CacheService::Stats(grpc::CallbackServerContext* context,
-                                              const v1::StatsRequest* request,
-                                              v1::StatsResponse* response) {
-  return RunCall("Stats", context, *request,
-                 [=](const Identity& caller) { return DoStats(caller, *request, response); });
+grpc::ServerUnaryReactor* CacheService::Stats(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::StatsRequest& asked,
+                           v1::StatsResponse* made) { return DoStats(caller, asked, made); };
+  return RunCall<v1::StatsRequest, v1::StatsResponse>("Stats", context, request, response, body);
 }
 
 absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsRequest& request,
@@ -174,8 +179,8 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   return absl::OkStatus();
 }
 
-grpc::ServerWriteReactor<v1::WatchEvent>* CacheService::Watch(grpc::CallbackServerContext* context,
-                                                              const v1::WatchRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
+                                                                const Bytes* request) {
   return StartWatch(store_, gate_, identities_, &watch_streams_, context, *request);
 }
 

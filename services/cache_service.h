@@ -66,13 +66,16 @@ inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
 
 // None of gRPC's threads waits for a call: those of reflection can all be held by whoever likes.
+// Nor parses one of them a request that may be large.
 using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
-    v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithCallbackMethod_Watch<
-        v1::CacheStore::WithCallbackMethod_Lease<v1::CacheStore::WithCallbackMethod_Explain<
-            v1::CacheStore::WithCallbackMethod_Pin<v1::CacheStore::WithCallbackMethod_Unpin<
-                v1::CacheStore::WithCallbackMethod_Drop<v1::CacheStore::WithCallbackMethod_List<
-                    v1::CacheStore::WithCallbackMethod_Quarantine<
-                        v1::CacheStore::WithCallbackMethod_Stats<v1::CacheStore::Service>>>>>>>>>>>;
+    v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithRawCallbackMethod_Watch<
+        v1::CacheStore::WithRawCallbackMethod_Lease<v1::CacheStore::WithRawCallbackMethod_Explain<
+            v1::CacheStore::WithRawCallbackMethod_Pin<v1::CacheStore::WithRawCallbackMethod_Unpin<
+                v1::CacheStore::WithRawCallbackMethod_Drop<
+                    v1::CacheStore::WithRawCallbackMethod_List<
+                        v1::CacheStore::WithRawCallbackMethod_Quarantine<
+                            v1::CacheStore::WithRawCallbackMethod_Stats<
+                                v1::CacheStore::Service>>>>>>>>>>>;
 
 class CacheService final : public CacheServiceBase {
  public:
@@ -90,40 +93,28 @@ class CacheService final : public CacheServiceBase {
   // Where keys are computed. For tests, which block it.
   FairPool* lookups() { return &lookups_; }
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Fetch(grpc::CallbackServerContext* context,
-                                                    const grpc::ByteBuffer* request) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Publish(
-      grpc::CallbackServerContext* context) override;
-  grpc::ServerWriteReactor<v1::LeaseResponse>* Lease(grpc::CallbackServerContext* context,
-                                                     const v1::LeaseRequest* request) override;
-  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
-                                    const v1::ExplainRequest* request,
-                                    v1::ExplainResponse* response) override;
-  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext* context, const v1::PinRequest* request,
-                                v1::PinResponse* response) override;
-  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext* context,
-                                  const v1::PinRequest* request,
-                                  v1::PinResponse* response) override;
-  grpc::ServerUnaryReactor* Drop(grpc::CallbackServerContext* context,
-                                 const v1::DropRequest* request,
-                                 v1::DropResponse* response) override;
-  grpc::ServerUnaryReactor* Quarantine(grpc::CallbackServerContext* context,
-                                       const v1::QuarantineRequest* request,
-                                       v1::QuarantineResponse* response) override;
-  grpc::ServerWriteReactor<v1::RestorePointInfo>* List(grpc::CallbackServerContext* context,
-                                                       const v1::ListRequest* request) override;
-  grpc::ServerUnaryReactor* Stats(grpc::CallbackServerContext* context,
-                                  const v1::StatsRequest* request,
-                                  v1::StatsResponse* response) override;
-  grpc::ServerWriteReactor<v1::WatchEvent>* Watch(grpc::CallbackServerContext* context,
-                                                  const v1::WatchRequest* request) override;
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  grpc::ServerWriteReactor<Bytes>* Fetch(Context* context, const Bytes* request) override;
+  grpc::ServerBidiReactor<Bytes, Bytes>* Publish(Context* context) override;
+  grpc::ServerWriteReactor<Bytes>* Lease(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Explain(Context* context, const Bytes* request,
+                                    Bytes* response) override;
+  grpc::ServerUnaryReactor* Pin(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Unpin(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Drop(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Quarantine(Context* context, const Bytes* request,
+                                       Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* List(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Stats(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
-  // Enters the gate, finds out who calls, runs `body` with that on a thread of the service's,
-  // converts its outcome.
-  template <typename Request, typename Body>
-  grpc::ServerUnaryReactor* RunCall(const char* method, grpc::CallbackServerContext* context,
-                                    const Request& request, Body body);
+  // Enters the gate, finds out who calls, parses a small request, runs `body` with that on a thread
+  // of the service's, converts its outcome.
+  template <typename Request, typename Response, typename Body>
+  grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
+                                    Bytes* response, Body body);
   // From now on, by a thread: ends streams that hardly move.
   void LookAtStreams();
   absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,

@@ -29,18 +29,23 @@ absl::Status Explain(TieredStore* store, const Identity& caller,
 grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Identities* identities,
                                        FairPool* lookups, StreamLimit* calls,
                                        grpc::CallbackServerContext* context,
-                                       const v1::ExplainRequest& request,
-                                       v1::ExplainResponse* response) {
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) {
+  const grpc::ByteBuffer bytes = TakeRequest(request);
   const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
     absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(caller);
     if (!place.ok()) return place.status();
     answer->Hold(*std::move(place));
-    return lookups->Submit(caller.ShareName(), request.SpaceUsedLong(),
-                           [store, caller, context, &request, response, answer] {
-                             answer->Finish(Explain(store, caller, context, request, response));
-                           });
+    const auto run = [store, caller, context, bytes, response, answer] {
+      const auto explain = [&](const v1::ExplainRequest& asked, v1::ExplainResponse* made) {
+        return Explain(store, caller, context, asked, made);
+      };
+      ParseAndAnswer<v1::ExplainRequest, v1::ExplainResponse>(bytes, response, answer.get(),
+                                                              explain);
+    };
+    return lookups->Submit(caller.ShareName(), bytes.Length(), run);
   };
-  return AnswerLater(gate, identities, "Explain", context, request.ByteSizeLong(), begin);
+  return AnswerLater(gate, identities, "Explain", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

@@ -20,8 +20,7 @@ namespace hearth {
 grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Identities* identities,
                                        FairPool* lookups, StreamLimit* calls,
                                        grpc::CallbackServerContext* context,
-                                       const v1::ExplainRequest& request,
-                                       v1::ExplainResponse* response);
+                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
 
 }  // namespace hearth
 

@@ -373,9 +373,9 @@ void FetchCall::WriteNext() {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
     TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
     Executor* readers, const SharedMemoryOffer* offer, StreamPlaces* places,
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request) {
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<FetchCall>(readers, offer, context);
-  call->Start(store, gate, identities, lookups, places, request);
+  call->Start(store, gate, identities, lookups, places, TakeRequest(request));
   return call.get();
 }
 

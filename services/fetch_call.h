@@ -41,7 +41,7 @@ struct SharedMemoryOffer {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
     TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
     Executor* readers, const SharedMemoryOffer* offer, StreamPlaces* places,
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer& request);
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 
 }  // namespace hearth
 

@@ -4,37 +4,34 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/inference_conversion.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
 
 std::shared_ptr<GenerateCall> GenerateCall::Create(std::unique_ptr<CallGate::Call> call,
-                                                   grpc::CallbackServerContext* context,
-                                                   Options options) {
-  std::shared_ptr<GenerateCall> created(
-      new GenerateCall(std::move(call), context, std::move(options)));
+                                                   grpc::CallbackServerContext* context) {
+  std::shared_ptr<GenerateCall> created(new GenerateCall(std::move(call), context));
   created->self_ = created;
   return created;
 }
 
 GenerateCall::GenerateCall(std::unique_ptr<CallGate::Call> call,
-                           grpc::CallbackServerContext* context, Options options)
-    : call_(std::move(call)), context_(context), options_(std::move(options)) {
-  if (options_.tokenizer != nullptr) {
-    text_ = std::make_unique<TextStream>(options_.tokenizer, options_.stop);
-  }
-}
+                           grpc::CallbackServerContext* context)
+    : call_(std::move(call)), context_(context) {}
 
-void GenerateCall::Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
-                         EngineRequest request) {
+void GenerateCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
+                         Engine* engine) {
   {
     absl::MutexLock lock(&mutex_);
     preparing_ = true;
   }
-  PreparePrompt(pool, bytes, std::move(make), std::move(request),
-                [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
-                  self->Prepared(engine, std::move(prepared));
-                });
+  const std::shared_ptr<GenerateCall> self = shared_from_this();
+  PrepareRequest(
+      pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->options_); },
+      [self, engine](absl::StatusOr<EngineRequest> prepared) {
+        self->Prepared(engine, std::move(prepared));
+      });
 }
 
 void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
@@ -50,6 +47,9 @@ void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepar
 
 void GenerateCall::Submit(Engine* engine, EngineRequest request) {
   prompt_tokens_ = request.token_ids.size();
+  if (options_.tokenizer != nullptr) {
+    text_ = std::make_unique<TextStream>(options_.tokenizer, options_.stop);
+  }
   auto handle = engine->Submit(std::move(request), Callbacks());
   if (!handle.ok()) return End(handle.status());
   absl::MutexLock lock(&mutex_);
@@ -144,8 +144,8 @@ void GenerateCall::End(absl::Status status) {
 void GenerateCall::WriteNext() {
   if (writing_ || finished_) return;
   if (!queue_.empty()) {
-    current_ = std::move(queue_.front());
-    queued_bytes_ -= current_.ByteSizeLong();
+    current_ = MessageBytes(queue_.front());
+    queued_bytes_ -= current_.Length();
     queue_.pop_front();
     writing_ = true;
     StartWrite(&current_);

@@ -22,6 +22,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/inference.pb.h"
 #include "services/call_gate.h"
@@ -36,7 +37,7 @@ namespace hearth {
 // About 40,000 tokens, or 10,000 with 20 logprobs each.
 inline constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 
-class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>,
+class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<GenerateCall> {
  public:
   struct Options {
@@ -49,14 +50,13 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   };
   // `call` is null when the gate is closed.
   static std::shared_ptr<GenerateCall> Create(std::unique_ptr<CallGate::Call> call,
-                                              grpc::CallbackServerContext* context,
-                                              Options options);
+                                              grpc::CallbackServerContext* context);
 
-  // Makes the prompt, of a message of `bytes`, on `pool`, then submits and follows the request, or
-  // ends the call with the refusal. What `make` reads of the call lives until it returns: the call
-  // ends no earlier.
-  void Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
-             EngineRequest request);
+  // Makes the request and its options, of a message of `bytes`, on `pool`, then submits and follows
+  // it, or ends the call with the refusal. What `make` reads of the call lives until it returns:
+  // the call ends no earlier.
+  using Make = std::function<absl::StatusOr<EngineRequest>(Options* options)>;
+  void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make, Engine* engine);
   // Ends the call without a request.
   void Refuse(absl::Status status);
 
@@ -65,8 +65,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   void OnDone() override;
 
  private:
-  GenerateCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
-               Options options);
+  GenerateCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context);
   EngineCallbacks Callbacks();
   bool OnToken(const SampledToken& token);
   void OnFinished(const FinishedInfo& info);
@@ -82,7 +81,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   std::unique_ptr<CallGate::Call> call_;  // until OnDone
   grpc::CallbackServerContext* const context_;
-  const Options options_;
+  Options options_;                   // set while preparing_
   std::unique_ptr<TextStream> text_;  // null without a tokenizer; engine's callbacks only
   uint32_t prompt_tokens_ = 0;
   std::shared_ptr<GenerateCall> self_;  // held for gRPC
@@ -91,7 +90,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
   std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
   size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  v1::GenerateResponse current_;  // read by gRPC while writing_
+  grpc::ByteBuffer current_;  // read by gRPC while writing_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt, or about to
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,6 +13,7 @@
 #include "services/late_answer.h"
 #include "services/prefill_call.h"
 #include "services/proto_conversion.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 #include "worker/text_stream.h"
 
@@ -45,10 +46,20 @@ absl::StatusOr<Prompt> InferenceService::PromptFrom(
   return BuildPrompt(*source, purpose, parts_.tokenizer, limits);
 }
 
+absl::StatusOr<EngineRequest> InferenceService::WithPrompt(
+    absl::StatusOr<EngineRequest> converted, const v1::PromptInput& input, PromptPurpose purpose,
+    const grpc::CallbackServerContext* context) const {
+  if (!converted.ok()) return converted.status();
+  absl::StatusOr<Prompt> prompt = PromptFrom(input, purpose, context);
+  if (!prompt.ok()) return prompt.status();
+  converted->token_ids = std::move(prompt->token_ids);
+  converted->breakpoints = std::move(prompt->breakpoints);
+  converted->deadline = DeadlineOf(*context);
+  return converted;
+}
+
 absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
-    const v1::GenerateRequest& request, const grpc::CallbackServerContext& context,
-    const absl::StatusOr<Identity>& caller, const std::string& request_id) const {
-  if (!caller.ok()) return caller.status();
+    const v1::GenerateRequest& request) const {
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
   if (!sampling.ok()) return sampling.status();
   absl::StatusOr<CacheMode> cache = FromProto(request.cache());
@@ -65,127 +76,123 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
     return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
   }
   EngineRequest converted;
-  converted.tenant = caller->tenant;
-  converted.request_id = request_id;
   converted.sampling = *sampling;
   converted.max_new_tokens = request.max_new_tokens();
   converted.ignore_eos = request.ignore_eos();
   converted.cache = *cache;
   converted.durability = *durability;
-  converted.deadline = DeadlineOf(context);
   return converted;
 }
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
+                                                                       const Bytes* request) {
   const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
-  auto call = EnterCall(parts_.gate, caller, "Generate", *context, request->ByteSizeLong());
-  const bool entered = call != nullptr;
-  absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
-  if (entered) {
-    converted = GenerateRequestFrom(*request, *context, caller, call->note()->request_id);
+  const size_t request_bytes = request->Length();
+  auto call = EnterCall(parts_.gate, caller, "Generate", *context, request_bytes);
+  const absl::Status begun = call == nullptr ? CallGate::ClosedError() : caller.status();
+  const std::string request_id = call == nullptr ? "" : call->note()->request_id;
+  const auto reactor = GenerateCall::Create(std::move(call), context);
+  if (!begun.ok()) {
+    reactor->Refuse(begun);
+    return reactor.get();
   }
-  GenerateCall::Options options;
-  if (converted.ok()) {
-    options.sampling = converted->sampling;
-    options.tokenizer = parts_.tokenizer;
-    options.stop.assign(request->stop().begin(), request->stop().end());
-    options.wait_published = request->wait_published();
-    options.writes =
+  const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
+                     request_id](GenerateCall::Options* options) -> absl::StatusOr<EngineRequest> {
+    v1::GenerateRequest parsed;
+    if (absl::Status status = ParseMessage(bytes, &parsed); !status.ok()) return status;
+    absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed);
+    if (!converted.ok()) return converted.status();
+    converted->tenant = tenant;
+    converted->request_id = request_id;
+    options->sampling = converted->sampling;
+    options->tokenizer = parts_.tokenizer;
+    options->stop.assign(parsed.stop().begin(), parsed.stop().end());
+    options->wait_published = parsed.wait_published();
+    options->writes =
         converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
-    options.on_finished = parts_.on_finished;
-  }
-  const auto reactor = GenerateCall::Create(std::move(call), context, std::move(options));
-  if (converted.ok()) {
-    const auto make = [this, request, context] {
-      return PromptFrom(request->prompt(), PromptPurpose::kGenerate, context);
-    };
-    reactor->Start(&prompts_, request->SpaceUsedLong(), make, parts_.engine, *std::move(converted));
-  } else {
-    reactor->Refuse(converted.status());
-  }
-  return reactor.get();
-}
-
-absl::StatusOr<EngineRequest> InferenceService::PrefillRequestFrom(
-    const v1::PrefillRequest& request, const grpc::CallbackServerContext& context,
-    const absl::StatusOr<Identity>& caller, const std::string& request_id) const {
-  if (!caller.ok()) return caller.status();
-  absl::StatusOr<Durability> durability = FromProto(request.durability());
-  if (!durability.ok()) return durability.status();
-  EngineRequest converted;
-  converted.tenant = caller->tenant;
-  converted.request_id = request_id;
-  converted.max_new_tokens = 0;
-  converted.durability = *durability;
-  converted.ttl_s = request.ttl_s();
-  converted.deadline = DeadlineOf(context);
-  return converted;
-}
-
-grpc::ServerUnaryReactor* InferenceService::Prefill(grpc::CallbackServerContext* context,
-                                                    const v1::PrefillRequest* request,
-                                                    v1::PrefillResponse* response) {
-  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
-  auto call = EnterCall(parts_.gate, caller, "Prefill", *context, request->ByteSizeLong());
-  const bool entered = call != nullptr;
-  const std::string request_id = entered ? call->note()->request_id : "";
-  const auto reactor = PrefillCall::Create(std::move(call), context, response);
-  absl::StatusOr<EngineRequest> converted = CallGate::ClosedError();
-  if (entered) converted = PrefillRequestFrom(*request, *context, caller, request_id);
-  if (converted.ok()) {
-    const auto make = [this, request, context] {
-      return PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
-    };
-    reactor->Start(&prompts_, request->SpaceUsedLong(), make, parts_.engine, *std::move(converted));
-  } else {
-    reactor->Refuse(converted.status());
-  }
-  return reactor.get();
-}
-
-grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
-                                                     const v1::TokenizeRequest* request,
-                                                     v1::TokenizeResponse* response) {
-  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
-    const auto tokenize = [this, answer, context, request, response] {
-      const absl::StatusOr<Prompt> prompt =
-          PromptFrom(request->prompt(), PromptPurpose::kPrefill, context);
-      if (!prompt.ok()) return answer->Finish(prompt.status());
-      const std::vector<int32_t>& ids = prompt->token_ids;
-      response->mutable_token_ids()->Add(ids.begin(), ids.end());
-      response->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
-      response->set_text(prompt->text);
-      answer->Finish(absl::OkStatus());
-    };
-    return prompts_.Submit(caller.tenant, request->SpaceUsedLong(), tokenize);
+    options->on_finished = parts_.on_finished;
+    return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
   };
-  return AnswerLater(parts_.gate, parts_.identities, "Tokenize", context, request->ByteSizeLong(),
-                     begin);
+  reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
+  return reactor.get();
 }
 
-grpc::ServerUnaryReactor* InferenceService::GetModel(grpc::CallbackServerContext* context,
-                                                     const v1::GetModelRequest*,
-                                                     v1::GetModelResponse* response) {
+grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Bytes* request,
+                                                    Bytes* response) {
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
+  const size_t request_bytes = request->Length();
+  auto call = EnterCall(parts_.gate, caller, "Prefill", *context, request_bytes);
+  const absl::Status begun = call == nullptr ? CallGate::ClosedError() : caller.status();
+  const std::string request_id = call == nullptr ? "" : call->note()->request_id;
+  const auto reactor = PrefillCall::Create(std::move(call), context, response);
+  if (!begun.ok()) {
+    reactor->Refuse(begun);
+    return reactor.get();
+  }
+  const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
+                     request_id]() -> absl::StatusOr<EngineRequest> {
+    v1::PrefillRequest parsed;
+    if (absl::Status status = ParseMessage(bytes, &parsed); !status.ok()) return status;
+    absl::StatusOr<Durability> durability = FromProto(parsed.durability());
+    if (!durability.ok()) return durability.status();
+    EngineRequest converted;
+    converted.tenant = tenant;
+    converted.request_id = request_id;
+    converted.max_new_tokens = 0;
+    converted.durability = *durability;
+    converted.ttl_s = parsed.ttl_s();
+    return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kPrefill, context);
+  };
+  reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
+  return reactor.get();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  const Bytes bytes = TakeRequest(request);
+  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
+    const auto tokenize = [this, context](const v1::TokenizeRequest& asked,
+                                          v1::TokenizeResponse* made) -> absl::Status {
+      const absl::StatusOr<Prompt> prompt =
+          PromptFrom(asked.prompt(), PromptPurpose::kPrefill, context);
+      if (!prompt.ok()) return prompt.status();
+      const std::vector<int32_t>& ids = prompt->token_ids;
+      made->mutable_token_ids()->Add(ids.begin(), ids.end());
+      made->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
+      made->set_text(prompt->text);
+      return absl::OkStatus();
+    };
+    const auto run = [answer, bytes, response, tokenize] {
+      ParseAndAnswer<v1::TokenizeRequest, v1::TokenizeResponse>(bytes, response, answer.get(),
+                                                                tokenize);
+    };
+    return prompts_.Submit(caller.tenant, bytes.Length(), run);
+  };
+  return AnswerLater(parts_.gate, parts_.identities, "Tokenize", context, bytes.Length(), begin);
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Bytes* request,
+                                                     Bytes* response) {
   const auto begin = [&](const Identity&, const std::shared_ptr<LateAnswer>& answer) {
     const Engine& engine = *parts_.engine;
+    v1::GetModelResponse made;
     const ModelConfig& config = engine.config();
-    response->set_model_dir(parts_.model_dir);
-    response->set_version(parts_.version);
-    response->set_device(engine.device());
-    response->set_dtype(engine.dtype());
-    response->set_chunk_tokens(engine.layout().chunk_tokens);
-    response->set_context_tokens(config.max_position_embeddings);
-    response->set_vocab_size(config.vocab_size);
-    response->set_window(config.sliding_window);
-    response->set_has_tokenizer(parts_.tokenizer != nullptr);
-    ToProto(engine.fingerprint(), response->mutable_fingerprint());
-    response->mutable_eos_token_ids()->Add(config.eos_token_ids.begin(),
-                                           config.eos_token_ids.end());
+    made.set_model_dir(parts_.model_dir);
+    made.set_version(parts_.version);
+    made.set_device(engine.device());
+    made.set_dtype(engine.dtype());
+    made.set_chunk_tokens(engine.layout().chunk_tokens);
+    made.set_context_tokens(config.max_position_embeddings);
+    made.set_vocab_size(config.vocab_size);
+    made.set_window(config.sliding_window);
+    made.set_has_tokenizer(parts_.tokenizer != nullptr);
+    ToProto(engine.fingerprint(), made.mutable_fingerprint());
+    made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    *response = MessageBytes(made);
     answer->Finish(absl::OkStatus());
     return absl::OkStatus();
   };
-  return AnswerLater(parts_.gate, parts_.identities, "GetModel", context, 0, begin);
+  return AnswerLater(parts_.gate, parts_.identities, "GetModel", context, request->Length(), begin);
 }
 
 absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
@@ -203,9 +210,9 @@ absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& reque
   return absl::OkStatus();
 }
 
-grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext* context,
-                                                    const v1::ExplainInputRequest* request,
-                                                    v1::ExplainResponse* response) {
+grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Bytes* request,
+                                                    Bytes* response) {
+  const Bytes bytes = TakeRequest(request);
   const auto begin = [&](const Identity& caller,
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
     absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(caller);
@@ -215,21 +222,22 @@ grpc::ServerUnaryReactor* InferenceService::Explain(grpc::CallbackServerContext*
       return absl::FailedPreconditionError("explain: the worker runs without a store");
     }
     const auto done = [answer, response](absl::Status status, const v1::ExplainResponse& ok) {
-      if (status.ok()) *response = ok;
+      if (status.ok()) *response = MessageBytes(ok);
       // The store's silence is the worker's own unavailability here.
       if (absl::IsDeadlineExceeded(status)) {
         status = absl::UnavailableError("explain: the store did not answer");
       }
       answer->Finish(std::move(status));
     };
-    const auto ask = [this, answer, context, request, done, tenant = caller.tenant] {
-      const absl::Status asked = StartExplain(*request, tenant, context, done);
+    const auto ask = [this, answer, context, bytes, done, tenant = caller.tenant] {
+      v1::ExplainInputRequest parsed;
+      absl::Status asked = ParseMessage(bytes, &parsed);
+      if (asked.ok()) asked = StartExplain(parsed, tenant, context, done);
       if (!asked.ok()) answer->Finish(asked);
     };
-    return prompts_.Submit(caller.tenant, request->SpaceUsedLong(), ask);
+    return prompts_.Submit(caller.tenant, bytes.Length(), ask);
   };
-  return AnswerLater(parts_.gate, parts_.identities, "Explain", context, request->ByteSizeLong(),
-                     begin);
+  return AnswerLater(parts_.gate, parts_.identities, "Explain", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

@@ -37,41 +37,41 @@ struct InferenceParts {
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
-class InferenceService final : public v1::Inference::CallbackService {
+// None of gRPC's threads parses a request that may be large.
+using InferenceServiceBase =
+    v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Prefill<
+        v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_GetModel<
+            v1::Inference::WithRawCallbackMethod_Explain<v1::Inference::Service>>>>>;
+
+class InferenceService final : public InferenceServiceBase {
  public:
   explicit InferenceService(InferenceParts parts);
 
   // Where prompts are made. For tests, which block it.
   FairPool* prompts() { return &prompts_; }
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(
-      grpc::CallbackServerContext* context, const v1::GenerateRequest* request) override;
-  grpc::ServerUnaryReactor* Prefill(grpc::CallbackServerContext* context,
-                                    const v1::PrefillRequest* request,
-                                    v1::PrefillResponse* response) override;
-  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
-                                     const v1::TokenizeRequest* request,
-                                     v1::TokenizeResponse* response) override;
-  grpc::ServerUnaryReactor* GetModel(grpc::CallbackServerContext* context,
-                                     const v1::GetModelRequest* request,
-                                     v1::GetModelResponse* response) override;
-  grpc::ServerUnaryReactor* Explain(grpc::CallbackServerContext* context,
-                                    const v1::ExplainInputRequest* request,
-                                    v1::ExplainResponse* response) override;
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Prefill(Context* context, const Bytes* request,
+                                    Bytes* response) override;
+  grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request,
+                                     Bytes* response) override;
+  grpc::ServerUnaryReactor* GetModel(Context* context, const Bytes* request,
+                                     Bytes* response) override;
+  grpc::ServerUnaryReactor* Explain(Context* context, const Bytes* request,
+                                    Bytes* response) override;
 
  private:
   // On the pool; ends early once the call of `context` is cancelled.
   absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose,
                                     const grpc::CallbackServerContext* context) const;
+  // `converted` with its prompt.
+  absl::StatusOr<EngineRequest> WithPrompt(absl::StatusOr<EngineRequest> converted,
+                                           const v1::PromptInput& input, PromptPurpose purpose,
+                                           const grpc::CallbackServerContext* context) const;
   // All but the prompt.
-  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
-                                                    const grpc::CallbackServerContext& context,
-                                                    const absl::StatusOr<Identity>& caller,
-                                                    const std::string& request_id) const;
-  absl::StatusOr<EngineRequest> PrefillRequestFrom(const v1::PrefillRequest& request,
-                                                   const grpc::CallbackServerContext& context,
-                                                   const absl::StatusOr<Identity>& caller,
-                                                   const std::string& request_id) const;
+  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request) const;
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
                             const grpc::CallbackServerContext* context,
                             Explainer::ExplainCallback done) const;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "services/call_gate.h"
 #include "services/identity.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
@@ -43,6 +44,19 @@ class LateAnswer {
   std::unique_ptr<CallGate::Call> call_;
   std::shared_ptr<void> place_;
 };
+
+// What a pool does with a unary call: parses what was asked, has `work` fill in the response, and
+// answers. REQUIRES: `response` is the call's.
+template <typename Request, typename Response, typename Work>
+void ParseAndAnswer(const grpc::ByteBuffer& request, grpc::ByteBuffer* response, LateAnswer* answer,
+                    Work work) {
+  Request parsed;
+  Response made;
+  absl::Status status = ParseMessage(request, &parsed);
+  if (status.ok()) status = work(parsed, &made);
+  if (status.ok()) *response = MessageBytes(made);
+  answer->Finish(std::move(status));
+}
 
 // Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is
 // closed or the caller unknown: it answers, or sees to it that somebody will. An error that it

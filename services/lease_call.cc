@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "services/enter_call.h"
 #include "services/proto_conversion.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
 
@@ -23,15 +24,17 @@ namespace {
 // What a caller may ask for at most, whatever its flags say.
 constexpr absl::Duration kMaxLease = absl::Minutes(10);
 constexpr absl::Duration kMaxWait = absl::Minutes(10);
+// Of a request for each place that its lease takes: it keeps the prompt for as long as it lasts.
+constexpr size_t kLeaseBytes = size_t{64} << 10;
 
-class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
+class LeaseCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                         public std::enable_shared_from_this<LeaseCall> {
  public:
   LeaseCall(TieredStore* store, CallGate* gate, FairPool* lookups,
             grpc::CallbackServerContext* context)
       : store_(store), gate_(gate), lookups_(lookups), context_(context) {}
 
-  void Start(Identities* identities, StreamLimit* streams, const v1::LeaseRequest& request);
+  void Start(Identities* identities, StreamLimit* streams, const grpc::ByteBuffer& bytes);
   void OnWriteDone(bool ok) override;
   // How a caller says that it is done, and how one that died is noticed.
   void OnCancel() override { End(absl::OkStatus()); }
@@ -45,7 +48,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   }
 
  private:
-  void Begin(const Identity& caller, const v1::LeaseRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Begin(const Identity& caller, const grpc::ByteBuffer& bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void AskLater();
   void Ask() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,7 +80,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<v1::LeaseResponse>,
   bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // or about to
   bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // woken meanwhile
   std::deque<v1::LeaseResponse> ready_ ABSL_GUARDED_BY(mutex_);
-  v1::LeaseResponse current_;  // read by gRPC while writing_
+  grpc::ByteBuffer current_;  // read by gRPC while writing_
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
@@ -89,24 +92,24 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(Identities* identities, StreamLimit* streams,
-                      const v1::LeaseRequest& request) {
+void LeaseCall::Start(Identities* identities, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
   self_ = shared_from_this();
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
-  call_ = EnterCall(gate_, caller, "Lease", *context_, request.ByteSizeLong());
+  call_ = EnterCall(gate_, caller, "Lease", *context_, bytes.Length());
   if (call_ == nullptr) return Refuse(CallGate::ClosedError());
   if (!caller.ok()) return Refuse(caller.status());
-  absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
+  absl::StatusOr<std::shared_ptr<void>> place =
+      streams->Enter(*caller, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
   if (!place.ok()) return Refuse(place.status());
   place_ = *std::move(place);
   share_name_ = caller->ShareName();
   closing_ = gate_->OnClose([this] { Close(); });
   followed_ = FollowCaller(identities, *context_, *caller,
                            [this](const absl::Status& status) { End(status); });
-  // The request is gRPC's and there until OnDone, which comes when Begin is over at the earliest.
-  const absl::Status accepted = lookups_->Submit(
-      share_name_, request.SpaceUsedLong(),
-      [self = shared_from_this(), caller = *caller, &request] { self->Begin(caller, request); });
+  const auto begin = [self = shared_from_this(), caller = *caller, bytes] {
+    self->Begin(caller, bytes);
+  };
+  const absl::Status accepted = lookups_->Submit(share_name_, bytes.Length(), begin);
   if (!accepted.ok()) Refuse(accepted);
 }
 
@@ -118,7 +121,9 @@ void LeaseCall::Refuse(absl::Status status) {
 }
 
 // On the pool.
-void LeaseCall::Begin(const Identity& caller, const v1::LeaseRequest& request) {
+void LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& bytes) {
+  v1::LeaseRequest request;
+  if (absl::Status status = ParseMessage(bytes, &request); !status.ok()) return Refuse(status);
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return Refuse(query.status());
   query_ = *std::move(query);
@@ -261,7 +266,7 @@ void LeaseCall::OnWriteDone(bool ok) {
 void LeaseCall::WriteNext() {
   if (writing_ || finished_ || !started_) return;
   if (!ready_.empty()) {
-    current_ = std::move(ready_.front());
+    current_ = MessageBytes(ready_.front());
     ready_.pop_front();
     writing_ = true;
     StartWrite(&current_);
@@ -275,13 +280,13 @@ void LeaseCall::WriteNext() {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
-                                                        Identities* identities, FairPool* lookups,
-                                                        StreamLimit* streams,
-                                                        grpc::CallbackServerContext* context,
-                                                        const v1::LeaseRequest& request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLease(TieredStore* store, CallGate* gate,
+                                                       Identities* identities, FairPool* lookups,
+                                                       StreamLimit* streams,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<LeaseCall>(store, gate, lookups, context);
-  call->Start(identities, streams, request);
+  call->Start(identities, streams, TakeRequest(request));
   return call.get();
 }
 

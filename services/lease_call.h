@@ -22,11 +22,11 @@
 
 namespace hearth {
 
-grpc::ServerWriteReactor<v1::LeaseResponse>* StartLease(TieredStore* store, CallGate* gate,
-                                                        Identities* identities, FairPool* lookups,
-                                                        StreamLimit* streams,
-                                                        grpc::CallbackServerContext* context,
-                                                        const v1::LeaseRequest& request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLease(TieredStore* store, CallGate* gate,
+                                                       Identities* identities, FairPool* lookups,
+                                                       StreamLimit* streams,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request);
 
 }  // namespace hearth
 

@@ -7,21 +7,24 @@
 
 #include "services/enter_call.h"
 #include "services/result_conversion.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
 namespace {
 
 // Each step starts one write or the end; gRPC calls the next one.
-class ListCall final : public grpc::ServerWriteReactor<v1::RestorePointInfo> {
+class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   ListCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context)
       : call_(std::move(call)), context_(context) {}
 
   void Start(TieredStore* store, const absl::StatusOr<Identity>& caller, Executor* executor,
-             StreamLimit* streams, const v1::ListRequest& request) {
+             StreamLimit* streams, const grpc::ByteBuffer& bytes) {
     if (call_ == nullptr) return End(CallGate::ClosedError());
     if (!caller.ok()) return End(caller.status());
+    v1::ListRequest request;
+    if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
     const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
     if (!tenant.ok()) return End(tenant.status());
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
@@ -46,9 +49,10 @@ class ListCall final : public grpc::ServerWriteReactor<v1::RestorePointInfo> {
  private:
   void Next() {
     if (next_ == points_.size()) return End(absl::OkStatus());
-    info_.Clear();
-    RestorePointToProto(points_[next_++], &info_);
-    StartWrite(&info_);
+    v1::RestorePointInfo info;
+    RestorePointToProto(points_[next_++], &info);
+    current_ = MessageBytes(info);
+    StartWrite(&current_);
   }
   void End(const absl::Status& status) {
     const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
@@ -60,18 +64,18 @@ class ListCall final : public grpc::ServerWriteReactor<v1::RestorePointInfo> {
   std::shared_ptr<void> place_;
   std::vector<RestorePoint> points_;
   size_t next_ = 0;
-  v1::RestorePointInfo info_;  // read by gRPC while it is written
+  grpc::ByteBuffer current_;  // read by gRPC while it is written
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::RestorePointInfo>* StartList(TieredStore* store, CallGate* gate,
-                                                          Identities* identities,
-                                                          Executor* executor, StreamLimit* streams,
-                                                          grpc::CallbackServerContext* context,
-                                                          const v1::ListRequest& request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartList(TieredStore* store, CallGate* gate,
+                                                      Identities* identities, Executor* executor,
+                                                      StreamLimit* streams,
+                                                      grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer& request) {
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
-  auto call = EnterCall(gate, caller, "List", *context, request.ByteSizeLong());
+  auto call = EnterCall(gate, caller, "List", *context, request.Length());
   auto* const reactor = new ListCall(std::move(call), context);
   reactor->Start(store, caller, executor, streams, request);
   return reactor;

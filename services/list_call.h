@@ -17,11 +17,11 @@
 
 namespace hearth {
 
-grpc::ServerWriteReactor<v1::RestorePointInfo>* StartList(TieredStore* store, CallGate* gate,
-                                                          Identities* identities,
-                                                          Executor* executor, StreamLimit* streams,
-                                                          grpc::CallbackServerContext* context,
-                                                          const v1::ListRequest& request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartList(TieredStore* store, CallGate* gate,
+                                                      Identities* identities, Executor* executor,
+                                                      StreamLimit* streams,
+                                                      grpc::CallbackServerContext* context,
+                                                      const grpc::ByteBuffer& request);
 
 }  // namespace hearth
 

@@ -5,32 +5,33 @@
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "services/inference_conversion.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 
 namespace hearth {
 
 std::shared_ptr<PrefillCall> PrefillCall::Create(std::unique_ptr<CallGate::Call> call,
                                                  grpc::CallbackServerContext* context,
-                                                 v1::PrefillResponse* response) {
+                                                 grpc::ByteBuffer* response) {
   std::shared_ptr<PrefillCall> created(new PrefillCall(std::move(call), context, response));
   created->self_ = created;
   return created;
 }
 
 PrefillCall::PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
-                         v1::PrefillResponse* response)
+                         grpc::ByteBuffer* response)
     : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
 
-void PrefillCall::Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
-                        EngineRequest request) {
+void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
+                        Engine* engine) {
   {
     absl::MutexLock lock(&mutex_);
     preparing_ = true;
   }
-  PreparePrompt(pool, bytes, std::move(make), std::move(request),
-                [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
-                  self->Prepared(engine, std::move(prepared));
-                });
+  PrepareRequest(pool, tenant, bytes, std::move(make),
+                 [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
+                   self->Prepared(engine, std::move(prepared));
+                 });
 }
 
 void PrefillCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
@@ -51,7 +52,7 @@ void PrefillCall::Submit(Engine* engine, EngineRequest request) {
     for (const uint32_t boundary :
          KeptBoundaries(request.token_ids.size(), request.breakpoints, /*matched_tokens=*/0,
                         /*restored_tokens=*/0, engine->layout().chunk_tokens)) {
-      response_->add_boundaries(boundary);
+      answer_.add_boundaries(boundary);
     }
   }
   const std::shared_ptr<PrefillCall> self = shared_from_this();
@@ -59,25 +60,25 @@ void PrefillCall::Submit(Engine* engine, EngineRequest request) {
   callbacks.on_started = [self](const StartedInfo& info) {
     absl::MutexLock lock(&self->mutex_);
     if (self->ended_) return;
-    self->response_->set_prompt_tokens(info.prompt_tokens);
-    self->response_->set_cached_tokens(info.cached_tokens);
+    self->answer_.set_prompt_tokens(info.prompt_tokens);
+    self->answer_.set_cached_tokens(info.cached_tokens);
     if (self->call_ != nullptr) NoteStart(info, self->call_->note());
     v1::Started started;
     StartedToProto(info, &started);
-    self->response_->set_source_tier(started.source_tier());
+    self->answer_.set_source_tier(started.source_tier());
   };
   // A prefill ends at its last boundary worth keeping: only the end says how far it went.
   callbacks.on_finished = [self](const FinishedInfo& info) {
     absl::MutexLock lock(&self->mutex_);
-    if (!self->ended_) self->response_->set_computed_tokens(info.computed_tokens);
+    if (!self->ended_) self->answer_.set_computed_tokens(info.computed_tokens);
   };
   callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
   callbacks.on_published = [self](const PublishOutcome& outcome) {
     {
       absl::MutexLock lock(&self->mutex_);
       if (self->ended_) return;
-      OutcomeToProto(outcome, self->response_->mutable_published());
-      self->response_->set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - self->start_));
+      OutcomeToProto(outcome, self->answer_.mutable_published());
+      self->answer_.set_total_ms(absl::ToDoubleMilliseconds(absl::Now() - self->start_));
     }
     self->End(absl::OkStatus());
   };
@@ -101,6 +102,7 @@ void PrefillCall::End(absl::Status status) {
 void PrefillCall::FinishOnce() {
   if (!ended_ || preparing_ || finished_) return;
   finished_ = true;
+  if (status_.ok()) *response_ = MessageBytes(answer_);
   if (call_ != nullptr) status_ = call_->Finish(std::move(status_));
   Finish(ToGrpcStatus(status_, context_));
 }

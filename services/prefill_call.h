@@ -26,11 +26,11 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
   // `call` is null when the gate is closed. `response` is gRPC's and lives until OnDone.
   static std::shared_ptr<PrefillCall> Create(std::unique_ptr<CallGate::Call> call,
                                              grpc::CallbackServerContext* context,
-                                             v1::PrefillResponse* response);
+                                             grpc::ByteBuffer* response);
 
   // As GenerateCall::Start.
-  void Start(FairPool* pool, uint64_t bytes, MakePrompt make, Engine* engine,
-             EngineRequest request);
+  void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
+             Engine* engine);
   // Ends the call without a request.
   void Refuse(absl::Status status);
 
@@ -39,7 +39,7 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
 
  private:
   PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
-              v1::PrefillResponse* response);
+              grpc::ByteBuffer* response);
   void Submit(Engine* engine, EngineRequest request);
   void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -52,7 +52,8 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
 
   absl::Mutex mutex_;
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
-  v1::PrefillResponse* const response_ ABSL_PT_GUARDED_BY(mutex_);
+  v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
+  grpc::ByteBuffer* const response_ ABSL_PT_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt, or about to
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;

@@ -1,25 +1,27 @@
-// Making a call's prompt on a pool: text becomes tokens there, not on gRPC's threads.
+// Making a call's prompt on a pool: bytes become a message and text becomes tokens there, not on
+// gRPC's threads.
 //
 // Thread safety: pure functions, apart from the pool.
 #ifndef HEARTH_SERVICES_PROMPT_WORK_H_
 #define HEARTH_SERVICES_PROMPT_WORK_H_
 
 #include <functional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "services/fair_pool.h"
 #include "worker/engine.h"
-#include "worker/prompt.h"
 
 namespace hearth {
 
-using MakePrompt = std::function<absl::StatusOr<Prompt>()>;
+// What the call asks of the engine, its prompt included, or why not.
+using MakeRequest = std::function<absl::StatusOr<EngineRequest>()>;
 
-// Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done` with `request`
-// and its prompt or with the error; `done` alone, at once, when too much waits. It is called once.
-void PreparePrompt(FairPool* pool, uint64_t bytes, MakePrompt make, EngineRequest request,
-                   std::function<void(absl::StatusOr<EngineRequest>)> done);
+// Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done` with what came
+// of it; `done` alone, at once, when too much waits. It is called once.
+void PrepareRequest(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
+                    std::function<void(absl::StatusOr<EngineRequest>)> done);
 
 }  // namespace hearth
 

@@ -60,19 +60,24 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
 grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
                                           Identities* identities, FairPool* lookups,
                                           grpc::CallbackServerContext* context,
-                                          const v1::QuarantineRequest& request,
-                                          v1::QuarantineResponse* response) {
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) {
+  const grpc::ByteBuffer bytes = TakeRequest(request);
   const auto begin = [&](const Identity& caller,
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
     if (!caller.sees_all()) {
       return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
     }
-    return lookups->Submit(caller.ShareName(), request.SpaceUsedLong(),
-                           [store, caller, context, &request, response, answer] {
-                             answer->Finish(TakeOut(store, caller, context, request, response));
-                           });
+    const auto run = [store, caller, context, bytes, response, answer] {
+      const auto take_out = [&](const v1::QuarantineRequest& asked, v1::QuarantineResponse* made) {
+        return TakeOut(store, caller, context, asked, made);
+      };
+      ParseAndAnswer<v1::QuarantineRequest, v1::QuarantineResponse>(bytes, response, answer.get(),
+                                                                    take_out);
+    };
+    return lookups->Submit(caller.ShareName(), bytes.Length(), run);
   };
-  return AnswerLater(gate, identities, "Quarantine", context, request.ByteSizeLong(), begin);
+  return AnswerLater(gate, identities, "Quarantine", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

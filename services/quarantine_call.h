@@ -19,8 +19,8 @@ namespace hearth {
 grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
                                           Identities* identities, FairPool* lookups,
                                           grpc::CallbackServerContext* context,
-                                          const v1::QuarantineRequest& request,
-                                          v1::QuarantineResponse* response);
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response);
 
 // The same for a store in this process; `auditor` is who found it.
 absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const PrefixQuery& query,

@@ -8,7 +8,6 @@
 #define HEARTH_SERVICES_SLICE_WIRE_H_
 
 #include <grpcpp/support/byte_buffer.h>
-#include <grpcpp/support/proto_buffer_reader.h>
 #include <grpcpp/support/slice.h>
 
 #include <cstddef>
@@ -19,9 +18,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "proto/slice_hasher.h"
+#include "services/request_bytes.h"
 
 namespace hearth {
 
@@ -42,16 +41,6 @@ template <typename Message>
 grpc::ByteBuffer MessageBytes(const Message& message) {
   const grpc::Slice slice(message.SerializeAsString());
   return grpc::ByteBuffer(&slice, 1);
-}
-
-// kInvalidArgument when `buffer` is not a Message.
-template <typename Message>
-absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message) {
-  grpc::ByteBuffer shared(buffer);
-  grpc::ProtoBufferReader reader(&shared);
-  if (message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("what was sent is not a ", message->GetTypeName()));
 }
 
 // Where the `bytes` data bytes of a slice are to be copied, or why they are not wanted.

@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "services/enter_call.h"
+#include "services/slice_wire.h"
 #include "services/status_conversion.h"
 #include "services/store_conversion.h"
 
@@ -15,13 +16,13 @@ namespace hearth {
 namespace {
 
 // Ends a call before it began.
-class RefusedWatch final : public grpc::ServerWriteReactor<v1::WatchEvent> {
+class RefusedWatch final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   explicit RefusedWatch(const grpc::Status& status) { Finish(status); }
   void OnDone() override { delete this; }
 };
 
-class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
+class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
   WatchReactor(TieredStore* store, std::unique_ptr<CallGate::Call> call,
                std::shared_ptr<void> place)
@@ -104,8 +105,10 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
       Finish(ToGrpcStatus(call_->Finish(status_)));
       return;
     }
-    if (!TakeNext(&current_)) return;
-    current_.set_incarnation(incarnation_);
+    v1::WatchEvent next;
+    if (!TakeNext(&next)) return;
+    next.set_incarnation(incarnation_);
+    current_ = MessageBytes(next);
     writing_ = true;
     StartWrite(&current_);
   }
@@ -119,7 +122,6 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
       return true;
     }
     if (snapshot_ended_) return false;
-    next->Clear();
     next->set_sequence(snapshot_sequence_);
     if (snapshot_.empty()) {
       snapshot_ended_ = true;
@@ -144,7 +146,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
   uint64_t snapshot_sequence_ ABSL_GUARDED_BY(mutex_) = 0;
   bool snapshot_ended_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::WatchEvent> queue_ ABSL_GUARDED_BY(mutex_);  // after the above
-  v1::WatchEvent current_;                                    // read by gRPC while writing_
+  grpc::ByteBuffer current_;                                  // read by gRPC while writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -153,14 +155,18 @@ class WatchReactor final : public grpc::ServerWriteReactor<v1::WatchEvent> {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
-                                                     Identities* identities, StreamLimit* streams,
-                                                     grpc::CallbackServerContext* context,
-                                                     const v1::WatchRequest& request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartWatch(TieredStore* store, CallGate* gate,
+                                                       Identities* identities, StreamLimit* streams,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer& bytes) {
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
-  auto call = EnterCall(gate, caller, "Watch", *context, request.ByteSizeLong());
+  auto call = EnterCall(gate, caller, "Watch", *context, bytes.Length());
   if (call == nullptr) return new RefusedWatch(ToGrpcStatus(CallGate::ClosedError()));
   if (!caller.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(caller.status())));
+  v1::WatchRequest request;
+  if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) {
+    return new RefusedWatch(ToGrpcStatus(call->Finish(status)));
+  }
   const absl::StatusOr<std::string> tenant = caller->TenantOf(request.tenant());
   if (!tenant.ok()) return new RefusedWatch(ToGrpcStatus(call->Finish(tenant.status())));
   absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);

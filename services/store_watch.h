@@ -27,10 +27,10 @@ inline constexpr size_t kMaxWatchQueue = 1024;
 
 // When the gate closes the stream ends with UNAVAILABLE, and when its caller is no longer who it
 // was with UNAUTHENTICATED or PERMISSION_DENIED. All pointers must outlive the call.
-grpc::ServerWriteReactor<v1::WatchEvent>* StartWatch(TieredStore* store, CallGate* gate,
-                                                     Identities* identities, StreamLimit* streams,
-                                                     grpc::CallbackServerContext* context,
-                                                     const v1::WatchRequest& request);
+grpc::ServerWriteReactor<grpc::ByteBuffer>* StartWatch(TieredStore* store, CallGate* gate,
+                                                       Identities* identities, StreamLimit* streams,
+                                                       grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer& request);
 
 }  // namespace hearth
 

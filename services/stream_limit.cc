@@ -4,28 +4,28 @@
 
 namespace hearth {
 
-absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller) {
+absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller, int weight) {
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
   absl::MutexLock lock(&mutex_);
-  if (!tenant.empty() && each_tenant_ > 0 && open_of_[tenant] >= each_tenant_) {
+  if (!tenant.empty() && each_tenant_ > 0 && open_of_[tenant] + weight > each_tenant_) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kind_, ": ", each_tenant_, " streams of tenant \"", tenant,
                      "\" are open, which is its limit; try again later"));
   }
-  if (all_ > 0 && open_ >= all_) {
+  if (all_ > 0 && open_ + weight > all_) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kind_, ": ", all_, " streams are open, which is the limit; try again later"));
   }
-  ++open_;
-  if (!tenant.empty()) ++open_of_[tenant];
-  return std::shared_ptr<void>(this, [this, tenant](void*) { Leave(tenant); });
+  open_ += weight;
+  if (!tenant.empty()) open_of_[tenant] += weight;
+  return std::shared_ptr<void>(this, [this, tenant, weight](void*) { Leave(tenant, weight); });
 }
 
-void StreamLimit::Leave(const std::string& tenant) {
+void StreamLimit::Leave(const std::string& tenant, int weight) {
   absl::MutexLock lock(&mutex_);
-  --open_;
+  open_ -= weight;
   const auto it = open_of_.find(tenant);
-  if (it != open_of_.end() && --it->second <= 0) open_of_.erase(it);
+  if (it != open_of_.end() && (it->second -= weight) <= 0) open_of_.erase(it);
 }
 
 }  // namespace hearth

@@ -23,11 +23,12 @@ class StreamLimit {
   StreamLimit(std::string kind, int all, int each_tenant)
       : kind_(std::move(kind)), all_(all), each_tenant_(each_tenant) {}
 
-  // A place, until its last copy goes. kResourceExhausted names the limit.
-  absl::StatusOr<std::shared_ptr<void>> Enter(const Identity& caller);
+  // A place, until its last copy goes; `weight` of them for one that holds as much as so many.
+  // kResourceExhausted names the limit.
+  absl::StatusOr<std::shared_ptr<void>> Enter(const Identity& caller, int weight = 1);
 
  private:
-  void Leave(const std::string& tenant);
+  void Leave(const std::string& tenant, int weight);
 
   const std::string kind_;
   const int all_, each_tenant_;

@@ -168,5 +168,21 @@ TEST_F(StreamPlacesTest, RoomIsMadeForWhatPlacesHold) {
   EXPECT_EQ(places_.open(), 1);
 }
 
+TEST(StreamLimit, WhatHoldsMoreTakesMorePlaces) {
+  StreamLimit limit("lease", 10, 4);
+  Identity tenant;
+  tenant.tenant = "a";
+  tenant.role = Role::kTenant;
+  auto large = limit.Enter(tenant, 3);
+  ASSERT_TRUE(large.ok());
+  EXPECT_FALSE(limit.Enter(tenant, 2).ok());
+  EXPECT_TRUE(limit.Enter(tenant).ok());
+  EXPECT_FALSE(limit.Enter(Identity(), 8).ok());
+  EXPECT_TRUE(limit.Enter(Identity(), 7).ok());
+  large->reset();
+  EXPECT_TRUE(limit.Enter(tenant, 4).ok());
+  EXPECT_TRUE(limit.Enter(Identity(), 10).ok()) << "all was given back";
+}
+
 }  // namespace
 }  // namespace hearth
