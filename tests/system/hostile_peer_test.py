@@ -4,11 +4,14 @@ back, and others are served meanwhile. Bounded load, on loopback; nothing is tim
 Run as: python hostile_peer_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 """
 
+import hashlib
+import json
 import pathlib
 import threading
 import time
 import zlib
 
+import hostile_calls
 import system_support
 from http2_peer import Http2Peer
 from system_support import SystemTest
@@ -161,6 +164,45 @@ class Store(Hostile):
         self.silent(store, lambda: self.honest(store), 20)
 
 
+    # Calls of the attack: of most of them many, of those that cost the server much a few.
+    FEW = {"parse-bombs": 16, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 40, "staging": 6}
+
+    def test_every_attack_is_outlived(self):
+        """One store for all: what one attack left would be there for the next."""
+        identities = []
+        for name in ("honest", "other"):
+            (self.folder / name).write_text("token-of-" + name)
+            identities.append({"name": name, "role": "tenant", "token_sha256":
+                               hashlib.sha256((self.folder / name).read_bytes()).hexdigest()})
+        (self.folder / "identities").write_text(json.dumps({"identities": identities}))
+        (self.folder / "tenants").write_text('{"tenants": {"other": {"max_bytes": "16MiB"}}}')
+        store = self.store("--max-connections", 40, "--identities-file",
+                           self.folder / "identities", "--tenants-file", self.folder / "tenants")
+        most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
+        for name, make in hostile_calls.STORE_ATTACKS.items():
+            with self.subTest(name):
+                attack = make(hostile_calls.Target(store.address, "token-of-other"))
+                self.addCleanup(attack.close)
+                self.outlive(store, attack, self.FEW.get(name, 80))
+                self.assertLess(memory(store, "VmHWM"), most)
+        self.assertEqual(store.stop(), 0, store.log_tail())
+
+    def outlive(self, store, attack, units):
+        def honest():
+            self.cluster.ctl("stats", "--store", store.address, "--wait", "10", "--token-file",
+                             self.folder / "honest")
+        for i in range(units):
+            attack.unit()
+            attack.pump()
+            if i == units // 2:
+                honest()
+        for _ in range(3):
+            honest()
+            attack.pump()
+        attack.close()
+        honest()
+
+
 class Worker(Hostile):
 
     def test_half_sent_requests_are_bounded(self):
@@ -169,6 +211,20 @@ class Worker(Hostile):
         paths = ["/hearth.v1.Inference/" + name for name in ("Generate", "Tokenize", "Prefill")]
         self.attack(worker, paths, UNFINISHED_BYTES,
                     lambda: self.cluster.generate(worker.address, ids))
+
+    def test_large_requests_are_bounded(self):
+        worker = self.worker(self.model(), "none", "--unfinished-bytes", UNFINISHED_BYTES)
+        most = memory(worker, "VmRSS") + UNFINISHED_BYTES + BESIDE_BYTES
+        for name in ("parse-bombs", "prefill-ids", "gzip-bomb"):
+            attack = hostile_calls.WORKER_ATTACKS[name](hostile_calls.Target(worker.address))
+            self.addCleanup(attack.close)
+            for _ in range(12):
+                attack.unit()
+                attack.pump()
+            self.cluster.generate(worker.address, system_support.prompt(20, 1))
+            attack.pump()
+            self.assertLess(memory(worker, "VmHWM"), most, name)
+        self.assertEqual(worker.stop(), 0, worker.log_tail())
 
     def test_silent_connections_make_room(self):
         worker = self.worker(self.model(), "none", "--max-connections", 20)

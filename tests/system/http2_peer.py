@@ -31,19 +31,20 @@ class Stream:
     """One call: a head, and so many zeros after it; `ends`: and no more."""
 
     def __init__(self, number, window, head, zeros, ends):
-        self.number, self.window, self.head, self.zeros = number, window, head, zeros
+        self.number, self.window, self.zeros = number, window, zeros
+        self.head, self.at = head, 0
         self.ends = ends
         self.closed = False
 
     def next_bytes(self, count):
-        sent = self.head[:count]
-        self.head = self.head[count:]
+        sent = self.head[self.at:self.at + count]
+        self.at += len(sent)
         zeros = min(count - len(sent), self.zeros)
         self.zeros -= zeros
         return sent + bytes(zeros)
 
     def left(self):
-        return len(self.head) + self.zeros
+        return len(self.head) - self.at + self.zeros
 
 
 def connect(address):

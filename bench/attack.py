@@ -1,0 +1,276 @@
+"""What an honest client notices while others attack: a store's and a worker's.
+
+    .venv/bin/python bench/attack.py [--only NAME] [--rounds 3] [--calls 100] [--json FILE]
+
+For each attack a server is started anew. An honest client (build/bin/caller_bench) makes a fixed
+number of calls alone, then the same beside the attack, and so on in turns: at a store health, a
+small publish and a fetch of it, as tenant `honest`; at a worker health, a short text to tokenize
+and a token to generate. The attacker is one process (tests/system/hostile_calls.py) with a bounded
+rate, as a stranger without credentials or as another tenant, and with --nice: it stands for a
+machine of its own, but shares these cores. Its own share of a core is printed beside the server's.
+
+Printed for each attack: p50 and p99 of the honest calls (the worst kind's ratio of p99, attacked
+over alone), health's median and worst while attacked, the calls that failed, resident memory at
+most and after, in MiB. The bars, of issue 12: ratio < 4, health's median < 50 ms and worst < 250
+ms, no call failed, memory <= the server's limits + 256 MiB. Exits with 1 where one is missed.
+
+`--only` may be given again, and takes the beginning of a name: `--only store/` is all of the
+store's. Ends what it started. Times on a machine that does other things are upper bounds.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests/system")]
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+import hostile_calls  # noqa: E402
+
+MIB = 1 << 20
+HOST_MIB, STAGED_MIB, UNFINISHED_MIB, CONNECTIONS_MIB = 64, 64, 128, 64
+BESIDE_MIB = 256
+# Store: what it keeps in RAM, what it takes in, what has not come whole.
+STORE_LIMITS_MIB = HOST_MIB + STAGED_MIB + UNFINISHED_MIB + CONNECTIONS_MIB
+WORKER_LIMITS_MIB = UNFINISHED_MIB + CONNECTIONS_MIB
+QUOTA = "32MiB"
+MOST_RATIO, MOST_MEDIAN_MS, MOST_WORST_MS = 4.0, 50.0, 250.0
+SETTLE_S = 1.0  # the attack runs for as long before the honest client begins
+
+# name: units a second (hostile_calls.py says what a unit is), and whether with a tenant's token.
+RATES = {
+    "half-sent": (20, False), "connect-close": (300, False), "connect-silent": (200, False),
+    "connect-preface": (200, False), "garbage": (200, False), "tls-abandoned": (200, False),
+    "tls-half-hello": (200, False), "rapid-reset": (40, False), "pings": (50, False),
+    "settings": (50, False), "many-headers": (50, False), "gzip-bomb": (10, False),
+    "wrong-tokens": (500, False), "health-flood": (500, False), "parse-bombs": (5, True),
+    "trickle-publish": (10, True), "trickle-read": (10, True), "staging": (4, True),
+    "fetch-cuts": (5, True), "explain-cuts": (5, True), "long-leases": (5, True),
+    "lease-flood": (300, True), "list-watch": (200, True), "tokenize-words": (5, False),
+    "tokenize-word": (5, False), "prefill-ids": (5, False),
+}
+NEIGHBOUR = "neighbour"  # publishes and fetches 4 MiB, as fast as caller_bench with a pause can
+
+
+def percentile(values, share):
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def memory_mib(process, field):
+    status = pathlib.Path(f"/proc/{process.popen.pid}/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith(field + ":"))
+    return int(line.split()[1]) / 1024
+
+
+def processor_s(process):
+    fields = pathlib.Path(f"/proc/{process.popen.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """One store or worker, and its honest client."""
+
+    def __init__(self, args, cluster, folder, kind):
+        self.args, self.cluster, self.folder, self.kind = args, cluster, folder, kind
+        self.tokens = {}
+        self.first = 0
+        self.beside = []
+        if kind == "worker":
+            self.process = cluster.worker(args.model, "none", "--pool-bytes", "0")
+            self.limits_mib = WORKER_LIMITS_MIB
+        else:
+            self.process = self.store("tls" in kind)
+            self.limits_mib = STORE_LIMITS_MIB
+        self.before_mib = memory_mib(self.process, "VmRSS")
+
+    def store(self, with_tls):
+        identities = []
+        for name in ("honest", "other"):
+            token = self.folder / f"{name}.token"
+            token.write_text("token-of-" + name)
+            self.tokens[name] = token
+            identities.append({"name": name, "role": "tenant", "token_sha256":
+                               hashlib.sha256(token.read_bytes()).hexdigest()})
+        (self.folder / "identities.json").write_text(json.dumps({"identities": identities}))
+        (self.folder / "tenants.json").write_text(json.dumps(
+            {"tenants": {"other": {"max_bytes": QUOTA}}}))
+        flags = ["--host-bytes", f"{HOST_MIB}MiB", "--max-staged-bytes", f"{STAGED_MIB}MiB",
+                 "--unfinished-bytes", f"{UNFINISHED_MIB}MiB", "--disk-bytes", "1GiB",
+                 "--identities-file", self.folder / "identities.json",
+                 "--tenants-file", self.folder / "tenants.json"]
+        if with_tls:
+            (self.folder / "san").write_text("subjectAltName=IP:127.0.0.1\n")
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
+                            "ec_paramgen_curve:P-256", "-nodes", "-keyout", "tls.key", "-out",
+                            "tls.pem", "-subj", "/CN=store", "-addext",
+                            "subjectAltName=IP:127.0.0.1"], cwd=self.folder, check=True,
+                           capture_output=True)
+            self.beside = [f"ca={self.folder / 'tls.pem'}"]
+            flags += ["--tls-cert", self.folder / "tls.pem", "--tls-key", self.folder / "tls.key"]
+        return self.cluster.store(self.folder / "data", *flags)
+
+    def caller(self, calls, pause_ms, who="honest", **more):
+        """The command of caller_bench; prompts of its own."""
+        words = [f"{name}={value}" for name, value in more.items()]
+        if who in self.tokens:
+            words.append(f"token={self.tokens[who]}")
+        return [pathlib.Path(self.args.bin) / "caller_bench",
+                "worker" if self.kind == "worker" else "store", self.process.address, str(calls),
+                str(pause_ms), *words, *self.beside]
+
+    def honest(self):
+        done = subprocess.run(self.caller(self.args.calls, 5, first=self.first),
+                              stdout=subprocess.PIPE, check=True, text=True, timeout=600)
+        self.first += self.args.calls + 1
+        return json.loads(done.stdout)
+
+
+class Attacker:
+    """A process with a bounded rate, until `stop`."""
+
+    def __init__(self, server, name, nice):
+        kind = "worker" if server.kind == "worker" else "store"
+        if name == NEIGHBOUR:
+            argv = server.caller(100000, 40, "other", first=1000000, mib=4)
+        else:
+            rate, is_known = RATES[name]
+            argv = [sys.executable, "-B", ROOT / "tests/system/hostile_calls.py", f"{kind}/{name}",
+                    server.process.address,
+                    server.tokens["other"].read_text() if is_known and server.tokens else "", rate]
+        self.name, self.begin = name, time.monotonic()
+        self.popen = subprocess.Popen(["nice", "-n", str(nice), *map(str, argv)],
+                                      stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def stop(self):
+        """What it did, and its share of a core."""
+        if self.name == NEIGHBOUR:
+            self.popen.kill()
+        self.popen.stdin.close()
+        text = self.popen.stdout.read()
+        seconds = time.monotonic() - self.begin
+        _, _, usage = os.wait4(self.popen.pid, 0)
+        self.popen.returncode = 0
+        said = json.loads(text) if text.startswith("{") and self.name != NEIGHBOUR else {}
+        return {**said, "share": (usage.ru_utime + usage.ru_stime) / seconds}
+
+
+def measure(args, kind, name):
+    with tempfile.TemporaryDirectory(prefix="hearth-attack-") as folder, \
+            Cluster(args.bin, pathlib.Path(folder) / "processes") as cluster:
+        server = Server(args, cluster, pathlib.Path(folder), kind)
+        if name == "trickle-read":  # what is not taken has to be there: 16 MiB
+            subprocess.run(server.caller(0, 0, "other", first=0, mib=16), check=True,
+                           stdout=subprocess.DEVNULL)
+        server.honest()  # a first time for everything
+        alone, attacked, shares = [], [], []
+        for _ in range(args.rounds):
+            alone.append(server.honest())
+            attacker = Attacker(server, name, args.nice)
+            time.sleep(SETTLE_S)
+            begin, used = time.monotonic(), processor_s(server.process)
+            try:
+                attacked.append(server.honest())
+            finally:
+                server_share = (processor_s(server.process) - used) / (time.monotonic() - begin)
+                shares.append({"server": server_share, **attacker.stop()})
+        most = memory_mib(server.process, "VmHWM")
+        server.honest()
+        return judge(server, f"{kind}/{name}", alone, attacked, shares, most)
+
+
+def judge(server, name, alone, attacked, shares, most_mib):
+    def together(runs, kind):
+        return [ms for run in runs for ms in run[kind]]
+    kinds = [kind for kind in alone[0] if isinstance(alone[0][kind], list)]
+    row = {"name": name, "failed": sum(run["failed"] for run in attacked),
+           "why": next((run["why"] for run in attacked if run["why"]), ""),
+           "memory_most_mib": most_mib, "memory_limit_mib": server.limits_mib + BESIDE_MIB +
+           (server.before_mib if server.kind == "worker" else 0),
+           "memory_after_mib": memory_mib(server.process, "VmRSS"),
+           "first_ms": max(run["first_ms"] for run in attacked),
+           "shares": shares, "calls": {}}
+    for kind in kinds:
+        a, b = together(alone, kind), together(attacked, kind)
+        row["calls"][kind] = {
+            "alone_p50": percentile(a, .5), "alone_p99": percentile(a, .99),
+            "attacked_p50": percentile(b, .5), "attacked_p99": percentile(b, .99),
+            "ratio": percentile(b, .99) / percentile(a, .99)}
+    health = together(attacked, "health")
+    row["health_median"], row["health_worst"] = percentile(health, .5), max(health)
+    row["ratio"] = max(call["ratio"] for call in row["calls"].values())
+    missed = []
+    if row["ratio"] >= MOST_RATIO:
+        missed.append("ratio")
+    if row["health_median"] >= MOST_MEDIAN_MS or row["health_worst"] >= MOST_WORST_MS:
+        missed.append("health")
+    if row["failed"]:
+        missed.append("failed")
+    if max(row["memory_most_mib"], row["memory_after_mib"]) > row["memory_limit_mib"]:
+        missed.append("memory")
+    row["missed"] = missed
+    return row
+
+
+def show(row):
+    calls = "  ".join(
+        f"{kind} {call['alone_p50']:.2f}/{call['alone_p99']:.2f} -> "
+        f"{call['attacked_p50']:.2f}/{call['attacked_p99']:.2f} (x{call['ratio']:.1f})"
+        for kind, call in row["calls"].items())
+    share = sum(each["share"] for each in row["shares"]) / len(row["shares"])
+    server = sum(each["server"] for each in row["shares"]) / len(row["shares"])
+    units = sum(each.get("units", 0) for each in row["shares"])
+    seconds = sum(each.get("seconds", 0) for each in row["shares"]) or 1
+    print(f"{row['name']:22} x{row['ratio']:<5.1f} {row['health_median']:6.2f} "
+          f"{row['health_worst']:7.1f} {row['failed']:4d} {row['memory_most_mib']:6.0f} "
+          f"{row['memory_after_mib']:5.0f} {units / seconds:7.1f} {share:5.2f} {server:5.2f}  "
+          f"{' '.join(row['missed']) or 'held'}\n    {calls}"
+          + (f"\n    {row['why']}" if row["why"] else ""), flush=True)
+
+
+def all_attacks():
+    names = [("store", name) for name in hostile_calls.STORE_ATTACKS]
+    names += [("store", NEIGHBOUR)]
+    names += [("store-tls", name) for name in ("tls-abandoned", "tls-half-hello", "garbage")]
+    return names + [("worker", name) for name in hostile_calls.WORKER_ATTACKS]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", default=[], help="attacks that begin so")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
+    parser.add_argument("--calls", type=int, default=100, help="of each kind in a turn")
+    parser.add_argument("--nice", type=int, default=10, help="the attacker's niceness")
+    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser.add_argument("--json", help="all figures go there, too")
+    args = parser.parse_args()
+    chosen = [(kind, name) for kind, name in all_attacks()
+              if not args.only or any(f"{kind}/{name}".startswith(only) for only in args.only)]
+    if not chosen:
+        parser.error("no attack begins so; there are: " +
+                     ", ".join(f"{kind}/{name}" for kind, name in all_attacks()))
+    print(f"{'attack':22} {'ratio':6} {'median':>6} {'worst':>7} fail {'most':>6} after "
+          f"{'units/s':>7} {'share':>5} {'server':>5}\n"
+          "    (health in ms; memory in MiB; shares of a core: the attacker's, the server's;\n"
+          "    calls: p50/p99 alone -> attacked, ms)", flush=True)
+    rows = []
+    for kind, name in chosen:
+        rows.append(measure(args, kind, name))
+        show(rows[-1])
+        if args.json:
+            pathlib.Path(args.json).write_text(json.dumps(rows, indent=1))
+    missed = [row["name"] for row in rows if row["missed"]]
+    print(f"missed: {', '.join(missed)}" if missed else "every bar is held")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+// An honest client, and how long each of its calls takes: what bench/attack.py runs beside attacks.
+//
+//   caller_bench store|worker ADDRESS CALLS PAUSE_MS [KEY=VALUE...]
+//     first=N     number of the first prompt; others then have other tokens
+//     mib=N       of a prompt's keys and values; 0, the default: 64 KiB in one slice
+//     token=FILE  ca=FILE  its token; TLS, and the authority of the server's certificate
+//
+// At a store: health, a publish of a prompt, a fetch of it. At a worker: health, a short text
+// tokenized, one token generated. Prints the milliseconds of each as JSON, and how many failed.
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "bench/bench_kit.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/remote_prefix_cache.h"
+#include "services/transport_options.h"
+
+namespace hearth {
+namespace {
+
+constexpr absl::Duration kCallTimeout = absl::Seconds(10);
+constexpr uint32_t kChunk = 128;
+
+// Empty: it went well.
+using Call = std::function<std::string(int number)>;
+struct Kind {
+  std::string name;
+  Call call;
+  std::vector<double> milliseconds;
+};
+
+std::string WhyNot(const grpc::Status& status) {
+  return status.ok() ? "" : absl::StrCat(status.error_code(), " ", status.error_message());
+}
+
+template <typename Context>
+void SetDeadline(Context* context) {
+  context->set_deadline(absl::ToChronoTime(absl::Now() + kCallTimeout));
+}
+
+std::string AskHealth(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  const grpc::Slice nothing;
+  const grpc::ByteBuffer request(&nothing, 1);
+  grpc::ByteBuffer response;
+  absl::Notification answered;
+  std::string why;
+  grpc::GenericStub(channel).UnaryCall(&context, "/grpc.health.v1.Health/Check",
+                                       grpc::StubOptions(), &request, &response,
+                                       [&](const grpc::Status& status) {
+                                         why = WhyNot(status);
+                                         answered.Notify();
+                                       });
+  answered.WaitForNotification();
+  return why;
+}
+
+class StoreCaller {
+ public:
+  StoreCaller(const std::shared_ptr<grpc::Channel>& channel, int mib)
+      : fingerprint_(mib > 0 ? BenchFingerprint(mib) : BenchModel("g", 1, 64)),
+        layout_(*fingerprint_.Layout()),
+        cache_(channel, fingerprint_, layout_, &counters_, SharedMemoryUse::kOff),
+        spec_(BenchSpec(layout_, 0, kChunk)) {
+    spec_.durability = Durability::kMemory;
+  }
+  std::string Publish(int number) {
+    spec_.prefix = BenchPrefix(number, kChunk);
+    spec_.prefix.tenant.clear();
+    const PublishOutcome outcome = cache_.Publish(spec_, absl::Now() + kCallTimeout);
+    return outcome.published_tokens == kChunk ? "" : "publish: " + outcome.note;
+  }
+  std::string Fetch(int number) {
+    PrefixRequest wanted = BenchPrefix(number, kChunk);
+    wanted.tenant.clear();
+    wanted.token_ids.push_back(7);
+    const FetchOutcome outcome = cache_.Fetch(wanted, 0, kChunk, absl::Now() + kCallTimeout);
+    return outcome.usable_tokens == kChunk ? "" : "fetch: " + outcome.note;
+  }
+
+ private:
+  CacheCounters counters_;
+  const Fingerprint fingerprint_;
+  const KvLayout layout_;
+  RemotePrefixCache cache_;
+  PublishRequestSpec spec_;
+};
+
+std::string Tokenize(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::TokenizeRequest request;
+  request.mutable_prompt()->set_text("Water boils at");
+  v1::TokenizeResponse response;
+  return WhyNot(v1::Inference::NewStub(channel)->Tokenize(&context, request, &response));
+}
+
+std::string Generate(const std::shared_ptr<grpc::Channel>& channel, int number) {
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  v1::GenerateRequest request;
+  for (int i = 0; i < 16; ++i) {
+    request.mutable_prompt()->mutable_token_ids()->add_ids(3 + (number * 16 + i) % 150);
+  }
+  request.set_max_new_tokens(1);
+  request.set_cache(v1::CACHE_MODE_OFF);
+  request.set_ignore_eos(true);
+  const auto reader = v1::Inference::NewStub(channel)->Generate(&context, request);
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+  }
+  return WhyNot(reader->Finish());
+}
+
+int Run(std::vector<Kind> kinds, int first, int calls, absl::Duration pause) {
+  int failed = 0;
+  std::string why;
+  // The first makes the connection, and is told apart.
+  double first_ms = 0;
+  for (int i = 0; i <= calls; ++i) {
+    for (Kind& kind : kinds) {
+      const absl::Time begin = absl::Now();
+      const std::string error = kind.call(first + i);
+      const double took = absl::ToDoubleMilliseconds(absl::Now() - begin);
+      if (i > 0) {
+        kind.milliseconds.push_back(took);
+      } else {
+        first_ms += took;
+      }
+      if (error.empty()) continue;
+      ++failed;
+      why = error;
+    }
+    absl::SleepFor(pause);
+  }
+  for (char& c : why) {
+    if (c == '"' || c == '\\' || c == '\n') c = ' ';
+  }
+  std::string out = absl::StrFormat("{\"failed\": %d, \"why\": \"%s\", \"first_ms\": %.2f", failed,
+                                    why, first_ms);
+  for (const Kind& kind : kinds) {
+    const auto add = [](std::string* to, double ms) { absl::StrAppendFormat(to, "%.3f", ms); };
+    absl::StrAppend(&out, ", \"", kind.name, "\": [", absl::StrJoin(kind.milliseconds, ", ", add),
+                    "]");
+  }
+  std::printf("%s}\n", out.c_str());
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  const std::string what = argc > 4 ? argv[1] : "";
+  std::map<std::string, std::string> more;
+  for (int i = 5; i < argc; ++i) {
+    const std::string word = argv[i];
+    more[word.substr(0, word.find('='))] = word.substr(word.find('=') + 1);
+  }
+  ClientAccess access;
+  access.token_file = more["token"];
+  access.tls_ca = more["ca"];
+  const auto channel = what.empty() ? absl::InvalidArgumentError("usage: see caller_bench.cc")
+                                    : ConnectToStore(argv[2], access);
+  if (!channel.ok()) {
+    std::fprintf(stderr, "caller_bench: %s\n", std::string(channel.status().message()).c_str());
+    return 2;
+  }
+  StoreCaller store(*channel, std::atoi(more["mib"].c_str()));
+  std::vector<Kind> kinds = {{"health", [&](int) { return AskHealth(*channel); }, {}}};
+  if (what == "store") {
+    kinds.push_back({"publish", [&](int number) { return store.Publish(number); }, {}});
+    kinds.push_back({"fetch", [&](int number) { return store.Fetch(number); }, {}});
+  } else {
+    kinds.push_back({"tokenize", [&](int) { return Tokenize(*channel); }, {}});
+    kinds.push_back({"generate", [&](int number) { return Generate(*channel, number); }, {}});
+  }
+  return Run(std::move(kinds), std::atoi(more["first"].c_str()), std::atoi(argv[3]),
+             absl::Milliseconds(std::atoi(argv[4])));
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }
