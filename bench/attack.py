@@ -129,7 +129,10 @@ class Server:
         done = subprocess.run(self.caller(self.args.calls, 5, first=self.first),
                               stdout=subprocess.PIPE, check=True, text=True, timeout=600)
         self.first += self.args.calls + 1
-        return json.loads(done.stdout)
+        try:
+            return json.loads(done.stdout)
+        except ValueError:
+            raise RuntimeError("caller_bench said: " + done.stdout[:500]) from None
 
 
 class Attacker:
@@ -143,7 +146,8 @@ class Attacker:
             rate, is_known = RATES[name]
             argv = [sys.executable, "-B", ROOT / "tests/system/hostile_calls.py", f"{kind}/{name}",
                     server.process.address,
-                    server.tokens["other"].read_text() if is_known and server.tokens else "", rate]
+                    server.tokens["other"].read_text() if is_known and server.tokens else "",
+                    rate * server.args.times]
         self.name, self.begin = name, time.monotonic()
         self.popen = subprocess.Popen(["nice", "-n", str(nice), *map(str, argv)],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -247,6 +251,7 @@ def main():
     parser.add_argument("--only", action="append", default=[], help="attacks that begin so")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--calls", type=int, default=100, help="of each kind in a turn")
+    parser.add_argument("--times", type=float, default=1, help="of the usual rates")
     parser.add_argument("--nice", type=int, default=10, help="the attacker's niceness")
     parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))

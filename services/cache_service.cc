@@ -26,7 +26,10 @@ grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* con
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
     const auto asked = std::make_shared<Request>();
     if (absl::Status status = ParseSmallMessage(*request, asked.get()); !status.ok()) return status;
-    const auto run = [answer, body, caller, asked, response] {
+    const auto run = [answer, body, caller, asked, response, context] {
+      // Nobody waits for it any more: its turn came late.
+      if (context->IsCancelled())
+        return answer->Finish(absl::CancelledError("the caller went away"));
       Response made;
       const absl::Status status = body(caller, *asked, &made);
       if (status.ok()) *response = MessageBytes(made);

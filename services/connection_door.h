@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "services/connection_ledger.h"
+#include "services/stream_counts.h"
 
 namespace hearth {
 
@@ -52,6 +53,7 @@ class ConnectionDoor {
     uint32_t number = 0;
     bool waits = true;    // for its first byte
     bool leaves = false;  // was told why
+    uint64_t asked = 0;   // what had come when gRPC was asked for its streams
     absl::Time since;
   };
 
@@ -73,6 +75,8 @@ class ConnectionDoor {
   int port_ = 0;
   int poll_ = -1, wake_ = -1;
   std::vector<int> listeners_;
+  ConnectionLedger::Counted CountedOf(const Connection& connection);
+  StreamCounts streams_;
   absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;
   absl::Time trimmed_ = absl::InfinitePast();

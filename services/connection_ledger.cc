@@ -58,6 +58,7 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
   // More than came is no credit for later.
   connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
   connection->looked_ = now;
+  connection->alive_ = counted.streams;
   if (connection->mark_time_ == absl::InfinitePast() ||
       connection->settled_ + limits_.slack_bytes >= connection->mark_) {
     connection->mark_ = connection->received_;
@@ -66,6 +67,11 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
 }
 
 std::string ConnectionLedger::WhatIsWrong(Connection* connection, absl::Time now) {
+  if (connection->alive_ > limits_.streams) {
+    return absl::StrCat(connection->alive_,
+                        " calls that are not over; it gives them up as it begins "
+                        "them");
+  }
   const uint64_t untaken = Untaken(*connection);
   if (untaken > Allowance(*connection)) {
     return absl::StrCat(untaken, " bytes of unfinished messages; a connection may have ",

@@ -36,6 +36,9 @@ struct ConnectionLimits {
   absl::Duration message_time = absl::Seconds(30);
   absl::Duration idle_time = absl::Seconds(10);
   uint64_t slack_bytes = uint64_t{64} << 10;
+  // Calls of one connection that are not over. Twice as many as may be open: one that was given up
+  // is there until its turn has come.
+  uint64_t streams = 512;
   // Frames that are no message: of each call, each second, and a share of what was sent to it.
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
@@ -74,7 +77,8 @@ class Connection {
   // Of the ledger, under its mutex.
   uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
   uint64_t seen_sent_ = 0;
-  uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
+  uint64_t alive_ = 0;  // streams
+  uint64_t mark_ = 0;   // received by mark_time_; to be settled within message_time
   absl::Time mark_time_ = absl::InfinitePast();
   absl::Time looked_ = absl::InfinitePast();
   absl::Time used_ = absl::InfinitePast();  // when it was last seen that a call took something
@@ -94,6 +98,7 @@ class ConnectionLedger {
 
   struct Counted {
     uint64_t received = 0, sent = 0;
+    uint64_t streams = 0;  // calls that are not over
   };
   struct Verdict {
     std::shared_ptr<Connection> connection;

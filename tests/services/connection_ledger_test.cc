@@ -30,7 +30,8 @@ class ConnectionLedgerTest : public testing::Test {
   std::map<std::string, std::string> Look() {
     std::map<std::string, std::string> named;
     const auto counted = [this](const Connection& connection) {
-      return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()]};
+      return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()],
+                                       streams_[connection.peer()]};
     };
     for (const auto& verdict : ledger_.Look(now_, counted)) {
       named[verdict.connection->peer()] = verdict.why;
@@ -43,7 +44,7 @@ class ConnectionLedgerTest : public testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1000);
   ConnectionLimits limits_;
   ConnectionLedger ledger_;
-  std::map<std::string, uint64_t> received_, sent_;
+  std::map<std::string, uint64_t> received_, sent_, streams_;
 };
 
 TEST_F(ConnectionLedgerTest, WhatCallsTakeIsNotHeld) {
@@ -112,6 +113,14 @@ TEST_F(ConnectionLedgerTest, WhoHasNextToNothingDoesNotGoForThoseWhoHaveMuch) {
   const auto named = Look();
   EXPECT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("stranger"), 0u);
+}
+
+TEST_F(ConnectionLedgerTest, WhoGivesCallsUpAsFastAsItBeginsThemGoes) {
+  Add("a")->Known();
+  streams_["a"] = limits_.streams;
+  EXPECT_TRUE(Look().empty());
+  streams_["a"] = limits_.streams + 1;
+  EXPECT_THAT(Look().at("a"), HasSubstr("513 calls that are not over"));
 }
 
 TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {

@@ -164,6 +164,21 @@ class Store(Hostile):
         self.silent(store, lambda: self.honest(store), 20)
 
 
+    def test_calls_that_are_given_up_do_not_pile_up(self):
+        store = self.store()
+        most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
+        attack = hostile_calls.STORE_ATTACKS["rapid-reset"](hostile_calls.Target(store.address))
+        self.addCleanup(attack.close)
+        end = time.monotonic() + LONG_S
+        while attack.closed < 1:
+            self.assertLess(time.monotonic(), end)
+            attack.unit()
+            attack.pump()
+            self.assertLess(memory(store, "VmHWM"), most)
+        attack.close()
+        self.cluster.ctl("stats", "--store", store.address, "--wait", "10")
+        self.assertIn("calls that are not over", store.log_path.read_text())
+
     # Calls of the attack: of most of them many, of those that cost the server much a few.
     FEW = {"parse-bombs": 16, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 40, "staging": 6}
 

@@ -1,0 +1,32 @@
+// StreamCounts: how many calls a connection has that are not over, as gRPC itself counts them.
+//
+// A caller may begin a call and give it up at once, again and again: each counts against its limit
+// of streams no longer, but is an object of gRPC's until its turn has come. gRPC 1.51 has no bound
+// for those, and tells of them through channelz only. Thread safety: one thread's. Ownership: none.
+#ifndef HEARTH_SERVICES_STREAM_COUNTS_H_
+#define HEARTH_SERVICES_STREAM_COUNTS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace hearth {
+
+class StreamCounts {
+ public:
+  // Of the connection that gRPC calls `peer`, to any server of this process. 0 for one that gRPC
+  // does not know. Costs some 10 us, and for a peer not asked for before a look at all of them.
+  uint64_t AliveOn(const std::string& peer);
+  // The connection is gone.
+  void Forget(const std::string& peer) { sockets_.erase(peer); }
+
+ private:
+  void ListSockets();
+
+  absl::flat_hash_map<std::string, int64_t> sockets_;  // gRPC's numbers of them
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STREAM_COUNTS_H_
