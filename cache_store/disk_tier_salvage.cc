@@ -93,8 +93,8 @@ absl::Status CannotSalvage(const std::string& path, const rocksdb::Status& statu
   return status.IsNoSpace() ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
 
-absl::Status Salvage(rocksdb::FileSystem* files, const OldLog& log, const std::string& bytes,
-                     std::vector<std::string>* found, LoggedNumbers* logged) {
+absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std::string& bytes,
+                        std::vector<std::string>* found, LoggedNumbers* logged) {
   std::string anew;
   anew.reserve(bytes.size());
   Puts puts([&](uint32_t family, uint64_t number, const rocksdb::Slice&) {
@@ -189,7 +189,7 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
       continue;
     }
     if (!rocksdb::ReadFileToString(files, logs[i].path, &bytes).ok()) continue;
-    absl::Status salvaged = Salvage(files, logs[i], bytes, found, logged);
+    absl::Status salvaged = SalvageLog(files, logs[i], bytes, found, logged);
     if (!salvaged.ok()) return salvaged;
   }
   return absl::OkStatus();

@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 // At C = 16, W = 24 and these layers: 4 global and 2 x 2 local slices of 256 bytes.
-constexpr uint64_t kPointBytes = 8 * 256;
+constexpr uint64_t kStatsPointBytes = 8 * 256;
 
 class StoreStatsTest : public ::testing::Test {
  protected:
@@ -60,14 +60,14 @@ TEST_F(StoreStatsTest, TokensAndBytesAreCountedWhereTheyFinallyCameFrom) {
   Publish(1);
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
-  EXPECT_EQ(Of(Tier::kHost).read_bytes, kPointBytes);
+  EXPECT_EQ(Of(Tier::kHost).read_bytes, kStatsPointBytes);
   // One broken RAM copy of eight slices: the plan said host, the disk had to help.
   host_faults_.Arm(Fault::kBitFlip, 1);
   Read(1);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 64u);
   EXPECT_EQ(Of(Tier::kDisk).hit_tokens, 64u);
   EXPECT_GT(Of(Tier::kDisk).read_bytes, 0u);
-  EXPECT_EQ(Of(Tier::kHost).read_bytes + Of(Tier::kDisk).read_bytes, 2 * kPointBytes);
+  EXPECT_EQ(Of(Tier::kHost).read_bytes + Of(Tier::kDisk).read_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(store_->Stats().counters.at("lookup_tokens"), 2 * 65u);
 }
 
@@ -96,7 +96,7 @@ void StoreStatsTest::Export(uint64_t seed) {
 }
 
 TEST_F(StoreStatsTest, AnExportIsNoHitAndNoUse) {
-  Open(2 * kPointBytes);
+  Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
   Export(1);
@@ -106,12 +106,12 @@ TEST_F(StoreStatsTest, AnExportIsNoHitAndNoUse) {
   EXPECT_EQ(stats.counters.at("fetches"), 0u);
   EXPECT_EQ(stats.counters.at("hits"), 0u);
   EXPECT_EQ(Of(Tier::kHost).hit_tokens, 0u);
-  EXPECT_EQ(Of(Tier::kHost).read_bytes, 2 * kPointBytes);
+  EXPECT_EQ(Of(Tier::kHost).read_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(store_->Hottest(1).at(0).hits, 0u);
 }
 
 TEST_F(StoreStatsTest, AnExportChangesNeitherWhatGoesFirstNorWhereAnythingIs) {
-  Open(2 * kPointBytes);
+  Open(2 * kStatsPointBytes);
   Publish(1);
   Publish(2);
   Export(1);  // the older one still
@@ -133,16 +133,16 @@ TEST_F(StoreStatsTest, AnExportChangesNeitherWhatGoesFirstNorWhereAnythingIs) {
 }
 
 TEST_F(StoreStatsTest, BytesNeverReadAreCountedWhenTheyLeaveEachTier) {
-  Open(kPointBytes);
+  Open(kStatsPointBytes);
   Publish(1);
   Read(1);
   Publish(2);  // takes the first one's place in RAM; nobody reads it
-  EXPECT_EQ(Of(Tier::kHost).written_bytes, 2 * kPointBytes);
-  EXPECT_EQ(Of(Tier::kDisk).written_bytes, 2 * kPointBytes);
+  EXPECT_EQ(Of(Tier::kHost).written_bytes, 2 * kStatsPointBytes);
+  EXPECT_EQ(Of(Tier::kDisk).written_bytes, 2 * kStatsPointBytes);
   EXPECT_EQ(Of(Tier::kHost).unread_bytes, 0u) << "the one that left was read";
   ASSERT_TRUE(store_->DropAll("default", true).ok());
-  EXPECT_EQ(Of(Tier::kHost).unread_bytes, kPointBytes);
-  EXPECT_EQ(Of(Tier::kDisk).unread_bytes, 2 * kPointBytes) << "RAM had served the reads";
+  EXPECT_EQ(Of(Tier::kHost).unread_bytes, kStatsPointBytes);
+  EXPECT_EQ(Of(Tier::kDisk).unread_bytes, 2 * kStatsPointBytes) << "RAM had served the reads";
 }
 
 TEST_F(StoreStatsTest, WhatAnEarlierRunWroteCountsNeitherAsWrittenNorAsUnread) {
@@ -155,7 +155,7 @@ TEST_F(StoreStatsTest, WhatAnEarlierRunWroteCountsNeitherAsWrittenNorAsUnread) {
 }
 
 TEST_F(StoreStatsTest, RemovalsAreCountedByReason) {
-  Open(kPointBytes, 0);
+  Open(kStatsPointBytes, 0);
   Publish(1);
   Publish(2);
   ASSERT_TRUE(store_->DropAll("default", true).ok());
