@@ -233,7 +233,36 @@ TEST_F(RepairTest, WhatAStartGaveUpIsTakenFromLost) {
   EXPECT_FALSE(fs::exists(Dir() + "/lost"));
 }
 
-TEST_F(RepairTest, WhatWasDroppedOrExpiredStaysGoneAndNumbersGrow) {
+TEST_F(RepairTest, WhatExpiredIsNotBroughtBackUnlessItIsPinned) {
+  {
+    auto store = OpenRepaired(Dir()).value();
+    for (const uint64_t seed : {2000, 2001}) {
+      PublishSpec spec = KitSpec(RepairPointOf(0).model, {KitTokens(seed, 65), {}}, {64});
+      spec.ttl = absl::Hours(1);
+      auto publish = store->Publish(spec).value();
+      ASSERT_TRUE(
+          KitPutAll(publish.get(), spec, RepairPointOf(0).model, {KitTokens(seed, 65), {}}).ok());
+      ASSERT_TRUE(publish->Commit().ok());
+    }
+    for (const RestorePoint& point : store->List("default")) {
+      if (point.expires_in == absl::InfiniteDuration()) continue;
+      ASSERT_TRUE(store->SetPinned(point.id, "default", true).ok());
+      break;
+    }
+  }
+  RemoveAll("CURRENT");
+  RepairOptions options;
+  options.dry_run = true;
+  EXPECT_EQ(Repaired(options).restore_points, static_cast<uint64_t>(kRepairPoints) + 2);
+  options.dry_run = false;
+  options.now += absl::Hours(2);
+  const RepairReport report = Repaired(options);
+  EXPECT_EQ(report.restore_points, static_cast<uint64_t>(kRepairPoints) + 1);
+  EXPECT_EQ(report.expired_points, 1u);
+  EXPECT_EQ(report.lost_points, 0u);
+}
+
+TEST_F(RepairTest, WhatWasDroppedStaysGoneAndNumbersGrow) {
   {
     auto store = OpenRepaired(Dir()).value();
     const std::vector<RestorePoint> points = store->List("default");
@@ -244,9 +273,6 @@ TEST_F(RepairTest, WhatWasDroppedOrExpiredStaysGoneAndNumbersGrow) {
   RawDatabase(Dir()).Put("objects", NumberKey(100000), "no record");
   RemoveAll("CURRENT");
   EXPECT_EQ(Repaired().restore_points, static_cast<uint64_t>(kRepairPoints) - 5);
-  std::unique_ptr<Database> db;
-  ASSERT_TRUE(Database::Open(Dir(), Database::Mode::kLook, &db).ok());
-  db.reset();
   EXPECT_EQ(Served(Dir()), kRepairPoints - 5);
   bool is_above = false;
   for (const auto& [key, value] : RawDatabase(Dir()).All("objects")) {

@@ -109,6 +109,26 @@ class Backup(StoreTest):
         self.assertFalse(restored.exists())
 
 
+class Repair(StoreTest):
+
+    def test_a_store_that_lost_its_manifest_names_the_repair_and_serves_after_it(self):
+        store = self.filled_store()
+        self.assertIn("is held by another process", self.refused("repair", self.data))
+        store.popen.kill()
+        store.popen.wait(LONG_S)
+        for manifest in (self.data / "db").glob("MANIFEST-*"):
+            manifest.unlink()
+        with self.assertRaises(ProcessFailed) as failed:
+            self.store(self.data)
+        self.assertIn(f"hearthctl repair {self.data}", str(failed.exception))
+        planned = self.cluster.ctl("repair", self.data, "--dry-run")
+        self.assertEqual((planned["healthy"], planned["repaired"]), (False, False))
+        report = self.cluster.ctl("repair", self.data)
+        self.assertEqual((report["repaired"], report["restore_points"], report["lost_points"]),
+                         (True, 1, 0))
+        self.assert_serves_the_snapshot(self.data)
+
+
 class Signals(StoreTest):
 
     def test_each_has_its_meaning_and_none_ends_a_store_without_a_drain(self):
