@@ -30,7 +30,7 @@ bool IsLinked(const SalvageFile& file, bool can_link) { return can_link && file.
 
 }  // namespace
 
-RebuildBytes BytesToRebuild(const Salvage& salvage, bool can_link) {
+RebuildBytes BytesToRebuild(const SalvagedFolder& salvage, bool can_link) {
   RebuildBytes bytes;
   for (const auto& [number, object] : salvage.objects()) {
     if (!object.is_kept) continue;
@@ -46,8 +46,8 @@ RebuildBytes BytesToRebuild(const Salvage& salvage, bool can_link) {
   return bytes;
 }
 
-Rebuild::Rebuild(const Salvage& salvage, const Database& db, const std::string& dir, bool can_link,
-                 Salvage::Progress progress)
+Rebuild::Rebuild(const SalvagedFolder& salvage, const Database& db, const std::string& dir,
+                 bool can_link, SalvagedFolder::Progress progress)
     : salvage_(salvage),
       db_(db),
       tables_(&db, dir),
@@ -81,15 +81,15 @@ absl::Status Rebuild::Run(const std::string& secret_check) {
 absl::Status Rebuild::CopyFrom(const SalvageFile& file, int index) {
   absl::Status status;
   absl::flat_hash_set<std::string> copied;
-  Salvage::Visit(file, [&](const SalvagedEntry& entry) {
+  SalvagedFolder::Visit(file, [&](const SalvagedEntry& entry) {
     if (!status.ok() || entry.is_erase) return;
     const absl::StatusOr<uint64_t> number = ParseNumberKey(entry.key);
     if (!number.ok()) return;
     const auto it = salvage_.objects().find(*number);
     if (it == salvage_.objects().end() || !it->second.is_kept) return;
-    const std::optional<size_t> slice = Salvage::SliceOf(it->second.record, entry.key);
+    const std::optional<size_t> slice = SalvagedFolder::SliceOf(it->second.record, entry.key);
     if (!slice.has_value() || it->second.places[*slice].file != index) return;
-    if (!Salvage::IsSlice(it->second.record, *slice, entry.value)) return;
+    if (!SalvagedFolder::IsSlice(it->second.record, *slice, entry.value)) return;
     if (copied.insert(std::string(entry.key)).second) status = CopySlice(entry.key, entry.value);
   });
   return status;
@@ -107,7 +107,7 @@ absl::Status Rebuild::FlushSlices() {
   for (const Pending& slice : pending_) {
     const uint64_t number = ParseNumberKey(slice.key).value();
     const ObjectRecord& object = salvage_.objects().at(number).record;
-    const uint32_t layer = object.layers[Salvage::SliceOf(object, slice.key).value()];
+    const uint32_t layer = object.layers[SalvagedFolder::SliceOf(object, slice.key).value()];
     writes.push_back({{number, layer, object.slice_bytes, 0}, ViewOf(slice.value)});
   }
   absl::Status status;

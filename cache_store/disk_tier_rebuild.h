@@ -23,13 +23,13 @@ struct RebuildBytes {
 };
 
 // `can_link`: tables can have a second name in the new folder.
-RebuildBytes BytesToRebuild(const Salvage& salvage, bool can_link);
+RebuildBytes BytesToRebuild(const SalvagedFolder& salvage, bool can_link);
 
 class Rebuild {
  public:
   // `dir`: the new data folder, whose database is empty.
-  Rebuild(const Salvage& salvage, const Database& db, const std::string& dir, bool can_link,
-          Salvage::Progress progress);
+  Rebuild(const SalvagedFolder& salvage, const Database& db, const std::string& dir, bool can_link,
+          SalvagedFolder::Progress progress);
 
   // All of it, on stable storage. `secret_check`: empty is none.
   absl::Status Run(const std::string& secret_check);
@@ -46,11 +46,11 @@ class Rebuild {
   absl::Status Put(Family family, absl::string_view key, absl::string_view value);
   absl::Status WriteBatch(bool sync);
 
-  const Salvage& salvage_;
+  const SalvagedFolder& salvage_;
   const Database& db_;
   SliceTables tables_;
   const bool can_link_;
-  const Salvage::Progress progress_;
+  const SalvagedFolder::Progress progress_;
   std::vector<Pending> pending_;
   uint64_t pending_bytes_ = 0;
   rocksdb::WriteBatch batch_;

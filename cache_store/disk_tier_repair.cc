@@ -238,7 +238,7 @@ class Repair {
     return absl::Status(status.code(), absl::StrCat(status.message(), "; ", dir_, " is as it was"));
   }
 
-  static bool CanLink(const Salvage& salvage, const RepairFolder& part) {
+  static bool CanLink(const SalvagedFolder& salvage, const RepairFolder& part) {
     for (const SalvageFile& file : salvage.files()) {
       if (file.CanBeLinked()) return part.CanLink(file.path);
     }
@@ -289,7 +289,7 @@ class Repair {
 
   const std::string dir_;
   const RepairOptions& options_;
-  Salvage salvage_;
+  SalvagedFolder salvage_;
   RepairReport report_;
   bool has_damage_ = false;  // where every file is to be whole
   bool has_losses_ = false;  // a log, or tables that a start gave up

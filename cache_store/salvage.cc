@@ -37,7 +37,8 @@ bool SalvageFile::CanBeLinked() const {
          damage.places == 0 && !has_rot && slices > 0;
 }
 
-Salvage::Salvage(const std::string& dir, Progress progress) : progress_(std::move(progress)) {
+SalvagedFolder::SalvagedFolder(const std::string& dir, Progress progress)
+    : progress_(std::move(progress)) {
   ReadPromisesOf(dir);
   ListFiles(dir + "/db", false);
   ListFiles(dir + "/lost", true);
@@ -47,7 +48,7 @@ Salvage::Salvage(const std::string& dir, Progress progress) : progress_(std::mov
   });
 }
 
-void Salvage::ReadPromisesOf(const std::string& dir) {
+void SalvagedFolder::ReadPromisesOf(const std::string& dir) {
   const RawFile file(absl::StrCat(dir, "/", kPromisesFile));
   const std::string bytes = file.Read(0, file.size());
   const PromiseBook book = ReadPromises(bytes);
@@ -63,7 +64,7 @@ void Salvage::ReadPromisesOf(const std::string& dir) {
   }
 }
 
-void Salvage::ListFiles(const std::string& folder, bool was_lost) {
+void SalvagedFolder::ListFiles(const std::string& folder, bool was_lost) {
   std::vector<SalvageFile> found;
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
@@ -87,14 +88,14 @@ void Salvage::ListFiles(const std::string& folder, bool was_lost) {
   std::move(found.begin(), found.end(), std::back_inserter(files_));
 }
 
-SalvageDamage Salvage::Visit(const SalvageFile& file, const VisitSalvaged& visit) {
+SalvageDamage SalvagedFolder::Visit(const SalvageFile& file, const VisitSalvaged& visit) {
   const RawFile raw(file.path);
   if (file.kind == SalvageFile::Kind::kTable) return VisitTable(raw, visit);
   if (file.kind == SalvageFile::Kind::kLog) return VisitLog(raw, visit);
   return VisitBlobs(raw, visit);
 }
 
-void Salvage::ReadRecords() {
+void SalvagedFolder::ReadRecords() {
   for (SalvageFile& file : files_) {
     const bool has_only_slices = file.kind == SalvageFile::Kind::kBlobs ||
                                  (file.end.is_readable && file.end.family == "tables");
@@ -126,7 +127,7 @@ void Salvage::ReadRecords() {
   }
 }
 
-void Salvage::TakeRecord(const SalvagedEntry& entry, int trust) {
+void SalvagedFolder::TakeRecord(const SalvagedEntry& entry, int trust) {
   if (IsMetaKey(entry.key)) return TakeMetaEntry(entry, trust);
   const absl::StatusOr<uint64_t> number = ParseNumberKey(entry.key);
   if (!number.ok()) return;
@@ -144,7 +145,7 @@ void Salvage::TakeRecord(const SalvagedEntry& entry, int trust) {
 }
 
 // Of an object or of a restore point: their numbers are of one kind.
-void Salvage::TakeNumbered(const SalvagedEntry& entry, uint64_t number, int trust) {
+void SalvagedFolder::TakeNumbered(const SalvagedEntry& entry, uint64_t number, int trust) {
   if (entry.is_erase) {
     if (entry.is_sure) erased_.insert(number);
     return;
@@ -172,7 +173,7 @@ void Salvage::TakeNumbered(const SalvagedEntry& entry, uint64_t number, int trus
   object.record = *std::move(record);
 }
 
-void Salvage::TakeMetaEntry(const SalvagedEntry& entry, int trust) {
+void SalvagedFolder::TakeMetaEntry(const SalvagedEntry& entry, int trust) {
   if (!entry.is_sure) return;
   MetaVersion& version = meta_versions_[std::string(entry.key)];
   const bool is_older =
@@ -180,7 +181,7 @@ void Salvage::TakeMetaEntry(const SalvagedEntry& entry, int trust) {
   if (!is_older) version = {trust, entry.sequence, entry.is_erase, std::string(entry.value)};
 }
 
-std::string Salvage::ProblemOf(const SalvagedPoint& point) const {
+std::string SalvagedFolder::ProblemOf(const SalvagedPoint& point) const {
   const ManifestRecord& record = point.record;
   const auto found = fingerprints_.find(record.manifest.fingerprint);
   if (found == fingerprints_.end()) return "its fingerprint is lost";
@@ -205,7 +206,7 @@ std::string Salvage::ProblemOf(const SalvagedPoint& point) const {
   return "";
 }
 
-std::string Salvage::RotOf(const SalvagedPoint& point) const {
+std::string SalvagedFolder::RotOf(const SalvagedPoint& point) const {
   for (const uint64_t number : point.record.objects) {
     const SalvagedObject& object = objects_.at(number);
     for (size_t i = 0; i < object.places.size(); ++i) {
@@ -217,7 +218,7 @@ std::string Salvage::RotOf(const SalvagedPoint& point) const {
   return "";
 }
 
-bool Salvage::WasWhole(const SalvagedPoint& point) const {
+bool SalvagedFolder::WasWhole(const SalvagedPoint& point) const {
   if (point.trust < kMostTrust) return false;
   return std::all_of(point.record.objects.begin(), point.record.objects.end(),
                      [&](uint64_t number) {
@@ -226,7 +227,7 @@ bool Salvage::WasWhole(const SalvagedPoint& point) const {
                      });
 }
 
-void Salvage::FindSlices(uint64_t now_unix_s) {
+void SalvagedFolder::FindSlices(uint64_t now_unix_s) {
   for (auto& [number, point] : points_) {
     const uint64_t expires = point.record.expires_unix_s;
     point.is_expired = expires > 0 && expires <= now_unix_s &&
@@ -258,7 +259,7 @@ void Salvage::FindSlices(uint64_t now_unix_s) {
   }
 }
 
-void Salvage::TakeSlice(const SalvagedEntry& entry, int file) {
+void SalvagedFolder::TakeSlice(const SalvagedEntry& entry, int file) {
   if (entry.key.size() != kSliceKeyBytes || entry.is_erase || IsMetaKey(entry.key)) return;
   const uint64_t number = ParseNumberKey(entry.key).value();
   if (entry.is_sure) last_number_ = std::max(last_number_, number);
@@ -275,7 +276,7 @@ void Salvage::TakeSlice(const SalvagedEntry& entry, int file) {
   }
 }
 
-std::optional<size_t> Salvage::SliceOf(const ObjectRecord& object, absl::string_view key) {
+std::optional<size_t> SalvagedFolder::SliceOf(const ObjectRecord& object, absl::string_view key) {
   if (key.size() != kSliceKeyBytes || IsMetaKey(key)) return std::nullopt;
   if (ParseNumberKey(key).value() != object.number) return std::nullopt;
   uint32_t layer = 0;
@@ -287,7 +288,7 @@ std::optional<size_t> Salvage::SliceOf(const ObjectRecord& object, absl::string_
   return static_cast<size_t>(found - object.layers.begin());
 }
 
-bool Salvage::IsSlice(const ObjectRecord& object, size_t slice, absl::string_view stored) {
+bool SalvagedFolder::IsSlice(const ObjectRecord& object, size_t slice, absl::string_view stored) {
   absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(stored.data()),
                                     stored.size());
   SliceView decoded;
@@ -301,7 +302,7 @@ bool Salvage::IsSlice(const ObjectRecord& object, size_t slice, absl::string_vie
          SliceDigest(bytes.data(), bytes.size()) == object.slice_digests[slice];
 }
 
-std::string Salvage::IdOf(const SalvagedPoint& point) const {
+std::string SalvagedFolder::IdOf(const SalvagedPoint& point) const {
   if (point.record.objects.empty()) return "";
   const auto last = objects_.find(point.record.objects.back());
   return last == objects_.end() ? "" : DigestHex(last->second.record.key);

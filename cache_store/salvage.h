@@ -1,5 +1,5 @@
-// Salvage: what the files of a damaged data folder still prove, without RocksDB and without a word
-// of its manifest.
+// SalvagedFolder: what the files of a damaged data folder still prove, without RocksDB and without
+// a word of its manifest.
 //
 // Every table (those moved to lost/ too), log and blob file is read, whatever it is called and
 // whoever names it. A record proves itself by its digest, a slice by the digest in its object's
@@ -69,12 +69,12 @@ struct SalvagedPoint {
   bool IsKept() const { return problem.empty() && !is_expired && !has_left; }
 };
 
-class Salvage {
+class SalvagedFolder {
  public:
   // Told what is done next; for people.
   using Progress = std::function<void(const std::string&)>;
 
-  Salvage(const std::string& dir, Progress progress);
+  SalvagedFolder(const std::string& dir, Progress progress);
 
   // First, in this order. `now_unix_s`: what expires before it is not kept, unless it is pinned.
   void ReadRecords();

@@ -16,7 +16,7 @@ enum LogRecord : uint8_t { kNoRecord = 0, kWholeRecord, kFirstPart, kMiddlePart,
 
 // A batch: sequence number of its first entry (64 bits), how many there are (32), then each: what
 // it is, in most its family, key, value.
-constexpr size_t kBatchHeaderBytes = 12;
+constexpr size_t kBatchHeadBytes = 12;
 enum BatchEntry : uint8_t {
   kBatchErase = 0x0,
   kBatchPut = 0x1,
@@ -30,9 +30,9 @@ enum BatchEntry : uint8_t {
 
 // False: the batch makes no sense from there on.
 bool VisitBatch(absl::string_view batch, const VisitSalvaged& visit) {
-  if (batch.size() < kBatchHeaderBytes) return false;
+  if (batch.size() < kBatchHeadBytes) return false;
   uint64_t sequence = LittleEndianNumber(batch.substr(0, 8));
-  absl::string_view rest = batch.substr(kBatchHeaderBytes);
+  absl::string_view rest = batch.substr(kBatchHeadBytes);
   while (!rest.empty()) {
     const auto kind = static_cast<uint8_t>(rest[0]);
     rest.remove_prefix(1);
