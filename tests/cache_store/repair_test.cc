@@ -96,7 +96,8 @@ class RepairTest : public ::testing::Test {
     const auto count = std::count(served.begin(), served.end(), true);
     EXPECT_EQ(wrong, "");
     // Of what was promised and is lost the first start says that it is.
-    if (count == kRepairPoints) EXPECT_EQ((*store)->Stats().counters.at("recovery_damage"), 0u);
+    const uint64_t said = (*store)->Stats().counters.at("recovery_damage");
+    EXPECT_TRUE(said == 0 || count < kRepairPoints);
     const RepairPoint added{RepairPointOf(0).model, {KitTokens(1000, 65), {}}};
     EXPECT_TRUE(KitPublish(store->get(), added.model, added.prompt, {64}).ok());
     EXPECT_EQ(KitFetch(store->get(), added.model, added.prompt).value(), 64u);
