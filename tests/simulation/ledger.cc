@@ -97,7 +97,7 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   const auto it = names_.find(told.id);
   Point* const point = it == names_.end() ? nullptr : &points_[it->second];
   if (point != nullptr && event.kind == StoreEvent::Kind::kPinned) {
-    point->is_pinned = point->was_pinned = true;
+    point->was_pinned = true;
   }
   if (point != nullptr && event.kind == StoreEvent::Kind::kUnpinned) point->is_pinned = false;
   if (!event.removed.has_value()) return;
@@ -129,6 +129,16 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
                          what));
   }
   Forget(point);
+}
+
+void Ledger::Pinned(const Digest& id) {
+  const auto it = names_.find(id);
+  if (it != names_.end()) points_[it->second].is_pinned = true;
+}
+
+void Ledger::Quarantined(const std::string& object) {
+  quarantined_.insert(object);
+  for (const std::string& name : objects_[object]) Forget(&points_[name]);
 }
 
 void Ledger::Forget(Point* point) {

@@ -36,9 +36,12 @@ class Ledger {
   // How the store calls a point.
   void Learn(const std::string& name, const Digest& id);
   void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
+  // A pin was acknowledged.
+  void Pinned(const Digest& id);
   // What is said to be gone from here on is because somebody asked for it.
   void SetDropping(bool dropping) { dropping_ = dropping; }
-  void Quarantined(const std::string& object) { quarantined_.insert(object); }
+  // With all that names it, whether the store has come to know of that or not.
+  void Quarantined(const std::string& object);
 
   // A lookup answered this; 12, 14 and 26.
   void CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const LookupPlan& plan);
@@ -63,7 +66,7 @@ class Ledger {
     std::array<absl::Time, 3> earliest_end = {absl::InfinitePast(), absl::InfinitePast(),
                                               absl::InfinitePast()};
     absl::Time latest_end = absl::InfinitePast();
-    bool is_pinned = false, was_pinned = false;
+    bool is_pinned = false, was_pinned = false;  // acknowledged; or maybe, some time
     bool may_be_there = false;  // promised or not
     bool has_id = false;
     Digest id{};

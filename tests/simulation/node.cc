@@ -3,10 +3,22 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
+namespace {
+
+uint64_t FolderBytes(const std::string& path) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) bytes += entry.file_size();
+  }
+  return bytes;
+}
+
+}  // namespace
 
 const std::vector<std::string>& Node::Tenants() {
   static const auto* const tenants = new std::vector<std::string>{"anna", "berta", "carl"};
@@ -120,8 +132,12 @@ void Node::Die(Ledger::Death death) {
   store_.reset();
   const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck && !was_loading;
   ledger_.Died(death, is_clean, listed);
+  uint64_t room = disk_.room();
+  const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
-  disk_.SetRoom(room_);
+  // What a crash took from files is free again.
+  if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
+  disk_.SetRoom(room);
 }
 
 void Node::RunJob() { jobs_->RunOne(); }

@@ -53,7 +53,7 @@ class Node {
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
   // A full disk stays full when the store is started again.
-  void SetRoom(uint64_t bytes) { disk_.SetRoom(room_ = bytes); }
+  void SetRoom(uint64_t bytes) { disk_.SetRoom(bytes); }
   const std::string& folder() const { return folder_.path(); }
   const StoreOptions& options() const { return options_; }
   void Enter(const std::shared_ptr<NodeGuest>& guest);
@@ -124,7 +124,6 @@ class Node {
   FaultyDisk disk_;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   int struck_at_opening_ = 0;
-  uint64_t room_ = FaultyDisk::kAmple;
   std::shared_ptr<std::vector<std::string>> warnings_ =
       std::make_shared<std::vector<std::string>>();
   Jobs* jobs_ = nullptr;                         // the store's

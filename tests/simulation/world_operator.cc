@@ -27,6 +27,8 @@ void World::Pin(const std::string& tenant, size_t which, bool pinned) {
   if (all.empty()) return;
   const RestorePoint& chosen = all[which % all.size()];
   const auto done = node_.store()->SetPinned(chosen.id, tenant, pinned);
+  node_.TakeEvents();
+  if (done.ok() && pinned) node_.ledger()->Pinned(chosen.id);
   time_.Note(absl::StrCat(pinned ? "pins " : "unpins ", chosen.tokens, " tokens of ", tenant, ": ",
                           absl::StatusCodeToString(done.status().code())));
   for (const std::string& other : Node::Tenants()) {

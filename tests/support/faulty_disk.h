@@ -49,6 +49,10 @@ class FaultyDisk {
   void SetFull(bool full);
   static constexpr uint64_t kAmple = ~uint64_t{0};
   void SetRoom(uint64_t bytes);
+  uint64_t room() const {
+    absl::MutexLock lock(&mu_);
+    return room_;
+  }
   void Die();
   // Syncs of files wait until it is no longer set.
   void SetStuck(bool stuck);
