@@ -90,7 +90,11 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
     absl::MutexLock lock(&mu_);
     RestorePointEntry* point = catalog_.Find(id);
     gone = point == nullptr || point->manifest != durable_number;
-    if (!status.ok() && !gone) catalog_.SetPinned(point, !pinned);
+    if (!status.ok() && !gone) {
+      catalog_.SetPinned(point, !pinned);
+      events_.Post(pinned ? StoreEvent::Kind::kUnpinned : StoreEvent::Kind::kPinned,
+                   Describe(*point));
+    }
   }
   // A drop in between may have erased the pin before it was written.
   if (gone && pinned) status = PersistPin(durable_number, false);

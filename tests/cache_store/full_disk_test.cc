@@ -143,6 +143,25 @@ TEST_P(FullDisk, WhatWasDroppedMeanwhileDoesNotComeBack) {
 }
 
 // Through the log, and as tables.
+TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  WatchFrom from;
+  from.snapshot = false;
+  from.incarnation = store_->incarnation();
+  const auto ignore = [](const StoreEvent&) {};
+  from.sequence = store_->Subscribe("default", from, ignore).sequence;
+  const RestorePoint point = store_->List("default").at(0);
+  disk_.SetFull(true);
+  EXPECT_FALSE(store_->SetPinned(point.id, "default", true).ok());
+  EXPECT_FALSE(store_->List("default").at(0).pinned);
+  bool told = false;
+  for (const StoreEvent& event : store_->Subscribe("default", from, ignore).missed) {
+    told = event.restore_point.pinned;
+  }
+  EXPECT_FALSE(told) << "whoever follows the events believes that it is pinned";
+}
+
 INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
                          [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });
 
