@@ -96,6 +96,10 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   const RestorePoint& told = event.restore_point;
   const auto it = names_.find(told.id);
   Point* const point = it == names_.end() ? nullptr : &points_[it->second];
+  if (event.kind == StoreEvent::Kind::kPinned) told_pinned_.insert(told.id);
+  if (event.kind == StoreEvent::Kind::kUnpinned || event.removed.has_value()) {
+    told_pinned_.erase(told.id);
+  }
   if (point != nullptr && event.kind == StoreEvent::Kind::kPinned) {
     point->was_pinned = true;
   }
@@ -129,6 +133,21 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
                          what));
   }
   Forget(point);
+}
+
+void Ledger::BeginPins(const std::vector<RestorePoint>& listed) {
+  told_pinned_.clear();
+  for (const RestorePoint& point : listed) {
+    if (point.pinned) told_pinned_.insert(point.id);
+  }
+}
+
+void Ledger::CheckPins(const std::vector<RestorePoint>& listed) {
+  for (const RestorePoint& point : listed) {
+    if (point.pinned == (told_pinned_.count(point.id) > 0)) continue;
+    time_->Violated(20, absl::StrCat(point.pinned ? "pinned" : "not pinned",
+                                     ", and told otherwise: ", Hex(point.id)));
+  }
 }
 
 void Ledger::Pinned(const Digest& id) {

@@ -36,6 +36,9 @@ class Ledger {
   // How the store calls a point.
   void Learn(const std::string& name, const Digest& id);
   void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
+  // What the events said of pins is what a list says, from `listed` on.
+  void BeginPins(const std::vector<RestorePoint>& listed);
+  void CheckPins(const std::vector<RestorePoint>& listed);
   // A pin was acknowledged.
   void Pinned(const Digest& id);
   // What is said to be gone from here on is because somebody asked for it.
@@ -67,7 +70,7 @@ class Ledger {
                                               absl::InfinitePast()};
     absl::Time latest_end = absl::InfinitePast();
     bool is_pinned = false, was_pinned = false;  // acknowledged; or maybe, some time
-    bool may_be_there = false;  // promised or not
+    bool may_be_there = false;                   // promised or not
     bool has_id = false;
     Digest id{};
   };
@@ -82,6 +85,7 @@ class Ledger {
   std::map<Digest, std::string> names_;                   // of points, by id
   std::map<std::string, std::set<std::string>> objects_;  // and the points that name them
   std::set<std::string> quarantined_;
+  std::set<Digest> told_pinned_;
   std::set<Digest> closed_with_;  // what a clean close left
   bool closed_cleanly_ = false, dropping_ = false;
   uint64_t promises_ = 0;

@@ -123,6 +123,8 @@ void Node::Die(Ledger::Death death) {
   TakeEvents();
   const bool was_loading = store()->is_loading();
   const std::vector<RestorePoint> listed = List();
+  TakeEvents();
+  if (is_loaded_) ledger_.CheckPins(listed);
   if (death != Ledger::Death::kClose) disk_.Die();
   for (const auto& guest : guests_) {
     if (const auto held = guest.lock()) held->NodeGone();
@@ -164,6 +166,8 @@ void Node::AfterLoading() {
   is_loaded_ = true;
   const std::vector<RestorePoint> listed = List();
   time_->Note(absl::StrCat("the index is there: ", listed.size(), " restore points"));
+  TakeEvents();
+  ledger_.BeginPins(listed);
   const std::vector<std::string> missing = ledger_.Missing(listed);
   if (is_damaged_ && !missing.empty() && !SaidSomething()) {
     time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
