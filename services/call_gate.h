@@ -28,6 +28,7 @@ struct CallNote {
   std::string request_id;
   std::string tenant;
   uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
+  uint64_t generated = 0;               // tokens
   std::string tier;
 };
 struct CallRecord {

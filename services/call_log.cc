@@ -1,5 +1,6 @@
 #include "services/call_log.h"
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,9 +13,7 @@
 namespace hearth {
 namespace {
 
-bool TakesItsTime(absl::string_view method) {
-  return method == "Watch" || method == "Lease" || method == "Generate" || method == "Prefill";
-}
+bool Computes(absl::string_view method) { return method == "Generate" || method == "Prefill"; }
 
 std::vector<LogField> FieldsOf(const CallRecord& record) {
   const CallNote& note = record.note;
@@ -27,18 +26,29 @@ std::vector<LogField> FieldsOf(const CallRecord& record) {
     fields.emplace_back("tokens", note.tokens);
     fields.emplace_back("hit_tokens", note.hit_tokens);
   }
+  if (note.generated > 0) fields.emplace_back("generated", note.generated);
   if (!note.tier.empty()) fields.emplace_back("tier", note.tier);
   return fields;
 }
 
 }  // namespace
 
+bool IsSlow(const CallRecord& record) {
+  double allowed_s = kSlowCallSeconds;
+  if (Computes(record.method)) {
+    const CallNote& note = record.note;
+    const uint64_t computed = note.tokens - std::min(note.tokens, note.hit_tokens);
+    allowed_s += kSlowPromptTokenSeconds * static_cast<double>(computed) +
+                 kSlowNewTokenSeconds * static_cast<double>(note.generated);
+  }
+  return record.seconds > allowed_s;
+}
+
 CallGate::Recorder RecordCalls(Metrics* metrics) {
   const auto rate = std::make_shared<LogRate>();
   return [metrics, rate](const CallRecord& record) {
     metrics->RecordCall(record.method, record.code, record.seconds);
-    const bool is_slow = record.seconds > kSlowCallSeconds && !TakesItsTime(record.method);
-    if (is_slow)
+    if (IsSlow(record))
       return LogFieldsSometimes(rate.get(), LogLevel::kWarning, "slow", FieldsOf(record));
     if (Logs(LogLevel::kDebug)) LogFields(LogLevel::kDebug, "call", FieldsOf(record));
   };

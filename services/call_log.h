@@ -10,9 +10,13 @@
 
 namespace hearth {
 
-// Slower ones are warned of; not of Watch and Lease, which wait by design, nor of Generate and
-// Prefill, which take as long as they have to compute.
+// Slower ones are warned of: of Watch and Lease, which last by design, the time to the first answer
+// counts; Generate and Prefill have as much more as a slow machine that does other things, too,
+// takes for the tokens of the prompt that were not restored, and for those generated.
 inline constexpr double kSlowCallSeconds = 10;
+inline constexpr double kSlowPromptTokenSeconds = 0.02;
+inline constexpr double kSlowNewTokenSeconds = 0.5;
+bool IsSlow(const CallRecord& record);
 
 // For a CallGate: the metrics get it, and the log.
 CallGate::Recorder RecordCalls(Metrics* metrics);

@@ -76,6 +76,7 @@ EngineCallbacks GenerateCall::Callbacks() {
 }
 
 bool GenerateCall::OnToken(const SampledToken& token) {
+  CountToken();
   v1::GenerateResponse message;
   TokenToProto(token, options_.sampling, message.mutable_token());
   if (text_ != nullptr) message.mutable_token()->set_text(text_->Push(token.id));
@@ -84,6 +85,11 @@ bool GenerateCall::OnToken(const SampledToken& token) {
   End(absl::ResourceExhaustedError(
       absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
   return false;
+}
+
+void GenerateCall::CountToken() {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_ && call_ != nullptr) ++call_->note()->generated;
 }
 
 bool GenerateCall::CallerReads() {

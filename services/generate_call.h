@@ -75,6 +75,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void Note(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(v1::GenerateResponse message);
+  void CountToken() ABSL_LOCKS_EXCLUDED(mutex_);
   bool CallerReads() ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

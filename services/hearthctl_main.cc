@@ -1,11 +1,28 @@
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+
 #include <csignal>
+#include <cstdlib>
 #include <iostream>
 
 #include "services/hearthctl/cli.h"
 
+namespace {
+
+// What failed hearthctl says itself, in one line: gRPC's own, which name its sockets and source
+// files, come only where its variable asks for them.
+void KeepToOneLine() {
+  google::protobuf::SetLogHandler(nullptr);
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  gpr_set_log_function([](gpr_log_func_args*) {});
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   // A reader that goes away (`hearthctl ls | head`) ends a write with an error, not the process.
   std::signal(SIGPIPE, SIG_IGN);
+  KeepToOneLine();
   hearth::Console console{std::cin, std::cout, std::cerr};
   return hearth::RunHearthctl(argc, argv, console);
 }

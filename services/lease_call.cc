@@ -79,6 +79,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // of asking
   bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // or about to
   bool ask_again_ ABSL_GUARDED_BY(mutex_) = false;  // woken meanwhile
+  bool answered_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<v1::LeaseResponse> ready_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer current_;  // read by gRPC while writing_
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
@@ -191,6 +192,7 @@ void LeaseCall::Take(LeaseTurn turn) {
     std::swap(turn_, turn);
     again = turn_.role == LeaseRole::kWait && ask_again_;
     if (turn_.role != LeaseRole::kWait || !std::exchange(waited_, true)) {
+      if (!std::exchange(answered_, true)) call_->StopClock();  // what comes now lasts by design
       v1::LeaseResponse& response = ready_.emplace_back();
       response.set_boundary(turn_.boundary);
       response.set_usable_tokens(turn_.usable_tokens);

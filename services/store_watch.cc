@@ -56,6 +56,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     snapshot_ = std::move(start.snapshot);
     snapshot_sequence_ = start.sequence;
     started_ = true;
+    call_->StopClock();  // it may last for days
     WriteNext();
   }
 

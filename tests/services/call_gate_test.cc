@@ -8,6 +8,7 @@
 
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "services/call_log.h"
 
 namespace hearth {
 namespace {
@@ -58,6 +59,24 @@ TEST(CallGate, ACallWhoseClockStoppedIsInsideAndCostsNoMoreTime) {
   while (absl::Now() <= after) std::this_thread::yield();
   call.reset();
   EXPECT_LE(recorded, absl::ToDoubleSeconds(after - before));
+}
+
+TEST(CallLog, ACallIsSlowForWhatItHadToDo) {
+  CallRecord record;
+  record.method = "Stats";
+  record.seconds = 11;
+  EXPECT_TRUE(IsSlow(record));
+  record.method = "Generate";
+  EXPECT_TRUE(IsSlow(record)) << "and nothing was computed";
+  record.note.tokens = 1000;
+  record.note.hit_tokens = 990;
+  EXPECT_TRUE(IsSlow(record)) << "nearly all was restored";
+  record.note.hit_tokens = 0;
+  EXPECT_FALSE(IsSlow(record));
+  record.seconds = 100;
+  EXPECT_TRUE(IsSlow(record));
+  record.note.generated = 200;
+  EXPECT_FALSE(IsSlow(record));
 }
 
 TEST(CallGate, TellsListenersOnceWhenItCloses) {

@@ -13,6 +13,7 @@ import zlib
 
 import hostile_calls
 import system_support
+from hostile_calls import HALF_SENT
 from http2_peer import Http2Peer
 from system_support import SystemTest
 
@@ -106,18 +107,16 @@ class Store(Hostile):
 
     LIMITS = 64 * MIB + UNFINISHED_BYTES
 
-    def store(self, *flags):
+    def store(self, *flags, **options):
         return self.cluster.store("", "--host-bytes", "32MiB", "--max-staged-bytes", "32MiB",
-                                  "--unfinished-bytes", UNFINISHED_BYTES, *flags)
+                                  "--unfinished-bytes", UNFINISHED_BYTES, *flags, **options)
 
     def honest(self, store):
         self.assertEqual(self.cluster.ctl("stats", "--store", store.address)["restore_points"], 0)
 
     def test_half_sent_requests_are_bounded(self):
         store = self.store()
-        paths = ["/hearth.v1.CacheStore/" + name
-                 for name in ("Explain", "Fetch", "Lease", "Publish", "Pin", "Watch")]
-        self.attack(store, paths, self.LIMITS, lambda: self.honest(store))
+        self.attack(store, HALF_SENT, self.LIMITS, lambda: self.honest(store))
 
     def test_half_sent_requests_of_strangers_are_bounded(self):
         identities = self.folder / "identities.json"
@@ -132,6 +131,22 @@ class Store(Hostile):
         paths = ["/hearth.v1.CacheStore/Fetch", "/grpc.health.v1.Health/Check",
                  "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"]
         self.attack(store, paths, self.LIMITS, honest)
+
+    def test_half_sent_requests_over_a_unix_socket_are_bounded(self):
+        """There gRPC's own quota bounds them, and ends calls whosever they are."""
+        store = self.store("--drain-timeout", "1s", listen=f"unix:{self.folder / 'socket'}")
+        most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
+        peers = [self.peer(store, HALF_SENT) for _ in range(CONNECTIONS)]
+        end, still = time.monotonic() + LONG_S, 0
+        # Until enough was sent to break the bound, or the quota holds all of them up.
+        while sum(peer.sent_bytes for peer in peers) < self.LIMITS + 2 * BESIDE_BYTES and still < 50:
+            moved = any([peer.step() for peer in peers]) or peers[0].step(0.01)
+            still = 0 if moved else still + 1
+            self.assertLess(time.monotonic(), end)
+            self.assertLess(memory(store, "VmHWM"), most)
+        for peer in peers:
+            peer.close()
+        self.cluster.ctl("stats", "--store", store.address, "--wait", "60")
 
     def test_a_length_without_end_is_cut_off(self):
         store = self.store()

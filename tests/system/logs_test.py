@@ -81,6 +81,9 @@ class Store(Logs):
         self.cluster.ctl(*stats, "--tls-ca", certificate)
         with self.assertRaisesRegex(ProcessFailed, "not signed by the authority in --tls-ca"):
             self.cluster.ctl(*stats, "--tls-ca", other)
+        done = subprocess.run([f"{system_support.BIN_DIR}/hearthctl", *stats, "--tls-ca", other],
+                              capture_output=True, text=True, timeout=LONG_S, check=False)
+        self.assertEqual(len(done.stderr.splitlines()), 1, "no lines of gRPC's: " + done.stderr)
         self.wait_for(store, lambda line: line["event"] == "TLS handshake failed")
         with self.assertRaisesRegex(ProcessFailed, "where it speaks TLS, pass --tls-ca"):
             self.cluster.ctl(*stats)
