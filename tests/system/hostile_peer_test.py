@@ -139,7 +139,8 @@ class Store(Hostile):
         peers = [self.peer(store, HALF_SENT) for _ in range(CONNECTIONS)]
         end, still = time.monotonic() + LONG_S, 0
         # Until enough was sent to break the bound, or the quota holds all of them up.
-        while sum(peer.sent_bytes for peer in peers) < self.LIMITS + 2 * BESIDE_BYTES and still < 50:
+        enough = self.LIMITS + 2 * BESIDE_BYTES
+        while still < 50 and sum(peer.sent_bytes for peer in peers) < enough:
             moved = any([peer.step() for peer in peers]) or peers[0].step(0.01)
             still = 0 if moved else still + 1
             self.assertLess(time.monotonic(), end)
