@@ -2,6 +2,8 @@
 
 #include <grpcpp/create_channel.h>
 #include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/support/client_interceptor.h>
 #include <sys/stat.h>
 
@@ -21,6 +23,7 @@ namespace hearth {
 namespace {
 
 constexpr absl::Duration kRecheck = absl::Seconds(1);
+constexpr unsigned int kRereadSeconds = 1;
 
 // The token of a file, and what it becomes while this runs: tokens of Kubernetes are renewed.
 class TokenFile {
@@ -87,6 +90,17 @@ class TokenSenders final : public grpc::experimental::ClientInterceptorFactoryIn
   const std::shared_ptr<TokenFile> token_;
 };
 
+// For handshakes to come the files as they are then. Ones that do not match are passed over.
+std::shared_ptr<grpc::ChannelCredentials> RereadingCredentials(const ClientAccess& access) {
+  namespace tls = grpc::experimental;
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<tls::FileWatcherCertificateProvider>(
+      access.tls_key, access.tls_cert, access.tls_ca, kRereadSeconds));
+  options.watch_root_certs();
+  if (!access.tls_cert.empty()) options.watch_identity_key_cert_pairs();
+  return tls::TlsCredentials(options);
+}
+
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TransportOf(const ClientAccess& access) {
   const std::string flag = access.prefix + "tls-";
   if (access.tls_cert.empty() != access.tls_key.empty()) {
@@ -101,6 +115,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TransportOf(const Clie
   absl::StatusOr<TlsTexts> texts = ReadTlsFiles(
       {flag + "cert", access.tls_cert, flag + "key", access.tls_key, flag + "ca", access.tls_ca});
   if (!texts.ok()) return texts.status();
+  if (access.rereads) return RereadingCredentials(access);
   grpc::SslCredentialsOptions options;
   options.pem_root_certs = std::move(texts->authority);
   options.pem_cert_chain = std::move(texts->certificate);

@@ -20,6 +20,7 @@ struct ClientAccess {
   std::string token_file;
   bool plaintext_tokens = false;  // a token may cross a network in clear text
   std::string prefix;             // of these flags' names: "store-"
+  bool rereads = false;           // the files of TLS are looked at again while the channel is there
 };
 
 // A channel to `address`; never blocks, connects when used. The token is read again when its file

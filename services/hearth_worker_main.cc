@@ -48,7 +48,7 @@ struct WorkerFlags {
   StoreOptions embedded;
   uint64_t gpu_bytes = 0;  // of an embedded store
   bool shared_memory = true;
-  ClientAccess store_access{"", "", "", "", false, "store-"};
+  ClientAccess store_access{"", "", "", "", false, "store-", true};
   uint32_t threads = 0;
   bool strict_chats = false;
 };

@@ -3,11 +3,13 @@
 import hashlib
 import json
 import subprocess
+import time
 
 import system_support
 from system_support import CHUNK_TOKENS, ProcessFailed, SystemTest, prompt
 
 PREFIX_TOKENS = 8 * CHUNK_TOKENS
+LONG_S = 120  # only a hang takes it
 
 
 class Tenants(SystemTest):
@@ -16,8 +18,7 @@ class Tenants(SystemTest):
         super().setUp()
         self.access = self.folder / "access"
         self.access.mkdir()
-        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
-                     "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+        self.authority()
         for name in ("store", "worker-1"):
             self.certificate(name)
         self.identities("store.json", public_tenant="public", identities=[
@@ -33,6 +34,10 @@ class Tenants(SystemTest):
         files = ["ca.pem", "worker-1.pem", "worker-1.key"]
         self.to_store = [part for flag, file in zip(as_worker, files)
                          for part in (flag, self.access / file)]
+
+    def authority(self):
+        self.openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+                     "-nodes", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
 
     def openssl(self, *arguments):
         subprocess.run(["openssl", *arguments], cwd=self.access, check=True, capture_output=True)
@@ -94,6 +99,27 @@ class Tenants(SystemTest):
         for tenant in ("team-a", "team-b", "public"):
             stats = self.cluster.ctl("stats", "--tenant", tenant, *at_store)
             self.assertGreater(stats["restore_points"], 0, tenant)
+
+    def test_a_worker_shows_its_store_the_certificate_it_has_now(self):
+        worker = self.start_worker()
+        self.generate(worker, "team-a", prompt(PREFIX_TOKENS + 9, 1))
+        address = self.store.address
+        self.store.stop()
+        # Another authority, and all certificates anew.
+        (self.access / "ca.pem").rename(self.access / "old-ca.pem")
+        self.authority()
+        for name in ("store", "worker-1"):
+            self.certificate(name)
+        self.cluster.store(self.folder / "data", *self.served_by("store"), "--identities-file",
+                           self.access / "store.json", listen=address)
+        end, seed, stored = time.monotonic() + LONG_S, 2, 0
+        while not stored:
+            self.assertLess(time.monotonic(), end, worker.log_tail())
+            stored = self.cluster.generate(
+                worker.address, prompt(PREFIX_TOKENS + 9, seed), "--wait-published", "--tls-ca",
+                self.access / "old-ca.pem", "--token-file",
+                self.access / "team-a.token")["published_tokens"]
+            seed += 1
 
     def test_strangers_are_turned_away(self):
         worker = self.start_worker()
