@@ -226,7 +226,7 @@ TEST(Flip, OfOneBitAnywhereCostsWhatItHitAtMostAndIsSaid) {
   const TestFolder folder;
   ASSERT_EQ(RunChild([&] { Flips(folder).MakeFolder(); }), 0);
   const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
-  const uint64_t end = first + NumberFrom("HEARTH_FLIPS", 300);
+  const uint64_t end = first + NumberFrom("HEARTH_FLIPS", 500);
   for (uint64_t next = first; next < end;) {
     const int status = RunChild([&] {
       Flips flips(folder);

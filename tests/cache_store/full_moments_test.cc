@@ -201,7 +201,7 @@ class Moment {
 
 TEST(FullMoments, OnAnInjectedDisk) {
   const uint64_t first = MomentsFrom("HEARTH_FULL_FIRST", 1);
-  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 60);
+  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 76);
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "HEARTH_FULL_FIRST=" << seed);
     InjectedDisk disk;
@@ -213,7 +213,7 @@ class FullMounts : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FullMounts, OnARealFileSystem) {
   const uint64_t first = MomentsFrom("HEARTH_FULL_FIRST", 1);
-  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 60) / 6;
+  const uint64_t end = first + MomentsFrom("HEARTH_FULL_MOMENTS", 76) / 6;
   for (uint64_t seed = first; seed < end && !HasFailure(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "HEARTH_FULL_FIRST=" << seed);
     MountedDisk disk(GetParam());
