@@ -1,3 +1,5 @@
+#include <sys/statvfs.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -27,6 +29,11 @@ namespace fs = std::filesystem;
 
 absl::Status RefuseRepair(absl::string_view path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat(path, why));
+}
+
+bool IsReadOnly(const std::string& dir) {
+  struct statvfs info {};
+  return ::statvfs(dir.c_str(), &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
 }
 
 // Held while the folder is repaired, as by a store.
@@ -301,7 +308,15 @@ class Repair {
 absl::StatusOr<RepairReport> RepairDataDir(const std::string& dir, const RepairOptions& options) {
   if (absl::Status found = CheckIsDataFolder(dir); !found.ok()) return found;
   RepairLock lock;
-  if (absl::Status taken = lock.Take(dir); !taken.ok()) return taken;
+  // A disk that fails is often mounted so by the system. No store can have a folder there open.
+  if (IsReadOnly(dir)) {
+    if (options.to.empty() && !options.dry_run) {
+      return RefuseRepair(dir,
+                          ": its file system is read-only; repair into a new folder with --to");
+    }
+  } else if (absl::Status taken = lock.Take(dir); !taken.ok()) {
+    return taken;
+  }
   return Repair(dir, options).Run();
 }
 
