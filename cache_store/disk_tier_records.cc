@@ -88,6 +88,8 @@ bool HasHeader(absl::string_view log, size_t header) {
 
 }  // namespace
 
+uint32_t MaskedCrc32c(absl::string_view bytes) { return Mask(Crc32c(bytes)); }
+
 LogHeader ParseLogHeader(absl::string_view bytes) {
   return {LittleEndian(bytes.substr(0, 4)), LittleEndian(bytes.substr(4, 2)),
           static_cast<uint8_t>(bytes[6])};
@@ -99,7 +101,7 @@ std::optional<LogPiece> LogPieceAt(absl::string_view log, size_t at) {
   const LogHeader header = ParseLogHeader(log.substr(header_at, kLogHeaderBytes));
   if (!header.IsKnown()) return std::nullopt;
   const auto checked = Checked(log, header_at, header.bytes);
-  if (!checked.has_value() || Mask(Crc32c(*checked)) != header.check) return std::nullopt;
+  if (!checked.has_value() || MaskedCrc32c(*checked) != header.check) return std::nullopt;
   return LogPiece{header.type, std::string(checked->substr(1)),
                   header_at + kLogHeaderBytes + header.bytes};
 }
@@ -122,7 +124,7 @@ std::optional<LogPiece> MendedLogPieceAt(absl::string_view log, size_t at) {
   }
   for (int bit = 0; bit < 16; ++bit) {
     const auto checked = Checked(log, header_at, header.bytes ^ size_t{1} << bit);
-    if (checked.has_value() && Mask(Crc32c(*checked)) == header.check) return piece_of(*checked);
+    if (checked.has_value() && MaskedCrc32c(*checked) == header.check) return piece_of(*checked);
   }
   return std::nullopt;
 }
@@ -223,7 +225,7 @@ void AppendLogRecord(absl::string_view record, std::string* log) {
                                   : (record.empty() ? kLastPiece : kMiddlePiece);
     std::string checked(1, static_cast<char>(type));
     checked.append(body.data(), body.size());
-    AppendU32(log, Mask(Crc32c(checked)));
+    AppendU32(log, MaskedCrc32c(checked));
     log->push_back(static_cast<char>(body.size() & 0xFF));
     log->push_back(static_cast<char>(body.size() >> 8));
     *log += checked;

@@ -1,4 +1,5 @@
-// The format of RocksDB's logs and manifests, read and written. Private to disk_tier*.cc.
+// The format of RocksDB's logs and manifests, read and written. Private to disk_tier*.cc and
+// salvage*.cc.
 //
 // Blocks, in which pieces lie one after the other, none across an end; what is left of a block and
 // is too short for a header is zeros. A piece: masked CRC32c of type and bytes, their number (16
@@ -16,6 +17,9 @@
 #include "absl/strings/string_view.h"
 
 namespace hearth {
+
+// CRC32c, changed as RocksDB stores it.
+uint32_t MaskedCrc32c(absl::string_view bytes);
 
 inline constexpr size_t kLogBlockBytes = 32768;
 inline constexpr size_t kLogHeaderBytes = 7;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_records.h"
 
 namespace hearth {
 namespace {

@@ -5,25 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 
 namespace hearth {
-namespace {
-
-std::array<uint32_t, 256> MakeCrcTable() {
-  constexpr uint32_t kCastagnoli = 0x82F63B78;
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t crc = i;
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? kCastagnoli : 0);
-    table[i] = crc;
-  }
-  return table;
-}
-
-}  // namespace
-
 RawFile::RawFile(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   struct stat info {};
   if (fd_ >= 0 && ::fstat(fd_, &info) == 0) size_ = static_cast<uint64_t>(info.st_size);
@@ -74,15 +58,6 @@ uint64_t LittleEndianNumber(absl::string_view bytes) {
   uint64_t value = 0;
   for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
   return value;
-}
-
-// No library of Debian's has it that is not RocksDB's own, which keeps it to itself.
-uint32_t MaskedCrc32c(absl::string_view bytes) {
-  static const std::array<uint32_t, 256> table = MakeCrcTable();
-  uint32_t crc = ~uint32_t{0};
-  for (const char byte : bytes) crc = crc >> 8 ^ table[(crc ^ static_cast<uint8_t>(byte)) & 0xFF];
-  crc = ~crc;
-  return (crc >> 15 | crc << 17) + 0xA282EAD8;
 }
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
 // RawFile: a file of a damaged database, read without RocksDB, which asserts that what it reads
-// makes sense. With it what the readers of such files share: checksums, numbers of variable length.
+// makes sense. With it what the readers of such files share: numbers of variable length.
 //
 // Nothing is ever written. A place that cannot be read is damage like any other.
 // Thread safety: a RawFile is used by one thread; the functions are pure.
@@ -58,9 +58,6 @@ std::optional<uint64_t> TakeVarint(absl::string_view* bytes);
 std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes);
 // Of up to eight bytes.
 uint64_t LittleEndianNumber(absl::string_view bytes);
-
-// CRC32c, changed as RocksDB stores it.
-uint32_t MaskedCrc32c(absl::string_view bytes);
 
 }  // namespace hearth
 

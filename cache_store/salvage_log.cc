@@ -1,18 +1,9 @@
 #include "cache_store/salvage_log.h"
 
-#include <algorithm>
-#include <utility>
-
-#include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_records.h"
 
 namespace hearth {
 namespace {
-
-// The format is in disk_tier_manifest.cc. Blocks begin at places that damage does not move: behind
-// a record whose length cannot be believed reading goes on with the next block.
-constexpr size_t kLogBlockBytes = 32768;
-constexpr size_t kLogHeaderBytes = 7;
-enum LogRecord : uint8_t { kNoRecord = 0, kWholeRecord, kFirstPart, kMiddlePart, kLastPart };
 
 // A batch: sequence number of its first entry (64 bits), how many there are (32), then each: what
 // it is, in most its family, key, value.
@@ -60,83 +51,16 @@ bool VisitBatch(absl::string_view batch, const VisitSalvaged& visit) {
   return true;
 }
 
-class LogReading {
- public:
-  LogReading(const RawFile& file, const VisitSalvaged& visit) : file_(file), visit_(visit) {}
-
-  SalvageDamage Run() {
-    for (uint64_t begin = 0; begin < file_.size(); begin += kLogBlockBytes) {
-      const std::string block = file_.Read(begin, kLogBlockBytes);
-      if (block.size() < std::min<uint64_t>(kLogBlockBytes, file_.size() - begin)) {
-        Broken(begin + block.size(), "cannot be read");
-      }
-      ReadBlock(begin, block);
-    }
-    return std::move(damage_);
-  }
-
- private:
-  void ReadBlock(uint64_t begin, absl::string_view block) {
-    uint64_t at = begin;
-    for (size_t taken = 0; block.size() >= kLogHeaderBytes; block.remove_prefix(taken)) {
-      const size_t bytes = LittleEndianNumber(block.substr(4, 2));
-      const auto kind = static_cast<uint8_t>(block[6]);
-      if (kind == kNoRecord && bytes == 0) {  // room that was never written, or pages that are lost
-        if (!has_hole_) hole_at_ = at;
-        has_hole_ = true;
-        return;
-      }
-      if (kLogHeaderBytes + bytes > block.size()) {
-        // Of the last block its end may never have been written.
-        const bool is_torn = begin + kLogBlockBytes >= file_.size();
-        return is_torn ? Abandon() : Broken(at, "is damaged");
-      }
-      if (kind > kLastPart ||
-          MaskedCrc32c(block.substr(6, 1 + bytes)) != LittleEndianNumber(block.substr(0, 4))) {
-        return Broken(at, "is damaged");
-      }
-      Take(kind, at, block.substr(kLogHeaderBytes, bytes));
-      taken = kLogHeaderBytes + bytes;
-      at += taken;
-    }
-  }
-
-  void Take(uint8_t kind, uint64_t at, absl::string_view bytes) {
-    if (std::exchange(has_hole_, false)) Broken(hole_at_, "is lost");
-    if (kind == kWholeRecord || kind == kFirstPart) {
-      parts_.clear();
-      has_begun_ = true;
-    }
-    if (!has_begun_) return;
-    absl::StrAppend(&parts_, bytes);
-    if (kind != kWholeRecord && kind != kLastPart) return;
-    if (!VisitBatch(parts_, visit_)) Broken(at, "makes no sense");
-    Abandon();
-  }
-
-  void Abandon() {
-    parts_.clear();
-    has_begun_ = false;
-  }
-
-  void Broken(uint64_t at, absl::string_view what) {
-    damage_.Add(absl::StrCat("the record at ", at, " ", what));
-    Abandon();
-  }
-
-  const RawFile& file_;
-  const VisitSalvaged& visit_;
-  std::string parts_;  // of a record, those before
-  bool has_begun_ = false;
-  bool has_hole_ = false;
-  uint64_t hole_at_ = 0;
-  SalvageDamage damage_;
-};
-
 }  // namespace
 
 SalvageDamage VisitLog(const RawFile& file, const VisitSalvaged& visit) {
-  return LogReading(file, visit).Run();
+  SalvageDamage damage;
+  const LogScan scan = ScanLog(file.Read(0, file.size()), [&](absl::string_view record, uint64_t) {
+    if (!VisitBatch(record, visit)) damage.Add("a record makes no sense");
+  });
+  for (uint64_t i = 0; i < scan.mended; ++i) damage.Add("a bit of it is flipped");
+  for (uint64_t i = 0; i < scan.holes; ++i) damage.Add("records are damaged");
+  return damage;
 }
 
 }  // namespace hearth

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_records.h"
 #include "proto/kv_layout.h"
 
 namespace hearth {
