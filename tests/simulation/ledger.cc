@@ -163,6 +163,7 @@ void Ledger::Quarantined(const std::string& object) {
 void Ledger::Forget(Point* point) {
   point->promised = Durability::kDefault;
   point->is_pinned = point->may_be_there = false;
+  point->earliest_end.fill(absl::InfinitePast());
 }
 
 void Ledger::CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const LookupPlan& plan) {
@@ -242,7 +243,10 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage, 
     }
   }
   for (auto& [name, point] : points_) {
-    if (point.has_id && there.count(point.id) == 0) Forget(&point);
+    if (!point.has_id) continue;
+    // What a full disk would not let go of may be back.
+    point.may_be_there = there.count(point.id) > 0;
+    if (!point.may_be_there) Forget(&point);
   }
   closed_cleanly_ = false;
 }
