@@ -68,6 +68,8 @@ class Node {
 
   // What may go wrong from here on without anybody's fault: bytes that rot.
   void SetDamaged() { is_damaged_ = true; }
+  // Somebody looks something up, which makes points of what is there.
+  void SetAsked() { is_asked_ = true; }
   bool is_damaged() const { return is_damaged_; }
   bool is_roomy() const { return is_roomy_; }
   // Anything that the disk refused, ever, or reads that it failed.

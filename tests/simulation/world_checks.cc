@@ -15,6 +15,7 @@ namespace hearth {
 // 27: while the index loads a lookup finds what it finds later.
 void World::LoadAndCompare() {
   if (!node_.store()->is_loading()) return;
+  node_.SetAsked();
   std::vector<std::pair<PrefixQuery, uint32_t>> found;
   for (const std::string& tenant : Node::Tenants()) {
     for (size_t i = 0; i < 6; ++i) {

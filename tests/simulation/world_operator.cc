@@ -14,6 +14,7 @@ void World::Operate(Dice* dice) {
   const size_t prompt = dice->Roll(oracle_.prompts().size());
   const bool forces = dice->Chance(50);
   if (!node_.is_up()) return;
+  node_.SetAsked();
   if (what < 40) return Pin(tenant, which, what < 28);
   if (what < 55) return Drop(tenant, which, forces);
   if (what < 57) return DropAll(tenant, forces);
