@@ -1,7 +1,7 @@
 // Seeded simulations of a store and three workers: world.h.
 //
 // HEARTH_SIM_SEED=N runs one seed; HEARTH_SIM_SEEDS=N runs so many, from HEARTH_SIM_FIRST_SEED on;
-// HEARTH_SIM_LINES=N shows as many lines of a history that failed, HEARTH_SIM_TELLS=1 a line of
+// HEARTH_SIM_LINES=N shows the last N lines of each history, HEARTH_SIM_TELLS=1 a line of
 // each seed.
 #include <gtest/gtest.h>
 
@@ -44,6 +44,9 @@ World::Figures RunSeed(uint64_t seed, bool tells) {
                   << " build/tests/hearth_simulation_test";
   }
   const World::Figures& figures = world.figures();
+  if (!time.failed() && std::getenv("HEARTH_SIM_LINES") != nullptr) {
+    std::printf("%s", time.History().c_str());
+  }
   if (tells) {
     std::printf(
         "seed %llu: %llu lines, digest %016llx; %llu requests, %llu restored, %llu promises, "
