@@ -34,7 +34,8 @@ simulate() {
   echo "simulation: $1 s of seeds from $first"
   while ((SECONDS < until)); do
     # A seed takes a second or two. What hangs is a failure like another.
-    if ! HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test >"$log" 2>&1; then
+    if ! HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test \
+      --gtest_filter='*NoInvariant*' >"$log" 2>&1; then
       cat "$log"
       echo "simulation: HEARTH_SIM_SEED=$seed build/tests/hearth_simulation_test failed"
       return 1
@@ -45,7 +46,9 @@ simulate() {
   echo "simulation: $((seed - first)) seeds from $first, no violation"
 }
 
-for kind in ${HEARTH_SOAK_KINDS-address thread}; do
+kinds=${HEARTH_SOAK_KINDS-address thread}
+((operations > 0)) || kinds=
+for kind in $kinds; do
   folder=build-soak-$kind
   cmake -S . -B "$folder" -G Ninja -DHEARTH_WITH_WORKER=OFF -DHEARTH_SANITIZE="$kind" \
     -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -g1" >/dev/null
