@@ -51,7 +51,7 @@ TEST(StoreMetrics, NameEveryReasonTierAndDurability) {
             (std::set<std::string>{"memory", "disk", "sync"}));
   EXPECT_EQ(values_of["hearth_store_removed_restore_points_total"],
             (std::set<std::string>{"host_full", "disk_full", "quota", "expired", "dropped",
-                                   "quarantined"}));
+                                   "quarantined", "lost"}));
 }
 
 }  // namespace
