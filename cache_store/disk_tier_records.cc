@@ -145,11 +145,7 @@ class LogScanner {
   LogScan Run() {
     for (size_t at = 0; HeaderAt(at) < log_.size();) {
       std::optional<LogPiece> piece = LogPieceAt(log_, at);
-      const bool is_mended = !piece.has_value();
-      if (is_mended && (piece = MendedLogPieceAt(log_, at))) {
-        // Its end may be all that is left of what was never written to its end.
-        ++scan_.mended;
-      }
+      if (!piece.has_value() && (piece = MendedLogPieceAt(log_, at))) ++scan_.mended;
       if (piece.has_value()) {
         Take(*piece);
         at = piece->end;
