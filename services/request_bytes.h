@@ -1,7 +1,7 @@
 // Requests as they came: parsed by whoever does their work, not on the threads that answer health.
 //
-// A message of 3 MiB can parse into 1.5 million objects of some 70 bytes, and take a tenth of a
-// second: the elements are counted before one is made. Thread safety: pure functions on their
+// A message of 3 MiB can parse into 1.5 million objects, many times its size and for a good while:
+// the elements are counted before one is made. Thread safety: pure functions on their
 // arguments.
 #ifndef HEARTH_SERVICES_REQUEST_BYTES_H_
 #define HEARTH_SERVICES_REQUEST_BYTES_H_

@@ -16,7 +16,7 @@ namespace hearth {
 class StreamCounts {
  public:
   // Of the connection that gRPC calls `peer`, to any server of this process. 0 for one that gRPC
-  // does not know. Costs some 10 us, and for a peer not asked for before a look at all of them.
+  // does not know. Costs some JSON, and for a peer not asked for before a look at all of them.
   uint64_t AliveOn(const std::string& peer);
   // The connection is gone.
   void Forget(const std::string& peer) { sockets_.erase(peer); }
