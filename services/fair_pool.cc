@@ -7,6 +7,13 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
+namespace {
+
+// Of a prompt of some 85,000 tokens. A tenant's jobs of more run one by one: threads may be more
+// than cores, and others' small jobs would wait for theirs.
+constexpr uint64_t kLargeBytes = uint64_t{256} << 10;
+
+}  // namespace
 
 FairPool::FairPool(std::string kind, const FairPoolOptions& options)
     : kind_(std::move(kind)), options_(options) {
@@ -68,6 +75,7 @@ FairPool::Tenants::iterator FairPool::Next() {
   for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
     const Tenant& tenant = it->second;
     if (tenant.waiting.empty() || tenant.running >= options_.threads - 1) continue;
+    if (tenant.running > 0 && tenant.waiting.front().bytes > kLargeBytes) continue;
     if (next == tenants_.end() || tenant.running < next->second.running ||
         (tenant.running == next->second.running && tenant.last_turn < next->second.last_turn)) {
       next = it;
