@@ -196,7 +196,7 @@ class Store(Hostile):
         self.assertIn("calls that are not over", store.log_path.read_text())
 
     # Calls of the attack: of most of them many, of those that cost the server much a few.
-    FEW = {"parse-bombs": 16, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 40, "staging": 6}
+    FEW = {"parse-bombs": 8, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 20, "staging": 6}
 
     def test_every_attack_is_outlived(self):
         """One store for all: what one attack left would be there for the next."""
@@ -214,7 +214,7 @@ class Store(Hostile):
             with self.subTest(name):
                 attack = make(hostile_calls.Target(store.address, "token-of-other"))
                 self.addCleanup(attack.close)
-                self.outlive(store, attack, self.FEW.get(name, 80))
+                self.outlive(store, attack, self.FEW.get(name, 40))
                 self.assertLess(memory(store, "VmHWM"), most)
         self.assertEqual(store.stop(), 0, store.log_tail())
 
