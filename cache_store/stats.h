@@ -55,11 +55,11 @@ enum class Counter {
   kCompressedFromBytes,  // of objects that were compressed for the disk, before
   kCompressedToBytes,    // and after
   kRecoveredRestorePoints,
-  kRecoveryUnreadManifests,   // that the disk would not give: neither served nor erased
-  kRecoveryDroppedManifests,  // a manifest that does not match its objects
+  kRecoveryUnreadManifests,    // that the disk would not give: neither served nor erased
+  kRecoveryDroppedManifests,   // a manifest that does not match its objects
   kRecoveryLostRestorePoints,  // acknowledged, and not there any more
-  kRecoveryCollectedObjects,  // objects that no manifest named
-  kRecoveryDamage,            // files, and ranges of records, that a start found damaged
+  kRecoveryCollectedObjects,   // objects that no manifest named
+  kRecoveryDamage,             // files, and ranges of records, that a start found damaged
   kEventsLost,
   kLeasesGranted,
   kLeaseWaits,          // callers that waited for another's computation

@@ -12,9 +12,9 @@ namespace {
 
 // What an operator should never see grow.
 constexpr const char* kErrors[] = {
-    "quarantined_objects", "host_corrupt_objects", "tier_errors", "nondeterminism",
-    "digest_mismatches",   "write_behind_failed",  "events_lost", "recovery_damage",
-    "recovery_lost_restore_points"};
+    "quarantined_objects", "host_corrupt_objects", "tier_errors",
+    "nondeterminism",      "digest_mismatches",    "write_behind_failed",
+    "events_lost",         "recovery_damage",      "recovery_lost_restore_points"};
 constexpr const char* kPublishes[] = {"publishes",
                                       "published_restore_points",
                                       "published_bytes",
