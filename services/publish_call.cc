@@ -17,6 +17,9 @@
 namespace hearth {
 namespace {
 
+// Of a message behind the begin: gRPC's own thread parses it.
+constexpr uint64_t kMaxSliceElements = 64;
+
 using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
@@ -110,10 +113,12 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
       });
     }
     v1::PublishRequest request;
-    const absl::Status taken =
-        TakeMessage(&message_, &request, nullptr, [this](const SliceHeader& header, size_t bytes) {
+    const absl::Status taken = TakeMessage(
+        &message_, &request, nullptr,
+        [this](const SliceHeader& header, size_t bytes) {
           return assembler_->Place(header, bytes);
-        });
+        },
+        kMaxSliceElements);
     message_.Clear();
     // No room for the slice, of which others may hold more than they use.
     if (absl::IsResourceExhausted(taken)) places_->MakeRoom();
@@ -134,7 +139,9 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   absl::Status TakeBegin() {
     if (context_->IsCancelled()) return absl::CancelledError("the caller went away");
     v1::PublishRequest request;
-    if (absl::Status status = ParseMessage(message_, &request); !status.ok()) return status;
+    const absl::Status parsed = ParseMessage(message_, &request);
+    message_.Clear();
+    if (!parsed.ok()) return parsed;
     if (request.has_begin()) return Begin(request.begin());
     return absl::InvalidArgumentError("publish: the first message must be begin");
   }

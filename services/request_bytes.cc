@@ -38,8 +38,11 @@ class ElementCount {
   }
   bool CountField(uint32_t tag, const FieldDescriptor* field, int depth) {
     const auto wire = WireFormatLite::GetTagWireType(tag);
+    if (wire == WireFormatLite::WIRETYPE_START_GROUP) ++groups_;
+    if (groups_ > 0) field = nullptr;
+    if (wire == WireFormatLite::WIRETYPE_END_GROUP && groups_ > 0) --groups_;
     if (wire != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
-      // Groups are unknown, and so is all in them: each tag is an element.
+      // Groups are unknown, and so is all in them: each tag is an element, whatever its number.
       if (!IsKnown(field, wire) && ++elements_ > most_) return false;
       if (wire == WireFormatLite::WIRETYPE_VARINT) {
         uint64_t value = 0;
@@ -73,6 +76,7 @@ class ElementCount {
   CodedInputStream* const in_;
   const uint64_t most_;
   uint64_t elements_ = 0;
+  int groups_ = 0;  // around what is read
   bool stopped_ = false;
 };
 

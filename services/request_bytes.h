@@ -31,10 +31,10 @@ absl::Status CheckElements(const grpc::ByteBuffer& buffer, const google::protobu
 
 // kInvalidArgument when `buffer` is not a Message, or one of too many elements.
 template <typename Message>
-absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message) {
-  if (absl::Status status = CheckElements(buffer, *Message::descriptor()); !status.ok()) {
-    return status;
-  }
+absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
+                          uint64_t most_elements = kMaxElements) {
+  const absl::Status few = CheckElements(buffer, *Message::descriptor(), most_elements);
+  if (!few.ok()) return few;
   grpc::ByteBuffer shared(buffer);
   grpc::ProtoBufferReader reader(&shared);
   if (message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();

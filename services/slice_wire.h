@@ -53,15 +53,17 @@ using SlicePlace =
 absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, SlicePlace place);
 
 // Reads one message. A slice goes to `place`, and into `hasher` if there is one, and leaves `other`
-// empty; anything else is parsed into `other`. kInvalidArgument when it is not a Message at all.
+// empty; anything else is parsed into `other`. kInvalidArgument when it is not a Message at all, or
+// one of more elements.
 // Message: v1::FetchResponse, v1::PublishRequest.
 template <typename Message>
 absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SliceHasher* hasher,
-                         SlicePlace place) {
+                         SlicePlace place, uint64_t most_elements = kMaxElements) {
   other->Clear();
   const absl::StatusOr<bool> taken = TakeSlice(buffer, hasher, place);
   if (!taken.ok() || *taken) return taken.status();
-  if (absl::Status status = ParseMessage(*buffer, other); !status.ok()) return status;
+  const absl::Status parsed = ParseMessage(*buffer, other, most_elements);
+  if (!parsed.ok()) return parsed;
   if (!other->has_slice()) return absl::OkStatus();
   const auto& slice = other->slice();
   const absl::StatusOr<std::byte*> to =

@@ -70,6 +70,15 @@ TEST(RequestBytes, WhatIsUnknownIsCounted) {
   }
 }
 
+TEST(RequestBytes, NothingInAGroupIsOfTheTypeAroundIt) {
+  // Field 1 is a message; in a group it is whatever its sender likes, and no end of the rest.
+  const std::string cut_varint = std::string("\x7b\x0a\x01\x08\x7c", 5);
+  EXPECT_FALSE(CountIn(cut_varint + WithFields(99), 100).ok());
+  std::string packed = "\x7b";
+  for (int i = 0; i < 101; ++i) packed += std::string("\x12\x00", 2);
+  EXPECT_FALSE(CountIn(packed + "\x7c", 100).ok());
+}
+
 TEST(RequestBytes, WhatIsNoMessageIsLeftToTheParser) {
   for (const std::string& bytes :
        {std::string(200, '\xff'), std::string("\x0a\xff\xff\xff\xff\x0f") + std::string(200, 0),
