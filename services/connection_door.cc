@@ -324,6 +324,7 @@ void ConnectionDoor::LookAtAll(absl::Time now) {
     if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
   }
   for (const int fd : silent) Close(fd);
+  streams_.BeginRound();
   const auto verdicts = options_.ledger->Look(
       now, [this](const Connection& connection) { return CountedOf(connection); });
   for (const ConnectionLedger::Verdict& verdict : verdicts) {

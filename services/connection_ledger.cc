@@ -88,10 +88,17 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(
     absl::Time now, absl::FunctionRef<Counted(const Connection&)> counted) {
   std::vector<Verdict> verdicts;
   std::vector<std::shared_ptr<Connection>> left;
+  // Counting asks the kernel and gRPC, while calls begin.
+  std::vector<std::pair<std::shared_ptr<Connection>, Counted>> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [peer, connection] : open_) all.push_back({connection, Counted()});
+  }
+  for (auto& [connection, count] : all) count = counted(*connection);
   absl::MutexLock lock(&mutex_);
   uint64_t sum = 0;
-  for (const auto& [peer, connection] : open_) {
-    Count(connection.get(), counted(*connection), now);
+  for (const auto& [connection, count] : all) {
+    Count(connection.get(), count, now);
     if (connection->closed_) continue;
     std::string why = WhatIsWrong(connection.get(), now);
     if (why.empty()) {

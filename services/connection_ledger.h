@@ -1,7 +1,7 @@
 // ConnectionLedger: what each TCP connection of a server sent and nobody has taken yet.
 //
 // gRPC keeps a message until it is whole, for as long as its sender likes and whatever length it
-// announced; it asks nobody and tells nobody (docs/decisions.md, 81). But the kernel counts what a
+// announced; it asks nobody and tells nobody (docs/decisions.md, 72). But the kernel counts what a
 // connection received, and every call says what it was given: the difference lies in gRPC's
 // buffers. The ledger says whose connection is to be closed.
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -44,23 +45,36 @@ nlohmann::json PartOf(const nlohmann::json& object, const char* name) {
 void StreamCounts::ListSockets() {
   sockets_.clear();
   for (const auto& server : PartOf(Parsed(grpc_channelz_get_servers(0)), "server")) {
-    const int64_t id = NumberIn(PartOf(server, "ref"), "serverId");
-    const auto listed = Parsed(grpc_channelz_get_server_sockets(id, 0, 0));
-    for (const auto& socket : PartOf(listed, "socketRef")) {
+    ListSocketsOf(NumberIn(PartOf(server, "ref"), "serverId"));
+  }
+}
+
+// gRPC tells of some hundreds at a time, in the order of their numbers.
+void StreamCounts::ListSocketsOf(int64_t server) {
+  for (int64_t from = 0;;) {
+    const auto listed = Parsed(grpc_channelz_get_server_sockets(server, from, 0));
+    const nlohmann::json sockets = PartOf(listed, "socketRef");
+    for (const auto& socket : sockets) {
+      from = NumberIn(socket, "socketId") + 1;
       const nlohmann::json named = PartOf(socket, "name");
       if (!named.is_string()) continue;
       const std::string name = named.get<std::string>();
       if (!absl::StartsWith(name, kTransport)) continue;
       sockets_[name.substr(kTransport.size())] = NumberIn(socket, "socketId");
     }
+    if (sockets.empty() || PartOf(listed, "end").is_boolean()) return;
   }
 }
 
 uint64_t StreamCounts::AliveOn(const std::string& peer) {
-  if (!sockets_.contains(peer)) ListSockets();
+  if (!sockets_.contains(peer) && !std::exchange(is_listed_, true)) ListSockets();
   const auto it = sockets_.find(peer);
   if (it == sockets_.end()) return 0;
   const auto socket = PartOf(Parsed(grpc_channelz_get_socket(it->second)), "socket");
+  if (!socket.is_object()) {  // an older connection from the same port
+    sockets_.erase(it);
+    return 0;
+  }
   const auto data = PartOf(socket, "data");
   const int64_t alive = NumberIn(data, "streamsStarted") - NumberIn(data, "streamsSucceeded") -
                         NumberIn(data, "streamsFailed");

@@ -16,15 +16,19 @@ namespace hearth {
 class StreamCounts {
  public:
   // Of the connection that gRPC calls `peer`, to any server of this process. 0 for one that gRPC
-  // does not know. Costs some JSON, and for a peer not asked for before a look at all of them.
+  // does not know. Costs some JSON, and for peers not asked for before a look at all of them, once
+  // a round.
   uint64_t AliveOn(const std::string& peer);
+  void BeginRound() { is_listed_ = false; }
   // The connection is gone.
   void Forget(const std::string& peer) { sockets_.erase(peer); }
 
  private:
   void ListSockets();
+  void ListSocketsOf(int64_t server);
 
   absl::flat_hash_map<std::string, int64_t> sockets_;  // gRPC's numbers of them
+  bool is_listed_ = false;                             // in this round
 };
 
 }  // namespace hearth
