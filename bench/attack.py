@@ -168,8 +168,10 @@ class Attacker:
         self.popen.stdin.close()
         text = self.popen.stdout.read()
         seconds = time.monotonic() - self.begin
-        _, _, usage = os.wait4(self.popen.pid, 0)
+        _, status, usage = os.wait4(self.popen.pid, 0)
         self.popen.returncode = 0
+        if self.name != NEIGHBOUR and (status or not text.startswith("{")):
+            raise RuntimeError(f"{self.name}: the attacker ended with status {status}")
         said = json.loads(text) if text.startswith("{") and self.name != NEIGHBOUR else {}
         return {**said, "share": (usage.ru_utime + usage.ru_stime) / seconds}
 
