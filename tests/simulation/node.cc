@@ -48,16 +48,12 @@ void Node::ChooseOptions() {
   time_->Note(absl::StrCat("a node with ", options_.host_bytes, " bytes of RAM, ",
                            options_.disk_bytes, " of disk, ", options_.max_staged_bytes, " staged",
                            options_.load_in_background ? ", loading late" : ""));
-  const std::shared_ptr<std::vector<std::string>> warnings = warnings_;
-  const auto mu = std::make_shared<absl::Mutex>();
-  options_.on_warning = [warnings, mu](const std::string& line) {
-    absl::MutexLock lock(mu.get());
-    warnings->push_back(line);
-  };
+  options_.on_warning = [warnings = warnings_](const std::string&) { ++*warnings; };
 }
 
 void Node::Open() {
   struck_at_opening_ = disk_.struck();
+  warnings_at_opening_ = *warnings_;
   StoreSeams seams;
   auto jobs = std::make_unique<Jobs>();
   jobs_ = jobs.get();
@@ -177,7 +173,7 @@ void Node::AfterLoading() {
 
 // Of what it lost: a line, or a counter.
 bool Node::SaidSomething() {
-  uint64_t counted = warnings_->size();
+  uint64_t counted = *warnings_ - warnings_at_opening_;
   const StoreStats stats = store_->Stats();
   for (const char* name : {"recovery_damage", "recovery_dropped_manifests",
                            "recovery_unread_manifests", "quarantined_objects"}) {

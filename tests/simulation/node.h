@@ -6,6 +6,8 @@
 #ifndef HEARTH_TESTS_SIMULATION_NODE_H_
 #define HEARTH_TESTS_SIMULATION_NODE_H_
 
+#include <atomic>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -80,7 +82,6 @@ class Node {
   // 4, 16 and 30, and the store's own bookkeeping.
   void Check();
   std::vector<RestorePoint> List();
-  const std::vector<std::string>& warnings() const { return *warnings_; }
 
  private:
   class Jobs : public Executor {
@@ -126,8 +127,8 @@ class Node {
   FaultyDisk disk_;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   int struck_at_opening_ = 0;
-  std::shared_ptr<std::vector<std::string>> warnings_ =
-      std::make_shared<std::vector<std::string>>();
+  std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
+  uint64_t warnings_at_opening_ = 0;
   Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;
