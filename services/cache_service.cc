@@ -35,8 +35,7 @@ grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* con
       if (status.ok()) *response = MessageBytes(made);
       answer->Finish(status);
     };
-    if (short_calls_.TrySchedule(0, run)) return absl::OkStatus();
-    return absl::ResourceExhaustedError("too many calls wait; try again later");
+    return short_calls_.Submit(caller.ShareName(), request->Length(), run);
   };
   return AnswerLater(gate_, identities_, method, context, request->Length(), begin);
 }
@@ -156,7 +155,8 @@ grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::List(Context* context,
                                                                const Bytes* request) {
-  return StartList(store_, gate_, identities_, &short_calls_, &list_streams_, context, *request);
+  return StartList(store_, gate_, identities_, &short_calls_, &list_streams_, context,
+                   TakeRequest(request));
 }
 
 grpc::ServerUnaryReactor* CacheService::Stats(Context* context, const Bytes* request,
@@ -184,7 +184,7 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
                                                                 const Bytes* request) {
-  return StartWatch(store_, gate_, identities_, &watch_streams_, context, *request);
+  return StartWatch(store_, gate_, identities_, &watch_streams_, context, TakeRequest(request));
 }
 
 }  // namespace hearth

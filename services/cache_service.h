@@ -37,7 +37,7 @@ namespace hearth {
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
 // Short calls at a time: most of them only look things up.
-inline constexpr int kShortCalls = 8;
+inline FairPoolOptions ShortCallPool() { return {8, 4096, 1024}; }
 // Streams at a time; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of kMaxWatchQueue
 // events, a publish an open slice, a fetch from disk three slices; a lease next to nothing. Workers
 // have at most a fetch and a lease for each request that they run.
@@ -136,7 +136,7 @@ class CacheService final : public CacheServiceBase {
   StreamLimit lease_streams_{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams};
   StreamLimit explain_calls_{"explain", kMaxExplainCalls, kMaxTenantExplainCalls};
   StreamLimit list_streams_{"list", kMaxListStreams, kMaxTenantListStreams};
-  ThreadExecutor short_calls_{UINT64_MAX, kShortCalls};
+  FairPool short_calls_{"calls", ShortCallPool()};
   ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
   ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
   FairPool lookups_{"lookups", LookupPool()};  // behind those that its jobs use

@@ -43,7 +43,7 @@ grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Ident
       ParseAndAnswer<v1::ExplainRequest, v1::ExplainResponse>(bytes, response, answer.get(),
                                                               explain);
     };
-    return lookups->Submit(caller.ShareName(), bytes.Length(), run);
+    return lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
   };
   return AnswerLater(gate, identities, "Explain", context, bytes.Length(), begin);
 }

@@ -10,7 +10,7 @@ namespace hearth {
 namespace {
 
 // Of a prompt of some 85,000 tokens. A tenant's jobs of more run one by one: threads may be more
-// than cores, and others' small jobs would wait for theirs.
+// than cores, and others' small jobs would wait for theirs. Its own small ones go past them.
 constexpr uint64_t kLargeBytes = uint64_t{256} << 10;
 
 }  // namespace
@@ -63,9 +63,21 @@ absl::Status FairPool::Submit(const std::string& tenant, uint64_t bytes, Job job
   return absl::OkStatus();
 }
 
+absl::Status FairPool::SubmitRequest(const std::string& tenant, uint64_t bytes, Job job) {
+  if (bytes > 0) return Submit(tenant, bytes, std::move(job));
+  job();
+  return absl::OkStatus();
+}
+
 size_t FairPool::waiting() const {
   absl::MutexLock lock(&mutex_);
   return waiting_;
+}
+
+std::deque<FairPool::Waiting>::iterator FairPool::FirstOf(Tenant* tenant) {
+  return std::find_if(tenant->waiting.begin(), tenant->waiting.end(), [tenant](const Waiting& job) {
+    return job.bytes <= kLargeBytes || !tenant->runs_large;
+  });
 }
 
 // Whose turn it is: of those that may run one more, who has the fewest running, and of these who
@@ -73,9 +85,9 @@ size_t FairPool::waiting() const {
 FairPool::Tenants::iterator FairPool::Next() {
   auto next = tenants_.end();
   for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
-    const Tenant& tenant = it->second;
-    if (tenant.waiting.empty() || tenant.running >= options_.threads - 1) continue;
-    if (tenant.running > 0 && tenant.waiting.front().bytes > kLargeBytes) continue;
+    Tenant& tenant = it->second;
+    if (tenant.running >= options_.threads - 1) continue;
+    if (FirstOf(&tenant) == tenant.waiting.end()) continue;
     if (next == tenants_.end() || tenant.running < next->second.running ||
         (tenant.running == next->second.running && tenant.last_turn < next->second.last_turn)) {
       next = it;
@@ -95,8 +107,10 @@ void FairPool::Work() {
       if (next == tenants_.end()) return;
       name = next->first;
       Tenant& tenant = next->second;
-      turn = std::move(tenant.waiting.front());
-      tenant.waiting.pop_front();
+      const auto first = FirstOf(&tenant);
+      turn = std::move(*first);
+      tenant.waiting.erase(first);
+      tenant.runs_large |= turn.bytes > kLargeBytes;
       --waiting_;
       ++tenant.running;
       tenant.last_turn = ++turns_;
@@ -106,6 +120,7 @@ void FairPool::Work() {
     absl::MutexLock lock(&mutex_);
     const auto it = tenants_.find(name);
     it->second.bytes -= turn.bytes;
+    if (turn.bytes > kLargeBytes) it->second.runs_large = false;
     bytes_ -= turn.bytes;
     if (--it->second.running == 0 && it->second.waiting.empty()) tenants_.erase(it);
   }

@@ -46,6 +46,9 @@ class FairPool {
   // `bytes`: what the job keeps alive. kResourceExhausted names the limit; it is then not run.
   absl::Status Submit(const std::string& tenant, uint64_t bytes, Job job)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for work on `bytes` of a request. Where there are none the job runs at once: many
+  // calls may be over before their messages were whole, and would take the places of others.
+  absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -57,9 +60,12 @@ class FairPool {
     std::deque<Waiting> waiting;
     uint64_t bytes = 0;  // of these, and of those that run
     int running = 0;
+    bool runs_large = false;
     uint64_t last_turn = 0;
   };
   using Tenants = std::map<std::string, Tenant>;
+  // The first that may begin now, or the end.
+  static std::deque<Waiting>::iterator FirstOf(Tenant* tenant);
 
   absl::Status Room(const std::string& tenant, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

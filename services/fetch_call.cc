@@ -148,7 +148,8 @@ void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities
   const auto look_up = [self = shared_from_this(), store, caller = *caller, request] {
     self->LookUp(store, caller, request);
   };
-  const absl::Status accepted = lookups->Submit(caller->ShareName(), request.Length(), look_up);
+  const absl::Status accepted =
+      lookups->SubmitRequest(caller->ShareName(), request.Length(), look_up);
   if (accepted.ok()) return;
   absl::MutexLock lock(&mutex_);
   reading_ = false;

@@ -166,7 +166,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Byt
       ParseAndAnswer<v1::TokenizeRequest, v1::TokenizeResponse>(bytes, response, answer.get(),
                                                                 tokenize);
     };
-    return prompts_.Submit(caller.tenant, bytes.Length(), run);
+    return prompts_.SubmitRequest(caller.tenant, bytes.Length(), run);
   };
   return AnswerLater(parts_.gate, parts_.identities, "Tokenize", context, bytes.Length(), begin);
 }
@@ -235,7 +235,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
       if (asked.ok()) asked = StartExplain(parsed, tenant, context, done);
       if (!asked.ok()) answer->Finish(asked);
     };
-    return prompts_.Submit(caller.tenant, bytes.Length(), ask);
+    return prompts_.SubmitRequest(caller.tenant, bytes.Length(), ask);
   };
   return AnswerLater(parts_.gate, parts_.identities, "Explain", context, bytes.Length(), begin);
 }

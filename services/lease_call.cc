@@ -68,7 +68,8 @@ class LeaseCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::shared_ptr<void> closing_, followed_;
   std::shared_ptr<void> place_;  // among the open streams
   std::string share_name_;       // at the pool
-  PrefixQuery query_;            // set in Begin, as what is asked beside it
+  uint64_t request_bytes_ = 0;
+  PrefixQuery query_;  // set in Begin, as what is asked beside it
   LeaseAsk ask_;
   std::atomic<bool> over_{false};  // for whoever computes keys meanwhile
   bool waited_ = false;            // whoever set asking_ uses it
@@ -104,13 +105,14 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams, const grpc::
   if (!place.ok()) return Refuse(place.status());
   place_ = *std::move(place);
   share_name_ = caller->ShareName();
+  request_bytes_ = bytes.Length();
   closing_ = gate_->OnClose([this] { Close(); });
   followed_ = FollowCaller(identities, *context_, *caller,
                            [this](const absl::Status& status) { End(status); });
   const auto begin = [self = shared_from_this(), caller = *caller, bytes] {
     self->Begin(caller, bytes);
   };
-  const absl::Status accepted = lookups_->Submit(share_name_, bytes.Length(), begin);
+  const absl::Status accepted = lookups_->SubmitRequest(share_name_, bytes.Length(), begin);
   if (!accepted.ok()) Refuse(accepted);
 }
 
@@ -123,6 +125,7 @@ void LeaseCall::Refuse(absl::Status status) {
 
 // On the pool.
 void LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& bytes) {
+  if (over_) return Refuse(absl::CancelledError("the caller went away"));
   v1::LeaseRequest request;
   if (absl::Status status = ParseMessage(bytes, &request); !status.ok()) return Refuse(status);
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
@@ -161,7 +164,8 @@ void LeaseCall::AskLater() {
       return;
     }
   }
-  if (lookups_->Submit(share_name_, 0, [self = shared_from_this()] { self->Ask(); }).ok()) return;
+  const auto ask = [self = shared_from_this()] { self->Ask(); };
+  if (lookups_->Submit(share_name_, request_bytes_, ask).ok()) return;
   Take(LeaseTurn());  // too much is under way: go on alone
 }
 

@@ -19,7 +19,7 @@ class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   ListCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context)
       : call_(std::move(call)), context_(context) {}
 
-  void Start(TieredStore* store, const absl::StatusOr<Identity>& caller, Executor* executor,
+  void Start(TieredStore* store, const absl::StatusOr<Identity>& caller, FairPool* calls,
              StreamLimit* streams, const grpc::ByteBuffer& bytes) {
     if (call_ == nullptr) return End(CallGate::ClosedError());
     if (!caller.ok()) return End(caller.status());
@@ -35,9 +35,8 @@ class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
       points_ = store->List(tenant);
       Next();
     };
-    if (!executor->TrySchedule(0, look)) {
-      End(absl::ResourceExhaustedError("too many calls wait; try again later"));
-    }
+    const absl::Status accepted = calls->Submit(caller->ShareName(), bytes.Length(), look);
+    if (!accepted.ok()) End(accepted);
   }
 
   void OnWriteDone(bool ok) override {
@@ -70,14 +69,14 @@ class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartList(TieredStore* store, CallGate* gate,
-                                                      Identities* identities, Executor* executor,
+                                                      Identities* identities, FairPool* calls,
                                                       StreamLimit* streams,
                                                       grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer& request) {
   const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
   auto call = EnterCall(gate, caller, "List", *context, request.Length());
   auto* const reactor = new ListCall(std::move(call), context);
-  reactor->Start(store, caller, executor, streams, request);
+  reactor->Start(store, caller, calls, streams, request);
   return reactor;
 }
 

@@ -2,23 +2,23 @@
 // takes it.
 //
 // Thread safety: gRPC calls the reactor from its threads. Ownership: deletes itself in OnDone.
-// Store, gate, executor and the limit of streams must outlive it.
+// Store, gate, pool and the limit of streams must outlive it.
 #ifndef HEARTH_SERVICES_LIST_CALL_H_
 #define HEARTH_SERVICES_LIST_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
-#include "cache_store/executor.h"
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
+#include "services/fair_pool.h"
 #include "services/identity.h"
 #include "services/stream_limit.h"
 
 namespace hearth {
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartList(TieredStore* store, CallGate* gate,
-                                                      Identities* identities, Executor* executor,
+                                                      Identities* identities, FairPool* calls,
                                                       StreamLimit* streams,
                                                       grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer& request);

@@ -75,7 +75,7 @@ grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
       ParseAndAnswer<v1::QuarantineRequest, v1::QuarantineResponse>(bytes, response, answer.get(),
                                                                     take_out);
     };
-    return lookups->Submit(caller.ShareName(), bytes.Length(), run);
+    return lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
   };
   return AnswerLater(gate, identities, "Quarantine", context, bytes.Length(), begin);
 }

@@ -48,9 +48,9 @@ TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
   FairPool pool("prompts", Small(4));
   ASSERT_TRUE(pool.Submit("a", kLarge, first.job()).ok());
   first.WaitBegun();
+  ASSERT_TRUE(pool.Submit("a", kLarge, second.job()).ok());
   ASSERT_TRUE(pool.Submit("a", 1, small.job()).ok());
   small.WaitBegun();
-  ASSERT_TRUE(pool.Submit("a", kLarge, second.job()).ok());
   ASSERT_TRUE(pool.Submit("b", kLarge, other.job()).ok());
   other.WaitBegun();
   EXPECT_FALSE(second.begun());
@@ -59,6 +59,16 @@ TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
   second.WaitBegun();
   second.LetGo();
   other.LetGo();
+}
+
+TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
+  FairPoolOptions options = Small(2);
+  options.max_waiting_each = 0;
+  FairPool pool("prompts", options);
+  bool ran = false;
+  EXPECT_TRUE(pool.SubmitRequest("a", 0, [&ran] { ran = true; }).ok());
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(pool.SubmitRequest("a", 1, [] {}).ok());
 }
 
 TEST(FairPool, OneTenantNeverHasAllThreads) {
