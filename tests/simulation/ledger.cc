@@ -210,8 +210,8 @@ void Ledger::Died(Death death, bool is_clean, const std::vector<RestorePoint>& l
   const Durability kept = death == Death::kMachine ? Durability::kSync : Durability::kDisk;
   for (auto& [name, point] : points_) {
     if (point.promised < kept) point.promised = Durability::kDefault;
-    // Being renewed, too, is forgotten; unless it was closed.
-    if (death != Death::kClose) point.earliest_end.fill(point.earliest_end[LevelOf(kept)]);
+    // Being renewed as `memory` is forgotten, too; unless it was closed and the disk took all.
+    if (!closed_cleanly_) point.earliest_end.fill(point.earliest_end[LevelOf(kept)]);
     // A pin is on disk before it is answered, as `disk` is.
     if (death == Death::kMachine) point.is_pinned = false;
   }
