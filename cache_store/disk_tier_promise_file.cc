@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <fstream>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -38,6 +40,24 @@ BootId ThisBoot() {
   const std::string bytes = absl::HexStringToBytes(digits);
   std::copy(bytes.begin(), bytes.end(), boot.begin());
   return boot;
+}
+
+absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string& dir) {
+  std::unique_ptr<rocksdb::FSSequentialFile> file;
+  char memory[kPromiseBytes];
+  rocksdb::Slice bytes;
+  rocksdb::IOStatus status =
+      files->NewSequentialFile(PromisesPath(dir), rocksdb::FileOptions(), &file, nullptr);
+  if (status.ok()) status = file->Read(sizeof(memory), kNoOptions, &bytes, memory, nullptr);
+  if (!status.ok()) return absl::OkStatus();  // whoever reads all of it says so
+  const std::optional<PromiseEntry> header = ParsePromise({bytes.data(), bytes.size()});
+  if (!header.has_value() || header->kind != PromiseKind::kHeader ||
+      header->number <= kPromisesVersion) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      PromisesPath(dir), " has format version ", header->number, "; this program reads ",
+      kPromisesVersion, ": use the newer program, or another folder"));
 }
 
 PromiseFile::~PromiseFile() {
@@ -93,8 +113,10 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
 // Where the file cannot be appended to as it is, what it says is written anew first.
 rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
   if (file_ == nullptr) {
-    rocksdb::IOStatus status = WriteAnew(BookNow());
-    if (!status.ok()) return status;
+    PromiseBook book;
+    rocksdb::IOStatus anew = BookNow(&book);
+    if (anew.ok()) anew = WriteAnew(book);
+    if (!anew.ok()) return anew;
   }
   rocksdb::IOStatus status = file_->Append(bytes, kNoOptions, nullptr);
   if (status.ok()) {
@@ -105,13 +127,21 @@ rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
   return status;
 }
 
-PromiseBook PromiseFile::BookNow() {
+// What cannot be read is not written anew: that would leave its promises out.
+rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
   std::string bytes;
-  rocksdb::ReadFileToString(files_, path_, &bytes).PermitUncheckedError();
+  if (bytes_ > 0) {
+    const rocksdb::Status read = rocksdb::ReadFileToString(files_, path_, &bytes);
+    if (!read.ok()) return rocksdb::status_to_io_status(rocksdb::Status(read));
+    if (bytes.size() < bytes_) {
+      return rocksdb::IOStatus::IOError(
+          absl::StrCat(path_, " has ", bytes.size(), " bytes, of ", bytes_, " that were written"));
+    }
+  }
   // Less than was appended: what is torn was never acknowledged.
-  PromiseBook book = ReadPromises(absl::string_view(bytes).substr(0, bytes_));
-  book.boot = boot_;
-  return book;
+  *book = ReadPromises(absl::string_view(bytes).substr(0, bytes_));
+  book->boot = boot_;
+  return rocksdb::IOStatus::OK();
 }
 
 rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
@@ -124,19 +154,21 @@ rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
     files_->DeleteFile(part, kNoOptions, nullptr).PermitUncheckedError();
     return status;
   }
-  // From here on the old one is no more.
+  // From here on the old one is no more, though a crash of the machine may bring it back.
   file_ = nullptr;
   bytes_ = bytes.size();
+  synced_bytes_ = 0;
+  ++generation_;
+  live_ = book.promises.size();
+  entries_ = bytes_ / kPromiseBytes;
+  trim_at_ = 0;
   status = files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
   if (status.ok()) status = files_->NewDirectory(dir_, kNoOptions, &folder, nullptr);
   if (status.ok()) status = folder->Fsync(kNoOptions, nullptr);
   if (!status.ok()) return status;
   file_ = std::move(file);
   synced_bytes_ = bytes_;
-  ++generation_;
-  live_ = book.promises.size();
-  entries_ = bytes_ / kPromiseBytes;
-  trim_at_ = 0;
+  safe_generation_ = generation_;
   return status;
 }
 
@@ -150,8 +182,11 @@ void PromiseFile::Count(absl::Span<const PromiseEntry> entries) {
 
 void PromiseFile::TrimWhenDead() {
   if (entries_ <= std::max(trim_at_, kEntriesEach * live_ + kEntriesFree)) return;
-  // Without room for it, later.
-  if (!WriteAnew(BookNow()).ok()) trim_at_ = 2 * entries_;
+  PromiseBook book;
+  rocksdb::IOStatus status = BookNow(&book);
+  if (status.ok()) status = WriteAnew(book);
+  // Without room for it, or where it cannot be read now: later.
+  if (!status.ok()) trim_at_ = 2 * entries_;
 }
 
 rocksdb::IOStatus PromiseFile::Append(absl::Span<const PromiseEntry> entries) {
@@ -177,6 +212,8 @@ PromiseFile::Place PromiseFile::AppendSoon(absl::Span<const PromiseEntry> entrie
 PromiseFile::Place PromiseFile::BeginSync() {
   const absl::MutexLock lock(&mu_);
   if (!syncer_.joinable()) syncer_ = std::thread([this] { SyncWhenAsked(); });
+  // After a sync that failed; where this fails too, the sync says that it is not open.
+  if (file_ == nullptr) Write("").PermitUncheckedError();
   return {generation_, bytes_, ++asked_};
 }
 
@@ -199,8 +236,9 @@ void PromiseFile::NoteSynced(const Place& place) {
   entry.kind = PromiseKind::kSynced;
   entry.number = place.bytes;
   const absl::MutexLock lock(&mu_);
-  // A file written anew meanwhile has other places.
-  if (place.generation != generation_ || !Write(SerializePromise(entry)).ok()) return;
+  // A file written anew meanwhile, or now, has other places.
+  if (place.generation != generation_ || file_ == nullptr) return;
+  if (!Write(SerializePromise(entry)).ok()) return;
   ++entries_;
 }
 

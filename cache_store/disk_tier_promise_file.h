@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "cache_store/promises.h"
@@ -64,10 +65,11 @@ class PromiseFile {
   void TrimWhenDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Count(absl::Span<const PromiseEntry> entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsSyncedLocked(const Place& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return generation_ > place.generation ||
+    return safe_generation_ > place.generation ||
            (generation_ == place.generation && synced_bytes_ >= place.bytes);
   }
-  PromiseBook BookNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // An error: it cannot be read, or not all of it.
+  rocksdb::IOStatus BookNow(PromiseBook* book) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void SyncWhenAsked();
 
   rocksdb::FileSystem* const files_;
@@ -77,6 +79,8 @@ class PromiseFile {
   // Null: it could not be made, or is to be written anew before anything is appended.
   std::shared_ptr<rocksdb::FSWritableFile> file_ ABSL_GUARDED_BY(mu_);
   uint64_t generation_ ABSL_GUARDED_BY(mu_) = 0;
+  // The last that a crash of the machine brings no older one back for.
+  uint64_t safe_generation_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0, synced_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::string late_ ABSL_GUARDED_BY(mu_);  // entries that are still to be appended
   // Kept and not released, and all there are: about, since what is written again counts again.
@@ -87,6 +91,9 @@ class PromiseFile {
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
   std::thread syncer_ ABSL_GUARDED_BY(mu_);
 };
+
+// kFailedPrecondition: a newer program wrote them.
+absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string& dir);
 
 // Of the machine since it was started; zeros: it does not say.
 BootId ThisBoot();

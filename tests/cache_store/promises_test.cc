@@ -1,9 +1,14 @@
-// The file of promises: what it says after appends, cuts and flips.
+// The file of promises: what it says after appends, cuts and flips, and on a disk that fails.
 #include "cache_store/promises.h"
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <random>
+
+#include "cache_store/disk_tier_promise_file.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -88,6 +93,60 @@ TEST(Promises, AFlipCostsItsEntryAndACutWhatItTook) {
   zeros.replace(3 * kPromiseBytes, kPromiseBytes, kPromiseBytes, '\0');
   EXPECT_EQ(ReadPromises(zeros).damaged, 0u);
   EXPECT_EQ(ReadPromises(zeros).promises.size(), 2u);
+}
+
+// One that a failed sync has closed: what it says is read and written anew before the next.
+class PromisesOnABadDisk : public ::testing::Test {
+ protected:
+  PromisesOnABadDisk() { file_.Begin(/*is_new=*/true, &damage_); }
+  rocksdb::IOStatus Append(PromiseKind kind, uint64_t number, PromiseLevel level) {
+    const PromiseEntry entry = Entry(kind, number, level);
+    return file_.Append({&entry, 1});
+  }
+  void FailASync() {
+    disk_.Arm(DiskFault::kFailedSync, 1);
+    EXPECT_FALSE(file_.EndSync(file_.BeginSync()).ok());
+    disk_.Disarm();
+  }
+  PromiseBook Said() const { return ReadPromises(folder_.Read("promises")); }
+
+  const TestFolder folder_;
+  FaultyDisk disk_;
+  std::vector<std::string> damage_;
+  PromiseFile file_{disk_.env()->GetFileSystem().get(), folder_.path(), kBoot};
+};
+
+TEST_F(PromisesOnABadDisk, WhatCannotBeReadIsNotWrittenAnewWithoutIt) {
+  for (uint64_t number = 1; number <= 9; ++number) {
+    ASSERT_TRUE(Append(PromiseKind::kKept, number, PromiseLevel::kDisk).ok());
+  }
+  FailASync();
+  std::filesystem::rename(folder_.File("promises"), folder_.File("away"));
+  EXPECT_FALSE(Append(PromiseKind::kKept, 10, PromiseLevel::kDisk).ok());
+  std::filesystem::rename(folder_.File("away"), folder_.File("promises"));
+  EXPECT_TRUE(Append(PromiseKind::kKept, 11, PromiseLevel::kDisk).ok());
+  EXPECT_EQ(Said().promises.size(), 10u);
+}
+
+TEST_F(PromisesOnABadDisk, ASyncAfterOneThatFailedIsTriedAnew) {
+  ASSERT_TRUE(Append(PromiseKind::kKept, 1, PromiseLevel::kDisk).ok());
+  FailASync();
+  EXPECT_TRUE(file_.EndSync(file_.BeginSync()).ok());
+  EXPECT_EQ(Said().promises.size(), 1u);
+}
+
+TEST_F(PromisesOnABadDisk, WhatWasSyncedOfAFileIsNoPlaceInTheNext) {
+  for (uint64_t number = 1; number <= 9; ++number) {
+    ASSERT_TRUE(Append(PromiseKind::kKept, number, PromiseLevel::kDisk).ok());
+    ASSERT_TRUE(Append(PromiseKind::kReleased, number, PromiseLevel::kNone).ok());
+  }
+  const PromiseFile::Place place = file_.BeginSync();
+  ASSERT_TRUE(file_.EndSync(place).ok());
+  ASSERT_TRUE(Append(PromiseKind::kKept, 10, PromiseLevel::kDisk).ok());
+  FailASync();
+  file_.NoteSynced(place);
+  ASSERT_TRUE(Append(PromiseKind::kKept, 11, PromiseLevel::kDisk).ok());
+  EXPECT_FALSE(Said().promises.at(10).HoldsUnder(kNextBoot));
 }
 
 }  // namespace
