@@ -8,7 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -25,8 +24,6 @@ namespace {
 
 // Below this a value is copied into memory of its own; above, the read's buffer is handed out.
 constexpr size_t kPinBytes = 4096;
-// The version of the folder.
-constexpr uint64_t kPromisesSince = 5;
 
 class RocksDiskTier : public DiskTier {
  public:
@@ -329,20 +326,6 @@ absl::Status PutSynced(const Database& db, const char* key, const std::string& v
 
 // Where the block is damaged that they lie in, they are written anew: with another secret than the
 // folder's nothing of it is found, and nothing damaged is erased (store_load.cc).
-// Whether a folder is of a version that writes promises. Where that is damaged: more likely than
-// not.
-absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
-  std::string version;
-  const rocksdb::Status status = db->Get(VerifiedReads(), db.family(kMeta), kVersionKey, &version);
-  if (status.IsNotFound()) {  // new, or it lost its records
-    return db.files()->FileExists(PromisesPath(dir), rocksdb::IOOptions(), nullptr).ok();
-  }
-  if (!status.ok()) return status.IsCorruption();
-  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  uint64_t number = 0;
-  return absl::SimpleAtoi(version, &number) && number >= kPromisesSince;
-}
-
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
   const std::string current = absl::StrCat(DiskTier::kFormatVersion);

@@ -5,6 +5,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/disk_tier_load.h"
@@ -18,6 +19,8 @@ constexpr size_t kMostNotes = 256;
 // More than that many publishes never end at once: the file was cut, or not written to.
 constexpr size_t kMostUnfinished = 256;
 constexpr size_t kMostNamed = 3;
+// The version of the folder.
+constexpr uint64_t kPromisesSince = 5;
 
 PromiseEntry EntryFor(PromiseKind kind, PromiseLevel level, uint64_t number) {
   PromiseEntry entry;
@@ -86,6 +89,23 @@ class Present {
 };
 
 }  // namespace
+
+absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
+  if (absl::Status read = CheckPromisesVersion(db.files(), dir); !read.ok()) return read;
+  std::string version;
+  const rocksdb::Status status = db->Get(VerifiedReads(), db.family(kMeta), kVersionKey, &version);
+  if (status.IsNotFound()) {  // new, or it lost its records
+    const rocksdb::IOStatus found =
+        db.files()->FileExists(PromisesPath(dir), rocksdb::IOOptions(), nullptr);
+    if (found.ok() || found.IsNotFound()) return found.ok();
+    return FromRocks(found, "look at the promises");
+  }
+  if (status.IsCorruption()) return true;
+  if (!status.ok()) return FromRocks(status, "read of the version");
+  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  uint64_t number = 0;
+  return absl::SimpleAtoi(version, &number) && number >= kPromisesSince;
+}
 
 DiskPromises::DiskPromises(const Database* db, const std::string& dir,
                            const DiskTierOptions& options, bool is_new)

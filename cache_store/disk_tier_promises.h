@@ -20,6 +20,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "cache_store/disk_tier.h"
@@ -27,6 +28,10 @@
 #include "cache_store/disk_tier_promise_file.h"
 
 namespace hearth {
+
+// Whether a folder is of a version that writes promises. Where that is damaged: more likely than
+// not. An error: it cannot be told now, or they are a newer version's.
+absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir);
 
 class DiskPromises {
  public:
