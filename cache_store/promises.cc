@@ -31,7 +31,6 @@ class Reading {
         Take(*entry, at);
       } else if (piece.find_first_not_of('\0') != absl::string_view::npos) {
         ++book_.damaged;
-        book_.is_closed = false;
       }
     }
     for (auto& [number, promise] : book_.promises) {
@@ -44,7 +43,6 @@ class Reading {
 
  private:
   void Take(const PromiseEntry& entry, uint64_t at) {
-    book_.is_closed = entry.kind == PromiseKind::kClosed;
     switch (entry.kind) {
       case PromiseKind::kHeader:
         book_.has_header |= at == 0 && entry.id == IdOf(kMagic);

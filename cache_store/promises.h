@@ -95,7 +95,6 @@ struct PromiseBook {
   uint64_t damaged = 0;                         // entries that are neither whole nor zeros
   uint64_t torn_bytes = 0;                      // at the end, of an entry that is not all there
   bool has_header = false;                      // or it is damaged
-  bool is_closed = false;                       // by the last session
   BootId boot{};                                // of the last session
 };
 

@@ -142,7 +142,6 @@ TEST_P(FullDisk, WhatWasDroppedMeanwhileDoesNotComeBack) {
   }
 }
 
-// Through the log, and as tables.
 TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
   Open();
   ASSERT_TRUE(Publish(1).ok());
@@ -162,6 +161,7 @@ TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
   EXPECT_FALSE(told) << "whoever follows the events believes that it is pinned";
 }
 
+// Through the log, and as tables.
 INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
                          [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });
 
