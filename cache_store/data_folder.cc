@@ -1,5 +1,8 @@
 #include "cache_store/data_folder.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -32,6 +35,15 @@ absl::Status CheckCanBeOpened(const std::string& dir) {
   if (absl::Status is_one = CheckIsDataFolder(dir); !is_one.ok()) return is_one;
   return absl::DataLossError(absl::StrCat(dir, kCurrentFile, " is gone; hearthctl repair ", dir,
                                           " rebuilds what is still right in the folder"));
+}
+
+absl::Status CheckIsNoMountPoint(const std::string& dir) {
+  struct statx info {};
+  if (::statx(AT_FDCWD, dir.c_str(), 0, STATX_BASIC_STATS, &info) != 0 ||
+      (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(dir, " is a mount point: name a folder in it"));
 }
 
 }  // namespace hearth

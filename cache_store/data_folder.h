@@ -13,6 +13,9 @@ absl::Status CheckIsDataFolder(const std::string& dir);
 // That it has what a database is opened by, too. Else kDataLoss, which says what to do.
 absl::Status CheckCanBeOpened(const std::string& dir);
 
+// Of a folder that another is to be renamed to, be it there or not. Else kFailedPrecondition.
+absl::Status CheckIsNoMountPoint(const std::string& dir);
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_DATA_FOLDER_H_

@@ -71,6 +71,7 @@ class Repair {
 
   absl::StatusOr<RepairReport> Run() {
     std::error_code error;
+    if (absl::Status can = CheckIsNoMountPoint(options_.to); !can.ok()) return can;
     if (!options_.to.empty() && fs::exists(options_.to, error) &&
         !(fs::is_directory(options_.to, error) && fs::is_empty(options_.to, error))) {
       return RefuseRepair(options_.to, " is not empty; name a folder that is, or is not there");
@@ -274,6 +275,7 @@ class Repair {
     absl::Status status = Database::Open(part, Database::Mode::kOwn, &db, tier);
     if (status.ok()) status = SliceTables::Prepare(part);
     if (!status.ok()) return status;
+    db->files()->LetGo(/*is_damaged=*/false);  // what is compacted, or flushed, takes no room
     Rebuild rebuild(salvage_, *db, part, can_link, [this](const std::string& what) { Say(what); });
     status = rebuild.Run(secret_check_);
     if (absl::IsResourceExhausted(status)) {

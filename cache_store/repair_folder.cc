@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/promises.h"
@@ -58,7 +60,31 @@ RepairFolder::~RepairFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
+// Root repairs for the store's user.
+absl::Status RepairFolder::GiveToOwner() const {
+  struct stat like {};
+  if (::geteuid() != 0 || ::stat((dir_ + "/db").c_str(), &like) != 0) return absl::OkStatus();
+  std::vector<std::string> paths = {path_};
+  std::error_code error;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path_, error)) {
+    paths.push_back(entry.path().string());
+  }
+  if (error) return absl::UnavailableError(absl::StrCat(path_, ": ", error.message()));
+  for (const std::string& path : paths) {
+    if (::lchown(path.c_str(), like.st_uid, like.st_gid) == 0) continue;
+    return absl::UnavailableError(
+        absl::StrCat(path, " cannot be given to user ", like.st_uid, ": ", std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RepairFolder::Make() const {
+  struct stat old {};
+  const bool is_there = ::stat((dir_ + "/db").c_str(), &old) == 0;
+  if (to_.empty() && is_there && ::geteuid() != 0 && ::geteuid() != old.st_uid) {
+    return absl::FailedPreconditionError(absl::StrCat(dir_, "/db belongs to user ", old.st_uid,
+                                                      ": repair it as that user, or as root"));
+  }
   if (::mkdir(path_.c_str(), 0700) != 0) {
     const std::string text = absl::StrCat(path_, ": ", std::strerror(errno));
     return errno == ENOSPC ? absl::ResourceExhaustedError(text)
@@ -86,6 +112,7 @@ bool RepairFolder::CanLink(const std::string& file) const {
 }
 
 absl::StatusOr<std::string> RepairFolder::Put(const Progress& progress) const {
+  if (absl::Status given = GiveToOwner(); !given.ok()) return given;
   if (absl::Status synced = SyncAt(path_); !synced.ok()) return synced;
   return to_.empty() ? PutInPlace(progress) : PutAt(progress);
 }
@@ -97,11 +124,15 @@ absl::StatusOr<std::string> RepairFolder::PutInPlace(const Progress& progress) c
   const std::string kept = absl::StrCat(dir_, "/db.damaged-", number);
   progress("naming the new database");
   absl::Status status = Rename(path_ + "/db", kept);
-  if (status.ok()) status = SyncAt(dir_);
   if (!status.ok()) return status;
-  progress("exchanging the databases");
-  status = Rename(dir_ + "/db", kept, RENAME_EXCHANGE);
-  if (!status.ok()) return status;
+  status = SyncAt(dir_);
+  if (status.ok()) progress("exchanging the databases");
+  if (status.ok()) status = Rename(dir_ + "/db", kept, RENAME_EXCHANGE);
+  if (!status.ok()) {
+    // Back, to be removed: it is no damaged database.
+    Rename(kept, path_ + "/db").IgnoreError();
+    return status;
+  }
   progress("keeping the damaged database");
   // Its tables are older than what the new database knows.
   if (IsNameTaken(dir_ + "/lost")) Rename(dir_ + "/lost", kept + "/lost").IgnoreError();

@@ -35,6 +35,7 @@ class RepairFolder {
   absl::StatusOr<std::string> Put(const Progress& progress) const;
 
  private:
+  absl::Status GiveToOwner() const;
   absl::StatusOr<std::string> PutInPlace(const Progress& progress) const;
   absl::StatusOr<std::string> PutAt(const Progress& progress) const;
 

@@ -349,6 +349,15 @@ TEST_F(RepairTest, ADryRunChangesNothingAndANewFolderLeavesTheOldOne) {
               HasSubstr("is not empty"));
 }
 
+TEST_F(RepairTest, AMountPointIsNoNewFolder) {
+  fs::remove(Dir() + "/db/CURRENT");
+  RepairOptions options;
+  options.to = "/proc";
+  const auto refused = RepairDataDir(Dir(), options);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("is a mount point: name a folder"));
+}
+
 TEST_F(RepairTest, AFullDiskLeavesTheFolderAsItWas) {
   RemoveAll("MANIFEST-");
   const auto before = FilesOf(Dir());
