@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_backup_check.h"
+#include "cache_store/folder_holder.h"
 #include "cache_store/promises.h"
 #include "cache_store/secret.h"
 
@@ -157,6 +158,8 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
 
 absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to) {
   if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
+  const absl::Status promised = CheckPromised(dir);
+  if (!promised.ok() && !FolderHolder(dir).has_value()) return promised;
   std::unique_ptr<Database> db;
   DiskTierOptions options;
   options.background_bytes_per_s = 0;  // nobody else uses it
@@ -166,12 +169,14 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   if (!db->found().empty()) {
     return absl::DataLossError(absl::StrCat("no backup was made: ", db->found()[0]));
   }
+  if (absl::Status there = CheckNothingWasToGo(*db); !there.ok()) return there;
   return BackUpDatabase(*db, dir, to);
 }
 
 absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std::string& dir,
                                              uint32_t id) {
   if (!IsBackup(from)) return Refuse(from, " is not a backup");
+  if (absl::Status can = CheckIsNoMountPoint(dir); !can.ok()) return can;
   if (!IsEmpty(dir)) return Refuse(dir, " is not empty; name a folder that is, or is not there");
   // Beside it, so that it appears whole or not at all.
   const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");

@@ -3,14 +3,18 @@
 #include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_load.h"
+#include "cache_store/disk_tier_promise_file.h"
+#include "cache_store/disk_tier_salvage.h"
 #include "cache_store/stored_records.h"
 
 namespace hearth {
@@ -95,6 +99,41 @@ FolderFiles FilesUnder(const std::string& folder) {
     if (entry.is_regular_file(error)) files[entry.path().string()] = entry.file_size(error);
   }
   return files;
+}
+
+absl::Status CheckPromised(const std::string& dir) {
+  // First: of what is promised later nothing is missing.
+  std::string bytes;
+  const auto& files = rocksdb::FileSystem::Default();
+  rocksdb::ReadFileToString(files.get(), PromisesPath(dir), &bytes).PermitUncheckedError();
+  const PromiseBook book = ReadPromises(bytes);
+  std::unique_ptr<Database> db;
+  // What else is wrong they say who open it for more.
+  if (!Database::Open(dir, Database::Mode::kLook, &db).ok()) return absl::OkStatus();
+  const absl::StatusOr<DiskContents> contents = LoadContents(*db);
+  if (!contents.ok()) return absl::OkStatus();
+  std::set<uint64_t> there;
+  for (const ManifestNames& manifest : contents->manifests) there.insert(manifest.number);
+  for (const GoneManifests& gone : contents->gone) {
+    there.insert(gone.manifests.begin(), gone.manifests.end());
+  }
+  const BootId boot = ThisBoot();
+  const auto missing =
+      std::count_if(book.promises.begin(), book.promises.end(), [&](const auto& promise) {
+        return promise.second.HoldsUnder(boot) && there.count(promise.first) == 0;
+      });
+  if (missing == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      "no backup was made: ", missing, " restore points that were acknowledged are not there; ",
+      "hearthctl repair ", dir, " looks for them, a start of the store gives them up"));
+}
+
+absl::Status CheckNothingWasToGo(const Database& source) {
+  absl::StatusOr<DiskContents> contents = LoadContents(source);
+  if (!contents.ok()) return contents.status();
+  if (absl::Status looked = DropDoubtedObjects(source, &*contents); !looked.ok()) return looked;
+  if (contents->damage.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("no backup was made: ", contents->damage[0]));
 }
 
 absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,

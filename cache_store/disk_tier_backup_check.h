@@ -27,6 +27,12 @@ FolderFiles FilesUnder(const std::string& folder);
 absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,
                          const FolderFiles& before, const FolderFiles& after);
 
+// Of a stopped store's folder, which is only read. kDataLoss: what was promised is not there.
+absl::Status CheckPromised(const std::string& dir);
+
+// Of one that is open and holds deletes back. kDataLoss: RocksDB would have deleted what is named.
+absl::Status CheckNothingWasToGo(const Database& source);
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_DISK_TIER_BACKUP_CHECK_H_

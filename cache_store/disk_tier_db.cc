@@ -229,6 +229,8 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   if (mode == Mode::kOwn) {
     status = database->OpenAtAnyRate(dir, boot, options, families);
   } else if (mode == Mode::kAsIs) {
+    // Until it is closed: a repair may need it, and the next start deletes it, or keeps it.
+    database->files_->HoldBack();
     // What damage RocksDB would not say.
     const absl::Status looked =
         SalvageLogs(database->files_.get(), dir, boot, &database->found_, nullptr);

@@ -173,6 +173,11 @@ TEST_F(LostPoints, OfACutManifestEraseNothing) {
     for (size_t i = 0; i + 4 < records; ++i) at = LogPieceAt(bytes, at)->end;
     fs::resize_file(entry.path(), at);
   }
+  // Nor does a backup, though it opens the folder for writing; and it is refused.
+  EXPECT_THAT(
+      std::string(BackUpDataDir(folder_.File("data"), folder_.File("to")).status().message()),
+      HasSubstr("no backup was made: of "));
+  for (const fs::path& table : tables) EXPECT_TRUE(fs::exists(table)) << table;
   Open();
   size_t found = 0;
   for (uint64_t seed = 1; seed <= 8; ++seed) found += Fetch(seed, true) == 64 ? 1 : 0;
