@@ -1,6 +1,5 @@
 #include "cache_store/disk_tier_salvage.h"
 
-#include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/table_properties.h>
 #include <rocksdb/write_batch.h>
@@ -16,6 +15,7 @@
 #include "absl/strings/strip.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/disk_tier_records.h"
+#include "cache_store/disk_tier_tables.h"
 #include "cache_store/stored_records.h"
 
 namespace hearth {
@@ -123,30 +123,16 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
   return absl::OkStatus();
 }
 
-// Of tables: none covers the number.
-bool IsInATable(const std::vector<rocksdb::SstFileMetaData>& tables, uint64_t number) {
-  return std::any_of(tables.begin(), tables.end(), [&](const auto& table) {
-    return ParseNumberKey(table.smallestkey).value_or(~uint64_t{0}) <= number &&
-           number <= ParseNumberKey(table.largestkey).value_or(0);
-  });
-}
-
-bool LacksSlices(const Database& db, const std::vector<rocksdb::SstFileMetaData>& tables,
-                 const ObjectRecord& object) {
-  size_t missing = 0;
-  for (const uint32_t layer : object.layers) {
+bool LacksSlices(const Database& db, const ObjectRecord& object) {
+  return std::any_of(object.layers.begin(), object.layers.end(), [&](uint32_t layer) {
     rocksdb::PinnableSlice value;
-    const rocksdb::Status status =
-        db->Get(VerifiedReads(), db.family(kSlices), SliceKey(object.number, layer), &value);
-    missing += status.IsNotFound() ? 1 : 0;
-  }
-  // All of an object are in one place. Tables are on stable storage before anything names them.
-  if (missing == object.layers.size()) return !IsInATable(tables, object.number);
-  return missing > 0;
+    return GetSlice(db, SliceKey(object.number, layer), &value).IsNotFound();
+  });
 }
 
 // The objects that tables hold which RocksDB was about to delete.
 void AddHeldBack(const Database& db, std::set<uint64_t>* objects) {
+  if (db.family(kTables) == nullptr) return;
   for (const std::string& path : db.files()->held_back()) {
     if (!absl::EndsWith(path, ".sst")) continue;
     rocksdb::Options options = db->GetOptions(db.family(kTables));
@@ -210,18 +196,18 @@ absl::Status DropDoubtedObjects(const Database& db, DiskContents* contents) {
   }
   AddHeldBack(db, &doubted);
   if (doubted.empty()) return absl::OkStatus();
-  rocksdb::ColumnFamilyMetaData family;
-  if (db.family(kTables) != nullptr) db->GetColumnFamilyMetaData(db.family(kTables), &family);
-  std::vector<rocksdb::SstFileMetaData> tables;
-  for (const rocksdb::LevelMetaData& level : family.levels) {
-    tables.insert(tables.end(), level.files.begin(), level.files.end());
+  std::set<uint64_t> named;
+  for (const ManifestNames& manifest : contents->manifests) {
+    named.insert(manifest.objects.begin(), manifest.objects.end());
   }
   size_t lost = 0;
   auto& objects = contents->objects;
   const auto is_lost = [&](const ObjectRecord& object) {
-    if (doubted.count(object.number) == 0 || !LacksSlices(db, tables, object)) return false;
+    if (doubted.count(object.number) == 0 || !LacksSlices(db, object)) return false;
     contents->unreadable_objects.push_back(object.number);
-    return ++lost > 0;
+    // Of one that no manifest names nothing was acknowledged: a publish did not come to its end.
+    lost += named.count(object.number);
+    return true;
   };
   objects.erase(std::remove_if(objects.begin(), objects.end(), is_lost), objects.end());
   if (lost > 0) {

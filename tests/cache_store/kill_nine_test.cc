@@ -137,6 +137,7 @@ class Killing {
     const StoreStats stats = store->Stats();
     EXPECT_EQ(stats.counters.at("recovery_dropped_manifests"), 0u);
     EXPECT_EQ(stats.counters.at("recovery_lost_restore_points"), 0u);
+    EXPECT_EQ(stats.counters.at("recovery_damage"), 0u);
     collected_ += stats.counters.at("recovery_collected_objects");
     return store;
   }
