@@ -272,7 +272,7 @@ void SalvagedFolder::TakeSlice(const SalvagedEntry& entry, int file) {
   if (!IsSlice(object.record, *slice, entry.value)) {
     files_[file].has_rot = true;
   } else if (place.file < 0) {
-    place = {file, entry.value_offset, entry.value.size()};
+    place = {file, entry.value.size()};
   }
 }
 

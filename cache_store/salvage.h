@@ -45,10 +45,10 @@ struct SalvageFile {
 };
 
 struct SalvagedObject {
-  // Where a slice is. In a log it lies in pieces: there it is found by its key.
+  // Where a slice is; there it is found by its key.
   struct Place {
     int file = -1;  // none yet
-    uint64_t offset = 0, bytes = 0;
+    uint64_t bytes = 0;
   };
 
   ObjectRecord record;

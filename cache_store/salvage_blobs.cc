@@ -62,7 +62,7 @@ SalvageDamage VisitBlobs(const RawFile& file, const VisitSalvaged& visit) {
       break;
     }
     const absl::string_view all(both);
-    visit({all.substr(0, kBlobKeyBytes), all.substr(kBlobKeyBytes), 0, false, false, value_at});
+    visit({all.substr(0, kBlobKeyBytes), all.substr(kBlobKeyBytes), 0, false, false});
     at = value_at + bytes;
   }
   return damage;

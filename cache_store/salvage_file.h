@@ -39,7 +39,6 @@ struct SalvagedEntry {
   // The checksum around it was right. Else only what proves itself is to be believed, and neither
   // its key nor its age.
   bool is_sure = false;
-  uint64_t value_offset = 0;  // in the file; 0 where it does not lie there in one piece
 };
 using VisitSalvaged = std::function<void(const SalvagedEntry&)>;
 

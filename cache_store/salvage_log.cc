@@ -35,13 +35,13 @@ bool VisitBatch(absl::string_view batch, const VisitSalvaged& visit) {
     if (!key.has_value()) return false;
     if (kind == kBatchNote) continue;
     if (kind == kBatchErase || kind == kBatchFamilyErase) {
-      visit({*key, {}, sequence++, true, true, 0});
+      visit({*key, {}, sequence++, true, true});
       continue;
     }
     const auto value = TakeLengthAndBytes(&rest);
     if (!value.has_value()) return false;
     if (kind == kBatchPut || kind == kBatchFamilyPut) {
-      visit({*key, *value, sequence++, false, true, 0});
+      visit({*key, *value, sequence++, false, true});
     } else if (kind == kBatchRangeErase || kind == kBatchFamilyRangeErase) {
       ++sequence;  // of slices, whose object's record is erased in the same batch
     } else {

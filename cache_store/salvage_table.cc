@@ -85,7 +85,7 @@ BlockScan ScanBlock(absl::string_view bytes, uint64_t more = 0) {
       return block;
     }
     const size_t before = block.entries.empty() ? 0 : block.entries.back().key.size();
-    if (*fresh == 0 || *shared > before || *fresh > kMostKeyBytes) return block;
+    if (*fresh == 0 || *shared > before || *shared + *fresh > kMostKeyBytes) return block;
     if (*fresh > rest.size() || *value > rest.size() - *fresh) {
       block.ends_early = *value <= kMostBlockBytes && *fresh + *value <= rest.size() + more;
       return block;
@@ -101,7 +101,7 @@ BlockScan ScanBlock(absl::string_view bytes, uint64_t more = 0) {
   }
 }
 
-void VisitBlock(const BlockScan& block, absl::string_view bytes, uint64_t offset, bool is_sure,
+void VisitBlock(const BlockScan& block, absl::string_view bytes, bool is_sure,
                 const VisitSalvaged& visit) {
   for (const BlockEntry& entry : block.entries) {
     if (entry.key.size() < kSequenceBytes) continue;
@@ -111,7 +111,7 @@ void VisitBlock(const BlockScan& block, absl::string_view bytes, uint64_t offset
     if (kind != kErasedKind && kind != kValueKind)
       continue;  // a place in a blob file, which has the key
     visit({key, bytes.substr(entry.value_begin, entry.value_bytes), packed >> 8,
-           kind == kErasedKind, is_sure, offset + entry.value_begin});
+           kind == kErasedKind, is_sure});
   }
 }
 
@@ -205,6 +205,8 @@ class TableReading {
 // Without an index. Behind the blocks of entries lie others, which are none of these.
 void VisitInARow(const RawFile& file, const VisitSalvaged& visit, SalvageDamage* damage) {
   uint64_t offset = 0;
+  // Behind a length that rotted the next block may be one that a tenant made, inside a value.
+  bool is_in_step = true;
   while (offset < file.size()) {
     uint64_t guess = kFirstGuessBytes;
     std::string bytes;
@@ -220,8 +222,9 @@ void VisitInARow(const RawFile& file, const VisitSalvaged& visit, SalvageDamage*
     const bool has_end = block.bytes > 0 && block.bytes + kTrailerBytes <= bytes.size();
     const absl::string_view all =
         absl::string_view(bytes).substr(0, has_end ? block.bytes + kTrailerBytes : 0);
-    const bool is_sure = has_end && (IsWhole(kXxh3, all) || IsWhole(kCrc32c, all));
-    VisitBlock(block, bytes, offset, is_sure, visit);
+    const bool is_sure = is_in_step && has_end && (IsWhole(kXxh3, all) || IsWhole(kCrc32c, all));
+    is_in_step = is_sure;
+    VisitBlock(block, bytes, is_sure, visit);
     if (!is_sure) damage->Add(absl::StrCat("the block at ", offset, " is damaged"));
     if (!has_end) return;
     offset += all.size();
@@ -247,7 +250,7 @@ SalvageDamage VisitTable(const RawFile& file, const VisitSalvaged& visit) {
         bytes.size() == handle.bytes + kTrailerBytes && IsWhole(table.checksum(), bytes);
     if (!is_sure) damage.Add(absl::StrCat("the block at ", handle.offset, " is damaged"));
     const absl::string_view inside = absl::string_view(bytes).substr(0, handle.bytes);
-    VisitBlock(ScanBlock(inside), inside, handle.offset, is_sure, visit);
+    VisitBlock(ScanBlock(inside), inside, is_sure, visit);
   }
   return damage;
 }
