@@ -127,6 +127,7 @@ void Node::Die(Ledger::Death death) {
   }
   guests_.clear();
   const int struck = disk_.struck();
+  keeps_all_ = store_->Stats().counters.at("recovery_damage") > 0;
   store_.reset();
   const bool is_clean = struck == struck_at_opening_ && disk_.struck() == struck && !was_loading;
   ledger_.Died(death, is_clean, listed);

@@ -77,6 +77,10 @@ class Node {
   // Anything that the disk refused, ever, or reads that it failed.
   bool was_struck() const { return disk_.struck() > 0; }
 
+  // The last life's start found damage: what lost its objects was not served, and not erased
+  // either.
+  bool kept_all() const { return keeps_all_; }
+
   // Tells the ledger what the store said happened since the last time.
   void TakeEvents();
   // 4, 16 and 30, and the store's own bookkeeping.
@@ -126,6 +130,7 @@ class Node {
   Ledger ledger_;
   FaultyDisk disk_;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
+  bool keeps_all_ = false;
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
   uint64_t warnings_at_opening_ = 0;

@@ -171,7 +171,8 @@ void World::CheckAll() {
   node_.Die(Ledger::Death::kClose);
   const auto verified = VerifyDataDir(node_.folder());
   if (!verified.ok()) return time_.Violated(5, verified.status().ToString());
-  if (!verified->ok() && !node_.is_damaged()) time_.Violated(5, verified->problems[0]);
+  if (!verified->ok() && !node_.is_damaged() && !node_.kept_all())
+    time_.Violated(5, verified->problems[0]);
   node_.Open();
   if (!time_.failed() && node_.is_up()) node_.LoadAll();
   if (!time_.failed()) CheckBackup();
