@@ -41,7 +41,6 @@ class FaultyFile : public rocksdb::FSWritableFileOwnerWrapper {
   FaultyFile(FaultyDisk* disk, std::shared_ptr<FaultyDisk::Content> content,
              std::unique_ptr<rocksdb::FSWritableFile> file)
       : FSWritableFileOwnerWrapper(std::move(file)), disk_(disk), content_(std::move(content)) {}
-
   IOStatus Append(const Slice& data, const IOOptions& options, IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
     IOStatus status = disk_->Admit();
@@ -176,7 +175,8 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     IOStatus status = disk_->Admit();
     if (status.ok()) status = target()->LinkFile(from, to, options, dbg);
     if (!status.ok()) return status;
-    disk_->files_[Normal(to)] = disk_->files_[Normal(from)];
+    const auto it = disk_->files_.find(Normal(from));
+    if (it != disk_->files_.end()) disk_->files_[Normal(to)] = it->second;
     disk_->unsynced_names_[Normal(to)] = FolderOf(to);
     return status;
   }
