@@ -10,15 +10,6 @@
 namespace hearth {
 namespace {
 
-// Of a log's record, a batch: its sequence number, and how many it takes.
-constexpr size_t kBatchHeaderBytes = 12;
-
-uint32_t LittleEndian(absl::string_view bytes) {
-  uint32_t value = 0;
-  for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
-  return value;
-}
-
 // The one that RocksDB offers: what it sums up files with.
 uint32_t Crc32c(absl::string_view bytes) {
   static const auto* const factory = new std::shared_ptr<rocksdb::FileChecksumGenFactory>(
@@ -27,7 +18,7 @@ uint32_t Crc32c(absl::string_view bytes) {
   generator->Update(bytes.data(), bytes.size());
   generator->Finalize();
   const std::string sum = generator->GetChecksum();  // big endian
-  return LittleEndian(std::string(sum.rbegin(), sum.rend()));
+  return LittleEndianNumber(std::string(sum.rbegin(), sum.rend()));
 }
 
 uint32_t Mask(uint32_t crc) { return (crc >> 15 | crc << 17) + 0xA282EAD8; }
@@ -88,10 +79,16 @@ bool HasHeader(absl::string_view log, size_t header) {
 
 }  // namespace
 
+uint64_t LittleEndianNumber(absl::string_view bytes) {
+  uint64_t value = 0;
+  for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
+  return value;
+}
+
 uint32_t MaskedCrc32c(absl::string_view bytes) { return Mask(Crc32c(bytes)); }
 
 LogHeader ParseLogHeader(absl::string_view bytes) {
-  return {LittleEndian(bytes.substr(0, 4)), LittleEndian(bytes.substr(4, 2)),
+  return {LittleEndianNumber(bytes.substr(0, 4)), LittleEndianNumber(bytes.substr(4, 2)),
           static_cast<uint8_t>(bytes[6])};
 }
 
@@ -175,7 +172,7 @@ class LogScanner {
     if (record_->size() >= kBatchHeaderBytes) {
       const uint64_t sequence = LoadU64(absl::string_view(*record_).substr(0, 8));
       if (scan_.first_sequence == 0) scan_.first_sequence = sequence;
-      scan_.next_sequence = sequence + LittleEndian(absl::string_view(*record_).substr(8, 4));
+      scan_.next_sequence = sequence + LittleEndianNumber(absl::string_view(*record_).substr(8, 4));
     }
     if (visit_) visit_(*record_, scan_.holes);
     record_.reset();

@@ -18,11 +18,15 @@
 
 namespace hearth {
 
+// Of up to eight bytes.
+uint64_t LittleEndianNumber(absl::string_view bytes);
 // CRC32c, changed as RocksDB stores it.
 uint32_t MaskedCrc32c(absl::string_view bytes);
 
 inline constexpr size_t kLogBlockBytes = 32768;
 inline constexpr size_t kLogHeaderBytes = 7;
+// Of a log's record, a batch: the sequence number of its first entry (64 bits), how many there are.
+inline constexpr size_t kBatchHeaderBytes = 12;
 
 enum LogPieceType : uint8_t { kWholeRecord = 1, kFirstPiece = 2, kMiddlePiece = 3, kLastPiece = 4 };
 

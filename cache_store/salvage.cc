@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_records.h"
 #include "cache_store/salvage_blobs.h"
 #include "cache_store/salvage_log.h"
 #include "cache_store/slice_codec.h"

@@ -54,10 +54,4 @@ std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes) {
   return taken;
 }
 
-uint64_t LittleEndianNumber(absl::string_view bytes) {
-  uint64_t value = 0;
-  for (size_t i = bytes.size(); i > 0; --i) value = value << 8 | static_cast<uint8_t>(bytes[i - 1]);
-  return value;
-}
-
 }  // namespace hearth

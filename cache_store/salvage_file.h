@@ -55,8 +55,6 @@ struct SalvageDamage {
 // Of the beginning of `*bytes`, which it is then taken off. None: there is none there.
 std::optional<uint64_t> TakeVarint(absl::string_view* bytes);
 std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes);
-// Of up to eight bytes.
-uint64_t LittleEndianNumber(absl::string_view bytes);
 
 }  // namespace hearth
 

@@ -5,9 +5,7 @@
 namespace hearth {
 namespace {
 
-// A batch: sequence number of its first entry (64 bits), how many there are (32), then each: what
-// it is, in most its family, key, value.
-constexpr size_t kBatchHeadBytes = 12;
+// Of a batch, behind its header, each: what it is, in most its family, key, value.
 enum BatchEntry : uint8_t {
   kBatchErase = 0x0,
   kBatchPut = 0x1,
@@ -21,9 +19,9 @@ enum BatchEntry : uint8_t {
 
 // False: the batch makes no sense from there on.
 bool VisitBatch(absl::string_view batch, const VisitSalvaged& visit) {
-  if (batch.size() < kBatchHeadBytes) return false;
+  if (batch.size() < kBatchHeaderBytes) return false;
   uint64_t sequence = LittleEndianNumber(batch.substr(0, 8));
-  absl::string_view rest = batch.substr(kBatchHeadBytes);
+  absl::string_view rest = batch.substr(kBatchHeaderBytes);
   while (!rest.empty()) {
     const auto kind = static_cast<uint8_t>(rest[0]);
     rest.remove_prefix(1);

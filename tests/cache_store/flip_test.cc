@@ -26,6 +26,7 @@
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/run_in_child.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -208,27 +209,15 @@ class Flips {
   std::ostringstream wrong_;
 };
 
-// In a child: this process has no threads of RocksDB's, which a child would not have.
-int RunChild(const std::function<void()>& job) {
-  const pid_t child = fork();
-  if (child == 0) {
-    job();
-    std::_Exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
-}
-
 TEST(Flip, OfOneBitAnywhereCostsWhatItHitAtMostAndIsSaid) {
   // Copies and syncs by the hundred: in memory where there is such a folder.
   if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
   const TestFolder folder;
-  ASSERT_EQ(RunChild([&] { Flips(folder).MakeFolder(); }), 0);
+  ASSERT_EQ(RunInChild([&] { Flips(folder).MakeFolder(); }), 0);
   const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
   const uint64_t end = first + NumberFrom("HEARTH_FLIPS", 500);
   for (uint64_t next = first; next < end;) {
-    const int status = RunChild([&] {
+    const int status = RunInChild([&] {
       Flips flips(folder);
       for (uint64_t flip = next; flip < end; ++flip) {
         std::ofstream(folder.File("at")) << flip;

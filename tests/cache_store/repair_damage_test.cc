@@ -20,6 +20,7 @@
 #include "cache_store/repair.h"
 #include "cache_store/verify.h"
 #include "tests/cache_store/repair_kit.h"
+#include "tests/support/run_in_child.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {
@@ -32,18 +33,6 @@ constexpr int kKilled = 9;
 uint64_t RepairsFrom(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
-
-// This process has no threads of RocksDB's, which a child would not have.
-int InChild(const std::function<void()>& job) {
-  const pid_t child = fork();
-  if (child == 0) {
-    job();
-    std::_Exit(0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return status;
 }
 
 class DamagedFolder {
@@ -122,12 +111,12 @@ class RepairDamage : public ::testing::Test {
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
   }
   void SetUp() override {
-    ASSERT_EQ(InChild([&] { FillForRepair(damaged_.Base()); }), 0);
+    ASSERT_EQ(RunInChild([&] { FillForRepair(damaged_.Base()); }), 0);
   }
   // Of a repair, as it says them; of those that only read the first.
   std::vector<std::string> Steps() const {
     damaged_.Renew();
-    InChild([&] {
+    RunInChild([&] {
       RepairOptions options;
       options.on_progress = [&](const std::string& step) {
         std::ofstream(folder_.File("steps"), std::ios::app) << step << "\n";
@@ -181,7 +170,7 @@ TEST_F(RepairDamage, OfAnyFilesAtOnceIsRepairedToWhatIsRight) {
     if (!wrong.empty()) Wrong(absl::StrCat("HEARTH_REPAIRS_FIRST=", seed, ":\n", what, wrong));
   };
   for (uint64_t next = first; next < end;) {
-    const int status = InChild([&] {
+    const int status = RunInChild([&] {
       for (uint64_t seed = next; seed < end; ++seed) {
         std::ofstream(folder_.File("at")) << seed;
         attempt(seed);
@@ -212,7 +201,7 @@ TEST_F(RepairDamage, ARepairThatIsKilledAtAnyStepIsMadeAgain) {
   for (const std::string& step : steps) {
     SCOPED_TRACE(step);
     damaged_.Renew();
-    const int status = InChild([&] {
+    const int status = RunInChild([&] {
       RepairOptions options;
       options.on_progress = [&](const std::string& next) {
         if (next == step) std::_Exit(kKilled);
@@ -220,7 +209,7 @@ TEST_F(RepairDamage, ARepairThatIsKilledAtAnyStepIsMadeAgain) {
       RepairDataDir(damaged_.Work(), options).status().IgnoreError();
     });
     ASSERT_EQ(WEXITSTATUS(status), kKilled);
-    ASSERT_EQ(InChild([&] { RepairAgain(step); }), 0);
+    ASSERT_EQ(RunInChild([&] { RepairAgain(step); }), 0);
   }
   EXPECT_EQ(folder_.Read("wrong"), "");
 }

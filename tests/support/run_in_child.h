@@ -1,0 +1,29 @@
+// RunInChild: a job in a process of its own, which may abort, or be killed, without harm.
+//
+// The caller must have no threads, of RocksDB's say: a child would not have them.
+#ifndef HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
+#define HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <functional>
+
+namespace hearth {
+
+// As waitpid says how it ended: 0 when the job did.
+inline int RunInChild(const std::function<void()>& job) {
+  const pid_t child = fork();
+  if (child == 0) {
+    job();
+    std::_Exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_RUN_IN_CHILD_H_
