@@ -197,18 +197,21 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
       record.created_unix_s = std::max(record.created_unix_s, unloaded->UseOf(some[i]));
       read[i] = CheckManifest(std::move(record), *unloaded);
     }
-    absl::MutexLock lock(&mu_);
-    if (unloaded_ == nullptr) break;
-    for (size_t i = 0; i < some.size(); ++i) {
-      if (!unloaded_->Settle(some[i]) || AdoptManifest(read[i])) continue;
-      counters_.Add(Counter::kRecoveryDroppedManifests);
-      // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
-      if (unloaded_->WasPromised(some[i])) {
-        unloaded_->NoteDropped(some[i]);
-      } else if (damage_.empty()) {
-        erasures_.AddManifests({some[i]});
+    {
+      absl::MutexLock lock(&mu_);
+      if (unloaded_ == nullptr) break;
+      for (size_t i = 0; i < some.size(); ++i) {
+        if (!unloaded_->Settle(some[i]) || AdoptManifest(read[i])) continue;
+        counters_.Add(Counter::kRecoveryDroppedManifests);
+        // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
+        if (unloaded_->WasPromised(some[i])) {
+          unloaded_->NoteDropped(some[i]);
+        } else if (damage_.empty()) {
+          erasures_.AddManifests({some[i]});
+        }
       }
     }
+    ExpireByTheWay();  // while any is there, fewer boundaries are usable
   }
   return absl::OkStatus();
 }

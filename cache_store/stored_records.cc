@@ -172,7 +172,7 @@ ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes) {
   RecordReader reader(bytes);
   ManifestRecord record;
   if (!ReadHead(&reader, &record).ok()) record.objects.clear();
-  return {number, record.created_unix_s, std::move(record.objects)};
+  return {number, record.created_unix_s, record.expires_unix_s, std::move(record.objects)};
 }
 
 std::string NumberKey(uint64_t number) {

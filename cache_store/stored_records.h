@@ -47,6 +47,7 @@ struct ManifestRecord {
 struct ManifestNames {
   uint64_t number = 0;
   uint64_t created_unix_s = 0;
+  uint64_t expires_unix_s = 0;  // 0: lives until room is needed
   std::vector<uint64_t> objects;
 };
 

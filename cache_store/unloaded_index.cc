@@ -39,21 +39,29 @@ UnloadedIndex::UnloadedIndex(DiskContents contents)
 
 void UnloadedIndex::AddKeys(const std::vector<ManifestNames>& manifests) {
   ending_at_.reserve(manifests.size());
+  // Those that lost an object, which the catalog will not take: nothing is looked for with them.
+  std::vector<const ManifestNames*> torn;
+  const auto is_there = [this](uint64_t number) { return objects_.contains(number); };
   for (const ManifestNames& manifest : manifests) {
-    for (const uint64_t number : manifest.objects) {
-      if (const auto found = objects_.find(number); found != objects_.end()) {
-        found->second.manifest = manifest.number;
-      }
-    }
     if (manifest.objects.empty()) continue;
+    if (!std::all_of(manifest.objects.begin(), manifest.objects.end(), is_there)) {
+      torn.push_back(&manifest);
+      continue;
+    }
+    const bool has_end = manifest.expires_unix_s > 0 && !pinned_.contains(manifest.number);
+    const uint64_t until = has_end ? manifest.expires_unix_s : ~uint64_t{0};
+    for (const uint64_t number : manifest.objects) {
+      Object& object = objects_.at(number);
+      if (until < object.until) continue;
+      object.manifest = manifest.number;
+      object.until = until;
+    }
     // The last object is of the last segment, whose key is the restore point's.
     const auto last = objects_.find(manifest.objects.back());
-    if (last == objects_.end()) continue;
     ambiguous_ |= !ending_at_.emplace(last->second.record.key, manifest.number).second;
     const ObjectId& id = last->second.record.id;
     for (auto it = manifest.objects.rbegin() + 1; it != manifest.objects.rend(); ++it) {
       const auto before = objects_.find(*it);
-      if (before == objects_.end()) break;
       const ObjectId& chunk = before->second.record.id;
       if (chunk.begin == id.begin) continue;
       if (chunk.begin + chunk.tokens == id.begin && id.tokens < chunk.tokens) {
@@ -61,6 +69,10 @@ void UnloadedIndex::AddKeys(const std::vector<ManifestNames>& manifests) {
       }
       break;
     }
+  }
+  for (const ManifestNames* manifest : torn) {
+    const auto last = objects_.find(manifest->objects.back());
+    if (last != objects_.end()) ending_at_.emplace(last->second.record.key, manifest->number);
   }
   objects_of_.reserve(objects_.size());
   for (const auto& [number, object] : objects_) {

@@ -31,7 +31,10 @@ class UnloadedIndex {
   struct Object {
     ObjectRecord record;
     StoredObject* adopted = nullptr;  // null until a manifest names it; held
-    uint64_t manifest = 0;            // the newest that names it; 0: none
+    // Of those that name it, and of which all objects are there, the one that lives longest, then
+    // the newest; 0: none. Until when that is, in unix seconds.
+    uint64_t manifest = 0;
+    uint64_t until = 0;
   };
   using Objects = absl::flat_hash_map<uint64_t, Object>;
 

@@ -104,6 +104,63 @@ TEST_F(StoreLoad, AUseOfALongerOneIsOneOfWhatItGoesThrough) {
   EXPECT_EQ(KitFetch(store_.get(), model_, shorter).value(), 48u);
 }
 
+// What is over by now is adopted on the way, and is not to stand in the way of what others hold.
+TEST_F(StoreLoad, WhatIsOverHidesNoBoundaryThatOthersHold) {
+  KitModel global;
+  global.layer_types = "ggg";
+  const Fingerprint model = global.Make();
+  const KitPrompt asked{KitTokens(5, 250), {}};
+  KitPrompt other = asked;
+  for (size_t i = 48; i < other.tokens.size(); ++i) ++other.tokens[i];
+  {
+    OpenWhole();
+    ASSERT_TRUE(KitPublish(store_.get(), model, other, {80}).ok());
+    std::vector<uint32_t> boundaries;
+    for (uint32_t end = 64; end <= 240; end += 16) boundaries.push_back(end);
+    PublishSpec spec = KitSpec(model, asked, boundaries);
+    spec.ttl = absl::Seconds(1);
+    auto session = store_->Publish(spec).value();
+    ASSERT_TRUE(KitPutAll(session.get(), spec, model, asked).ok());
+    ASSERT_TRUE(session->Commit().ok());
+  }
+  clock_.Advance(absl::Now() + absl::Minutes(2) - clock_.Now());
+  OpenLoading();
+  EXPECT_EQ(store_->Explain(KitQuery(model, asked)).value().usable_tokens, 48u);
+  OpenLoading();
+  EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
+  LoadAll();
+  EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
+}
+
+// A damaged folder: the last of the longest one's objects is lost, and it is settled in vain.
+TEST_F(StoreLoad, AManifestThatLostAnObjectDoesNotHideAnotherOfItsObjects) {
+  KitModel global;
+  global.layer_types = "ggg";
+  const Fingerprint model = global.Make();
+  const KitPrompt longest{KitTokens(5, 100), {}};
+  KitPrompt asked = longest;  // ends elsewhere than either
+  asked.tokens.resize(49);
+  {
+    OpenWhole();
+    ASSERT_TRUE(KitPublish(store_.get(), model, longest, {80}).ok());
+    ASSERT_TRUE(KitPublish(store_.get(), model, longest, {96}).ok());
+    for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) ASSERT_TRUE(Publish(prompt).ok());
+    store_.reset();
+  }
+  {
+    RawDatabase raw(folder_);
+    const ManifestRecord last = ParseManifestRecord(raw.All("manifests").at(1).second).value();
+    ASSERT_EQ(last.manifest.token_count, 96u);
+    raw.Delete("objects", NumberKey(last.objects.back()));
+  }
+  OpenLoading();
+  EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
+  LoadAll();
+  EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
+  EXPECT_EQ(KitFetch(store_.get(), model, longest).value(), 80u);
+  EXPECT_EQ(Counted("recovery_dropped_manifests"), 1u);
+}
+
 DiskContents Manifests(uint64_t count) {
   DiskContents contents;
   for (uint64_t number = 1; number <= count; ++number) {
