@@ -141,6 +141,7 @@ class LogScanner {
 
   LogScan Run() {
     for (size_t at = 0; HeaderAt(at) < log_.size();) {
+      if (scan_.mended == 0 && scan_.holes == 0 && !record_.has_value()) scan_.whole_bytes = at;
       std::optional<LogPiece> piece = LogPieceAt(log_, at);
       if (!piece.has_value() && (piece = MendedLogPieceAt(log_, at))) ++scan_.mended;
       if (piece.has_value()) {
@@ -159,6 +160,7 @@ class LogScanner {
     }
     // A crash may come between two pieces.
     if (record_.has_value()) scan_.has_tail = true;
+    if (scan_.mended == 0 && scan_.holes == 0 && !scan_.has_tail) scan_.whole_bytes = log_.size();
     return scan_;
   }
 

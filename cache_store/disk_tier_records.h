@@ -61,6 +61,7 @@ struct LogScan {
   uint64_t holes = 0;     // places where something is lost, and something whole follows
   bool has_tail = false;  // what it ends with is not whole: torn by a crash, or damaged
   uint64_t first_sequence = 0, next_sequence = 0;  // RocksDB's, of a log; 0: it has no record
+  uint64_t whole_bytes = 0;  // from the beginning: records, none of them damaged or mended
 };
 // Every record, those that are damaged aside. After damage it goes on where a piece begins for
 // certain: where the damaged one says it ends, or with the next block. It never looks for one

@@ -27,7 +27,8 @@ struct OldLog {
   uint64_t number = 0;
   std::string path;
   LogScan scan;
-  bool is_to_be_read_on = false;  // behind a hole
+  bool is_torn = false;   // RocksDB would not read on behind it, or in it
+  bool ends_all = false;  // nor is it to
 };
 
 std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) {
@@ -38,7 +39,7 @@ std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) 
     absl::string_view digits = name;
     uint64_t number = 0;
     if (!absl::ConsumeSuffix(&digits, ".log") || !absl::SimpleAtoi(digits, &number)) continue;
-    logs.push_back({number, absl::StrCat(path, "/", name), {}, false});
+    logs.push_back({number, absl::StrCat(path, "/", name), {}, false, false});
   }
   std::sort(logs.begin(), logs.end(),
             [](const OldLog& a, const OldLog& b) { return a.number < b.number; });
@@ -71,20 +72,58 @@ class Puts : public rocksdb::WriteBatch::Handler {
   const Visit visit_;
 };
 
-// Whether what lies behind a hole is to be read: of a process that died it was written all the
-// same.
-bool IsToBeReadOn(const std::string& log, const PromiseBook& book, const BootId& boot) {
-  if (book.boot == boot && boot != BootId{}) return true;
-  bool is_promised = false;
+// Which of what a log writes was promised, and still holds.
+struct HeldPromises {
+  bool any = false, behind_a_hole = false;
+};
+HeldPromises HeldIn(const std::string& log, const PromiseBook& book, const BootId& boot) {
+  HeldPromises held;
+  bool is_behind = false;
   Puts puts([&](uint32_t, uint64_t number, const rocksdb::Slice& value) {
     const auto promise = book.promises.find(number);
-    is_promised |= promise != book.promises.end() && promise->second.HoldsUnder(boot) &&
-                   ParseManifestRecord(ToView(value)).ok();
+    if (promise == book.promises.end() || !promise->second.HoldsUnder(boot)) return;
+    if (!ParseManifestRecord(ToView(value)).ok()) return;
+    held.any = true;
+    held.behind_a_hole |= is_behind;
   });
   ScanLog(log, [&](absl::string_view record, uint64_t holes) {
-    if (holes > 0) puts.Add(record);
+    is_behind = holes > 0;
+    puts.Add(record);
   });
-  return is_promised;
+  return held;
+}
+
+// A machine that stops may leave holes in what was not synced. A process that dies leaves none.
+bool HasMachineStopped(const PromiseBook& book, const BootId& boot) {
+  return book.has_header && book.damaged == 0 && book.boot != BootId{} && boot != BootId{} &&
+         book.boot != boot;
+}
+
+// Finds out where the logs end. RocksDB ends at the first that is torn. So it is to be where the
+// machine stopped, unless something behind it was promised; otherwise it is damage.
+void FindEnd(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
+             std::vector<OldLog>* logs) {
+  bool any = false;
+  uint64_t next_begins = 0;
+  for (auto log = logs->rbegin(); log != logs->rend(); ++log) {
+    const LogScan& scan = log->scan;
+    // RocksDB reads on behind a torn end where the next log goes on with what is due.
+    log->is_torn = scan.holes > 0 || (scan.has_tail && next_begins > scan.next_sequence);
+    any |= log->is_torn;
+    if (scan.first_sequence > 0) next_begins = scan.first_sequence;
+  }
+  if (!any) return;
+  std::string promises, bytes;
+  rocksdb::ReadFileToString(files, PromisesPath(dir), &promises).PermitUncheckedError();
+  const PromiseBook book = ReadPromises(promises);
+  if (!HasMachineStopped(book, boot)) return;
+  bool is_promised_later = false;
+  for (auto log = logs->rbegin(); log != logs->rend(); ++log) {
+    if (!rocksdb::ReadFileToString(files, log->path, &bytes).ok()) return;
+    const HeldPromises held = HeldIn(bytes, book, boot);
+    log->ends_all = log->is_torn && !is_promised_later && !held.behind_a_hole;
+    is_promised_later |= held.any;
+  }
 }
 
 absl::Status CannotSalvage(const std::string& path, const rocksdb::Status& status) {
@@ -101,7 +140,7 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
     logged->emplace(family, number);
   });
   ScanLog(bytes, [&](absl::string_view record, uint64_t holes) {
-    if (holes > 0 && !log.is_to_be_read_on) return;
+    if (holes > 0 && log.ends_all) return;
     AppendLogRecord(record, &anew);
     puts.Add(record);
   });
@@ -121,6 +160,24 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
                                 is_whole ? "nothing is lost" : "what else was hit is lost", ", ",
                                 scan.records, " records are kept; as it was it is in ", lost));
   return absl::OkStatus();
+}
+
+// Whether nothing is behind it.
+bool IsLast(const std::vector<OldLog>& logs, size_t log) {
+  return std::all_of(logs.begin() + static_cast<ptrdiff_t>(log) + 1, logs.end(),
+                     [](const OldLog& later) { return later.scan.records == 0; });
+}
+
+// What was cut off must not come back: what is written from now on may go by its numbers.
+absl::Status Cut(rocksdb::FileSystem* files, const std::string& path, uint64_t bytes) {
+  std::unique_ptr<rocksdb::FSWritableFile> file;
+  rocksdb::IOStatus status =
+      files->ReopenWritableFile(path, rocksdb::FileOptions(), &file, nullptr);
+  if (status.ok()) status = file->Truncate(bytes, kNoIoOptions, nullptr);
+  if (status.ok()) status = file->Fsync(kNoIoOptions, nullptr);
+  if (status.ok()) status = file->Close(kNoIoOptions, nullptr);
+  if (status.ok()) return absl::OkStatus();
+  return FromRocks(status, absl::StrCat("cut of the end of ", path));
 }
 
 bool LacksSlices(const Database& db, const ObjectRecord& object) {
@@ -156,27 +213,29 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
   for (OldLog& log : logs) {
     if (!rocksdb::ReadFileToString(files, log.path, &bytes).ok()) continue;  // RocksDB says it
     log.scan = ScanLog(bytes, nullptr);
-    if (log.scan.holes == 0) continue;
-    std::string promises;
-    rocksdb::ReadFileToString(files, PromisesPath(dir), &promises).PermitUncheckedError();
-    log.is_to_be_read_on = IsToBeReadOn(bytes, ReadPromises(promises), boot);
   }
+  FindEnd(files, dir, boot, &logs);
+  // The last first: as long as one is torn it is known that those behind it do not count.
+  const auto ends_all = [](const OldLog& log) { return log.ends_all; };
+  const auto end = std::find_if(logs.begin(), logs.end(), ends_all);
+  for (auto log = logs.end(); logged != nullptr && end != logs.end() && --log != end;) {
+    if (absl::Status cut = Cut(files, log->path, 0); !cut.ok()) return cut;
+  }
+  if (end != logs.end()) logs.erase(end + 1, logs.end());
   for (size_t i = 0; i < logs.size(); ++i) {
-    const LogScan& scan = logs[i].scan;
-    // A torn end is a crash's, unless the next log goes on elsewhere: RocksDB would not read that.
-    uint64_t next_begins = 0;
-    for (size_t j = i + 1; j < logs.size() && next_begins == 0; ++j) {
-      next_begins = logs[j].scan.first_sequence;
-    }
-    const bool is_cut_off = scan.has_tail && next_begins > scan.next_sequence;
-    if (scan.mended == 0 && !logs[i].is_to_be_read_on && !is_cut_off) continue;
+    const OldLog& log = logs[i];
+    const bool is_damaged = log.scan.mended > 0 || (log.is_torn && !log.ends_all);
+    const bool is_cut = log.ends_all || (log.scan.has_tail && IsLast(logs, i));
+    absl::Status status;
     if (logged == nullptr) {
-      found->push_back(absl::StrCat("the log ", logs[i].path, " is damaged"));
-      continue;
+      if (is_damaged) found->push_back(absl::StrCat("the log ", log.path, " is damaged"));
+    } else if (is_damaged) {
+      if (!rocksdb::ReadFileToString(files, log.path, &bytes).ok()) continue;
+      status = SalvageLog(files, log, bytes, found, logged);
+    } else if (is_cut) {
+      status = Cut(files, log.path, log.scan.whole_bytes);
     }
-    if (!rocksdb::ReadFileToString(files, logs[i].path, &bytes).ok()) continue;
-    absl::Status salvaged = SalvageLog(files, logs[i], bytes, found, logged);
-    if (!salvaged.ok()) return salvaged;
+    if (!status.ok()) return status;
   }
   return absl::OkStatus();
 }

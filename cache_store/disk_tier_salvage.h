@@ -3,8 +3,11 @@
 //
 // RocksDB ends at the first record that is not whole, in the last 32 KiB without a word, and what
 // was written after that is lost. A flipped bit is put right; a record that cannot be is left out.
-// The log as it was is kept in the folder "lost" of the data folder. What a torn end held was never
-// acknowledged, or the promises tell.
+// The log as it was is kept in the folder "lost" of the data folder.
+//
+// Where the machine stopped, what was not synced may have holes and torn ends, and nothing that is
+// promised behind them. Then the logs end there, and are cut off: read at a later start, the rest
+// would go by numbers that others have by then.
 #ifndef HEARTH_CACHE_STORE_DISK_TIER_SALVAGE_H_
 #define HEARTH_CACHE_STORE_DISK_TIER_SALVAGE_H_
 
@@ -19,11 +22,10 @@
 
 namespace hearth {
 
-// Of the database of `dir`, which is not open. `boot`: of the machine, now; where it stopped since
-// the last session, what was not synced may have holes, and what follows one is only taken where
-// something is behind it that was promised as `sync`. `*found`: a line for each log that was
-// damaged. `*logged`: what those logs still say was written; of that some may be lost. Null: they
-// are only looked at.
+// Of the database of `dir`, which is not open. `boot`: of the machine, now; by it and the promises
+// it is known whether the machine stopped since the last session. `*found`: a line for each log
+// that was damaged. `*logged`: what those logs still say was written; of that some may be lost.
+// Null: they are only looked at.
 absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
                          std::vector<std::string>* found, LoggedNumbers* logged);
 

@@ -134,8 +134,8 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
                               std::unique_ptr<rocksdb::FSWritableFile>* out,
                               IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
-    IOStatus status = disk_->Admit();
-    if (status.ok()) status = target()->ReopenWritableFile(path, options, out, dbg);
+    if (disk_->dead_) return IOStatus::IOError("dead");
+    IOStatus status = target()->ReopenWritableFile(path, options, out, dbg);
     if (!status.ok()) return status;
     std::shared_ptr<FaultyDisk::Content>& content = disk_->files_[Normal(path)];
     if (content == nullptr) {

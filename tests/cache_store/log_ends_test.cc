@@ -1,0 +1,156 @@
+// Where a log ends that the machine, or a medium, left torn: what a start does not read is never
+// read again, and nothing that was promised is behind what it does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "cache_store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+class LogEnds : public ::testing::Test {
+ protected:
+  void Open() {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.File("data");
+    options.host_bytes = 0;
+    options.disk_bytes = uint64_t{1} << 30;
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    seams.boot = boot_;
+    absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store_ = *std::move(opened);
+  }
+  void OpenAfterTheMachineStopped() {
+    ++boot_[1];
+    Open();
+  }
+  // A process that dies leaves the folder as it is at that moment.
+  void Die() {
+    const std::string left = folder_.File("left"), data = folder_.File("data");
+    fs::copy(data, left, fs::copy_options::recursive);
+    store_.reset();
+    fs::remove_all(data);
+    fs::rename(left, data);
+  }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+  void Publish(uint64_t first, uint64_t last, Durability level = Durability::kDisk) {
+    for (uint64_t seed = first; seed <= last; ++seed) {
+      const auto published = KitPublish(store_.get(), model_, Prompt(seed), {64}, level);
+      ASSERT_TRUE(published.ok()) << published.status();
+    }
+  }
+  std::set<uint64_t> There(uint64_t first, uint64_t last) {
+    std::set<uint64_t> there;
+    store_->Observe(model_, "default");
+    for (uint64_t seed = first; seed <= last; ++seed) {
+      if (KitFetch(store_.get(), model_, Prompt(seed)).value() == 64) there.insert(seed);
+    }
+    return there;
+  }
+  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
+  fs::path Log(bool is_newest) {
+    std::vector<fs::path> logs;
+    for (const auto& entry : fs::directory_iterator(folder_.File("data/db"))) {
+      if (entry.path().extension() == ".log" && entry.file_size() > 0) logs.push_back(entry.path());
+    }
+    std::sort(logs.begin(), logs.end());
+    return is_newest ? logs.back() : logs.front();
+  }
+  // Of its middle a page never came to the disk.
+  static void LoseAPage(const fs::path& log) {
+    constexpr size_t kPage = 4096;
+    std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(fs::file_size(log) / 2 / kPage * kPage));
+    const std::string zeros(kPage, '\0');
+    file.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+  }
+
+  const TestFolder folder_;
+  BootId boot_ = {1};
+  FakeClock clock_;
+  const Fingerprint model_ = KitModel().Make();
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(LogEnds, WhatTheMachineLostBehindAHoleStaysLost) {
+  Open();
+  Publish(1, 2, Durability::kSync);
+  Publish(3, 30);
+  Die();
+  LoseAPage(Log(/*is_newest=*/true));
+  OpenAfterTheMachineStopped();
+  const std::set<uint64_t> there = There(1, 30);
+  EXPECT_TRUE(there.count(1) == 1 && there.count(2) == 1);
+  EXPECT_LT(there.size(), 30u);
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+  Publish(31, 45);
+  for (int life = 0; life < 2; ++life) {
+    Die();
+    Open();
+    EXPECT_EQ(There(1, 30), there) << "by the numbers of these others go since";
+    EXPECT_EQ(There(31, 45).size(), 15u);
+    EXPECT_EQ(Counted("recovery_damage"), 0u);
+    EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+  }
+  EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
+}
+
+TEST_F(LogEnds, WhatLaterLogsPromisedIsReadBehindAHole) {
+  Open();
+  Publish(1, 30);
+  Die();
+  Open();
+  for (const RestorePoint& point : store_->List("default")) {
+    ASSERT_TRUE(store_->Drop(point.id, "default", /*subtree=*/false).ok());
+  }
+  Publish(31, 40, Durability::kSync);
+  Die();
+  LoseAPage(Log(/*is_newest=*/false));
+  OpenAfterTheMachineStopped();
+  EXPECT_EQ(There(31, 40).size(), 10u);
+  EXPECT_EQ(There(1, 30).size(), 0u);
+  EXPECT_GT(Counted("recovery_damage"), 0u);
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+}
+
+// It is cut off before the next log begins, elsewhere perhaps than where this one ends.
+TEST_F(LogEnds, ATornEndIsNoDamageLater) {
+  Open();
+  Publish(1, 5);
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  const uint64_t torn_bytes = fs::file_size(log) - 10;
+  fs::resize_file(log, torn_bytes);
+  OpenAfterTheMachineStopped();
+  EXPECT_LT(fs::file_size(log), torn_bytes);
+  EXPECT_EQ(There(1, 5).size(), 4u);
+  Publish(6, 9);
+  for (int life = 0; life < 2; ++life) {
+    Die();
+    Open();
+    EXPECT_EQ(There(1, 9).size(), 8u);
+    EXPECT_EQ(Counted("recovery_damage"), 0u);
+  }
+  EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
+}
+
+}  // namespace
+}  // namespace hearth
