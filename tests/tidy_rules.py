@@ -34,6 +34,7 @@ FENCED = [
      "RocksDB only in cache_store/disk_tier*"),
     (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),
      "libtorch only in worker/"),
+    (("hwy/",), ("worker/kernels/*",), "Highway only in worker/kernels/"),
     (("cuda",), ("cache_store/cuda_memory.cc", "tests/gpu/*"),
      "the CUDA runtime only in cache_store/cuda_memory.cc"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),

@@ -1,0 +1,174 @@
+// The worker's product against oneDNN's packed float32 linear, which torch calls, for the shapes of
+// a model's layers and head, by turns in one run. Weights are bfloat16 for the one and float32 for
+// the other, as each would have them; as many matrices as the model has layers, one after the
+// other, so that they come from memory as in a step of the model.
+//   kernel_bench [avx2] [THREADS...]       default: 1 2, on the best instruction set
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "worker/kernels/product.h"
+#include "worker/kernels/targets.h"
+#include "worker/linear.h"
+#include "worker/thread_pool.h"
+
+namespace hearth {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Shape {
+  const char* name;
+  int64_t outputs, inputs;
+  int copies;
+};
+// Gemma 3 270M.
+constexpr Shape kShapes[] = {{"qkv", 1536, 640, 18},
+                             {"out", 640, 1024, 18},
+                             {"gate+up", 4096, 640, 18},
+                             {"down", 640, 2048, 18},
+                             {"head", 262144, 640, 1}};
+constexpr int kTurns = 7;
+
+double Seconds(absl::FunctionRef<void()> work) {
+  const Clock::time_point start = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string CpuName() {
+  std::ifstream info("/proc/cpuinfo");
+  std::string line, name, family;
+  while (std::getline(info, line)) {
+    if (line.rfind("model name", 0) == 0 && name.empty()) name = line.substr(line.find(':') + 2);
+    if (line.rfind("model\t", 0) == 0 && family.empty()) family = line.substr(line.find(':') + 2);
+  }
+  return name + ", model " + family;
+}
+
+// What this machine reads at best: sums of a large array, in bytes a second.
+double ReadBandwidth(ThreadPool* pool) {
+  static const std::vector<uint64_t> array((256u << 20) / 8, 1);
+  constexpr int64_t kParts = 64;
+  const int64_t part_words = static_cast<int64_t>(array.size()) / kParts;
+  std::atomic<uint64_t> all{0};
+  double best = 1e9;
+  for (int turn = 0; turn < 3; ++turn) {
+    best = std::min(best, Seconds([&] {
+                      pool->Run(kParts, [&](int64_t part, int) {
+                        uint64_t sums[8] = {};
+                        const uint64_t* words = array.data() + part * part_words;
+                        for (int64_t i = 0; i + 8 <= part_words; i += 8) {
+                          for (int j = 0; j < 8; ++j) sums[j] += words[i + j];
+                        }
+                        all += std::accumulate(sums, sums + 8, uint64_t{0});
+                      });
+                    }));
+  }
+  if (all == 0) std::abort();
+  return static_cast<double>(array.size()) * 8 / best;
+}
+
+class Matrices {
+ public:
+  explicit Matrices(const Shape& shape) {
+    const at::Tensor weight = at::randn({shape.outputs, shape.inputs}).to(at::kBFloat16);
+    const at::Tensor wide = weight.to(at::kFloat);
+    const WeightRows rows{weight.data_ptr(), shape.outputs};
+    TensorView view;
+    view.dtype = TensorDtype::kFloat32;
+    view.shape = {shape.outputs, shape.inputs};
+    view.data = static_cast<const std::byte*>(wide.data_ptr());
+    for (int i = 0; i < shape.copies; ++i) {
+      ours_.push_back(
+          PackedWeights::Pack({rows}, ElementType::kBFloat16, shape.inputs, InThisThread));
+      theirs_.push_back(Linear({view}, at::kFloat, at::kCPU, /*rows_hint=*/128));
+    }
+  }
+
+  void RunOurs(const at::Tensor& x, const at::Tensor& y, ThreadPool* pool, Workspace* workspace) {
+    const auto parallel = [pool](int64_t parts, KernelPart body) {
+      pool->Run(parts, [&](int64_t part, int) { body(part); });
+    };
+    for (const PackedWeights& weights : ours_) {
+      Product({x.data_ptr<float>(), x.size(0), x.size(1)}, weights,
+              {y.data_ptr<float>(), y.size(0), y.size(1)}, workspace, parallel);
+    }
+  }
+  void RunTheirs(const at::Tensor& x) {
+    for (const Linear& linear : theirs_) theirs_out_ = linear(x);
+  }
+  double bytes() const { return static_cast<double>(ours_[0].bytes()) * ours_.size(); }
+  const at::Tensor& theirs_out() const { return theirs_out_; }
+
+ private:
+  std::vector<PackedWeights> ours_;
+  std::vector<Linear> theirs_;
+  at::Tensor theirs_out_;
+};
+
+void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* pool) {
+  const at::Tensor x = at::randn({rows, shape.inputs});
+  const at::Tensor y = at::empty({rows, shape.outputs});
+  Workspace workspace;
+  double ours = 1e9, theirs = 1e9;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    ours = std::min(ours, Seconds([&] { matrices->RunOurs(x, y, pool, &workspace); }));
+    theirs = std::min(theirs, Seconds([&] { matrices->RunTheirs(x); }));
+  }
+  const double error = (y - matrices->theirs_out()).abs().max().item<float>();
+  if (error > 1e-2) {
+    std::fprintf(stderr, "kernel_bench: %s: the two differ by %g\n", shape.name, error);
+    std::exit(1);
+  }
+  const double flops = 2.0 * rows * shape.outputs * shape.inputs * shape.copies;
+  std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", shape.name,
+              static_cast<long>(rows), pool->threads(), ours / shape.copies * 1e6,
+              theirs / shape.copies * 1e6, theirs / ours, flops / ours / 1e9, flops / theirs / 1e9,
+              matrices->bytes() / ours / 1e9);
+}
+
+int Main(int argc, char** argv) {
+  std::vector<int> threads;
+  for (int i = 1; i < argc; ++i) {
+    if (std::string(argv[i]) == "avx2") {
+      ForceTarget(KernelTarget::kAvx2);
+    } else {
+      threads.push_back(std::atoi(argv[i]));
+    }
+  }
+  if (threads.empty()) threads = {1, 2};
+  const c10::InferenceMode inference;
+  std::printf("%s; kernels: %s\n", CpuName().c_str(), KernelTargetName(ChosenTarget()));
+  for (const int count : threads) {
+    ThreadPool pool(count);
+    std::printf("%d threads read %.1f GB/s\n", count, ReadBandwidth(&pool) / 1e9);
+  }
+  std::printf("best of %d turns; us a matrix, x = theirs / ours\n", kTurns);
+  std::printf("%-8s %4s %2s  %9s %9s  %5s  %13s  %6s\n", "matrix", "rows", "th", "ours", "oneDNN",
+              "x", "GFLOP/s", "GB/s");
+  for (const Shape& shape : kShapes) {
+    Matrices matrices(shape);
+    for (const int count : threads) {
+      ThreadPool pool(count);
+      at::set_num_threads(count);
+      for (const int64_t rows : {1, 8, 128}) Compare(shape, &matrices, rows, &pool);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

@@ -1,0 +1,208 @@
+#include "worker/kernels/product.h"
+
+#include <gtest/gtest.h>
+#include <xmmintrin.h>
+
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/kernels/float_mode.h"
+#include "worker/kernels/reference.h"
+
+namespace hearth {
+namespace {
+
+constexpr int64_t kMostRows = 257;
+
+struct ProductShape {
+  int64_t outputs, inputs;
+};
+
+// Weights as a checkpoint has them, of any type; some of float16 are subnormal.
+std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementType type,
+                                     Numbers* numbers) {
+  const int64_t count = shape.outputs * shape.inputs;
+  std::vector<std::byte> stored(static_cast<size_t>(count) * ElementBytes(type));
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = numbers->Value() / 8;
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    std::byte* at = stored.data() + static_cast<size_t>(i) * ElementBytes(type);
+    if (type == ElementType::kFloat32) {
+      std::memcpy(at, &bits, 4);
+    } else {
+      // A finite float16: any bits but an exponent of ones.
+      const uint16_t half = type == ElementType::kBFloat16 ? static_cast<uint16_t>(bits >> 16)
+                                                           : numbers->Next() & 0xbbff;
+      std::memcpy(at, &half, 2);
+    }
+  }
+  return stored;
+}
+
+PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
+  const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
+  return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
+}
+
+std::vector<float> ReferenceRows(const FencedRows& x, int64_t rows, const PackedWeights& weights) {
+  std::vector<float> y(static_cast<size_t>(rows * weights.outputs()));
+  for (int64_t row = 0; row < rows; ++row) {
+    reference::ProductRow(x.Row(row), weights, 0, weights.outputs(),
+                          y.data() + row * weights.outputs());
+  }
+  return y;
+}
+
+// The product of x's first rows equals the reference's, and touches nothing beside y.
+void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weights,
+                   const std::vector<float>& want, ParallelFor parallel, const std::string& what) {
+  FencedRows y(rows, weights.outputs(), 3);
+  Workspace workspace;
+  Product({x.Row(0), rows, x.stride()}, weights, {y.Row(0), rows, y.stride()}, &workspace,
+          parallel);
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::string difference =
+        FirstDifference(y.Row(row), want.data() + row * weights.outputs(), weights.outputs());
+    ASSERT_EQ(difference, "") << what << ", row " << row << " of " << rows;
+  }
+  ASSERT_TRUE(y.FenceStands(rows)) << what << ", " << rows << " rows";
+}
+
+void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
+  Numbers numbers(static_cast<uint64_t>(shape.outputs * 31 + shape.inputs));
+  const PackedWeights weights = MakeWeights(shape, type, &numbers);
+  FencedRows x(kMostRows, shape.inputs);
+  x.Fill(&numbers);
+  const std::vector<float> want = ReferenceRows(x, kMostRows, weights);
+  ForEachVectorTarget([&](const std::string& target) {
+    for (const int64_t rows : RowCounts()) {
+      ExpectProduct(x, rows, weights, want, InThisThread, target);
+      if (testing::Test::HasFatalFailure()) return;
+    }
+  });
+}
+
+class ProductOfType : public testing::TestWithParam<ElementType> {};
+
+// Panels of every width, whole and not; inputs below, at and above a block.
+TEST_P(ProductOfType, EqualsTheReferenceAtEachNumberOfRows) {
+  for (const ProductShape& shape :
+       {ProductShape{48, 128}, {16, 1}, {1, 7}, {47, 129}, {49, 300}, {80, 256}, {111, 127}}) {
+    SCOPED_TRACE(testing::Message() << shape.outputs << " x " << shape.inputs);
+    ExpectProductsOfAllRowCounts(shape, GetParam());
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
+                         testing::Values(ElementType::kFloat32, ElementType::kBFloat16,
+                                         ElementType::kFloat16));
+
+// The inputs of each Gemma's products (hidden, heads * head_dim, feed-forward), a slice of outputs.
+TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
+  for (const int64_t inputs : {640, 1024, 2048,       // 270M
+                               1152, 6912,            // 1B
+                               2560, 10240,           // 4B
+                               3840, 4096, 15360}) {  // 12B
+    const ProductShape shape{inputs == 640 ? 100 : 17, inputs};
+    Numbers numbers(static_cast<uint64_t>(inputs));
+    const PackedWeights weights = MakeWeights(shape, ElementType::kBFloat16, &numbers);
+    FencedRows x(33, inputs);
+    x.Fill(&numbers);
+    const std::vector<float> want = ReferenceRows(x, 33, weights);
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 2, 5, 8, 9, 33}) {
+        ExpectProduct(x, rows, weights, want, InThisThread,
+                      target + ", inputs " + std::to_string(inputs));
+      }
+    });
+  }
+}
+
+TEST(Product, IsTheSameOnAnyNumberOfThreads) {
+  Numbers numbers(5);
+  const PackedWeights weights = MakeWeights({300, 200}, ElementType::kBFloat16, &numbers);
+  FencedRows x(kMostRows, 200);
+  x.Fill(&numbers);
+  const std::vector<float> want = ReferenceRows(x, kMostRows, weights);
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    const auto parallel = [&](int64_t parts, KernelPart body) {
+      pool.Run(parts, [&](int64_t part, int) { body(part); });
+    };
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 7, 64, 257}) {
+        ExpectProduct(x, rows, weights, want, parallel, target + ", " + std::to_string(threads));
+      }
+    });
+  }
+}
+
+TEST(Product, RunsOnACpuWithoutVectors) {
+  Numbers numbers(6);
+  const PackedWeights weights = MakeWeights({50, 20}, ElementType::kFloat16, &numbers);
+  FencedRows x(9, 20);
+  x.Fill(&numbers);
+  ForceTarget(KernelTarget::kPlain);
+  ExpectProduct(x, 9, weights, ReferenceRows(x, 9, weights), InThisThread, "plain");
+  ForceTarget(UsableTargets().back());
+}
+
+// The product by another path: from the matrices as they were, without panels.
+TEST(Product, OfStackedMatricesIsThatOfEach) {
+  Numbers numbers(7);
+  const int64_t inputs = 37;
+  const std::vector<std::byte> first = StoredWeights({20, inputs}, ElementType::kFloat32, &numbers);
+  const std::vector<std::byte> second =
+      StoredWeights({45, inputs}, ElementType::kFloat32, &numbers);
+  const PackedWeights weights = PackedWeights::Pack({{first.data(), 20}, {second.data(), 45}},
+                                                    ElementType::kFloat32, inputs, InThisThread);
+  FencedRows x(3, inputs);
+  x.Fill(&numbers);
+  std::vector<float> want;
+  for (int64_t row = 0; row < 3; ++row) {
+    for (int64_t output = 0; output < 65; ++output) {
+      const std::vector<std::byte>& matrix = output < 20 ? first : second;
+      float sum = 0;
+      for (int64_t k = 0; k < inputs; ++k) {
+        float weight;
+        std::memcpy(&weight,
+                    matrix.data() + ((output < 20 ? output : output - 20) * inputs + k) * 4, 4);
+        sum = std::fma(x.Row(row)[k], weight, sum);
+      }
+      want.push_back(sum);
+    }
+  }
+  ForEachVectorTarget(
+      [&](const std::string& target) { ExpectProduct(x, 3, weights, want, InThisThread, target); });
+}
+
+// Subnormal numbers are kept whatever mode the thread came with, and the thread gets its mode back.
+TEST(Product, SetsTheFloatingPointMode) {
+  const float tiny = std::numeric_limits<float>::min();
+  const std::vector<float> stored(16, 0.5f);
+  const PackedWeights weights =
+      PackedWeights::Pack({{stored.data(), 16}}, ElementType::kFloat32, 1, InThisThread);
+  std::vector<float> y(16);
+  Workspace workspace;
+  constexpr unsigned kFlushes = 0x9fc0;  // results and operands that are subnormal become 0
+  const unsigned before = _mm_getcsr();
+  ForEachVectorTarget([&](const std::string& target) {
+    _mm_setcsr(kFlushes);
+    Product({&tiny, 1, 1}, weights, {y.data(), 1, 16}, &workspace, InThisThread);
+    EXPECT_EQ(_mm_getcsr() & 0x8040, kFlushes & 0x8040) << target;
+    _mm_setcsr(before);
+    EXPECT_GT(y[0], 0) << target;
+  });
+}
+
+TEST(Elements, Float16IsWidenedExactly) {
+  EXPECT_EQ(WidenOne(Float16{0x3c00}), 1.0f);
+  EXPECT_EQ(WidenOne(Float16{0xc000}), -2.0f);
+  EXPECT_EQ(WidenOne(Float16{0x0001}), std::ldexp(1.0f, -24));
+  EXPECT_EQ(WidenOne(Float16{0x03ff}), std::ldexp(1023.0f, -24));
+  EXPECT_EQ(WidenOne(Float16{0x7bff}), 65504.0f);
+  EXPECT_TRUE(std::isinf(WidenOne(Float16{0x7c00})));
+  EXPECT_TRUE(std::isnan(WidenOne(Float16{0x7e00})));
+  EXPECT_TRUE(std::signbit(WidenOne(Float16{0x8000})));
+}
+
+}  // namespace
+}  // namespace hearth

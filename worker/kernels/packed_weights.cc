@@ -1,0 +1,63 @@
+#include "worker/kernels/packed_weights.h"
+
+#include <cassert>
+
+namespace hearth {
+namespace {
+
+// One output's weights, in a stack of matrices.
+const std::byte* FindRow(absl::Span<const WeightRows> matrices, int64_t output, size_t row_bytes) {
+  for (const WeightRows& matrix : matrices) {
+    if (output < matrix.outputs) {
+      return static_cast<const std::byte*>(matrix.data) + static_cast<size_t>(output) * row_bytes;
+    }
+    output -= matrix.outputs;
+  }
+  return nullptr;
+}
+
+template <typename Bits>
+void FillPanel(const std::byte* const* rows, int64_t real, int64_t width, int64_t inputs,
+               Bits* panel) {
+  for (int64_t input = 0; input < inputs; ++input) {
+    Bits* out = panel + input * width;
+    for (int64_t i = 0; i < real; ++i) {
+      std::memcpy(&out[i], rows[i] + static_cast<size_t>(input) * sizeof(Bits), sizeof(Bits));
+    }
+    std::fill(out + real, out + width, Bits{0});
+  }
+}
+
+}  // namespace
+
+PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
+                                  int64_t inputs, ParallelFor parallel) {
+  PackedWeights packed;
+  packed.type_ = type;
+  packed.inputs_ = inputs;
+  for (const WeightRows& matrix : matrices) {
+    assert(matrix.outputs >= 1);
+    packed.outputs_ += matrix.outputs;
+  }
+  assert(inputs >= 1 && packed.outputs_ >= 1);
+  packed.bytes_ = AllocateKernelBytes(packed.bytes());
+  const size_t element_bytes = ElementBytes(type);
+  const size_t row_bytes = static_cast<size_t>(inputs) * element_bytes;
+  parallel(packed.panels(), [&](int64_t panel) {
+    const std::byte* rows[kPanelOutputs];
+    const int64_t real = packed.PanelReal(panel), width = packed.PanelWidth(panel);
+    for (int64_t i = 0; i < real; ++i) {
+      rows[i] = FindRow(matrices, panel * kPanelOutputs + i, row_bytes);
+    }
+    std::byte* out =
+        packed.bytes_.get() + static_cast<size_t>(panel * kPanelOutputs * inputs) * element_bytes;
+    if (element_bytes == 4) {
+      FillPanel(rows, real, width, inputs, reinterpret_cast<uint32_t*>(out));
+    } else {
+      FillPanel(rows, real, width, inputs, reinterpret_cast<uint16_t*>(out));
+    }
+  });
+  return packed;
+}
+
+}  // namespace hearth

@@ -1,0 +1,70 @@
+// PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in the
+// bits that it is stored in.
+//
+// A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
+// of weights is one load and memory is read in one stream. The last panel is as wide as what is
+// left, rounded up to kPanelGrain; what is added are zeros.
+//
+// Thread safety: as const. Owns its bytes; moved, never copied.
+#ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
+#define HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "worker/kernels/element.h"
+#include "worker/kernels/parallel.h"
+#include "worker/kernels/workspace.h"
+
+namespace hearth {
+
+// Rows of a matrix in row-major order, as a checkpoint has them. Not owned.
+struct WeightRows {
+  const void* data = nullptr;
+  int64_t outputs = 0;
+};
+
+class PackedWeights {
+ public:
+  static constexpr int64_t kPanelOutputs = 48, kPanelGrain = 16;
+
+  PackedWeights() = default;
+  PackedWeights(PackedWeights&&) = default;
+  PackedWeights& operator=(PackedWeights&&) = default;
+
+  // The matrices on top of each other (q, k and v; gate and up), all of one type.
+  // REQUIRES: inputs >= 1; each matrix has outputs >= 1.
+  static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
+                            ParallelFor parallel);
+
+  ElementType type() const { return type_; }
+  int64_t outputs() const { return outputs_; }
+  int64_t inputs() const { return inputs_; }
+  size_t bytes() const { return static_cast<size_t>(padded() * inputs_) * ElementBytes(type_); }
+
+  int64_t panels() const { return (outputs_ + kPanelOutputs - 1) / kPanelOutputs; }
+  // Outputs that the panel has room for, and how many of them are real.
+  int64_t PanelWidth(int64_t panel) const {
+    return std::min(kPanelOutputs, padded() - panel * kPanelOutputs);
+  }
+  int64_t PanelReal(int64_t panel) const {
+    return std::min(kPanelOutputs, outputs_ - panel * kPanelOutputs);
+  }
+  // REQUIRES: T is the type's element.
+  template <typename T>
+  const T* Panel(int64_t panel) const {
+    return reinterpret_cast<const T*>(bytes_.get()) + panel * kPanelOutputs * inputs_;
+  }
+
+ private:
+  int64_t padded() const { return (outputs_ + kPanelGrain - 1) / kPanelGrain * kPanelGrain; }
+
+  ElementType type_ = ElementType::kFloat32;
+  int64_t outputs_ = 0, inputs_ = 0;
+  KernelBytes bytes_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_

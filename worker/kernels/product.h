@@ -1,0 +1,36 @@
+// Product: rows times weights, y[m][n] = sum over k of x[m][k] * w[n][k], in float32.
+//
+// The written order: each output is one chain acc = fma(x[m][k], w[n][k], acc), from acc = +0, over
+// k in ascending order. It is the same for any number of rows, any vector width and any split into
+// parts: a row's bits depend on that row and the weights alone. (Of a NaN only that it is one.)
+//
+// Thread safety: reentrant; a workspace serves one call at a time.
+#ifndef HEARTH_WORKER_KERNELS_PRODUCT_H_
+#define HEARTH_WORKER_KERNELS_PRODUCT_H_
+
+#include <cstdint>
+
+#include "worker/kernels/packed_weights.h"
+#include "worker/kernels/parallel.h"
+#include "worker/kernels/workspace.h"
+
+namespace hearth {
+
+// Rows of floats in memory, `stride` floats from one to the next. Not owned.
+struct ConstRows {
+  const float* data = nullptr;
+  int64_t rows = 0, stride = 0;
+};
+struct Rows {
+  float* data = nullptr;
+  int64_t rows = 0, stride = 0;
+};
+
+// REQUIRES: x has weights.inputs() columns and y weights.outputs(); y.rows == x.rows; y overlaps
+// neither x nor the weights.
+void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
+             ParallelFor parallel);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_PRODUCT_H_

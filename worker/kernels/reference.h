@@ -1,0 +1,22 @@
+// The kernels as plain C++, one element after the other, in the written order: what their bits are
+// defined by, what tests compare them with, and what runs on a CPU without AVX2.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_WORKER_KERNELS_REFERENCE_H_
+#define HEARTH_WORKER_KERNELS_REFERENCE_H_
+
+#include <cstdint>
+
+#include "worker/kernels/packed_weights.h"
+#include "worker/kernels/product.h"
+
+namespace hearth {
+namespace reference {
+
+// One row's outputs [begin, end) of product.h's Product: y[n - begin].
+void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end, float* y);
+
+}  // namespace reference
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_REFERENCE_H_

@@ -1,0 +1,53 @@
+#include "worker/kernels/targets.h"
+
+#include "worker/kernels/highway_targets.h"
+// After highway_targets.h.
+#include <hwy/highway.h>
+
+#include <cassert>
+
+namespace hearth {
+namespace {
+
+int64_t HighwayTarget(KernelTarget target) {
+  return target == KernelTarget::kAvx512 ? HWY_AVX3
+         : target == KernelTarget::kAvx2 ? HWY_AVX2
+                                         : HWY_STATIC_TARGET;
+}
+
+// Of what the CPU can do, whatever was forced.
+int64_t CpuTargets() {
+  static const int64_t targets = hwy::SupportedTargets() & HWY_TARGETS;
+  return targets;
+}
+
+KernelTarget forced_target = KernelTarget::kPlain;
+bool is_forced = false;
+
+}  // namespace
+
+const char* KernelTargetName(KernelTarget target) {
+  return target == KernelTarget::kAvx512 ? "avx512"
+         : target == KernelTarget::kAvx2 ? "avx2"
+                                         : "plain";
+}
+
+std::vector<KernelTarget> UsableTargets() {
+  std::vector<KernelTarget> usable = {KernelTarget::kPlain};
+  for (const KernelTarget target : {KernelTarget::kAvx2, KernelTarget::kAvx512}) {
+    if ((CpuTargets() & HighwayTarget(target)) != 0) usable.push_back(target);
+  }
+  return usable;
+}
+
+KernelTarget ChosenTarget() { return is_forced ? forced_target : UsableTargets().back(); }
+
+void ForceTarget(KernelTarget target) {
+  assert(target == KernelTarget::kPlain || (CpuTargets() & HighwayTarget(target)) != 0);
+  forced_target = target;
+  is_forced = true;
+  hwy::SetSupportedTargetsForTest(HighwayTarget(target));
+  hwy::GetChosenTarget().Update(HighwayTarget(target));
+}
+
+}  // namespace hearth

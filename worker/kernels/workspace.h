@@ -1,0 +1,47 @@
+// Workspace: memory for what a kernel needs while it runs, kept for the next call.
+//
+// Thread safety: none; one call of a kernel at a time. Grows, and shrinks only when it dies.
+#ifndef HEARTH_WORKER_KERNELS_WORKSPACE_H_
+#define HEARTH_WORKER_KERNELS_WORKSPACE_H_
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+namespace hearth {
+
+inline constexpr size_t kKernelAlignBytes = 64;  // a cache line, and the widest vector
+
+struct FreeKernelBytes {
+  void operator()(std::byte* bytes) const {
+    ::operator delete (bytes, std::align_val_t{kKernelAlignBytes});
+  }
+};
+using KernelBytes = std::unique_ptr<std::byte, FreeKernelBytes>;
+
+inline KernelBytes AllocateKernelBytes(size_t bytes) {
+  return KernelBytes(
+      static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kKernelAlignBytes})));
+}
+
+class Workspace {
+ public:
+  // Room for `count` floats, aligned to a cache line, of undefined content; valid until the next
+  // call.
+  float* Floats(size_t count) {
+    if (count > room_) {
+      bytes_.reset();
+      bytes_ = AllocateKernelBytes(count * sizeof(float));
+      room_ = count;
+    }
+    return reinterpret_cast<float*>(bytes_.get());
+  }
+
+ private:
+  KernelBytes bytes_;
+  size_t room_ = 0;  // floats
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_WORKSPACE_H_
