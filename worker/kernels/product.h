@@ -8,23 +8,12 @@
 #ifndef HEARTH_WORKER_KERNELS_PRODUCT_H_
 #define HEARTH_WORKER_KERNELS_PRODUCT_H_
 
-#include <cstdint>
-
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/parallel.h"
+#include "worker/kernels/rows.h"
 #include "worker/kernels/workspace.h"
 
 namespace hearth {
-
-// Rows of floats in memory, `stride` floats from one to the next. Not owned.
-struct ConstRows {
-  const float* data = nullptr;
-  int64_t rows = 0, stride = 0;
-};
-struct Rows {
-  float* data = nullptr;
-  int64_t rows = 0, stride = 0;
-};
 
 // REQUIRES: x has weights.inputs() columns and y weights.outputs(); y.rows == x.rows; y overlaps
 // neither x nor the weights.

@@ -16,6 +16,14 @@ namespace reference {
 // One row's outputs [begin, end) of product.h's Product: y[n - begin].
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end, float* y);
 
+// row_kernels.h
+float Dot(const float* a, const float* b, int64_t count);
+void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon, float* y);
+void RotateRow(const float* cos, const float* sin, int64_t half, float* x);
+float Exp(float x);
+float Tanh(float x);
+float Gelu(float x);
+
 }  // namespace reference
 }  // namespace hearth
 

@@ -1,0 +1,186 @@
+#include "worker/kernels/row_kernels.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/kernels/function_constants.h"
+#include "worker/kernels/reference.h"
+#include "worker/kernels/rope_table.h"
+
+namespace hearth {
+namespace {
+
+// Every tail, and the widths of each Gemma's rows: heads, hidden.
+std::vector<int64_t> Widths() {
+  std::vector<int64_t> widths;
+  for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
+  for (const int64_t width : {128, 256, 640, 1152, 2048, 2560, 3840}) widths.push_back(width);
+  return widths;
+}
+
+ConstRows View(const FencedRows& rows, int64_t count) {
+  return {rows.Row(0), count, rows.stride()};
+}
+Rows View(FencedRows* rows, int64_t count) { return {rows->Row(0), count, rows->stride()}; }
+
+// On each target, at each width: run(target, width, input rows, more rows, output rows) fills the
+// output's three rows, and want(...) says what one row must be.
+template <class Run, class Want>
+void ExpectRows(Run run, Want want, float scale) {
+  for (const int64_t width : Widths()) {
+    Numbers numbers(static_cast<uint64_t>(width));
+    FencedRows a(3, width), b(3, width);
+    a.Fill(&numbers, scale);
+    b.Fill(&numbers, scale);
+    ForEachVectorTarget([&](const std::string& target) {
+      FencedRows y(3, width);
+      run(width, a, b, &y);
+      for (int64_t row = 0; row < 3; ++row) {
+        std::vector<float> wanted(static_cast<size_t>(width));
+        want(width, a.Row(row), b.Row(row), b.Row(0), wanted.data());
+        EXPECT_EQ(FirstDifference(y.Row(row), wanted.data(), width), "")
+            << target << ", width " << width << ", row " << row;
+      }
+      EXPECT_TRUE(y.FenceStands(3)) << target << ", width " << width;
+    });
+  }
+}
+
+TEST(RowKernels, RmsNormEqualsTheReference) {
+  ExpectRows([](int64_t width, const FencedRows& a, const FencedRows& b,
+                FencedRows* y) { RmsNorm(View(a, 3), width, b.Row(0), 1e-6f, View(y, 3)); },
+             [](int64_t width, const float* a, const float*, const float* scale, float* y) {
+               reference::RmsNormRow(a, width, scale, 1e-6f, y);
+             },
+             3);
+}
+
+TEST(RowKernels, GeluTimesEqualsTheReference) {
+  ExpectRows([](int64_t width, const FencedRows& a, const FencedRows& b,
+                FencedRows* y) { GeluTimes(View(a, 3), View(b, 3), width, View(y, 3)); },
+             [](int64_t width, const float* a, const float* b, const float*, float* y) {
+               for (int64_t i = 0; i < width; ++i) y[i] = reference::Gelu(a[i]) * b[i];
+             },
+             12);
+}
+
+TEST(RowKernels, SoftcapEqualsTheReference) {
+  ExpectRows(
+      [](int64_t width, const FencedRows& a, const FencedRows&, FencedRows* y) {
+        for (int64_t row = 0; row < 3; ++row) std::copy_n(a.Row(row), width, y->Row(row));
+        Softcap(30, width, View(y, 3));
+      },
+      [](int64_t width, const float* a, const float*, const float*, float* y) {
+        for (int64_t i = 0; i < width; ++i) y[i] = reference::Tanh(a[i] / 30) * 30;
+      },
+      100);
+}
+
+TEST(RowKernels, DotEqualsTheReference) {
+  ExpectRows(
+      [](int64_t width, const FencedRows& a, const FencedRows& b, FencedRows* y) {
+        for (int64_t row = 0; row < 3; ++row) {
+          std::fill_n(y->Row(row), width, Dot(a.Row(row), b.Row(row), width));
+        }
+      },
+      [](int64_t width, const float* a, const float* b, const float*, float* y) {
+        std::fill_n(y, width, reference::Dot(a, b, width));
+      },
+      2);
+}
+
+TEST(RowKernels, RotateEqualsTheReference) {
+  for (const int64_t half : {1, 3, 16, 17, 64, 128}) {
+    Numbers numbers(static_cast<uint64_t>(half));
+    FencedRows x(4, 2 * half), cos(4, half), sin(4, half);
+    x.Fill(&numbers, 5);
+    cos.Fill(&numbers);
+    sin.Fill(&numbers);
+    ForEachVectorTarget([&](const std::string& target) {
+      FencedRows rotated = x, wanted = x;
+      Rotate(View(cos, 4), View(sin, 4), half, View(&rotated, 4));
+      for (int64_t row = 0; row < 4; ++row) {
+        reference::RotateRow(cos.Row(row), sin.Row(row), half, wanted.Row(row));
+        EXPECT_EQ(FirstDifference(rotated.Row(row), wanted.Row(row), 2 * half), "")
+            << target << ", half " << half;
+      }
+      EXPECT_TRUE(rotated.FenceStands(4));
+    });
+  }
+}
+
+// Values over the whole range of floats, of every exponent, and the special ones.
+std::vector<float> AllSizes() {
+  std::vector<float> values = {0.0f, -0.0f, kInfinity, -kInfinity, 0.625f, -0.625f, -87.0f, 88.73f};
+  Numbers numbers(9);
+  for (uint32_t i = 0; i < 40000; ++i) {
+    const uint32_t bits = static_cast<uint32_t>(numbers.Next() << 9 ^ numbers.Next());
+    const float value = FloatOfBits(bits);
+    if (value == value) values.push_back(value);
+    values.push_back(100 * numbers.Value());
+  }
+  return values;
+}
+
+// Equal on every target, at every place in a vector and in a tail; and right.
+TEST(RowKernels, ExpAndTanhEqualTheReferenceAndAreExpAndTanh) {
+  const std::vector<float> x = AllSizes();
+  const int64_t count = static_cast<int64_t>(x.size());
+  std::vector<float> want_exp, want_tanh, got(x.size());
+  double worst_exp = 0, worst_tanh = 0;
+  for (const float value : x) {
+    want_exp.push_back(reference::Exp(value));
+    want_tanh.push_back(reference::Tanh(value));
+    const double wide = static_cast<double>(value);
+    if (value > -87 && value < 88.7f) {
+      worst_exp = std::max(worst_exp, std::abs(want_exp.back() / std::exp(wide) - 1));
+    }
+    if (std::abs(wide) > 1e-30) {
+      worst_tanh = std::max(worst_tanh, std::abs(want_tanh.back() / std::tanh(wide) - 1));
+    }
+  }
+  EXPECT_LT(worst_exp, 1.3e-7);
+  EXPECT_LT(worst_tanh, 2e-7);
+  ForEachVectorTarget([&](const std::string& target) {
+    for (const int64_t skip : {0, 1, 5, 15}) {
+      Exp(x.data() + skip, count - skip, got.data());
+      EXPECT_EQ(FirstDifference(got.data(), want_exp.data() + skip, count - skip), "") << target;
+      Tanh(x.data() + skip, count - skip, got.data());
+      EXPECT_EQ(FirstDifference(got.data(), want_tanh.data() + skip, count - skip), "") << target;
+    }
+    const float nan = std::numeric_limits<float>::quiet_NaN();
+    Exp(&nan, 1, got.data());
+    EXPECT_TRUE(std::isnan(got[0])) << target;
+    Tanh(&nan, 1, got.data());
+    EXPECT_TRUE(std::isnan(got[0])) << target;
+  });
+  EXPECT_EQ(reference::Exp(0), 1);
+  EXPECT_EQ(reference::Exp(-kInfinity), 0);
+}
+
+TEST(RowKernels, GeluIsGelu) {
+  for (float x = -12; x < 12; x += 0.01f) {
+    const double wide = static_cast<double>(x);
+    const double want =
+        0.5 * wide * (1 + std::tanh(std::sqrt(2 / M_PI) * (wide + 0.044715 * wide * wide * wide)));
+    EXPECT_NEAR(reference::Gelu(x), want, 4e-7 * std::max(1.0, std::abs(want)));
+  }
+}
+
+TEST(RopeTable, HoldsCosinesAndSinesOfFloatAngles) {
+  const std::vector<float> inverse = {1.0f, 0.3f, 1e-3f, 1e-6f};
+  RopeTable table(inverse);
+  table.Extend(10);
+  table.Extend(140000);
+  const ConstRows cos = table.Cos(0, 140000), sin = table.Sin(0, 140000);
+  for (int64_t position = 0; position < 140000; position += position < 3000 ? 1 : 37) {
+    for (int i = 0; i < 4; ++i) {
+      const double angle = static_cast<double>(static_cast<float>(position) * inverse[i]);
+      ASSERT_NEAR(cos.Row(position)[i], std::cos(angle), 6.1e-8) << position;
+      ASSERT_NEAR(sin.Row(position)[i], std::sin(angle), 6.1e-8) << position;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hearth

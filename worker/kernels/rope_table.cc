@@ -1,0 +1,66 @@
+#include "worker/kernels/rope_table.h"
+
+#include <cassert>
+#include <cmath>
+#include <cstddef>
+
+namespace hearth {
+namespace {
+
+// Cosine and sine of a rest of at most pi / 4 (fdlibm's polynomials, highest power first).
+constexpr double kSinTerms[] = {1.58969099521155010221e-10, -2.50507602534068634195e-08,
+                                2.75573137070700676789e-06, -1.98412698298579493134e-04,
+                                8.33333333332248946124e-03, -1.66666666666666324348e-01};
+constexpr double kCosTerms[] = {-1.13596475577881948265e-11, 2.08757232129817482790e-09,
+                                -2.75573143513906633035e-07, 2.48015872894767294178e-05,
+                                -1.38888888888741095749e-03, 4.16666666666666019037e-02};
+// pi / 2 in two parts; their FMAs leave a rest that is right to the last bit of a float, and far
+// beyond, up to angles of 2^20.
+constexpr double kHalfPiHigh = 0x1.921fb54442d18p+0, kHalfPiLow = 0x1.1a62633145c07p-54;
+
+double Polynomial(const double (&terms)[6], double z) {
+  double sum = terms[0];
+  for (int i = 1; i < 6; ++i) sum = sum * z + terms[i];
+  return sum;
+}
+
+void CosAndSin(float angle, float* cos, float* sin) {
+  const double x = static_cast<double>(angle);
+  const double quarters = std::nearbyint(x * 0x1.45f306dc9c883p-1);
+  const double rest = std::fma(-quarters, kHalfPiLow, std::fma(-quarters, kHalfPiHigh, x));
+  const double z = rest * rest;
+  const float s = static_cast<float>(rest + rest * z * Polynomial(kSinTerms, z));
+  const float c = static_cast<float>(1.0 - z * 0.5 + z * z * Polynomial(kCosTerms, z));
+  const int quarter = static_cast<int>(static_cast<int64_t>(quarters) & 3);
+  *cos = quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s;
+  *sin = quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c;
+}
+
+}  // namespace
+
+void RopeTable::Extend(int64_t positions) {
+  if (positions <= positions_) return;
+  const size_t size = static_cast<size_t>(positions * half());
+  cos_.resize(size);
+  sin_.resize(size);
+  for (int64_t position = positions_; position < positions; ++position) {
+    for (int64_t i = 0; i < half(); ++i) {
+      const float angle =
+          static_cast<float>(position) * inverse_frequencies_[static_cast<size_t>(i)];
+      const size_t at = static_cast<size_t>(position * half() + i);
+      CosAndSin(angle, &cos_[at], &sin_[at]);
+    }
+  }
+  positions_ = positions;
+}
+
+ConstRows RopeTable::Cos(int64_t begin, int64_t count) const {
+  assert(begin >= 0 && begin + count <= positions_);
+  return {cos_.data() + begin * half(), count, half()};
+}
+ConstRows RopeTable::Sin(int64_t begin, int64_t count) const {
+  assert(begin >= 0 && begin + count <= positions_);
+  return {sin_.data() + begin * half(), count, half()};
+}
+
+}  // namespace hearth

@@ -1,0 +1,42 @@
+// RopeTable: the cosines and sines of Gemma's rotations, by absolute position.
+//
+// An angle is position * inverse frequency, rounded to float32 as transformers has it; its cosine
+// and sine are computed in double precision by this file's own operations, so that they do not
+// depend on the C library of a machine. The caller gives the inverse frequencies.
+//
+// Thread safety: as const; Extend is not.
+#ifndef HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
+#define HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "worker/kernels/rows.h"
+
+namespace hearth {
+
+class RopeTable {
+ public:
+  RopeTable() = default;
+  explicit RopeTable(std::vector<float> inverse_frequencies)
+      : inverse_frequencies_(std::move(inverse_frequencies)) {}
+
+  // Positions [0, positions) are there afterwards. Earlier views end where there is more to
+  // compute.
+  void Extend(int64_t positions);
+
+  int64_t positions() const { return positions_; }
+  int64_t half() const { return static_cast<int64_t>(inverse_frequencies_.size()); }
+  // Rows of positions from `begin` on. REQUIRES: begin + count <= positions().
+  ConstRows Cos(int64_t begin, int64_t count) const;
+  ConstRows Sin(int64_t begin, int64_t count) const;
+
+ private:
+  std::vector<float> inverse_frequencies_;
+  int64_t positions_ = 0;
+  std::vector<float> cos_, sin_;  // [positions][half]
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
