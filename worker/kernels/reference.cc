@@ -29,15 +29,6 @@ uint32_t BitsOf(float value) {
   return bits;
 }
 
-float TreeSum(const float (&sums)[16]) {
-  float left[16];
-  std::memcpy(left, sums, sizeof left);
-  for (int step = 8; step > 0; step /= 2) {
-    for (int j = 0; j < step; ++j) left[j] = left[j] + left[j + step];
-  }
-  return left[0];
-}
-
 }  // namespace
 
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end,
@@ -48,6 +39,15 @@ void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int
         : weights.type() == ElementType::kBFloat16 ? OneOutput<BFloat16>(x, weights, output)
                                                    : OneOutput<Float16>(x, weights, output);
   }
+}
+
+float TreeSum(const float (&sums)[16]) {
+  float left[16];
+  std::memcpy(left, sums, sizeof left);
+  for (int step = 8; step > 0; step /= 2) {
+    for (int j = 0; j < step; ++j) left[j] = left[j] + left[j + step];
+  }
+  return left[0];
 }
 
 float Dot(const float* a, const float* b, int64_t count) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "worker/kernels/attend.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/product.h"
 
@@ -17,12 +18,17 @@ namespace reference {
 void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int64_t end, float* y);
 
 // row_kernels.h
+float TreeSum(const float (&sums)[16]);
 float Dot(const float* a, const float* b, int64_t count);
 void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon, float* y);
 void RotateRow(const float* cos, const float* sin, int64_t half, float* x);
 float Exp(float x);
 float Tanh(float x);
 float Gelu(float x);
+
+// attend.h, one row of one query head
+void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,
+               int64_t position, const float* query, float* out);
 
 }  // namespace reference
 }  // namespace hearth

@@ -32,8 +32,8 @@ HWY_INLINE void Clear(Sixteen& sums) {
   for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::Zero(D());
 }
 
-// (j, j + 8), then (j, j + 4), (j, j + 2), (j, j + 1).
-HWY_INLINE float TreeSum(const Sixteen& sums) {
+// The tree's first two steps: (j, j + 8), then (j, j + 4).
+HWY_INLINE hn::Vec<hn::FixedTag<float, 4>> FourSums(const Sixteen& sums) {
 #if HWY_TARGET == HWY_AVX3
   const hn::FixedTag<float, 8> half;
   const auto eight = hn::Add(hn::LowerHalf(half, sums[0]), hn::UpperHalf(half, sums[0]));
@@ -41,7 +41,12 @@ HWY_INLINE float TreeSum(const Sixteen& sums) {
   const auto eight = hn::Add(sums[0], sums[1]);
 #endif
   const hn::FixedTag<float, 4> quarter;
-  auto four = hn::Add(hn::LowerHalf(quarter, eight), hn::UpperHalf(quarter, eight));
+  return hn::Add(hn::LowerHalf(quarter, eight), hn::UpperHalf(quarter, eight));
+}
+
+// And (j, j + 2), (j, j + 1).
+HWY_INLINE float TreeSum(const Sixteen& sums) {
+  auto four = FourSums(sums);
   four = hn::Add(four, hn::Shuffle1032(four));
   return hn::GetLane(hn::Add(four, hn::Shuffle2301(four)));
 }

@@ -1,0 +1,265 @@
+#include "worker/kernels/attend.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/kernels/attend_plan.h"
+#include "worker/kernels/reference.h"
+
+namespace hearth {
+namespace {
+
+// A sequence's blocks. What was not written is NaN; a block that is of no use is a null pointer.
+class Arena {
+ public:
+  Arena(const AttendShape& shape, int64_t positions, Numbers* numbers) : shape_(shape) {
+    const size_t element = ElementBytes(shape.kv_type);
+    block_elements_ = 2 * shape.kv_heads * shape.split * shape.head_dim;
+    for (int64_t split = 0; split * shape.split < positions; ++split) {
+      bytes_.emplace_back(static_cast<size_t>(block_elements_) * element, std::byte{0xff});
+      for (int64_t i = 0; i < block_elements_; ++i) {
+        const int64_t token = i / shape.head_dim % shape.split;
+        const uint32_t bits = BitsOfValue(numbers);
+        if (split * shape.split + token < positions) Set(split, i, bits);
+      }
+    }
+  }
+
+  // Keys outside [begin, end) were never there, or are no more.
+  void KeepOnly(int64_t begin, int64_t end) {
+    for (size_t split = 0; split < bytes_.size(); ++split) {
+      const int64_t base = static_cast<int64_t>(split) * shape_.split;
+      if (base + shape_.split <= begin || base >= end) {
+        bytes_[split].clear();
+        continue;
+      }
+      for (int64_t i = 0; i < block_elements_; ++i) {
+        const int64_t position = base + i / shape_.head_dim % shape_.split;
+        if (position < begin || position >= end) Set(static_cast<int64_t>(split), i, 0xffffffff);
+      }
+    }
+  }
+
+  const std::byte* const* blocks() {
+    pointers_.clear();
+    for (const std::vector<std::byte>& block : bytes_) {
+      pointers_.push_back(block.empty() ? nullptr : block.data());
+    }
+    return pointers_.data();
+  }
+
+ private:
+  static uint32_t BitsOfValue(Numbers* numbers) {
+    const float value = numbers->Value();
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+  }
+  void Set(int64_t split, int64_t element, uint32_t bits) {
+    const size_t size = ElementBytes(shape_.kv_type);
+    std::byte* at = bytes_[static_cast<size_t>(split)].data() + static_cast<size_t>(element) * size;
+    const uint16_t half = shape_.kv_type == ElementType::kBFloat16 || bits == 0xffffffff
+                              ? static_cast<uint16_t>(bits >> 16)
+                              : static_cast<uint16_t>(bits >> 9 & 0xbbff);  // a finite float16
+    if (size == 4) {
+      std::memcpy(at, &bits, 4);
+    } else {
+      std::memcpy(at, &half, 2);
+    }
+  }
+
+  AttendShape shape_;
+  int64_t block_elements_;
+  std::vector<std::vector<std::byte>> bytes_;
+  std::vector<const std::byte*> pointers_;
+};
+
+int64_t FirstKey(const AttendShape& shape, int64_t position) {
+  return shape.window > 0 ? std::max<int64_t>(0, position - shape.window + 1) : 0;
+}
+
+AttendShape MakeShape(int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t split,
+                      int64_t window, ElementType type = ElementType::kFloat32) {
+  AttendShape shape;
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
+  shape.head_dim = head_dim;
+  shape.split = split;
+  shape.window = window;
+  shape.kv_type = type;
+  return shape;
+}
+
+// A sequence with queries at [begin, begin + rows), and what the reference makes of them.
+struct AttendCase {
+  AttendCase(const AttendShape& the_shape, int64_t the_begin, int64_t the_rows, uint64_t seed)
+      : shape(the_shape),
+        begin(the_begin),
+        rows(the_rows),
+        numbers(seed),
+        columns(shape.heads * shape.head_dim),
+        arena(shape, begin + rows, &numbers),
+        queries(rows, columns),
+        want(rows, columns) {
+    queries.Fill(&numbers, 4 / std::sqrt(static_cast<float>(shape.head_dim)));
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t head = 0; head < shape.heads; ++head) {
+        const int64_t column = head * shape.head_dim;
+        reference::AttendRow(shape, arena.blocks(), head / shape.sharers(), begin + row,
+                             queries.Row(row) + column, want.Row(row) + column);
+      }
+    }
+  }
+
+  const AttendShape shape;
+  const int64_t begin, rows;
+  Numbers numbers;
+  const int64_t columns;
+  Arena arena;
+  FencedRows queries, want;
+};
+
+// Rows [first, first + count) of a case in one call, with nothing but NaN where they do not see.
+void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, ParallelFor parallel,
+                    const std::string& what) {
+  Arena arena = test.arena;
+  const int64_t position = test.begin + first;
+  arena.KeepOnly(FirstKey(test.shape, position), position + count);
+  FencedRows out(count, test.columns, 3);
+  Workspace workspace;
+  Attend(test.shape, {{arena.blocks(), position, count}},
+         {test.queries.Row(first), count, test.queries.stride()}, {out.Row(0), count, out.stride()},
+         &workspace, parallel);
+  for (int64_t row = 0; row < count; ++row) {
+    const std::string difference =
+        FirstDifference(out.Row(row), test.want.Row(first + row), test.columns);
+    ASSERT_EQ(difference, "") << what << ", row " << row << " of " << count << " at " << position;
+  }
+  ASSERT_TRUE(out.FenceStands(count)) << what;
+}
+
+TEST(Attend, EqualsTheReferenceAtEachNumberOfRows) {
+  for (const int64_t window : {0, 20, 100}) {
+    const AttendCase test(MakeShape(4, 2, 32, 32, window), 37, 257, 1);
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t rows : RowCounts()) ExpectAttended(test, 0, rows, InThisThread, target);
+    });
+  }
+}
+
+TEST(Attend, EqualsTheReferenceForTheHeadsOfEachGemma) {
+  for (const AttendShape& shape :
+       {MakeShape(4, 1, 256, 128, 100), MakeShape(8, 4, 256, 128, 0), MakeShape(16, 8, 256, 64, 33),
+        MakeShape(32, 16, 128, 128, 0), MakeShape(16, 1, 16, 16, 5), MakeShape(3, 3, 48, 32, 0)}) {
+    const AttendCase test(shape, 120, 20, 2);
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 4, 20}) ExpectAttended(test, 0, rows, InThisThread, target);
+    });
+  }
+}
+
+TEST(Attend, ReadsKeysOfEachType) {
+  for (const ElementType type : {ElementType::kBFloat16, ElementType::kFloat16}) {
+    AttendShape shape = MakeShape(4, 2, 64, 32, 40, type);
+    shape.softcap = 2.5f;
+    const AttendCase test(shape, 90, 40, 3);
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 3, 40}) ExpectAttended(test, 0, rows, InThisThread, target);
+    });
+  }
+}
+
+// Prefilled in steps of any size, or decoded: the same rows, at each offset of a block.
+TEST(Attend, OfARowIsTheSamePrefilledAndDecoded) {
+  for (const int64_t window : {0, 1, 16, 19, 40}) {
+    const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t step : {1, 7, 16, 70}) {
+        for (int64_t first = 0; first < 70; first += step) {
+          ExpectAttended(test, first, std::min(step, 70 - first), InThisThread, target);
+        }
+      }
+    });
+  }
+}
+
+TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
+  const AttendCase test(MakeShape(4, 1, 64, 16, 0), 180, 100, 5);
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    const auto parallel = [&](int64_t parts, KernelPart body) {
+      pool.Run(parts, [&](int64_t part, int) { body(part); });
+    };
+    ForEachVectorTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 3, 100}) ExpectAttended(test, 0, rows, parallel, target);
+    });
+  }
+}
+
+// Several requests' rows in one call, some prefilling, some decoding.
+TEST(Attend, OfARowIsTheSameBesideOtherSequences) {
+  const AttendShape shape = MakeShape(4, 2, 32, 16, 50);
+  std::vector<AttendCase> cases;
+  const std::vector<int64_t> begins = {0, 77, 31, 200, 5}, rows = {9, 1, 1, 30, 1};
+  std::vector<AttendSequence> sequences;
+  int64_t all = 0;
+  cases.reserve(begins.size());
+  for (size_t i = 0; i < begins.size(); ++i) {
+    cases.emplace_back(shape, begins[i], rows[i], 10 + i);
+    sequences.push_back({cases[i].arena.blocks(), begins[i], rows[i]});
+    all += rows[i];
+  }
+  const int64_t columns = shape.heads * shape.head_dim;
+  FencedRows queries(all, columns), want(all, columns);
+  int64_t at = 0;
+  for (const AttendCase& one : cases) {
+    for (int64_t row = 0; row < one.rows; ++row, ++at) {
+      std::copy_n(one.queries.Row(row), columns, queries.Row(at));
+      std::copy_n(one.want.Row(row), columns, want.Row(at));
+    }
+  }
+  ForEachVectorTarget([&](const std::string& target) {
+    FencedRows out(all, columns);
+    Workspace workspace;
+    Attend(shape, sequences, {queries.Row(0), all, queries.stride()},
+           {out.Row(0), all, out.stride()}, &workspace, InThisThread);
+    for (int64_t row = 0; row < all; ++row) {
+      EXPECT_EQ(FirstDifference(out.Row(row), want.Row(row), columns), "") << target << row;
+    }
+  });
+}
+
+TEST(Attend, RunsOnACpuWithoutVectors) {
+  const AttendCase test(MakeShape(4, 2, 16, 16, 9), 20, 5, 6);
+  ForceTarget(KernelTarget::kPlain);
+  ExpectAttended(test, 0, 5, InThisThread, "plain");
+  ForceTarget(UsableTargets().back());
+}
+
+// The reference is softmax attention, computed here in double precision without splits.
+TEST(Attend, IsSoftmaxAttention) {
+  AttendShape shape = MakeShape(1, 1, 32, 16, 45);
+  shape.softcap = 3;
+  AttendCase test(shape, 100, 1, 7);
+  const auto element = [&](int64_t position, int64_t half, int64_t d) {
+    const float* block =
+        reinterpret_cast<const float*>(test.arena.blocks()[position / shape.split]);
+    return static_cast<double>(
+        block[(half * shape.split + position % shape.split) * shape.head_dim + d]);
+  };
+  std::vector<double> sums(32, 0.0);
+  double total = 0;
+  for (int64_t key = 100 - 44; key <= 100; ++key) {
+    double score = 0;
+    for (int64_t d = 0; d < 32; ++d) score += test.queries.Row(0)[d] * element(key, 0, d);
+    const double weight = std::exp(3 * std::tanh(score / 3));
+    total += weight;
+    for (int64_t d = 0; d < 32; ++d) sums[static_cast<size_t>(d)] += weight * element(key, 1, d);
+  }
+  for (size_t d = 0; d < 32; ++d) EXPECT_NEAR(test.want.Row(0)[d], sums[d] / total, 1e-6);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,333 @@
+// Rows are computed in tiles of up to sixteen: the heads that share a KV head, of a few tokens.
+// Where there are many tiles, a part goes through the splits of one tile; where there are few, as
+// in decoding, parts are single splits, whose results wait in the workspace to be combined. The
+// order is the same.
+#include "worker/kernels/attend.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "worker/kernels/attend_plan.h"
+#include "worker/kernels/float_mode.h"
+#include "worker/kernels/highway_targets.h"
+#include "worker/kernels/reference.h"
+
+// Highway compiles this file once for each target.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "worker/kernels/attend.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "worker/kernels/attend-inl.h"
+#include "worker/kernels/vectors-inl.h"
+
+#ifndef HEARTH_WORKER_KERNELS_ATTEND_CALL_
+#define HEARTH_WORKER_KERNELS_ATTEND_CALL_
+namespace hearth {
+
+// As many parts keep any number of threads busy that a worker has.
+constexpr int64_t kEnoughTiles = 16;
+
+struct AttendCall {
+  const AttendShape& shape;
+  absl::Span<const AttendTile> tiles;
+  ConstRows queries;
+  Rows out;
+  Workspace* workspace;
+  ParallelFor parallel;
+
+  int64_t rows_of(const AttendTile& tile) const { return tile.tokens * shape.sharers(); }
+  int64_t position(const AttendTile& tile, int64_t i) const {
+    return tile.position + i / shape.sharers();
+  }
+  int64_t column(const AttendTile& tile, int64_t i) const {
+    return (tile.kv_head * shape.sharers() + i % shape.sharers()) * shape.head_dim;
+  }
+  const float* query(const AttendTile& tile, int64_t i) const {
+    return queries.Row(tile.row + i / shape.sharers()) + column(tile, i);
+  }
+  float* result(const AttendTile& tile, int64_t i) const {
+    return out.Row(tile.row + i / shape.sharers()) + column(tile, i);
+  }
+};
+
+// Of each row of a tile: largest score, sum, outputs. Of one split, or of all so far.
+struct AttendState {
+  float* largest;  // [16]
+  float* sums;     // [16]
+  float* outputs;  // [16][head_dim]
+
+  static int64_t Floats(int64_t head_dim) { return AttendShape::kSharersMax * (head_dim + 2); }
+  explicit AttendState(float* room)
+      : largest(room),
+        sums(room + AttendShape::kSharersMax),
+        outputs(room + 2 * AttendShape::kSharersMax) {}
+};
+
+}  // namespace hearth
+#endif  // HEARTH_WORKER_KERNELS_ATTEND_CALL_
+
+HWY_BEFORE_NAMESPACE();
+namespace hearth {
+namespace HWY_NAMESPACE {
+
+#if HEARTH_KERNELS_VECTORS
+namespace {
+
+constexpr int64_t kTileMax = AttendShape::kSharersMax;
+
+// One split of a tile. A row that sees nothing of it has largest == -infinity.
+template <typename T>
+class SplitOfTile {
+ public:
+  SplitOfTile(const AttendCall& call, const AttendTile& tile, int64_t split)
+      : shape_(call.shape), rows_(call.rows_of(tile)) {
+    const int64_t head_bytes =
+        shape_.split * shape_.head_dim * static_cast<int64_t>(ElementBytes(shape_.kv_type));
+    const std::byte* keys = tile.blocks[split] + tile.kv_head * head_bytes;
+    keys_ = reinterpret_cast<const T*>(keys);
+    values_ = reinterpret_cast<const T*>(keys + shape_.kv_heads * head_bytes);
+    for (int64_t i = 0; i < rows_; ++i) {
+      seen_[i] = KeysSeen(shape_, call.position(tile, i), split);
+      queries_[i] = call.query(tile, i);
+      scores_[i] = scores_room_ + i * shape_.split;
+    }
+  }
+
+  void Compute(const AttendState& state) {
+    Score();
+    for (int64_t i = 0; i < rows_; ++i) Weigh(i, &state.largest[i], &state.sums[i]);
+    float* outputs[kTileMax];
+    for (int64_t i = 0; i < rows_; ++i) {
+      outputs[i] = state.outputs + i * shape_.head_dim;
+      std::fill_n(outputs[i], shape_.head_dim, 0.0f);
+    }
+    int64_t i = 0;
+    for (; i + kValueRows <= rows_; i += kValueRows) SumValues(i, outputs + i);
+    for (; i < rows_; ++i) {
+      AddValues<1>(scores_ + i, values_, shape_.head_dim, seen_[i].begin, seen_[i].end,
+                   outputs + i);
+    }
+  }
+
+ private:
+  // Of all keys that any row sees, by sixteens.
+  void Score() {
+    int64_t begin = shape_.split, end = 0;
+    for (int64_t i = 0; i < rows_; ++i) {
+      if (seen_[i].none()) continue;
+      begin = std::min(begin, seen_[i].begin / kSums * kSums);
+      end = std::max(end, (seen_[i].end + kSums - 1) / kSums * kSums);
+    }
+    for (int64_t key = begin; key < end; key += kScoreKeys) {
+      const T* keys = keys_ + key * shape_.head_dim;
+      int64_t i = 0;
+      for (; i + kScoreRows <= rows_; i += kScoreRows) {
+        ScoresOf<kScoreRows>(queries_ + i, keys, shape_.head_dim, scores_ + i, key);
+      }
+      for (; i < rows_; ++i) ScoresOf<1>(queries_ + i, keys, shape_.head_dim, scores_ + i, key);
+    }
+  }
+
+  // Scores become weights; what the row does not see becomes 0.
+  void Weigh(int64_t i, float* largest, float* sum) {
+    *largest = -kInfinity;
+    *sum = 0;
+    if (seen_[i].none()) return;
+    float* scores = scores_[i];
+    const int64_t begin = seen_[i].begin / kSums * kSums;
+    const int64_t end = (seen_[i].end + kSums - 1) / kSums * kSums;
+    std::fill(scores + begin, scores + seen_[i].begin, -kInfinity);
+    std::fill(scores + seen_[i].end, scores + end, -kInfinity);
+    V most = Constant(-kInfinity);
+    for (int64_t at = begin; at < end; at += kLanes) {
+      V score = hn::LoadU(D(), scores + at);
+      if (shape_.softcap > 0) {
+        // Of -infinity it would make a number: only of what is seen.
+        const V capped =
+            hn::Mul(TanhOf(hn::Div(score, Constant(shape_.softcap))), Constant(shape_.softcap));
+        score = hn::IfThenElse(hn::Eq(score, Constant(-kInfinity)), score, capped);
+        hn::StoreU(score, D(), scores + at);
+      }
+      most = hn::Max(most, score);
+    }
+    *largest = hn::GetLane(hn::MaxOfLanes(D(), most));
+    Sixteen sums;
+    Clear(sums);
+    for (int64_t at = begin; at < end; at += kSums) {
+      for (int v = 0; v < kSumVectors; ++v) {
+        float* score = scores + at + v * kLanes;
+        const V weight = ExpOf(hn::Sub(hn::LoadU(D(), score), Constant(*largest)));
+        hn::StoreU(weight, D(), score);
+        sums[v] = hn::Add(sums[v], weight);
+      }
+    }
+    *sum = TreeSum(sums);
+  }
+
+  // Four rows from `i` on: together over the keys that all see, alone before and after.
+  void SumValues(int64_t i, float* const* outputs) {
+    SeenKeys all = seen_[i];
+    for (int r = 1; r < kValueRows; ++r) {
+      all.begin = std::max(all.begin, seen_[i + r].begin);
+      all.end = std::min(all.end, seen_[i + r].end);
+    }
+    const int64_t dim = shape_.head_dim;
+    for (int r = 0; r < kValueRows; ++r) {
+      const SeenKeys& seen = seen_[i + r];
+      AddValues<1>(scores_ + i + r, values_, dim, seen.begin,
+                   all.none() ? seen.end : std::min(all.begin, seen.end), outputs + r);
+    }
+    if (all.none()) return;
+    AddValues<kValueRows>(scores_ + i, values_, dim, all.begin, all.end, outputs);
+    for (int r = 0; r < kValueRows; ++r) {
+      AddValues<1>(scores_ + i + r, values_, dim, all.end, seen_[i + r].end, outputs + r);
+    }
+  }
+
+  const AttendShape& shape_;
+  const int64_t rows_;
+  const T *keys_, *values_;
+  SeenKeys seen_[kTileMax];
+  const float* queries_[kTileMax];
+  float* scores_[kTileMax];  // then the weights
+  alignas(kKernelAlignBytes) float scores_room_[kTileMax * AttendShape::kSplitMax];
+};
+
+void Combine(const AttendState& split, int64_t rows, int64_t head_dim, const AttendState& state) {
+  for (int64_t i = 0; i < rows; ++i) {
+    if (split.largest[i] == -kInfinity) continue;
+    const float largest = std::max(state.largest[i], split.largest[i]);
+    const V before = ExpOf(Constant(state.largest[i] - largest));
+    const V now = ExpOf(Constant(split.largest[i] - largest));
+    state.largest[i] = largest;
+    state.sums[i] = hn::GetLane(
+        hn::MulAdd(Constant(state.sums[i]), before, hn::Mul(Constant(split.sums[i]), now)));
+    float* outputs = state.outputs + i * head_dim;
+    const float* more = split.outputs + i * head_dim;
+    for (int64_t at = 0; at < head_dim; at += kLanes) {
+      const V added = hn::Mul(hn::LoadU(D(), more + at), now);
+      hn::StoreU(hn::MulAdd(hn::LoadU(D(), outputs + at), before, added), D(), outputs + at);
+    }
+  }
+}
+
+void Begin(int64_t rows, int64_t head_dim, const AttendState& state) {
+  std::fill_n(state.largest, rows, -kInfinity);
+  std::fill_n(state.sums, rows, 0.0f);
+  std::fill_n(state.outputs, rows * head_dim, 0.0f);
+}
+
+void Finish(const AttendCall& call, const AttendTile& tile, const AttendState& state) {
+  const int64_t head_dim = call.shape.head_dim;
+  for (int64_t i = 0; i < call.rows_of(tile); ++i) {
+    const V inverse = Constant(1.0f / state.sums[i]);
+    const float* outputs = state.outputs + i * head_dim;
+    float* result = call.result(tile, i);
+    for (int64_t at = 0; at < head_dim; at += kLanes) {
+      hn::StoreU(hn::Mul(hn::LoadU(D(), outputs + at), inverse), D(), result + at);
+    }
+  }
+}
+
+// All splits of one tile.
+template <typename T>
+void WholeTile(const AttendCall& call, const AttendTile& tile) {
+  constexpr int64_t kRoom = kTileMax * (AttendShape::kHeadDimMax + 2);
+  alignas(kKernelAlignBytes) float rooms[2][kRoom];
+  const AttendState one(rooms[0]), all(rooms[1]);
+  const int64_t rows = call.rows_of(tile);
+  Begin(rows, call.shape.head_dim, all);
+  for (int64_t split = 0; split < tile.splits; ++split) {
+    SplitOfTile<T>(call, tile, tile.first_split + split).Compute(one);
+    Combine(one, rows, call.shape.head_dim, all);
+  }
+  Finish(call, tile, all);
+}
+
+template <typename T>
+void AttendOf(const AttendCall& call) {
+  const int64_t tiles = static_cast<int64_t>(call.tiles.size());
+  if (tiles >= kEnoughTiles) {
+    call.parallel(tiles, [&](int64_t part) {
+      const FloatMode mode;
+      WholeTile<T>(call, call.tiles[static_cast<size_t>(part)]);
+    });
+    return;
+  }
+  int64_t most_splits = 0;
+  for (const AttendTile& tile : call.tiles) most_splits = std::max(most_splits, tile.splits);
+  const int64_t head_dim = call.shape.head_dim, room = AttendState::Floats(head_dim);
+  float* states = call.workspace->Floats(static_cast<size_t>(tiles * (most_splits + 1) * room));
+  call.parallel(tiles * most_splits, [&](int64_t part) {
+    const FloatMode mode;
+    const AttendTile& tile = call.tiles[static_cast<size_t>(part / most_splits)];
+    const int64_t split = part % most_splits;
+    if (split >= tile.splits) return;
+    SplitOfTile<T>(call, tile, tile.first_split + split).Compute(AttendState(states + part * room));
+  });
+  call.parallel(tiles, [&](int64_t part) {
+    const FloatMode mode;
+    const AttendTile& tile = call.tiles[static_cast<size_t>(part)];
+    const AttendState all(states + (tiles * most_splits + part) * room);
+    Begin(call.rows_of(tile), head_dim, all);
+    for (int64_t split = 0; split < tile.splits; ++split) {
+      Combine(AttendState(states + (part * most_splits + split) * room), call.rows_of(tile),
+              head_dim, all);
+    }
+    Finish(call, tile, all);
+  });
+}
+
+}  // namespace
+
+void AttendForTarget(const AttendCall& call) {
+  switch (call.shape.kv_type) {
+    case ElementType::kFloat32:
+      return AttendOf<float>(call);
+    case ElementType::kBFloat16:
+      return AttendOf<BFloat16>(call);
+    case ElementType::kFloat16:
+      return AttendOf<Float16>(call);
+  }
+}
+
+#else  // no FMA in vectors
+
+void AttendForTarget(const AttendCall& call) {
+  call.parallel(static_cast<int64_t>(call.tiles.size()), [&](int64_t part) {
+    const FloatMode mode;
+    const AttendTile& tile = call.tiles[static_cast<size_t>(part)];
+    for (int64_t i = 0; i < call.rows_of(tile); ++i) {
+      reference::AttendRow(call.shape, tile.blocks, tile.kv_head, call.position(tile, i),
+                           call.query(tile, i), call.result(tile, i));
+    }
+  });
+}
+
+#endif  // HEARTH_KERNELS_VECTORS
+
+}  // namespace HWY_NAMESPACE
+}  // namespace hearth
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hearth {
+
+HWY_EXPORT(AttendForTarget);
+
+void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
+            const ConstRows& queries, const Rows& out, Workspace* workspace, ParallelFor parallel) {
+  assert(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
+  assert(shape.sharers() <= AttendShape::kSharersMax);
+  assert(shape.head_dim % 16 == 0 && shape.head_dim <= AttendShape::kHeadDimMax);
+  assert(shape.split % 16 == 0 && shape.split <= AttendShape::kSplitMax);
+  const std::vector<AttendTile> tiles = PlanTiles(shape, sequences);
+  if (tiles.empty()) return;
+  HWY_DYNAMIC_DISPATCH(AttendForTarget)
+  (AttendCall{shape, tiles, queries, out, workspace, parallel});
+}
+
+}  // namespace hearth
+#endif  // HWY_ONCE

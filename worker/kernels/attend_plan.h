@@ -1,0 +1,65 @@
+// What of an Attend one part computes: a few rows of one sequence with the heads that share a KV
+// head, and the keys that each sees of a split. Private to worker/kernels.
+//
+// Thread safety: values.
+#ifndef HEARTH_WORKER_KERNELS_ATTEND_PLAN_H_
+#define HEARTH_WORKER_KERNELS_ATTEND_PLAN_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "worker/kernels/attend.h"
+
+namespace hearth {
+
+// Keys [begin, end) of a split.
+struct SeenKeys {
+  int64_t begin = 0, end = 0;
+  bool none() const { return begin >= end; }
+};
+
+inline SeenKeys KeysSeen(const AttendShape& shape, int64_t position, int64_t split) {
+  const int64_t first = shape.window > 0 ? std::max<int64_t>(0, position - shape.window + 1) : 0;
+  const int64_t base = split * shape.split;
+  return {std::max<int64_t>(0, first - base), std::min(shape.split, position + 1 - base)};
+}
+
+inline int64_t FirstSplit(const AttendShape& shape, int64_t position) {
+  return shape.window > 0 ? std::max<int64_t>(0, position - shape.window + 1) / shape.split : 0;
+}
+
+// Rows (a row is a token's query in one head) that are computed together: number i is head
+// i % sharers of token i / sharers.
+struct AttendTile {
+  const std::byte* const* blocks;
+  int64_t kv_head;
+  int64_t row;       // of the queries: the first token
+  int64_t position;  // of that token
+  int64_t tokens;
+  int64_t first_split, splits;  // that any of its tokens sees
+};
+
+inline std::vector<AttendTile> PlanTiles(const AttendShape& shape,
+                                         absl::Span<const AttendSequence> sequences) {
+  const int64_t tile_tokens = AttendShape::kSharersMax / shape.sharers();
+  std::vector<AttendTile> tiles;
+  int64_t row = 0;
+  for (const AttendSequence& sequence : sequences) {
+    for (int64_t token = 0; token < sequence.rows; token += tile_tokens) {
+      const int64_t position = sequence.begin + token;
+      const int64_t tokens = std::min(tile_tokens, sequence.rows - token);
+      const int64_t first = FirstSplit(shape, position);
+      const int64_t splits = (position + tokens - 1) / shape.split + 1 - first;
+      for (int64_t head = 0; head < shape.kv_heads; ++head) {
+        tiles.push_back({sequence.blocks, head, row + token, position, tokens, first, splits});
+      }
+    }
+    row += sequence.rows;
+  }
+  return tiles;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_ATTEND_PLAN_H_
