@@ -121,8 +121,9 @@ def tiny_config(changes):
     return Gemma3TextConfig(**fields, attn_implementation="eager", pad_token_id=0)
 
 
-def run_tiny(binary):
-    for number, (name, changes) in enumerate(GEOMETRIES):
+def run_tiny(binary, numbers=range(len(GEOMETRIES))):
+    for number in numbers:
+        name, changes = GEOMETRIES[number]
         torch.manual_seed(number)
         model = Gemma3ForCausalLM(tiny_config(changes)).float().eval()
         with torch.no_grad():
@@ -174,6 +175,8 @@ def main():
     binary, kind = sys.argv[1:3]
     if kind == "tiny":
         run_tiny(binary)
+    elif kind == "few":  # a small window, one KV head, softcaps
+        run_tiny(binary, (0, 4, 7))
     else:
         run_real(binary, sys.argv[3])
     print("ok")
