@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "worker/kernels/attend.h"
 #include "worker/kernels/product.h"
 #include "worker/kernels/targets.h"
 #include "worker/linear.h"
@@ -138,6 +140,63 @@ void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* p
               matrices->bytes() / ours / 1e9);
 }
 
+// As worker/attention.cc has it: two batched products, and a softmax between them.
+at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
+                       const at::Tensor& mask) {
+  const int64_t n = queries.size(0), dim = keys.size(2), kv_heads = keys.size(0);
+  const at::Tensor rows = queries.view({n, kv_heads, -1, dim}).permute({1, 2, 0, 3});
+  at::Tensor scores = at::bmm(rows.reshape({kv_heads, -1, dim}), keys.transpose(1, 2));
+  scores.view({kv_heads, -1, n, keys.size(1)}).add_(mask);
+  return at::bmm(at::softmax(scores, -1), values)
+      .view({kv_heads, -1, n, dim})
+      .permute({2, 0, 1, 3})
+      .reshape({n, -1});
+}
+
+// The last `rows` of a sequence, over all its keys: 270M's heads.
+void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
+  AttendShape shape;
+  shape.heads = 4;
+  shape.kv_heads = 1;
+  shape.head_dim = 256;
+  const at::Tensor blocks = at::randn({context / shape.split, 2, shape.split, shape.head_dim});
+  const at::Tensor keys = blocks.select(1, 0).reshape({1, context, shape.head_dim}).contiguous();
+  const at::Tensor values = blocks.select(1, 1).reshape({1, context, shape.head_dim}).contiguous();
+  const at::Tensor queries = at::randn({rows, shape.heads * shape.head_dim}).mul_(0.06f);
+  const at::Tensor seen =
+      at::arange(context).unsqueeze(0) <= at::arange(context - rows, context).unsqueeze(1);
+  const at::Tensor mask = at::zeros({rows, context}).masked_fill_(seen.logical_not(), -INFINITY);
+  std::vector<const std::byte*> pointers;
+  for (int64_t split = 0; split < blocks.size(0); ++split) {
+    pointers.push_back(static_cast<const std::byte*>(blocks[split].data_ptr()));
+  }
+  at::Tensor out = at::empty_like(queries), their_out;
+  Workspace workspace;
+  const AttendSequence sequence{pointers.data(), context - rows, rows};
+  const auto parallel = [pool](int64_t parts, KernelPart body) {
+    pool->Run(parts, [&](int64_t part, int) { body(part); });
+  };
+  double ours = 1e9, theirs = 1e9;
+  for (int turn = 0; turn < 3 * kTurns; ++turn) {
+    ours =
+        std::min(ours, Seconds([&] {
+                   Attend(shape, {&sequence, 1}, {queries.data_ptr<float>(), rows, queries.size(1)},
+                          {out.data_ptr<float>(), rows, out.size(1)}, &workspace, parallel);
+                 }));
+    theirs =
+        std::min(theirs, Seconds([&] { their_out = TorchAttend(queries, keys, values, mask); }));
+  }
+  const double error = (out - their_out).abs().max().item<float>();
+  if (error > 1e-3) {
+    std::fprintf(stderr, "kernel_bench: attention: the two differ by %g\n", error);
+    std::exit(1);
+  }
+  const double flops = 4.0 * rows * shape.heads * shape.head_dim * context;  // masked ones counted
+  std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", "attend",
+              static_cast<long>(rows), pool->threads(), ours * 1e6, theirs * 1e6, theirs / ours,
+              flops / ours / 1e9, flops / theirs / 1e9, blocks.nbytes() / ours / 1e9);
+}
+
 int Main(int argc, char** argv) {
   std::vector<int> threads;
   for (int i = 1; i < argc; ++i) {
@@ -157,6 +216,11 @@ int Main(int argc, char** argv) {
   std::printf("best of %d turns; us a matrix, x = theirs / ours\n", kTurns);
   std::printf("%-8s %4s %2s  %9s %9s  %5s  %13s  %6s\n", "matrix", "rows", "th", "ours", "oneDNN",
               "x", "GFLOP/s", "GB/s");
+  for (const int count : threads) {
+    ThreadPool pool(count);
+    at::set_num_threads(count);
+    for (const int64_t rows : {1, 8, 128}) CompareAttention(2048, rows, &pool);
+  }
   for (const Shape& shape : kShapes) {
     Matrices matrices(shape);
     for (const int count : threads) {

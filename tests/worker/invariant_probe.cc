@@ -3,17 +3,20 @@
 //   "restored"  for each boundary, the prompt computed in other steps: up to it in steps of 7, the
 //   rest
 //               in one, in blocks of keys that are another size than the steps
-// and every decoded token's logits must have the bits that a prefill of the whole text gives.
+// and every decoded token's logits must have the bits that a prefill of the whole text gives, as
+// must a prompt's on each instruction set.
 //   invariant_probe MODEL_DIR float32
 #include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "nlohmann/json.hpp"
 #include "proto/fingerprint.h"
 #include "worker/invariant_gemma.h"
+#include "worker/kernels/targets.h"
 
 namespace hearth {
 namespace {
@@ -70,6 +73,14 @@ nlohmann::json Answer(const InvariantGemma& gemma, const nlohmann::json& questio
   }
   answer["decode_ms"] = decode_ms;
   answer["greedy"] = std::vector<int32_t>(ids.begin() + static_cast<long>(prompt), ids.end());
+  for (const KernelTarget target : UsableTargets()) {
+    if (target == KernelTarget::kPlain) continue;  // hours on a real model
+    ForceTarget(target);
+    if (InOtherSteps(gemma, {ids.begin(), ids.begin() + static_cast<long>(prompt)}, 0) !=
+        answer["sha256"]) {
+      RequireOk(absl::InternalError(absl::StrCat("other bits on ", KernelTargetName(target))));
+    }
+  }
   if (greedy > 0) {
     ids.pop_back();
     InvariantGemma::Kv again = gemma.NewKv();

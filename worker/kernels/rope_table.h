@@ -9,6 +9,7 @@
 #define HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "worker/kernels/rows.h"
