@@ -2,7 +2,7 @@
 // one broadcast from one stream. Few rows (one tile): each panel is read once, widened in
 // registers, with one chain of FMAs for each output and row. Many rows: a block of a panel is
 // widened once into the first-level cache, and each tile goes over it; a chain that ends with the
-// block waits in y, as the float32 that it is, and goes on with the next.
+// block waits in memory, as the float32 that it is, and goes on with the next.
 #include "worker/kernels/product.h"
 
 #include <algorithm>
@@ -61,25 +61,28 @@ using V = hn::Vec<D>;
 struct Tile {
   const float* x;  // [inputs][rows]
   int64_t inputs;
-  float* y;
-  int64_t y_stride;
+  const float* begin;  // of the chains, null: +0
+  float* end;
+  int64_t begin_stride, end_stride;
   int64_t width;  // of the panel: from one input's weights to the next
-  bool goes_on;   // the chains' beginnings are in y
 };
 
 // R rows by N vectors of outputs: R * N chains, in registers.
 template <int R, int N, typename T>
-HWY_INLINE void Chains(const Tile& tile, const T* HWY_RESTRICT weights, float* HWY_RESTRICT y) {
+HWY_INLINE void Chains(const Tile& tile, const T* HWY_RESTRICT weights, int64_t at) {
   const D d;
   V sums[R][N];
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
     for (int n = 0; n < N; ++n) {
-      sums[r][n] = tile.goes_on ? hn::LoadU(d, y + r * tile.y_stride + n * kLanes) : hn::Zero(d);
+      sums[r][n] = tile.begin != nullptr
+                       ? hn::LoadU(d, tile.begin + r * tile.begin_stride + at + n * kLanes)
+                       : hn::Zero(d);
     }
   }
   const float* HWY_RESTRICT x = tile.x;
+  weights += at;
   for (int64_t k = 0; k < tile.inputs; ++k) {
     V w[N];
 #pragma GCC unroll 8
@@ -96,7 +99,9 @@ HWY_INLINE void Chains(const Tile& tile, const T* HWY_RESTRICT weights, float* H
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 8
-    for (int n = 0; n < N; ++n) hn::StoreU(sums[r][n], d, y + r * tile.y_stride + n * kLanes);
+    for (int n = 0; n < N; ++n) {
+      hn::StoreU(sums[r][n], d, tile.end + r * tile.end_stride + at + n * kLanes);
+    }
   }
 }
 
@@ -106,11 +111,11 @@ HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
   constexpr bool kWhole = R * 3 * kGrainVectors + 3 * kGrainVectors <= (kLanes == 16 ? 30 : 18);
   int64_t at = 0;
   if (kWhole && tile.width == kWidth) {
-    Chains<R, 3 * kGrainVectors>(tile, weights, tile.y);
+    Chains<R, 3 * kGrainVectors>(tile, weights, 0);
     return;
   }
   for (; at < tile.width; at += kGrain) {
-    Chains<R, kGrainVectors>(tile, weights + at, tile.y + at);
+    Chains<R, kGrainVectors>(tile, weights, at);
   }
 }
 
@@ -141,63 +146,46 @@ void TileOf(int64_t rows, const Tile& tile, const T* weights) {
 
 // Packs a tile's rows: [inputs][rows].
 void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t inputs, float* out) {
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* from = x.data + (first + r) * x.stride;
-    for (int64_t k = 0; k < inputs; ++k) out[k * rows + r] = from[k];
+  constexpr int64_t kRun = 64;  // inputs whose rows stay in the first-level cache
+  for (int64_t run = 0; run < inputs; run += kRun) {
+    const int64_t end = std::min(run + kRun, inputs);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = x.Row(first + r);
+      for (int64_t k = run; k < end; ++k) out[k * rows + r] = from[k];
+    }
   }
 }
 
-// Where a panel has less real outputs than its width, its rows are computed beside y.
-class PanelOutput {
- public:
-  PanelOutput(const ProductCall& call, int64_t panel)
-      : y_(call.y),
-        begin_(panel * kWidth),
-        real_(call.weights->PanelReal(panel)),
-        whole_(real_ == call.weights->PanelWidth(panel)) {}
-
-  bool whole() const { return whole_; }
-  float* Row(int64_t row) const { return y_.data + row * y_.stride + begin_; }
-  void Load(int64_t row, int64_t rows, float* aside) const {
-    for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(aside + r * kWidth, Row(row + r), static_cast<size_t>(real_) * sizeof(float));
-    }
-  }
-  void Store(int64_t row, int64_t rows, const float* aside) const {
-    for (int64_t r = 0; r < rows; ++r) {
-      std::memcpy(Row(row + r), aside + r * kWidth, static_cast<size_t>(real_) * sizeof(float));
-    }
-  }
-
- private:
-  const Rows y_;
-  const int64_t begin_, real_;
-  const bool whole_;
-};
-
+// The tile's chains end in y, in rows from `row` on of a panel's outputs. Where the panel has less
+// real outputs than its width, they end beside y first.
 template <typename T>
-void TileToOutput(const PanelOutput& output, int64_t row, int64_t rows, Tile tile,
-                  const T* weights) {
-  if (output.whole()) {
-    tile.y = output.Row(row);
+void EndInOutput(const ProductCall& call, int64_t panel, int64_t row, int64_t rows, Tile tile,
+                 const T* weights) {
+  const int64_t real = call.weights->PanelReal(panel);
+  float* y = call.y.Row(row) + panel * kWidth;
+  if (real == tile.width) {
+    tile.end = y;
+    tile.end_stride = call.y.stride;
     return TileOf(rows, tile, weights);
   }
-  float aside[kTileRows * kWidth] = {};
-  if (tile.goes_on) output.Load(row, rows, aside);
-  tile.y = aside;
-  tile.y_stride = kWidth;
+  float aside[kTileRows * kWidth];
+  tile.end = aside;
+  tile.end_stride = kWidth;
   TileOf(rows, tile, weights);
-  output.Store(row, rows, aside);
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(y + r * call.y.stride, aside + r * kWidth,
+                static_cast<size_t>(real) * sizeof(float));
+  }
 }
 
 // One tile of rows, one panel, all inputs.
 template <typename T>
 void FewRows(const ProductCall& call, const float* packed, int64_t panel) {
-  const PackedWeights& weights = *call.weights;
-  TileToOutput(PanelOutput(call, panel), 0, call.x.rows,
-               Tile{packed, weights.inputs(), nullptr, call.y.stride, weights.PanelWidth(panel),
-                    /*goes_on=*/false},
-               weights.Panel<T>(panel));
+  Tile tile{};
+  tile.x = packed;
+  tile.inputs = call.weights->inputs();
+  tile.width = call.weights->PanelWidth(panel);
+  EndInOutput(call, panel, 0, call.x.rows, tile, call.weights->Panel<T>(panel));
 }
 
 template <typename T>
@@ -208,21 +196,33 @@ const float* WidenBlock(const T* from, int64_t count, float* to) {
 }
 const float* WidenBlock(const float* from, int64_t, float*) { return from; }
 
-// Rows [first, end) of one panel, block by block.
+// Rows [first, end) of one panel, block by block. Between blocks the chains wait side by side: in y
+// they would lie a power of two apart, and push each other out of a cache.
 template <typename T>
 void ManyRows(const ProductCall& call, const float* packed, int64_t panel, int64_t first,
               int64_t end) {
   const PackedWeights& weights = *call.weights;
-  const int64_t width = weights.PanelWidth(panel), inputs = weights.inputs();
-  const PanelOutput output(call, panel);
+  const int64_t inputs = weights.inputs();
   alignas(kKernelAlignBytes) float block[kBlockInputs * kWidth];
+  alignas(kKernelAlignBytes) float waiting[kPartRows * kWidth];
+  Tile tile{};
+  tile.width = weights.PanelWidth(panel);
+  tile.begin_stride = tile.end_stride = kWidth;
   for (int64_t k = 0; k < inputs; k += kBlockInputs) {
-    const int64_t count = std::min(kBlockInputs, inputs - k);
-    const float* wide = WidenBlock(weights.Panel<T>(panel) + k * width, count * width, block);
+    tile.inputs = std::min(kBlockInputs, inputs - k);
+    const float* wide =
+        WidenBlock(weights.Panel<T>(panel) + k * tile.width, tile.inputs * tile.width, block);
     for (int64_t row = first; row < end; row += kTileRows) {
       const int64_t rows = std::min(kTileRows, end - row);
-      const float* x = packed + row * inputs + k * rows;
-      TileToOutput(output, row, rows, Tile{x, count, nullptr, call.y.stride, width, k > 0}, wide);
+      tile.x = packed + row * inputs + k * rows;
+      float* chains = waiting + (row - first) * kWidth;
+      tile.begin = k > 0 ? chains : nullptr;
+      if (k + tile.inputs == inputs) {
+        EndInOutput(call, panel, row, rows, tile, wide);
+      } else {
+        tile.end = chains;
+        TileOf(rows, tile, wide);
+      }
     }
   }
 }
