@@ -204,6 +204,10 @@ int Main(int argc, char** argv) {
       ForceTarget(KernelTarget::kAvx2);
     } else {
       threads.push_back(std::atoi(argv[i]));
+      if (threads.back() < 1) {
+        std::fprintf(stderr, "usage: kernel_bench [avx2] [THREADS...]\n");
+        return 2;
+      }
     }
   }
   if (threads.empty()) threads = {1, 2};
