@@ -65,12 +65,15 @@ std::string PeerName(const sockaddr_storage& address) {
 // of the smallest.
 constexpr uint64_t kBusyBytes = uint64_t{16} << 10;
 
+// Who waits to be let in has been told nothing yet: it says a hello or a preface, and settings.
+constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
+
 ConnectionLedger::Counted CountedBy(int fd) {
   tcp_info info;
   std::memset(&info, 0, sizeof(info));
   socklen_t bytes = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
-  return {info.tcpi_bytes_received, info.tcpi_bytes_acked, 0};
+  return {info.tcpi_bytes_received, info.tcpi_bytes_acked, 0, 0};
 }
 
 void SetOn(int fd, int level, int option) {
@@ -109,7 +112,7 @@ ConnectionDoor::~ConnectionDoor() {
   for (const int fd : listeners_) close(fd);
   // Those that were handed over are gRPC's to end.
   for (const auto& [fd, guest] : guests_) {
-    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection);
+    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection, absl::Now());
     close(fd);
   }
   if (poll_ >= 0) close(poll_);
@@ -249,14 +252,14 @@ void ConnectionDoor::Accept(int listener) {
 
 void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
   options_.on_refused(guest.connection->peer(), why);
-  options_.ledger->Remove(guest.connection);
+  options_.ledger->Remove(guest.connection, absl::Now());
   close(fd);
 }
 
 void ConnectionDoor::Close(int fd) {
   const auto it = guests_.find(fd);
   if (it == guests_.end()) return;
-  options_.ledger->Remove(it->second.connection);
+  options_.ledger->Remove(it->second.connection, absl::Now());
   streams_.Forget(it->second.connection->peer());
   close(fd);
   guests_.erase(it);
@@ -269,6 +272,7 @@ void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
   // Both ways are shut: gRPC is done with it, or its peer is gone.
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
   if (it->second.leaves) return Drain(fd);
+  if (it->second.holds) return Close(fd);  // gone before its turn
   if (it->second.waits) TakeIn(fd, &it->second);
 }
 
@@ -276,6 +280,13 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   unsigned char first = 0;
   if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
   if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
+  if (options_.ledger->LetsIn(guest->connection->peer(), absl::Now())) return HandOver(fd, guest);
+  guest->holds = true;
+  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) Close(fd);
+}
+
+void ConnectionDoor::HandOver(int fd, Guest* guest) {
+  guest->holds = false;
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (handed < 0 ||
       !Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
@@ -284,6 +295,25 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   }
   guest->waits = false;
   options_.take(guest->listener, handed);
+}
+
+// Who came last is first: those that wait for long are many of one kind.
+void ConnectionDoor::LetHeldIn(absl::Time now) {
+  std::vector<std::pair<uint32_t, int>> held;
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.holds) held.emplace_back(guest.number, fd);
+  }
+  std::sort(held.rbegin(), held.rend());
+  for (const auto& [number, fd] : held) {
+    Guest& guest = guests_.at(fd);
+    const std::string& peer = guest.connection->peer();
+    if (CountedBy(fd).received > kHeldBytes) {
+      options_.on_refused(peer, "its host gives up too many calls, and it begins before its turn");
+      Close(fd);
+    } else if (options_.ledger->LetsIn(peer, now)) {
+      HandOver(fd, &guest);
+    }
+  }
 }
 
 // One end has TLS and the other not: said in the words of who does not understand the server's.
@@ -312,9 +342,12 @@ ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection
   ConnectionLedger::Counted counted = CountedBy(connection.fd());
   const auto it = guests_.find(connection.fd());
   if (it == guests_.end() || it->second.waits) return counted;
-  if (counted.received - it->second.asked < kBusyBytes) return counted;
+  const bool is_watched = options_.ledger->Watches(connection.peer(), absl::Now());
+  if (counted.received - it->second.asked < (is_watched ? 1 : kBusyBytes)) return counted;
   it->second.asked = counted.received;
-  counted.streams = streams_.AliveOn(connection.peer());
+  const StreamCounts::Counts streams = streams_.Of(connection.peer());
+  counted.streams = streams.alive;
+  counted.given_up = streams.given_up;
   return counted;
 }
 
@@ -324,6 +357,7 @@ void ConnectionDoor::LookAtAll(absl::Time now) {
     if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
   }
   for (const int fd : silent) Close(fd);
+  LetHeldIn(now);
   streams_.BeginRound();
   const auto verdicts = options_.ledger->Look(
       now, [this](const Connection& connection) { return CountedOf(connection); });

@@ -51,7 +51,8 @@ class ConnectionDoor {
     std::shared_ptr<Connection> connection;
     int listener = -1;
     uint32_t number = 0;
-    bool waits = true;    // for its first byte
+    bool waits = true;    // for its first byte, or its host's turn
+    bool holds = false;   // said something, and waits for its host's turn
     bool leaves = false;  // was told why
     uint64_t asked = 0;   // what had come when gRPC was asked for its streams
     absl::Time since;
@@ -64,6 +65,8 @@ class ConnectionDoor {
   void Accept(int listener);
   void OnReady(int fd, uint32_t number, uint32_t events);
   void TakeIn(int fd, Guest* guest);
+  void HandOver(int fd, Guest* guest);
+  void LetHeldIn(absl::Time now);
   void ShowOut(int fd, Guest* guest);
   void Drain(int fd);
   void Close(int fd);

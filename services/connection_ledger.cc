@@ -11,6 +11,7 @@ namespace hearth {
 void ConnectionLedger::SetLimits(const ConnectionLimits& limits) {
   absl::MutexLock lock(&mutex_);
   limits_ = limits;
+  given_up_.SetLimits(limits.given_up);
 }
 
 ConnectionLimits ConnectionLedger::limits() const {
@@ -25,8 +26,9 @@ std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int f
   return connection;
 }
 
-void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection) {
+void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection, absl::Time now) {
   absl::MutexLock lock(&mutex_);
+  given_up_.Ended(HostOfPeer(connection->peer()), connection->given_up_.recent(), now);
   const auto it = open_.find(connection->peer());
   // A port that was used again is another connection.
   if (it != open_.end() && it->second == connection) open_.erase(it);
@@ -59,6 +61,7 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
   connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
   connection->looked_ = now;
   connection->alive_ = counted.streams;
+  if (counted.given_up > 0) connection->given_up_.Add(counted.given_up, now);
   if (connection->mark_time_ == absl::InfinitePast() ||
       connection->settled_ + limits_.slack_bytes >= connection->mark_) {
     connection->mark_ = connection->received_;
@@ -68,6 +71,7 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
 
 std::string ConnectionLedger::WhatIsWrong(Connection* connection, absl::Time now) {
   if (connection->alive_ > limits_.streams) {
+    given_up_.WasOver(HostOfPeer(connection->peer()), now);
     return absl::StrCat(connection->alive_,
                         " calls that are not over; it gives them up as it begins "
                         "them");
@@ -103,15 +107,42 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(
     std::string why = WhatIsWrong(connection.get(), now);
     if (why.empty()) {
       left.push_back(connection);
-      sum += Untaken(*connection);
       continue;
     }
     connection->closed_ = true;
     verdicts.push_back({connection, std::move(why)});
   }
+  NameWhoGivesUp(now, &left, &verdicts);
+  for (const auto& connection : left) sum += Untaken(*connection);
   NameTheWorst(&sum, left, &verdicts);
   untaken_bytes_ = sum;
   return verdicts;
+}
+
+void ConnectionLedger::NameWhoGivesUp(absl::Time now,
+                                      std::vector<std::shared_ptr<Connection>>* left,
+                                      std::vector<Verdict>* verdicts) {
+  std::vector<GivenUpCalls::Caller> callers;
+  for (const auto& connection : *left) {
+    callers.push_back({HostOfPeer(connection->peer()), connection->given_up_.recent(),
+                       connection->known_.load(), connection->since_});
+  }
+  for (auto& [at, why] : given_up_.Judge(callers, now)) {
+    (*left)[at]->closed_ = true;
+    verdicts->push_back({(*left)[at], std::move(why)});
+  }
+  const auto is_closed = [](const auto& connection) { return connection->closed_; };
+  left->erase(std::remove_if(left->begin(), left->end(), is_closed), left->end());
+}
+
+bool ConnectionLedger::LetsIn(const std::string& peer, absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  return given_up_.LetsIn(HostOfPeer(peer), now);
+}
+
+bool ConnectionLedger::Watches(const std::string& peer, absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  return given_up_.Watches(HostOfPeer(peer), now);
 }
 
 // Strangers first; of the others whoever has the most. Who has next to nothing is no help, and may

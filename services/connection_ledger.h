@@ -23,6 +23,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "services/given_up_calls.h"
 
 namespace hearth {
 
@@ -43,6 +44,7 @@ struct ConnectionLimits {
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
   uint64_t sent_share = 256;
+  GivenUpLimits given_up;
 };
 
 // One connection, as its calls see it.
@@ -78,7 +80,8 @@ class Connection {
   uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
   uint64_t seen_sent_ = 0;
   uint64_t alive_ = 0;  // streams
-  uint64_t mark_ = 0;   // received by mark_time_; to be settled within message_time
+  GivenUpCalls::Tally given_up_;
+  uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
   absl::Time mark_time_ = absl::InfinitePast();
   absl::Time looked_ = absl::InfinitePast();
   absl::Time used_ = absl::InfinitePast();  // when it was last seen that a call took something
@@ -92,13 +95,14 @@ class ConnectionLedger {
 
   // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711".
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
-  void Remove(const std::shared_ptr<Connection>& connection);
+  void Remove(const std::shared_ptr<Connection>& connection, absl::Time now);
   // Null for what is no TCP connection, or is gone.
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
   struct Counted {
     uint64_t received = 0, sent = 0;
-    uint64_t streams = 0;  // calls that are not over
+    uint64_t streams = 0;   // calls that are not over
+    uint64_t given_up = 0;  // that ended before they were answered; 0: nobody asked
   };
   struct Verdict {
     std::shared_ptr<Connection> connection;
@@ -111,6 +115,11 @@ class ConnectionLedger {
   // else whoever has had no call for `idle_time`. Null: nobody.
   std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
 
+  // A newcomer from a host that gives up too many calls waits for its turn. True is a turn taken.
+  bool LetsIn(const std::string& peer, absl::Time now);
+  // Whether its calls that are given up are to be counted without delay.
+  bool Watches(const std::string& peer, absl::Time now) const;
+
   uint64_t untaken_bytes() const;  // at the last Look
   size_t connections() const;
 
@@ -121,6 +130,8 @@ class ConnectionLedger {
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameTheWorst(uint64_t* sum, const std::vector<std::shared_ptr<Connection>>& left,
                     std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NameWhoGivesUp(absl::Time now, std::vector<std::shared_ptr<Connection>>* left,
+                      std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(Connection* connection, const Counted& counted, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhatIsWrong(Connection* connection, absl::Time now)
@@ -129,6 +140,7 @@ class ConnectionLedger {
   mutable absl::Mutex mutex_;
   ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
   absl::flat_hash_map<std::string, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
+  GivenUpCalls given_up_ ABSL_GUARDED_BY(mutex_);
   uint64_t untaken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

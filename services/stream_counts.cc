@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 #include <grpc/support/alloc.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -66,19 +67,21 @@ void StreamCounts::ListSocketsOf(int64_t server) {
   }
 }
 
-uint64_t StreamCounts::AliveOn(const std::string& peer) {
+StreamCounts::Counts StreamCounts::Of(const std::string& peer) {
   if (!sockets_.contains(peer) && !std::exchange(is_listed_, true)) ListSockets();
   const auto it = sockets_.find(peer);
-  if (it == sockets_.end()) return 0;
+  if (it == sockets_.end()) return {};
   const auto socket = PartOf(Parsed(grpc_channelz_get_socket(it->second)), "socket");
   if (!socket.is_object()) {  // an older connection from the same port
     sockets_.erase(it);
-    return 0;
+    return {};
   }
   const auto data = PartOf(socket, "data");
-  const int64_t alive = NumberIn(data, "streamsStarted") - NumberIn(data, "streamsSucceeded") -
-                        NumberIn(data, "streamsFailed");
-  return alive > 0 ? static_cast<uint64_t>(alive) : 0;
+  // To a server a stream has failed that ended before the answer's status was sent.
+  const int64_t failed = std::max<int64_t>(NumberIn(data, "streamsFailed"), 0);
+  const int64_t alive =
+      NumberIn(data, "streamsStarted") - NumberIn(data, "streamsSucceeded") - failed;
+  return {static_cast<uint64_t>(std::max<int64_t>(alive, 0)), static_cast<uint64_t>(failed)};
 }
 
 }  // namespace hearth

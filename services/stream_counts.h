@@ -1,4 +1,4 @@
-// StreamCounts: how many calls a connection has that are not over, as gRPC itself counts them.
+// StreamCounts: how many calls of a connection are not over, or were given up, as gRPC counts them.
 //
 // A caller may begin a call and give it up at once, again and again: each counts against its limit
 // of streams no longer, but is an object of gRPC's until its turn has come. gRPC 1.51 has no bound
@@ -15,10 +15,14 @@ namespace hearth {
 
 class StreamCounts {
  public:
-  // Of the connection that gRPC calls `peer`, to any server of this process. 0 for one that gRPC
-  // does not know. Costs some JSON, and for peers not asked for before a look at all of them, once
-  // a round.
-  uint64_t AliveOn(const std::string& peer);
+  // Of the connection that gRPC calls `peer`, to any server of this process. Zeros for one that
+  // gRPC does not know. Costs some JSON, and for peers not asked for before a look at all of them,
+  // once a round.
+  struct Counts {
+    uint64_t alive = 0;
+    uint64_t given_up = 0;  // by the caller, since the connection began
+  };
+  Counts Of(const std::string& peer);
   void BeginRound() { is_listed_ = false; }
   // The connection is gone.
   void Forget(const std::string& peer) { sockets_.erase(peer); }

@@ -31,12 +31,12 @@ class ConnectionLedgerTest : public testing::Test {
     std::map<std::string, std::string> named;
     const auto counted = [this](const Connection& connection) {
       return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()],
-                                       streams_[connection.peer()]};
+                                       streams_[connection.peer()], given_up_[connection.peer()]};
     };
     for (const auto& verdict : ledger_.Look(now_, counted)) {
       named[verdict.connection->peer()] = verdict.why;
       received_.erase(verdict.connection->peer());
-      ledger_.Remove(verdict.connection);
+      ledger_.Remove(verdict.connection, now_);
     }
     return named;
   }
@@ -44,7 +44,7 @@ class ConnectionLedgerTest : public testing::Test {
   absl::Time now_ = absl::FromUnixSeconds(1000);
   ConnectionLimits limits_;
   ConnectionLedger ledger_;
-  std::map<std::string, uint64_t> received_, sent_, streams_;
+  std::map<std::string, uint64_t> received_, sent_, streams_, given_up_;
 };
 
 TEST_F(ConnectionLedgerTest, WhatCallsTakeIsNotHeld) {
@@ -170,14 +170,16 @@ TEST_F(ConnectionLedgerTest, StrangersMakeRoomThenWhoIsIdleAndNobodyElse) {
 TEST_F(ConnectionLedgerTest, APortThatIsUsedAgainIsAnotherConnection) {
   const auto first = Add("a");
   const auto second = Add("a");
-  ledger_.Remove(first);
+  ledger_.Remove(first, now_);
   EXPECT_EQ(ledger_.Find("a"), second);
 }
 
 TEST(CallGateConnections, ACallSaysWhatItWasGiven) {
   CallGate gate;
   const auto connection = gate.connections().Add("a", 0, absl::Now());
-  const auto counted = [](const Connection&) { return ConnectionLedger::Counted{1000000, 0}; };
+  const auto counted = [](const Connection&) {
+    return ConnectionLedger::Counted{1000000, 0, 0, 0};
+  };
   gate.connections().Look(absl::Now(), counted);
   const uint64_t held = gate.connections().untaken_bytes();
   auto call = gate.Enter("Fetch");

@@ -179,22 +179,42 @@ class Store(Hostile):
         store = self.store("--max-connections", 20)
         self.silent(store, lambda: self.honest(store), 20)
 
-
-    def test_calls_that_are_given_up_do_not_pile_up(self):
+    def test_who_gives_calls_up_at_once_is_closed_and_others_go_on(self):
         store = self.store()
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
+        honest = Http2Peer(store.address, takes=True)
+        self.addCleanup(honest.close)
         attack = hostile_calls.STORE_ATTACKS["rapid-reset"](hostile_calls.Target(store.address))
         self.addCleanup(attack.close)
         end = time.monotonic() + LONG_S
-        while attack.closed < 1:
+        # All of its connections, and those that it made in their place.
+        while attack.closed < 2 * attack.connections:
             self.assertLess(time.monotonic(), end)
             for _ in range(200):  # as much as a server can meet at once
                 attack.unit()
             attack.pump()
             self.assertLess(memory(store, "VmHWM"), most)
+            # Of the same host, and there before.
+            honest.call("/grpc.health.v1.Health/Check", b"")
+            self.answered(honest)
+            self.assertFalse(honest.ended)
         attack.close()
         self.cluster.ctl("stats", "--store", store.address, "--wait", "10")
-        self.assertIn("calls that are not over", store.log_path.read_text())
+        self.assertRegex(store.log_path.read_text(), "calls that are not over|it gave up .* calls")
+
+    def test_who_gives_calls_up_now_and_then_goes_on(self):
+        """All that a connection may have open at a time, and again."""
+        store = self.store()
+        peer = Http2Peer(store.address, takes=True)
+        self.addCleanup(peer.close)
+        for _ in range(4):
+            for _ in range(STREAMS):
+                peer.reset(peer.call("/hearth.v1.CacheStore/Watch", b""))
+            peer.streams.clear()
+            peer.call("/grpc.health.v1.Health/Check", b"")
+            self.answered(peer)
+            self.assertFalse(peer.ended)
+        self.assertNotIn("connection refused", store.log_path.read_text())
 
     # Calls of the attack: of most of them many, of those that cost the server much a few.
     FEW = {"parse-bombs": 8, "fetch-cuts": 6, "explain-cuts": 6, "long-leases": 20, "staging": 6}

@@ -1,0 +1,156 @@
+#include "services/given_up_calls.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "services/connection_ledger.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class GivenUpCallsTest : public testing::Test {
+ protected:
+  GivenUpCallsTest() {
+    limits_.of_host = 100;
+    limits_.of_all = 150;
+    limits_.of_watched = 10;
+    calls_.SetLimits(limits_);
+  }
+  std::vector<size_t> Named(const std::vector<GivenUpCalls::Caller>& callers) {
+    std::vector<size_t> named;
+    for (const auto& [at, why] : calls_.Judge(callers, now_)) named.push_back(at);
+    return named;
+  }
+  GivenUpCalls::Caller Caller(const std::string& host, double recent, bool is_known = true) {
+    return {host, recent, is_known, now_};
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1000);
+  GivenUpLimits limits_;
+  GivenUpCalls calls_;
+};
+
+TEST_F(GivenUpCallsTest, ATallyIsOfTheLastSecond) {
+  GivenUpCalls::Tally tally;
+  uint64_t total = 0;
+  for (int i = 0; i < 1000; ++i) {
+    total += 2;
+    now_ += absl::Milliseconds(20);
+    tally.Add(total, now_);
+  }
+  EXPECT_NEAR(tally.recent(), 100, 2);  // a second
+  tally.Add(total + 5, now_);
+  EXPECT_NEAR(tally.recent(), 105, 2) << "at once";
+  now_ += absl::Seconds(10);
+  tally.Add(total + 5, now_);
+  EXPECT_LT(tally.recent(), 0.01);
+  now_ += absl::Seconds(100);
+  tally.Add(total + 5 + 1000, now_);
+  EXPECT_NEAR(tally.recent(), 10, 1) << "evenly";
+}
+
+TEST_F(GivenUpCallsTest, WhoCancelsNowAndThenGoesOn) {
+  EXPECT_THAT(Named({Caller("a", 60), Caller("a", 40), Caller("b", 50)}), IsEmpty());
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+}
+
+TEST_F(GivenUpCallsTest, OfAHostTheWorstGoUntilTheRestIsBelow) {
+  EXPECT_THAT(Named({Caller("a", 30), Caller("a", 95), Caller("a", 20), Caller("b", 40)}),
+              ElementsAre(1));
+}
+
+TEST_F(GivenUpCallsTest, StrangersGoFirst) {
+  EXPECT_THAT(Named({Caller("a", 60), Caller("a", 50, false), Caller("a", 5, false)}),
+              ElementsAre(1));
+}
+
+TEST_F(GivenUpCallsTest, ManyHostsTogetherAreBoundedToo) {
+  EXPECT_THAT(Named({Caller("a", 60), Caller("b", 80), Caller("c", 50)}), ElementsAre(1));
+}
+
+TEST_F(GivenUpCallsTest, NewConnectionsOfAHostThatWasOverComeOneByOneAndAreWatched) {
+  const auto honest = Caller("a", 20);
+  now_ += absl::Seconds(1);
+  EXPECT_THAT(calls_.Judge({honest, Caller("a", 95)}, now_),
+              ElementsAre(testing::Pair(1, HasSubstr("it gave up 95 calls"))));
+  EXPECT_TRUE(calls_.Watches("a", now_));
+  EXPECT_FALSE(calls_.LetsIn("a", now_));
+  EXPECT_TRUE(calls_.LetsIn("b", now_));
+  now_ += limits_.pause;
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+  EXPECT_FALSE(calls_.LetsIn("a", now_)) << "the turn is taken";
+  // Closed for less than who was there before; that one is left alone.
+  const auto again = Caller("a", 11);
+  EXPECT_THAT(Named({honest, again, Caller("a", 9)}), ElementsAre(1));
+  now_ += 2 * limits_.pause - absl::Milliseconds(1);
+  EXPECT_FALSE(calls_.LetsIn("a", now_)) << "a longer pause";
+  now_ += absl::Milliseconds(1);
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+  now_ += limits_.memory + absl::Milliseconds(1);
+  EXPECT_FALSE(calls_.Watches("a", now_));
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+  EXPECT_THAT(Named({honest, again}), IsEmpty());
+}
+
+TEST_F(GivenUpCallsTest, ThePauseIsBounded) {
+  for (int i = 0; i < 20; ++i) {
+    calls_.WasOver("a", now_);
+    now_ += limits_.longest_pause;
+  }
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+}
+
+TEST_F(GivenUpCallsTest, WhoLeavesBeforeItIsOverIsStillItsHost) {
+  calls_.Ended("a", 60, now_);
+  EXPECT_THAT(Named({Caller("a", 35)}), IsEmpty());
+  EXPECT_TRUE(calls_.LetsIn("a", now_));
+  calls_.Ended("a", 35, now_);
+  EXPECT_THAT(Named({Caller("a", 9)}), IsEmpty()) << "nobody goes for what others did";
+  EXPECT_FALSE(calls_.LetsIn("a", now_));
+}
+
+TEST_F(GivenUpCallsTest, OnlySoManyHostsAreRemembered) {
+  limits_.hosts = 2;
+  calls_.SetLimits(limits_);
+  for (const char* host : {"a", "b", "c"}) calls_.WasOver(host, now_);
+  EXPECT_FALSE(calls_.LetsIn("b", now_));
+  EXPECT_TRUE(calls_.LetsIn("c", now_));
+  now_ += limits_.memory + absl::Milliseconds(1);
+  calls_.WasOver("c", now_);
+  EXPECT_FALSE(calls_.LetsIn("c", now_));
+}
+
+TEST(GivenUpCallsInTheLedger, TheConnectionGoesAndItsHostWaits) {
+  ConnectionLedger ledger;
+  ConnectionLimits limits;
+  ledger.SetLimits(limits);
+  absl::Time now = absl::FromUnixSeconds(1000);
+  const auto bad = ledger.Add("ipv4:10.0.0.1:1", 0, now);
+  const auto beside = ledger.Add("ipv4:10.0.0.1:2", 0, now);
+  const auto other = ledger.Add("ipv6:%5B::1%5D:1", 0, now);
+  for (const auto& each : {bad, beside, other}) each->Known();
+  const std::map<std::string, uint64_t> given_up = {{bad->peer(), 2500}, {beside->peer(), 256}};
+  const auto counted = [&](const Connection& connection) {
+    const auto it = given_up.find(connection.peer());
+    return ConnectionLedger::Counted{0, 0, 0, it == given_up.end() ? 0 : it->second};
+  };
+  const auto verdicts = ledger.Look(now, counted);
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].connection, bad);
+  EXPECT_THAT(verdicts[0].why, HasSubstr("it gave up 2500 calls within a second"));
+  EXPECT_FALSE(ledger.LetsIn("ipv4:10.0.0.1:3", now));
+  EXPECT_TRUE(ledger.Watches("ipv4:10.0.0.1:3", now));
+  EXPECT_TRUE(ledger.LetsIn("ipv4:10.0.0.2:3", now));
+  EXPECT_TRUE(ledger.LetsIn("ipv6:%5B::1%5D:2", now));
+}
+
+}  // namespace
+}  // namespace hearth
