@@ -22,22 +22,19 @@ namespace hearth {
 template <typename Request, typename Response, typename Body>
 grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* context,
                                                 const Bytes* request, Bytes* response, Body body) {
+  const Bytes bytes = TakeRequest(request);
   const auto begin = [&](const Identity& caller,
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
-    const auto asked = std::make_shared<Request>();
-    if (absl::Status status = ParseSmallMessage(*request, asked.get()); !status.ok()) return status;
-    const auto run = [answer, body, caller, asked, response, context] {
-      // Nobody waits for it any more: its turn came late.
-      if (context->IsCancelled())
-        return answer->Finish(absl::CancelledError("the caller went away"));
-      Response made;
-      const absl::Status status = body(caller, *asked, &made);
-      if (status.ok()) *response = MessageBytes(made);
-      answer->Finish(status);
+    if (absl::Status small = CheckSmall<Request>(bytes); !small.ok()) return small;
+    const auto run = [answer, body, caller, bytes, response] {
+      const auto work = [&](const Request& asked, Response* made) {
+        return body(caller, asked, made);
+      };
+      ParseAndAnswer<Request, Response>(bytes, response, answer.get(), work);
     };
-    return short_calls_.Submit(caller.ShareName(), request->Length(), run);
+    return short_calls_.Submit(caller.ShareName(), bytes.Length(), run);
   };
-  return AnswerLater(gate_, identities_, method, context, request->Length(), begin);
+  return AnswerLater(gate_, identities_, method, context, bytes.Length(), begin);
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,

@@ -110,8 +110,8 @@ class CacheService final : public CacheServiceBase {
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
-  // Enters the gate, finds out who calls, parses a small request, runs `body` with that on a thread
-  // of the service's, converts its outcome.
+  // Enters the gate, finds out who calls, parses a small request and runs `body` with that on a
+  // thread of the service's, converts its outcome.
   template <typename Request, typename Response, typename Body>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
                                     Bytes* response, Body body);

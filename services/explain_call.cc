@@ -12,8 +12,6 @@ namespace {
 absl::Status Explain(TieredStore* store, const Identity& caller,
                      const grpc::CallbackServerContext* context, const v1::ExplainRequest& request,
                      v1::ExplainResponse* response) {
-  // Nobody waits for it any more: its turn came late.
-  if (context->IsCancelled()) return absl::CancelledError("the caller went away");
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return query.status();
   query->stopped = [context] { return context->IsCancelled(); };

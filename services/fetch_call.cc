@@ -178,10 +178,8 @@ void FetchCall::LookUp(TieredStore* store, const Identity& caller,
 
 absl::Status FetchCall::Plan(TieredStore* store, const Identity& caller,
                              const grpc::ByteBuffer& request, v1::FetchResponse* message) {
-  // Nobody waits for it any more: its turn came late.
-  if (context_->IsCancelled()) return absl::CancelledError("the caller went away");
   v1::FetchRequest parsed;
-  if (absl::Status status = ParseMessage(request, &parsed); !status.ok()) return status;
+  if (absl::Status status = ParseAwaited(*context_, request, &parsed); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FetchSession>> session =
       OpenSession(store, parsed, caller, [this] { return context_->IsCancelled(); });
   if (!session.ok()) return session.status();

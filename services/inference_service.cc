@@ -34,7 +34,6 @@ InferenceService::InferenceService(InferenceParts parts) : parts_(std::move(part
 absl::StatusOr<Prompt> InferenceService::PromptFrom(
     const v1::PromptInput& input, PromptPurpose purpose,
     const grpc::CallbackServerContext* context) const {
-  if (context->IsCancelled()) return absl::CancelledError("the caller went away");
   if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
   absl::StatusOr<PromptSource> source = SourceFromProto(input);
   if (!source.ok()) return source.status();
@@ -99,7 +98,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
   const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
                      request_id](GenerateCall::Options* options) -> absl::StatusOr<EngineRequest> {
     v1::GenerateRequest parsed;
-    if (absl::Status status = ParseMessage(bytes, &parsed); !status.ok()) return status;
+    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
     absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed);
     if (!converted.ok()) return converted.status();
     converted->tenant = tenant;
@@ -132,7 +131,7 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Byte
   const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
                      request_id]() -> absl::StatusOr<EngineRequest> {
     v1::PrefillRequest parsed;
-    if (absl::Status status = ParseMessage(bytes, &parsed); !status.ok()) return status;
+    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
     absl::StatusOr<Durability> durability = FromProto(parsed.durability());
     if (!durability.ok()) return durability.status();
     EngineRequest converted;
@@ -231,7 +230,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
     };
     const auto ask = [this, answer, context, bytes, done, tenant = caller.tenant] {
       v1::ExplainInputRequest parsed;
-      absl::Status asked = ParseMessage(bytes, &parsed);
+      absl::Status asked = ParseAwaited(*context, bytes, &parsed);
       if (asked.ok()) asked = StartExplain(parsed, tenant, context, done);
       if (!asked.ok()) answer->Finish(asked);
     };

@@ -29,6 +29,7 @@ class LateAnswer {
   LateAnswer& operator=(const LateAnswer&) = delete;
 
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+  const grpc::CallbackServerContext& context() const { return *context_; }
   // Kept until the answer is given.
   void Hold(std::shared_ptr<void> place) { place_ = std::move(place); }
   void Finish(absl::Status status) {
@@ -46,13 +47,13 @@ class LateAnswer {
 };
 
 // What a pool does with a unary call: parses what was asked, has `work` fill in the response, and
-// answers. REQUIRES: `response` is the call's.
+// answers; nothing of that where nobody waits any more. REQUIRES: `response` is the call's.
 template <typename Request, typename Response, typename Work>
 void ParseAndAnswer(const grpc::ByteBuffer& request, grpc::ByteBuffer* response, LateAnswer* answer,
                     Work work) {
   Request parsed;
   Response made;
-  absl::Status status = ParseMessage(request, &parsed);
+  absl::Status status = ParseAwaited(answer->context(), request, &parsed);
   if (status.ok()) status = work(parsed, &made);
   if (status.ok()) *response = MessageBytes(made);
   answer->Finish(std::move(status));

@@ -125,9 +125,10 @@ void LeaseCall::Refuse(absl::Status status) {
 
 // On the pool.
 void LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& bytes) {
-  if (over_) return Refuse(absl::CancelledError("the caller went away"));
   v1::LeaseRequest request;
-  if (absl::Status status = ParseMessage(bytes, &request); !status.ok()) return Refuse(status);
+  if (absl::Status status = ParseAwaited(*context_, bytes, &request); !status.ok()) {
+    return Refuse(status);
+  }
   absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
   if (!query.ok()) return Refuse(query.status());
   query_ = *std::move(query);

@@ -137,9 +137,8 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
   // On the pool.
   absl::Status TakeBegin() {
-    if (context_->IsCancelled()) return absl::CancelledError("the caller went away");
     v1::PublishRequest request;
-    const absl::Status parsed = ParseMessage(message_, &request);
+    const absl::Status parsed = ParseAwaited(*context_, message_, &request);
     message_.Clear();
     if (!parsed.ok()) return parsed;
     if (request.has_begin()) return Begin(request.begin());

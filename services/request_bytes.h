@@ -21,7 +21,7 @@ namespace hearth {
 // Messages, texts and unknown fields in one message. An object of a publish has 18 bytes at least,
 // so that more than 175,000 do not fit.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 18;
-// Requests that name an id and a tenant: parsed at once.
+// Requests that name an id and a tenant.
 inline constexpr size_t kMaxSmallMessageBytes = size_t{64} << 10;
 
 // kInvalidArgument when a message of this type has more elements. What is no such message is not
@@ -42,15 +42,29 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
       absl::StrCat("what was sent is not a ", message->GetTypeName()));
 }
 
-// The same where the message is small, or refused.
+// The same for a call whose turn on a pool has come: kCancelled where its caller waits no more.
+// `context` is a server's. Whatever a pool does for a call begins here.
+template <typename Context, typename Message>
+absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,
+                          Message* message) {
+  if (context.IsCancelled()) return absl::CancelledError("the caller went away");
+  return ParseMessage(buffer, message);
+}
+
+// kInvalidArgument for what is too large to be a Message that names an id and a tenant.
+template <typename Message>
+absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
+  if (buffer.Length() <= kMaxSmallMessageBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a ", Message::descriptor()->full_name(), " of ",
+                                                 buffer.Length(), " bytes; the limit is ",
+                                                 kMaxSmallMessageBytes));
+}
+
+// ParseMessage where the message is small, or refused.
 template <typename Message>
 absl::Status ParseSmallMessage(const grpc::ByteBuffer& buffer, Message* message) {
-  if (buffer.Length() > kMaxSmallMessageBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("a ", message->GetTypeName(), " of ",
-                                                   buffer.Length(), " bytes; the limit is ",
-                                                   kMaxSmallMessageBytes));
-  }
-  return ParseMessage(buffer, message);
+  const absl::Status small = CheckSmall<Message>(buffer);
+  return small.ok() ? ParseMessage(buffer, message) : small;
 }
 
 // gRPC keeps a request until its call is over, which may be minutes away, and never looks at it

@@ -100,6 +100,21 @@ TEST(RequestBytes, SmallRequestsAreSmall) {
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the limit is 65536"));
 }
 
+TEST(RequestBytes, WhatNobodyWaitsForIsNotParsed) {
+  struct {
+    bool IsCancelled() const { return is_cancelled; }
+    bool is_cancelled;
+  } caller{true};
+  v1::ListRequest request, parsed;
+  request.set_tenant("a");
+  EXPECT_EQ(ParseAwaited(caller, MessageBytes(request), &parsed).code(),
+            absl::StatusCode::kCancelled);
+  EXPECT_EQ(parsed.tenant(), "");
+  caller.is_cancelled = false;
+  EXPECT_TRUE(ParseAwaited(caller, MessageBytes(request), &parsed).ok());
+  EXPECT_EQ(parsed.tenant(), "a");
+}
+
 TEST(RequestBytes, ATakenRequestIsGone) {
   grpc::ByteBuffer request = InSlices("abc", 1);
   EXPECT_EQ(TakeRequest(&request).Length(), 3u);
