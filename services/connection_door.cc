@@ -66,7 +66,9 @@ std::string PeerName(const sockaddr_storage& address) {
 constexpr uint64_t kBusyBytes = uint64_t{16} << 10;
 
 // Who waits to be let in has been told nothing yet: it says a hello or a preface, and settings.
+// It is seen for two looks at least.
 constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
+constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
 
 ConnectionLedger::Counted CountedBy(int fd) {
   tcp_info info;
@@ -280,7 +282,7 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   unsigned char first = 0;
   if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
   if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
-  if (options_.ledger->LetsIn(guest->connection->peer(), absl::Now())) return HandOver(fd, guest);
+  if (!options_.ledger->Watches(guest->connection->peer(), absl::Now())) return HandOver(fd, guest);
   guest->holds = true;
   if (!Watch(fd, EPOLLRDHUP, false, guest->number)) Close(fd);
 }
@@ -297,20 +299,20 @@ void ConnectionDoor::HandOver(int fd, Guest* guest) {
   options_.take(guest->listener, handed);
 }
 
-// Who came last is first: those that wait for long are many of one kind.
+// By lot: in the order in which they came, those who come most often would have all the turns.
 void ConnectionDoor::LetHeldIn(absl::Time now) {
-  std::vector<std::pair<uint32_t, int>> held;
+  std::vector<int> held;
   for (const auto& [fd, guest] : guests_) {
-    if (guest.holds) held.emplace_back(guest.number, fd);
+    if (guest.holds) held.push_back(fd);
   }
-  std::sort(held.rbegin(), held.rend());
-  for (const auto& [number, fd] : held) {
+  std::shuffle(held.begin(), held.end(), lots_);
+  for (const int fd : held) {
     Guest& guest = guests_.at(fd);
     const std::string& peer = guest.connection->peer();
     if (CountedBy(fd).received > kHeldBytes) {
       options_.on_refused(peer, "its host gives up too many calls, and it begins before its turn");
       Close(fd);
-    } else if (options_.ledger->LetsIn(peer, now)) {
+    } else if (now - guest.since > kHeldAtLeast && options_.ledger->LetsIn(peer, now)) {
       HandOver(fd, &guest);
     }
   }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +83,7 @@ class ConnectionDoor {
   StreamCounts streams_;
   absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;
+  std::minstd_rand lots_;
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;
   std::thread thread_;

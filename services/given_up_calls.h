@@ -28,7 +28,7 @@ struct GivenUpLimits {
   double of_watched = 125;
   // A host that was over is let in again one connection at a time, with a pause that doubles each
   // time it is over again, until it was not for `memory`.
-  absl::Duration pause = absl::Milliseconds(100), longest_pause = absl::Milliseconds(400);
+  absl::Duration pause = absl::Milliseconds(100), longest_pause = absl::Milliseconds(200);
   absl::Duration memory = absl::Seconds(30);
   size_t hosts = 4096;  // that are remembered
 };
