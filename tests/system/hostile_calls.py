@@ -124,12 +124,29 @@ class HalfSent(Peers):
 class Resets(Peers):
     """Calls that are given up as they begin."""
 
+    def __init__(self, target, path):
+        super().__init__(target)
+        self.path = path
+
     def unit(self):
         peer = self.peer()
         for _ in range(50 if peer is not None and peer.unsent_bytes() < MIB else 0):
-            peer.reset(peer.call(STORE + "Stats", b"", self.target.fields()))
+            peer.reset(peer.call(self.path, b"", self.target.fields()))
         if peer is not None:
             peer.streams.clear()
+
+
+class Leases(Peers):
+    """A lease more, on a prompt of its own; the oldest is given up when as many are open as may."""
+
+    def unit(self):
+        peer = self.peer()
+        if peer is None or peer.unsent_bytes() > MIB:
+            return
+        if len(peer.streams) >= STREAMS // self.connections:
+            peer.reset(peer.streams.pop(next(iter(peer.streams))))
+        tokens = range(self.units, self.units + 200)
+        peer.call(STORE + "Lease", say.lease(say.prefix(tokens)), self.target.fields())
 
 
 class Trickle(Peers):
@@ -303,7 +320,6 @@ STORE_ATTACKS = {
     "garbage": lambda t: Connects(t, garbage(), keep=10),
     "tls-abandoned": lambda t: Connects(t, client_hello(), keep=200),
     "tls-half-hello": lambda t: Connects(t, client_hello()[:100], keep=200),
-    "rapid-reset": Resets,
     "pings": lambda t: Frames(t, frame(PING, 0, 0, bytes(8)) * 100),
     "settings": lambda t: Frames(t, frame(SETTINGS, 0, 0, struct.pack(">HI", 4, 65535)) * 100),
     "many-headers": many_headers,
@@ -324,8 +340,14 @@ STORE_ATTACKS = {
         say.MOST_CUTS)))], 4),
     "long-leases": lambda t: Calls(t, [(STORE + "Lease", say.lease(say.long_prefix(0)))], STREAMS),
     "lease-flood": lambda t: Calls(t, [(STORE + "Lease", say.lease(say.prefix(range(200))))], 200),
+    "lease-endless": Leases,
     "list-watch": lambda t: Calls(t, [(STORE + "List", b""), (STORE + "Watch", b"")], 100),
+    # Last: who does it waits at the door for a while.
+    "rapid-reset": lambda t: Resets(t, STORE + "Stats"),
 }
+# What needs no method of the store's.
+ANY = ("connect-close", "connect-silent", "connect-preface", "garbage", "tls-half-hello", "pings",
+       "settings", "many-headers")
 WORKER_ATTACKS = {
     "half-sent": lambda t: HalfSent(t, [WORKER + n for n in ("Generate", "Tokenize", "Prefill")]),
     "tokenize-words": lambda t: Calls(t, [(WORKER + "Tokenize", say.text_prompt(repeated(
@@ -336,9 +358,12 @@ WORKER_ATTACKS = {
         [i % 9 for i in range(say.MANY_TOKENS)]))], 4),
     "parse-bombs": lambda t: Calls(t, [(WORKER + n, say.empty_parts()) for n in (
         "Tokenize", "Generate", "Prefill", "Explain")], 4),
-    "rapid-reset": Resets,
+    "wrong-tokens": lambda t: Calls(t, [(WORKER + "GetModel", b"")], 64, wrong_tokens()),
+    "health-flood": STORE_ATTACKS["health-flood"],
+    **{name: STORE_ATTACKS[name] for name in ANY},
     "gzip-bomb": lambda t: Calls(t, [(WORKER + "Tokenize", gzip_of_zeros(300))], 2,
                                  t.fields() + [("grpc-encoding", "gzip")], True),
+    "rapid-reset": lambda t: Resets(t, WORKER + "Generate"),
 }
 
 

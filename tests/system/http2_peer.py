@@ -59,6 +59,16 @@ def connect(address):
     return peer
 
 
+def came_and_went(peer_socket):
+    """How many bytes of ours the server's kernel has, and of the server's came back (TCP_INFO);
+    (0, 0) for a socket that is closed."""
+    try:
+        info = peer_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+    except OSError:
+        return 0, 0
+    return struct.unpack_from("=QQ", info, 120)
+
+
 class Http2Peer:
     """One connection. `takes`: it takes what the server sends, and drops it; else the server's
     windows stay shut. `sent_bytes`: of messages; `ended`: the server closed it."""
