@@ -3,10 +3,12 @@
 //   caller_bench store|worker ADDRESS CALLS PAUSE_MS [KEY=VALUE...]
 //     first=N     number of the first prompt; others then have other tokens
 //     mib=N       of a prompt's keys and values; 0, the default: 64 KiB in one slice
+//     pins=yes    a store's caller who publishes, and pins all that it has, again and again
 //     token=FILE  ca=FILE  its token; TLS, and the authority of the server's certificate
 //
 // At a store: health, a publish of a prompt, a fetch of it. At a worker: health, a short text
-// tokenized, one token generated. Prints the milliseconds of each as JSON, and how many failed.
+// tokenized, in every tenth turn one token generated. Prints the milliseconds of each as JSON, and
+// how many failed.
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -23,6 +25,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "bench/bench_kit.h"
+#include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/remote_prefix_cache.h"
 #include "services/transport_options.h"
@@ -39,6 +42,7 @@ struct Kind {
   std::string name;
   Call call;
   std::vector<double> milliseconds;
+  int every = 1;  // so many turns
 };
 
 std::string WhyNot(const grpc::Status& status) {
@@ -99,6 +103,30 @@ class StoreCaller {
   PublishRequestSpec spec_;
 };
 
+// Of the caller's own tenant, all that there is.
+std::string PinAll(const std::shared_ptr<grpc::Channel>& channel) {
+  const auto stub = v1::CacheStore::NewStub(channel);
+  grpc::ClientContext context;
+  SetDeadline(&context);
+  const auto reader = stub->List(&context, v1::ListRequest());
+  std::vector<std::string> ids;
+  v1::RestorePointInfo point;
+  while (reader->Read(&point)) {
+    if (!point.pinned()) ids.push_back(point.restore_point_id());
+  }
+  std::string why = WhyNot(reader->Finish());
+  for (const std::string& id : ids) {
+    grpc::ClientContext pinning;
+    SetDeadline(&pinning);
+    v1::PinRequest request;
+    request.set_restore_point_id(id);
+    v1::PinResponse response;
+    const std::string refused = WhyNot(stub->Pin(&pinning, request, &response));
+    if (!refused.empty()) why = "pin: " + refused;
+  }
+  return why;
+}
+
 std::string Tokenize(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   SetDeadline(&context);
@@ -132,6 +160,7 @@ int Run(std::vector<Kind> kinds, int first, int calls, absl::Duration pause) {
   double first_ms = 0;
   for (int i = 0; i <= calls; ++i) {
     for (Kind& kind : kinds) {
+      if (i % kind.every != 0) continue;
       const absl::Time begin = absl::Now();
       const std::string error = kind.call(first + i);
       const double took = absl::ToDoubleMilliseconds(absl::Now() - begin);
@@ -178,12 +207,16 @@ int Main(int argc, char** argv) {
   }
   StoreCaller store(*channel, std::atoi(more["mib"].c_str()));
   std::vector<Kind> kinds = {{"health", [&](int) { return AskHealth(*channel); }, {}}};
-  if (what == "store") {
+  if (what == "store" && !more["pins"].empty()) {
+    kinds = {{"publish", [&](int number) { return store.Publish(number); }, {}},
+             {"pin", [&](int) { return PinAll(*channel); }, {}}};
+  } else if (what == "store") {
     kinds.push_back({"publish", [&](int number) { return store.Publish(number); }, {}});
     kinds.push_back({"fetch", [&](int number) { return store.Fetch(number); }, {}});
   } else {
     kinds.push_back({"tokenize", [&](int) { return Tokenize(*channel); }, {}});
-    kinds.push_back({"generate", [&](int number) { return Generate(*channel, number); }, {}});
+    // A token takes a worker as long as a hundred calls take a store.
+    kinds.push_back({"generate", [&](int number) { return Generate(*channel, number); }, {}, 10});
   }
   return Run(std::move(kinds), std::atoi(more["first"].c_str()), std::atoi(argv[3]),
              absl::Milliseconds(std::atoi(argv[4])));
