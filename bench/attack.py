@@ -59,7 +59,8 @@ RATES = {
 }
 # These are callers as ours: caller_bench's first number, pause and more. `neighbour` publishes and
 # fetches 4 MiB, `pin-flood` publishes and pins all that it may, each as fast as it is answered.
-CALLERS = {"neighbour": (1000000, 40, {"mib": 4}), "pin-flood": (1000000, 5, {"pins": "yes"})}
+CALLERS = {"neighbour": (1000000, 40, {"mib": 4}),
+           "pin-flood": (1000000, 5, {"mib": 1, "pins": "yes"})}
 
 
 def percentile(values, share):
