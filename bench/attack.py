@@ -14,7 +14,7 @@ Printed for each attack, a line: p99 of the honest client's calls alone and atta
 ratio, of the kind whose ratio is the largest (--json FILE has all); health's median and worst while
 attacked; resident memory at most and after; calls that failed; shares of a core. The bars, of issue
 12: ratio < 4, health's median < 50 ms and worst < 250 ms, no call failed, memory at most and after
-<= the server's limits + 256 MiB. Exits with 1 where one is missed. All of it: 9 minutes.
+<= the server's limits + 256 MiB. Exits with 1 where one is missed. All of it: 8 to 11 minutes.
 
 `--only` may be given again, and takes the beginning of a name: `--only store/` is all of the
 store's. Ends what it started. Times on a machine that does other things are upper bounds.

@@ -6,6 +6,7 @@ Run as: python hostile_peer_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 
 import hashlib
 import json
+import os
 import pathlib
 import threading
 import time
@@ -178,7 +179,10 @@ class Store(Hostile):
 
     def test_half_sent_requests_over_a_unix_socket_are_bounded(self):
         """There gRPC's own quota bounds them, and ends calls whosever they are."""
+        self.addCleanup(os.umask, os.umask(0o022))
         store = self.store("--drain-timeout", "1s", listen=f"unix:{self.folder / 'socket'}")
+        # To connect is to write: under a usual umask nobody else may.
+        self.assertEqual((self.folder / "socket").stat().st_mode & 0o022, 0)
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
         peers = [self.peer(store, HALF_SENT) for _ in range(CONNECTIONS)]
         end, still = time.monotonic() + LONG_S, 0
