@@ -98,7 +98,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
     const rocksdb::IOStatus opened =
         files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
     if (opened.ok()) file_ = std::move(file);
-    live_ = book.promises.size();
+    live_ = book.promises.size() + book.lost.size();
     entries_ = book.entries;
   } else {
     PromiseBook kept = book;
@@ -141,6 +141,8 @@ rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
   // Less than was appended: what is torn was never acknowledged.
   *book = ReadPromises(absl::string_view(bytes).substr(0, bytes_));
   book->boot = boot_;
+  // Without the folder there is nothing that a repair could find them in.
+  if (files_->FileExists(dir_ + "/lost", kNoOptions, nullptr).IsNotFound()) book->lost.clear();
   return rocksdb::IOStatus::OK();
 }
 
@@ -159,7 +161,7 @@ rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
   bytes_ = bytes.size();
   synced_bytes_ = 0;
   ++generation_;
-  live_ = book.promises.size();
+  live_ = book.promises.size() + book.lost.size();
   entries_ = bytes_ / kPromiseBytes;
   trim_at_ = 0;
   status = files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
@@ -176,7 +178,8 @@ void PromiseFile::Count(absl::Span<const PromiseEntry> entries) {
   entries_ += entries.size();
   for (const PromiseEntry& entry : entries) {
     if (entry.kind == PromiseKind::kKept) ++live_;
-    if (entry.kind == PromiseKind::kReleased && live_ > 0) --live_;
+    const bool left = entry.kind == PromiseKind::kReleased && entry.level == PromiseLevel::kNone;
+    if (left && live_ > 0) --live_;
   }
 }
 

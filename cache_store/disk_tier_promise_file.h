@@ -83,7 +83,7 @@ class PromiseFile {
   uint64_t safe_generation_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0, synced_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::string late_ ABSL_GUARDED_BY(mu_);  // entries that are still to be appended
-  // Kept and not released, and all there are: about, since what is written again counts again.
+  // Kept or found lost, and all there are: about, since what is written again counts again.
   uint64_t live_ ABSL_GUARDED_BY(mu_) = 0, entries_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t trim_at_ ABSL_GUARDED_BY(mu_) = 0;                                    // entries
   uint64_t asked_ ABSL_GUARDED_BY(mu_) = 0, answered_ ABSL_GUARDED_BY(mu_) = 0;  // syncs

@@ -127,12 +127,12 @@ void DiskPromises::Settle(DiskContents* contents) {
   for (const GoneManifests& note : contents->gone) {
     gone.insert(note.manifests.begin(), note.manifests.end());
   }
-  std::vector<uint64_t> released;
+  std::vector<uint64_t> left, lost;
   size_t doubtful = 0;
   for (const auto& [number, promise] : book.promises) {
     const bool is_there = present.Has(number);
     if (is_there && (present.IsWhole(number) || !promise.HoldsUnder(file_.boot()))) continue;
-    released.push_back(number);
+    (gone.contains(number) ? left : lost).push_back(number);
     if (is_there) contents->unpromised.insert(number);
     if (gone.contains(number)) continue;
     if (promise.HoldsUnder(file_.boot())) {
@@ -163,7 +163,8 @@ void DiskPromises::Settle(DiskContents* contents) {
                                         "written to; it names them now"));
   }
   file_.AppendSoon(kept);
-  const PromiseFile::Place place = NoteReleased(released);
+  NoteReleased(lost, PromiseLevel::kDisk);
+  const PromiseFile::Place place = NoteReleased(left, PromiseLevel::kNone);
   const absl::MutexLock lock(&mu_);
   for (const GoneManifests& note : contents->gone) {
     notes_.push_back({note.key, place});
@@ -221,7 +222,7 @@ absl::Status DiskPromises::Erase(absl::Span<const uint64_t> manifests, rocksdb::
     notes_.insert(notes_.end(), done.begin(), done.end());
     return written;
   }
-  const PromiseFile::Place place = NoteReleased(manifests);
+  const PromiseFile::Place place = NoteReleased(manifests, PromiseLevel::kNone);
   bool are_many = false;
   {
     const absl::MutexLock lock(&mu_);
@@ -232,10 +233,11 @@ absl::Status DiskPromises::Erase(absl::Span<const uint64_t> manifests, rocksdb::
   return written;
 }
 
-PromiseFile::Place DiskPromises::NoteReleased(absl::Span<const uint64_t> manifests) {
+PromiseFile::Place DiskPromises::NoteReleased(absl::Span<const uint64_t> manifests,
+                                              PromiseLevel was) {
   std::vector<PromiseEntry> entries;
   for (const uint64_t number : manifests) {
-    entries.push_back(EntryFor(PromiseKind::kReleased, PromiseLevel::kNone, number));
+    entries.push_back(EntryFor(PromiseKind::kReleased, was, number));
   }
   return file_.AppendSoon(entries);
 }

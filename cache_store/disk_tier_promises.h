@@ -54,7 +54,9 @@ class DiskPromises {
   // `write` syncs the database.
   absl::Status Sync(const Change& write);
   // These are known to be lost, and were said to be.
-  void Release(absl::Span<const uint64_t> manifests) { NoteReleased(manifests); }
+  void Release(absl::Span<const uint64_t> manifests) {
+    NoteReleased(manifests, PromiseLevel::kDisk);
+  }
   void Close() { file_.Close(); }
 
  private:
@@ -64,7 +66,8 @@ class DiskPromises {
     PromiseFile::Place released;
   };
 
-  PromiseFile::Place NoteReleased(absl::Span<const uint64_t> manifests);
+  // `was`: kNone: they left, else they were found lost.
+  PromiseFile::Place NoteReleased(absl::Span<const uint64_t> manifests, PromiseLevel was);
   std::vector<GoneNote> TakeNotesToDelete() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Database* const db_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "absl/container/flat_hash_map.h"
 #include "proto/byte_codec.h"
 #include "proto/kv_layout.h"
 
@@ -61,12 +62,12 @@ class Reading {
         book_.last_number = std::max(book_.last_number, entry.number);
         break;
     }
-    if (entry.kind == PromiseKind::kReleased) {
-      book_.promises.erase(entry.number);
-      return;
-    }
-    Promise& promise = book_.promises[entry.number];
+    if (entry.kind == PromiseKind::kReleased) return Release(entry);
     const bool is_intent = entry.kind == PromiseKind::kIntended;
+    book_.lost.erase(entry.number);
+    book_.gone.erase(entry.number);
+    if (!is_intent) GiveUpLost(entry.id);
+    Promise& promise = book_.promises[entry.number];
     const PromiseLevel level = is_intent ? PromiseLevel::kIntended : entry.level;
     // Written again it is promised no less than before.
     if (level < promise.level) return;
@@ -74,8 +75,33 @@ class Reading {
     kept_at_[entry.number] = at;
   }
 
+  void Release(const PromiseEntry& entry) {
+    Promise promise{entry.number, entry.id, entry.tokens, entry.level, book_.boot, entry.unix_s};
+    const auto it = book_.promises.find(entry.number);
+    if (it != book_.promises.end()) {
+      promise = it->second;
+      book_.promises.erase(it);
+    }
+    book_.lost.erase(entry.number);
+    if (entry.level == PromiseLevel::kNone) {
+      book_.gone.insert(entry.number);
+      return;
+    }
+    lost_by_id_[promise.id] = entry.number;
+    book_.lost[entry.number] = promise;
+  }
+
+  // The restore point is published again, and lives and leaves under its new number.
+  void GiveUpLost(const Digest& id) {
+    const auto it = lost_by_id_.find(id);
+    if (it == lost_by_id_.end()) return;
+    if (book_.lost.erase(it->second) > 0) book_.gone.insert(it->second);
+    lost_by_id_.erase(it);
+  }
+
   PromiseBook book_;
   absl::btree_map<uint64_t, uint64_t> kept_at_;
+  absl::flat_hash_map<Digest, uint64_t> lost_by_id_;
   uint64_t synced_bytes_ = 0;
 };
 
@@ -155,6 +181,12 @@ std::string WritePromises(const PromiseBook& book) {
   for (const auto& [number, promise] : book.promises) {
     begin_session(promise.boot, promise.unix_s);
     bytes += SerializePromise(EntryOf(promise));
+  }
+  for (const auto& [number, promise] : book.lost) {
+    PromiseEntry entry = EntryOf(promise);
+    entry.kind = PromiseKind::kReleased;
+    entry.level = promise.level;
+    bytes += SerializePromise(entry);
   }
   begin_session(book.boot, 0);
   return bytes;

@@ -7,7 +7,9 @@
 // appended to, and written anew when most of it is dead. Little endian:
 //
 //   0  kind     1 byte, PromiseKind
-//   1  level    1 byte, PromiseLevel; 0 where it means nothing
+//   1  level    1 byte, PromiseLevel; 0 where it means nothing. kReleased: 0 where it left, else
+//   what
+//               was promised of what was found lost
 //   2  zero     2 bytes
 //   4  tokens   u32, of the restore point
 //   8  number   u64, the manifest's; kSynced: bytes of this file; kHeader: version
@@ -27,6 +29,7 @@
 #include <string>
 
 #include "absl/container/btree_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
 #include "proto/fingerprint.h"
 
@@ -90,17 +93,21 @@ struct Promise {
 // All that a file says.
 struct PromiseBook {
   absl::btree_map<uint64_t, Promise> promises;  // not released, by manifest
-  uint64_t last_number = 0;                     // of any manifest that was ever in it
-  uint64_t entries = 0;                         // whole ones, released or not
-  uint64_t damaged = 0;                         // entries that are neither whole nor zeros
-  uint64_t torn_bytes = 0;                      // at the end, of an entry that is not all there
-  bool has_header = false;                      // or it is damaged
-  BootId boot{};                                // of the last session
+  // Found lost, and not published again since: a repair may find them.
+  absl::btree_map<uint64_t, Promise> lost;
+  // What left, or was published again since it was found lost, as far as the file goes back.
+  absl::flat_hash_set<uint64_t> gone;
+  uint64_t last_number = 0;  // of any manifest that was ever in it
+  uint64_t entries = 0;      // whole ones, released or not
+  uint64_t damaged = 0;      // entries that are neither whole nor zeros
+  uint64_t torn_bytes = 0;   // at the end, of an entry that is not all there
+  bool has_header = false;   // or it is damaged
+  BootId boot{};             // of the last session
 };
 
 // `bytes`: of the whole file.
 PromiseBook ReadPromises(absl::string_view bytes);
-// A file that says what `book` says, and no more: as after a release of all else.
+// A file that says what `book` says of what is promised and lost, and no more.
 std::string WritePromises(const PromiseBook& book);
 
 }  // namespace hearth

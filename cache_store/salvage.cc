@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kNumberKeyBytes = 8, kSliceKeyBytes = 12;
 constexpr char kManifestTagBegin[] = "MRP";
-// In what a block with the right checksum says that is not in lost/.
-constexpr int kMostTrust = 3;
+// In a record: whether it is not in lost/, and whether its block has the right checksum.
+constexpr int kInDatabase = 1, kSure = 2;
 
 bool IsMetaKey(absl::string_view key) {
   return absl::StartsWith(key, kPinPrefix) || absl::StartsWith(key, kUsePrefix) ||
@@ -40,29 +40,15 @@ bool SalvageFile::CanBeLinked() const {
 
 SalvagedFolder::SalvagedFolder(const std::string& dir, Progress progress)
     : progress_(std::move(progress)) {
-  ReadPromisesOf(dir);
+  const RawFile promises(absl::StrCat(dir, "/", kPromisesFile));
+  promises_ = ReadPromises(promises.Read(0, promises.size()));
+  last_number_ = promises_.last_number;
   ListFiles(dir + "/db", false);
   ListFiles(dir + "/lost", true);
   // What can be had without being copied is taken first.
   std::stable_sort(files_.begin(), files_.end(), [](const SalvageFile& a, const SalvageFile& b) {
     return a.end.is_ingested && a.end.is_readable && !(b.end.is_ingested && b.end.is_readable);
   });
-}
-
-void SalvagedFolder::ReadPromisesOf(const std::string& dir) {
-  const RawFile file(absl::StrCat(dir, "/", kPromisesFile));
-  const std::string bytes = file.Read(0, file.size());
-  const PromiseBook book = ReadPromises(bytes);
-  last_number_ = book.last_number;
-  for (const auto& [number, promise] : book.promises) {
-    if (promise.level >= PromiseLevel::kDisk) promised_.push_back(promise);
-  }
-  for (size_t at = 0; at + kPromiseBytes <= bytes.size(); at += kPromiseBytes) {
-    const auto entry = ParsePromise(absl::string_view(bytes).substr(at, kPromiseBytes));
-    if (!entry.has_value()) continue;
-    if (entry->kind == PromiseKind::kReleased) released_.insert(entry->number);
-    if (entry->kind == PromiseKind::kKept) released_.erase(entry->number);
-  }
 }
 
 void SalvagedFolder::ListFiles(const std::string& folder, bool was_lost) {
@@ -102,9 +88,10 @@ void SalvagedFolder::ReadRecords() {
                                  (file.end.is_readable && file.end.family == "tables");
     if (has_only_slices) continue;
     progress_(absl::StrCat("reading the records in ", NameOf(file)));
-    const int trust = file.was_lost ? 0 : 1;
-    Visit(file,
-          [&](const SalvagedEntry& entry) { TakeRecord(entry, trust + (entry.is_sure ? 2 : 0)); });
+    const int trust = file.was_lost ? 0 : kInDatabase;
+    Visit(file, [&](const SalvagedEntry& entry) {
+      TakeRecord(entry, trust + (entry.is_sure ? kSure : 0));
+    });
   }
   for (auto& [key, version] : meta_versions_) {
     if (version.is_erased) continue;
@@ -120,11 +107,10 @@ void SalvagedFolder::ReadRecords() {
     unreadable_.erase(number);
   }
   for (const auto& [number, point] : points_) unreadable_.erase(number);
-  for (const uint64_t number : erased_) released_.insert(number);
-  for (const Promise& promise : promised_) {
-    const uint64_t number = promise.manifest;
+  for (const auto& [number, promise] : promises_.promises) {
     const bool is_there = points_.count(number) > 0 || unreadable_.contains(number);
-    if (!is_there && !released_.contains(number)) vanished_.push_back(promise);
+    const bool is_missed = promise.level >= PromiseLevel::kDisk && !erased_.contains(number);
+    if (!is_there && is_missed) vanished_.push_back(promise);
   }
 }
 
@@ -158,6 +144,7 @@ void SalvagedFolder::TakeNumbered(const SalvagedEntry& entry, uint64_t number, i
       return;
     }
     SalvagedPoint& point = points_[record->number];
+    point.is_in_database |= (trust & kInDatabase) != 0;
     // Written again under its number when it is to expire later.
     if (std::make_pair(trust, entry.sequence) >= std::make_pair(point.trust, point.sequence)) {
       point.trust = trust;
@@ -207,9 +194,17 @@ std::string SalvagedFolder::ProblemOf(const SalvagedPoint& point) const {
   return "";
 }
 
-std::string SalvagedFolder::RotOf(const SalvagedPoint& point) const {
-  for (const uint64_t number : point.record.objects) {
+std::string SalvagedFolder::TakeObjectsOf(const KeptObjects& kept, SalvagedPoint* point) {
+  for (uint64_t& number : point->record.objects) {
     const SalvagedObject& object = objects_.at(number);
+    const auto newer = kept.find({object.record.key, object.record.id.group});
+    if (newer != kept.end()) {
+      if (objects_.at(newer->second).record.slice_digests != object.record.slice_digests) {
+        return absl::StrCat("object ", number, " was stored again with other bytes");
+      }
+      number = newer->second;
+      continue;
+    }
     for (size_t i = 0; i < object.places.size(); ++i) {
       if (object.places[i].file >= 0) continue;
       return absl::StrCat("layer ", object.record.layers[i], " of object ", number,
@@ -219,13 +214,34 @@ std::string SalvagedFolder::RotOf(const SalvagedPoint& point) const {
   return "";
 }
 
-bool SalvagedFolder::WasWhole(const SalvagedPoint& point) const {
-  if (point.trust < kMostTrust) return false;
-  return std::all_of(point.record.objects.begin(), point.record.objects.end(),
-                     [&](uint64_t number) {
-                       const auto object = objects_.find(number);
-                       return object != objects_.end() && object->second.trust == kMostTrust;
-                     });
+// The newest first: a store takes one restore point of an id, and one object of a key.
+void SalvagedFolder::KeepPoints() {
+  absl::flat_hash_set<std::string> ids;
+  KeptObjects kept;
+  for (auto it = points_.rbegin(); it != points_.rend(); ++it) {
+    SalvagedPoint& point = it->second;
+    const std::string id = IdOf(point);
+    if (ids.contains(id)) {
+      point.has_left = true;
+      point.problem.clear();
+    }
+    if (!point.IsKept()) continue;
+    point.problem = TakeObjectsOf(kept, &point);
+    if (!point.IsKept()) continue;
+    ids.insert(id);
+    for (const uint64_t number : point.record.objects) {
+      SalvagedObject& object = objects_.at(number);
+      object.is_kept = true;
+      kept.emplace(std::make_pair(object.record.key, object.record.id.group), number);
+    }
+  }
+}
+
+bool SalvagedFolder::HasLeft(uint64_t number, const SalvagedPoint& point) const {
+  if (promises_.gone.contains(number)) return true;
+  const bool is_named = promises_.promises.count(number) + promises_.lost.count(number) > 0;
+  const bool is_all = promises_.has_header && promises_.damaged == 0;
+  return is_all && !is_named && !point.is_in_database;
 }
 
 void SalvagedFolder::FindSlices(uint64_t now_unix_s) {
@@ -233,7 +249,7 @@ void SalvagedFolder::FindSlices(uint64_t now_unix_s) {
     const uint64_t expires = point.record.expires_unix_s;
     point.is_expired = expires > 0 && expires <= now_unix_s &&
                        meta_.count(absl::StrCat(kPinPrefix, NumberKey(number))) == 0;
-    point.has_left = released_.contains(number) && WasWhole(point);
+    point.has_left = HasLeft(number, point);
     if (point.IsKept()) point.problem = ProblemOf(point);
     if (!point.IsKept()) continue;
     for (const uint64_t object : point.record.objects) {
@@ -249,11 +265,7 @@ void SalvagedFolder::FindSlices(uint64_t now_unix_s) {
     file.damage =
         Visit(file, [this, index](const SalvagedEntry& entry) { TakeSlice(entry, index); });
   }
-  for (auto& [number, point] : points_) {
-    if (point.IsKept()) point.problem = RotOf(point);
-    if (!point.IsKept()) continue;
-    for (const uint64_t object : point.record.objects) objects_.at(object).is_kept = true;
-  }
+  KeepPoints();
   for (const auto& [number, object] : objects_) {
     if (!object.is_kept) continue;
     for (const SalvagedObject::Place& place : object.places) ++files_[place.file].slices;

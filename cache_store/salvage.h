@@ -5,9 +5,10 @@
 // whoever names it. A record proves itself by its digest, a slice by the digest in its object's
 // record, a restore point by its objects; what does not is not believed. Nothing is written.
 // Numbers are given once: what was erased once stays erased, wherever an older version lies, and so
-// does what the promises call released, unless a start may have called it so that could not read
-// it.
-// Thread safety: none. Memory: all records, no slices.
+// does what the promises say has left. What lies in lost/ alone is taken if they name it, as
+// promised or as found lost: what they do not name any more had left when they were written anew.
+// Of restore points with one id the newest is kept. Thread safety: none. Memory: all records, no
+// slices.
 #ifndef HEARTH_CACHE_STORE_SALVAGE_H_
 #define HEARTH_CACHE_STORE_SALVAGE_H_
 
@@ -64,7 +65,8 @@ struct SalvagedPoint {
   uint64_t sequence = 0;
   std::string problem;  // why it is lost; empty: it is not
   bool is_expired = false;
-  bool has_left = false;  // as the promises say, though its record is there
+  bool is_in_database = false;  // not in lost/ alone
+  bool has_left = false;        // as the promises say, or for a newer one
 
   bool IsKept() const { return problem.empty() && !is_expired && !has_left; }
 };
@@ -113,9 +115,7 @@ class SalvagedFolder {
     std::string value;
   };
 
-  void ReadPromisesOf(const std::string& dir);
-  // Of what a start could read it, so that its release was none of what was lost.
-  bool WasWhole(const SalvagedPoint& point) const;
+  bool HasLeft(uint64_t number, const SalvagedPoint& point) const;
   void ListFiles(const std::string& folder, bool was_lost);
   // `trust`: a table in lost/ may be older than the erase of what is in it.
   void TakeRecord(const SalvagedEntry& entry, int trust);
@@ -124,7 +124,10 @@ class SalvagedFolder {
   void TakeSlice(const SalvagedEntry& entry, int file);
   // Why the point cannot be kept, by its records alone.
   std::string ProblemOf(const SalvagedPoint& point) const;
-  std::string RotOf(const SalvagedPoint& point) const;
+  // Why its slices do not prove it. What newer points keep takes the place of its own objects.
+  using KeptObjects = absl::flat_hash_map<std::pair<Digest, LayerGroup>, uint64_t>;
+  std::string TakeObjectsOf(const KeptObjects& kept, SalvagedPoint* point);
+  void KeepPoints();
 
   const Progress progress_;
   std::vector<SalvageFile> files_;
@@ -132,8 +135,8 @@ class SalvagedFolder {
   absl::flat_hash_map<uint64_t, SalvagedObject> objects_;
   absl::flat_hash_map<Digest, Fingerprint> fingerprints_;
   absl::flat_hash_set<uint64_t> erased_, unreadable_;
-  absl::flat_hash_set<uint64_t> released_;  // by the promises, of what they name
-  std::vector<Promise> promised_, vanished_;
+  PromiseBook promises_;
+  std::vector<Promise> vanished_;
   std::map<std::string, MetaVersion> meta_versions_;
   std::map<std::string, std::string> meta_;
   uint64_t last_number_ = 0;

@@ -49,6 +49,33 @@ TEST(Promises, WhatIsReleasedIsNotPromisedAndTheLastEntryOfANumberCounts) {
   EXPECT_EQ(book.damaged, 0u);
 }
 
+TEST(Promises, WhatWasFoundLostIsRememberedUntilItLeavesOrIsPublishedAgain) {
+  PromiseEntry again = Entry(PromiseKind::kKept, 8, PromiseLevel::kDisk);
+  again.id = Entry(PromiseKind::kKept, 3).id;
+  const PromiseBook book = ReadPromises(File({
+      Entry(PromiseKind::kKept, 1, PromiseLevel::kDisk),
+      Entry(PromiseKind::kKept, 2, PromiseLevel::kDisk),
+      Entry(PromiseKind::kKept, 3, PromiseLevel::kDisk),
+      Entry(PromiseKind::kKept, 4, PromiseLevel::kDisk),
+      Entry(PromiseKind::kReleased, 1, PromiseLevel::kDisk),
+      Entry(PromiseKind::kReleased, 2, PromiseLevel::kDisk),
+      Entry(PromiseKind::kReleased, 3, PromiseLevel::kDisk),
+      Entry(PromiseKind::kReleased, 4),
+      Entry(PromiseKind::kReleased, 2),
+      again,
+      Entry(PromiseKind::kReleased, 8),
+  }));
+  EXPECT_TRUE(book.promises.empty());
+  EXPECT_EQ(book.gone, (absl::flat_hash_set<uint64_t>{2, 3, 4, 8}));
+  ASSERT_EQ(book.lost.size(), 1u);
+  EXPECT_EQ(book.lost.at(1).id[0], 1);
+  const PromiseBook anew = ReadPromises(WritePromises(book));
+  EXPECT_TRUE(anew.promises.empty());
+  ASSERT_EQ(anew.lost.size(), 1u);
+  EXPECT_EQ(anew.lost.at(1).id[0], 1);
+  EXPECT_EQ(anew.lost.at(1).tokens, 16u);
+}
+
 TEST(Promises, OfDiskHoldUntilTheMachineEndsUnlessASyncCameAfter) {
   std::string file = File({Entry(PromiseKind::kKept, 1, PromiseLevel::kDisk)});
   PromiseEntry synced = Entry(PromiseKind::kSynced, file.size());
@@ -126,6 +153,20 @@ TEST_F(PromisesOnABadDisk, WhatCannotBeReadIsNotWrittenAnewWithoutIt) {
   std::filesystem::rename(folder_.File("away"), folder_.File("promises"));
   EXPECT_TRUE(Append(PromiseKind::kKept, 11, PromiseLevel::kDisk).ok());
   EXPECT_EQ(Said().promises.size(), 10u);
+}
+
+TEST_F(PromisesOnABadDisk, WhatWasFoundLostIsForgottenWithTheFolderThatItMayBeIn) {
+  std::filesystem::create_directory(folder_.File("lost"));
+  ASSERT_TRUE(Append(PromiseKind::kKept, 1, PromiseLevel::kDisk).ok());
+  ASSERT_TRUE(Append(PromiseKind::kReleased, 1, PromiseLevel::kDisk).ok());
+  FailASync();
+  ASSERT_TRUE(Append(PromiseKind::kKept, 2, PromiseLevel::kDisk).ok());
+  EXPECT_EQ(Said().lost.size(), 1u);
+  std::filesystem::remove(folder_.File("lost"));
+  FailASync();
+  ASSERT_TRUE(Append(PromiseKind::kKept, 3, PromiseLevel::kDisk).ok());
+  EXPECT_EQ(Said().lost.size(), 0u);
+  EXPECT_EQ(Said().promises.size(), 2u);
 }
 
 TEST_F(PromisesOnABadDisk, ASyncAfterOneThatFailedIsTriedAnew) {
