@@ -13,7 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_load.h"
-#include "cache_store/disk_tier_promise_file.h"
+#include "cache_store/disk_tier_promises.h"
 #include "cache_store/disk_tier_salvage.h"
 #include "cache_store/stored_records.h"
 
@@ -103,25 +103,17 @@ FolderFiles FilesUnder(const std::string& folder) {
 
 absl::Status CheckPromised(const std::string& dir) {
   // First: of what is promised later nothing is missing.
-  std::string bytes;
-  const auto& files = rocksdb::FileSystem::Default();
-  rocksdb::ReadFileToString(files.get(), PromisesPath(dir), &bytes).PermitUncheckedError();
-  const PromiseBook book = ReadPromises(bytes);
+  const BootId boot = ThisBoot();
+  PromiseBook book;
+  std::vector<std::string> ignored;
+  LookAtPromises(rocksdb::FileSystem::Default().get(), dir, boot, &book, &ignored)
+      .PermitUncheckedError();
   std::unique_ptr<Database> db;
   // What else is wrong they say who open it for more.
   if (!Database::Open(dir, Database::Mode::kLook, &db).ok()) return absl::OkStatus();
   const absl::StatusOr<DiskContents> contents = LoadContents(*db);
   if (!contents.ok()) return absl::OkStatus();
-  std::set<uint64_t> there;
-  for (const ManifestNames& manifest : contents->manifests) there.insert(manifest.number);
-  for (const GoneManifests& gone : contents->gone) {
-    there.insert(gone.manifests.begin(), gone.manifests.end());
-  }
-  const BootId boot = ThisBoot();
-  const auto missing =
-      std::count_if(book.promises.begin(), book.promises.end(), [&](const auto& promise) {
-        return promise.second.HoldsUnder(boot) && there.count(promise.first) == 0;
-      });
+  const size_t missing = MissedPromises(book, *contents, boot).size();
   if (missing == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
       "no backup was made: ", missing, " restore points that were acknowledged are not there; ",

@@ -60,6 +60,27 @@ absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string&
       kPromisesVersion, ": use the newer program, or another folder"));
 }
 
+rocksdb::Status LookAtPromises(rocksdb::FileSystem* files, const std::string& dir,
+                               const BootId& boot, PromiseBook* book,
+                               std::vector<std::string>* damage) {
+  const std::string path = PromisesPath(dir);
+  std::string bytes;
+  rocksdb::Status read = rocksdb::ReadFileToString(files, path, &bytes);
+  if (!read.ok()) {
+    damage->push_back(absl::StrCat(path, " cannot be read: ", read.ToString(),
+                                   "; whether anything was lost before cannot be told"));
+    return read;
+  }
+  *book = ReadPromises(bytes);
+  // Only a crash of the machine leaves a part of an entry.
+  const bool is_torn = book->torn_bytes > 0 && book->boot == boot;
+  if (book->damaged > 0 || is_torn || !book->has_header) {
+    damage->push_back(absl::StrCat(path, " is damaged: ", book->damaged + (is_torn ? 1 : 0),
+                                   " of its entries are lost, which may hide what else is"));
+  }
+  return read;
+}
+
 PromiseFile::~PromiseFile() {
   std::thread syncer;
   {
@@ -73,25 +94,13 @@ PromiseFile::~PromiseFile() {
 PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
   const absl::MutexLock lock(&mu_);
   PromiseBook book;
-  std::string bytes;
-  const rocksdb::Status read = rocksdb::ReadFileToString(files_, path_, &bytes);
-  if (!is_new && !read.ok()) {
-    damage->push_back(absl::StrCat(path_, " cannot be read: ", read.ToString(),
-                                   "; whether anything was lost before cannot be told"));
-    if (!read.IsNotFound() && !read.IsPathNotFound()) {
+  if (!is_new) {
+    const rocksdb::Status read = LookAtPromises(files_, dir_, boot_, &book, damage);
+    if (!read.ok() && !read.IsNotFound() && !read.IsPathNotFound()) {
       files_->RenameFile(path_, path_ + ".unreadable", kNoOptions, nullptr).PermitUncheckedError();
     }
   }
-  if (!is_new && read.ok()) {
-    book = ReadPromises(bytes);
-    // Only a crash of the machine leaves a part of an entry.
-    const bool is_torn = book.torn_bytes > 0 && book.boot == boot_;
-    if (book.damaged > 0 || is_torn || !book.has_header) {
-      damage->push_back(absl::StrCat(path_, " is damaged: ", book.damaged + (is_torn ? 1 : 0),
-                                     " of its entries are lost, which may hide what else is"));
-    }
-  }
-  bytes_ = is_new ? 0 : bytes.size();
+  bytes_ = book.bytes;
   const bool is_whole = book.has_header && book.damaged == 0 && book.torn_bytes == 0;
   if (is_whole) {
     std::unique_ptr<rocksdb::FSWritableFile> file;

@@ -94,6 +94,10 @@ class PromiseFile {
 
 // kFailedPrecondition: a newer program wrote them.
 absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string& dir);
+// Only looks. The status says whether they could be read; `*damage` gets a line for what is wrong.
+rocksdb::Status LookAtPromises(rocksdb::FileSystem* files, const std::string& dir,
+                               const BootId& boot, PromiseBook* book,
+                               std::vector<std::string>* damage);
 
 // Of the machine since it was started; zeros: it does not say.
 BootId ThisBoot();

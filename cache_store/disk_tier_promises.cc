@@ -43,15 +43,6 @@ std::vector<PromiseEntry> EntriesFor(PromiseKind kind, PromiseLevel level,
   return entries;
 }
 
-std::string LostLine(const std::vector<Promise>& lost) {
-  std::string line = absl::StrCat(lost.size(), " restore points that were acknowledged are lost: ");
-  for (size_t i = 0; i < std::min(lost.size(), kMostNamed); ++i) {
-    absl::StrAppend(&line, i > 0 ? ", " : "", DigestHex(lost[i].id).substr(0, 16), " (",
-                    lost[i].tokens, " tokens)");
-  }
-  return lost.size() > kMostNamed ? absl::StrCat(line, " and others") : line;
-}
-
 // What a start finds, by number.
 class Present {
  public:
@@ -90,6 +81,30 @@ class Present {
 
 }  // namespace
 
+std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents& contents,
+                                    const BootId& boot) {
+  absl::flat_hash_set<uint64_t> there;
+  for (const ManifestNames& manifest : contents.manifests) there.insert(manifest.number);
+  for (const GoneManifests& gone : contents.gone) {
+    there.insert(gone.manifests.begin(), gone.manifests.end());
+  }
+  std::vector<Promise> missed;
+  for (const auto& [number, promise] : book.promises) {
+    if (promise.HoldsUnder(boot) && !there.contains(number)) missed.push_back(promise);
+  }
+  return missed;
+}
+
+std::string MissedLine(const std::vector<Promise>& missed, absl::string_view what) {
+  std::string line =
+      absl::StrCat(missed.size(), " restore points that were acknowledged are ", what, ": ");
+  for (size_t i = 0; i < std::min(missed.size(), kMostNamed); ++i) {
+    absl::StrAppend(&line, i > 0 ? ", " : "", DigestHex(missed[i].id).substr(0, 16), " (",
+                    missed[i].tokens, " tokens)");
+  }
+  return missed.size() > kMostNamed ? absl::StrCat(line, " and others") : line;
+}
+
 absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
   if (absl::Status read = CheckPromisesVersion(db.files(), dir); !read.ok()) return read;
   std::string version;
@@ -103,6 +118,10 @@ absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
   if (status.IsCorruption()) return true;
   if (!status.ok()) return FromRocks(status, "read of the version");
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  return MakesPromises(version);
+}
+
+bool MakesPromises(const std::string& version) {
   uint64_t number = 0;
   return absl::SimpleAtoi(version, &number) && number >= kPromisesSince;
 }
@@ -141,7 +160,7 @@ void DiskPromises::Settle(DiskContents* contents) {
       ++doubtful;
     }
   }
-  if (!contents->lost.empty()) contents->damage.push_back(LostLine(contents->lost));
+  if (!contents->lost.empty()) contents->damage.push_back(MissedLine(contents->lost, "lost"));
   if (doubtful > 0 && warnings_ != nullptr) {
     warnings_->Say("disk", absl::StrCat(doubtful,
                                         " publishes were being made safe when the machine stopped: "

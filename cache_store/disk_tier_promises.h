@@ -33,6 +33,15 @@ namespace hearth {
 // not. An error: it cannot be told now, or they are a newer version's.
 absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir);
 
+// Of what is promised all that is not in `contents`, and did not leave as these say.
+std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents& contents,
+                                    const BootId& boot);
+// "N restore points that were acknowledged are " `what`, and which.
+std::string MissedLine(const std::vector<Promise>& missed, absl::string_view what);
+
+// Whether folders of that version have them.
+bool MakesPromises(const std::string& version);
+
 class DiskPromises {
  public:
   using Change = std::function<absl::Status()>;

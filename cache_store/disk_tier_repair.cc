@@ -11,6 +11,7 @@
 #include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_manifest.h"
+#include "cache_store/disk_tier_promise_file.h"
 #include "cache_store/disk_tier_rebuild.h"
 #include "cache_store/disk_tier_reserve.h"
 #include "cache_store/folder_holder.h"
@@ -76,6 +77,7 @@ class Repair {
         !(fs::is_directory(options_.to, error) && fs::is_empty(options_.to, error))) {
       return RefuseRepair(options_.to, " is not empty; name a folder that is, or is not there");
     }
+    if (absl::Status read = CheckPromises(); !read.ok()) return read;
     salvage_.ReadRecords();
     const auto version = salvage_.meta().find(kVersionKey);
     if (version != salvage_.meta().end()) {
@@ -106,6 +108,22 @@ class Repair {
     if (++report_.damaged_files <= RepairReport::kMaxNamed) {
       report_.damage.push_back(std::move(line));
     }
+  }
+
+  // Of a newer version, or not to be read, they would be taken for promises of nothing, and what
+  // was dropped would come back.
+  absl::Status CheckPromises() const {
+    const std::shared_ptr<rocksdb::FileSystem> files = rocksdb::FileSystem::Default();
+    if (absl::Status read = CheckPromisesVersion(files.get(), dir_); !read.ok()) return read;
+    PromiseBook book;
+    std::vector<std::string> damage;
+    const rocksdb::Status read = LookAtPromises(files.get(), dir_, ThisBoot(), &book, &damage);
+    if (read.ok() || read.IsNotFound() || read.IsPathNotFound()) return absl::OkStatus();
+    return RefuseRepair(
+        PromisesPath(dir_),
+        absl::StrCat(" cannot be read: ", read.ToString(),
+                     "; it says what was dropped: make it readable, or move it away to repair "
+                     "without it, and then what was dropped may come back"));
   }
 
   void ReportFiles() {
@@ -167,8 +185,8 @@ class Repair {
     if (has_damage_) return false;
     Say("checking the folder as a store would see it");
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(dir_);
-    if (!verified.ok() || !verified->ok()) return false;
-    if (!has_losses_) return true;
+    if (!verified.ok() || !verified->is_whole()) return false;
+    if (!has_losses_ && verified->missing_points == 0) return true;
     // Of what was lost nothing is left that the folder does not have.
     std::unique_ptr<Database> db;
     if (!Database::Open(dir_, Database::Mode::kLook, &db).ok()) return false;
@@ -290,7 +308,8 @@ class Repair {
     if (secret_check_.empty()) return absl::OkStatus();  // there is nothing in it
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(part);
     if (!verified.ok()) return verified.status();
-    if (!verified->ok()) return absl::DataLossError(verified->problems[0]);
+    // What is promised and lost is in the report; promises are copied when the folder is named.
+    if (!verified->is_whole()) return absl::DataLossError(verified->problems.back());
     if (verified->restore_points == report_.restore_points) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("of ", report_.restore_points, " restore points ",
                                             verified->restore_points, " were written"));

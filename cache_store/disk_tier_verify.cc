@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_load.h"
+#include "cache_store/disk_tier_promises.h"
 #include "cache_store/disk_tier_tables.h"
 #include "cache_store/slice_codec.h"
 #include "cache_store/verify.h"
@@ -21,11 +22,18 @@ struct CheckedObject {
 
 class Verifier {
  public:
-  explicit Verifier(const Database& db) : db_(db) {}
+  // `book`: of before the database was opened, so that nothing is missed that is promised later.
+  Verifier(const Database& db, const PromiseBook& book, const BootId& boot)
+      : db_(db), book_(book), boot_(boot) {}
 
-  absl::StatusOr<VerifyReport> Run() {
+  absl::StatusOr<VerifyReport> Run(const std::vector<std::string>& damage_of_promises) {
     absl::StatusOr<DiskContents> contents = LoadContents(db_);
     if (!contents.ok()) return contents.status();
+    for (const std::string& line : damage_of_promises) Problem(line);
+    const std::vector<Promise> missed = MissedPromises(book_, *contents, boot_);
+    report_.missing_points = missed.size();
+    if (!missed.empty()) Problem(MissedLine(missed, "not there"));
+    report_.promise_problems = report_.problem_count;
     // Not what the log ends with: after a crash of the machine that may be anything.
     for (size_t i = db_.found().size(); i < contents->damage.size(); ++i) {
       Problem(contents->damage[i]);
@@ -135,6 +143,8 @@ class Verifier {
   }
 
   const Database& db_;
+  const PromiseBook& book_;
+  const BootId boot_;
   absl::flat_hash_map<Digest, KvLayout> layouts_;
   absl::flat_hash_map<uint64_t, CheckedObject> objects_;
   VerifyReport report_;
@@ -144,6 +154,12 @@ class Verifier {
 
 absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
   if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
+  const std::shared_ptr<rocksdb::FileSystem> files = rocksdb::FileSystem::Default();
+  if (absl::Status read = CheckPromisesVersion(files.get(), dir); !read.ok()) return read;
+  const BootId boot = ThisBoot();
+  PromiseBook book;
+  std::vector<std::string> damage;
+  LookAtPromises(files.get(), dir, boot, &book, &damage).PermitUncheckedError();
   std::unique_ptr<Database> db;
   if (absl::Status status = Database::Open(dir, Database::Mode::kLook, &db); !status.ok())
     return status;
@@ -155,7 +171,8 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
     return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  return Verifier(*db).Run();
+  if (!MakesPromises(version)) damage.clear();  // there are none yet
+  return Verifier(*db, book, boot).Run(damage);
 }
 
 }  // namespace hearth

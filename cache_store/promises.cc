@@ -23,6 +23,7 @@ Digest IdOf(absl::string_view text) {
 class Reading {
  public:
   PromiseBook Read(absl::string_view bytes) {
+    book_.bytes = bytes.size();
     const uint64_t whole = bytes.size() - bytes.size() % kPromiseBytes;
     book_.torn_bytes = bytes.size() - whole;
     for (uint64_t at = 0; at < whole; at += kPromiseBytes) {

@@ -7,9 +7,7 @@
 // appended to, and written anew when most of it is dead. Little endian:
 //
 //   0  kind     1 byte, PromiseKind
-//   1  level    1 byte, PromiseLevel; 0 where it means nothing. kReleased: 0 where it left, else
-//   what
-//               was promised of what was found lost
+//   1  level    1 byte, PromiseLevel; 0 where it means nothing
 //   2  zero     2 bytes
 //   4  tokens   u32, of the restore point
 //   8  number   u64, the manifest's; kSynced: bytes of this file; kHeader: version
@@ -46,7 +44,7 @@ enum class PromiseKind : uint8_t {
   kSession = 2,   // what follows was written by another process than what precedes
   kIntended = 3,  // about to be written as `sync`: on stable storage no later than the database's
   kKept = 4,      // the database has it, at `level`
-  kReleased = 5,  // it left, or was found lost and said so
+  kReleased = 5,  // it left; with a level: it was found lost and said so
   kSynced = 6,    // of the first `number` bytes all that is kept is so as `sync`
   kClosed = 7,    // the process ended by itself
 };
@@ -97,6 +95,7 @@ struct PromiseBook {
   absl::btree_map<uint64_t, Promise> lost;
   // What left, or was published again since it was found lost, as far as the file goes back.
   absl::flat_hash_set<uint64_t> gone;
+  uint64_t bytes = 0;        // of the file
   uint64_t last_number = 0;  // of any manifest that was ever in it
   uint64_t entries = 0;      // whole ones, released or not
   uint64_t damaged = 0;      // entries that are neither whole nor zeros

@@ -1,4 +1,5 @@
-// Offline check of a store's data folder: every manifest, every object, every slice's bytes.
+// Offline check of a store's data folder: every manifest, every object, every slice's bytes, and
+// whether all that was promised is there.
 //
 // Reads only, changes nothing, needs no secret; may look at a folder that a store has open, though
 // what is being written meanwhile can then show as a problem. Pure function of the folder.
@@ -22,9 +23,13 @@ struct VerifyReport {
   uint64_t slices = 0;
   uint64_t slice_bytes = 0;
   uint64_t unreferenced_objects = 0;  // no problem: the next start collects them
+  uint64_t missing_points = 0;        // acknowledged, and not there: one problem for all
   uint64_t problem_count = 0;
+  uint64_t promise_problems = 0;  // of these, which a repair of the database does not mend
   std::vector<std::string> problems;
   bool ok() const { return problem_count == 0; }
+  // All that is there is right.
+  bool is_whole() const { return problem_count == promise_problems; }
 };
 
 // kFailedPrecondition: no such folder, or a newer format. Corruption is in the report.

@@ -22,6 +22,7 @@ Json ReportJson(const std::string& dir, const VerifyReport& report,
   json["slices"] = report.slices;
   json["slice_bytes"] = report.slice_bytes;
   json["unreferenced_objects"] = report.unreferenced_objects;
+  json["missing_restore_points"] = report.missing_points;
   json["problem_count"] = report.problem_count;
   json["problems"] = report.problems;
   if (holder.has_value()) json["open_in_process"] = *holder;

@@ -77,7 +77,7 @@ class DamagedFolder {
   std::string Check(int* served) const {
     const auto verified = VerifyDataDir(Work());
     if (!verified.ok()) return absl::StrCat("not whole: ", verified.status().ToString(), "\n");
-    if (!verified->ok()) return absl::StrCat("not whole: ", verified->problems[0], "\n");
+    if (!verified->is_whole()) return absl::StrCat("not whole: ", verified->problems.back(), "\n");
     auto store = OpenRepaired(Work());
     if (!store.ok()) return absl::StrCat("does not start: ", store.status().ToString(), "\n");
     std::string wrong;

@@ -91,7 +91,7 @@ class RepairFromLost : public ::testing::Test {
   // How many are served; the folder is whole, and the store lets go of nothing in it.
   int64_t Served() const {
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(Dir());
-    EXPECT_TRUE(verified.ok() && verified->ok());
+    EXPECT_TRUE(verified.ok() && verified->is_whole());
     const auto store = OpenRepaired(Dir()).value();
     EXPECT_EQ(store->Stats().counters.at("recovery_dropped_manifests"), 0u);
     std::string wrong;

@@ -86,7 +86,7 @@ class RepairTest : public ::testing::Test {
   // How many a store serves of it; all that is there is right.
   int Served(const std::string& dir) {
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(dir);
-    EXPECT_TRUE(verified.ok() && verified->ok())
+    EXPECT_TRUE(verified.ok() && verified->is_whole())
         << verified.status() << (verified.ok() ? verified->problems.at(0) : "");
     auto store = OpenRepaired(dir);
     EXPECT_TRUE(store.ok()) << store.status();
