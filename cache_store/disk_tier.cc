@@ -166,7 +166,8 @@ class RocksDiskTier : public DiskTier {
     promises_->Settle(&*contents);
     const bool is_damaged = !contents->damage.empty();
     if (is_damaged) tables_.KeepDead();
-    db_->files()->LetGo(is_damaged);
+    const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
+    if (!let_go.ok()) contents->damage.push_back(let_go.ToString());
     return contents;
   }
 

@@ -40,6 +40,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cache_store/disk_tier_blocks.h"
 #include "cache_store/disk_tier_direct.h"
+#include "cache_store/disk_tier_lost_folder.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/disk_tier_wal.h"
 
@@ -162,19 +163,28 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     absl::MutexLock lock(&mu_);
     return held_back_;
   }
-  void LetGo(bool is_damaged) {
+  // With `is_damaged` they are kept in the folder "lost", or where that cannot be, where they are,
+  // while the process lives: the status says why.
+  rocksdb::IOStatus LetGo(bool is_damaged) {
     std::set<std::string> held;
     {
       absl::MutexLock lock(&mu_);
       holds_back_ = false;
       held.swap(held_back_);
     }
+    rocksdb::IOStatus all;
     for (const std::string& path : held) {
-      const rocksdb::IOOptions options;
-      if (!is_damaged || !MoveToLost(path).ok()) {
-        DeleteFile(path, options, nullptr).PermitUncheckedError();
+      if (!is_damaged) {
+        DeleteFile(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+        continue;
       }
+      const rocksdb::IOStatus moved = MoveToLost(target(), path);
+      if (moved.ok()) continue;
+      if (all.ok()) all = moved;
+      absl::MutexLock lock(&mu_);
+      kept_.insert(path);
     }
+    return all;
   }
 
   // The new table is linked, or given up.
@@ -187,7 +197,10 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
                                     std::unique_ptr<rocksdb::FSWritableFile>* out,
                                     rocksdb::IODebugContext* dbg) override {
     if (IsNewTable(path)) return NewTable(path, options, out, dbg);
-    if (IsHeldBack(path)) MoveToLost(path).PermitUncheckedError();
+    if (IsHeldBack(path)) {
+      rocksdb::IOStatus moved = MoveToLost(target(), path);
+      if (!moved.ok()) return Retryable(moved);
+    }
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
       const auto make = [target = this->target(), path, options](LateLog::File* made) {
@@ -269,14 +282,6 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     absl::MutexLock lock(&mu_);
     return holds_back_ && IsData(path) &&
            target()->FileExists(path, rocksdb::IOOptions(), nullptr).ok();
-  }
-  rocksdb::IOStatus MoveToLost(const std::string& path) {
-    const rocksdb::IOOptions options;
-    const size_t name = path.find_last_of('/');
-    const std::string lost = path.substr(0, name) + "/../lost";
-    rocksdb::IOStatus status = target()->CreateDirIfMissing(lost, options, nullptr);
-    if (!status.ok()) return status;
-    return target()->RenameFile(path, lost + path.substr(name), options, nullptr);
   }
   rocksdb::IOStatus NewTable(const std::string& path, const rocksdb::FileOptions& options,
                              std::unique_ptr<rocksdb::FSWritableFile>* out,

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk_tier_db.h"
+#include "cache_store/disk_tier_lost_folder.h"
 #include "cache_store/stored_records.h"
 
 namespace hearth {
@@ -72,19 +73,19 @@ absl::Status Replace(const rocksdb::Options& options, const std::string& path,
                      const rocksdb::LiveFileMetaData& file, const rocksdb::Status& why,
                      std::vector<std::string>* found) {
   const auto& files = options.env->GetFileSystem();
-  const std::string lost = absl::StrCat(path, "/../lost");
   const std::string table = absl::StrCat(path, "/", file.relative_filename);
-  rocksdb::Status status = files->CreateDirIfMissing(lost, kPlain, nullptr);
-  if (status.ok() && files->FileExists(table, kPlain, nullptr).ok()) {
-    status =
-        files->RenameFile(table, absl::StrCat(lost, "/", file.relative_filename), kPlain, nullptr);
-  }
+  rocksdb::Status status = files->FileExists(table, kPlain, nullptr);
+  std::string kept;
+  if (status.ok()) status = MoveToLost(files.get(), table, &kept);
+  if (status.IsNotFound()) status = rocksdb::Status::OK();
   if (status.ok()) status = MakeStandIn(options, table, file.smallestkey, file.size);
   if (!status.ok()) return FromRocks(status, absl::StrCat("replacing the lost table ", table));
   found->push_back(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
-                                ") cannot be opened: ", why.ToString(),
-                                "; what it held is lost, the file is kept in ", lost,
-                                ": hearthctl repair takes from it what is still right"));
+                                ") cannot be opened: ", why.ToString(), "; what it held is lost",
+                                kept.empty() ? ""
+                                             : absl::StrCat(", the file is kept as ", kept,
+                                                            ": hearthctl repair takes from it "
+                                                            "what is still right")));
   return absl::OkStatus();
 }
 

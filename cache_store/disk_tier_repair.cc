@@ -293,7 +293,8 @@ class Repair {
     absl::Status status = Database::Open(part, Database::Mode::kOwn, &db, tier);
     if (status.ok()) status = SliceTables::Prepare(part);
     if (!status.ok()) return status;
-    db->files()->LetGo(/*is_damaged=*/false);  // what is compacted, or flushed, takes no room
+    // What is compacted, or flushed, takes no room.
+    db->files()->LetGo(/*is_damaged=*/false).PermitUncheckedError();
     Rebuild rebuild(salvage_, *db, part, can_link, [this](const std::string& what) { Say(what); });
     status = rebuild.Run(secret_check_);
     if (absl::IsResourceExhausted(status)) {

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cache_store/disk_tier_lost_folder.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/disk_tier_records.h"
 #include "cache_store/disk_tier_tables.h"
@@ -144,13 +145,8 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
     AppendLogRecord(record, &anew);
     puts.Add(record);
   });
-  const size_t folder_end = log.path.find_last_of('/');
-  const std::string lost = absl::StrCat(log.path.substr(0, folder_end), "/../lost");
-  const std::string kept = absl::StrCat(lost, log.path.substr(folder_end));
-  rocksdb::IOStatus status = files->CreateDirIfMissing(lost, kNoIoOptions, nullptr);
-  if (status.ok() && !files->FileExists(kept, kNoIoOptions, nullptr).ok()) {
-    status = files->LinkFile(log.path, kept, kNoIoOptions, nullptr);
-  }
+  std::string kept;
+  const rocksdb::IOStatus status = LinkToLost(files, log.path, &kept);
   if (!status.ok()) return CannotSalvage(log.path, status);
   if (absl::Status put = PutFile(files, log.path, anew); !put.ok()) return put;
   const LogScan& scan = log.scan;
@@ -158,7 +154,7 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
   found->push_back(absl::StrCat("the log ", log.path, " was damaged: ", scan.mended,
                                 " flipped bits were put right, ",
                                 is_whole ? "nothing is lost" : "what else was hit is lost", ", ",
-                                scan.records, " records are kept; as it was it is in ", lost));
+                                scan.records, " records are kept; as it was it is ", kept));
   return absl::OkStatus();
 }
 

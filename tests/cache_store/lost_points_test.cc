@@ -72,6 +72,24 @@ class LostPoints : public ::testing::Test {
     std::sort(paths.begin(), paths.end());
     return paths;
   }
+  // Eight large ones, of which the end of the manifest named the last.
+  void PublishAndCutManifest() {
+    Open();
+    for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed, Durability::kDisk, true);
+    Open();
+    for (uint64_t seed = 4; seed <= 8; ++seed) Publish(seed, Durability::kDisk, true);
+    store_.reset();
+    for (const auto& entry : fs::directory_iterator(folder_.File("data/db"))) {
+      const std::string name = entry.path().filename().string();
+      if (!absl::StartsWith(name, kManifestPrefix)) continue;
+      const std::string bytes = folder_.Read("data/db/" + name);
+      size_t records = 0, at = 0;
+      while (const auto piece = LogPieceAt(bytes, at)) ++records, at = piece->end;
+      at = 0;
+      for (size_t i = 0; i + 4 < records; ++i) at = LogPieceAt(bytes, at)->end;
+      fs::resize_file(entry.path(), at);
+    }
+  }
   // Of the seeds 1 to `count`, those not found; each is explained, and they are all that is
   // counted.
   size_t CheckLost(uint64_t count) {
@@ -157,22 +175,8 @@ TEST_F(LostPoints, OfAGarbledLogAreAtMostThoseOfItsBlock) {
 }
 
 TEST_F(LostPoints, OfACutManifestEraseNothing) {
-  Open();
-  for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed, Durability::kDisk, true);
-  Open();
-  for (uint64_t seed = 4; seed <= 8; ++seed) Publish(seed, Durability::kDisk, true);
-  store_.reset();
+  PublishAndCutManifest();
   const std::vector<fs::path> tables = Files(".sst");
-  for (const auto& entry : fs::directory_iterator(folder_.File("data/db"))) {
-    const std::string name = entry.path().filename().string();
-    if (!absl::StartsWith(name, kManifestPrefix)) continue;
-    const std::string bytes = folder_.Read("data/db/" + name);
-    size_t records = 0, at = 0;
-    while (const auto piece = LogPieceAt(bytes, at)) ++records, at = piece->end;
-    at = 0;
-    for (size_t i = 0; i + 4 < records; ++i) at = LogPieceAt(bytes, at)->end;
-    fs::resize_file(entry.path(), at);
-  }
   // Nor does a backup, though it opens the folder for writing; and it is refused.
   EXPECT_THAT(
       std::string(BackUpDataDir(folder_.File("data"), folder_.File("to")).status().message()),
@@ -191,6 +195,18 @@ TEST_F(LostPoints, OfACutManifestEraseNothing) {
     EXPECT_TRUE(fs::exists(table) || fs::exists(folder_.File("data/lost") / table.filename()))
         << table;
   }
+}
+
+TEST_F(LostPoints, EraseNothingWhereNothingCanBeKeptInLost) {
+  PublishAndCutManifest();
+  const std::vector<fs::path> tables = Files(".sst");
+  folder_.Write("data/lost", "no folder");
+  Open();
+  EXPECT_GT(Lost(), 0u);
+  EXPECT_THAT(lines_, Contains(HasSubstr("cannot be kept in ")));
+  executor_->RunAll();
+  store_.reset();
+  for (const fs::path& table : tables) EXPECT_TRUE(fs::exists(table)) << table;
 }
 
 TEST_F(LostPoints, PromisesThatAreDamagedOrGoneAreSaidAndNothingElseHappens) {

@@ -10,6 +10,7 @@
 #include "cache_store/promises.h"
 #include "cache_store/repair.h"
 #include "cache_store/verify.h"
+#include "tests/support/faulty_disk.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -42,14 +43,17 @@ class PromisedFolder : public ::testing::Test {
     const KitPrompt prompt = {KitTokens(seed, 65), {}};
     EXPECT_TRUE(KitPublish(store, KitModel().Make(), prompt, {64}).ok());
   }
-  std::unique_ptr<TieredStore> Open() const {
+  absl::StatusOr<std::unique_ptr<TieredStore>> TryToOpen(rocksdb::Env* env = nullptr) const {
     StoreOptions options;
     options.data_dir = Dir();
     options.host_bytes = 0;
     options.disk_bytes = uint64_t{1} << 30;
     ManualExecutor* executor = nullptr;
-    return OpenStore(options, SteppedSeams(&executor)).value();
+    StoreSeams seams = SteppedSeams(&executor);
+    seams.disk_env = env;
+    return OpenStore(options, std::move(seams));
   }
+  std::unique_ptr<TieredStore> Open() const { return TryToOpen().value(); }
   std::string Dir() const { return folder_.File("data"); }
   std::string Promises() const { return PromisesPath(Dir()); }
   void RemoveLogs() const {
@@ -92,6 +96,31 @@ TEST_F(PromisedFolder, VerifySaysThatPromisesAreDamagedOrGone) {
   EXPECT_THAT(Verified().problems, ElementsAre(HasSubstr("promises cannot be read")));
   // In which a repair has nothing to do.
   EXPECT_TRUE(RepairDataDir(Dir(), {}).value().was_healthy);
+}
+
+// Each read of a start in turn: it fails, or says what it could not read, and what is promised
+// stays so, in the file or in the one that was set aside.
+TEST_F(PromisedFolder, AReadThatFailsMakesNoFolderNew) {
+  fs::rename(Dir(), folder_.File("whole"));
+  int struck = 0, refused = 0;
+  for (int nth = 1; nth <= 40; ++nth) {
+    SCOPED_TRACE(nth);
+    fs::remove_all(Dir());
+    fs::copy(folder_.File("whole"), Dir(), fs::copy_options::recursive);
+    FaultyDisk disk;
+    disk.Arm(DiskFault::kFailedRead, nth);
+    const bool is_open = TryToOpen(disk.env()).ok();
+    if (disk.struck() == 0) continue;
+    ++struck;
+    refused += is_open ? 0 : 1;
+    const bool is_set_aside = fs::exists(Promises() + ".unreadable");
+    const PromiseBook book =
+        ReadPromises(folder_.Read(is_set_aside ? "data/promises.unreadable" : "data/promises"));
+    EXPECT_EQ(book.promises.size(), 5u);
+    EXPECT_EQ(Open()->List("default").size(), 5u);
+  }
+  EXPECT_GT(struck, 5);
+  EXPECT_GT(refused, 0);
 }
 
 TEST_F(PromisedFolder, PromisesOfANewerVersionAreReadByNobody) {

@@ -43,14 +43,14 @@ class RepairFromLost : public ::testing::Test {
   void Flush() const {
     std::unique_ptr<Database> db;
     ASSERT_TRUE(Database::Open(Dir(), Database::Mode::kOwn, &db).ok());
-    db->files()->LetGo(/*is_damaged=*/false);
+    db->files()->LetGo(/*is_damaged=*/false).PermitUncheckedError();
     ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
   }
   // The database keeps no trace of what was erased: neither erases nor notes of them.
   void Forget() const {
     std::unique_ptr<Database> db;
     ASSERT_TRUE(Database::Open(Dir(), Database::Mode::kOwn, &db).ok());
-    db->files()->LetGo(/*is_damaged=*/false);
+    db->files()->LetGo(/*is_damaged=*/false).PermitUncheckedError();
     const std::string end(1, static_cast<char>(kGonePrefix[0] + 1));
     ASSERT_TRUE((*db)->DeleteRange({}, db->family(kMeta), kGonePrefix, end).ok());
     ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
