@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -49,6 +52,14 @@ absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string&
   rocksdb::IOStatus status =
       files->NewSequentialFile(PromisesPath(dir), rocksdb::FileOptions(), &file, nullptr);
   if (status.ok()) status = file->Read(sizeof(memory), kNoOptions, &bytes, memory, nullptr);
+  for (const int error : {EACCES, EPERM}) {
+    const char* const text = std::strerror(error);
+    if (status.ok() || !absl::StrContains(status.ToString(), text)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        PromisesPath(dir), ": ", text,
+        ": run as the user whom the data folder belongs to, or give the folder and all that is in "
+        "it to this one (chown -R)"));
+  }
   if (!status.ok()) return absl::OkStatus();  // whoever reads all of it says so
   const std::optional<PromiseEntry> header = ParsePromise({bytes.data(), bytes.size()});
   if (!header.has_value() || header->kind != PromiseKind::kHeader ||

@@ -2,6 +2,8 @@
 // and promises of a newer version, or that cannot be read, are no promises of nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
 
 #include <filesystem>
 #include <fstream>
@@ -23,6 +25,28 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+
+// Whose promises cannot be opened, or not even be looked for.
+class UnreadablePromises : public rocksdb::FileSystemWrapper {
+ public:
+  explicit UnreadablePromises(const char* why)
+      : FileSystemWrapper(rocksdb::FileSystem::Default()), why_(why) {}
+  const char* Name() const override { return "UnreadablePromises"; }
+  rocksdb::IOStatus NewSequentialFile(const std::string& path, const rocksdb::FileOptions& options,
+                                      std::unique_ptr<rocksdb::FSSequentialFile>* out,
+                                      rocksdb::IODebugContext* dbg) override {
+    if (absl::EndsWith(path, "/promises")) return rocksdb::IOStatus::IOError(path, why_);
+    return target()->NewSequentialFile(path, options, out, dbg);
+  }
+  rocksdb::IOStatus FileExists(const std::string& path, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* dbg) override {
+    if (absl::EndsWith(path, "/promises")) return rocksdb::IOStatus::IOError(path, why_);
+    return target()->FileExists(path, options, dbg);
+  }
+
+ private:
+  const char* const why_;
+};
 
 class PromisedFolder : public ::testing::Test {
  protected:
@@ -98,29 +122,53 @@ TEST_F(PromisedFolder, VerifySaysThatPromisesAreDamagedOrGone) {
   EXPECT_TRUE(RepairDataDir(Dir(), {}).value().was_healthy);
 }
 
-// Each read of a start in turn: it fails, or says what it could not read, and what is promised
-// stays so, in the file or in the one that was set aside.
+// Each read of a start in turn: what is lost it says, or fails, and the next one says it.
 TEST_F(PromisedFolder, AReadThatFailsMakesNoFolderNew) {
+  RemoveLogs();
   fs::rename(Dir(), folder_.File("whole"));
   int struck = 0, refused = 0;
-  for (int nth = 1; nth <= 40; ++nth) {
+  for (int nth = 1; nth <= 400; ++nth) {
     SCOPED_TRACE(nth);
     fs::remove_all(Dir());
     fs::copy(folder_.File("whole"), Dir(), fs::copy_options::recursive);
     FaultyDisk disk;
     disk.Arm(DiskFault::kFailedRead, nth);
-    const bool is_open = TryToOpen(disk.env()).ok();
-    if (disk.struck() == 0) continue;
+    uint64_t lost = 0;
+    {
+      const auto opened = TryToOpen(disk.env());
+      if (disk.struck() == 0) break;
+      if (opened.ok()) lost += (*opened)->Stats().counters.at("recovery_lost_restore_points");
+      refused += opened.ok() ? 0 : 1;
+    }
     ++struck;
-    refused += is_open ? 0 : 1;
-    const bool is_set_aside = fs::exists(Promises() + ".unreadable");
-    const PromiseBook book =
-        ReadPromises(folder_.Read(is_set_aside ? "data/promises.unreadable" : "data/promises"));
-    EXPECT_EQ(book.promises.size(), 5u);
-    EXPECT_EQ(Open()->List("default").size(), 5u);
+    lost += Open()->Stats().counters.at("recovery_lost_restore_points");
+    EXPECT_EQ(lost, 4u);
   }
   EXPECT_GT(struck, 5);
   EXPECT_GT(refused, 0);
+}
+
+TEST_F(PromisedFolder, PromisesThatAnotherUserOwnsStopTheStart) {
+  const std::string before = folder_.Read("data/promises");
+  const auto env =
+      rocksdb::NewCompositeEnv(std::make_shared<UnreadablePromises>("Permission denied"));
+  const absl::Status refused = TryToOpen(env.get()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("data/promises: Permission denied"), HasSubstr("chown -R")));
+  EXPECT_TRUE(folder_.Read("data/promises") == before);
+}
+
+TEST_F(PromisedFolder, PromisesOnABadDiskAreSetAsideAndErasedByNobody) {
+  const std::string before = folder_.Read("data/promises");
+  const auto env =
+      rocksdb::NewCompositeEnv(std::make_shared<UnreadablePromises>("Input/output error"));
+  EXPECT_EQ(TryToOpen(env.get()).value()->Stats().counters.at("recovery_damage"), 1u);
+  EXPECT_TRUE(folder_.Read("data/promises.unreadable") == before);
+  EXPECT_EQ(Open()->List("default").size(), 5u);
+  // Where the version is lost too, nobody can tell whether there are any: it is not a new folder.
+  RawDatabase(Dir()).Delete("meta", "format_version");
+  EXPECT_TRUE(absl::IsUnavailable(TryToOpen(env.get()).status()));
 }
 
 TEST_F(PromisedFolder, PromisesOfANewerVersionAreReadByNobody) {
