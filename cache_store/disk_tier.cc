@@ -28,12 +28,13 @@ constexpr size_t kPinBytes = 4096;
 class RocksDiskTier : public DiskTier {
  public:
   RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir,
-                std::unique_ptr<DiskPromises> promises, absl::Duration patience)
+                std::unique_ptr<DiskPromises> promises, const DiskTierOptions& options)
       : db_(std::move(db)),
         dir_(dir),
         tables_(db_.get(), dir),
         promises_(std::move(promises)),
-        patience_(patience) {}
+        min_table_bytes_(options.min_table_bytes),
+        patience_(options.patience) {}
   ~RocksDiskTier() override { promises_->Close(); }
 
   Tier kind() const override { return Tier::kDisk; }
@@ -60,7 +61,7 @@ class RocksDiskTier : public DiskTier {
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
     uint64_t bytes = 0;
     for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
-    if (bytes < kMinTableBytes || resumed_.load()) return SliceTier::WriteAll(slices);
+    if (bytes < min_table_bytes_ || resumed_.load()) return SliceTier::WriteAll(slices);
     return Change("write of a table", [&] { return tables_.Write(slices); });
   }
 
@@ -309,6 +310,7 @@ class RocksDiskTier : public DiskTier {
   SliceTables tables_;
   const std::unique_ptr<DiskPromises> promises_;
   std::atomic<bool> stopped_{false};
+  const uint64_t min_table_bytes_;
   const absl::Duration patience_;
   std::atomic<bool> gave_up_{false};
   std::atomic<bool> failed_{false};  // the last change
@@ -373,7 +375,7 @@ absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
   auto promises = std::make_unique<DiskPromises>(db.get(), dir, options, !*has_promises);
   if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
   if (status = SliceTables::Prepare(dir); !status.ok()) return status;
-  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(promises), options.patience);
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(promises), options);
 }
 
 }  // namespace hearth

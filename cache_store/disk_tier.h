@@ -64,9 +64,13 @@ struct DiskContents {
 struct DiskTierOptions {
   // What is then to be written to files is 0.3 GB at most.
   static constexpr absl::Duration kPatience = absl::Minutes(1);
+  // What is written together and is smaller than this goes through the log: 64 GiB of tables of
+  // this size are 65,536 files, more than enough.
+  static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 
   rocksdb::Env* env = nullptr;  // what a test puts in front of the file system; outlives the tier
-  absl::Duration patience = kPatience;  // with RocksDB going on after a change that failed
+  absl::Duration patience = kPatience;        // with RocksDB going on after a change that failed
+  uint64_t min_table_bytes = kMinTableBytes;  // a test has tables of little; not 0
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
   std::optional<BootId> boot;          // what a test says of the machine; none: asked
   std::shared_ptr<Warnings> warnings;  // of what the database finds wrong; null: nothing is said

@@ -111,7 +111,7 @@ absl::Status Rebuild::FlushSlices() {
     writes.push_back({{number, layer, object.slice_bytes, 0}, ViewOf(slice.value)});
   }
   absl::Status status;
-  if (pending_bytes_ >= kMinTableBytes) {
+  if (pending_bytes_ >= DiskTierOptions::kMinTableBytes) {
     status = FromRocks(tables_.Write(writes), "write of a table");
   } else {
     for (const Pending& slice : pending_) {

@@ -21,10 +21,6 @@
 
 namespace hearth {
 
-// What is written together and is smaller than this goes through the log: 64 GiB of tables of this
-// size are 65,536 files, more than enough.
-inline constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
-
 class SliceTables {
  public:
   // `dir`: the data folder. Removes what a crash left half written.

@@ -45,8 +45,12 @@ void Node::ChooseOptions() {
   if (dice_.Chance(40)) options_.quotas.by_tenant["berta"].max_bytes = 120000;
   if (dice_.Chance(30)) options_.quotas.by_tenant["carl"].default_ttl_s = 60;
   if (dice_.Chance(20)) options_.quotas.by_tenant["anna"].floor_bytes = 60000;
+  // Nothing here is as large as what becomes a table elsewhere.
+  const uint64_t least[] = {min_table_bytes_, 1, 8192, 20000};
+  min_table_bytes_ = least[dice_.Roll(4)];
   time_->Note(absl::StrCat("a node with ", options_.host_bytes, " bytes of RAM, ",
-                           options_.disk_bytes, " of disk, ", options_.max_staged_bytes, " staged",
+                           options_.disk_bytes, " of disk, tables from ", min_table_bytes_, ", ",
+                           options_.max_staged_bytes, " staged",
                            options_.load_in_background ? ", loading late" : ""));
   options_.on_warning = [warnings = warnings_](const std::string&) { ++*warnings; };
 }
@@ -61,6 +65,7 @@ void Node::Open() {
   seams.executor = std::move(jobs);
   seams.disk_env = disk_.env();
   seams.load_patience = absl::ZeroDuration();
+  seams.min_table_bytes = min_table_bytes_;
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
   if (!opened.ok()) {

@@ -127,6 +127,7 @@ class Node {
   Dice dice_;
   const TestFolder folder_, secrets_;
   StoreOptions options_;
+  uint64_t min_table_bytes_ = DiskTierOptions::kMinTableBytes;
   Ledger ledger_;
   FaultyDisk disk_;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
