@@ -24,7 +24,7 @@ class FetchFlow final : public Flow {
     query.again = is_again_;
     auto session = store()->Fetch(query, call_->above_tokens, call_->max_tokens);
     if (!session.ok()) {
-      if (!MayFail()) {
+      if (!MayFail() && !(gives_up_ && absl::IsCancelled(session.status()))) {
         peer_->time->Violated(8, absl::StrCat("a lookup failed: ", session.status().ToString()));
       }
       return FailAtNode(session.status());

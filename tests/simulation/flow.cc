@@ -28,11 +28,13 @@ PrefixQuery Flow::Query() const {
   query.tenant = call_->prefix.tenant;
   query.token_ids = call_->prefix.token_ids;
   query.cuts = call_->prefix.cuts;
+  if (gives_up_) query.stopped = [] { return true; };
   return query;
 }
 
 void Flow::Start() {
   began_ = peer_->time->now();
+  gives_up_ = dice_.Chance(2);
   if (dice_.Chance(4)) trickle_ = dice_.Between(absl::Milliseconds(10), absl::Seconds(3));
   if (!peer_->breaker.Allows(began_)) {
     return Fail(absl::UnavailableError("the store did not answer lately"));

@@ -43,6 +43,8 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   void Start();
   // The worker learns that the connection is lost, or died itself.
   void ConnectionLost() { Fail(absl::UnavailableError("the connection is lost")); }
+  // The worker does not want it any more.
+  void Cancel() { Fail(absl::CancelledError("cancelled")); }
   void WorkerDied() { is_over_ = is_worker_dead_ = true; }
   // The node learns it.
   void NodeGone() override {
@@ -90,6 +92,7 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   bool is_over_ = false;     // at the worker
   bool is_served_ = false;   // at the node
   bool is_worker_dead_ = false;
+  bool gives_up_ = false;  // while the node computes keys
   uint64_t deadlines_ = 0;
   absl::Time last_to_node_ = absl::UnixEpoch(), last_to_worker_ = absl::UnixEpoch();
   absl::Duration trickle_;  // between two messages

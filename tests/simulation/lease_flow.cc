@@ -67,7 +67,7 @@ class LeaseFlow final : public Flow {
     if (!is_served_) return;
     absl::StatusOr<LeaseTurn> turn = store()->Lease(Query(), ask_);
     if (!turn.ok()) {
-      if (!MayFail()) {
+      if (!MayFail() && !(gives_up_ && absl::IsCancelled(turn.status()))) {
         peer_->time->Violated(8, absl::StrCat("a lease failed: ", turn.status().ToString()));
       }
       return FailAtNode(turn.status());

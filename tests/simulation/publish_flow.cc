@@ -26,6 +26,7 @@ class PublishFlow final : public Flow {
     spec_.boundaries = asked.boundaries;
     spec_.durability = asked.durability;
     spec_.ttl = absl::Seconds(asked.ttl_s);
+    spec_.stopped = Query().stopped;
     spec_.publisher = absl::StrCat("worker ", peer_->number);
     for (const auto& object : asked.objects) {
       spec_.objects.push_back({object->id, object->slice_digests, object->bytes == nullptr});
@@ -96,7 +97,9 @@ class PublishFlow final : public Flow {
   }
 
   void Learn(const PublishResult& result) {
-    const auto report = store()->Explain(Query());
+    PrefixQuery query = Query();
+    query.stopped = nullptr;
+    const auto report = store()->Explain(query);
     if (!report.ok()) return;
     for (const BoundaryReport& told : report->boundaries) {
       const bool is_ours = std::find(result.boundaries.begin(), result.boundaries.end(),

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/synchronization/notification.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
@@ -76,7 +77,18 @@ void SimWorker::Crash() {
   Start();
 }
 
-void SimWorker::Submit(const EngineRequest& request) {
+// Cancels from within a callback, which may come before there is anything to cancel with.
+struct SimWorker::Caller {
+  absl::Notification has_handle;
+  std::shared_ptr<EngineRequestHandle> handle;
+
+  void Cancel() {
+    has_handle.WaitForNotification();
+    if (handle != nullptr) handle->Cancel();
+  }
+};
+
+void SimWorker::Submit(const EngineRequest& request, CancelAt when) {
   const std::string id = request.request_id;
   {
     absl::MutexLock lock(&mu_);
@@ -84,15 +96,36 @@ void SimWorker::Submit(const EngineRequest& request) {
     running.request = request;
     running.result.id = id;
   }
+  const auto caller = std::make_shared<Caller>();
+  const EngineCallbacks callbacks = CallbacksOf(id, when, caller);
+  const auto handle = engine_->Submit(request, callbacks);
+  if (handle.ok()) caller->handle = *handle;
+  caller->has_handle.Notify();
+  if (!handle.ok()) return callbacks.on_error(handle.status());
+  absl::MutexLock lock(&mu_);
+  const auto it = running_.find(id);
+  if (it != running_.end()) it->second.handle = *handle;
+}
+
+EngineCallbacks SimWorker::CallbacksOf(const std::string& id, CancelAt when,
+                                       const std::shared_ptr<Caller>& caller) {
   const auto change = [this, id](const std::function<void(Running*)>& how) {
     absl::MutexLock lock(&mu_);
     const auto it = running_.find(id);
     if (it != running_.end()) how(&it->second);
   };
+  const auto cancel = [change, caller] {
+    change([](Running* running) { running->result.is_cancelled = true; });
+    caller->Cancel();
+  };
   EngineCallbacks callbacks;
-  callbacks.on_started = [this, id](const StartedInfo& info) { OnStarted(id, info); };
-  callbacks.on_token = [change](const SampledToken& token) {
+  callbacks.on_started = [this, id, when, cancel](const StartedInfo& info) {
+    OnStarted(id, info);
+    if (when == CancelAt::kStart) cancel();
+  };
+  callbacks.on_token = [change, when, cancel](const SampledToken& token) {
     change([&](Running* running) { running->result.tokens.push_back(token.id); });
+    if (when == CancelAt::kFirstToken) cancel();
     return true;
   };
   callbacks.on_finished = [change](const FinishedInfo& info) {
@@ -107,14 +140,28 @@ void SimWorker::Submit(const EngineRequest& request) {
     change([&](Running* running) {
       running->result.error = status;
       running->is_over = running->is_published = true;
-      running->publishes_due = running->publishes_come;
+      // What it kept went out before its second token.
+      running->ended_early = running->result.tokens.empty();
+      if (running->ended_early) running->publishes_due = running->publishes_come;
     });
   };
   callbacks.on_published = [change](const PublishOutcome&) {
     change([](Running* running) { running->is_published = true; });
   };
-  const auto handle = engine_->Submit(request, callbacks);
-  if (!handle.ok()) callbacks.on_error(handle.status());
+  return callbacks;
+}
+
+bool SimWorker::Cancel(const std::string& id) {
+  std::shared_ptr<EngineRequestHandle> handle;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = running_.find(id);
+    if (it == running_.end() || it->second.is_over) return false;
+    it->second.result.is_cancelled = true;
+    handle = it->second.handle;
+  }
+  if (handle != nullptr) handle->Cancel();
+  return true;
 }
 
 void SimWorker::OnStarted(const std::string& id, const StartedInfo& info) {
@@ -163,9 +210,11 @@ bool SimWorker::IsSettled() const {
   const bool publishers_wait = Waiting("", true) >= kPublisherThreads;
   for (const auto& [id, running] : running_) {
     if (!running.is_over) {
-      if (Waiting(id, false) == 0) return false;
+      if (running.result.is_cancelled || Waiting(id, false) == 0) return false;
       continue;
     }
+    if (Waiting(id, false) > 0) continue;  // cancelled: the call goes on to its end
+    if (running.ended_early && running.leases_held > 0) return false;
     if (publishers_wait) continue;
     if (running.publishes_come < running.publishes_due) return false;
     if (Waiting(id, true) > 0) continue;
@@ -198,6 +247,7 @@ void SimWorker::ForgetDone() {
       running.result.id.clear();
     }
     const bool done = running.is_over && running.is_published && Waiting(it->first, true) == 0 &&
+                      Waiting(it->first, false) == 0 &&
                       running.publishes_come >= running.publishes_due && running.leases_held == 0;
     it = done ? running_.erase(it) : std::next(it);
   }

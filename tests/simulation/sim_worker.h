@@ -36,6 +36,9 @@ struct CacheCall {
 };
 const char* KindName(CacheCall::Kind kind);
 
+// When its caller gives a request up, if not at a time of the world's.
+enum class CancelAt { kNever, kStart, kFirstToken };
+
 // A request that is over.
 struct WorkerResult {
   std::string id;
@@ -43,6 +46,7 @@ struct WorkerResult {
   StartedInfo started;
   FinishedInfo finished;
   std::vector<int32_t> tokens;
+  bool is_cancelled = false;  // its caller gave it up before its end
 };
 
 class SimWorker : public PrefixCache {
@@ -51,7 +55,9 @@ class SimWorker : public PrefixCache {
   ~SimWorker() override;
 
   // With a request_id that no other has.
-  void Submit(const EngineRequest& request) ABSL_LOCKS_EXCLUDED(mu_);
+  void Submit(const EngineRequest& request, CancelAt when) ABSL_LOCKS_EXCLUDED(mu_);
+  // False: it is over.
+  bool Cancel(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_);
   // The calls that came since the last time, in an order that is always the same.
   std::vector<std::shared_ptr<CacheCall>> Settle() ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
@@ -78,15 +84,20 @@ class SimWorker : public PrefixCache {
   // What a request is bound to do, and how far it is.
   struct Running {
     EngineRequest request;
+    std::shared_ptr<EngineRequestHandle> handle;
     WorkerResult result;
     bool is_started = false, is_over = false, is_published = false;
-    bool has_lease = false;  // was given one
-    size_t leases_held = 0;  // and holds it still
+    bool ended_early = false;  // by an error, before it kept anything
+    bool has_lease = false;    // was given one
+    size_t leases_held = 0;    // and holds it still
     size_t publishes_due = 0, publishes_come = 0;
   };
   class HeldLease;
+  struct Caller;
 
   void Start();
+  EngineCallbacks CallbacksOf(const std::string& id, CancelAt when,
+                              const std::shared_ptr<Caller>& caller);
   void Wait(const std::shared_ptr<CacheCall>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnStarted(const std::string& id, const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mu_);
   size_t PublishesOf(const Running& running) const;

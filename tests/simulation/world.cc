@@ -100,7 +100,15 @@ void World::Ask(int worker) {
   time_.Note(absl::StrCat(id, ": prompt ", prompt, " of ", request.tenant, ", ",
                           DurabilityName(request.durability),
                           request.ttl_s > 0 ? absl::StrCat(", ", request.ttl_s, " s") : ""));
-  place.worker->Submit(request);
+  const CancelAt moments[] = {CancelAt::kStart, CancelAt::kFirstToken, CancelAt::kNever};
+  const CancelAt moment = dice.Chance(12) ? moments[dice.Roll(3)] : CancelAt::kNever;
+  place.worker->Submit(request, moment);
+  if (dice.Chance(10)) {
+    time_.After(dice.Between(absl::ZeroDuration(), absl::Seconds(3)), [this, &place, id] {
+      if (place.asked.count(id) == 0 || !place.worker->Cancel(id)) return;
+      time_.Note(absl::StrCat(id, ": its client goes away"));
+    });
+  }
 }
 
 void World::Pump() {
@@ -132,6 +140,10 @@ void World::PumpWorker(Place* place) {
 void World::TakeResult(Place* place, const WorkerResult& result) {
   const size_t prompt = place->peer.prompts.at(result.id);
   place->asked.erase(result.id);
+  if (result.is_cancelled && absl::IsCancelled(result.error)) {
+    if (result.tokens.size() > 1) time_.Violated(8, absl::StrCat(result.id, " went on"));
+    return time_.Note(absl::StrCat(result.id, ": cancelled"));
+  }
   if (!result.error.ok()) {
     return time_.Violated(8, absl::StrCat(result.id, ": ", result.error.ToString()));
   }

@@ -67,13 +67,17 @@ void World::LoseConnections(Place* place, bool is_silent, bool at_node_too) {
 void World::BreakNetwork(Dice* dice) {
   const size_t number = dice->Roll(kWorkers);
   Place& place = places_[number];
-  const uint64_t what = dice->Roll(4);
+  const uint64_t what = dice->Roll(5), which = dice->Roll(100);
   const absl::Duration how_long = dice->Between(
       absl::Milliseconds(50), dice->Chance(30) ? absl::Seconds(40) : absl::Seconds(3));
   ++figures_.faults;
   if (what == 0) {  // in the middle of whatever is under way
     time_.Note(absl::StrCat("worker ", number, " loses its connections"));
     return LoseConnections(&place, false, true);
+  }
+  if (what == 4) {
+    if (place.flows.empty()) return;
+    return place.flows[which % place.flows.size()]->Cancel();
   }
   if (what == 1) {
     time_.Note(absl::StrCat("worker ", number, " is slow to reach"));
