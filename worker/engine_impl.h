@@ -105,6 +105,7 @@ class EngineImpl : public Engine {
   };
   Fetched FetchInTurn(const SequencePtr& sequence, PrefixCache* cache, uint32_t above_tokens,
                       absl::Time deadline);
+  bool IsAwaited(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   bool OwnFetched(FetchOutcome* fetched) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PoolRestored(const Sequence& sequence);

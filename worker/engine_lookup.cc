@@ -96,6 +96,12 @@ void EngineImpl::Fetch(const SequencePtr& sequence, PrefixCache* cache) {
   Begin(sequence);
 }
 
+// Whether anybody still wants what is fetched: the request may be cancelled, or have gone on.
+bool EngineImpl::IsAwaited(const Sequence& sequence) const {
+  absl::MutexLock lock(&mu_);
+  return sequence.fetch_state == FetchState::kWaiting;
+}
+
 // On a fetch thread: what the cache has, after a wait for what another is computing.
 EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixCache* cache,
                                             uint32_t above_tokens, absl::Time deadline) {
@@ -120,7 +126,7 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
   LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
   fetched.lease = std::move(turn.lease);
   const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
-  if (turn.usable_tokens > have) {
+  if (turn.usable_tokens > have && IsAwaited(*sequence)) {
     if (pool_.Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
       fetched.pool_again = true;  // computed beside this one: no need to carry it
     } else {

@@ -101,6 +101,36 @@ TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) 
   handle->Cancel();  // after the end: nothing happens
 }
 
+// Has a request wait for another's computation until it is released, and then something for it.
+class WaitingCache : public MemoryPrefixCache {
+ public:
+  using MemoryPrefixCache::MemoryPrefixCache;
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t above_tokens, uint32_t, const LeaseTerms&,
+                     absl::Time) override {
+    entered.Notify();
+    released.WaitForNotification();
+    LeaseOutcome turn;
+    turn.usable_tokens = above_tokens + 16;
+    return turn;
+  }
+  absl::Notification entered, released;
+};
+
+TEST(EngineLifeTest, ACancelledRequestFetchesNothingMoreAfterItsWait) {
+  EngineOptions options = OnePlace();
+  options.compute_min_tokens = 1;
+  const auto cache = std::make_shared<WaitingCache>(TestWorker(LivingDir())->layout());
+  TestWorker worker(LivingDir(), options, cache);
+  Collector collector;
+  const auto handle = worker.Submit(Request(Prompt(40)), &collector);
+  cache->entered.WaitForNotification();
+  handle->Cancel();
+  collector.WaitEnd();
+  cache->released.Notify();
+  worker.Stop();  // waits for its calls
+  EXPECT_EQ(cache->fetches(), 1);
+}
+
 TEST(EngineLifeTest, CancellingAPrefillingRequestFreesItsPlaceWithinOneStep) {
   TestWorker worker(LivingDir(), OnePlace());
   std::shared_ptr<EngineRequestHandle> handle;
