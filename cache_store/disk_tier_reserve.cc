@@ -32,8 +32,14 @@ void KeepReserve(rocksdb::FileSystem* files, const std::string& dir) {
   for (bytes = 0; status.ok() && bytes < kReserveBytes; bytes += noise.size()) {
     status = file->Append(noise, plain, nullptr);
   }
-  // What was written before there was no more room is better than nothing.
+  // What was written before there was no more room is better than nothing. It is to be there when
+  // the machine stops, too: the next start may find that others filled the disk meanwhile.
+  file->Sync(plain, nullptr).PermitUncheckedError();
   file->Close(plain, nullptr).PermitUncheckedError();
+  std::unique_ptr<rocksdb::FSDirectory> folder;
+  if (files->NewDirectory(dir, plain, &folder, nullptr).ok()) {
+    folder->Fsync(plain, nullptr).PermitUncheckedError();
+  }
 }
 
 bool GiveUpReserve(rocksdb::FileSystem* files, const std::string& dir) {

@@ -107,6 +107,19 @@ TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) 
   }
 }
 
+// What a machine forgets that stops: all that was not synced.
+TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
+  disk_.Die();
+  store_.reset();
+  std::mt19937_64 random(1);
+  disk_.Restart(true, &random);
+  disk_.SetRoom(0);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+}
+
 // Its manifest could not be erased, and then its objects could: not in that order.
 TEST_P(FullDisk, WhatWasDroppedMeanwhileIsErasedOnceThereIsRoomAndBeforeWhatItNames) {
   Open();
