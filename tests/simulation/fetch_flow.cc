@@ -1,6 +1,7 @@
 // A Fetch: a plan, then slice after slice; where what came is rotten, once more.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -29,6 +30,7 @@ class FetchFlow final : public Flow {
       }
       return FailAtNode(session.status());
     }
+    copies_.clear();
     session_ = *std::move(session);
     const LookupPlan& plan = session_->plan();
     ledger()->CheckPlan(query, call_->max_tokens, plan);
@@ -49,14 +51,7 @@ class FetchFlow final : public Flow {
     if (!is_served_) return;
     if (number == slices_.size()) return NodeGone();
     const auto [object, layer] = slices_[number];
-    std::optional<SliceView> peeked;
-    if (!is_again_) peeked = session_->PeekSlice(object, layer);
-    absl::StatusOr<SliceView> slice = absl::NotFoundError("");
-    if (peeked.has_value()) {
-      slice = *std::move(peeked);
-    } else {
-      slice = session_->ReadSlice(object, layer);
-    }
+    const absl::StatusOr<SliceView> slice = SliceAt(object, layer);
     if (!slice.ok()) {
       if (!MayFail()) {
         peer_->time->Violated(7, absl::StrCat("promised, and gone: ", slice.status().ToString()));
@@ -69,6 +64,23 @@ class FetchFlow final : public Flow {
     SendPiece(object, layer, cut, bytes.substr(cut));
     peer_->time->After(trickle_ + dice_.Between(absl::ZeroDuration(), absl::Milliseconds(1)),
                        [self = shared_from_this(), this, number] { SendSlice(number + 1); });
+  }
+
+  // From wherever a reader may take it.
+  absl::StatusOr<SliceView> SliceAt(uint32_t object, uint32_t layer) {
+    const auto [copy, is_new] = copies_.try_emplace(object);
+    if (is_new && dice_.Chance(70)) copy->second = session_->OnDevice(object);
+    if (copy->second != nullptr) {
+      const LookupPlan& plan = session_->plan();
+      const std::vector<uint32_t> layers = plan.layout.LayersOf(plan.objects[object].id.group);
+      const size_t place = std::find(layers.begin(), layers.end(), layer) - layers.begin();
+      const size_t bytes = copy->second->range.bytes / layers.size();
+      return SliceView{copy->second, {copy->second->bytes + place * bytes, bytes}};
+    }
+    std::optional<SliceView> peeked;
+    if (!is_again_) peeked = session_->PeekSlice(object, layer);
+    if (peeked.has_value()) return *std::move(peeked);
+    return session_->ReadSlice(object, layer);
   }
 
   void SendPiece(uint32_t object, uint32_t layer, uint64_t offset, std::string bytes) {
@@ -123,20 +135,22 @@ class FetchFlow final : public Flow {
     });
   }
 
-  // 1: every byte is what a worker without a cache computes.
+  // Whether these bytes are what a worker without a cache computes.
+  bool IsRight(const ObjectId& id, const std::byte* bytes, size_t size) const {
+    const size_t prompt = peer_->prompts.at(call_->prefix.request_id);
+    std::string right;
+    for (const uint32_t layer : peer_->oracle->layout().LayersOf(id.group)) {
+      right += peer_->oracle->SliceOf(prompt, id, layer);
+    }
+    return right.size() == size && std::memcmp(right.data(), bytes, size) == 0;
+  }
+
+  // 1: every byte is right.
   void Finish() {
     auto objects = builder_->Take();
     if (!objects.ok()) return Fail(objects.status());
-    const size_t prompt = peer_->prompts.at(call_->prefix.request_id);
     for (const auto& object : *objects) {
-      std::string bytes;
-      for (const uint32_t layer : peer_->oracle->layout().LayersOf(object->id.group)) {
-        bytes += peer_->oracle->SliceOf(prompt, object->id, layer);
-      }
-      if (bytes.size() == object->size_bytes &&
-          std::memcmp(bytes.data(), object->bytes.get(), bytes.size()) == 0) {
-        continue;
-      }
+      if (IsRight(object->id, object->bytes.get(), object->size_bytes)) continue;
       peer_->time->Violated(1, absl::StrCat("wrong bytes at ", object->id.begin));
     }
     call_->fetched.usable_tokens = usable_tokens_;
@@ -145,7 +159,17 @@ class FetchFlow final : public Flow {
     Answer(absl::StrCat(usable_tokens_, " tokens from ", TierName(tier_)));
   }
 
-  void EndServing() override { session_.reset(); }
+  // 21: what was lent is to its end what it was.
+  void EndServing() override {
+    for (const auto& [object, copy] : copies_) {
+      if (copy == nullptr) continue;
+      const ObjectId& id = session_->plan().objects[object].id;
+      if (IsRight(id, copy->bytes, copy->range.bytes)) continue;
+      peer_->time->Violated(21, absl::StrCat("wrong bytes on the device at ", id.begin));
+    }
+    copies_.clear();
+    session_.reset();
+  }
   void Give(const absl::Status& error) override {
     call_->fetched = FetchOutcome();
     call_->fetched.note = std::string(error.message());
@@ -156,6 +180,7 @@ class FetchFlow final : public Flow {
   // At the node.
   std::unique_ptr<FetchSession> session_;
   std::vector<std::pair<uint32_t, uint32_t>> slices_;
+  std::map<uint32_t, DeviceLease> copies_;  // of objects, while they are lent; null: none is used
   // At the worker.
   std::optional<ObjectBuilder> builder_;
   uint32_t usable_tokens_ = 0;

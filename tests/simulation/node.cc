@@ -48,10 +48,12 @@ void Node::ChooseOptions() {
   // Nothing here is as large as what becomes a table elsewhere.
   const uint64_t least[] = {min_table_bytes_, 1, 8192, 20000};
   min_table_bytes_ = least[dice_.Roll(4)];
-  time_->Note(absl::StrCat("a node with ", options_.host_bytes, " bytes of RAM, ",
-                           options_.disk_bytes, " of disk, tables from ", min_table_bytes_, ", ",
-                           options_.max_staged_bytes, " staged",
-                           options_.load_in_background ? ", loading late" : ""));
+  const uint64_t on_device[] = {0, 0, 30000, 200000};
+  if (options_.host_bytes > 0) device_bytes_ = on_device[dice_.Roll(4)];
+  time_->Note(absl::StrCat(
+      "a node with ", device_bytes_, " bytes of a device, ", options_.host_bytes, " of RAM, ",
+      options_.disk_bytes, " of disk, tables from ", min_table_bytes_, ", ",
+      options_.max_staged_bytes, " staged", options_.load_in_background ? ", loading late" : ""));
   options_.on_warning = [warnings = warnings_](const std::string&) { ++*warnings; };
 }
 
@@ -66,6 +68,7 @@ void Node::Open() {
   seams.disk_env = disk_.env();
   seams.load_patience = absl::ZeroDuration();
   seams.min_table_bytes = min_table_bytes_;
+  if (device_bytes_ > 0) options_.device = device_ = std::make_shared<FakeDevice>(device_bytes_);
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
   if (!opened.ok()) {

@@ -19,6 +19,7 @@
 #include "cache_store/store_impl.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/test_folder.h"
 
@@ -54,6 +55,7 @@ class Node {
   Store* store() const { return static_cast<Store*>(store_.get()); }
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
+  FakeDevice* device() { return device_.get(); }  // null: there is none
   // A full disk stays full when the store is started again.
   void SetRoom(uint64_t bytes) { disk_.SetRoom(bytes); }
   const std::string& folder() const { return folder_.path(); }
@@ -127,7 +129,8 @@ class Node {
   Dice dice_;
   const TestFolder folder_, secrets_;
   StoreOptions options_;
-  uint64_t min_table_bytes_ = DiskTierOptions::kMinTableBytes;
+  uint64_t min_table_bytes_ = DiskTierOptions::kMinTableBytes, device_bytes_ = 0;
+  std::shared_ptr<FakeDevice> device_;  // of this life
   Ledger ledger_;
   FaultyDisk disk_;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;

@@ -76,6 +76,7 @@ class World {
   void KeepHouse(Dice* dice);
   void BreakNetwork(Dice* dice);
   void BreakDisk(Dice* dice);
+  void BreakDevice(Dice* dice);
   void KillStore(Dice* dice);
   void KillWorker(Dice* dice);
   void JumpClock(Dice* dice);

@@ -132,6 +132,7 @@ void World::CheckBackup() {
   }
   StoreOptions options = node_.options();
   options.data_dir = dir;
+  options.device = nullptr;  // the node's
   options.load_in_background = false;
   StoreSeams seams;
   seams.clock = time_.store_clock();

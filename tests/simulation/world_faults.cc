@@ -36,6 +36,9 @@ void World::StartFaults() {
   if (dice.Chance(50)) {
     Every("disk", absl::Seconds(3), absl::Seconds(20), [this](Dice* dice) { BreakDisk(dice); });
   }
+  if (dice.Chance(60)) {
+    Every("device", absl::Seconds(1), absl::Seconds(10), [this](Dice* dice) { BreakDevice(dice); });
+  }
   if (dice.Chance(30)) {
     Every("clock", absl::Seconds(5), absl::Seconds(30), [this](Dice* dice) { JumpClock(dice); });
   }
@@ -118,6 +121,22 @@ void World::BreakDisk(Dice* dice) {
     time_.Note("the disk has room again");
     node_.SetRoom(FaultyDisk::kAmple);
   });
+}
+
+void World::BreakDevice(Dice* dice) {
+  const uint64_t what = dice->Roll(20), which = dice->Roll(1000);
+  const std::string& tenant = Node::Tenants()[dice->Roll(Node::Tenants().size())];
+  if (!node_.is_up() || node_.device() == nullptr) return;
+  ++figures_.faults;
+  if (what < 6) return node_.device()->FailOnce(absl::InternalError("the copy failed"));
+  if (what < 13) return node_.device()->FlipOnce();
+  if (what < 19) {  // in the middle of a copy
+    return node_.device()->Meanwhile([this, tenant, which] {
+      if (node_.is_up()) Drop(tenant, which, true);
+    });
+  }
+  time_.Note("the device is lost");
+  node_.device()->Lose();
 }
 
 void World::KillStore(Dice* dice) {
