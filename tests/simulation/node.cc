@@ -177,12 +177,14 @@ void Node::AfterLoading() {
   if (is_damaged_ && !missing.empty() && !SaidSomething()) {
     time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
   }
-  ledger_.Reopened(listed, is_damaged_, is_asked_);
+  // What an earlier start did not serve for its damage a repair may have proved.
+  const bool may_be_back = is_asked_ || (std::exchange(is_repaired_, false) && is_damaged_);
+  ledger_.Reopened(listed, is_damaged_, may_be_back);
 }
 
 // Of what it lost: a line, or a counter.
 bool Node::SaidSomething() {
-  uint64_t counted = *warnings_ - warnings_at_opening_;
+  uint64_t counted = *warnings_ - warnings_at_opening_ + std::exchange(repair_told_, 0);
   const StoreStats stats = store_->Stats();
   for (const char* name : {"recovery_damage", "recovery_dropped_manifests",
                            "recovery_unread_manifests", "quarantined_objects"}) {

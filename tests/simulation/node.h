@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cache_store/repair.h"
 #include "cache_store/store_impl.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
@@ -74,6 +75,11 @@ class Node {
   void SetDamaged() { is_damaged_ = true; }
   // Somebody looks something up, which makes points of what is there.
   void SetAsked() { is_asked_ = true; }
+  // Somebody repaired the folder, and was told this.
+  void NoteRepair(const RepairReport& report) {
+    repair_told_ += report.lost_points + report.damaged_files;
+    is_repaired_ |= !report.was_healthy;
+  }
   bool is_damaged() const { return is_damaged_; }
   bool is_roomy() const { return is_roomy_; }
   // Anything that the disk refused, ever, or reads that it failed.
@@ -134,10 +140,10 @@ class Node {
   Ledger ledger_;
   FaultyDisk disk_;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
-  bool keeps_all_ = false;
+  bool keeps_all_ = false, is_repaired_ = false;
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
-  uint64_t warnings_at_opening_ = 0;
+  uint64_t warnings_at_opening_ = 0, repair_told_ = 0;
   Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;

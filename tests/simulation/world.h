@@ -69,7 +69,10 @@ class World {
   absl::Status TryPublish(const PublishSpec& spec, const std::vector<std::string>& slices);
   void BackUp();
   void CheckBackup();
-  void FlipABit(Dice* dice);
+
+  // world_damage.cc
+  void Damage(Dice* dice);
+  void Repair(Dice* dice);
 
   // world_faults.cc
   void StartFaults();
@@ -96,7 +99,7 @@ class World {
   Node node_{&time_, oracle_.layout()};
   std::array<Place, kWorkers> places_;
   Figures figures_;
-  bool flips_ = false;              // a bit of the data folder, once
+  bool damages_ = false;            // the data folder, once
   bool other_disk_faults_ = false;  // than a full disk
   const TestFolder backup_, restored_;
   // Promised when the backup was made, until when.

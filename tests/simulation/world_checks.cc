@@ -1,8 +1,6 @@
 // What a world is asked beside its own course: at its end, after a start, of a backup.
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -153,29 +151,6 @@ void World::CheckBackup() {
     time_.Violated(19, absl::StrCat("not in the backup: ", DigestHex(id).substr(0, 8)));
   }
   ReadAll(store->get(), listed);
-}
-
-// One bit of one file, while nobody has it open.
-void World::FlipABit(Dice* dice) {
-  std::vector<std::string> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(node_.folder())) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && name != "LOCK" && name != "reserve" && entry.file_size() > 0) {
-      files.push_back(entry.path().string());
-    }
-  }
-  std::sort(files.begin(), files.end());
-  if (files.empty()) return;
-  const std::string& path = files[dice->Roll(files.size())];
-  const uint64_t at = dice->Roll(std::filesystem::file_size(path));
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(at));
-  const char byte = static_cast<char>(file.get() ^ (1 << dice->Roll(8)));
-  file.seekp(static_cast<std::streamoff>(at));
-  file.put(byte);
-  node_.SetDamaged();
-  ++figures_.faults;
-  time_.Note(absl::StrCat("a bit of ", std::filesystem::path(path).filename().string(), " flips"));
 }
 
 }  // namespace hearth

@@ -20,7 +20,7 @@ void World::StartFaults() {
         [this](Dice* dice) { Operate(dice); });
   // Not all of it in every world: what breaks all the time is never anywhere else.
   Dice dice = time_.DiceOf("faults");
-  flips_ = dice.Chance(25);
+  damages_ = dice.Chance(25);
   if (dice.Chance(70)) {
     Every("network", absl::Seconds(1), absl::Seconds(15),
           [this](Dice* dice) { BreakNetwork(dice); });
@@ -149,7 +149,8 @@ void World::KillStore(Dice* dice) {
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
   }
-  if (flips_ && death != Ledger::Death::kMachine && !node_.is_damaged()) FlipABit(dice);
+  if (damages_ && death != Ledger::Death::kMachine && !node_.is_damaged()) Damage(dice);
+  if (dice->Roll(100) < (node_.is_damaged() ? 50 : 10)) Repair(dice);
   time_.After(down, [this, loads_at_once] {
     if (!node_.is_up()) node_.Open();
     if (loads_at_once && node_.is_up()) LoadAndCompare();
