@@ -129,9 +129,7 @@ class FetchFlow final : public Flow {
     LetGo();
     ToNode([self = shared_from_this(), this] {
       slices_.clear();
-      is_served_ = true;
-      peer_->node->Enter(self);
-      Begin();
+      Enter();
     });
   }
 

@@ -40,11 +40,14 @@ void Flow::Start() {
     return Fail(absl::UnavailableError("the store did not answer lately"));
   }
   SetDeadline(Budget());
-  ToNode([self = shared_from_this()] {
-    self->is_served_ = true;
-    self->peer_->node->Enter(self);
-    self->Begin();
-  });
+  ToNode([self = shared_from_this()] { self->Enter(); });
+}
+
+void Flow::Enter() {
+  if (peer_->node->is_draining()) return FailAtNode(absl::UnavailableError("draining"));
+  is_served_ = true;
+  peer_->node->Enter(shared_from_this());
+  Begin();
 }
 
 void Flow::SetDeadline(absl::Duration budget) {

@@ -51,6 +51,7 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
     if (is_served_) EndServing();
     is_served_ = false;
   }
+  bool is_served() const override { return is_served_; }
   // After the engine came to rest.
   virtual void Look() {}
   // Nothing more comes of it at the worker.
@@ -60,7 +61,8 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   Flow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice)
       : peer_(peer), call_(std::move(call)), dice_(dice) {}
 
-  virtual void Begin() = 0;                          // at the node
+  void Enter();                                      // at the node
+  virtual void Begin() = 0;                          // likewise
   virtual void EndServing() = 0;                     // lets go of what is the store's
   virtual void Give(const absl::Status& error) = 0;  // fills in the answer to a call that failed
   virtual absl::Duration Budget() const = 0;

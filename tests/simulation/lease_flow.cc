@@ -21,6 +21,15 @@ class LeaseFlow final : public Flow {
   }
   bool is_done() const override { return Flow::is_done() && (!holds_ || has_let_go_); }
 
+  // Whoever waits computes, and a lease is of no use any more.
+  void NodeDrains() override {
+    if (!is_served_) return;
+    if (turn_.role != LeaseRole::kCompute) {
+      ToWorker([this] { AnswerTurn(LeaseRole::kNone, 0, 0); });
+    }
+    NodeGone();
+  }
+
   Turn turn() const override {
     Turn turn;
     if (is_woken_) return turn;
@@ -65,6 +74,7 @@ class LeaseFlow final : public Flow {
     const uint64_t round = ++round_;
     before.ticket.reset();
     if (!is_served_) return;
+    if (peer_->node->is_draining()) return NodeDrains();
     absl::StatusOr<LeaseTurn> turn = store()->Lease(Query(), ask_);
     if (!turn.ok()) {
       if (!MayFail() && !(gives_up_ && absl::IsCancelled(turn.status()))) {

@@ -115,7 +115,24 @@ void Node::Enter(const std::shared_ptr<NodeGuest>& guest) {
   is_asked_ = true;
 }
 
+void Node::Drain() {
+  time_->Note("the store drains");
+  is_draining_ = true;
+  // What they give up wakes others, which find it draining.
+  for (const auto& guest : std::vector<std::weak_ptr<NodeGuest>>(guests_)) {
+    if (const auto held = guest.lock()) held->NodeDrains();
+  }
+}
+
+bool Node::is_idle() const {
+  return std::none_of(guests_.begin(), guests_.end(), [](const auto& guest) {
+    const auto held = guest.lock();
+    return held != nullptr && held->is_served();
+  });
+}
+
 void Node::Die(Ledger::Death death) {
+  is_draining_ = false;
   const char* const names[] = {"is closed", "is killed", "goes down with its machine"};
   time_->Note(absl::StrCat("the store ", names[static_cast<int>(death)]));
   if (death == Ledger::Death::kClose) {

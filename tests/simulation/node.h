@@ -32,6 +32,9 @@ class NodeGuest {
   virtual ~NodeGuest() = default;
   // Lets go of everything of the store's.
   virtual void NodeGone() = 0;
+  // It ends once the node is done with it; sooner where it would only wait.
+  virtual void NodeDrains() {}
+  virtual bool is_served() const = 0;
   // Of a Lease call: what it waits for, or promises.
   struct Turn {
     LeaseRole role = LeaseRole::kNone;
@@ -53,6 +56,10 @@ class Node {
   // REQUIRES: it is up.
   void Die(Ledger::Death death);
   bool is_up() const { return store_ != nullptr; }
+  // As on SIGTERM: takes no new call, those inside go on. REQUIRES: it is up. Death ends it.
+  void Drain();
+  bool is_draining() const { return is_draining_; }
+  bool is_idle() const;
   Store* store() const { return static_cast<Store*>(store_.get()); }
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
@@ -139,6 +146,7 @@ class Node {
   std::shared_ptr<FakeDevice> device_;  // of this life
   Ledger ledger_;
   FaultyDisk disk_;
+  bool is_draining_ = false;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   bool keeps_all_ = false, is_repaired_ = false;
   int struck_at_opening_ = 0;

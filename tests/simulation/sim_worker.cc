@@ -47,6 +47,20 @@ SimWorker::~SimWorker() {
     absl::MutexLock lock(&mu_);
     is_crashing_ = true;
   }
+  Stop();
+}
+
+void SimWorker::Drain() {
+  drainer_ = std::thread([this] { engine_->Drain(absl::InfiniteFuture()); });
+}
+
+void SimWorker::BeginAnew() {
+  Stop();
+  Start();
+}
+
+void SimWorker::Stop() {
+  if (drainer_.joinable()) drainer_.join();
   engine_.reset();
 }
 
@@ -65,7 +79,7 @@ void SimWorker::Crash() {
     absl::MutexLock lock(&mu_);
     is_crashing_ = true;
   }
-  engine_.reset();
+  Stop();
   {
     absl::MutexLock lock(&mu_);
     running_.clear();

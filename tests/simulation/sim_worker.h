@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
@@ -70,6 +71,12 @@ class SimWorker : public PrefixCache {
   size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
   // Ends as a process does that is killed: whoever waits is told nothing. A new one is there after.
   void Crash() ABSL_LOCKS_EXCLUDED(mu_);
+  // As on SIGTERM: takes no new request, ends those that run and what they publish.
+  // REQUIRES: nothing is submitted before it has begun anew.
+  void Drain();
+  // REQUIRES: it drains, and is not busy any more.
+  void BeginAnew() ABSL_LOCKS_EXCLUDED(mu_);
+  bool is_draining() const { return drainer_.joinable(); }
   EngineStats Stats() const { return engine_->Stats(); }
 
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
@@ -96,6 +103,7 @@ class SimWorker : public PrefixCache {
   struct Caller;
 
   void Start();
+  void Stop();
   EngineCallbacks CallbacksOf(const std::string& id, CancelAt when,
                               const std::shared_ptr<Caller>& caller);
   void Wait(const std::shared_ptr<CacheCall>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -112,6 +120,7 @@ class SimWorker : public PrefixCache {
   std::vector<std::shared_ptr<CacheCall>> waiting_ ABSL_GUARDED_BY(mu_), new_ ABSL_GUARDED_BY(mu_);
   std::vector<WorkerResult> results_ ABSL_GUARDED_BY(mu_);
   std::unique_ptr<Engine> engine_;
+  std::thread drainer_;
 };
 
 }  // namespace hearth

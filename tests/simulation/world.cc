@@ -79,7 +79,7 @@ void World::Ask(int worker) {
   Place& place = places_[worker];
   Dice dice = time_.DiceOf(absl::StrCat("request ", worker, " ", place.requests));
   const std::string id = absl::StrCat("w", worker, "-", place.requests++);
-  if (place.worker->busy() >= 3) return;
+  if (place.worker->busy() >= 3 || place.worker->is_draining()) return;
   EngineRequest request;
   // A few prompts of each seed come often.
   const size_t prompts = oracle_.prompts().size();
@@ -128,6 +128,14 @@ void World::PumpWorker(Place* place) {
       place->flows.push_back(flow);
       flow->Start();
     }
+  }
+  // 8: whoever was let in was answered.
+  if (place->worker->is_draining() && place->worker->busy() == 0) {
+    time_.Note(absl::StrCat("worker ", place->peer.number, " has drained"));
+    for (const auto& [id, asked] : place->asked) {
+      time_.Violated(8, absl::StrCat(id, " was let in and not answered"));
+    }
+    place->worker->BeginAnew();
   }
   auto& flows = place->flows;
   for (size_t i = 0; i < flows.size(); ++i) flows[i]->Look();

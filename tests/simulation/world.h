@@ -81,7 +81,10 @@ class World {
   void BreakDisk(Dice* dice);
   void BreakDevice(Dice* dice);
   void KillStore(Dice* dice);
+  void WaitForDrain(absl::Time until, Dice after);
+  void EndStore(Ledger::Death death, Dice dice);
   void KillWorker(Dice* dice);
+  void EndWorker(Place* place, bool is_silent);
   void JumpClock(Dice* dice);
   void LoseConnections(Place* place, bool is_silent, bool at_node_too);
 

@@ -141,38 +141,65 @@ void World::BreakDevice(Dice* dice) {
 
 void World::KillStore(Dice* dice) {
   const auto death = static_cast<Ledger::Death>(dice->Roll(3));
-  const absl::Duration down = dice->Between(absl::Milliseconds(10), absl::Seconds(8));
-  const bool loads_at_once = dice->Chance(50);
-  if (!node_.is_up()) return;
+  const bool drains = death == Ledger::Death::kClose && dice->Chance(50);
+  const absl::Duration patience = dice->Between(absl::Milliseconds(100), absl::Seconds(5));
+  Dice after(dice->Roll(~uint64_t{0}));
+  if (!node_.is_up() || node_.is_draining()) return;
   ++figures_.deaths;
+  if (!drains) return EndStore(death, after);
+  node_.Drain();
+  WaitForDrain(time_.now() + patience, after);
+}
+
+// Until no call is inside, or it has taken too long.
+void World::WaitForDrain(absl::Time until, Dice after) {
+  time_.After(absl::Milliseconds(20), [this, until, after] {
+    if (!node_.is_idle() && time_.now() < until) return WaitForDrain(until, after);
+    EndStore(Ledger::Death::kClose, after);
+  });
+}
+
+void World::EndStore(Ledger::Death death, Dice dice) {
+  const absl::Duration down = dice.Between(absl::Milliseconds(10), absl::Seconds(8));
+  const bool loads_at_once = dice.Chance(50);
   node_.Die(death);
   for (Place& place : places_) {
     LoseConnections(&place, death == Ledger::Death::kMachine, true);
   }
-  if (damages_ && death != Ledger::Death::kMachine && !node_.is_damaged()) Damage(dice);
-  if (dice->Roll(100) < (node_.is_damaged() ? 50 : 10)) Repair(dice);
+  if (damages_ && death != Ledger::Death::kMachine && !node_.is_damaged()) Damage(&dice);
+  if (dice.Roll(100) < (node_.is_damaged() ? 50 : 10)) Repair(&dice);
   time_.After(down, [this, loads_at_once] {
     if (!node_.is_up()) node_.Open();
     if (loads_at_once && node_.is_up()) LoadAndCompare();
   });
 }
 
-// Its calls end without a word; the node hears of it at once, or when it misses it.
 void World::KillWorker(Dice* dice) {
   const size_t number = dice->Roll(kWorkers);
-  const bool is_silent = dice->Chance(50);
+  const uint64_t how = dice->Roll(10);
+  const absl::Duration patience = dice->Between(absl::Milliseconds(100), absl::Seconds(20));
   Place& place = places_[number];
-  time_.Note(absl::StrCat("worker ", number, is_silent ? " vanishes" : " is killed"));
   ++figures_.crashes;
+  if (how < 6 || place.worker->is_draining()) return EndWorker(&place, how < 3);
+  time_.Note(absl::StrCat("worker ", number, " drains"));
+  place.worker->Drain();
+  time_.After(patience, [this, &place] {
+    if (place.worker->is_draining()) EndWorker(&place, false);
+  });
+}
+
+// Its calls end without a word; the node hears of it at once, or when it misses it.
+void World::EndWorker(Place* place, bool is_silent) {
+  time_.Note(absl::StrCat("worker ", place->peer.number, is_silent ? " vanishes" : " is killed"));
   std::vector<std::shared_ptr<Flow>> flows;
-  std::swap(flows, place.flows);
-  place.link->Break();
+  std::swap(flows, place->flows);
+  place->link->Break();
   for (const auto& flow : flows) flow->WorkerDied();
   time_.After(is_silent ? kKeepalive : absl::Milliseconds(1), [flows] {
     for (const auto& flow : flows) flow->NodeGone();
   });
-  place.asked.clear();
-  place.worker->Crash();
+  place->asked.clear();
+  place->worker->Crash();
 }
 
 void World::JumpClock(Dice* dice) {

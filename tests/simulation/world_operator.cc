@@ -13,7 +13,7 @@ void World::Operate(Dice* dice) {
   const std::string& tenant = Node::Tenants()[dice->Roll(Node::Tenants().size())];
   const size_t prompt = dice->Roll(oracle_.prompts().size());
   const bool forces = dice->Chance(50);
-  if (!node_.is_up()) return;
+  if (!node_.is_up() || node_.is_draining()) return;
   node_.SetAsked();
   if (what < 40) return Pin(tenant, which, what < 28);
   if (what < 55) return Drop(tenant, which, forces);
