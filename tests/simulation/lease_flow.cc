@@ -134,7 +134,7 @@ class LeaseFlow final : public Flow {
   uint64_t round_ = 0;
   // At the worker.
   bool holds_ = false, has_let_go_ = false;
-  const std::shared_ptr<bool> released_ = std::make_shared<bool>(false);
+  const std::shared_ptr<std::atomic<bool>> released_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ const char* KindName(CacheCall::Kind kind) {
 
 class SimWorker::HeldLease : public ComputeLease {
  public:
-  HeldLease(SimWorker* worker, std::string id, std::shared_ptr<bool> released)
+  HeldLease(SimWorker* worker, std::string id, std::shared_ptr<std::atomic<bool>> released)
       : worker_(worker), id_(std::move(id)), released_(std::move(released)) {}
   ~HeldLease() override {
     absl::MutexLock lock(&worker_->mu_);
@@ -37,7 +37,7 @@ class SimWorker::HeldLease : public ComputeLease {
  private:
   SimWorker* const worker_;
   const std::string id_;
-  const std::shared_ptr<bool> released_;
+  const std::shared_ptr<std::atomic<bool>> released_;
 };
 
 SimWorker::SimWorker(const EngineOptions& options) : options_(options) { Start(); }
@@ -185,6 +185,11 @@ void SimWorker::OnStarted(const std::string& id, const StartedInfo& info) {
   it->second.is_started = true;
   it->second.result.started = info;
   it->second.publishes_due = PublishesOf(it->second);
+  const EngineRequest& request = it->second.request;
+  const std::vector<uint32_t> kept =
+      KeptBoundaries(static_cast<uint32_t>(request.token_ids.size()), request.breakpoints,
+                     info.matched_tokens, info.cached_tokens, options_.chunk_tokens);
+  it->second.last_boundary = kept.empty() ? info.cached_tokens : kept.back();
 }
 
 // How often a request that begins now will call Publish: EngineImpl::KeepPassed and Publish.
@@ -228,7 +233,8 @@ bool SimWorker::IsSettled() const {
       continue;
     }
     if (Waiting(id, false) > 0) continue;  // cancelled: the call goes on to its end
-    if (running.ended_early && running.leases_held > 0) return false;
+    const bool gives_back = running.ended_early || running.last_is_answered;
+    if (gives_back && running.leases_held > 0) return false;
     if (publishers_wait) continue;
     if (running.publishes_come < running.publishes_due) return false;
     if (Waiting(id, true) > 0) continue;
@@ -282,13 +288,17 @@ size_t SimWorker::busy() const {
 void SimWorker::Answer(CacheCall* call) {
   absl::MutexLock lock(&mu_);
   call->is_answered = true;
+  const auto it = running_.find(call->prefix.request_id);
+  if (it != running_.end() && call->kind == CacheCall::Kind::kPublish) {
+    it->second.last_is_answered |= call->publish.boundaries.back() == it->second.last_boundary;
+  }
   waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(),
                                 [&](const auto& other) { return other.get() == call; }),
                  waiting_.end());
 }
 
 std::shared_ptr<ComputeLease> SimWorker::MakeLease(const std::string& id,
-                                                   std::shared_ptr<bool> released) {
+                                                   std::shared_ptr<std::atomic<bool>> released) {
   absl::MutexLock lock(&mu_);
   const auto it = running_.find(id);
   if (it != running_.end()) {

@@ -8,6 +8,7 @@
 #ifndef HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 #define HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -65,7 +66,8 @@ class SimWorker : public PrefixCache {
   std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
   // What the world answers the Lease of a request with; `released` is set, before Settle returns,
   // when the engine has let go of it.
-  std::shared_ptr<ComputeLease> MakeLease(const std::string& id, std::shared_ptr<bool> released)
+  std::shared_ptr<ComputeLease> MakeLease(const std::string& id,
+                                          std::shared_ptr<std::atomic<bool>> released)
       ABSL_LOCKS_EXCLUDED(mu_);
   // Requests and publishes that are not over.
   size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
@@ -98,6 +100,9 @@ class SimWorker : public PrefixCache {
     bool has_lease = false;    // was given one
     size_t leases_held = 0;    // and holds it still
     size_t publishes_due = 0, publishes_come = 0;
+    // The lease goes with the publish of this boundary.
+    uint32_t last_boundary = 0;
+    bool last_is_answered = false;
   };
   class HeldLease;
   struct Caller;
