@@ -157,9 +157,9 @@ sanitized_programs() {
   case $1 in
     address)
       echo hearth_contract_test hearth_store_test hearth_worker_test hearth_services_test \
-        hearth_worker_service_test
+        hearth_worker_service_test hearth_simulation_test
       ;;
-    thread) echo hearth_store_test hearth_worker_test ;;
+    thread) echo hearth_store_test hearth_worker_test hearth_simulation_test ;;
   esac
 }
 

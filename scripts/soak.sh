@@ -11,10 +11,12 @@
 # full (as root on small file systems of its own, too).
 # SIMULATED is for how many seconds seeds of the simulation are run, a store and three workers with
 # all faults mixed (docs/building.md), each in a process of its own; the first is drawn and said, or
-# is HEARTH_SIM_FIRST_SEED. It needs the worker: ./hearth setup. 0 leaves a part out.
+# is HEARTH_SIM_FIRST_SEED. A line a minute says how far it is; seeds that fail are named, with
+# their histories in build/soak/, and the others run all the same. It needs the worker: ./hearth
+# setup. 0 leaves a part out.
 # Of the operations nine tenths are on a store in RAM, one tenth on one with a disk. Hours on a
-# small machine; stops at the first thing that is wrong. HEARTH_SOAK_KINDS="address thread" for
-# some only.
+# small machine; stops at the first part that finds something wrong.
+# HEARTH_SOAK_KINDS="address thread" for some only.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 if [[ ${1-} == --help || ${1-} == -h ]]; then
@@ -27,23 +29,41 @@ seeds=${3:-300}
 flips=${4:-5000}
 moments=${5:-1000}
 simulated=${6:-7200}
-# simulate SECONDS: one seed after the other, until one fails or the time is over.
+# Of this many nobody reads the histories; what they have in common is to be mended first.
+MOST_FAILED=20
+
+# simulate SECONDS: one seed after the other until the time is over. One that fails is kept and
+# said, and the rest run all the same: the status is of all.
 simulate() {
-  local seed=${HEARTH_SIM_FIRST_SEED:-$((RANDOM << 30 | RANDOM << 15 | RANDOM))} first until log
-  first=$seed until=$((SECONDS + $1)) log=$(mktemp)
+  local seed=${HEARTH_SIM_FIRST_SEED:-$((RANDOM << 30 | RANDOM << 15 | RANDOM))} keep=build/soak
+  local first=$seed began=$SECONDS said=$SECONDS failed=() status log
+  mkdir -p "$keep"
   echo "simulation: $1 s of seeds from $first"
-  while ((SECONDS < until)); do
+  while ((SECONDS - began < $1 && ${#failed[@]} < MOST_FAILED)); do
+    log=$keep/seed-$seed.log status=0
     # A seed takes a second or two. What hangs is a failure like another.
-    if ! HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test \
-      --gtest_filter='*NoInvariant*' >"$log" 2>&1; then
-      cat "$log"
-      echo "simulation: HEARTH_SIM_SEED=$seed build/tests/hearth_simulation_test failed"
-      return 1
+    HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test \
+      --gtest_filter='*NoInvariant*' >"$log" 2>&1 || status=$?
+    if ((status == 0)); then
+      rm -f "$log"
+    else
+      failed+=("$seed")
+      grep -m 1 '^invariant ' "$log" || tail -n 5 "$log"
+      echo "simulation: HEARTH_SIM_SEED=$seed failed with status $status, its history is in $log"
     fi
     seed=$((seed + 1))
+    if ((SECONDS - said >= 60)); then
+      said=$SECONDS
+      echo "simulation: $((SECONDS - began)) of $1 s, $((seed - first)) seeds, ${#failed[@]} failed"
+    fi
   done
-  rm -f "$log"
-  echo "simulation: $((seed - first)) seeds from $first, no violation"
+  if ((${#failed[@]} == 0)); then
+    echo "simulation: $((seed - first)) seeds from $first in $((SECONDS - began)) s, no violation"
+    return
+  fi
+  echo "simulation: ${#failed[@]} of $((seed - first)) seeds failed: ${failed[*]}"
+  echo "again: HEARTH_SIM_SEED=${failed[0]} build/tests/hearth_simulation_test"
+  return 1
 }
 
 kinds=${HEARTH_SOAK_KINDS-address thread}
