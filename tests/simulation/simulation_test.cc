@@ -21,7 +21,7 @@ constexpr uint64_t kOnceFailed[] = {
     15,  // what was quarantined came back after a crash (store_quarantine_test.cc)
 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSeeds = 6;
+constexpr uint64_t kSeeds = 3;
 constexpr bool kIsSanitized = true;
 #else
 constexpr uint64_t kSeeds = 20;
