@@ -88,8 +88,8 @@ uint64_t LittleEndianNumber(absl::string_view bytes) {
 uint32_t MaskedCrc32c(absl::string_view bytes) { return Mask(Crc32c(bytes)); }
 
 LogHeader ParseLogHeader(absl::string_view bytes) {
-  return {LittleEndianNumber(bytes.substr(0, 4)), LittleEndianNumber(bytes.substr(4, 2)),
-          static_cast<uint8_t>(bytes[6])};
+  return {static_cast<uint32_t>(LittleEndianNumber(bytes.substr(0, 4))),
+          LittleEndianNumber(bytes.substr(4, 2)), static_cast<uint8_t>(bytes[6])};
 }
 
 std::optional<LogPiece> LogPieceAt(absl::string_view log, size_t at) {

@@ -296,6 +296,7 @@ class Store : public TieredStore {
   absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(mu_);
   ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
   bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteUseless(uint64_t number, const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status FinishLoading() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteDamage(std::vector<std::string> damage);
   void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

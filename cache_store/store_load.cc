@@ -30,6 +30,14 @@ constexpr absl::Duration kReadAgain = absl::Seconds(1);
 // those who wait.
 void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
 
+// An object of it was found wrong while the index loaded, and is gone.
+bool NamesRetired(const ManifestRecord& record, const UnloadedIndex::Objects& objects) {
+  return std::any_of(record.objects.begin(), record.objects.end(), [&](uint64_t number) {
+    const auto it = objects.find(number);
+    return it != objects.end() && it->second.adopted != nullptr && it->second.adopted->retired;
+  });
+}
+
 }  // namespace
 
 // A manifest on its way into the catalog. Model null: it is of no use.
@@ -201,19 +209,30 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
       absl::MutexLock lock(&mu_);
       if (unloaded_ == nullptr) break;
       for (size_t i = 0; i < some.size(); ++i) {
-        if (!unloaded_->Settle(some[i]) || AdoptManifest(read[i])) continue;
-        counters_.Add(Counter::kRecoveryDroppedManifests);
-        // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
-        if (unloaded_->WasPromised(some[i])) {
-          unloaded_->NoteDropped(some[i]);
-        } else if (damage_.empty()) {
-          erasures_.AddManifests({some[i]});
-        }
+        if (unloaded_->Settle(some[i]) && !AdoptManifest(read[i])) NoteUseless(some[i], read[i]);
       }
     }
     ExpireByTheWay();  // while any is there, fewer boundaries are usable
   }
   return absl::OkStatus();
+}
+
+// Of a manifest that was not adopted.
+void Store::NoteUseless(uint64_t number, const ReadManifest& read) {
+  counters_.Add(Counter::kRecoveryDroppedManifests);
+  if (NamesRetired(read.record, unloaded_->objects())) {
+    // Known, and said then: it goes as those went that were there.
+    ++removed_[static_cast<size_t>(Removal::kQuarantined)];
+    const uint32_t end = read.record.manifest.token_count;
+    const KeyedSegment* last = read.chain.EndingAt(end, read.model->layout.chunk_tokens);
+    if (last != nullptr) history_.Record(last->key, Removal::kQuarantined, clock_->Now());
+    erasures_.AddManifests({number});
+  } else if (unloaded_->WasPromised(number)) {
+    unloaded_->NoteDropped(number);
+  } else if (damage_.empty()) {
+    // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
+    erasures_.AddManifests({number});
+  }
 }
 
 Store::ReadManifest Store::CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded) {

@@ -244,7 +244,9 @@ TEST_F(LostPoints, AreNotThoseThatWereDroppedOrExpired) {
     EXPECT_EQ(Counted("recovery_damage"), 0u);
     for (uint64_t seed = 1; seed <= 6; ++seed) Publish(100 * life + seed);
     for (const RestorePoint& point : store_->List("default")) {
-      if (point.id[0] % 2 == 0) EXPECT_TRUE(store_->Drop(point.id, "default", true).ok());
+      if (point.id[0] % 2 == 0) {
+        EXPECT_TRUE(store_->Drop(point.id, "default", true).ok());
+      }
     }
     PublishSpec brief = KitSpec(model_, Prompt(100 * life + 50), {64});
     brief.ttl = absl::Seconds(5);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache_store/unloaded_index.h"
+#include "cache_store/verify.h"
 #include "tests/cache_store/store_load_kit.h"
 
 namespace hearth {
@@ -59,6 +60,22 @@ TEST_F(StoreLoad, ABoundaryWhoseManifestIsStillToComeIsNotMadeAnew) {
   size_t pinned = 0;
   for (const RestorePoint& point : store_->List("default")) pinned += point.pinned ? 1 : 0;
   EXPECT_EQ(pinned, 1u);
+}
+
+// Of two that name an object one is loaded when the object is quarantined.
+TEST_F(StoreLoad, WhatIsQuarantinedMeanwhileIsNotLostByDamageForWhatElseNamesIt) {
+  Fill();
+  OpenLoading();
+  const PrefixQuery query = KitQuery(model_, Prompt(3));
+  ASSERT_TRUE(store_->Quarantine(query, {{0, 16, LayerGroup::kGlobal}}).ok());
+  LoadAll();
+  executor_->RunAll();
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+  for (uint64_t prompt = 0; prompt < 10; ++prompt) EXPECT_EQ(Fetch(prompt), 0u);
+  EXPECT_EQ(Fetch(10), kLast);
+  store_.reset();
+  const VerifyReport report = VerifyDataDir(folder_.path()).value();
+  EXPECT_TRUE(report.ok()) << report.problems[0];
 }
 
 // In the portable class no key leads to what ends inside a chunk: its tokens do.
