@@ -22,7 +22,8 @@ namespace hearth {
 bool AllTablesOpen(rocksdb::DB* db, const rocksdb::Options& options,
                    const std::vector<std::string>& skipped);
 
-// Of the database in `path`, which is not open. `*found`: a line for each table that was replaced.
+// Of the database in `path`, which is not open. `*found`: a line for each table that was replaced,
+// or put right.
 absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::string& path,
                                const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                                std::vector<std::string>* found);

@@ -67,7 +67,9 @@ void World::Repair(Dice* dice) {
                            " lost, ", report->damaged_files, " files damaged"));
   const auto verified = VerifyDataDir(node_.folder());
   if (!verified.ok()) return time_.Violated(33, verified.status().ToString());
-  if (!verified->ok()) time_.Violated(33, absl::StrCat("repaired: ", verified->problems[0]));
+  // What is lost the next start counts, and until then it is told.
+  if (verified->is_whole() && verified->missing_points <= report->lost_points) return;
+  time_.Violated(33, absl::StrCat("repaired: ", verified->problems[0]));
 }
 
 }  // namespace hearth
