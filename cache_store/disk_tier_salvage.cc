@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -164,16 +165,27 @@ bool IsLast(const std::vector<OldLog>& logs, size_t log) {
                      [](const OldLog& later) { return later.scan.records == 0; });
 }
 
-// What was cut off must not come back: what is written from now on may go by its numbers.
-absl::Status Cut(rocksdb::FileSystem* files, const std::string& path, uint64_t bytes) {
+// Cut to so many bytes, or only made safe: what a process that died did not sync, a machine that
+// stops later would take from under all that is synced from now on. What is cut off must not come
+// back: what is written then may go by its numbers.
+absl::Status Keep(rocksdb::FileSystem* files, const std::string& path,
+                  std::optional<uint64_t> bytes) {
   std::unique_ptr<rocksdb::FSWritableFile> file;
   rocksdb::IOStatus status =
       files->ReopenWritableFile(path, rocksdb::FileOptions(), &file, nullptr);
-  if (status.ok()) status = file->Truncate(bytes, kNoIoOptions, nullptr);
+  if (status.ok() && bytes.has_value()) status = file->Truncate(*bytes, kNoIoOptions, nullptr);
   if (status.ok()) status = file->Fsync(kNoIoOptions, nullptr);
   if (status.ok()) status = file->Close(kNoIoOptions, nullptr);
   if (status.ok()) return absl::OkStatus();
-  return FromRocks(status, absl::StrCat("cut of the end of ", path));
+  return FromRocks(status, absl::StrCat("sync of ", path));
+}
+
+absl::Status KeepNames(rocksdb::FileSystem* files, const std::string& folder) {
+  std::unique_ptr<rocksdb::FSDirectory> names;
+  rocksdb::IOStatus status = files->NewDirectory(folder, kNoIoOptions, &names, nullptr);
+  if (status.ok()) status = names->Fsync(kNoIoOptions, nullptr);
+  if (status.ok()) return absl::OkStatus();
+  return FromRocks(status, absl::StrCat("sync of ", folder));
 }
 
 bool LacksSlices(const Database& db, const ObjectRecord& object) {
@@ -215,7 +227,7 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
   const auto ends_all = [](const OldLog& log) { return log.ends_all; };
   const auto end = std::find_if(logs.begin(), logs.end(), ends_all);
   for (auto log = logs.end(); logged != nullptr && end != logs.end() && --log != end;) {
-    if (absl::Status cut = Cut(files, log->path, 0); !cut.ok()) return cut;
+    if (absl::Status cut = Keep(files, log->path, 0); !cut.ok()) return cut;
   }
   if (end != logs.end()) logs.erase(end + 1, logs.end());
   for (size_t i = 0; i < logs.size(); ++i) {
@@ -228,12 +240,12 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     } else if (is_damaged) {
       if (!rocksdb::ReadFileToString(files, log.path, &bytes).ok()) continue;
       status = SalvageLog(files, log, bytes, found, logged);
-    } else if (is_cut) {
-      status = Cut(files, log.path, log.scan.whole_bytes);
+    } else {
+      status = Keep(files, log.path, is_cut ? std::optional(log.scan.whole_bytes) : std::nullopt);
     }
     if (!status.ok()) return status;
   }
-  return absl::OkStatus();
+  return logged == nullptr || logs.empty() ? absl::OkStatus() : KeepNames(files, DatabasePath(dir));
 }
 
 absl::Status DropDoubtedObjects(const Database& db, DiskContents* contents) {

@@ -389,9 +389,8 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
       }
     }
   }
-  files_.clear();
-  unsynced_names_.clear();
-  unsynced_renames_.clear();
+  // What a process that died did not sync, the next one's machine may still lose.
+  if (machine) files_.clear(), unsynced_names_.clear(), unsynced_renames_.clear();
   armed_.clear();
   full_ = dead_ = false;
   room_ = kAmple;
