@@ -164,11 +164,12 @@ class RocksDiskTier : public DiskTier {
     absl::StatusOr<DiskContents> contents = LoadContents(*db_);
     if (!contents.ok()) return contents;
     if (absl::Status dropped = DropDoubtedObjects(*db_, &*contents); !dropped.ok()) return dropped;
-    promises_->Settle(&*contents);
-    const bool is_damaged = !contents->damage.empty();
-    if (is_damaged) tables_.KeepDead();
-    const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
-    if (!let_go.ok()) contents->damage.push_back(let_go.ToString());
+    promises_->Settle(&*contents, [this](DiskContents* settled) {
+      const bool is_damaged = !settled->damage.empty();
+      if (is_damaged) tables_.KeepDead();
+      const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
+      if (!let_go.ok()) settled->damage.push_back(let_go.ToString());
+    });
     return contents;
   }
 
@@ -366,8 +367,11 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
 absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
                                                          const std::string& secret_check,
                                                          const DiskTierOptions& options) {
+  rocksdb::Env* const env = options.env != nullptr ? options.env : rocksdb::Env::Default();
+  // Opening the database already changes it.
+  absl::Status status = CheckPromisesVersion(env->GetFileSystem().get(), dir);
   std::unique_ptr<Database> db;
-  absl::Status status = Database::Open(dir, Database::Mode::kOwn, &db, options);
+  if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, &db, options);
   if (!status.ok()) return status;
   // The file is there before the version says that it is.
   const absl::StatusOr<bool> has_promises = HasPromises(*db, dir);

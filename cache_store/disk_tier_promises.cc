@@ -135,7 +135,7 @@ DiskPromises::DiskPromises(const Database* db, const std::string& dir,
   book_ = file_.Begin(is_new, &damage_);
 }
 
-void DiskPromises::Settle(DiskContents* contents) {
+void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
   const PromiseBook book = std::exchange(book_, PromiseBook());
   for (std::string& line : std::exchange(damage_, {})) {
     contents->damage.push_back(std::move(line));
@@ -150,11 +150,13 @@ void DiskPromises::Settle(DiskContents* contents) {
   size_t doubtful = 0;
   for (const auto& [number, promise] : book.promises) {
     const bool is_there = present.Has(number);
-    if (is_there && (present.IsWhole(number) || !promise.HoldsUnder(file_.boot()))) continue;
-    (gone.contains(number) ? left : lost).push_back(number);
+    const bool holds = promise.HoldsUnder(file_.boot());
+    if (is_there && present.IsWhole(number)) continue;
     if (is_there) contents->unpromised.insert(number);
+    if (is_there && !holds) continue;
+    (holds && !gone.contains(number) ? lost : left).push_back(number);
     if (gone.contains(number)) continue;
-    if (promise.HoldsUnder(file_.boot())) {
+    if (holds) {
       contents->lost.push_back(promise);
     } else if (promise.level == PromiseLevel::kIntended && promise.boot != file_.boot()) {
       ++doubtful;
@@ -181,6 +183,7 @@ void DiskPromises::Settle(DiskContents* contents) {
                                         " restore points that are there: it was cut, or not "
                                         "written to; it names them now"));
   }
+  keep_held_back(contents);
   file_.AppendSoon(kept);
   NoteReleased(lost, PromiseLevel::kDisk);
   const PromiseFile::Place place = NoteReleased(left, PromiseLevel::kNone);

@@ -51,7 +51,9 @@ class DiskPromises {
                bool is_new);
 
   // Compares. `contents` gets what is lost, and lines about it; from then on nobody misses that.
-  void Settle(DiskContents* contents);
+  // `keep_held_back`: called before, for a start that ends in between misses it again.
+  using Keep = std::function<void(DiskContents* contents)>;
+  void Settle(DiskContents* contents, const Keep& keep_held_back);
 
   // `write` commits the manifests, `points` are the ids of what they are of. An error: whatever
   // was written is to be erased.

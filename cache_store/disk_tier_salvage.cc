@@ -101,10 +101,15 @@ bool HasMachineStopped(const PromiseBook& book, const BootId& boot) {
          book.boot != boot;
 }
 
+absl::Status ReadLog(rocksdb::FileSystem* files, const OldLog& log, std::string* bytes) {
+  return FromRocks(rocksdb::ReadFileToString(files, log.path, bytes),
+                   absl::StrCat("read of ", log.path));
+}
+
 // Finds out where the logs end. RocksDB ends at the first that is torn. So it is to be where the
 // machine stopped, unless something behind it was promised; otherwise it is damage.
-void FindEnd(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
-             std::vector<OldLog>* logs) {
+absl::Status FindEnd(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
+                     std::vector<OldLog>* logs) {
   bool any = false;
   uint64_t next_begins = 0;
   for (auto log = logs->rbegin(); log != logs->rend(); ++log) {
@@ -114,18 +119,19 @@ void FindEnd(rocksdb::FileSystem* files, const std::string& dir, const BootId& b
     any |= log->is_torn;
     if (scan.first_sequence > 0) next_begins = scan.first_sequence;
   }
-  if (!any) return;
+  if (!any) return absl::OkStatus();
   std::string promises, bytes;
   rocksdb::ReadFileToString(files, PromisesPath(dir), &promises).PermitUncheckedError();
   const PromiseBook book = ReadPromises(promises);
-  if (!HasMachineStopped(book, boot)) return;
+  if (!HasMachineStopped(book, boot)) return absl::OkStatus();
   bool is_promised_later = false;
   for (auto log = logs->rbegin(); log != logs->rend(); ++log) {
-    if (!rocksdb::ReadFileToString(files, log->path, &bytes).ok()) return;
+    if (absl::Status read = ReadLog(files, *log, &bytes); !read.ok()) return read;
     const HeldPromises held = HeldIn(bytes, book, boot);
     log->ends_all = log->is_torn && !is_promised_later && !held.behind_a_hole;
     is_promised_later |= held.any;
   }
+  return absl::OkStatus();
 }
 
 absl::Status CannotSalvage(const std::string& path, const rocksdb::Status& status) {
@@ -219,10 +225,11 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
   std::vector<OldLog> logs = LogsIn(files, DatabasePath(dir));
   std::string bytes;
   for (OldLog& log : logs) {
-    if (!rocksdb::ReadFileToString(files, log.path, &bytes).ok()) continue;  // RocksDB says it
+    // Of one that cannot be read it is not known what the others mean: nothing is changed.
+    if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
     log.scan = ScanLog(bytes, nullptr);
   }
-  FindEnd(files, dir, boot, &logs);
+  if (absl::Status found_end = FindEnd(files, dir, boot, &logs); !found_end.ok()) return found_end;
   // The last first: as long as one is torn it is known that those behind it do not count.
   const auto ends_all = [](const OldLog& log) { return log.ends_all; };
   const auto end = std::find_if(logs.begin(), logs.end(), ends_all);
@@ -238,8 +245,8 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     if (logged == nullptr) {
       if (is_damaged) found->push_back(absl::StrCat("the log ", log.path, " is damaged"));
     } else if (is_damaged) {
-      if (!rocksdb::ReadFileToString(files, log.path, &bytes).ok()) continue;
-      status = SalvageLog(files, log, bytes, found, logged);
+      status = ReadLog(files, log, &bytes);
+      if (status.ok()) status = SalvageLog(files, log, bytes, found, logged);
     } else {
       status = Keep(files, log.path, is_cut ? std::optional(log.scan.whole_bytes) : std::nullopt);
     }

@@ -225,7 +225,9 @@ void Store::NoteUseless(uint64_t number, const ReadManifest& read) {
     ++removed_[static_cast<size_t>(Removal::kQuarantined)];
     const uint32_t end = read.record.manifest.token_count;
     const KeyedSegment* last = read.chain.EndingAt(end, read.model->layout.chunk_tokens);
-    if (last != nullptr) history_.Record(last->key, Removal::kQuarantined, clock_->Now());
+    if (last != nullptr && catalog_.Find(last->key) == nullptr) {
+      history_.Record(last->key, Removal::kQuarantined, clock_->Now());
+    }
     erasures_.AddManifests({number});
   } else if (unloaded_->WasPromised(number)) {
     unloaded_->NoteDropped(number);
