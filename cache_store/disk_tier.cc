@@ -169,6 +169,7 @@ class RocksDiskTier : public DiskTier {
       if (is_damaged) tables_.KeepDead();
       const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
       if (!let_go.ok()) settled->damage.push_back(let_go.ToString());
+      SettleLogs(db_->files(), dir_);
     });
     return contents;
   }

@@ -25,12 +25,17 @@ namespace {
 
 const rocksdb::IOOptions kNoIoOptions;
 
+// Beside a log that was written anew: no start has come to its end since, so that nobody knows yet
+// what it lost.
+constexpr char kUnsettled[] = ".unsettled";
+
 struct OldLog {
   uint64_t number = 0;
   std::string path;
   LogScan scan;
   bool is_torn = false;   // RocksDB would not read on behind it, or in it
   bool ends_all = false;  // nor is it to
+  bool is_unsettled = false;
 };
 
 std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) {
@@ -41,7 +46,7 @@ std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) 
     absl::string_view digits = name;
     uint64_t number = 0;
     if (!absl::ConsumeSuffix(&digits, ".log") || !absl::SimpleAtoi(digits, &number)) continue;
-    logs.push_back({number, absl::StrCat(path, "/", name), {}, false, false});
+    logs.push_back({number, absl::StrCat(path, "/", name), {}});
   }
   std::sort(logs.begin(), logs.end(),
             [](const OldLog& a, const OldLog& b) { return a.number < b.number; });
@@ -140,13 +145,17 @@ absl::Status CannotSalvage(const std::string& path, const rocksdb::Status& statu
   return status.IsNoSpace() ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
 }
 
+Puts PutsNotedIn(LoggedNumbers* logged) {
+  return Puts([logged](uint32_t family, uint64_t number, const rocksdb::Slice&) {
+    logged->emplace(family, number);
+  });
+}
+
 absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std::string& bytes,
                         std::vector<std::string>* found, LoggedNumbers* logged) {
   std::string anew;
   anew.reserve(bytes.size());
-  Puts puts([&](uint32_t family, uint64_t number, const rocksdb::Slice&) {
-    logged->emplace(family, number);
-  });
+  Puts puts = PutsNotedIn(logged);
   ScanLog(bytes, [&](absl::string_view record, uint64_t holes) {
     if (holes > 0 && log.ends_all) return;
     AppendLogRecord(record, &anew);
@@ -155,6 +164,9 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
   std::string kept;
   const rocksdb::IOStatus status = LinkToLost(files, log.path, &kept);
   if (!status.ok()) return CannotSalvage(log.path, status);
+  const rocksdb::Status noted =
+      rocksdb::WriteStringToFile(files, "", log.path + kUnsettled, /*should_sync=*/true);
+  if (!noted.ok()) return CannotSalvage(log.path, noted);
   if (absl::Status put = PutFile(files, log.path, anew); !put.ok()) return put;
   const LogScan& scan = log.scan;
   const bool is_whole = scan.holes == 0 && !scan.has_tail;
@@ -228,6 +240,13 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     // Of one that cannot be read it is not known what the others mean: nothing is changed.
     if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
     log.scan = ScanLog(bytes, nullptr);
+    log.is_unsettled = files->FileExists(log.path + kUnsettled, kNoIoOptions, nullptr).ok();
+    if (!log.is_unsettled) continue;
+    found->push_back(
+        absl::StrCat("the log ", log.path, " was damaged, and no start came to its end since"));
+    if (logged == nullptr) continue;
+    Puts puts = PutsNotedIn(logged);
+    ScanLog(bytes, [&](absl::string_view record, uint64_t) { puts.Add(record); });
   }
   if (absl::Status found_end = FindEnd(files, dir, boot, &logs); !found_end.ok()) return found_end;
   // The last first: as long as one is torn it is known that those behind it do not count.
@@ -253,6 +272,12 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     if (!status.ok()) return status;
   }
   return logged == nullptr || logs.empty() ? absl::OkStatus() : KeepNames(files, DatabasePath(dir));
+}
+
+void SettleLogs(rocksdb::FileSystem* files, const std::string& dir) {
+  for (const OldLog& log : LogsIn(files, DatabasePath(dir))) {
+    files->DeleteFile(log.path + kUnsettled, kNoIoOptions, nullptr).PermitUncheckedError();
+  }
 }
 
 absl::Status DropDoubtedObjects(const Database& db, DiskContents* contents) {

@@ -29,6 +29,9 @@ namespace hearth {
 absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
                          std::vector<std::string>* found, LoggedNumbers* logged);
 
+// A start knows what was lost: the next one need not ask those logs again.
+void SettleLogs(rocksdb::FileSystem* files, const std::string& dir);
+
 // Takes the objects out of which slices are lost: those that damaged logs wrote, and those of
 // tables that RocksDB was about to delete.
 absl::Status DropDoubtedObjects(const Database& db, DiskContents* contents);

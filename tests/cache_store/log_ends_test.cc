@@ -84,7 +84,7 @@ class LogEnds : public ::testing::Test {
   const TestFolder folder_;
   BootId boot_ = {1};
   FakeClock clock_;
-  const Fingerprint model_ = KitModel().Make();
+  Fingerprint model_ = KitModel().Make();
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
@@ -129,6 +129,30 @@ TEST_F(LogEnds, WhatLaterLogsPromisedIsReadBehindAHole) {
   EXPECT_EQ(There(1, 30).size(), 0u);
   EXPECT_GT(Counted("recovery_damage"), 0u);
   EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+}
+
+// The start that put a log right may end before it has told what it lost.
+TEST_F(LogEnds, WhatAStartFoundItTellsTheNextIfItCannotGoOn) {
+  KitModel geometry;
+  geometry.head_dim = 256;  // the page is of one slice, whose object and manifest are there
+  model_ = geometry.Make();
+  Open();
+  Publish(1, 9);
+  Die();
+  LoseAPage(Log(/*is_newest=*/true));
+  StoreOptions options;
+  options.data_dir = folder_.File("data");
+  options.secret_file = folder_.File("another");
+  std::ofstream(options.secret_file) << std::string(64, 'a');
+  fs::permissions(options.secret_file, fs::perms::owner_read);
+  StoreSeams seams = SteppedSeams(&executor_, &clock_);
+  seams.boot = boot_;
+  EXPECT_FALSE(OpenStore(options, std::move(seams)).ok());
+  Open();
+  EXPECT_GT(Counted("recovery_damage"), 0u);
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 9 - There(1, 9).size());
+  Open();
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
 }
 
 // It is cut off before the next log begins, elsewhere perhaps than where this one ends.
