@@ -158,10 +158,20 @@ absl::Status Rebuild::WriteRecords(const std::string& secret_check) {
       if (kept != salvage_.meta().end()) put(kMeta, key, kept->second);
     }
   }
+  uint64_t next_note = 0;
   for (const auto& [key, value] : salvage_.meta()) {
-    const bool is_kept = absl::StartsWith(key, kNotePrefix) || absl::StartsWith(key, kGonePrefix);
-    if (is_kept) put(kMeta, key, value);
+    const bool is_note = absl::StartsWith(key, kGonePrefix);
+    if (is_note || absl::StartsWith(key, kNotePrefix)) put(kMeta, key, value);
+    if (!is_note) continue;
+    const auto number = ParseNumberKey(absl::string_view(key).substr(sizeof(kGonePrefix) - 1));
+    next_note = std::max(next_note, number.value_or(0) + 1);
   }
+  // What is left out because its time is over, or a newer one of its id is there, is not lost.
+  std::string left;
+  for (const auto& [number, point] : salvage_.points()) {
+    if (point.is_expired || point.has_left) AppendU64(&left, number);
+  }
+  if (!left.empty()) put(kMeta, absl::StrCat(kGonePrefix, NumberKey(next_note)), left);
   if (!secret_check.empty()) {  // else the next start writes both
     const auto version = salvage_.meta().find(kVersionKey);
     put(kMeta, kVersionKey,

@@ -266,6 +266,7 @@ TEST_F(RepairTest, WhatExpiredIsNotBroughtBackUnlessItIsPinned) {
   EXPECT_EQ(report.restore_points, static_cast<uint64_t>(kRepairPoints) + 1);
   EXPECT_EQ(report.expired_points, 1u);
   EXPECT_EQ(report.lost_points, 0u);
+  EXPECT_EQ(VerifyDataDir(Dir()).value().missing_points, 0u);
 }
 
 TEST_F(RepairTest, WhatWasDroppedStaysGoneAndNumbersGrow) {
