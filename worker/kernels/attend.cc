@@ -77,7 +77,8 @@ namespace {
 
 constexpr int64_t kTileMax = AttendShape::kSharersMax;
 
-// One split of a tile. A row that sees nothing of it has largest == -infinity.
+// One split of a tile. A row that sees nothing of it has a sum of 0; any other sum is at least 1,
+// or NaN.
 template <typename T>
 class SplitOfTile {
  public:
@@ -130,6 +131,14 @@ class SplitOfTile {
     }
   }
 
+  // Also of what is not seen, and is overwritten after: a seen -infinity becomes a number by it.
+  void Cap(float* begin, const float* end) const {
+    const V cap = Constant(shape_.softcap);
+    for (float* score = begin; score < end; score += kLanes) {
+      hn::StoreU(hn::Mul(TanhOf(hn::Div(hn::LoadU(D(), score), cap)), cap), D(), score);
+    }
+  }
+
   // Scores become weights; what the row does not see becomes 0.
   void Weigh(int64_t i, float* largest, float* sum) {
     *largest = -kInfinity;
@@ -138,19 +147,13 @@ class SplitOfTile {
     float* scores = scores_[i];
     const int64_t begin = seen_[i].begin / kSums * kSums;
     const int64_t end = (seen_[i].end + kSums - 1) / kSums * kSums;
+    if (shape_.softcap > 0) Cap(scores + begin, scores + end);
     std::fill(scores + begin, scores + seen_[i].begin, -kInfinity);
     std::fill(scores + seen_[i].end, scores + end, -kInfinity);
+    // A NaN may be lost here, but not below: its weight and the sum are NaN.
     V most = Constant(-kInfinity);
     for (int64_t at = begin; at < end; at += kLanes) {
-      V score = hn::LoadU(D(), scores + at);
-      if (shape_.softcap > 0) {
-        // Of -infinity it would make a number: only of what is seen.
-        const V capped =
-            hn::Mul(TanhOf(hn::Div(score, Constant(shape_.softcap))), Constant(shape_.softcap));
-        score = hn::IfThenElse(hn::Eq(score, Constant(-kInfinity)), score, capped);
-        hn::StoreU(score, D(), scores + at);
-      }
-      most = hn::Max(most, score);
+      most = hn::Max(most, hn::LoadU(D(), scores + at));
     }
     *largest = hn::GetLane(hn::MaxOfLanes(D(), most));
     Sixteen sums;
@@ -197,7 +200,7 @@ class SplitOfTile {
 
 void Combine(const AttendState& split, int64_t rows, int64_t head_dim, const AttendState& state) {
   for (int64_t i = 0; i < rows; ++i) {
-    if (split.largest[i] == -kInfinity) continue;
+    if (split.sums[i] == 0) continue;  // the largest score says nothing: -infinity may be seen
     const float largest = std::max(state.largest[i], split.largest[i]);
     const V before = ExpOf(Constant(state.largest[i] - largest));
     const V now = ExpOf(Constant(split.largest[i] - largest));

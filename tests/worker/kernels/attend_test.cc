@@ -6,6 +6,7 @@
 
 #include "tests/worker/kernels/kernel_kit.h"
 #include "worker/kernels/attend_plan.h"
+#include "worker/kernels/function_constants.h"
 #include "worker/kernels/reference.h"
 
 namespace hearth {
@@ -39,6 +40,16 @@ class Arena {
         const int64_t position = base + i / shape_.head_dim % shape_.split;
         if (position < begin || position >= end) Set(static_cast<int64_t>(split), i, 0xffffffff);
       }
+    }
+  }
+
+  // REQUIRES: float32. The first element of a position's keys, in each head.
+  void SpoilKeys(int64_t position, float value) {
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const int64_t token = position % shape_.split;
+    for (int64_t head = 0; head < shape_.kv_heads; ++head) {
+      Set(position / shape_.split, (head * shape_.split + token) * shape_.head_dim, bits);
     }
   }
 
@@ -104,6 +115,10 @@ struct AttendCase {
         queries(rows, columns),
         want(rows, columns) {
     queries.Fill(&numbers, 4 / std::sqrt(static_cast<float>(shape.head_dim)));
+    ComputeWant();
+  }
+
+  void ComputeWant() {
     for (int64_t row = 0; row < rows; ++row) {
       for (int64_t head = 0; head < shape.heads; ++head) {
         const int64_t column = head * shape.head_dim;
@@ -195,6 +210,30 @@ TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
     ForEachVectorTarget([&](const std::string& target) {
       for (const int64_t rows : {1, 3, 100}) ExpectAttended(test, 0, rows, parallel, target);
     });
+  }
+}
+
+// What a row sees is never dropped: a NaN, or an infinity of either sign, comes out as it does from
+// the reference, also where it is the only key of a split that the row sees. A tile's rows begin
+// before it, at it and behind it.
+TEST(Attend, OfWhatIsNoNumberEqualsTheReference) {
+  for (const float value : {std::nanf(""), kInfinity}) {
+    for (const float softcap : {0.0f, 3.0f}) {
+      for (const int64_t spoilt : {0, 64, 75, 79}) {
+        AttendShape shape = MakeShape(4, 2, 32, 16, 24);
+        shape.softcap = softcap;
+        AttendCase test(shape, 0, 110, 8);
+        test.arena.SpoilKeys(spoilt, value);
+        test.ComputeWant();
+        ForEachVectorTarget([&](const std::string& target) {
+          const std::string what = target + ", key " + std::to_string(spoilt);
+          for (int64_t first = spoilt; first < spoilt + 26; ++first) {
+            ExpectAttended(test, first, 1, InThisThread, what);
+          }
+          ExpectAttended(test, 0, 110, InThisThread, what);
+        });
+      }
+    }
   }
 }
 
