@@ -28,6 +28,8 @@ class FloatMode {
   const unsigned before_;
 
  public:
+#else
+  FloatMode() {}  // not defaulted: a variable of it is not unused
 #endif
   FloatMode(const FloatMode&) = delete;
   FloatMode& operator=(const FloatMode&) = delete;
