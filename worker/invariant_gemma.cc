@@ -78,16 +78,6 @@ absl::StatusOr<PackedWeights> PackStacked(const std::vector<TensorView>& parts,
   return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel);
 }
 
-RopeTable MakeRopeTable(const RopeConfig& rope, int head_dim) {
-  std::vector<float> inverse;
-  for (int i = 0; i < head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
-    const float frequency = 1.0f / std::pow(static_cast<float>(rope.theta), exponent);
-    inverse.push_back(frequency / static_cast<float>(rope.linear_factor));
-  }
-  return RopeTable(std::move(inverse));
-}
-
 // Rows of floats, owned.
 struct Buffer {
   Buffer(int64_t rows, int64_t columns)
@@ -328,8 +318,10 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::
   rep->epsilon = static_cast<float>(rep->config.rms_norm_eps);
   rep->pool = std::make_unique<ThreadPool>(threads);
   rep->embedding = tensors->embedding;
-  rep->global_rope = MakeRopeTable(rep->config.global_rope, rep->config.head_dim);
-  rep->local_rope = MakeRopeTable(rep->config.local_rope, rep->config.head_dim);
+  rep->global_rope = RopeTable(rep->config.global_rope.theta, rep->config.global_rope.linear_factor,
+                               rep->config.head_dim);
+  rep->local_rope = RopeTable(rep->config.local_rope.theta, rep->config.local_rope.linear_factor,
+                              rep->config.head_dim);
   const absl::Status loaded = rep->LoadLayers(*tensors);
   if (!loaded.ok()) return loaded;
   rep->files = std::make_unique<Safetensors>(*std::move(files));

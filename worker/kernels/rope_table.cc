@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "worker/kernels/float_mode.h"
+
 namespace hearth {
 namespace {
 
@@ -36,9 +38,48 @@ void CosAndSin(float angle, float* cos, float* sin) {
   *sin = quarter == 0 ? s : quarter == 1 ? c : quarter == 2 ? -s : -c;
 }
 
+// ln 2 in two parts: 20 and more bits of the first are 0, so that small multiples of it are exact.
+constexpr double kLn2High = 0x1.62e42fee00000p-1, kLn2Low = 0x1.a39ef35793c76p-33;
+
+// The natural logarithm: x = 2^n m with m near 1, ln m = 2 (s + s^3 / 3 + s^5 / 5 + ...) with
+// s = (m - 1) / (m + 1), at most 0.172.
+double Logarithm(double x) {
+  int exponent = 0;
+  double m = std::frexp(x, &exponent);
+  if (m < 0x1.6a09e667f3bcdp-1) {
+    m = m * 2;
+    exponent = exponent - 1;
+  }
+  const double s = (m - 1) / (m + 1), square = s * s;
+  double sum = 1.0 / 23;
+  for (int odd = 21; odd >= 1; odd -= 2) sum = sum * square + 1.0 / odd;
+  return exponent * kLn2High + (exponent * kLn2Low + 2 * s * sum);
+}
+
+// e^x, by Taylor's series of a rest of at most ln 2 / 2.
+double Exponential(double x) {
+  const double n = std::nearbyint(x * 0x1.71547652b82fep+0);
+  const double rest = (x - n * kLn2High) - n * kLn2Low;
+  double sum = 1;
+  for (int term = 16; term >= 1; --term) sum = sum * rest / term + 1;
+  return std::ldexp(sum, static_cast<int>(n));
+}
+
 }  // namespace
 
+// Each step in float32 as in transformers, where only the power itself is of unsaid precision.
+RopeTable::RopeTable(double theta, double linear_factor, int head_dim) {
+  const FloatMode mode;
+  const double log_theta = Logarithm(static_cast<double>(static_cast<float>(theta)));
+  for (int i = 0; i < head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(head_dim);
+    const float power = static_cast<float>(Exponential(log_theta * static_cast<double>(exponent)));
+    inverse_frequencies_.push_back(1.0f / power / static_cast<float>(linear_factor));
+  }
+}
+
 void RopeTable::Extend(int64_t positions) {
+  const FloatMode mode;
   if (positions <= positions_) return;
   const size_t size = static_cast<size_t>(positions * half());
   cos_.resize(size);

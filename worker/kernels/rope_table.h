@@ -1,8 +1,9 @@
 // RopeTable: the cosines and sines of Gemma's rotations, by absolute position.
 //
-// An angle is position * inverse frequency, rounded to float32 as transformers has it; its cosine
-// and sine are computed in double precision by this file's own operations, so that they do not
-// depend on the C library of a machine. The caller gives the inverse frequencies.
+// An angle is position * inverse frequency, each rounded to float32 as transformers has it; powers,
+// cosines and sines are computed in double precision by this file's own operations, so that they do
+// not depend on the C library of a machine (what is called of it, frexp, ldexp, nearbyint and fma,
+// is exact or rounded in one way).
 //
 // Thread safety: as const; Extend is not.
 #ifndef HEARTH_WORKER_KERNELS_ROPE_TABLE_H_
@@ -21,12 +22,16 @@ class RopeTable {
   RopeTable() = default;
   explicit RopeTable(std::vector<float> inverse_frequencies)
       : inverse_frequencies_(std::move(inverse_frequencies)) {}
+  // Those of a head: theta^(-i / head_dim) / linear_factor at each even i.
+  // REQUIRES: theta and linear_factor are positive and finite.
+  RopeTable(double theta, double linear_factor, int head_dim);
 
   // Positions [0, positions) are there afterwards. Earlier views end where there is more to
   // compute.
   void Extend(int64_t positions);
 
   int64_t positions() const { return positions_; }
+  const std::vector<float>& inverse_frequencies() const { return inverse_frequencies_; }
   int64_t half() const { return static_cast<int64_t>(inverse_frequencies_.size()); }
   // Rows of positions from `begin` on. REQUIRES: begin + count <= positions().
   ConstRows Cos(int64_t begin, int64_t count) const;

@@ -167,6 +167,32 @@ TEST(RowKernels, GeluIsGelu) {
   }
 }
 
+// The powers are right to the last bit of a float, whatever C library computes them here; written
+// down are a few, so that none of ours changes unseen.
+TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
+  for (const double theta : {1.5, 10000.0, 500000.0, 1000000.0}) {
+    for (const int head_dim : {16, 48, 128, 256, 512}) {
+      for (const double factor : {1.0, 8.0, 3.0}) {
+        const RopeTable table(theta, factor, head_dim);
+        ASSERT_EQ(table.half(), head_dim / 2);
+        for (int i = 0; i < head_dim / 2; ++i) {
+          const float exponent = 2.0f * static_cast<float>(i) / static_cast<float>(head_dim);
+          const auto power = static_cast<float>(
+              std::pow(static_cast<long double>(theta), static_cast<long double>(exponent)));
+          ASSERT_EQ(table.inverse_frequencies()[static_cast<size_t>(i)],
+                    1.0f / power / static_cast<float>(factor))
+              << theta << ", " << head_dim << ", " << i;
+        }
+      }
+    }
+  }
+  const std::vector<float> inverse = RopeTable(1e6, 8, 256).inverse_frequencies();
+  EXPECT_EQ(inverse[0], 0.125f);
+  EXPECT_EQ(inverse[1], 0x1.cb9da6p-4f);
+  EXPECT_EQ(inverse[100], 0x1.58863ap-19f);
+  EXPECT_EQ(inverse[127], 0x1.2b07b4p-23f);
+}
+
 TEST(RopeTable, HoldsCosinesAndSinesOfFloatAngles) {
   const std::vector<float> inverse = {1.0f, 0.3f, 1e-3f, 1e-6f};
   RopeTable table(inverse);
