@@ -2,6 +2,7 @@
 #include "worker/invariant_gemma.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -96,6 +97,7 @@ struct Buffer {
 }  // namespace
 
 struct InvariantGemma::Rep {
+  absl::Status CheckStep(const Kv& kv, absl::Span<const int32_t> tokens, int want) const;
   absl::Status LoadLayers(const ModelTensors& tensors);
   void Forward(Kv* kv, absl::Span<const int32_t> tokens, int want, std::vector<float>* logits);
   void AttendInLayer(const InvariantLayer& layer, Kv* kv, Kv::Layer* held, Buffer* x);
@@ -129,6 +131,7 @@ struct InvariantGemma::Rep {
     return shape;
   }
 
+  uint64_t number = 0;  // of this model in this process
   ModelConfig config;
   int64_t chunk = 0;
   float epsilon = 0;
@@ -313,6 +316,8 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
   if (!tensors.ok()) return tensors.status();
   auto rep = std::make_unique<Rep>();
+  static std::atomic<uint64_t> models{0};
+  rep->number = ++models;
   rep->config = *std::move(config);
   rep->chunk = chunk;
   rep->epsilon = static_cast<float>(rep->config.rms_norm_eps);
@@ -328,18 +333,44 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::
   return std::unique_ptr<InvariantGemma>(new InvariantGemma(std::move(rep)));
 }
 
-absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
-                                  std::vector<float>* logits) const {
+absl::Status InvariantGemma::Rep::CheckStep(const Kv& kv, absl::Span<const int32_t> tokens,
+                                            int want) const {
+  if (kv.model_ != number) {
+    return absl::InvalidArgumentError(
+        kv.model_ == 0
+            ? "the Kv was moved from, or is not from NewKv: there is nothing to append to"
+            : "the Kv is of another model: take one from this model's NewKv");
+  }
   if (tokens.empty() || want < 0 || static_cast<size_t>(want) > tokens.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", tokens.size(), " tokens, logits of ", want, " of them"));
   }
   for (const int32_t token : tokens) {
-    if (token < 0 || token >= rep_->config.vocab_size) {
+    if (token < 0 || token >= config.vocab_size) {
       return absl::InvalidArgumentError(
-          absl::StrCat("token id ", token, " is not in [0, ", rep_->config.vocab_size, ")"));
+          absl::StrCat("token id ", token, " is not in [0, ", config.vocab_size, ")"));
     }
   }
+  if (tokens.size() > static_cast<size_t>(config.max_position_embeddings - kv.length())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokens.size(), " tokens behind ", kv.length(), " are more than the model's ",
+                     config.max_position_embeddings, " positions (max_position_embeddings)"));
+  }
+  if (want > kStepLogitsMax / config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logits of ", want, " tokens, ", config.vocab_size, " each: a step gives at most ",
+        kStepLogitsMax, " in all, so of ", kStepLogitsMax / config.vocab_size, " tokens"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
+                                  std::vector<float>* logits) const {
+  if (want > 0 && logits == nullptr) {
+    return absl::InvalidArgumentError("logits are wanted, but there is no place for them");
+  }
+  const absl::Status checked = rep_->CheckStep(*kv, tokens, want);
+  if (!checked.ok()) return checked;
   rep_->Forward(kv, tokens, want, logits);
   return absl::OkStatus();
 }
@@ -348,11 +379,15 @@ InvariantGemma::InvariantGemma(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) 
 InvariantGemma::~InvariantGemma() = default;
 const ModelConfig& InvariantGemma::config() const { return rep_->config; }
 InvariantGemma::Kv::Kv() = default;
-InvariantGemma::Kv::Kv(Kv&&) noexcept = default;
+InvariantGemma::Kv::Kv(Kv&& other) noexcept
+    : layers_(std::move(other.layers_)),
+      length_(std::exchange(other.length_, 0)),
+      model_(std::exchange(other.model_, 0)) {}
 InvariantGemma::Kv::~Kv() = default;
 InvariantGemma::Kv InvariantGemma::NewKv() const {
   Kv kv;
   kv.layers_.resize(rep_->layers.size());
+  kv.model_ = rep_->number;
   return kv;
 }
 

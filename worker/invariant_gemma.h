@@ -24,7 +24,10 @@ namespace hearth {
 class InvariantGemma {
  public:
   struct Rep;
-  // A sequence's keys and values, in blocks of `chunk` tokens: slices, as they are stored.
+  // The most logits that a step gives: 1 GiB of them.
+  static constexpr int64_t kStepLogitsMax = int64_t{1} << 28;
+  // A sequence's keys and values, in blocks of `chunk` tokens: slices, as they are stored. Of the
+  // model whose NewKv made it; once moved from, of none.
   class Kv {
    public:
     Kv();
@@ -38,6 +41,7 @@ class InvariantGemma {
     struct Layer;
     std::vector<Layer> layers_;
     int length_ = 0;
+    uint64_t model_ = 0;  // its number; 0: none
   };
 
   // `chunk`: C, a multiple of 16 up to 1024. Errors name the file, tensor or field.
@@ -47,7 +51,10 @@ class InvariantGemma {
 
   const ModelConfig& config() const;
   Kv NewKv() const;
-  // Appends the tokens. `logits` receives those of the last `want` of them: [want][vocab].
+  // Appends the tokens. `logits` receives those of the last `want` of them: [want][vocab]; may be
+  // null where none are wanted. kInvalidArgument, with nothing changed, where the text would be
+  // longer than the model's max_position_embeddings, a token or the Kv is not of this model, or
+  // more is wanted than there is or than kStepLogitsMax.
   absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                     std::vector<float>* logits) const;
 
