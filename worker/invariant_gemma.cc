@@ -266,6 +266,7 @@ void InvariantGemma::Rep::Forward(Kv* kv, absl::Span<const int32_t> tokens, int 
 }
 
 absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
+  const FloatMode mode;  // norms are widened here
   const auto threads = parallel();
   const float query_scale = static_cast<float>(1.0 / std::sqrt(config.query_pre_attn_scalar));
   for (int i = 0; i < config.num_layers; ++i) {

@@ -2,7 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
+#include <fstream>
+#include <sstream>
+
+#include "nlohmann/json.hpp"
 #include "tests/support/tiny_checkpoint.h"
 #include "tests/worker/kernels/kernel_kit.h"
 
@@ -93,6 +100,58 @@ TEST(InvariantGemma, RefusesHeadsThatTheKernelsDoNotHave) {
                 HasSubstr("head_dim " + std::to_string(head_dim)));
   }
 }
+
+#if defined(__x86_64__)
+// A tiny checkpoint in float16 whose norms are subnormal: their fields alone would be lost.
+std::string NewFloat16Checkpoint() {
+  const std::string dir = NewTinyCheckpoint(OneLayer(), "float16");
+  std::stringstream read;
+  read << std::ifstream(dir + "/model.safetensors", std::ios::binary).rdbuf();
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, read.str().data(), 8);
+  auto header = nlohmann::json::parse(read.str().substr(8, header_bytes));
+  std::string data((read.str().size() - 8 - header_bytes) / 2, '\0');
+  Numbers numbers(1);
+  for (auto& [name, tensor] : header.items()) {
+    const size_t begin = tensor["data_offsets"][0].get<size_t>() / 2;
+    const size_t end = tensor["data_offsets"][1].get<size_t>() / 2;
+    tensor["data_offsets"] = {begin, end};
+    tensor["dtype"] = "F16";
+    const bool is_norm = name.find("norm") != std::string::npos;
+    for (size_t at = begin; at < end; at += 2) {
+      const auto draw = static_cast<uint16_t>(numbers.Next());
+      const auto bits = static_cast<uint16_t>(is_norm ? draw & 0x83ff : (draw & 0x83ff) | 0x3000);
+      std::memcpy(&data[at], &bits, 2);
+    }
+  }
+  const std::string text = header.dump();
+  const uint64_t text_bytes = text.size();
+  std::ofstream out(dir + "/model.safetensors", std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&text_bytes), 8) << text << data;
+  return dir;
+}
+
+std::vector<float> LogitsOf(const InvariantGemma& gemma) {
+  std::vector<float> logits;
+  InvariantGemma::Kv kv = gemma.NewKv();
+  EXPECT_TRUE(gemma.Step(&kv, {2, 30, 7}, 1, &logits).ok());
+  return logits;
+}
+
+// Loading included: the weights are widened there.
+TEST(InvariantGemma, SetsTheFloatingPointMode) {
+  const std::string dir = NewFloat16Checkpoint();
+  const std::vector<float> want = LogitsOf(*LoadOrDie(dir));
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(0x9fc0);  // results and operands that are subnormal become 0
+  const auto gemma = LoadOrDie(dir);
+  const std::vector<float> got = LogitsOf(*gemma);
+  EXPECT_EQ(_mm_getcsr() & 0x8040, 0x8040);
+  _mm_setcsr(before);
+  ASSERT_EQ(got.size(), want.size());
+  EXPECT_EQ(FirstDifference(got.data(), want.data(), static_cast<int64_t>(want.size())), "");
+}
+#endif
 
 }  // namespace
 }  // namespace hearth
