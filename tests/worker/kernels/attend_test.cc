@@ -158,7 +158,7 @@ void ExpectAttended(const AttendCase& test, int64_t first, int64_t count, Parall
 TEST(Attend, EqualsTheReferenceAtEachNumberOfRows) {
   for (const int64_t window : {0, 20, 100}) {
     const AttendCase test(MakeShape(4, 2, 32, 32, window), 37, 257, 1);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : RowCounts()) ExpectAttended(test, 0, rows, InThisThread, target);
     });
   }
@@ -169,7 +169,7 @@ TEST(Attend, EqualsTheReferenceForTheHeadsOfEachGemma) {
        {MakeShape(4, 1, 256, 128, 100), MakeShape(8, 4, 256, 128, 0), MakeShape(16, 8, 256, 64, 33),
         MakeShape(32, 16, 128, 128, 0), MakeShape(16, 1, 16, 16, 5), MakeShape(3, 3, 48, 32, 0)}) {
     const AttendCase test(shape, 120, 20, 2);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : {1, 4, 20}) ExpectAttended(test, 0, rows, InThisThread, target);
     });
   }
@@ -180,7 +180,7 @@ TEST(Attend, ReadsKeysOfEachType) {
     AttendShape shape = MakeShape(4, 2, 64, 32, 40, type);
     shape.softcap = 2.5f;
     const AttendCase test(shape, 90, 40, 3);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : {1, 3, 40}) ExpectAttended(test, 0, rows, InThisThread, target);
     });
   }
@@ -190,7 +190,7 @@ TEST(Attend, ReadsKeysOfEachType) {
 TEST(Attend, OfARowIsTheSamePrefilledAndDecoded) {
   for (const int64_t window : {0, 1, 16, 19, 40}) {
     const AttendCase test(MakeShape(2, 1, 32, 16, window), 0, 70, 4);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t step : {1, 7, 16, 70}) {
         for (int64_t first = 0; first < 70; first += step) {
           ExpectAttended(test, first, std::min(step, 70 - first), InThisThread, target);
@@ -207,7 +207,7 @@ TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
     const auto parallel = [&](int64_t parts, KernelPart body) {
       pool.Run(parts, [&](int64_t part, int) { body(part); });
     };
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : {1, 3, 100}) ExpectAttended(test, 0, rows, parallel, target);
     });
   }
@@ -225,7 +225,7 @@ TEST(Attend, OfWhatIsNoNumberEqualsTheReference) {
         AttendCase test(shape, 0, 110, 8);
         test.arena.SpoilKeys(spoilt, value);
         test.ComputeWant();
-        ForEachVectorTarget([&](const std::string& target) {
+        ForEachTarget([&](const std::string& target) {
           const std::string what = target + ", key " + std::to_string(spoilt);
           for (int64_t first = spoilt; first < spoilt + 26; ++first) {
             ExpectAttended(test, first, 1, InThisThread, what);
@@ -259,7 +259,7 @@ TEST(Attend, OfARowIsTheSameBesideOtherSequences) {
       std::copy_n(one.want.Row(row), columns, want.Row(at));
     }
   }
-  ForEachVectorTarget([&](const std::string& target) {
+  ForEachTarget([&](const std::string& target) {
     FencedRows out(all, columns);
     Workspace workspace;
     Attend(shape, sequences, {queries.Row(0), all, queries.stride()},

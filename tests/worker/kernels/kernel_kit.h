@@ -17,11 +17,11 @@
 
 namespace hearth {
 
-// The targets with vectors, each in turn, by forcing it; afterwards the best one again.
+// Each target that this CPU has, by forcing it, the plain one included: what a CPU without vectors
+// runs. Afterwards the best one again.
 template <typename Body>
-void ForEachVectorTarget(Body body) {
+void ForEachTarget(Body body) {
   for (const KernelTarget target : UsableTargets()) {
-    if (target == KernelTarget::kPlain) continue;  // it is the reference
     ForceTarget(target);
     body(std::string(KernelTargetName(target)));
   }

@@ -73,7 +73,7 @@ void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
   FencedRows x(kMostRows, shape.inputs);
   x.Fill(&numbers);
   const std::vector<float> want = ReferenceRows(x, kMostRows, weights);
-  ForEachVectorTarget([&](const std::string& target) {
+  ForEachTarget([&](const std::string& target) {
     for (const int64_t rows : RowCounts()) {
       ExpectProduct(x, rows, weights, want, InThisThread, target);
       if (testing::Test::HasFatalFailure()) return;
@@ -107,7 +107,7 @@ TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
     FencedRows x(33, inputs);
     x.Fill(&numbers);
     const std::vector<float> want = ReferenceRows(x, 33, weights);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : {1, 2, 5, 8, 9, 33}) {
         ExpectProduct(x, rows, weights, want, InThisThread,
                       target + ", inputs " + std::to_string(inputs));
@@ -127,7 +127,7 @@ TEST(Product, IsTheSameOnAnyNumberOfThreads) {
     const auto parallel = [&](int64_t parts, KernelPart body) {
       pool.Run(parts, [&](int64_t part, int) { body(part); });
     };
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : {1, 7, 64, 257}) {
         ExpectProduct(x, rows, weights, want, parallel, target + ", " + std::to_string(threads));
       }
@@ -170,7 +170,7 @@ TEST(Product, OfStackedMatricesIsThatOfEach) {
       want.push_back(sum);
     }
   }
-  ForEachVectorTarget(
+  ForEachTarget(
       [&](const std::string& target) { ExpectProduct(x, 3, weights, want, InThisThread, target); });
 }
 
@@ -184,7 +184,7 @@ TEST(Product, SetsTheFloatingPointMode) {
   Workspace workspace;
   constexpr unsigned kFlushes = 0x9fc0;  // results and operands that are subnormal become 0
   const unsigned before = _mm_getcsr();
-  ForEachVectorTarget([&](const std::string& target) {
+  ForEachTarget([&](const std::string& target) {
     _mm_setcsr(kFlushes);
     Product({&tiny, 1, 1}, weights, {y.data(), 1, 16}, &workspace, InThisThread);
     EXPECT_EQ(_mm_getcsr() & 0x8040, kFlushes & 0x8040) << target;

@@ -32,7 +32,7 @@ void ExpectRows(Run run, Want want, float scale) {
     FencedRows a(3, width), b(3, width);
     a.Fill(&numbers, scale);
     b.Fill(&numbers, scale);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       FencedRows y(3, width);
       run(width, a, b, &y);
       for (int64_t row = 0; row < 3; ++row) {
@@ -96,7 +96,7 @@ TEST(RowKernels, RotateEqualsTheReference) {
     x.Fill(&numbers, 5);
     cos.Fill(&numbers);
     sin.Fill(&numbers);
-    ForEachVectorTarget([&](const std::string& target) {
+    ForEachTarget([&](const std::string& target) {
       FencedRows rotated = x, wanted = x;
       Rotate(View(cos, 4), View(sin, 4), half, View(&rotated, 4));
       for (int64_t row = 0; row < 4; ++row) {
@@ -141,7 +141,7 @@ TEST(RowKernels, ExpAndTanhEqualTheReferenceAndAreExpAndTanh) {
   }
   EXPECT_LT(worst_exp, 1.3e-7);
   EXPECT_LT(worst_tanh, 2e-7);
-  ForEachVectorTarget([&](const std::string& target) {
+  ForEachTarget([&](const std::string& target) {
     for (const int64_t skip : {0, 1, 5, 15}) {
       Exp(x.data() + skip, count - skip, got.data());
       EXPECT_EQ(FirstDifference(got.data(), want_exp.data() + skip, count - skip), "") << target;
