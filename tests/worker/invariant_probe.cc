@@ -1,15 +1,18 @@
 // Answers the forward pass's oracle (model_oracle.py) with InvariantGemma, as model_probe does with
 // Gemma, and checks what that promises besides:
-//   "restored"  for each boundary, the prompt computed in other steps: up to it in steps of 7, the
-//   rest
-//               in one, in blocks of keys that are another size than the steps
-// and every decoded token's logits must have the bits that a prefill of the whole text gives, as
-// must a prompt's on each instruction set.
-//   invariant_probe MODEL_DIR float32
+//
+//   "restored": for each boundary, the prompt in other steps: 7 tokens each up to it, the rest in
+//   one, while keys lie in blocks of the question's "chunk" (32 where it names none).
+//
+// Every decoded token's logits must have the bits that a prefill of the whole text gives, as must a
+// prompt's on each instruction set, and on 1, 2 and 3 threads.
+//   invariant_probe MODEL_DIR [float32]
 #include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <iostream>
+#include <map>
+#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -49,7 +52,49 @@ std::string InOtherSteps(const InvariantGemma& gemma, const std::vector<int32_t>
   return DigestOf(Logits(gemma, &kv, all.subspan(boundary), 1));
 }
 
-nlohmann::json Answer(const InvariantGemma& gemma, const nlohmann::json& question) {
+// The model with blocks of so many keys, once for each number of threads; that with two answers.
+class Models {
+ public:
+  using OnThreads = std::map<int, std::unique_ptr<InvariantGemma>>;
+  explicit Models(std::string dir) : dir_(std::move(dir)) {}
+
+  // Good until the next call.
+  const OnThreads& WithChunk(int chunk) {
+    if (chunk != chunk_) models_.clear();
+    chunk_ = chunk;
+    for (const int threads : {1, 2, 3}) {
+      if (models_.count(threads) > 0) continue;
+      auto gemma = InvariantGemma::Load(dir_, threads, chunk);
+      RequireOk(gemma.status());
+      models_[threads] = *std::move(gemma);
+    }
+    return models_;
+  }
+
+ private:
+  const std::string dir_;
+  int chunk_ = 0;
+  OnThreads models_;
+};
+
+// A prompt has these bits on every instruction set and number of threads.
+void RequireDigest(const Models::OnThreads& models, const std::vector<int32_t>& prompt,
+                   const std::string& digest) {
+  for (const KernelTarget target : UsableTargets()) {
+    if (target == KernelTarget::kPlain) continue;  // hours on a real model
+    ForceTarget(target);
+    for (const auto& [threads, gemma] : models) {
+      if (InOtherSteps(*gemma, prompt, 0) == digest) continue;
+      RequireOk(absl::InternalError(
+          absl::StrCat("other bits on ", KernelTargetName(target), ", ", threads, " threads")));
+    }
+  }
+  ForceTarget(UsableTargets().back());
+}
+
+nlohmann::json Answer(Models* all, const nlohmann::json& question) {
+  const Models::OnThreads& models = all->WithChunk(question.value("chunk", 32));
+  const InvariantGemma& gemma = *models.at(2);
   auto ids = question.at("ids").get<std::vector<int32_t>>();
   const size_t greedy = question.value("greedy", 0), prompt = ids.size();
   InvariantGemma::Kv kv = gemma.NewKv();
@@ -73,14 +118,8 @@ nlohmann::json Answer(const InvariantGemma& gemma, const nlohmann::json& questio
   }
   answer["decode_ms"] = decode_ms;
   answer["greedy"] = std::vector<int32_t>(ids.begin() + static_cast<long>(prompt), ids.end());
-  for (const KernelTarget target : UsableTargets()) {
-    if (target == KernelTarget::kPlain) continue;  // hours on a real model
-    ForceTarget(target);
-    if (InOtherSteps(gemma, {ids.begin(), ids.begin() + static_cast<long>(prompt)}, 0) !=
-        answer["sha256"]) {
-      RequireOk(absl::InternalError(absl::StrCat("other bits on ", KernelTargetName(target))));
-    }
-  }
+  RequireDigest(models, {ids.begin(), ids.begin() + static_cast<long>(prompt)},
+                answer["sha256"].get<std::string>());
   if (greedy > 0) {
     ids.pop_back();
     InvariantGemma::Kv again = gemma.NewKv();
@@ -99,15 +138,15 @@ nlohmann::json Answer(const InvariantGemma& gemma, const nlohmann::json& questio
 }  // namespace hearth
 
 int main(int argc, char** argv) {
-  if (argc < 2) {
-    std::cerr << "usage: invariant_probe MODEL_DIR float32" << std::endl;
+  if (argc < 2 || argc > 3 || (argc == 3 && std::string(argv[2]) != "float32")) {
+    std::cerr << "usage: invariant_probe MODEL_DIR [float32]" << std::endl;
     return 2;
   }
-  const auto gemma = hearth::InvariantGemma::Load(argv[1], /*threads=*/2, /*chunk=*/32);
-  hearth::RequireOk(gemma.status());
+  hearth::Models models(argv[1]);
+  models.WithChunk(32);
   std::cout << nlohmann::json{{"ready", true}, {"notes", nlohmann::json::array()}} << std::endl;
   for (std::string line; std::getline(std::cin, line);) {
-    std::cout << hearth::Answer(**gemma, nlohmann::json::parse(line)) << std::endl;
+    std::cout << hearth::Answer(&models, nlohmann::json::parse(line)) << std::endl;
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 """Compares the worker's forward pass with transformers'.
 
     model_oracle.py MODEL_PROBE tiny            random checkpoints of small, odd geometries
+    model_oracle.py MODEL_PROBE few             those of them that differ most
     model_oracle.py MODEL_PROBE real MODEL_DIR  the real 270M, 20 prompts of 5 to 3,000 tokens
 
 Both: last-position logits within 1e-4; 64 greedy tokens equal, a difference allowed only where
@@ -175,8 +176,8 @@ def main():
     binary, kind = sys.argv[1:3]
     if kind == "tiny":
         run_tiny(binary)
-    elif kind == "few":  # a small window, one KV head, softcaps
-        run_tiny(binary, (0, 4, 7))
+    elif kind == "few":  # a small window, one KV head, softcaps, rope scaling, an untied head
+        run_tiny(binary, (0, 4, 7, 8, 9))
     else:
         run_real(binary, sys.argv[3])
     print("ok")
