@@ -157,7 +157,7 @@ sanitized_programs() {
   case $1 in
     address)
       echo hearth_contract_test hearth_store_test hearth_worker_test hearth_services_test \
-        hearth_worker_service_test hearth_simulation_test
+        hearth_worker_service_test hearth_simulation_test hearth_kernel_test
       ;;
     thread) echo hearth_store_test hearth_worker_test hearth_simulation_test ;;
   esac
