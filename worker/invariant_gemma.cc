@@ -47,12 +47,9 @@ std::vector<float> WidenRow(const TensorView& tensor, int64_t row, int64_t colum
   std::vector<float> wide(static_cast<size_t>(columns));
   const ElementType type = TypeOf(tensor);
   const std::byte* at = tensor.data + static_cast<size_t>(row * columns) * ElementBytes(type);
-  for (size_t i = 0; i < wide.size(); ++i) {
+  if (type == ElementType::kFloat32) std::memcpy(wide.data(), at, wide.size() * sizeof(float));
+  for (size_t i = 0; i < wide.size() && type != ElementType::kFloat32; ++i) {
     uint16_t bits = 0;
-    if (type == ElementType::kFloat32) {
-      std::memcpy(&wide[i], at + i * 4, 4);
-      continue;
-    }
     std::memcpy(&bits, at + i * 2, 2);
     wide[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
   }
@@ -308,6 +305,12 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::
         model_dir, "/config.json: head_dim ", config->head_dim, " with ", sharers,
         " query heads for a KV head; head_dim must be a multiple of 16 up to ",
         AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
+  }
+  for (const RopeConfig& rope : {config->global_rope, config->local_rope}) {
+    if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
+    return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
+                                                 " with a linear factor of ", rope.linear_factor,
+                                                 "; both must be in [1, 1e30]"));
   }
   if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || threads < 1) {
     return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", threads));

@@ -22,9 +22,13 @@ class RopeTable {
   RopeTable() = default;
   explicit RopeTable(std::vector<float> inverse_frequencies)
       : inverse_frequencies_(std::move(inverse_frequencies)) {}
-  // Those of a head: theta^(-i / head_dim) / linear_factor at each even i.
-  // REQUIRES: theta and linear_factor are positive and finite.
+  // Those of a head: theta^(-i / head_dim) / linear_factor at each even i. REQUIRES: Takes.
   RopeTable(double theta, double linear_factor, int head_dim);
+
+  // Whether powers and angles of them stay where they are right: all that a model has.
+  static bool Takes(double theta, double linear_factor) {
+    return theta >= 1 && theta <= 1e30 && linear_factor >= 1 && linear_factor <= 1e30;
+  }
 
   // Positions [0, positions) are there afterwards. Earlier views end where there is more to
   // compute.

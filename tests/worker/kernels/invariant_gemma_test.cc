@@ -101,16 +101,34 @@ TEST(InvariantGemma, RefusesHeadsThatTheKernelsDoNotHave) {
   }
 }
 
+std::string ReadFile(const std::string& path) {
+  std::stringstream read;
+  read << std::ifstream(path, std::ios::binary).rdbuf();
+  return read.str();
+}
+
+// Numbers above 0 that are none as a float, or would turn further than the table's angles go.
+TEST(InvariantGemma, RefusesRotationsThatTheTableDoesNotHave) {
+  for (const double theta : {1e300, 1e-50, 0.5}) {
+    const std::string dir = NewTinyCheckpoint(OneLayer(), "rotations");
+    auto config = nlohmann::json::parse(ReadFile(dir + "/config.json"));
+    config["rope_theta"] = theta;
+    std::ofstream(dir + "/config.json") << config;
+    const auto gemma = InvariantGemma::Load(dir, 1, 16);
+    EXPECT_EQ(gemma.status().code(), absl::StatusCode::kUnimplemented) << theta;
+    EXPECT_THAT(std::string(gemma.status().message()), HasSubstr("config.json: rope_theta"));
+  }
+}
+
 #if defined(__x86_64__)
 // A tiny checkpoint in float16 whose norms are subnormal: their fields alone would be lost.
 std::string NewFloat16Checkpoint() {
   const std::string dir = NewTinyCheckpoint(OneLayer(), "float16");
-  std::stringstream read;
-  read << std::ifstream(dir + "/model.safetensors", std::ios::binary).rdbuf();
+  const std::string file = ReadFile(dir + "/model.safetensors");
   uint64_t header_bytes;
-  std::memcpy(&header_bytes, read.str().data(), 8);
-  auto header = nlohmann::json::parse(read.str().substr(8, header_bytes));
-  std::string data((read.str().size() - 8 - header_bytes) / 2, '\0');
+  std::memcpy(&header_bytes, file.data(), 8);
+  auto header = nlohmann::json::parse(file.substr(8, header_bytes));
+  std::string data((file.size() - 8 - header_bytes) / 2, '\0');
   Numbers numbers(1);
   for (auto& [name, tensor] : header.items()) {
     const size_t begin = tensor["data_offsets"][0].get<size_t>() / 2;

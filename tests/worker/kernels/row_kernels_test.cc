@@ -170,7 +170,7 @@ TEST(RowKernels, GeluIsGelu) {
 // The powers are right to the last bit of a float, whatever C library computes them here; written
 // down are a few, so that none of ours changes unseen.
 TEST(RopeTable, HasInverseFrequenciesOfItsOwn) {
-  for (const double theta : {1.5, 10000.0, 500000.0, 1000000.0}) {
+  for (const double theta : {1.0, 1.5, 10000.0, 500000.0, 1000000.0}) {
     for (const int head_dim : {16, 48, 128, 256, 512}) {
       for (const double factor : {1.0, 8.0, 3.0}) {
         const RopeTable table(theta, factor, head_dim);
