@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -75,7 +76,7 @@ ConnectionLedger::Counted CountedBy(int fd) {
   std::memset(&info, 0, sizeof(info));
   socklen_t bytes = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
-  return {info.tcpi_bytes_received, info.tcpi_bytes_acked, 0, 0};
+  return {info.tcpi_bytes_received, info.tcpi_bytes_acked, 0, std::nullopt};
 }
 
 void SetOn(int fd, int level, int option) {

@@ -28,7 +28,7 @@ std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int f
 
 void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection, absl::Time now) {
   absl::MutexLock lock(&mutex_);
-  given_up_.Ended(HostOfPeer(connection->peer()), connection->given_up_.recent(), now);
+  given_up_.Ended(HostOfPeer(connection->peer()), connection->given_up_.recent(now), now);
   const auto it = open_.find(connection->peer());
   // A port that was used again is another connection.
   if (it != open_.end() && it->second == connection) open_.erase(it);
@@ -46,7 +46,9 @@ uint64_t ConnectionLedger::Allowance(const Connection& connection) const {
 }
 
 void ConnectionLedger::Count(Connection* connection, const Counted& counted, absl::Time now) {
-  connection->received_ = std::max(connection->received_, counted.received);
+  const uint64_t received = std::max(connection->received_, counted.received);
+  connection->given_up_.Came(received - connection->received_, now);
+  connection->received_ = received;
   uint64_t settled = connection->taken_.exchange(0, std::memory_order_relaxed);
   if (settled > 0) connection->used_ = now;
   if (connection->looked_ != absl::InfinitePast()) {
@@ -61,7 +63,7 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
   connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
   connection->looked_ = now;
   connection->alive_ = counted.streams;
-  if (counted.given_up > 0) connection->given_up_.Add(counted.given_up, now);
+  if (counted.given_up.has_value()) connection->given_up_.Add(*counted.given_up, now);
   if (connection->mark_time_ == absl::InfinitePast() ||
       connection->settled_ + limits_.slack_bytes >= connection->mark_) {
     connection->mark_ = connection->received_;
@@ -124,7 +126,7 @@ void ConnectionLedger::NameWhoGivesUp(absl::Time now,
                                       std::vector<Verdict>* verdicts) {
   std::vector<GivenUpCalls::Caller> callers;
   for (const auto& connection : *left) {
-    callers.push_back({HostOfPeer(connection->peer()), connection->given_up_.recent(),
+    callers.push_back({HostOfPeer(connection->peer()), connection->given_up_.recent(now),
                        connection->known_.load(), connection->since_});
   }
   for (auto& [at, why] : given_up_.Judge(callers, now)) {

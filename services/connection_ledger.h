@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,7 +53,7 @@ class Connection {
  public:
   // `fd`: whoever added it knows what it is.
   Connection(std::string peer, int fd, absl::Time since)
-      : peer_(std::move(peer)), fd_(fd), since_(since) {}
+      : peer_(std::move(peer)), fd_(fd), since_(since), given_up_(since) {}
   const std::string& peer() const { return peer_; }
   int fd() const { return fd_; }
 
@@ -101,8 +102,8 @@ class ConnectionLedger {
 
   struct Counted {
     uint64_t received = 0, sent = 0;
-    uint64_t streams = 0;   // calls that are not over
-    uint64_t given_up = 0;  // that ended before they were answered; 0: nobody asked
+    uint64_t streams = 0;              // calls that are not over
+    std::optional<uint64_t> given_up;  // that ended before they were answered; unless nobody asked
   };
   struct Verdict {
     std::shared_ptr<Connection> connection;

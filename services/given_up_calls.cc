@@ -12,6 +12,19 @@ namespace {
 
 using Named = std::vector<std::pair<size_t, std::string>>;
 
+double SecondsSince(absl::Time then, absl::Time now) {
+  return std::max(0.0, absl::ToDoubleSeconds(now - then));
+}
+
+// Of what was counted then.
+double KeptSince(absl::Time then, absl::Time now) { return std::exp(-SecondsSince(then, now)); }
+
+// Of what came evenly since then: the mean.
+double KeptOfEven(absl::Time then, absl::Time now) {
+  const double seconds = SecondsSince(then, now);
+  return seconds > 0 ? (1 - std::exp(-seconds)) / seconds : 1;
+}
+
 // Names the worst of those that are left until the others have no more than `most` together:
 // strangers who gave up more than `few` first, then whoever has the most.
 void NameUntil(double most, double few, const std::vector<GivenUpCalls::Caller>& callers,
@@ -42,22 +55,30 @@ void NameUntil(double most, double few, const std::vector<GivenUpCalls::Caller>&
 
 std::string HostOfPeer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
+void GivenUpCalls::Tally::Came(uint64_t bytes, absl::Time now) {
+  const double kept = KeptSince(told_, now);
+  recent_ *= kept;
+  recent_bytes_ = recent_bytes_ * kept + static_cast<double>(bytes) * KeptOfEven(told_, now);
+  bytes_ += static_cast<double>(bytes);
+  told_ = now;
+}
+
 void GivenUpCalls::Tally::Add(uint64_t total, absl::Time now) {
+  Came(0, now);
   const uint64_t more = total > total_ ? total - total_ : 0;
   total_ = std::max(total_, total);
-  const double seconds =
-      told_ == absl::InfinitePast() ? 0 : std::max(0.0, absl::ToDoubleSeconds(now - told_));
-  told_ = now;
-  const double kept = std::exp(-seconds);
-  // What came evenly over a time has decayed by its mean.
-  const double came = seconds > 0 ? (1 - kept) / seconds : 1;
-  recent_ = recent_ * kept + static_cast<double>(more) * came;
+  const double share = bytes_ > 0 ? recent_bytes_ / bytes_ : KeptOfEven(asked_, now);
+  recent_ += static_cast<double>(more) * share;
+  bytes_ = recent_bytes_ = 0;
+  asked_ = now;
 }
 
 void GivenUpCalls::Tally::Inherit(double recent, absl::Time now) {
-  Add(0, now);
+  Came(0, now);
   recent_ += recent;
 }
+
+double GivenUpCalls::Tally::recent(absl::Time now) const { return recent_ * KeptSince(told_, now); }
 
 void GivenUpCalls::Ended(const std::string& host, double recent, absl::Time now) {
   if (recent < 1 || (left_.size() >= limits_.hosts && !left_.contains(host))) return;
@@ -69,11 +90,11 @@ void GivenUpCalls::NoteWhoLeft(const absl::flat_hash_map<std::string, double>& t
                                absl::Time now) {
   for (auto it = left_.begin(); it != left_.end();) {
     const auto at = it++;
-    at->second.Add(0, now);
     const auto found = there.find(at->first);
-    const double sum = at->second.recent() + (found == there.end() ? 0 : found->second);
+    const double left = at->second.recent(now);
+    const double sum = left + (found == there.end() ? 0 : found->second);
     if (sum > limits_.of_host) WasOver(at->first, now);
-    if (at->second.recent() < 1) left_.erase(at);
+    if (left < 1) left_.erase(at);
   }
 }
 

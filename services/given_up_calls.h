@@ -38,16 +38,21 @@ class GivenUpCalls {
   // One connection's.
   class Tally {
    public:
-    // `total`: since the connection began, as of `now`; taken to have come evenly since last told.
+    explicit Tally(absl::Time since = absl::InfinitePast()) : told_(since), asked_(since) {}
+    // So many bytes of the connection since last told.
+    void Came(uint64_t bytes, absl::Time now);
+    // `total`: calls since the connection began, as of `now`. Those since the last time are taken
+    // to have come as its bytes did; evenly, where none were told of.
     void Add(uint64_t total, absl::Time now);
     // What another had.
     void Inherit(double recent, absl::Time now);
-    double recent() const { return recent_; }
+    double recent(absl::Time now) const;
 
    private:
     uint64_t total_ = 0;
-    double recent_ = 0;
-    absl::Time told_ = absl::InfinitePast();
+    double recent_ = 0;                    // at told_
+    double bytes_ = 0, recent_bytes_ = 0;  // since asked_; of them, of the last second
+    absl::Time told_, asked_;
   };
   struct Caller {
     std::string host;

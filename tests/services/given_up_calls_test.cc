@@ -37,22 +37,37 @@ class GivenUpCallsTest : public testing::Test {
 };
 
 TEST_F(GivenUpCallsTest, ATallyIsOfTheLastSecond) {
-  GivenUpCalls::Tally tally;
+  GivenUpCalls::Tally tally(now_);
   uint64_t total = 0;
   for (int i = 0; i < 1000; ++i) {
     total += 2;
     now_ += absl::Milliseconds(20);
     tally.Add(total, now_);
   }
-  EXPECT_NEAR(tally.recent(), 100, 2);  // a second
+  EXPECT_NEAR(tally.recent(now_), 100, 2);  // a second
   tally.Add(total + 5, now_);
-  EXPECT_NEAR(tally.recent(), 105, 2) << "at once";
+  EXPECT_NEAR(tally.recent(now_), 105, 2) << "at once";
   now_ += absl::Seconds(10);
+  EXPECT_LT(tally.recent(now_), 0.01) << "though nobody asked";
   tally.Add(total + 5, now_);
-  EXPECT_LT(tally.recent(), 0.01);
   now_ += absl::Seconds(100);
   tally.Add(total + 5 + 1000, now_);
-  EXPECT_NEAR(tally.recent(), 10, 1) << "evenly";
+  EXPECT_NEAR(tally.recent(now_), 10, 1) << "evenly";
+}
+
+TEST_F(GivenUpCallsTest, AFirstCountIsOfAllTheTimeSinceTheConnectionBegan) {
+  GivenUpCalls::Tally even(now_), by_bytes(now_), at_last(now_);
+  at_last.Came(50, now_);
+  for (int i = 0; i < 150; ++i) {
+    now_ += absl::Seconds(1);
+    by_bytes.Came(30, now_);
+    at_last.Came(0, now_);
+  }
+  at_last.Came(4500, now_ += absl::Milliseconds(20));
+  for (auto* each : {&even, &by_bytes, &at_last}) each->Add(150, now_);
+  EXPECT_NEAR(even.recent(now_), 1, 0.1);
+  EXPECT_NEAR(by_bytes.recent(now_), 1, 0.1);
+  EXPECT_GT(at_last.recent(now_), 100) << "quiet until now";
 }
 
 TEST_F(GivenUpCallsTest, WhoCancelsNowAndThenGoesOn) {
@@ -150,6 +165,29 @@ TEST(GivenUpCallsInTheLedger, TheConnectionGoesAndItsHostWaits) {
   EXPECT_TRUE(ledger.Watches("ipv4:10.0.0.1:3", now));
   EXPECT_TRUE(ledger.LetsIn("ipv4:10.0.0.2:3", now));
   EXPECT_TRUE(ledger.LetsIn("ipv6:%5B::1%5D:2", now));
+}
+
+TEST(GivenUpCallsInTheLedger, WhatAQuietConnectionHadIsOver) {
+  ConnectionLedger ledger;
+  absl::Time now = absl::FromUnixSeconds(1000);
+  std::map<std::string, uint64_t> asked;
+  const auto counted = [&](const Connection& connection) {
+    ConnectionLedger::Counted counts;
+    const auto it = asked.find(connection.peer());
+    if (it != asked.end()) counts.given_up = it->second;
+    return counts;
+  };
+  const auto quiet = ledger.Add("ipv4:10.0.0.1:1", 0, now);
+  asked[quiet->peer()] = 1900;
+  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  asked.clear();  // too little came since to ask
+  now += absl::Seconds(10);
+  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  asked[ledger.Add("ipv4:10.0.0.1:2", 0, now)->peer()] = 1900;
+  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  ledger.Remove(quiet, now);
+  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  EXPECT_FALSE(ledger.Watches("ipv4:10.0.0.1:3", now));
 }
 
 }  // namespace
