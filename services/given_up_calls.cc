@@ -85,16 +85,26 @@ void GivenUpCalls::Ended(const std::string& host, double recent, absl::Time now)
   left_[host].Inherit(recent, now);
 }
 
-// A host whose connections end by themselves, each before it is over, is over.
-void GivenUpCalls::NoteWhoLeft(const absl::flat_hash_map<std::string, double>& there,
-                               absl::Time now) {
+absl::flat_hash_map<std::string, double> GivenUpCalls::SumsByHost(
+    const std::vector<Caller>& callers, absl::Time now) const {
+  absl::flat_hash_map<std::string, double> sums;
+  for (const Caller& caller : callers) {
+    if (caller.recent > 0) sums[caller.host] += caller.recent;
+  }
+  for (const auto& [host, tally] : left_) sums[host] += tally.recent(now);
+  return sums;
+}
+
+// Whoever is closed: a host whose connections end by themselves, each before it is over, is over.
+// Those who went for what all had together were not.
+void GivenUpCalls::NoteWhoIsOver(const absl::flat_hash_map<std::string, double>& sums,
+                                 absl::Time now) {
+  for (const auto& [host, sum] : sums) {
+    if (sum > limits_.of_host) WasOver(host, now);
+  }
   for (auto it = left_.begin(); it != left_.end();) {
     const auto at = it++;
-    const auto found = there.find(at->first);
-    const double left = at->second.recent(now);
-    const double sum = left + (found == there.end() ? 0 : found->second);
-    if (sum > limits_.of_host) WasOver(at->first, now);
-    if (left < 1) left_.erase(at);
+    if (at->second.recent(now) < 1) left_.erase(at);
   }
 }
 
@@ -108,6 +118,7 @@ std::vector<std::pair<size_t, std::string>> GivenUpCalls::Judge(const std::vecto
                                                                 absl::Time now) {
   Named named;
   std::set<size_t> gone;
+  std::set<std::string> watched_on;
   absl::flat_hash_map<std::string, std::vector<size_t>> by_host;
   std::vector<size_t> left;
   for (size_t i = 0; i < callers.size(); ++i) {
@@ -115,6 +126,7 @@ std::vector<std::pair<size_t, std::string>> GivenUpCalls::Judge(const std::vecto
     const Record* record = RecordOf(caller.host, now);
     if (record != nullptr && caller.since > record->first && caller.recent > limits_.of_watched) {
       gone.insert(i);
+      watched_on.insert(caller.host);
       named.emplace_back(i, absl::StrCat("it gave up ", std::lround(caller.recent),
                                          " calls within a second, after others of its host had; "
                                          "it may give up ",
@@ -133,12 +145,11 @@ std::vector<std::pair<size_t, std::string>> GivenUpCalls::Judge(const std::vecto
     }
   }
   NameUntil(limits_.of_all, limits_.of_watched, callers, left, "all", &gone, &named);
-  std::set<std::string> hosts;
-  for (const size_t i : gone) hosts.insert(callers[i].host);
-  for (const std::string& host : hosts) WasOver(host, now);
-  absl::flat_hash_map<std::string, double> there;
-  for (const Caller& caller : callers) there[caller.host] += caller.recent;
-  NoteWhoLeft(there, now);
+  const auto sums = SumsByHost(callers, now);
+  for (const std::string& host : watched_on) {
+    if (sums.at(host) > limits_.of_host_watched_on) WasOver(host, now);
+  }
+  NoteWhoIsOver(sums, now);
   return named;
 }
 

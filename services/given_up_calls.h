@@ -26,6 +26,9 @@ struct GivenUpLimits {
   double of_host = 2000, of_all = 4000;
   // Of a connection that was made after its host had been over.
   double of_watched = 125;
+  // A host is watched on while it gives up more than this: who resets all it can has 5 to 10 turns
+  // a second at the door, over 100 in each. Less may be an honest one's, whom 125 are not enough.
+  double of_host_watched_on = 500;
   // A host that was over is let in again one connection at a time, with a pause that doubles each
   // time it is over again, until it was not for `memory`.
   absl::Duration pause = absl::Milliseconds(100), longest_pause = absl::Milliseconds(200);
@@ -80,7 +83,10 @@ class GivenUpCalls {
     absl::Duration pause;
   };
   const Record* RecordOf(const std::string& host, absl::Time now) const;
-  void NoteWhoLeft(const absl::flat_hash_map<std::string, double>& there, absl::Time now);
+  // The names and figures of hosts, as their connections are and were.
+  absl::flat_hash_map<std::string, double> SumsByHost(const std::vector<Caller>& callers,
+                                                      absl::Time now) const;
+  void NoteWhoIsOver(const absl::flat_hash_map<std::string, double>& sums, absl::Time now);
 
   GivenUpLimits limits_;
   absl::flat_hash_map<std::string, Tally> left_;  // of connections that ended

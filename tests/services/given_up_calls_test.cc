@@ -20,6 +20,7 @@ class GivenUpCallsTest : public testing::Test {
     limits_.of_host = 100;
     limits_.of_all = 150;
     limits_.of_watched = 10;
+    limits_.of_host_watched_on = 25;
     calls_.SetLimits(limits_);
   }
   std::vector<size_t> Named(const std::vector<GivenUpCalls::Caller>& callers) {
@@ -130,6 +131,32 @@ TEST_F(GivenUpCallsTest, WhoLeavesBeforeItIsOverIsStillItsHost) {
   calls_.Ended("a", 35, now_);
   EXPECT_THAT(Named({Caller("a", 9)}), IsEmpty()) << "nobody goes for what others did";
   EXPECT_FALSE(calls_.LetsIn("a", now_));
+}
+
+TEST_F(GivenUpCallsTest, AHostWithLittleLoadIsNotWatchedForGood) {
+  calls_.WasOver("a", now_);
+  const absl::Time end = now_ + limits_.memory;
+  while (now_ < end) {
+    now_ += absl::Seconds(1);
+    EXPECT_THAT(Named({Caller("a", 12)}), ElementsAre(0));
+  }
+  now_ += absl::Milliseconds(1);
+  EXPECT_FALSE(calls_.Watches("a", now_));
+}
+
+TEST_F(GivenUpCallsTest, AHostThatGoesOnIsWatchedOn) {
+  calls_.WasOver("a", now_);
+  for (int i = 0; i < 40; ++i) {
+    now_ += absl::Seconds(1);
+    calls_.Ended("a", 15, now_);  // those that were closed count too
+    EXPECT_THAT(Named({Caller("a", 12)}), ElementsAre(0));
+  }
+  EXPECT_TRUE(calls_.Watches("a", now_));
+}
+
+TEST_F(GivenUpCallsTest, WhoGoesForOthersHostsToBeBelowIsNotWatched) {
+  EXPECT_THAT(Named({Caller("a", 60), Caller("b", 80), Caller("c", 50)}), ElementsAre(1));
+  EXPECT_FALSE(calls_.Watches("b", now_));
 }
 
 TEST_F(GivenUpCallsTest, OnlySoManyHostsAreRemembered) {
