@@ -50,6 +50,7 @@ class LeaseCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   void Begin(const Identity& caller, const grpc::ByteBuffer& bytes) ABSL_LOCKS_EXCLUDED(mutex_);
   void Refuse(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   void AskLater();
   void Ask() ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(LeaseTurn turn) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -116,6 +117,11 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams, const grpc::
   if (!accepted.ok()) Refuse(accepted);
 }
 
+bool LeaseCall::HasEnded() {
+  absl::MutexLock lock(&mutex_);
+  return ended_;
+}
+
 void LeaseCall::Refuse(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (!ended_) status_ = std::move(status);
@@ -125,6 +131,8 @@ void LeaseCall::Refuse(absl::Status status) {
 
 // On the pool.
 void LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& bytes) {
+  // A drain, or the caller's identity, may have ended it since: it has its status then.
+  if (HasEnded()) return Refuse(absl::OkStatus());
   v1::LeaseRequest request;
   if (absl::Status status = ParseAwaited(*context_, bytes, &request); !status.ok()) {
     return Refuse(status);
