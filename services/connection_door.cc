@@ -1,6 +1,5 @@
 #include "services/connection_door.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <malloc.h>
@@ -22,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
+#include "services/peer_name.h"
 
 namespace hearth {
 namespace {
@@ -44,23 +44,6 @@ constexpr char kThisIsTls[] =
     "\0\0\0\x0c"
     "this server speaks TLS";
 static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
-
-// As gRPC names it, so that a call finds its connection.
-std::string PeerName(const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
-  if (address.ss_family == AF_INET) {
-    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
-    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
-    return absl::StrCat("ipv4:", text, ":", ntohs(v4.sin_port));
-  }
-  const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof(text));
-    return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
-  }
-  inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
-}
 
 // Of a connection that sent less since, gRPC is not asked how many calls it has: 16 KiB are 1,200
 // of the smallest.

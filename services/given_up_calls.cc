@@ -53,8 +53,6 @@ void NameUntil(double most, double few, const std::vector<GivenUpCalls::Caller>&
 
 }  // namespace
 
-std::string HostOfPeer(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
 void GivenUpCalls::Tally::Came(uint64_t bytes, absl::Time now) {
   const double kept = KeptSince(told_, now);
   recent_ *= kept;

@@ -93,9 +93,6 @@ class GivenUpCalls {
   absl::flat_hash_map<std::string, Record> records_;
 };
 
-// "ipv4:127.0.0.1" of the peer "ipv4:127.0.0.1:4711".
-std::string HostOfPeer(const std::string& peer);
-
 }  // namespace hearth
 
 #endif  // HEARTH_SERVICES_GIVEN_UP_CALLS_H_

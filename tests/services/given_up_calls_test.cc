@@ -6,6 +6,7 @@
 #include <map>
 
 #include "services/connection_ledger.h"
+#include "services/peer_name.h"
 
 namespace hearth {
 namespace {
@@ -192,6 +193,16 @@ TEST(GivenUpCallsInTheLedger, TheConnectionGoesAndItsHostWaits) {
   EXPECT_TRUE(ledger.Watches("ipv4:10.0.0.1:3", now));
   EXPECT_TRUE(ledger.LetsIn("ipv4:10.0.0.2:3", now));
   EXPECT_TRUE(ledger.LetsIn("ipv6:%5B::1%5D:2", now));
+}
+
+TEST(HostOfPeer, IsAnAddressOrANetworkOfOneSubscriber) {
+  EXPECT_EQ(HostOfPeer("ipv4:10.0.0.1:4711"), "ipv4:10.0.0.1");
+  EXPECT_EQ(HostOfPeer("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:4711"), "ipv6:%5B2001:db8:1:2::%5D/64");
+  EXPECT_EQ(HostOfPeer("ipv6:%5B2001:db8:1:2::1%5D:1"), HostOfPeer("ipv6:%5B2001:db8:1:2::2%5D:2"));
+  EXPECT_NE(HostOfPeer("ipv6:%5B2001:db8:1:2::1%5D:1"), HostOfPeer("ipv6:%5B2001:db8:1:3::1%5D:1"));
+  EXPECT_EQ(HostOfPeer("ipv6:%5B::1%5D:1"), "ipv6:%5B::%5D/64");
+  EXPECT_EQ(HostOfPeer("ipv6:%5Bno address%5D:1"), "ipv6:%5Bno address%5D");
+  EXPECT_EQ(HostOfPeer("a"), "a");
 }
 
 TEST(GivenUpCallsInTheLedger, WhatAQuietConnectionHadIsOver) {
