@@ -49,10 +49,13 @@ static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
 // of the smallest.
 constexpr uint64_t kBusyBytes = uint64_t{16} << 10;
 
+// Of a watched host's: ten calls. Not a byte, for each question costs some JSON.
+constexpr uint64_t kWatchedBytes = 256;
 // Who waits to be let in has been told nothing yet: it says a hello or a preface, and settings.
 // It is seen for two looks at least.
 constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
 constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
+constexpr size_t kMostHeld = 64;  // of a host
 
 ConnectionLedger::Counted CountedBy(int fd) {
   tcp_info info;
@@ -268,7 +271,22 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
   if (!options_.ledger->Watches(guest->connection->peer(), absl::Now())) return HandOver(fd, guest);
   guest->holds = true;
-  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) Close(fd);
+  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) return Close(fd);
+  BoundHeld(HostOfPeer(guest->connection->peer()));
+}
+
+// Who goes is drawn: the oldest would be who waits, the youngest who comes for the first time.
+void ConnectionDoor::BoundHeld(const std::string& host) {
+  std::vector<int> held;
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.holds && HostOfPeer(guest.connection->peer()) == host) held.push_back(fd);
+  }
+  if (held.size() <= kMostHeld) return;
+  const int goes = held[std::uniform_int_distribution<size_t>(0, held.size() - 1)(lots_)];
+  options_.on_refused(guests_.at(goes).connection->peer(),
+                      absl::StrCat("its host gives up too many calls, and has more than ",
+                                   kMostHeld, " connections that wait for a turn"));
+  Close(goes);
 }
 
 void ConnectionDoor::HandOver(int fd, Guest* guest) {
@@ -329,7 +347,7 @@ ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection
   const auto it = guests_.find(connection.fd());
   if (it == guests_.end() || it->second.waits) return counted;
   const bool is_watched = options_.ledger->Watches(connection.peer(), absl::Now());
-  if (counted.received - it->second.asked < (is_watched ? 1 : kBusyBytes)) return counted;
+  if (counted.received - it->second.asked < (is_watched ? kWatchedBytes : kBusyBytes)) return counted;
   it->second.asked = counted.received;
   const StreamCounts::Counts streams = streams_.Of(connection.peer());
   counted.streams = streams.alive;
@@ -342,7 +360,16 @@ void ConnectionDoor::LookAtAll(absl::Time now) {
   for (const auto& [fd, guest] : guests_) {
     if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
   }
-  for (const int fd : silent) Close(fd);
+  for (const int fd : silent) {
+    const Guest& guest = guests_.at(fd);
+    if (guest.holds) {
+      options_.on_refused(guest.connection->peer(),
+                          absl::StrCat("its host gives up too many calls, and its turn did not "
+                                       "come within ",
+                                       absl::FormatDuration(options_.first_byte)));
+    }
+    Close(fd);
+  }
   LetHeldIn(now);
   streams_.BeginRound();
   const auto verdicts = options_.ledger->Look(

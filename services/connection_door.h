@@ -67,6 +67,7 @@ class ConnectionDoor {
   void OnReady(int fd, uint32_t number, uint32_t events);
   void TakeIn(int fd, Guest* guest);
   void HandOver(int fd, Guest* guest);
+  void BoundHeld(const std::string& host);
   void LetHeldIn(absl::Time now);
   void ShowOut(int fd, Guest* guest);
   void Drain(int fd);
