@@ -27,8 +27,26 @@ std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int f
   return connection;
 }
 
-void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection, absl::Time now) {
+// Who closes its connection before anybody asked has its calls under way all the same.
+uint64_t ConnectionLedger::GivenUpUnasked(Connection* connection, uint64_t received,
+                                          absl::Time now) const {
+  if (connection->closed_ || received == 0) return 0;
+  received = std::max(received, connection->received_);
+  connection->given_up_.Came(received - connection->received_, now);
+  connection->received_ = received;
+  const uint64_t explained =
+      connection->settled_ + connection->taken_.load(std::memory_order_relaxed) +
+      (connection->asked_ ? connection->asked_untaken_ : limits_.hello_bytes);
+  if (received <= explained) return 0;
+  // A caller that died within a message said much more than that.
+  return std::min((received - explained) / limits_.reset_bytes, limits_.streams);
+}
+
+void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection, absl::Time now,
+                              uint64_t received) {
   absl::MutexLock lock(&mutex_);
+  const uint64_t more = GivenUpUnasked(connection.get(), received, now);
+  if (more > 0) connection->given_up_.AddMore(more, now);
   given_up_.Ended(HostOfPeer(connection->peer()), connection->given_up_.recent(now), now);
   const auto it = open_.find(connection->peer());
   // A port that was used again is another connection.
@@ -64,7 +82,11 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
   connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
   connection->looked_ = now;
   connection->alive_ = counted.streams;
-  if (counted.given_up.has_value()) connection->given_up_.Add(*counted.given_up, now);
+  if (counted.given_up.has_value()) {
+    connection->given_up_.Add(*counted.given_up, now);
+    connection->asked_ = true;
+    connection->asked_untaken_ = Untaken(*connection);
+  }
   if (connection->mark_time_ == absl::InfinitePast() ||
       connection->settled_ + limits_.slack_bytes >= connection->mark_) {
     connection->mark_ = connection->received_;

@@ -45,6 +45,9 @@ struct ConnectionLimits {
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
   uint64_t sent_share = 256;
+  // A call that is given up at once, and what a connection says before its first call: TLS's hello
+  // with a certificate, settings.
+  uint64_t reset_bytes = 32, hello_bytes = uint64_t{4} << 10;
   GivenUpLimits given_up;
 };
 
@@ -80,7 +83,9 @@ class Connection {
   // Of the ledger, under its mutex.
   uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
   uint64_t seen_sent_ = 0;
-  uint64_t alive_ = 0;  // streams
+  uint64_t alive_ = 0;          // streams
+  bool asked_ = false;          // how many calls it gave up
+  uint64_t asked_untaken_ = 0;  // then
   GivenUpCalls::Tally given_up_;
   uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
   absl::Time mark_time_ = absl::InfinitePast();
@@ -96,7 +101,9 @@ class ConnectionLedger {
 
   // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711".
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
-  void Remove(const std::shared_ptr<Connection>& connection, absl::Time now);
+  // `received`: what the kernel counted at its end. Of what nobody was asked about, and no call
+  // took, it is taken to have given up calls, as many as it may have.
+  void Remove(const std::shared_ptr<Connection>& connection, absl::Time now, uint64_t received = 0);
   // Null for what is no TCP connection, or is gone.
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
@@ -133,6 +140,8 @@ class ConnectionLedger {
                     std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameWhoGivesUp(absl::Time now, std::vector<std::shared_ptr<Connection>>* left,
                       std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t GivenUpUnasked(Connection* connection, uint64_t received, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Count(Connection* connection, const Counted& counted, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::string WhatIsWrong(Connection* connection, absl::Time now)

@@ -62,9 +62,13 @@ void GivenUpCalls::Tally::Came(uint64_t bytes, absl::Time now) {
 }
 
 void GivenUpCalls::Tally::Add(uint64_t total, absl::Time now) {
-  Came(0, now);
   const uint64_t more = total > total_ ? total - total_ : 0;
   total_ = std::max(total_, total);
+  AddMore(more, now);
+}
+
+void GivenUpCalls::Tally::AddMore(uint64_t more, absl::Time now) {
+  Came(0, now);
   const double share = bytes_ > 0 ? recent_bytes_ / bytes_ : KeptOfEven(asked_, now);
   recent_ += static_cast<double>(more) * share;
   bytes_ = recent_bytes_ = 0;

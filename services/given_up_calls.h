@@ -47,6 +47,8 @@ class GivenUpCalls {
     // `total`: calls since the connection began, as of `now`. Those since the last time are taken
     // to have come as its bytes did; evenly, where none were told of.
     void Add(uint64_t total, absl::Time now);
+    // So many beyond what was told.
+    void AddMore(uint64_t more, absl::Time now);
     // What another had.
     void Inherit(double recent, absl::Time now);
     double recent(absl::Time now) const;

@@ -205,6 +205,34 @@ TEST(HostOfPeer, IsAnAddressOrANetworkOfOneSubscriber) {
   EXPECT_EQ(HostOfPeer("a"), "a");
 }
 
+TEST(GivenUpCallsInTheLedger, WhoLeavesBeforeAnybodyAskedCountsByWhatItSaid) {
+  ConnectionLedger ledger;
+  absl::Time now = absl::FromUnixSeconds(1000);
+  const auto unasked = [](uint64_t bytes) {
+    return [bytes](const Connection&) {
+      ConnectionLedger::Counted counted;
+      counted.received = bytes;
+      return counted;
+    };
+  };
+  const auto reconnect = [&](uint64_t bytes, bool is_taken) {
+    const auto connection = ledger.Add("ipv4:10.0.0.1:1", 0, now);
+    if (is_taken) connection->Taken(bytes);
+    ledger.Remove(connection, now, bytes);
+    now += absl::Milliseconds(20);
+    ledger.Look(now, unasked(0));
+  };
+  for (int i = 0; i < 100; ++i) reconnect(4096, false);
+  EXPECT_FALSE(ledger.Watches("ipv4:10.0.0.1:2", now)) << "a hello";
+  for (int i = 0; i < 100; ++i) reconnect(1 << 20, true);
+  EXPECT_FALSE(ledger.Watches("ipv4:10.0.0.1:2", now)) << "messages that calls took";
+  for (int i = 0; i < 3; ++i) reconnect(1 << 20, false);
+  EXPECT_FALSE(ledger.Watches("ipv4:10.0.0.1:2", now)) << "some that died while they sent";
+  now += absl::Seconds(10);
+  for (int i = 0; i < 50; ++i) reconnect(16384, false);
+  EXPECT_TRUE(ledger.Watches("ipv4:10.0.0.1:2", now));
+}
+
 TEST(GivenUpCallsInTheLedger, WhatAQuietConnectionHadIsOver) {
   ConnectionLedger ledger;
   absl::Time now = absl::FromUnixSeconds(1000);

@@ -250,6 +250,23 @@ class Store(Hostile):
         self.cluster.ctl("stats", "--store", store.address, "--wait", "10")
         self.assertRegex(store.log_path.read_text(), "calls that are not over|it gave up .* calls")
 
+    def test_who_gives_calls_up_and_comes_again_waits_at_the_door(self):
+        store = self.store()
+        honest = Http2Peer(store.address, takes=True)
+        self.addCleanup(honest.close)
+        attack = hostile_calls.STORE_ATTACKS["reset-reconnect"](
+            hostile_calls.Target(store.address))
+        self.addCleanup(attack.close)
+        end = time.monotonic() + LONG_S
+        while "its host gives up too many calls" not in store.log_path.read_text():
+            self.assertLess(time.monotonic(), end, store.log_tail())
+            attack.unit()
+            honest.call("/grpc.health.v1.Health/Check", b"")
+            self.answered(honest)
+            self.assertFalse(honest.ended)
+        attack.close()
+        self.cluster.ctl("stats", "--store", store.address, "--wait", "10")
+
     def test_who_gives_calls_up_now_and_then_goes_on(self):
         """Half of what a connection may have open, again and again: never 512 at once."""
         store = self.store()
@@ -280,6 +297,8 @@ class Store(Hostile):
                            self.folder / "identities", "--tenants-file", self.folder / "tenants")
         most = memory(store, "VmRSS") + self.LIMITS + BESIDE_BYTES
         for name, make in hostile_calls.STORE_ATTACKS.items():
+            if name == "reset-reconnect":  # the next one would wait at the door for its turn
+                continue
             with self.subTest(name):
                 attack = make(hostile_calls.Target(store.address, "token-of-other"))
                 self.addCleanup(attack.close)

@@ -1,0 +1,289 @@
+"""What hostile callers do, a class each: of hostile_calls.py, which has them by name."""
+
+import select
+import struct
+
+import hostile_messages as say
+from http2_peer import PREFACE, SETTINGS, Http2Peer, connect, frame
+
+STORE, WORKER = "/hearth.v1.CacheStore/", "/hearth.v1.Inference/"
+MIB = 1 << 20
+STREAMS = 250  # a server takes 256 on a connection
+
+
+class Target:
+    """Where a server is, and what its caller has: the token of a tenant, or none."""
+
+    def __init__(self, address, token=""):
+        self.address, self.token = address, token
+
+    def fields(self):
+        return [("authorization", "Bearer " + self.token)] if self.token else []
+
+
+class Attack:
+    """unit: once more. pump: goes on with what is open. Neither waits for the server."""
+
+    def __init__(self, target):
+        self.target, self.units, self.closed = target, 0, 0
+        self.unconnected = 0  # units that found no connection and got none
+
+    def unit(self):
+        self.units += 1
+
+    def pump(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class Peers(Attack):
+    """On a few connections, made again where the server closed them."""
+
+    connections, takes = 4, True
+
+    def __init__(self, target):
+        super().__init__(target)
+        self.peers = [None] * self.connections
+
+    def peer(self):
+        at = self.units % self.connections
+        self.units += 1
+        if self.peers[at] is None or self.peers[at].ended:
+            self.forget(at)
+            try:
+                self.peers[at] = self.begin(Http2Peer(self.target.address, self.takes))
+            except OSError:
+                self.unconnected += 1
+                return None
+        return self.peers[at]
+
+    def begin(self, peer):
+        return peer
+
+    def forget(self, at):
+        if self.peers[at] is not None:
+            self.closed += 1
+            self.peers[at].close()
+        self.peers[at] = None
+
+    def pump(self):
+        for peer in self.peers:
+            while peer is not None and peer.step():
+                pass
+
+    def close(self):
+        for peer in self.peers:
+            if peer is not None:
+                peer.close()
+
+
+class Calls(Peers):
+    """Whole calls; at most `most_open` of a connection unanswered."""
+
+    def __init__(self, target, calls, most_open=4, fields=None, packed=False):
+        super().__init__(target)
+        self.calls, self.most_open, self.packed = calls, most_open, packed
+        self.fields = target.fields() if fields is None else fields
+
+    def unit(self):
+        peer = self.peer()
+        if peer is None or len(peer.streams) >= self.most_open:
+            return
+        path, message = self.calls[self.units % len(self.calls)]
+        peer.call(path, message() if callable(message) else message, self.fields, self.packed)
+
+
+class HalfSent(Peers):
+    """A stream more whose message never becomes whole."""
+
+    def __init__(self, target, paths):
+        super().__init__(target)
+        self.paths = paths
+
+    def unit(self):
+        peer = self.peer()
+        if peer is not None and len(peer.streams) < STREAMS:
+            size = say.MESSAGE_BYTES - 1000
+            peer.open(self.paths[self.units % len(self.paths)], size, size + 1000,
+                      fields=self.target.fields())
+
+
+class Resets(Peers):
+    """Calls that are given up as they begin."""
+
+    def __init__(self, target, path):
+        super().__init__(target)
+        self.path = path
+
+    def unit(self):
+        peer = self.peer()
+        for _ in range(50 if peer is not None and peer.unsent_bytes() < MIB else 0):
+            peer.reset(peer.call(self.path, b"", self.target.fields()))
+        if peer is not None:
+            peer.streams.clear()
+
+
+class ResetReconnects(Attack):
+    """A connection more, with 300 calls that are given up as they begin; the last few stay."""
+
+    def __init__(self, target, path, keep=4):
+        super().__init__(target)
+        self.path, self.keep, self.peers = path, keep, []
+
+    def unit(self):
+        self.units += 1
+        try:
+            peer = Http2Peer(self.target.address)
+        except OSError:
+            self.unconnected += 1
+            return
+        for _ in range(300):
+            peer.reset(peer.call(self.path, b"", self.target.fields()))
+        peer.streams.clear()
+        self.peers.append(peer)
+        while len(self.peers) > self.keep:
+            self.closed += self.peers[0].ended
+            self.peers.pop(0).close()
+        self.pump()
+
+    def pump(self):
+        for peer in self.peers:
+            while not peer.ended and peer.step():
+                pass
+
+    def close(self):
+        for peer in self.peers:
+            peer.close()
+
+
+class Leases(Peers):
+    """A lease more, on a prompt of its own; the oldest is given up when as many are open as may."""
+
+    def unit(self):
+        peer = self.peer()
+        if peer is None or peer.unsent_bytes() > MIB:
+            return
+        if len(peer.streams) >= STREAMS // self.connections:
+            peer.reset(peer.streams.pop(next(iter(peer.streams))))
+        tokens = range(self.units, self.units + 200)
+        peer.call(STORE + "Lease", say.lease(say.prefix(tokens)), self.target.fields())
+
+
+class Trickle(Peers):
+    """Publishes, each of which says a byte more in a unit."""
+
+    def __init__(self, target, streams=64):
+        super().__init__(target)
+        self.begin_message = say.publish_begin(range(say.CHUNK_TOKENS), 1, say.fingerprint())
+        self.each = streams // self.connections
+
+    def unit(self):
+        peer = self.peer()
+        if peer is None:
+            return
+        if len(peer.streams) < self.each:
+            head = self.begin_message + b"\0" + struct.pack(">I", MIB)
+            peer.open(STORE + "Publish", 0, len(self.begin_message), head, self.target.fields())
+        for stream in peer.streams.values():
+            stream.zeros += 1
+
+
+class Unread(Peers):
+    """Calls whose answers nobody takes."""
+
+    takes = False
+
+    def __init__(self, target, path, message, each=16):
+        super().__init__(target)
+        self.path, self.message, self.each = path, message, each
+
+    def unit(self):
+        peer = self.peer()
+        if peer is not None and len(peer.streams) < self.each:
+            peer.call(self.path, self.message, self.target.fields())
+
+
+class Staging(Peers):
+    """Publishes of a large slice, of which the last piece never comes."""
+
+    def __init__(self, target, each=4):
+        super().__init__(target)
+        model = say.fingerprint(kv_heads=4, head_dim=4096)  # slices of 16 MiB
+        begin = say.publish_begin(range(say.CHUNK_TOKENS), 1, model)
+        pieces = [say.publish_piece(at * MIB, bytes(MIB)) for at in range(15)]
+        self.begin_bytes, self.each = len(begin), each
+        self.messages = begin + b"".join(b"\0" + struct.pack(">I", len(m)) + m for m in pieces)
+
+    def unit(self):
+        peer = self.peer()
+        if peer is None:
+            return
+        if len(peer.streams) >= self.each:
+            peer.reset(next(iter(peer.streams.values())))
+            peer.streams.pop(next(iter(peer.streams)))
+        peer.open(STORE + "Publish", 0, self.begin_bytes, self.messages, self.target.fields())
+
+
+class Connects(Attack):
+    """A connection more, which says `first` and nothing else; the last `keep` stay open."""
+
+    def __init__(self, target, first=b"", keep=0):
+        super().__init__(target)
+        self.first, self.keep, self.open = first, keep, []
+
+    def unit(self):
+        self.units += 1
+        try:
+            peer = connect(self.target.address)
+        except OSError:
+            self.unconnected += 1
+            return
+        self.open.append(peer)
+        try:
+            first = self.first() if callable(self.first) else self.first
+            if first:
+                peer.send(first)
+        except OSError:
+            self.closed += 1
+        while len(self.open) > self.keep:
+            self.open.pop(0).close()
+
+    def close(self):
+        for peer in self.open:
+            peer.close()
+
+
+class Frames(Attack):
+    """Frames that are no message, of which the answers stay unread."""
+
+    def __init__(self, target, frames, first=b""):
+        super().__init__(target)
+        self.frames, self.first, self.socket, self.out = frames, first, None, b""
+
+    def unit(self):
+        self.units += 1
+        if len(self.out) < MIB:
+            self.out += self.frames
+        self.pump()
+
+    def pump(self):
+        try:
+            if self.socket is None:
+                self.socket = connect(self.target.address)
+                self.out = PREFACE + frame(SETTINGS, 0, 0) + self.first + self.frames
+        except OSError:
+            self.unconnected += 1
+            return
+        try:
+            if select.select([], [self.socket], [], 0)[1]:
+                self.out = self.out[self.socket.send(self.out):]
+        except OSError:
+            self.closed += 1
+            self.close()
+
+    def close(self):
+        if self.socket is not None:
+            self.socket.close()
+        self.socket = None
