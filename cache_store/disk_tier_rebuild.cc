@@ -171,6 +171,7 @@ absl::Status Rebuild::WriteRecords(const std::string& secret_check) {
   for (const auto& [number, point] : salvage_.points()) {
     if (point.is_expired || point.has_left) AppendU64(&left, number);
   }
+  for (const uint64_t number : salvage_.erased_promises()) AppendU64(&left, number);
   if (!left.empty()) put(kMeta, absl::StrCat(kGonePrefix, NumberKey(next_note)), left);
   if (!secret_check.empty()) {  // else the next start writes both
     const auto version = salvage_.meta().find(kVersionKey);

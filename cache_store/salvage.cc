@@ -109,8 +109,12 @@ void SalvagedFolder::ReadRecords() {
   for (const auto& [number, point] : points_) unreadable_.erase(number);
   for (const auto& [number, promise] : promises_.promises) {
     const bool is_there = points_.count(number) > 0 || unreadable_.contains(number);
-    const bool is_missed = promise.level >= PromiseLevel::kDisk && !erased_.contains(number);
-    if (!is_there && is_missed) vanished_.push_back(promise);
+    if (is_there) continue;
+    if (erased_.contains(number)) {
+      erased_promises_.push_back(number);
+    } else if (promise.level >= PromiseLevel::kDisk) {
+      vanished_.push_back(promise);
+    }
   }
 }
 

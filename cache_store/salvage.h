@@ -93,6 +93,8 @@ class SalvagedFolder {
   const absl::flat_hash_set<uint64_t>& unreadable() const { return unreadable_; }
   // What was acknowledged and is in no file any more.
   const std::vector<Promise>& vanished() const { return vanished_; }
+  // Promised still, and erased, as an erase that is left says.
+  const std::vector<uint64_t>& erased_promises() const { return erased_promises_; }
   // The family `meta`: the newest value of each key, of numbers too.
   const std::map<std::string, std::string>& meta() const { return meta_; }
   // At least every number that anything goes by.
@@ -137,6 +139,7 @@ class SalvagedFolder {
   absl::flat_hash_set<uint64_t> erased_, unreadable_;
   PromiseBook promises_;
   std::vector<Promise> vanished_;
+  std::vector<uint64_t> erased_promises_;
   std::map<std::string, MetaVersion> meta_versions_;
   std::map<std::string, std::string> meta_;
   uint64_t last_number_ = 0;
