@@ -35,8 +35,8 @@ rocksdb::Status TryTable(const rocksdb::Options& options, const std::string& pat
 }
 
 // Of a table that was linked RocksDB could write a number into it later, so these bytes are left
-// out of their block's checksum; it never does (disk_tier_tables.cc), and they are zeros. True:
-// they were not, and are again.
+// out of their block's checksum; it never does (disk_tier_tables.cc), and they are zeros.
+// `*was_wrong`: they were not, and are again.
 rocksdb::Status ZeroTheNumber(const rocksdb::Options& options, const std::string& path,
                               bool* was_wrong) {
   rocksdb::SstFileReader reader(options);

@@ -57,15 +57,15 @@ void UnloadedIndex::AddKeys(const std::vector<ManifestNames>& manifests) {
       object.until = until;
     }
     // The last object is of the last segment, whose key is the restore point's.
-    const auto last = objects_.find(manifest.objects.back());
-    ambiguous_ |= !ending_at_.emplace(last->second.record.key, manifest.number).second;
-    const ObjectId& id = last->second.record.id;
+    const ObjectRecord& last = objects_.at(manifest.objects.back()).record;
+    ambiguous_ |= !ending_at_.emplace(last.key, manifest.number).second;
+    const ObjectId& id = last.id;
     for (auto it = manifest.objects.rbegin() + 1; it != manifest.objects.rend(); ++it) {
-      const auto before = objects_.find(*it);
-      const ObjectId& chunk = before->second.record.id;
+      const ObjectRecord& before = objects_.at(*it).record;
+      const ObjectId& chunk = before.id;
       if (chunk.begin == id.begin) continue;
       if (chunk.begin + chunk.tokens == id.begin && id.tokens < chunk.tokens) {
-        remainders_of_[before->second.record.key].push_back(manifest.number);
+        remainders_of_[before.key].push_back(manifest.number);
       }
       break;
     }

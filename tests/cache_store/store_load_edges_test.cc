@@ -9,6 +9,13 @@
 namespace hearth {
 namespace {
 
+// Any boundary of what is stored can be restored: no window asks for a tail of its own.
+Fingerprint GlobalModel() {
+  KitModel global;
+  global.layer_types = "ggg";
+  return global.Make();
+}
+
 // Every loaded object is held until all are: what is over must not live on by that.
 TEST_F(StoreLoad, WhatIsOverIsNotServed) {
   const KitPrompt prompt{KitTokens(3, 100), {}};
@@ -33,9 +40,7 @@ TEST_F(StoreLoad, WhatIsOverIsNotServed) {
 
 // Its objects are all there, of a longer one; what it has of its own is not.
 TEST_F(StoreLoad, ABoundaryWhoseManifestIsStillToComeIsNotMadeAnew) {
-  KitModel global;
-  global.layer_types = "ggg";
-  const Fingerprint model = global.Make();
+  const Fingerprint model = GlobalModel();
   const KitPrompt prompt{KitTokens(3, 100), {}};
   KitPrompt shorter = prompt;
   shorter.tokens.resize(49);
@@ -123,9 +128,7 @@ TEST_F(StoreLoad, AUseOfALongerOneIsOneOfWhatItGoesThrough) {
 
 // What is over by now is adopted on the way, and is not to stand in the way of what others hold.
 TEST_F(StoreLoad, WhatIsOverHidesNoBoundaryThatOthersHold) {
-  KitModel global;
-  global.layer_types = "ggg";
-  const Fingerprint model = global.Make();
+  const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};
   KitPrompt other = asked;
   for (size_t i = 48; i < other.tokens.size(); ++i) ++other.tokens[i];
@@ -151,9 +154,7 @@ TEST_F(StoreLoad, WhatIsOverHidesNoBoundaryThatOthersHold) {
 
 // A damaged folder: the last of the longest one's objects is lost, and it is settled in vain.
 TEST_F(StoreLoad, AManifestThatLostAnObjectDoesNotHideAnotherOfItsObjects) {
-  KitModel global;
-  global.layer_types = "ggg";
-  const Fingerprint model = global.Make();
+  const Fingerprint model = GlobalModel();
   const KitPrompt longest{KitTokens(5, 100), {}};
   KitPrompt asked = longest;  // ends elsewhere than either
   asked.tokens.resize(49);
