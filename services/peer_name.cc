@@ -30,7 +30,7 @@ std::string PeerName(const sockaddr_storage& address) {
     return absl::StrCat("ipv4:", text, ":", ntohs(v6.sin6_port));
   }
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
-  return absl::StrCat("ipv6:%5B", text, "%5D:", ntohs(v6.sin6_port));
+  return absl::StrCat(kIpv6Begin, text, kIpv6End, ":", ntohs(v6.sin6_port));
 }
 
 std::string HostOfPeer(const std::string& peer) {
