@@ -13,6 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "cache_store/disk_tier_backup.h"
 #include "cache_store/disk_tier_db.h"
+#include "cache_store/disk_tier_erase.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_promises.h"
 #include "cache_store/disk_tier_reclaim.h"
@@ -24,6 +25,8 @@ namespace {
 
 // Below this a value is copied into memory of its own; above, the read's buffer is handed out.
 constexpr size_t kPinBytes = 4096;
+// Of erased objects at once in the log: a KiB or two an object.
+constexpr size_t kEraseBytes = size_t{256} << 10;
 
 class RocksDiskTier : public DiskTier {
  public:
@@ -76,10 +79,10 @@ class RocksDiskTier : public DiskTier {
     if (objects.empty()) return absl::OkStatus();
     rocksdb::WriteBatch batch;
     for (const uint64_t number : objects) {
-      // The slices' keys are the number and a layer. Their record goes in the same batch.
-      batch.DeleteRange(db_->family(kSlices), NumberKey(number), NumberKey(number + 1));
-      batch.DeleteRange(db_->family(kTables), NumberKey(number), NumberKey(number + 1));
-      batch.Delete(db_->family(kObjects), NumberKey(number));
+      if (absl::Status status = EraseObject(*db_, number, &batch); !status.ok()) return status;
+      if (batch.GetDataSize() < kEraseBytes) continue;
+      if (absl::Status status = WriteBatch("erase", &batch, false); !status.ok()) return status;
+      batch.Clear();
     }
     return WriteBatch("erase", &batch, false);
   }

@@ -18,7 +18,7 @@ namespace hearth {
 
 class Erasures {
  public:
-  // Of one batch: a few hundred KiB of the log.
+  // Of one call: of manifests a few hundred KiB of the log.
   static constexpr size_t kMostAtOnce = 4096;
   // Of each kind, 10 MB: beyond that the lowest are left to the next start.
   static constexpr size_t kMost = size_t{1} << 20;

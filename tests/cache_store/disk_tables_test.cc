@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <numeric>
 #include <random>
 #include <system_error>
 #include <thread>
@@ -253,7 +254,6 @@ TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   EXPECT_GT(lost, 0);
 }
 
-// Told to go on, RocksDB asserts what a failed drop of tables does not see to.
 // RocksDB leaves these eight bytes out of their block's checksum, and does not open a database in
 // which they are not what its MANIFEST says.
 TEST_F(DiskTables, AFlippedBitOfTheNumberThatNoChecksumCoversCostsNothing) {
@@ -278,6 +278,7 @@ TEST_F(DiskTables, AFlippedBitOfTheNumberThatNoChecksumCoversCostsNothing) {
   }
 }
 
+// Told to go on, RocksDB asserts what a failed drop of tables does not see to.
 TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
   for (int nth = 1; nth <= 8; ++nth) {
     const auto object = static_cast<uint64_t>(nth);
@@ -293,6 +294,31 @@ TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
     AwaitTablesBelow(kSliceBytes);
   }
   EXPECT_GT(disk_.struck(), 2);
+}
+
+// Of a table that a compaction begins and writes nothing to, RocksDB looks at the first key, and
+// asserts that there is one where the table could not be written.
+TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
+  int failed = 0;
+  for (int nth = 14; nth <= 30; ++nth) {
+    const uint64_t first = 10 * static_cast<uint64_t>(nth);
+    Open();
+    WriteTable({first, first + 2});
+    WriteTable({first + 1, first + 3});
+    for (const uint64_t small : {first + 4, first + 5}) {
+      const ObjectRecord record{small, {}, {0, 16, LayerGroup::kGlobal}, 9, {0}, {0}, 0};
+      ASSERT_TRUE(tier_->WriteObject(record).ok());
+      ASSERT_TRUE(tier_->Write(Ref(small), CopySlice(std::vector<std::byte>(9))).ok());
+    }
+    std::vector<uint64_t> all(6);
+    std::iota(all.begin(), all.end(), first);
+    ASSERT_TRUE(tier_->EraseObjects(all).ok());
+    disk_.Arm(DiskFault::kFailedWrite, nth);
+    failed += tier_->ReclaimSpace(0).ok() ? 0 : 1;
+    disk_.Disarm();
+    for (const uint64_t object : all) EXPECT_FALSE(Holds(object)) << nth;
+  }
+  EXPECT_GT(failed, 4);
 }
 
 // RocksDB 7.8 may wait for good for a flush that it has lost.
