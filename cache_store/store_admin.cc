@@ -298,6 +298,13 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   if (disk_ == nullptr) return absl::FailedPreconditionError("no disk tier: nothing to back up");
+  // Of a damaged folder nothing is erased: it has restore points that are not whole.
+  if (!damage_.empty()) {
+    return absl::DataLossError(
+        absl::StrCat("no backup was made: ", damage_[0],
+                     "; this start found it: start the store again, and if that finds it too, "
+                     "repair the folder (hearthctl repair)"));
+  }
   return disk_->BackUp(to);
 }
 

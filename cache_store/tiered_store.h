@@ -366,7 +366,8 @@ class TieredStore {
                                EventCallback callback) = 0;
 
   // Copies what is on disk at this moment to a backup folder (backup.h), beside everything else.
-  // What was acknowledged as `disk` or `sync` before the call is in it.
+  // What was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data folder
+  // is, or was when the store started, damaged.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.

@@ -188,6 +188,11 @@ TEST_F(LostPoints, OfACutManifestEraseNothing) {
   EXPECT_LT(found, 8u);
   EXPECT_EQ(Lost(), 8 - found);
   EXPECT_GT(Counted("recovery_damage"), 0u);
+  // What the start gave up is still in the folder, and is not to be stored as if it were whole.
+  const absl::Status running = store_->BackUp(folder_.File("running")).status();
+  EXPECT_TRUE(absl::IsDataLoss(running)) << running;
+  EXPECT_THAT(std::string(running.message()), HasSubstr("no backup was made: of "));
+  EXPECT_FALSE(fs::exists(folder_.File("running")));
   EXPECT_EQ(Counted("recovery_collected_objects"), 0u);
   executor_->RunAll();
   store_.reset();
