@@ -84,6 +84,13 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
   }
 }
 
+void Ledger::CommitFailed(const PublishSpec& spec) {
+  for (const uint32_t boundary : spec.boundaries) {
+    points_[PrefixName(spec.tenant, spec.token_ids, spec.cuts, boundary, layout_)].may_be_there =
+        true;
+  }
+}
+
 void Ledger::Learn(const std::string& name, const Digest& id) {
   Point& point = points_[name];
   if (!point.has_id) time_->Aside(absl::StrCat(Hex(id), " is ", name));
@@ -102,6 +109,10 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   }
   if (point != nullptr && event.kind == StoreEvent::Kind::kPinned) {
     point->was_pinned = true;
+  }
+  if (point == nullptr && event.kind == StoreEvent::Kind::kPinned) {
+    uint32_t& most = pinned_unnamed_[told.tenant];
+    most = std::max(most, told.tokens);
   }
   if (point != nullptr && event.kind == StoreEvent::Kind::kUnpinned) point->is_pinned = false;
   if (!event.removed.has_value()) return;
@@ -126,7 +137,8 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   }
   if (point == nullptr) return;
   const absl::Time now = time_->store_clock()->Now();
-  if (why == Removal::kExpired && point->promised != Durability::kDefault &&
+  // What replaced it may be lost by damage: then it ends as it would have ended.
+  if (why == Removal::kExpired && point->promised != Durability::kDefault && !may_damage &&
       now + kSecond < point->earliest_end[0]) {
     time_->Violated(
         26, absl::StrCat("too early by ", absl::FormatDuration(point->earliest_end[0] - now), ": ",
@@ -187,6 +199,10 @@ void Ledger::CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const Look
     }
     if (quarantined_.count(name) > 0) {
       return time_->Violated(28, absl::StrCat("quarantined, and served: ", name));
+    }
+    const auto unnamed = pinned_unnamed_.find(query.tenant);
+    if (unnamed != pinned_unnamed_.end() && object.id.begin + object.id.tokens <= unnamed->second) {
+      continue;
     }
     const bool is_wanted = std::any_of(it->second.begin(), it->second.end(), [&](const auto& by) {
       const Point& point = points_[by];

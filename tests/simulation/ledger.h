@@ -33,6 +33,8 @@ class Ledger {
   // A publish is about to be committed: `put` are the objects whose bytes came with it.
   void Committing(const PublishSpec& spec, const std::vector<uint32_t>& put);
   void Committed(const PublishSpec& spec, const PublishResult& result);
+  // An error says nothing of what is there: some of it may be.
+  void CommitFailed(const PublishSpec& spec);
   // How the store calls a point.
   void Learn(const std::string& name, const Digest& id);
   void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
@@ -85,6 +87,8 @@ class Ledger {
   std::map<Digest, std::string> names_;                   // of points, by id
   std::map<std::string, std::set<std::string>> objects_;  // and the points that name them
   std::set<std::string> quarantined_;
+  // By tenant: the longest that was ever pinned of what the store made itself.
+  std::map<std::string, uint32_t> pinned_unnamed_;
   std::set<Digest> told_pinned_;
   std::set<Digest> closed_with_;  // what a clean close left
   bool closed_cleanly_ = false, dropping_ = false;

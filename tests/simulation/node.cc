@@ -68,6 +68,7 @@ void Node::Open() {
   seams.disk_env = disk_.env();
   seams.load_patience = absl::ZeroDuration();
   seams.min_table_bytes = min_table_bytes_;
+  seams.boot = boot_;
   if (device_bytes_ > 0) options_.device = device_ = std::make_shared<FakeDevice>(device_bytes_);
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
@@ -159,6 +160,7 @@ void Node::Die(Ledger::Death death) {
   uint64_t room = disk_.room();
   const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
+  if (death == Ledger::Death::kMachine) ++boot_[0];
   // What a crash took from files is free again.
   if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
   disk_.SetRoom(room);

@@ -146,6 +146,7 @@ class Node {
   std::shared_ptr<FakeDevice> device_;  // of this life
   Ledger ledger_;
   FaultyDisk disk_;
+  BootId boot_ = {1};  // of the machine
   bool is_draining_ = false;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   bool keeps_all_ = false, is_repaired_ = false;

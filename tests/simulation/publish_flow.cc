@@ -82,7 +82,10 @@ class PublishFlow final : public Flow {
     ledger()->Committing(spec_, needed_);
     absl::StatusOr<PublishResult> result = session_->Commit();
     peer_->node->TakeEvents();
-    if (!result.ok()) return Refuse(result.status());
+    if (!result.ok()) {
+      ledger()->CommitFailed(spec_);
+      return Refuse(result.status());
+    }
     ledger()->Committed(spec_, *result);
     Learn(*result);
     peer_->time->Note(absl::StrCat(Who(), ": {", absl::StrJoin(result->boundaries, " "), "} ",
