@@ -170,7 +170,7 @@ class Catalog {
   RestorePointEntry* Find(const Digest& id) const;
   void Remove(RestorePointEntry* point, Removal why);
 
-  // It lives until `expires`, or as long as it would anyway if that is longer.
+  // It lives until `expires`: the first time exactly, from then on never shorter than before.
   void Renew(RestorePointEntry* point, absl::Time expires);
   // In between it does not expire: a publish is about to renew it.
   void BeginRenewal(RestorePointEntry* point);

@@ -37,8 +37,8 @@ void Catalog::Unschedule(const RestorePointEntry& point) {
 
 void Catalog::Renew(RestorePointEntry* point, absl::Time expires) {
   Unschedule(*point);
+  point->expires = point->inherited ? expires : std::max(point->expires, expires);
   point->inherited = false;
-  point->expires = std::max(point->expires, expires);
   Schedule(point);
   for (StoredObject* object : point->objects) {
     object->keep_until = std::max(object->keep_until, point->expires);

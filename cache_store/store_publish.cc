@@ -188,9 +188,12 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
     if (kept.held) {
       catalog_.HoldPoint(point);
       catalog_.BeginRenewal(point);
-      // Whoever asks for nothing does not make what was to end stay for good.
-      const bool asks = plan->expires != absl::InfiniteFuture() || point->inherited;
-      kept.expires = asks ? std::max(plan->expires, point->expires) : point->expires;
+      // The first who publishes it says when it ends, and others only move that further away. Who
+      // asks for nothing does not make what was to end stay for good.
+      const bool asks = plan->expires != absl::InfiniteFuture();
+      if (!point->inherited) {
+        kept.expires = asks ? std::max(plan->expires, point->expires) : point->expires;
+      }
     }
     kept.number = kept.held ? point->number : catalog_.NextNumber();
     kept.manifest = kept.held ? point->manifest : kept.number;

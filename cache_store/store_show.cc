@@ -53,7 +53,7 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
                                        clock_->Now());
       catalog_.Renew(point, kept.expires);
       counters_.Add(Counter::kPublishedRestorePoints);
-    } else if (kept.expires > point->expires) {
+    } else if (point->inherited || kept.expires > point->expires) {
       catalog_.Renew(point, kept.expires);
       if (point->durable) plan->renewed.push_back(point->id);
     }

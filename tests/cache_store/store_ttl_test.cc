@@ -231,6 +231,36 @@ TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
 
+TEST_F(StoreTtl, WhatIsPublishedAsAWholeHasItsOwnEndThoughItsPartsStay) {
+  const KitPrompt prompt = Prompt(1, 33);
+  const KitPrompt shorter = UpTo(prompt, 20);
+  const auto expires_in = [&] {
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.tokens == 16) return point.expires_in;
+    }
+    return absl::ZeroDuration();
+  };
+  for (const bool made_by_a_lookup : {false, true}) {
+    Open();
+    Publish(prompt, {32}, absl::ZeroDuration());
+    if (made_by_a_lookup) {
+      EXPECT_EQ(Usable(shorter), 16u);
+    }
+    for (const absl::Duration ttl : {absl::Seconds(30), absl::Seconds(60)}) {
+      Publish(shorter, {16}, ttl);
+      EXPECT_EQ(expires_in(), ttl);
+      Open();
+      EXPECT_EQ(expires_in(), ttl) << "the disk says the same";
+    }
+    clock_.Advance(absl::Minutes(1));
+    EXPECT_EQ(Usable(shorter), 16u) << "from its parts";
+    for (const RestorePoint& point : store_->List("default")) {
+      ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
+    }
+    executor_->RunAll();
+  }
+}
+
 TEST_F(StoreTtl, WhatIsPublishedAsAWholeDoesNotEndWithItsParts) {
   Open();
   const KitPrompt prompt = Prompt(1, 33);
