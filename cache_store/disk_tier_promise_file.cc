@@ -83,9 +83,8 @@ rocksdb::Status LookAtPromises(rocksdb::FileSystem* files, const std::string& di
     return read;
   }
   *book = ReadPromises(bytes);
-  // Only a crash of the machine leaves a part of an entry.
-  const bool is_torn = book->torn_bytes > 0 && book->boot == boot;
-  if (book->damaged > 0 || is_torn || !book->has_header) {
+  if (book->LacksEntries(boot)) {
+    const bool is_torn = book->torn_bytes > 0 && book->boot == boot;
     damage->push_back(absl::StrCat(path, " is damaged: ", book->damaged + (is_torn ? 1 : 0),
                                    " of its entries are lost, which may hide what else is"));
   }
@@ -111,6 +110,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
       files_->RenameFile(path_, path_ + ".unreadable", kNoOptions, nullptr).PermitUncheckedError();
     }
   }
+  if (!is_new && book.LacksEntries(boot_)) book.forgot_to = kForgotAll;
   bytes_ = book.bytes;
   const bool is_whole = book.has_header && book.damaged == 0 && book.torn_bytes == 0;
   if (is_whole) {
@@ -162,8 +162,15 @@ rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
   *book = ReadPromises(absl::string_view(bytes).substr(0, bytes_));
   book->boot = boot_;
   // Without the folder there is nothing that a repair could find them in.
-  if (files_->FileExists(dir_ + "/lost", kNoOptions, nullptr).IsNotFound()) book->lost.clear();
+  if (!MayHaveLost()) {
+    book->lost.clear();
+    book->forgot_to = 0;
+  }
   return rocksdb::IOStatus::OK();
+}
+
+bool PromiseFile::MayHaveLost() const {
+  return !files_->FileExists(dir_ + "/lost", kNoOptions, nullptr).IsNotFound();
 }
 
 rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {

@@ -56,6 +56,8 @@ class PromiseFile {
   void Close();
 
   const BootId& boot() const { return boot_; }
+  // Whether there is anything that a repair may find what was lost in.
+  bool MayHaveLost() const;
 
  private:
   static constexpr Place kNowhere = {~uint64_t{0}, 0, 0};

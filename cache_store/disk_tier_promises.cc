@@ -19,6 +19,8 @@ constexpr size_t kMostNotes = 256;
 // More than that many publishes never end at once: the file was cut, or not written to.
 constexpr size_t kMostUnfinished = 256;
 constexpr size_t kMostNamed = 3;
+// More than are given out between two starts.
+constexpr uint64_t kNumbersApart = uint64_t{1} << 32;
 // The version of the folder.
 constexpr uint64_t kPromisesSince = 5;
 
@@ -183,6 +185,7 @@ void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
                                         " restore points that are there: it was cut, or not "
                                         "written to; it names them now"));
   }
+  SettleForgotten(book, contents);
   keep_held_back(contents);
   file_.AppendSoon(kept);
   NoteReleased(lost, PromiseLevel::kDisk);
@@ -194,6 +197,21 @@ void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
         ParseNumberKey(absl::string_view(note.key).substr(sizeof(kGonePrefix) - 1));
     if (number.ok()) next_note_ = std::max(next_note_, *number + 1);
   }
+}
+
+// What lies in lost/, or goes there at this start, may be named by an entry that rotted. What is
+// published from now on must not go by its number: by that a repair tells the two apart.
+void DiskPromises::SettleForgotten(const PromiseBook& book, DiskContents* contents) {
+  uint64_t forgot_to = book.forgot_to;
+  if (contents->damage.empty() && !file_.MayHaveLost()) {
+    forgot_to = 0;
+  } else if (is_new_ || book.forgot_to == kForgotAll) {
+    contents->last_number += kNumbersApart;
+    forgot_to = contents->last_number;
+  }
+  if (forgot_to == book.forgot_to) return;
+  const PromiseEntry entry = EntryFor(PromiseKind::kForgot, PromiseLevel::kNone, forgot_to);
+  file_.AppendSoon({&entry, 1});
 }
 
 absl::Status DiskPromises::Commit(const std::vector<ManifestRecord>& manifests,

@@ -77,6 +77,7 @@ class DiskPromises {
     PromiseFile::Place released;
   };
 
+  void SettleForgotten(const PromiseBook& book, DiskContents* contents);
   // `was`: kNone: they left, else they were found lost.
   PromiseFile::Place NoteReleased(absl::Span<const uint64_t> manifests, PromiseLevel was);
   std::vector<GoneNote> TakeNotesToDelete() ABSL_LOCKS_EXCLUDED(mu_);

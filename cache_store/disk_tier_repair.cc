@@ -159,6 +159,7 @@ class Repair {
     for (const auto& [number, point] : salvage_.points()) {
       if (point.is_expired) ++report_.expired_points;
       if (point.IsKept()) ++report_.restore_points;
+      if (point.IsKept() && point.is_unnamed) ++report_.unnamed_points;
       if (point.problem.empty()) continue;
       const std::string id = salvage_.IdOf(point);
       Lost(absl::StrCat("restore point ", number, " (", point.record.manifest.token_count,

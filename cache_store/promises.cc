@@ -57,6 +57,12 @@ class Reading {
         return;
       case PromiseKind::kClosed:
         return;
+      case PromiseKind::kForgot:
+        book_.forgot_to = entry.number;
+        if (entry.number != kForgotAll) {
+          book_.last_number = std::max(book_.last_number, entry.number);
+        }
+        return;
       case PromiseKind::kIntended:
       case PromiseKind::kKept:
       case PromiseKind::kReleased:
@@ -138,7 +144,7 @@ std::optional<PromiseEntry> ParsePromise(absl::string_view bytes) {
   }
   const auto kind = static_cast<uint8_t>(bytes[0]), level = static_cast<uint8_t>(bytes[1]);
   if (kind < static_cast<uint8_t>(PromiseKind::kHeader) ||
-      kind > static_cast<uint8_t>(PromiseKind::kClosed) ||
+      kind > static_cast<uint8_t>(PromiseKind::kForgot) ||
       level > static_cast<uint8_t>(PromiseLevel::kSync)) {
     return std::nullopt;
   }
@@ -173,6 +179,18 @@ PromiseBook ReadPromises(absl::string_view bytes) { return Reading().Read(bytes)
 
 std::string WritePromises(const PromiseBook& book) {
   std::string bytes = SerializePromise(PromisesHeader());
+  if (book.forgot_to > 0) {
+    PromiseEntry entry;
+    entry.kind = PromiseKind::kForgot;
+    entry.number = book.forgot_to;
+    bytes += SerializePromise(entry);
+    entry.kind = PromiseKind::kReleased;
+    for (const uint64_t number : book.gone) {
+      if (number > book.forgot_to) continue;
+      entry.number = number;
+      bytes += SerializePromise(entry);
+    }
+  }
   // By the boot they were made under: a session's entry says it for all that follow.
   std::optional<BootId> boot;
   const auto begin_session = [&](const BootId& of, uint64_t unix_s) {

@@ -47,6 +47,9 @@ enum class PromiseKind : uint8_t {
   kReleased = 5,  // it left; with a level: it was found lost and said so
   kSynced = 6,    // of the first `number` bytes all that is kept is so as `sync`
   kClosed = 7,    // the process ended by itself
+  // Entries rotted before. What lies in lost/ by a number up to `number` may be what they named;
+  // 0: nothing there is. The last one counts.
+  kForgot = 8,
 };
 enum class PromiseLevel : uint8_t {
   kNone = 0,
@@ -102,11 +105,21 @@ struct PromiseBook {
   uint64_t torn_bytes = 0;   // at the end, of an entry that is not all there
   bool has_header = false;   // or it is damaged
   BootId boot{};             // of the last session
+  uint64_t forgot_to = 0;    // see kForgot
+
+  // Whether it may be silent of what was promised. `now`: of the machine; only a crash of it leaves
+  // a part of an entry.
+  bool LacksEntries(const BootId& now) const {
+    return damaged > 0 || !has_header || (torn_bytes > 0 && boot == now);
+  }
 };
+// Whatever number it goes by.
+inline constexpr uint64_t kForgotAll = ~uint64_t{0};
 
 // `bytes`: of the whole file.
 PromiseBook ReadPromises(absl::string_view bytes);
-// A file that says what `book` says of what is promised and lost, and no more.
+// A file that says what `book` says of what is promised and lost, and no more; of what left only
+// what lost/ may hold and entries that rotted may have named.
 std::string WritePromises(const PromiseBook& book);
 
 }  // namespace hearth

@@ -38,6 +38,8 @@ struct RepairReport {
   bool was_healthy = false;  // nothing was done: a store can open it, and finds all that is there
   uint64_t restore_points = 0, objects = 0, slices = 0, slice_bytes = 0;  // kept
   uint64_t lost_points = 0, expired_points = 0;
+  // Of those kept: from lost/ alone, where promises had rotted. Some may have been dropped before.
+  uint64_t unnamed_points = 0;
   std::vector<std::string> lost;  // a line each
   uint64_t damaged_files = 0;
   std::vector<std::string> damage;

@@ -241,11 +241,13 @@ void SalvagedFolder::KeepPoints() {
   }
 }
 
-bool SalvagedFolder::HasLeft(uint64_t number, const SalvagedPoint& point) const {
-  if (promises_.gone.contains(number)) return true;
+void SalvagedFolder::CompareWithPromises(uint64_t number, SalvagedPoint* point) const {
   const bool is_named = promises_.promises.count(number) + promises_.lost.count(number) > 0;
-  const bool is_all = promises_.has_header && promises_.damaged == 0;
-  return is_all && !is_named && !point.is_in_database;
+  const bool is_all =
+      promises_.has_header && promises_.damaged == 0 && number > promises_.forgot_to;
+  const bool is_only_lost = !is_named && !point->is_in_database;
+  point->has_left = promises_.gone.contains(number) || (is_only_lost && is_all);
+  point->is_unnamed = is_only_lost && !point->has_left;
 }
 
 void SalvagedFolder::FindSlices(uint64_t now_unix_s) {
@@ -253,7 +255,7 @@ void SalvagedFolder::FindSlices(uint64_t now_unix_s) {
     const uint64_t expires = point.record.expires_unix_s;
     point.is_expired = expires > 0 && expires <= now_unix_s &&
                        meta_.count(absl::StrCat(kPinPrefix, NumberKey(number))) == 0;
-    point.has_left = HasLeft(number, point);
+    CompareWithPromises(number, &point);
     if (point.IsKept()) point.problem = ProblemOf(point);
     if (!point.IsKept()) continue;
     for (const uint64_t object : point.record.objects) {

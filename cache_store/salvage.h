@@ -6,7 +6,8 @@
 // record, a restore point by its objects; what does not is not believed. Nothing is written.
 // Numbers are given once: what was erased once stays erased, wherever an older version lies, and so
 // does what the promises say has left. What lies in lost/ alone is taken if they name it, as
-// promised or as found lost: what they do not name any more had left when they were written anew.
+// promised or as found lost: what they do not name any more had left when they were written anew,
+// unless entries had rotted before: then it is taken if it proves itself.
 // Of restore points with one id the newest is kept. Thread safety: none. Memory: all records, no
 // slices.
 #ifndef HEARTH_CACHE_STORE_SALVAGE_H_
@@ -67,6 +68,7 @@ struct SalvagedPoint {
   bool is_expired = false;
   bool is_in_database = false;  // not in lost/ alone
   bool has_left = false;        // as the promises say, or for a newer one
+  bool is_unnamed = false;      // in lost/ alone, and the promises may have been silent of it
 
   bool IsKept() const { return problem.empty() && !is_expired && !has_left; }
 };
@@ -117,7 +119,7 @@ class SalvagedFolder {
     std::string value;
   };
 
-  bool HasLeft(uint64_t number, const SalvagedPoint& point) const;
+  void CompareWithPromises(uint64_t number, SalvagedPoint* point) const;
   void ListFiles(const std::string& folder, bool was_lost);
   // `trust`: a table in lost/ may be older than the erase of what is in it.
   void TakeRecord(const SalvagedEntry& entry, int trust);

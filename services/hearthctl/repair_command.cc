@@ -42,6 +42,7 @@ Json RepairJson(const RepairReport& report, bool dry_run) {
   json["restore_points"] = report.restore_points;
   json["lost_points"] = report.lost_points;
   json["expired_points"] = report.expired_points;
+  json["unnamed_points"] = report.unnamed_points;
   json["lost"] = report.lost;
   json["objects"] = report.objects;
   json["slices"] = report.slices;
@@ -102,6 +103,11 @@ void PrintRepair(const RepairFlags& flags, const RepairReport& report, Console& 
                 << " lie in tables that are taken over as they are";
   }
   console.out << "\n";
+  if (report.unnamed_points > 0) {
+    console.out << report.unnamed_points
+                << " of them are from lost/ alone and no promise names them, for promises had "
+                   "rotted: some may have been dropped before\n";
+  }
   PrintNext(flags, report, console);
   if (!report.has_secret) {
     console.out << "the secret of the keys is not in " << flags.path

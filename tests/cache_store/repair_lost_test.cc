@@ -65,6 +65,18 @@ class RepairFromLost : public ::testing::Test {
     const std::string anew = WritePromises(ReadPromises(folder_.Read("data/promises")));
     std::ofstream(Dir() + "/promises", std::ios::binary) << anew;
   }
+  // As rot leaves them: some entries are not whole, or nothing is left of the file.
+  void SpoilPromises(bool is_all) const {
+    if (is_all) {
+      fs::remove(Dir() + "/promises");
+      return;
+    }
+    std::fstream file(Dir() + "/promises", std::ios::in | std::ios::out | std::ios::binary);
+    const uint64_t entries = fs::file_size(Dir() + "/promises") / kPromiseBytes;
+    for (uint64_t entry = 2; entry < entries; entry += 2) {
+      file.seekp(static_cast<std::streamoff>(entry * kPromiseBytes + 20)).put('x');
+    }
+  }
   void CutTableOf(const std::string& family) const {
     std::string table;
     {
@@ -136,6 +148,60 @@ TEST_F(RepairFromLost, WhatWasFoundLostComesBackThoughThePromisesWereWrittenAnew
   WritePromisesAnew();
   EXPECT_EQ(Repaired().restore_points, kPoints);
   EXPECT_EQ(Served(), kRepairPoints);
+}
+
+// Nobody knows what the entries that rotted named: what only lost/ has is not taken for what left,
+// and what was dropped since that start has left.
+TEST_F(RepairFromLost, WhatOnlyLostHasComesBackThoughThePromisesOfItRotted) {
+  for (const bool is_all : {false, true}) {
+    for (const bool is_written_anew : {false, true}) {
+      SCOPED_TRACE(testing::Message() << is_all << is_written_anew);
+      fs::remove_all(Dir());
+      SetUp();
+      CutTableOf("manifests");
+      SpoilPromises(is_all);
+      uint64_t unnamed = kPoints;
+      {
+        const auto store = OpenRepaired(Dir()).value();
+        const std::vector<RestorePoint> points = store->List("default");
+        ASSERT_EQ(points.size(), kPoints / 2);
+        ASSERT_TRUE(store->Drop(points[0].id, "default", true).ok());
+        const PromiseBook book = ReadPromises(folder_.Read("data/promises"));
+        unnamed -= points.size() + book.lost.size();
+      }
+      Forget();
+      if (is_written_anew) WritePromisesAnew();
+      const RepairReport report = Repaired();
+      EXPECT_EQ(report.restore_points, kPoints - 1);
+      EXPECT_EQ(report.lost_points, 0u);
+      EXPECT_EQ(report.unnamed_points, is_all ? kPoints / 2 : unnamed);
+      EXPECT_EQ(Served(), kRepairPoints - 1);
+    }
+  }
+}
+
+// As long as the entries may be of anything in lost/, it is remembered what left of it.
+TEST_F(RepairFromLost, WhatWasDroppedStaysGoneThoughThePromisesRottedBefore) {
+  Flush();
+  CopyAllToLost();
+  SpoilPromises(/*is_all=*/true);
+  {
+    const auto store = OpenRepaired(Dir()).value();
+    const std::vector<RestorePoint> points = store->List("default");
+    for (size_t i = 0; i < 5; ++i) {
+      ASSERT_TRUE(store->Drop(points.at(i).id, "default", true).ok());
+    }
+  }
+  WritePromisesAnew();
+  OpenRepaired(Dir()).value();
+  WritePromisesAnew();
+  Forget();
+  EXPECT_EQ(Repaired().restore_points, kPoints - 5);
+  EXPECT_EQ(Served(), kRepairPoints - 5);
+  // With lost/ it is forgotten.
+  fs::remove_all(Dir() + "/lost");
+  OpenRepaired(Dir()).value();
+  EXPECT_EQ(ReadPromises(folder_.Read("data/promises")).forgot_to, 0u);
 }
 
 TEST_F(RepairFromLost, WhatWasPublishedAgainIsThereOnce) {
