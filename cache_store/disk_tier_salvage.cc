@@ -183,11 +183,41 @@ bool IsLast(const std::vector<OldLog>& logs, size_t log) {
                      [](const OldLog& later) { return later.scan.records == 0; });
 }
 
+absl::Status KeepNames(rocksdb::FileSystem* files, const std::string& folder) {
+  std::unique_ptr<rocksdb::FSDirectory> names;
+  rocksdb::IOStatus status = files->NewDirectory(folder, kNoIoOptions, &names, nullptr);
+  if (status.ok()) status = names->Fsync(kNoIoOptions, nullptr);
+  if (status.ok()) return absl::OkStatus();
+  return FromRocks(status, absl::StrCat("sync of ", folder));
+}
+
+// Where the file has another name, in lost/ or in somebody's copy of the folder, what is cut off
+// here is still to be had there: the bytes before it become a file of their own.
+absl::Status CutOwn(rocksdb::FileSystem* files, const std::string& path, uint64_t bytes,
+                    bool* is_done) {
+  uint64_t names = 1;
+  files->NumFileLinks(path, kNoIoOptions, &names, nullptr).PermitUncheckedError();
+  *is_done = names > 1;
+  if (!*is_done) return absl::OkStatus();
+  std::string all;
+  absl::Status status =
+      FromRocks(rocksdb::ReadFileToString(files, path, &all), absl::StrCat("read of ", path));
+  if (status.ok()) status = PutFile(files, path, all.substr(0, bytes));
+  // Before any log that precedes it is cut.
+  if (status.ok()) status = KeepNames(files, path.substr(0, path.find_last_of('/')));
+  return status;
+}
+
 // Cut to so many bytes, or only made safe: what a process that died did not sync, a machine that
 // stops later would take from under all that is synced from now on. What is cut off must not come
 // back: what is written then may go by its numbers.
 absl::Status Keep(rocksdb::FileSystem* files, const std::string& path,
                   std::optional<uint64_t> bytes) {
+  if (bytes.has_value()) {
+    bool is_done = false;
+    const absl::Status cut = CutOwn(files, path, *bytes, &is_done);
+    if (!cut.ok() || is_done) return cut;
+  }
   std::unique_ptr<rocksdb::FSWritableFile> file;
   rocksdb::IOStatus status =
       files->ReopenWritableFile(path, rocksdb::FileOptions(), &file, nullptr);
@@ -196,14 +226,6 @@ absl::Status Keep(rocksdb::FileSystem* files, const std::string& path,
   if (status.ok()) status = file->Close(kNoIoOptions, nullptr);
   if (status.ok()) return absl::OkStatus();
   return FromRocks(status, absl::StrCat("sync of ", path));
-}
-
-absl::Status KeepNames(rocksdb::FileSystem* files, const std::string& folder) {
-  std::unique_ptr<rocksdb::FSDirectory> names;
-  rocksdb::IOStatus status = files->NewDirectory(folder, kNoIoOptions, &names, nullptr);
-  if (status.ok()) status = names->Fsync(kNoIoOptions, nullptr);
-  if (status.ok()) return absl::OkStatus();
-  return FromRocks(status, absl::StrCat("sync of ", folder));
 }
 
 bool LacksSlices(const Database& db, const ObjectRecord& object) {

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -152,6 +153,32 @@ TEST_F(LogEnds, WhatAStartFoundItTellsTheNextIfItCannotGoOn) {
   EXPECT_GT(Counted("recovery_damage"), 0u);
   EXPECT_EQ(Counted("recovery_lost_restore_points"), 9 - There(1, 9).size());
   Open();
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+}
+
+// A start that was killed while it put a log right, or whoever copied the folder by links: what is
+// cut off here is still to be had there.
+TEST_F(LogEnds, WhatIsCutOffIsKeptUnderOtherNames) {
+  Open();
+  Publish(1, 30);
+  Die();
+  Open();
+  Publish(31, 40);
+  Die();
+  LoseAPage(Log(/*is_newest=*/false));
+  fs::create_directory(folder_.File("data/lost"));
+  std::vector<std::pair<fs::path, std::string>> kept;
+  for (const bool is_newest : {false, true}) {
+    const fs::path log = Log(is_newest), other = folder_.File("data/lost") / log.filename();
+    fs::create_hard_link(log, other);
+    kept.emplace_back(other, folder_.Read("data/lost/" + log.filename().string()));
+  }
+  OpenAfterTheMachineStopped();
+  EXPECT_EQ(There(31, 40).size(), 0u);
+  EXPECT_LT(There(1, 30).size(), 30u);
+  for (const auto& [path, bytes] : kept) {
+    EXPECT_TRUE(folder_.Read("data/lost/" + path.filename().string()) == bytes) << path;
+  }
   EXPECT_EQ(Counted("recovery_damage"), 0u);
 }
 
