@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cache_store/disk_tier_promise_rewrite.h"
 
 namespace hearth {
 namespace {
@@ -21,7 +22,13 @@ namespace {
 // Written anew when it has more entries than so many for each that lives, and so many to begin
 // with: 256 KiB, and at a million restore points 256 MiB.
 constexpr uint64_t kEntriesEach = 4, kEntriesFree = 4096;
+// What came while all of it was written, what came while that was, and the rest under the lock.
+constexpr int kFollows = 2;
 const rocksdb::IOOptions kNoOptions;
+
+bool Leaves(const PromiseEntry& entry) {
+  return entry.kind == PromiseKind::kReleased && entry.level == PromiseLevel::kNone;
+}
 
 std::string BytesOfEntries(absl::Span<const PromiseEntry> entries) {
   std::string bytes;
@@ -92,17 +99,20 @@ rocksdb::Status LookAtPromises(rocksdb::FileSystem* files, const std::string& di
 }
 
 PromiseFile::~PromiseFile() {
-  std::thread syncer;
+  std::thread syncer, rewriter;
   {
     const absl::MutexLock lock(&mu_);
     ends_ = true;
     syncer = std::move(syncer_);
+    rewriter = std::move(rewriter_);
   }
   if (syncer.joinable()) syncer.join();
+  if (rewriter.joinable()) rewriter.join();
 }
 
 PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
   const absl::MutexLock lock(&mu_);
+  RemovePromisesAnew(files_, path_);
   PromiseBook book;
   if (!is_new) {
     const rocksdb::Status read = LookAtPromises(files_, dir_, boot_, &book, damage);
@@ -119,6 +129,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
         files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
     if (opened.ok()) file_ = std::move(file);
     live_ = book.promises.size() + book.lost.size();
+    if (book.forgot_to > 0) live_ += book.gone.size();
     entries_ = book.entries;
   } else {
     PromiseBook kept = book;
@@ -159,13 +170,7 @@ rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
     }
   }
   // Less than was appended: what is torn was never acknowledged.
-  *book = ReadPromises(absl::string_view(bytes).substr(0, bytes_));
-  book->boot = boot_;
-  // Without the folder there is nothing that a repair could find them in.
-  if (!MayHaveLost()) {
-    book->lost.clear();
-    book->forgot_to = 0;
-  }
+  *book = BookToKeep(absl::string_view(bytes).substr(0, bytes_), boot_, MayHaveLost());
   return rocksdb::IOStatus::OK();
 }
 
@@ -175,23 +180,28 @@ bool PromiseFile::MayHaveLost() const {
 
 rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
   const std::string bytes = WritePromises(book), part = path_ + ".new";
-  std::unique_ptr<rocksdb::FSWritableFile> file;
-  std::unique_ptr<rocksdb::FSDirectory> folder;
   rocksdb::IOStatus status = rocksdb::WriteStringToFile(files_, bytes, part, /*should_sync=*/true);
   if (status.ok()) status = files_->RenameFile(part, path_, kNoOptions, nullptr);
   if (!status.ok()) {
     files_->DeleteFile(part, kNoOptions, nullptr).PermitUncheckedError();
     return status;
   }
-  // From here on the old one is no more, though a crash of the machine may bring it back.
+  return GoOnWith(bytes.size(), bytes.size() / kPromiseBytes);
+}
+
+// The old one is no more, though a crash of the machine may bring it back.
+rocksdb::IOStatus PromiseFile::GoOnWith(uint64_t bytes, uint64_t live) {
   file_ = nullptr;
-  bytes_ = bytes.size();
+  bytes_ = bytes;
   synced_bytes_ = 0;
   ++generation_;
-  live_ = book.promises.size() + book.lost.size();
+  live_ = live;
   entries_ = bytes_ / kPromiseBytes;
   trim_at_ = 0;
-  status = files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
+  std::unique_ptr<rocksdb::FSWritableFile> file;
+  std::unique_ptr<rocksdb::FSDirectory> folder;
+  rocksdb::IOStatus status =
+      files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
   if (status.ok()) status = files_->NewDirectory(dir_, kNoOptions, &folder, nullptr);
   if (status.ok()) status = folder->Fsync(kNoOptions, nullptr);
   if (!status.ok()) return status;
@@ -205,18 +215,73 @@ void PromiseFile::Count(absl::Span<const PromiseEntry> entries) {
   entries_ += entries.size();
   for (const PromiseEntry& entry : entries) {
     if (entry.kind == PromiseKind::kKept) ++live_;
-    const bool left = entry.kind == PromiseKind::kReleased && entry.level == PromiseLevel::kNone;
-    if (left && live_ > 0) --live_;
+    if (Leaves(entry) && live_ > 0) --live_;
   }
 }
 
 void PromiseFile::TrimWhenDead() {
-  if (entries_ <= std::max(trim_at_, kEntriesEach * live_ + kEntriesFree)) return;
-  PromiseBook book;
-  rocksdb::IOStatus status = BookNow(&book);
-  if (status.ok()) status = WriteAnew(book);
-  // Without room for it, or where it cannot be read now: later.
-  if (!status.ok()) trim_at_ = 2 * entries_;
+  if (is_rewritten_ || entries_ <= std::max(trim_at_, kEntriesEach * live_ + kEntriesFree)) return;
+  is_rewritten_ = true;
+  if (!rewriter_.joinable()) rewriter_ = std::thread([this] { RewriteWhenAsked(); });
+}
+
+void PromiseFile::RewriteWhenAsked() {
+  const auto is_asked = [this]()
+                            ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return ends_ || is_rewritten_; };
+  while (true) {
+    {
+      const absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(&is_asked));
+      if (ends_) return;
+    }
+    const bool is_done = Rewrite();
+    const absl::MutexLock lock(&mu_);
+    // Without room for it, or where it cannot be read now: later.
+    if (!is_done) trim_at_ = 2 * entries_;
+    is_rewritten_ = false;
+  }
+}
+
+bool PromiseFile::Rewrite() {
+  uint64_t generation = 0, bytes = 0, came = 0, left = 0;
+  {
+    const absl::MutexLock lock(&mu_);
+    generation = generation_;
+    bytes = bytes_;
+  }
+  // One that was written anew meanwhile, after an error, is another, and needs none.
+  const auto is_over = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return ends_ || file_ == nullptr || generation != generation_;
+  };
+  const auto count = [&](const PromiseEntry& entry) {
+    came += entry.kind == PromiseKind::kKept ? 1 : 0;
+    left += Leaves(entry) ? 1 : 0;
+  };
+  PromiseRewrite anew(files_, path_);
+  rocksdb::IOStatus status = anew.Begin(bytes, boot_, MayHaveLost());
+  for (int follow = 0; status.ok() && follow < kFollows; ++follow) {
+    {
+      const absl::MutexLock lock(&mu_);
+      if (is_over()) return false;
+      bytes = bytes_;
+    }
+    status = anew.Follow(bytes, count);
+  }
+  const absl::MutexLock lock(&mu_);
+  if (!status.ok() || is_over()) return false;
+  // All that anybody was told is safe is so in the new one before that has the name.
+  status = anew.Follow(bytes_, count);
+  if (status.ok()) status = anew.PutInPlace();
+  if (!status.ok()) return false;
+  const uint64_t live = anew.live() + came;
+  GoOnWith(anew.bytes(), live - std::min(live, left)).PermitUncheckedError();
+  return true;
+}
+
+void PromiseFile::AwaitRewriting() {
+  const auto is_at_rest = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !is_rewritten_; };
+  const absl::MutexLock lock(&mu_);
+  mu_.Await(absl::Condition(&is_at_rest));
 }
 
 rocksdb::IOStatus PromiseFile::Append(absl::Span<const PromiseEntry> entries) {

@@ -1,6 +1,10 @@
 // DIR/promises as a store writes it: appended to, synced beside the database's log, and written
 // anew when most of it is dead. Private to disk_tier*.cc; what is in it: promises.h.
 //
+// Written anew it is beside the one in use, by a thread of its own, while that is appended to; only
+// for what came in the last moment others wait, and for the exchange. After an error nothing is
+// appended to the file before it is written anew: that is done at once, and waited for.
+//
 // A disk that is full or fails: a promise that cannot be appended is an error of its publish; what
 // may come late is kept in memory and goes with the next. An append that failed is cut off again.
 // Thread safe. Syncs are a thread's of its own, begun by the first: one for all who wait.
@@ -54,6 +58,8 @@ class PromiseFile {
   void NoteSynced(const Place& place);
   // The process ends by itself.
   void Close();
+  // Until it is not being written anew.
+  void AwaitRewriting();
 
   const BootId& boot() const { return boot_; }
   // Whether there is anything that a repair may find what was lost in.
@@ -64,6 +70,11 @@ class PromiseFile {
 
   rocksdb::IOStatus Write(const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   rocksdb::IOStatus WriteAnew(const PromiseBook& book) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The file that has the name now, of so many bytes, all on stable storage.
+  rocksdb::IOStatus GoOnWith(uint64_t bytes, uint64_t live) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RewriteWhenAsked();
+  // Beside the one in use. False: it could not be done now.
+  bool Rewrite();
   void TrimWhenDead() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Count(absl::Span<const PromiseEntry> entries) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool IsSyncedLocked(const Place& place) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
@@ -85,13 +96,14 @@ class PromiseFile {
   uint64_t safe_generation_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0, synced_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::string late_ ABSL_GUARDED_BY(mu_);  // entries that are still to be appended
-  // Kept or found lost, and all there are: about, since what is written again counts again.
+  // What is to stay, and all there are: about, since what is written again counts again.
   uint64_t live_ ABSL_GUARDED_BY(mu_) = 0, entries_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t trim_at_ ABSL_GUARDED_BY(mu_) = 0;                                    // entries
   uint64_t asked_ ABSL_GUARDED_BY(mu_) = 0, answered_ ABSL_GUARDED_BY(mu_) = 0;  // syncs
   rocksdb::IOStatus sync_error_ ABSL_GUARDED_BY(mu_);                            // the last
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
-  std::thread syncer_ ABSL_GUARDED_BY(mu_);
+  bool is_rewritten_ ABSL_GUARDED_BY(mu_) = false;  // or is to be
+  std::thread syncer_ ABSL_GUARDED_BY(mu_), rewriter_ ABSL_GUARDED_BY(mu_);
 };
 
 // kFailedPrecondition: a newer program wrote them.
