@@ -177,6 +177,18 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
   return absl::OkStatus();
 }
 
+// Of a log that is only looked at.
+absl::Status SayDamaged(rocksdb::FileSystem* files, const OldLog& log,
+                        std::vector<std::string>* found) {
+  std::string bytes;
+  if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
+  const uint64_t before = ScanLog(bytes.substr(0, log.scan.whole_bytes), nullptr).records;
+  found->push_back(absl::StrCat("the log ", log.path, " is damaged: behind that ",
+                                log.scan.records - before,
+                                " records can still be read, and the next start takes them in"));
+  return absl::OkStatus();
+}
+
 // Whether nothing is behind it.
 bool IsLast(const std::vector<OldLog>& logs, size_t log) {
   return std::all_of(logs.begin() + static_cast<ptrdiff_t>(log) + 1, logs.end(),
@@ -284,7 +296,7 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     const bool is_cut = log.ends_all || (log.scan.has_tail && IsLast(logs, i));
     absl::Status status;
     if (logged == nullptr) {
-      if (is_damaged) found->push_back(absl::StrCat("the log ", log.path, " is damaged"));
+      if (is_damaged) status = SayDamaged(files, log, found);
     } else if (is_damaged) {
       status = ReadLog(files, log, &bytes);
       if (status.ok()) status = SalvageLog(files, log, bytes, found, logged);

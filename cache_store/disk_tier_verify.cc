@@ -7,6 +7,7 @@
 #include "cache_store/data_folder.h"
 #include "cache_store/disk_tier_load.h"
 #include "cache_store/disk_tier_promises.h"
+#include "cache_store/disk_tier_salvage.h"
 #include "cache_store/disk_tier_tables.h"
 #include "cache_store/slice_codec.h"
 #include "cache_store/verify.h"
@@ -26,10 +27,11 @@ class Verifier {
   Verifier(const Database& db, const PromiseBook& book, const BootId& boot)
       : db_(db), book_(book), boot_(boot) {}
 
-  absl::StatusOr<VerifyReport> Run(const std::vector<std::string>& damage_of_promises) {
+  // `apart`: lines about what the database is not to blame for.
+  absl::StatusOr<VerifyReport> Run(const std::vector<std::string>& apart) {
     absl::StatusOr<DiskContents> contents = LoadContents(db_);
     if (!contents.ok()) return contents.status();
-    for (const std::string& line : damage_of_promises) Problem(line);
+    for (const std::string& line : apart) Problem(line);
     const std::vector<Promise> missed = MissedPromises(book_, *contents, boot_);
     report_.missing_points = missed.size();
     if (!missed.empty()) Problem(MissedLine(missed, "not there"));
@@ -172,6 +174,8 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
   if (!MakesPromises(version)) damage.clear();  // there are none yet
+  // RocksDB reads no further than the damage. Of a store that is running a log may go meanwhile.
+  SalvageLogs(files.get(), dir, boot, &damage, nullptr).IgnoreError();
   return Verifier(*db, book, boot).Run(damage);
 }
 

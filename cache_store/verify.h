@@ -25,7 +25,7 @@ struct VerifyReport {
   uint64_t unreferenced_objects = 0;  // no problem: the next start collects them
   uint64_t missing_points = 0;        // acknowledged, and not there: one problem for all
   uint64_t problem_count = 0;
-  uint64_t promise_problems = 0;  // of these, which a repair of the database does not mend
+  uint64_t promise_problems = 0;  // of these, of promises and logs: the next start sees to them
   std::vector<std::string> problems;
   bool ok() const { return problem_count == 0; }
   // All that is there is right.

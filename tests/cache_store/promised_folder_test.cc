@@ -23,8 +23,10 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Whose promises cannot be opened, or not even be looked for.
 class UnreadablePromises : public rocksdb::FileSystemWrapper {
@@ -108,6 +110,24 @@ TEST_F(PromisedFolder, VerifySaysWhatIsMissedAsTheStartWould) {
                         HasSubstr("(64 tokens), "), HasSubstr(" and others"))));
   // The start gives them up.
   Open();
+  EXPECT_TRUE(Verified().ok());
+}
+
+// It reads a damaged log no further than RocksDB does, and says that a start does.
+TEST_F(PromisedFolder, VerifySaysWhatCanBeReadBehindDamageOfALog) {
+  for (const auto& entry : fs::directory_iterator(Dir() + "/db")) {
+    if (entry.path().extension() != ".log" || entry.file_size() == 0) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const char byte = static_cast<char>(file.seekg(60).get());
+    file.seekp(60).put(static_cast<char>(byte ^ 4));
+  }
+  const VerifyReport report = Verified();
+  EXPECT_TRUE(report.is_whole());
+  EXPECT_EQ(report.missing_points, 4u);
+  EXPECT_THAT(report.problems,
+              Contains(AllOf(HasSubstr(".log is damaged: behind that "), Not(HasSubstr(" 0 rec")),
+                             HasSubstr(" records can still be read"))));
+  EXPECT_EQ(Open()->List("default").size(), 5u);
   EXPECT_TRUE(Verified().ok());
 }
 
