@@ -250,12 +250,18 @@ class RocksDiskTier : public DiskTier {
       if (!status.ok() && !gave_up_.load()) return status;
     }
     if (gave_up_.load()) {
-      return rocksdb::Status::IOError("the database waits for itself; restart the store");
+      return rocksdb::Status::IOError(
+          absl::StrCat("the database does not come back: it was told to go on after a write that "
+                       "failed, and had ",
+                       absl::FormatDuration(patience_),
+                       "; what is there is read, nothing is written; restart the store"));
     }
     resumed_.store(true);
     // Where it had nothing to flush it goes on with the log that failed, and asserts against that.
     if (!db_->files()->log_health().is_broken()) return rocksdb::Status::OK();
-    return rocksdb::Status::IOError("the log cannot be written; restart the store");
+    return rocksdb::Status::IOError(
+        "the log failed before anything else was in memory, for which RocksDB would begin another: "
+        "what is there is read, nothing is written; restart the store");
   }
 
   // RocksDB 7.8 may wait for good here: of a flush that was due while a compaction failed it keeps
