@@ -5,19 +5,17 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
-
 namespace hearth {
 
 CallGate::Call::Call(CallGate* gate, const char* method)
-    : gate_(gate), method_(method), start_(absl::Now()) {}
+    : gate_(gate), method_(method), start_(SteadyClock().Now()) {}
 
 CallGate::Call::~Call() {
   if (connection_ != nullptr) {
     connection_->CallEnds();
     if (reads_on_) connection_->StreamEnds();
   }
-  gate_->Leave({method_, code_, absl::ToDoubleSeconds(std::min(absl::Now(), end_) - start_),
+  gate_->Leave({method_, code_, absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_) - start_),
                 std::move(note_)});
 }
 

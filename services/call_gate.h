@@ -17,8 +17,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cache_store/clock.h"
 #include "services/connection_ledger.h"
 
 namespace hearth {
@@ -60,7 +60,7 @@ class CallGate {
     void Known();
     CallNote* note() { return &note_; }
     // What follows is not the RPC's work: its time is over, but not yet the RPC.
-    void StopClock() { end_ = absl::Now(); }
+    void StopClock() { end_ = SteadyClock().Now(); }
 
    private:
     friend class CallGate;

@@ -14,8 +14,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cache_store/clock.h"
 #include "services/access_files.h"
 #include "services/tls_files.h"
 
@@ -41,12 +41,14 @@ class TokenFile {
   }
 
   TokenFile(std::string path, std::string token)
-      : path_(std::move(path)), token_(std::move(token)), next_check_(absl::Now() + kRecheck) {}
+      : path_(std::move(path)),
+        token_(std::move(token)),
+        next_check_(SteadyClock().Now() + kRecheck) {}
 
   std::string Get() {
     absl::MutexLock lock(&mutex_);
-    if (absl::Now() >= next_check_) {
-      next_check_ = absl::Now() + kRecheck;
+    if (SteadyClock().Now() >= next_check_) {
+      next_check_ = SteadyClock().Now() + kRecheck;
       absl::StatusOr<std::string> token = Read("", path_);
       if (token.ok()) token_ = *std::move(token);
     }

@@ -20,7 +20,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "services/peer_name.h"
 
 namespace hearth {
@@ -91,6 +90,7 @@ absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options opt
 
 ConnectionDoor::ConnectionDoor(Options options)
     : options_(std::move(options)),
+      clock_(options_.clock == nullptr ? &steady_clock_ : options_.clock),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
@@ -102,7 +102,7 @@ ConnectionDoor::~ConnectionDoor() {
   for (const int fd : listeners_) close(fd);
   // Those that were handed over are gRPC's to end.
   for (const auto& [fd, guest] : guests_) {
-    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection, absl::Now());
+    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection, clock_->Now());
     close(fd);
   }
   if (poll_ >= 0) close(poll_);
@@ -187,7 +187,7 @@ bool ConnectionDoor::Watch(int fd, uint32_t events, bool is_new, uint32_t number
 
 void ConnectionDoor::Run() {
   epoll_event events[kEventsAtOnce];
-  absl::Time next_look = absl::Now();
+  absl::Time next_look = clock_->Now();
   for (;;) {
     const bool is_quiet = guests_.empty() && !closed_some_;
     const int count = epoll_wait(poll_, events, kEventsAtOnce, is_quiet ? -1 : kLookMs);
@@ -202,7 +202,7 @@ void ConnectionDoor::Run() {
         OnReady(fd, static_cast<uint32_t>(events[i].data.u64 >> 32), events[i].events);
       }
     }
-    const absl::Time now = absl::Now();
+    const absl::Time now = clock_->Now();
     if (now < next_look) continue;
     next_look = now + absl::Milliseconds(kLookMs);
     LookAtAll(now);
@@ -216,7 +216,7 @@ void ConnectionDoor::Accept(int listener) {
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) return;  // went away again; or no descriptor is left: it waits until one is
   SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
-  const absl::Time now = absl::Now();
+  const absl::Time now = clock_->Now();
   Guest guest;
   guest.connection = options_.ledger->Add(PeerName(address), fd, now);
   guest.listener = listener;
@@ -242,7 +242,7 @@ void ConnectionDoor::Accept(int listener) {
 
 void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
   options_.on_refused(guest.connection->peer(), why);
-  options_.ledger->Remove(guest.connection, absl::Now());
+  options_.ledger->Remove(guest.connection, clock_->Now());
   close(fd);
 }
 
@@ -251,7 +251,7 @@ void ConnectionDoor::Close(int fd) {
   if (it == guests_.end()) return;
   // Who was not handed over began no calls.
   const uint64_t received = it->second.waits ? 0 : CountedBy(fd).received;
-  options_.ledger->Remove(it->second.connection, absl::Now(), received);
+  options_.ledger->Remove(it->second.connection, clock_->Now(), received);
   streams_.Forget(it->second.connection->peer());
   close(fd);
   guests_.erase(it);
@@ -272,7 +272,8 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   unsigned char first = 0;
   if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
   if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
-  if (!options_.ledger->Watches(guest->connection->peer(), absl::Now())) return HandOver(fd, guest);
+  if (!options_.ledger->Watches(guest->connection->peer(), clock_->Now()))
+    return HandOver(fd, guest);
   guest->holds = true;
   if (!Watch(fd, EPOLLRDHUP, false, guest->number)) return Close(fd);
   BoundHeld(HostOfPeer(guest->connection->peer()));
@@ -349,7 +350,7 @@ ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection
   ConnectionLedger::Counted counted = CountedBy(connection.fd());
   const auto it = guests_.find(connection.fd());
   if (it == guests_.end() || it->second.waits) return counted;
-  const bool is_watched = options_.ledger->Watches(connection.peer(), absl::Now());
+  const bool is_watched = options_.ledger->Watches(connection.peer(), clock_->Now());
   const uint64_t few = is_watched              ? kWatchedBytes
                        : it->second.asked == 0 ? kFirstBytes
                                                : kBusyBytes;

@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cache_store/clock.h"
 #include "services/connection_ledger.h"
 #include "services/stream_counts.h"
 
@@ -32,6 +33,7 @@ class ConnectionDoor {
     ConnectionLedger* ledger = nullptr;
     // A connection that says nothing for as long is closed, and was never gRPC's.
     absl::Duration first_byte = absl::Seconds(10);
+    Clock* clock = nullptr;  // null: a SteadyClock. The ledger's times are this one's
     // Told of what was refused or closed, and why; from the door's thread.
     std::function<void(const std::string& peer, const std::string& why)> on_refused;
     // Takes a connection over. From the door's thread.
@@ -77,6 +79,8 @@ class ConnectionDoor {
   void LookAtAll(absl::Time now);
 
   const Options options_;
+  SteadyClock steady_clock_;
+  Clock* const clock_;
   int port_ = 0;
   int poll_ = -1, wake_ = -1;
   std::vector<int> listeners_;

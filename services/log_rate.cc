@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
+#include "cache_store/clock.h"
 
 namespace hearth {
 
@@ -28,7 +28,7 @@ void LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
 
 void LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                         std::vector<LogField> fields) {
-  const std::optional<uint64_t> left_out = rate->Take(absl::Now());
+  const std::optional<uint64_t> left_out = rate->Take(SteadyClock().Now());
   if (!left_out.has_value()) return;
   if (*left_out > 0) fields.emplace_back("left_out", *left_out);
   LogFields(level, event, fields);

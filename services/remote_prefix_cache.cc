@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "cache_store/clock.h"
 #include "proto/restore_rule.h"
 #include "services/blocking_stream.h"
 #include "services/fetch_stream.h"
@@ -69,7 +69,7 @@ RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
       devices_(std::move(devices)) {}
 
 absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
-  if (!breaker_.Allows(absl::Now())) {
+  if (!breaker_.Allows(SteadyClock().Now())) {
     return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
   }
   // Asking also makes an idle channel connect, which is how a store that is back is noticed.
@@ -79,7 +79,8 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
     const absl::Time wait = std::min(deadline, absl::Now() + absl::Milliseconds(kConnectWaitMs));
     if (channel_->WaitForConnected(absl::ToChronoTime(wait))) return absl::OkStatus();
     // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
-    if (channel_->GetState(false) == GRPC_CHANNEL_CONNECTING) breaker_.OnSilence(absl::Now());
+    const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
+    if (is_silent) breaker_.OnSilence(SteadyClock().Now());
   }
   return absl::UnavailableError("the store cannot be reached");
 }
@@ -171,7 +172,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
   grpc::ByteBuffer bytes;
   if (!stream->Read(&bytes)) {
     absl::Status status = FromGrpcStatus(stream->Finish());
-    if (absl::IsDeadlineExceeded(status)) breaker_.OnSilence(absl::Now());
+    if (absl::IsDeadlineExceeded(status)) breaker_.OnSilence(SteadyClock().Now());
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
   breaker_.OnAnswer();

@@ -9,7 +9,7 @@
 namespace hearth {
 
 StreamPlaces::StreamPlaces(Options options, Clock* clock)
-    : options_(std::move(options)), clock_(clock == nullptr ? &system_clock_ : clock) {}
+    : options_(std::move(options)), clock_(clock == nullptr ? &steady_clock_ : clock) {}
 
 void StreamPlaces::BeginWindow(Place* place, absl::Time now) {
   place->since_ = now;

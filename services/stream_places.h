@@ -75,7 +75,7 @@ class StreamPlaces {
     bool has_rate_ = false;
   };
 
-  // `clock` null: the system's.
+  // `clock` null: a SteadyClock.
   explicit StreamPlaces(Options options, Clock* clock = nullptr);
 
   void SetClock(Clock* clock) { clock_ = clock; }  // before any stream
@@ -103,7 +103,7 @@ class StreamPlaces {
   absl::Status Displaced() const;
 
   Options options_;
-  SystemClock system_clock_;
+  SteadyClock steady_clock_;
   Clock* clock_;
   mutable absl::Mutex mutex_;
   std::list<Place*> places_ ABSL_GUARDED_BY(mutex_);

@@ -53,6 +53,10 @@ BANNED = [
     (re.compile(r"\b(getenv|setenv)\s*\("),
      ("proto/*.cc", "cache_store/*.cc", "worker/*.cc", "*.h"),
      "environment read below main: pass an option"),
+    (re.compile(r"\babsl::Now\(\)"),
+     ("services/connection_*", "services/call_gate*", "services/given_up*", "services/stream_*",
+      "services/log_rate*", "services/circuit_breaker*", "services/client_access*"),
+     "the wall clock is set now and then, and what waits would wait for hours: SteadyClock"),
     (re.compile(r"\bABSL_FLAG\b"), ("*.cc", "*.h"), "flags live in services/flags"),
 ]
 

@@ -1,0 +1,139 @@
+// ConnectionDoor on a clock that stands: who says nothing, and who waits for its host's turn.
+#include "services/connection_door.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "tests/support/fake_clock.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr int kHangS = 120;      // only a hang takes it
+constexpr size_t kMayWait = 64;  // of a host: operations.md says so
+
+// A connection of somebody's. Closed at the end.
+class DoorCaller {
+ public:
+  explicit DoorCaller(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in to;
+    std::memset(&to, 0, sizeof(to));
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval hang{kHangS, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~DoorCaller() { close(fd_); }
+  DoorCaller(const DoorCaller&) = delete;
+  DoorCaller& operator=(const DoorCaller&) = delete;
+
+  void Say(const std::string& text) const {
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  // Waits for it.
+  bool IsClosed() const {
+    char byte = 0;
+    const ssize_t got = recv(fd_, &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+  bool IsClosedAlready() const {
+    char byte = 0;
+    const ssize_t got = recv(fd_, &byte, 1, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+
+ private:
+  const int fd_;
+};
+
+class ConnectionDoorTest : public testing::Test {
+ protected:
+  ConnectionDoorTest() {
+    ConnectionDoor::Options options;
+    options.listen = "127.0.0.1:0";
+    options.ledger = &ledger_;
+    options.clock = &clock_;
+    options.first_byte = absl::Hours(1);  // so that no other clock will do
+    options.on_refused = [this](const std::string&, const std::string& why) {
+      absl::MutexLock lock(&mutex_);
+      refused_.push_back(why);
+    };
+    options.take = [this](int, int fd) {
+      absl::MutexLock lock(&mutex_);
+      taken_.push_back(fd);
+    };
+    door_ = *ConnectionDoor::Open(std::move(options));
+    door_->Start();
+  }
+  ~ConnectionDoorTest() override {
+    door_.reset();
+    absl::MutexLock lock(&mutex_);
+    for (const int fd : taken_) close(fd);
+  }
+  std::unique_ptr<DoorCaller> Come() { return std::make_unique<DoorCaller>(door_->port()); }
+  // As the door would, had it seen it do that.
+  void HostWasOver() {
+    const auto connection = ledger_.Add("ipv4:127.0.0.1:1", -1, clock_.Now());
+    const uint64_t too_many = ledger_.limits().streams + 1;
+    ledger_.Look(clock_.Now(), [&](const Connection& asked) {
+      return &asked == connection.get() ? ConnectionLedger::Counted{1, 0, too_many, too_many}
+                                        : ConnectionLedger::Counted{};
+    });
+    ledger_.Remove(connection, clock_.Now());
+    ASSERT_TRUE(ledger_.Watches("ipv4:127.0.0.1:2", clock_.Now()));
+  }
+  void AwaitTaken(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taken_.size() == count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
+  }
+  void AwaitRefused(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return refused_.size() >= count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
+  }
+  std::vector<std::string> refused() {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
+
+  FakeClock clock_;
+  ConnectionLedger ledger_;
+  absl::Mutex mutex_;
+  std::vector<std::string> refused_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> taken_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ConnectionDoor> door_;
+};
+
+constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Of the wall's clock, set back, it would wait for an hour more.
+TEST_F(ConnectionDoorTest, WhoSaysNothingIsClosedByTheDoorsClockAndNoOther) {
+  const auto silent = Come();
+  const auto talks = Come();
+  talks->Say(kPreface);
+  AwaitTaken(1);  // by then the first one was let in as well
+  EXPECT_FALSE(silent->IsClosedAlready());
+  clock_.Advance(absl::Hours(2));
+  EXPECT_TRUE(silent->IsClosed());
+  EXPECT_FALSE(talks->IsClosedAlready());
+}
+
+}  // namespace
+}  // namespace hearth
