@@ -135,5 +135,27 @@ TEST_F(ConnectionDoorTest, WhoSaysNothingIsClosedByTheDoorsClockAndNoOther) {
   EXPECT_FALSE(talks->IsClosedAlready());
 }
 
+TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
+  HostWasOver();
+  constexpr size_t kTooMany = 10;
+  std::vector<std::unique_ptr<DoorCaller>> callers;
+  for (size_t i = 0; i < kMayWait + kTooMany; ++i) {
+    callers.push_back(Come());
+    callers.back()->Say(kPreface);
+  }
+  AwaitRefused(kTooMany);
+  // What came last has been looked at: nobody comes after it, and the clock stands.
+  EXPECT_THAT(refused(), Each(HasSubstr("more than 64 connections that wait for a turn")));
+  EXPECT_EQ(refused().size(), kTooMany);
+  EXPECT_EQ(ledger_.connections(), kMayWait);
+  AwaitTaken(0);
+  // One for each pause, however many wait.
+  for (size_t turn = 1; turn <= 3; ++turn) {
+    clock_.Advance(ledger_.limits().given_up.longest_pause);
+    AwaitTaken(turn);
+  }
+  EXPECT_EQ(ledger_.connections(), kMayWait);
+}
+
 }  // namespace
 }  // namespace hearth
