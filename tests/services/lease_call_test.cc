@@ -1,13 +1,21 @@
-// Lease over the wire: eight that miss together, holders that die or are slow, and draining.
+// Lease over the wire: eight that miss together, holders that die or are slow, draining, and what
+// is not parsed.
 #include "services/lease_call.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/time/clock.h"
+#include "services/blocking_stream.h"
+#include "services/cache_service.h"
 #include "services/proto_conversion.h"
+#include "tests/services/blocked_pool.h"
+#include "tests/services/store_peer.h"
 #include "tests/services/store_server.h"
 #include "tests/support/store_kit.h"
 
@@ -160,6 +168,64 @@ TEST_F(LeaseCallTest, AWrongRequestIsNamed) {
   EXPECT_FALSE(stream->reader->Read(&none));
   stream->finished = true;
   EXPECT_EQ(stream->reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+void AwaitWaiting(const FairPool* pool, size_t jobs) {
+  while (pool->waiting() < jobs) std::this_thread::yield();
+}
+
+// What was asked, the call's record has from its request.
+TEST_F(LeaseCallTest, OneThatEndedWhileItWaitedForAThreadIsNotParsed) {
+  absl::Mutex mutex;
+  std::vector<uint64_t> tokens;
+  StoreServer server(StoreServer::SmallStore(""));
+  server.OnCall([&](const CallRecord& call) {
+    absl::MutexLock lock(&mutex);
+    tokens.push_back(call.note.tokens);
+  });
+  {
+    Stream parsed(server.stub(), Request());
+    EXPECT_EQ(parsed.Next().turn(), v1::LeaseResponse::COMPUTE);
+  }
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  BlockedPool blocked(server.service()->lookups());
+  Stream stream(server.stub(), Request());
+  AwaitWaiting(server.service()->lookups(), 1);
+  server.gate()->Close();
+  blocked.LetGo();
+  EXPECT_EQ(stream.Next().turn(), v1::LeaseResponse::GO);
+  stream.finished = true;
+  EXPECT_TRUE(stream.reader->Finish().ok());
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  absl::MutexLock lock(&mutex);
+  EXPECT_THAT(tokens, ::testing::ElementsAre(prompt_.tokens.size(), 0u));
+}
+
+class RefusedLeaseTest : public TenantsFixture {};
+
+// It holds its request while it lasts. The pool stands: nobody has parsed any of them.
+TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
+  StoreServer server(options_, access_);
+  BlockedPool blocked(server.service()->lookups());
+  const auto channel = *ConnectAs(As("a"), server.address(), ClientTransport());
+  using Leasing = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
+  const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // no LeaseRequest
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer answer;
+  grpc::ClientContext first, second;
+  second.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(kHangMs)));
+  Leasing waits(channel, "/hearth.v1.CacheStore/Lease", &first);
+  EXPECT_TRUE(waits.WriteLast(request));
+  AwaitWaiting(server.service()->lookups(), 1);
+  Leasing refused(channel, "/hearth.v1.CacheStore/Lease", &second);
+  EXPECT_TRUE(refused.WriteLast(request));
+  EXPECT_FALSE(refused.Read(&answer));
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("lease: 64 streams of tenant \"a\""));
+  blocked.LetGo();
+  EXPECT_FALSE(waits.Read(&answer));
+  EXPECT_EQ(waits.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
 }  // namespace

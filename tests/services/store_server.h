@@ -9,6 +9,7 @@
 #include <cassert>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "cache_store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
@@ -66,6 +67,8 @@ class StoreServer {
   TieredStore* store() { return store_.get(); }
   ServerRunner* runner() { return runner_.get(); }
   CallGate* gate() { return &gate_; }
+  // What is known of calls that are over. Before any call; `recorder` outlives the server.
+  void OnCall(CallGate::Recorder recorder) { recorder_ = std::move(recorder); }
   const ServerAccess& access() const { return access_; }
   CacheService* service() { return &service_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
@@ -81,7 +84,10 @@ class StoreServer {
 
   std::unique_ptr<TieredStore> store_;
   ServerAccess access_;
-  CallGate gate_;
+  CallGate::Recorder recorder_;
+  CallGate gate_{[this](const CallRecord& call) {
+    if (recorder_) recorder_(call);
+  }};
   CacheService service_;
   std::unique_ptr<SegmentServer> segment_, device_segment_;
   std::unique_ptr<ServerRunner> runner_;
