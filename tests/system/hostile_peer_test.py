@@ -15,7 +15,7 @@ import zlib
 import hostile_calls
 import system_support
 from hostile_calls import HALF_SENT
-from http2_peer import Http2Peer, came_and_went
+from http2_peer import PING, Http2Peer, came_and_went, frame
 from system_support import SystemTest
 
 MIB = 1 << 20
@@ -207,6 +207,36 @@ class Store(Hostile):
             self.assertLess(time.monotonic(), end)
             self.assertLess(memory(store, "VmHWM"), self.LIMITS + BESIDE_BYTES)
             peer.step(0.01)
+        self.honest(store)
+
+    def test_a_burst_of_pings_is_answered_and_costs_next_to_nothing(self):
+        """gRPC's own strikes against pings kept kilobytes for each that came in one read."""
+        store = self.store()
+        before, pings = memory(store, "VmRSS"), 4000
+        for _ in range(8):
+            peer = Http2Peer(store.address)
+            self.addCleanup(peer.close)
+            for _ in range(pings):
+                peer.send_frame(PING, 0, 0, bytes(8))
+            end = time.monotonic() + LONG_S
+            while peer.pongs < pings and not peer.ended:
+                self.assertLess(time.monotonic(), end)
+                peer.step(0.01)
+            self.assertEqual(peer.pongs, pings)
+        self.assertLess(memory(store, "VmHWM"), before + 32 * MIB)
+        self.honest(store)
+
+    def test_pings_without_end_are_cut_off(self):
+        store = self.store()
+        peer = Http2Peer(store.address)
+        self.addCleanup(peer.close)
+        end = time.monotonic() + LONG_S
+        while not peer.ended:
+            self.assertLess(time.monotonic(), end)
+            if peer.unsent_bytes() < MIB:
+                peer.send_bytes(frame(PING, 0, 0, bytes(8)) * (MIB // 17))
+            peer.step(0.01)
+        self.assertIn("bytes of unfinished messages", store.log_path.read_text())
         self.honest(store)
 
     def test_compressed_messages_are_not_unpacked(self):

@@ -80,6 +80,7 @@ class Http2Peer:
         self._window, self._initial, self._next = 65535, 65535, 1
         self.most_streams = None
         self.streams, self.refused = {}, 0
+        self.pongs = 0  # answers to pings
         self.sent_bytes, self.ended = 0, False
 
     def close(self):
@@ -106,6 +107,9 @@ class Http2Peer:
 
     def send_frame(self, kind, flags, stream_number, payload=b""):
         self._out += frame(kind, flags, stream_number, payload)
+
+    def send_bytes(self, frames):
+        self._out += frames
 
     def reset(self, stream):
         """Gives a call up."""
@@ -180,7 +184,9 @@ class Http2Peer:
                 elif what == MAX_CONCURRENT_STREAMS:
                     self.most_streams = value
             self._out += frame(SETTINGS, ACK, 0)
-        elif kind == PING and not flags & ACK:
+        elif kind == PING and flags & ACK:
+            self.pongs += 1
+        elif kind == PING:
             self._out += frame(PING, ACK, 0, payload)
         elif kind == DATA and self._takes and payload:
             more = struct.pack(">I", len(payload))
