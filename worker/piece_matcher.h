@@ -31,11 +31,13 @@ class PieceMatcher {
   // REQUIRES: no empty and no repeated text.
   explicit PieceMatcher(std::vector<Piece> pieces);
 
+  // Whether some piece has this first byte: rules out most positions of a text at once.
+  bool Starts(char first) const { return starts_[static_cast<uint8_t>(first)]; }
   std::optional<Match> Longest(std::string_view text) const;
 
  private:
   std::vector<Piece> pieces_;       // ascending by text
-  std::array<bool, 256> starts_{};  // first bytes that occur: rules out most positions at once
+  std::array<bool, 256> starts_{};  // first bytes that occur
 };
 
 }  // namespace hearth

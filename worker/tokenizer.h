@@ -3,8 +3,11 @@
 // SentencePiece alone leaves "<bos>" in a text as five plain characters; transformers makes it one
 // id, and so does this class: a text is first divided at the pieces that are never merged with
 // their neighbours (control, unknown and user-defined ones; leftmost, then longest), and only what
-// lies between is given to SentencePiece. What one segment becomes depends on nothing before it, so
-// that the tokens of a text's prefix cost a segment or two, however long the text.
+// lies between becomes what SentencePiece makes of it: by Hearth's own hands where the vocabulary
+// proves that the text may be cut into words (piece_joins.h), otherwise by SentencePiece itself.
+// What one segment becomes depends on nothing before it, so that the tokens of a text's prefix cost
+// a segment or two, however long the text. Nothing of a text is kept: what is quick, is quick for
+// every tenant alike.
 //
 // Standard library only: sentencepiece's header clashes with Debian's Abseil, and tokenizer.cc is
 // the one file that sees it. Errors as absl::Status are made by tokenizer_loader (files) and prompt
@@ -55,15 +58,22 @@ enum class EncodeEnd {
   kTooCostly,  // many offsets inside one word of megabytes
 };
 
+// Other ways to the same ids, for tests.
+struct TokenizerSeams {
+  // Longer words than this are encoded by Hearth in every case, because SentencePiece could not be
+  // stopped.
+  size_t long_word_bytes = kLongWordBytes;
+  // Whether to look for places where texts may be cut: without, SentencePiece encodes all others.
+  bool prove_cuts = true;
+};
+
 class Tokenizer {
  public:
   // `model` is the contents of a tokenizer.model. Null on failure, with the reason in `*error`:
   // not a SentencePiece model, or one that changes the text it is given (dummy prefix, white space
   // removal), which Gemma's does not and the segments above do not allow.
-  // `long_word_bytes`: longer words than this are encoded here rather than by SentencePiece, with
-  // the same result, because there they could not be stopped. Another value is for tests.
   static std::unique_ptr<Tokenizer> Parse(std::string_view model, std::string* error,
-                                          size_t long_word_bytes = kLongWordBytes);
+                                          const TokenizerSeams& seams = {});
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
@@ -83,25 +93,23 @@ class Tokenizer {
   // Control pieces, the unknown piece, and the turn and image markers: not for a reader's eyes.
   bool IsSpecial(int32_t id) const;
 
-  int32_t size() const { return static_cast<int32_t>(bytes_.size()); }
+  int32_t size() const;
   std::optional<int32_t> FindPiece(std::string_view piece) const;
   // -1 where the model has none.
   int32_t bos_id() const { return bos_id_; }
   int32_t eos_id() const { return eos_id_; }
   int32_t pad_id() const { return pad_id_; }
+  // Empty, or why the vocabulary does not prove where a text may be cut: SentencePiece encodes it
+  // then, several times slower.
+  const std::string& why_not_proven() const;
 
  private:
-  class Model;  // the SentencePiece processor
-  struct Segment;
-  class Run;  // one encoding under way
-  Tokenizer(std::unique_ptr<Model> model, size_t long_word_bytes);
+  class Model;  // the SentencePiece processor, and what is known about its pieces
+  explicit Tokenizer(std::unique_ptr<Model> model);
   bool KeepsTextAsItIs() const;
 
-  const std::unique_ptr<Model> model_;
-  const size_t long_word_bytes_;
-  std::vector<std::string> bytes_;  // by id
-  std::vector<bool> special_;       // by id
-  int32_t bos_id_ = -1, eos_id_ = -1, pad_id_ = -1;
+  const std::unique_ptr<const Model> model_;
+  const int32_t bos_id_, eos_id_, pad_id_;
 };
 
 }  // namespace hearth

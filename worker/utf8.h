@@ -6,6 +6,7 @@
 #define HEARTH_WORKER_UTF8_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,22 @@ std::optional<size_t> FindInvalidUtf8(std::string_view text);
 // True when `offset` does not fall inside a character. REQUIRES: text is well formed,
 // offset <= text.size().
 bool IsUtf8Boundary(std::string_view text, size_t offset);
+
+struct Character {
+  char32_t code = 0;
+  uint32_t bytes = 0;
+};
+
+// REQUIRES: text is well formed, and a character begins at `at`.
+inline Character CharacterAt(std::string_view text, size_t at) {
+  const auto byte = [&](size_t i) { return char32_t{static_cast<uint8_t>(text[at + i])}; };
+  const char32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  if (lead < 0xE0) return {(lead & 0x1F) << 6 | (byte(1) & 0x3F), 2};
+  const char32_t low = (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
+  if (lead < 0xF0) return {(lead & 0xF) << 12 | low, 3};
+  return {(lead & 7) << 18 | low << 6 | (byte(3) & 0x3F), 4};
+}
 
 // White space as Python's str.strip and str.lstrip see it. REQUIRES: text is well formed.
 std::string_view StripWhitespace(std::string_view text);

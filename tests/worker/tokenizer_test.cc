@@ -152,24 +152,27 @@ TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
 }
 
 TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
-  const std::string word(kMaxTextBytes, 'a');
-  EXPECT_EQ(EncodeBy({}, word, {1, 1000, word.size()}), EncodeEnd::kDone);
-  EXPECT_EQ(EncodeBy({}, word, {word.size() - 3, word.size() - 2, word.size() - 1}),
-            EncodeEnd::kTooCostly);
+  const std::string word(kMaxTextBytes / 32, 'e');  // "ee" is a piece: it can be cut nowhere
+  std::vector<size_t> offsets = {1, 1000, word.size()};
+  EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kDone);
+  for (size_t less = 1; less < 70; ++less) offsets.push_back(word.size() - less);
+  EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kTooCostly);
 }
 
 TEST(Tokenizer, LongWordsBecomeWhatSentencePieceMakesOfThem) {
   const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
   ASSERT_TRUE(IsPlainBpe(model, *ReadPieceTypes(model))) << "or neither takes long words itself";
   std::string error;
-  const auto never = Tokenizer::Parse(model, &error, /*long_word_bytes=*/SIZE_MAX);
-  const auto always = Tokenizer::Parse(model, &error, /*long_word_bytes=*/0);
+  const auto never = Tokenizer::Parse(model, &error, {SIZE_MAX, false});
+  const auto always = Tokenizer::Parse(model, &error, {0, false});
   ASSERT_NE(never, nullptr) << error;
   ASSERT_NE(always, nullptr) << error;
+  EXPECT_EQ(TinyTokenizer().why_not_proven(), "");
   std::mt19937_64 random(11);
   for (int round = 0; round < 2000; ++round) {
     const std::string text = RandomText(&random, 1 + random() % 40);
     ASSERT_EQ(always->Encode(text), never->Encode(text)) << text;
+    ASSERT_EQ(TinyTokenizer().Encode(text), never->Encode(text)) << text;
   }
   // Letters that often make pieces, without a space between them.
   for (int round = 0; round < 200; ++round) {
@@ -177,6 +180,7 @@ TEST(Tokenizer, LongWordsBecomeWhatSentencePieceMakesOfThem) {
     while (word.size() < 3000) word += "thekprlamnd é日\n"[random() % 13];
     while (!word.empty() && FindInvalidUtf8(word).has_value()) word.resize(*FindInvalidUtf8(word));
     ASSERT_EQ(always->Encode(word), never->Encode(word)) << word;
+    ASSERT_EQ(TinyTokenizer().Encode(word), never->Encode(word)) << word;
   }
 }
 
@@ -201,7 +205,8 @@ TEST(Tokenizer, CanBeStoppedInAnyKindOfText) {
     return text;
   }();
   for (const std::string& text :
-       {many_words, std::string(kMaxTextBytes, 'a'), std::string(kMaxTextBytes, '\n')}) {
+       {many_words, std::string(kMaxTextBytes, 'a'), std::string(kMaxTextBytes, 'e'),
+        std::string(kMaxTextBytes, '\n')}) {
     int asked = 0;
     EncodeRules rules;
     rules.stopped = [&asked] { return ++asked == 3; };
@@ -223,6 +228,24 @@ TEST(Tokenizer, ASpecialPieceInAPlainRangeIsTheCharactersItIsWrittenWith) {
   EXPECT_EQ(encoding.ids.front(), Id("<start_of_turn>"));
   EXPECT_EQ(encoding.ids.back(), Id("<end_of_turn>"));
   EXPECT_EQ(TinyTokenizer().Decode(encoding.ids, /*skip_special=*/false), text);
+}
+
+TEST(Tokenizer, CommonTokensOfAPlainRangeEqualAPrefixEncodedByItself) {
+  const std::string text = "the <start_of_turn>keeper <end_of_turn>of<bos><unk> the";
+  EncodeRules rules;
+  rules.plain = {{0, text.size()}};
+  std::vector<size_t> offsets;
+  for (size_t at = 0; at <= text.size(); ++at) offsets.push_back(at);
+  Encoding whole;
+  ASSERT_EQ(EncodeBy(rules, text, offsets, &whole), EncodeEnd::kDone);
+  for (const size_t offset : offsets) {
+    Encoding part;
+    ASSERT_EQ(EncodeBy(rules, text.substr(0, offset), {}, &part), EncodeEnd::kDone);
+    const auto differ =
+        std::mismatch(part.ids.begin(), part.ids.end(), whole.ids.begin(), whole.ids.end());
+    EXPECT_EQ(whole.common_tokens[offset], static_cast<size_t>(differ.first - part.ids.begin()))
+        << text.substr(0, offset);
+  }
 }
 
 TEST(Tokenizer, RefusesWhatIsNoModel) {
