@@ -44,7 +44,7 @@ bool ReadWhole(const char* path, std::string* text) {
 }
 
 struct Times {
-  std::vector<double> load, first, again, peer_first, peer;
+  std::vector<double> load, peer_load, first, again, peer_first, peer;
 };
 
 // False: the ids differ.
@@ -54,7 +54,10 @@ bool Turns(const std::string& model, const std::string& text, Times* times, size
   const auto ours = Tokenizer::Parse(model, &error);
   times->load.push_back(ThreadSeconds() - start);
   sentencepiece::SentencePieceProcessor peer;
-  if (ours == nullptr || !peer.LoadFromSerializedProto(model).ok()) {
+  start = ThreadSeconds();
+  const bool loaded = peer.LoadFromSerializedProto(model).ok();
+  times->peer_load.push_back(ThreadSeconds() - start);
+  if (ours == nullptr || !loaded) {
     std::fprintf(stderr, "tokenizer_bench: %s\n", error.c_str());
     return false;
   }
@@ -82,7 +85,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   std::printf("%-28s %8s %8s | %9s %9s %9s | %6s %6s | %s\n", "text", "bytes", "tokens", "peer ms",
-              "first ms", "again ms", "first", "again", "load ms");
+              "first ms", "again ms", "first", "again", "load : peer's, ms");
   for (int i = 2; i < argc; ++i) {
     std::string text;
     if (!ReadWhole(argv[i], &text)) return 2;
@@ -96,10 +99,10 @@ int Main(int argc, char** argv) {
     const double peer_first = Middle(times.peer_first), peer = Middle(times.peer);
     const double first = Middle(times.first), again = Middle(times.again);
     const std::string name = argv[i];
-    std::printf("%-28s %8zu %8zu | %9.2f %9.2f %9.2f | %6.3f %6.3f | %.0f\n",
+    std::printf("%-28s %8zu %8zu | %9.2f %9.2f %9.2f | %6.3f %6.3f | %.0f : %.0f\n",
                 name.substr(name.size() > 28 ? name.size() - 28 : 0).c_str(), text.size(), tokens,
                 1e3 * peer, 1e3 * first, 1e3 * again, first / peer_first, again / peer,
-                1e3 * Middle(times.load));
+                1e3 * Middle(times.load), 1e3 * Middle(times.peer_load));
   }
   return 0;
 }

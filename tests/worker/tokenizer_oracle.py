@@ -1,4 +1,5 @@
-"""Oracle: token ids and decoded text equal those of transformers' Gemma tokenizer.
+"""Oracle: token ids and decoded text equal those of transformers' Gemma tokenizer, and the ids
+those of SentencePiece wherever the two agree with each other by design.
 
 Usage: tokenizer_oracle.py TEXT_PROBE MODEL_DIR [--examples chat_template_examples.json]
 
@@ -11,6 +12,7 @@ import argparse
 import json
 import os
 import random
+import re
 import sys
 
 import sentencepiece
@@ -40,6 +42,33 @@ WORDS = ["the", " of", " a", "keeper", " ", "  ", "    ", "\n", "\n\n", "\t", "1
          "<", ">", "<bos>", "<eos>", "<unk>", "<end_of_turn>", "<start_of_turn>", "é", "日本", "🙂",
          "ß", "x", "Ab", "ing", "</", "table>", "<table>", "_", "▁", "'s", "\u00a0", "\x00",
          "def ", "(i", ");"]
+# Ranges of characters, drawn from at random; and sentences, cut and joined at random.
+SCRIPTS = {
+    "latin": "A-z", "latin with marks": "\u00c0-\u024f", "greek": "\u0370-\u03ff",
+    "cyrillic": "\u0400-\u04ff", "hebrew": "\u05d0-\u05ea", "arabic": "\u0600-\u06ff",
+    "devanagari": "\u0900-\u097f", "bengali": "\u0980-\u09ff", "tamil": "\u0b80-\u0bff",
+    "thai": "\u0e00-\u0e5b", "georgian": "\u10a0-\u10ff", "ethiopic": "\u1200-\u137f",
+    "kana": "\u3040-\u30ff", "han": "\u4e00-\u5fff", "hangul": "\uac00-\ud7a3",
+    "combining marks": "\u0300-\u036f", "punctuation": "\u2000-\u206f",
+    "around the space mark": "\u2570-\u2590", "arrows and mathematics": "\u2190-\u22ff",
+    "emoji": "\U0001f300-\U0001f6ff", "control characters": "\x00-\x1f", "latin 1": "\x7f-\xff",
+    "private use": "\ue000-\ue0ff", "no characters": "\U000e0000-\U000e01ff",
+}
+SENTENCES = [
+    "The keeper's lamp was lit at six; nobody (or so it seems) saw 3,141 ships pass by.",
+    "Die Tür bleibt über Nacht geöffnet, außer an Donaudampfschifffahrtsgesellschaftstagen.",
+    "Η γρήγορη καφέ αλεπού πηδάει πάνω από το τεμπέλικο σκυλί.",
+    "Съешь же ещё этих мягких французских булок, да выпей чаю.",
+    "دخلت المدينة القديمة في المساء، وكان الضوء خافتًا على الجدران.",
+    "הדלת נשארת פתוחה כל הלילה, וכל אחד יכול להיכנס.",
+    "वह हर सुबह दीपक को साफ़ करता है और सीढ़ियाँ चढ़ता है।",
+    "ผู้ดูแลประภาคารปีนบันไดทุกเย็นก่อนพระอาทิตย์ตก",
+    "灯台守は毎晩階段を上り、ランプを磨いてから日誌をつける。",
+    "守塔人每天傍晚爬上楼梯,擦亮灯,然后写下每一艘经过的船。",
+    "등대지기는 매일 저녁 계단을 올라 등불을 닦는다.",
+    "👩‍👩‍👧‍👦 👍🏽 🏳️‍🌈 🇫🇮🇯🇵 ❤️‍🔥 1️⃣ e\u0301\u0323\u0302 क्‍ष",
+    "> </ <p> </p>\t\t<td>  x</td>\r\n\r\n   \u00a0\u3000\u200b\u200d\ufeff",
+]
 
 
 def read_fields(message):
@@ -81,7 +110,7 @@ def transformers_tokenizer(model_path):
         "the list of pieces was misread"
     tokenizer, _ = convert_gguf_tokenizer("gemma3", {
         "tokenizer_type": "llama", "tokens": tokens, "token_type": types})
-    return tokenizer
+    return tokenizer, processor
 
 
 def random_texts(count, seed=0):
@@ -89,14 +118,56 @@ def random_texts(count, seed=0):
     return ["".join(rng.choice(WORDS) for _ in range(rng.randint(1, 40))) for _ in range(count)]
 
 
-def check_texts(probe, oracle, texts):
+def script_texts(count, seed):
+    """Of each script `count` texts of its characters, and as many of parts of sentences."""
+    rng = random.Random(seed)
+    texts = []
+    for span in SCRIPTS.values():
+        first, last = ord(span[0]), ord(span[-1])
+        for _ in range(count):
+            words = ["".join(chr(rng.randint(first, last)) for _ in range(rng.randint(1, 9)))
+                     for _ in range(rng.randint(1, 12))]
+            texts.append(rng.choice(["", " ", " ", "\n", "  "]).join(words))
+    for _ in range(count * len(SCRIPTS)):
+        parts = []
+        for _ in range(rng.randint(1, 8)):
+            sentence = rng.choice(SENTENCES)
+            begin = rng.randrange(len(sentence))
+            parts.append(sentence[begin:begin + rng.randint(1, 30)])
+            parts.append(rng.choice(["", " ", "\n", rng.choice(WORDS), " " * rng.randint(1, 40)]))
+        texts.append("".join(parts))
+    # Words of a kilobyte, and one over the length from which they can be stopped.
+    for sentence in SENTENCES:
+        word = sentence.replace(" ", "")
+        texts.append(word * (1000 // len(word) + 1))
+    texts.append(SENTENCES[7] * 120)
+    return texts
+
+
+def sentencepiece_agrees(processor, text):
+    """It does not know control pieces in a text, and takes other ways with runs of spaces that are
+    long or part spaces, part U+2581: in those Hearth does as transformers does."""
+    spaces = 2
+    while processor.id_to_piece(processor.piece_to_id("\u2581" * spaces)) == "\u2581" * spaces:
+        spaces += 1
+    other = r"<(bos|eos|pad|unk)>|[ \u2581]{%d}| \u2581|\u2581 " % spaces
+    return not re.search(other, text)
+
+
+def check_texts(probe, oracle, processor, texts):
     different = []
+    compared = 0
     for text in texts:
         want = oracle.encode(text, add_special_tokens=False).ids
         got = probe.ask("encode", text=text)["ids"]
         if got != want:
             different.append(f"{text!r}\n  here         {got}\n  transformers {want}")
             continue
+        if sentencepiece_agrees(processor, text):
+            compared += 1
+            peer = processor.encode(text)
+            if got != peer:
+                different.append(f"{text!r}\n  here          {got}\n  sentencepiece {peer}")
         for skip in (False, True):
             decoded = probe.ask("decode", ids=got, skip_special=skip)["text"]
             if not skip:
@@ -107,6 +178,7 @@ def check_texts(probe, oracle, texts):
                 assert streamed == decoded, f"{text!r}: streamed as {streamed!r}, not {decoded!r}"
     if different:
         sys.exit(f"{len(different)} of {len(texts)} texts differ:\n" + "\n".join(different[:10]))
+    return compared
 
 
 def check_common_tokens(probe, oracle, texts):
@@ -144,20 +216,23 @@ def main():
     parser.add_argument("model_dir")
     parser.add_argument("--examples")
     parser.add_argument("--text-file", action="append", default=[])
+    parser.add_argument("--each-script", type=int, default=20, help="texts of each script")
+    parser.add_argument("--seed", type=int, default=2)
     args = parser.parse_args()
-    oracle = transformers_tokenizer(os.path.join(args.model_dir, "tokenizer.model"))
+    oracle, processor = transformers_tokenizer(os.path.join(args.model_dir, "tokenizer.model"))
     probe = Probe(args.probe, args.model_dir)
-    texts = TEXTS + random_texts(1500)
+    texts = TEXTS + SENTENCES + random_texts(1500) + script_texts(args.each_script, args.seed)
     for path in args.text_file:
         with open(path, encoding="utf-8") as file:
             texts.append(file.read())
-    check_texts(probe, oracle, texts)
-    cuts = check_common_tokens(probe, oracle, TEXTS + random_texts(60, seed=1))
+    compared = check_texts(probe, oracle, processor, texts)
+    cuts = check_common_tokens(probe, oracle, TEXTS + SENTENCES + random_texts(60, seed=1))
     examples = check_examples(probe, oracle, args.examples) if args.examples else 0
     bos = probe.ask("prompt", text="a")["ids"][0]
     assert bos == 2, f"a prompt begins with {bos}, not <bos>"
     probe.close()
-    print(f"{len(texts)} texts, {cuts} cuts, {examples} chats: equal to transformers")
+    print(f"{len(texts)} texts, {cuts} cuts, {examples} chats: equal to transformers; "
+          f"{compared} texts: equal to SentencePiece")
 
 
 if __name__ == "__main__":
