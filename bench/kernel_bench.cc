@@ -1,7 +1,9 @@
 // The worker's product against oneDNN's packed float32 linear, which torch calls, for the shapes of
 // a model's layers and head, by turns in one run. Weights are bfloat16 for the one and float32 for
 // the other, as each would have them; as many matrices as the model has layers, one after the
-// other, so that they come from memory as in a step of the model.
+// other, so that they come from memory as in a step of the model. A ratio is the median over turns
+// of theirs / ours, each of one turn, so that what else the machine did weighs on both; times are
+// the medians.
 //   kernel_bench [avx2] [THREADS...]       default: 1 2, on the best instruction set
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -40,12 +42,44 @@ constexpr Shape kShapes[] = {{"qkv", 1536, 640, 18},
                              {"gate+up", 4096, 640, 18},
                              {"down", 640, 2048, 18},
                              {"head", 262144, 640, 1}};
-constexpr int kTurns = 7, kAttendTurns = 21;
+constexpr int kTurns = 9, kAttendTurns = 21;
+constexpr int64_t kRowCounts[] = {1, 2, 8, 32, 128};
 
 double Seconds(absl::FunctionRef<void()> work) {
   const Clock::time_point start = Clock::now();
   work();
   return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double Median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+// Two ways of one work, by turns.
+struct Turns {
+  Turns(int turns, absl::FunctionRef<void()> our_work, absl::FunctionRef<void()> their_work) {
+    std::vector<double> our_times, their_times, ratios;
+    for (int turn = 0; turn < turns; ++turn) {
+      our_times.push_back(Seconds(our_work));
+      their_times.push_back(Seconds(their_work));
+      ratios.push_back(their_times.back() / our_times.back());
+    }
+    ours = Median(our_times);
+    theirs = Median(their_times);
+    ratio = Median(ratios);
+  }
+  double ours, theirs, ratio;
+};
+
+// One line: times of one of `count` works, and what one of them computes and reads.
+void Print(const char* name, int64_t rows, int threads, const Turns& turns, int count, double flops,
+           double bytes) {
+  std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", name,
+              static_cast<long>(rows), threads, turns.ours / count * 1e6,
+              turns.theirs / count * 1e6, turns.ratio, flops * count / turns.ours / 1e9,
+              flops * count / turns.theirs / 1e9, bytes * count / turns.ours / 1e9);
+  std::fflush(stdout);
 }
 
 std::string CpuName() {
@@ -123,21 +157,15 @@ void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* p
   const at::Tensor x = at::randn({rows, shape.inputs});
   const at::Tensor y = at::empty({rows, shape.outputs});
   Workspace workspace;
-  double ours = 1e9, theirs = 1e9;
-  for (int turn = 0; turn < kTurns; ++turn) {
-    ours = std::min(ours, Seconds([&] { matrices->RunOurs(x, y, pool, &workspace); }));
-    theirs = std::min(theirs, Seconds([&] { matrices->RunTheirs(x); }));
-  }
+  const Turns turns(
+      kTurns, [&] { matrices->RunOurs(x, y, pool, &workspace); }, [&] { matrices->RunTheirs(x); });
   const double error = (y - matrices->theirs_out()).abs().max().item<float>();
   if (error > 1e-2) {
     std::fprintf(stderr, "kernel_bench: %s: the two differ by %g\n", shape.name, error);
     std::exit(1);
   }
-  const double flops = 2.0 * rows * shape.outputs * shape.inputs * shape.copies;
-  std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", shape.name,
-              static_cast<long>(rows), pool->threads(), ours / shape.copies * 1e6,
-              theirs / shape.copies * 1e6, theirs / ours, flops / ours / 1e9, flops / theirs / 1e9,
-              matrices->bytes() / ours / 1e9);
+  Print(shape.name, rows, pool->threads(), turns, shape.copies,
+        2.0 * rows * shape.outputs * shape.inputs, matrices->bytes() / shape.copies);
 }
 
 // As worker/attention.cc has it: two batched products, and a softmax between them.
@@ -176,25 +204,21 @@ void CompareAttention(int64_t context, int64_t rows, ThreadPool* pool) {
   const auto parallel = [pool](int64_t parts, KernelPart body) {
     pool->Run(parts, [&](int64_t part, int) { body(part); });
   };
-  double ours = 1e9, theirs = 1e9;
-  for (int turn = 0; turn < kAttendTurns; ++turn) {
-    ours =
-        std::min(ours, Seconds([&] {
-                   Attend(shape, {&sequence, 1}, {queries.data_ptr<float>(), rows, queries.size(1)},
-                          {out.data_ptr<float>(), rows, out.size(1)}, &workspace, parallel);
-                 }));
-    theirs =
-        std::min(theirs, Seconds([&] { their_out = TorchAttend(queries, keys, values, mask); }));
-  }
+  const Turns turns(
+      kAttendTurns,
+      [&] {
+        Attend(shape, {&sequence, 1}, {queries.data_ptr<float>(), rows, queries.size(1)},
+               {out.data_ptr<float>(), rows, out.size(1)}, &workspace, parallel);
+      },
+      [&] { their_out = TorchAttend(queries, keys, values, mask); });
   const double error = (out - their_out).abs().max().item<float>();
   if (error > 1e-3) {
     std::fprintf(stderr, "kernel_bench: attention: the two differ by %g\n", error);
     std::exit(1);
   }
-  const double flops = 4.0 * rows * shape.heads * shape.head_dim * context;  // masked ones counted
-  std::printf("%-8s %4ld %2d  %9.1f %9.1f  %5.2f  %6.1f %6.1f  %6.1f\n", "attend",
-              static_cast<long>(rows), pool->threads(), ours * 1e6, theirs * 1e6, theirs / ours,
-              flops / ours / 1e9, flops / theirs / 1e9, blocks.nbytes() / ours / 1e9);
+  // Masked scores are counted.
+  Print("attend", rows, pool->threads(), turns, 1,
+        4.0 * rows * shape.heads * shape.head_dim * context, static_cast<double>(blocks.nbytes()));
 }
 
 int Main(int argc, char** argv) {
@@ -217,21 +241,21 @@ int Main(int argc, char** argv) {
     ThreadPool pool(count);
     std::printf("%d threads read %.1f GB/s\n", count, ReadBandwidth(&pool) / 1e9);
   }
-  std::printf("best of %d turns, of attention of %d; us a matrix, x = theirs / ours\n", kTurns,
+  std::printf("%d turns, of attention %d; us a matrix, x = theirs / ours, medians\n", kTurns,
               kAttendTurns);
   std::printf("%-8s %4s %2s  %9s %9s  %5s  %13s  %6s\n", "matrix", "rows", "th", "ours", "oneDNN",
               "x", "GFLOP/s", "GB/s");
   for (const int count : threads) {
     ThreadPool pool(count);
     at::set_num_threads(count);
-    for (const int64_t rows : {1, 8, 128}) CompareAttention(2048, rows, &pool);
+    for (const int64_t rows : kRowCounts) CompareAttention(2048, rows, &pool);
   }
   for (const Shape& shape : kShapes) {
     Matrices matrices(shape);
     for (const int count : threads) {
       ThreadPool pool(count);
       at::set_num_threads(count);
-      for (const int64_t rows : {1, 8, 128}) Compare(shape, &matrices, rows, &pool);
+      for (const int64_t rows : kRowCounts) Compare(shape, &matrices, rows, &pool);
     }
   }
   return 0;

@@ -2,8 +2,10 @@
 // bits that it is stored in.
 //
 // A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
-// of weights is one load and memory is read in one stream. The last panel is as wide as what is
-// left, rounded up to kPanelGrain; what is added are zeros.
+// of weights is one load and memory is read in one stream. Of bfloat16 two inputs lie side by side:
+// [inputs / 2][kPanelOutputs][2], and an odd last input by itself; one load then has two vectors,
+// each widened by one operation, a shift or a mask. The last panel is as wide as what is left,
+// rounded up to kPanelGrain; what is added are zeros.
 //
 // Thread safety: as const. Owns its bytes; moved, never copied.
 #ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
@@ -50,6 +52,12 @@ class PackedWeights {
   }
   int64_t PanelReal(int64_t panel) const {
     return std::min(kPanelOutputs, outputs_ - panel * kPanelOutputs);
+  }
+  // Where a panel has the weight of an input and its output number n.
+  int64_t IndexInPanel(int64_t panel, int64_t input, int64_t n) const {
+    const bool paired = type_ == ElementType::kBFloat16 && (input | 1) < inputs_;
+    return paired ? (input & ~int64_t{1}) * PanelWidth(panel) + 2 * n + (input & 1)
+                  : input * PanelWidth(panel) + n;
   }
   // REQUIRES: T is the type's element.
   template <typename T>

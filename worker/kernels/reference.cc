@@ -10,17 +10,15 @@ namespace reference {
 namespace {
 
 template <typename T>
-float ChainOf(const float* x, const T* weights, int64_t inputs, int64_t width) {
-  float sum = 0;
-  for (int64_t k = 0; k < inputs; ++k) sum = std::fma(x[k], WidenOne(weights[k * width]), sum);
-  return sum;
-}
-
-template <typename T>
 float OneOutput(const float* x, const PackedWeights& weights, int64_t output) {
   const int64_t panel = output / PackedWeights::kPanelOutputs;
-  return ChainOf(x, weights.Panel<T>(panel) + output % PackedWeights::kPanelOutputs,
-                 weights.inputs(), weights.PanelWidth(panel));
+  const T* from = weights.Panel<T>(panel);
+  float sum = 0;
+  for (int64_t k = 0; k < weights.inputs(); ++k) {
+    const int64_t at = weights.IndexInPanel(panel, k, output % PackedWeights::kPanelOutputs);
+    sum = std::fma(x[k], WidenOne(from[at]), sum);
+  }
+  return sum;
 }
 
 uint32_t BitsOf(float value) {

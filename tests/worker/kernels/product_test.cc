@@ -83,7 +83,7 @@ void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
 
 class ProductOfType : public testing::TestWithParam<ElementType> {};
 
-// Panels of every width, whole and not; inputs below, at and above a block.
+// Panels of every width, whole and not; inputs in pairs, and an odd one.
 TEST_P(ProductOfType, EqualsTheReferenceAtEachNumberOfRows) {
   for (const ProductShape& shape :
        {ProductShape{48, 128}, {16, 1}, {1, 7}, {47, 129}, {49, 300}, {80, 256}, {111, 127}}) {
@@ -97,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
 
 // The inputs of each Gemma's products (hidden, heads * head_dim, feed-forward), a slice of outputs.
 TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
-  for (const int64_t inputs : {640, 1024, 2048,       // 270M
+  for (const int64_t inputs : {1025,                  // one more than a block, and odd
+                               640, 1024, 2048,       // 270M
                                1152, 6912,            // 1B
                                2560, 10240,           // 4B
                                3840, 4096, 15360}) {  // 12B

@@ -1,0 +1,270 @@
+// The product's tiles: rows of x by one panel of weights, as chains in registers. Private to
+// worker/kernels, for the product and what is fused with it; included once for each target, after
+// Highway.
+//
+// Rows are packed by tiles [input][row of the tile], so that a row's value is one broadcast from
+// one stream. Weights are widened in registers, from the second-level cache for all tiles but the
+// first: a block of a panel stays there while each tile goes over it. A chain that ends with the
+// block waits in memory, as the float32 that it is, and goes on with the next.
+#if defined(HEARTH_WORKER_KERNELS_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
+#undef HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
+#else
+#define HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
+#endif
+
+#include <hwy/cache_control.h>
+
+#include "worker/kernels/packed_rows.h"
+#include "worker/kernels/packed_weights.h"
+#include "worker/kernels/widen-inl.h"
+
+#if HEARTH_KERNELS_VECTORS
+HWY_BEFORE_NAMESPACE();
+namespace hearth {
+namespace HWY_NAMESPACE {
+namespace product {
+
+// As many rows of accumulators, beside the weights, as there are registers for.
+constexpr int64_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 6;
+constexpr int kLanes = HWY_TARGET == HWY_AVX3 ? 16 : 8;
+constexpr int kGrainVectors = static_cast<int>(PackedWeights::kPanelGrain) / kLanes;
+constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights::kPanelGrain;
+// Inputs of a block, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
+// tile's rows as a first-level cache has.
+constexpr int64_t kBlockInputs = 1024;
+// Inputs between a weight's prefetch and its use.
+constexpr int64_t kAhead = 32;
+using D = hn::FixedTag<float, kLanes>;
+using V = hn::Vec<D>;
+
+// What one tile of rows computes of one panel's block of inputs.
+struct Tile {
+  const float* x;  // [inputs][rows]
+  int64_t inputs;
+  bool begins;    // its chains, at +0; else they go on from `chains`
+  float* chains;  // [rows][kWidth]
+  int64_t width;  // of the panel: from one input's weights to the next
+};
+
+// One input: its weights' vectors, weight(n), and each row's value. What there is less of is kept
+// in registers, the other passes through them.
+template <int R, int N, class Weight>
+HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
+  if (R < N) {
+    V rows[R];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) rows[r] = hn::Set(D(), x[r]);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const V w = weight(n);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r) sums[r][n] = hn::MulAdd(rows[r], w, sums[r][n]);
+    }
+    return;
+  }
+  V w[N];
+#pragma GCC unroll 8
+  for (int n = 0; n < N; ++n) w[n] = weight(n);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const V row = hn::Set(D(), x[r]);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) sums[r][n] = hn::MulAdd(row, w[n], sums[r][n]);
+  }
+}
+
+// All of a later step's weights, also where only a grain of them is computed now: memory is read in
+// one stream.
+template <typename T>
+HWY_INLINE void PrefetchAhead(const T* step, int64_t ahead) {
+  constexpr int kLines = static_cast<int>((kWidth * int64_t{sizeof(T)} + 63) / 64);
+#pragma GCC unroll 8
+  for (int line = 0; line < kLines; ++line) {
+    hwy::Prefetch(reinterpret_cast<const char*>(step + ahead) + line * 64);
+  }
+}
+
+template <bool kPrefetches, int R, int N, typename T>
+HWY_INLINE void OneByOne(const float* x, const T* weights, int64_t width, int64_t inputs,
+                         V (&sums)[R][N]) {
+  for (int64_t k = 0; k < inputs; ++k, weights += width, x += R) {
+    if (kPrefetches) PrefetchAhead(weights, kAhead * width);
+    Step(
+        x, [weights](int n) HWY_ATTR { return Widen(D(), weights + n * kLanes); }, sums);
+  }
+}
+
+// `at`: the first of the panel's outputs that are computed.
+template <bool kPrefetches, int R, int N, typename T>
+HWY_INLINE void Inputs(const Tile& tile, const T* weights, int64_t at, V (&sums)[R][N]) {
+  OneByOne<kPrefetches>(tile.x, weights + at, tile.width, tile.inputs, sums);
+}
+// Inputs in pairs, and the odd one.
+template <bool kPrefetches, int R, int N>
+HWY_INLINE void Inputs(const Tile& tile, const BFloat16* weights, int64_t at, V (&sums)[R][N]) {
+  const D d;
+  const hn::RebindToUnsigned<D> bits;
+  const float* HWY_RESTRICT x = tile.x;
+  const BFloat16* pair = weights + 2 * at;
+  const int64_t inputs = tile.inputs, width = tile.width;
+  uint32_t high = 0xffff0000u;
+  for (int64_t k = 0; k + 1 < inputs; k += 2, pair += 2 * width, x += 2 * R) {
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(pair);
+    if (kPrefetches) PrefetchAhead(words, kAhead / 2 * width);
+    const auto even = [=](int n) HWY_ATTR {
+      return hn::BitCast(d, hn::ShiftLeft<16>(hn::LoadU(bits, words + n * kLanes)));
+    };
+    Step(x, even, sums);
+    // Words and mask are loaded again: registers are few, and loads are not.
+    asm volatile("" : "+m"(high) : : "memory");
+    const auto odd = [=](int n) HWY_ATTR {
+      return hn::BitCast(d, hn::And(hn::LoadU(bits, words + n * kLanes), hn::Set(bits, high)));
+    };
+    Step(x + R, odd, sums);
+  }
+  const int64_t done = inputs & ~int64_t{1};
+  OneByOne<false>(x, weights + done * width + at, width, inputs - done, sums);
+}
+
+// R rows by N vectors of outputs: R * N chains, in registers.
+template <int R, int N, bool kPrefetches, typename T>
+HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
+  const D d;
+  V sums[R][N];
+  float* chains = tile.chains + at;
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      sums[r][n] = tile.begins ? hn::Zero(d) : hn::LoadU(d, chains + r * kWidth + n * kLanes);
+    }
+  }
+  Inputs<kPrefetches>(tile, weights, at, sums);
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) hn::StoreU(sums[r][n], d, chains + r * kWidth + n * kLanes);
+  }
+}
+
+// A panel, in as few goes as the registers allow; a narrow one grain by grain.
+template <int R, typename T>
+HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
+  constexpr int kAll = 3 * kGrainVectors;
+  constexpr int kWhole = kLanes == 16 || R <= 2 ? kAll : R <= 4 ? kAll / 2 : kGrainVectors;
+  if (tile.width == kWidth) {
+    Chains<R, kWhole, true>(tile, weights, 0);
+    for (int64_t at = kWhole * kLanes; at < kWidth; at += kWhole * kLanes) {
+      Chains<R, kWhole, false>(tile, weights, at);
+    }
+    return;
+  }
+  for (int64_t at = 0; at < tile.width; at += kGrain) {
+    Chains<R, kGrainVectors, false>(tile, weights, at);
+  }
+}
+
+template <typename T>
+void TileOf(int64_t rows, const Tile& tile, const T* weights) {
+  switch (rows) {
+    case 1:
+      return TileOfPanel<1>(tile, weights);
+    case 2:
+      return TileOfPanel<2>(tile, weights);
+    case 3:
+      return TileOfPanel<3>(tile, weights);
+    case 4:
+      return TileOfPanel<4>(tile, weights);
+    case 5:
+      return TileOfPanel<5>(tile, weights);
+    case 6:
+      return TileOfPanel<6>(tile, weights);
+#if HWY_TARGET == HWY_AVX3
+    case 7:
+      return TileOfPanel<7>(tile, weights);
+    case 8:
+      return TileOfPanel<8>(tile, weights);
+#endif
+  }
+  assert(false);
+}
+
+// Tiles [first, end) of the rows by one panel: chains[row - first row][kWidth].
+template <typename T>
+void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t panel, int64_t first,
+                 int64_t end, float* chains) {
+  const int64_t inputs = weights.inputs(), width = weights.PanelWidth(panel);
+  const int64_t block = end - first > 1 ? kBlockInputs : inputs;
+  for (int64_t k = 0; k < inputs; k += block) {
+    for (int64_t tile = first; tile < end; ++tile) {
+      const int64_t row = x.FirstRow(tile), rows = x.FirstRow(tile + 1) - row;
+      TileOf(rows,
+             Tile{x.data + row * inputs + k * rows, std::min(block, inputs - k), k == 0,
+                  chains + (row - x.FirstRow(first)) * kWidth, width},
+             weights.Panel<T>(panel) + k * width);
+    }
+  }
+}
+
+// Four rows by four inputs, from rows to columns.
+HWY_INLINE void PackFour(const float* const* rows, int64_t k, int64_t stride, float* out) {
+  const hn::FixedTag<float, 4> d;
+  const auto a = hn::LoadU(d, rows[0] + k), b = hn::LoadU(d, rows[1] + k);
+  const auto c = hn::LoadU(d, rows[2] + k), e = hn::LoadU(d, rows[3] + k);
+  const auto even = hn::InterleaveLower(d, a, c), odd = hn::InterleaveLower(d, b, e);
+  const auto even_high = hn::InterleaveUpper(d, a, c), odd_high = hn::InterleaveUpper(d, b, e);
+  hn::StoreU(hn::InterleaveLower(d, even, odd), d, out);
+  hn::StoreU(hn::InterleaveUpper(d, even, odd), d, out + stride);
+  hn::StoreU(hn::InterleaveLower(d, even_high, odd_high), d, out + 2 * stride);
+  hn::StoreU(hn::InterleaveUpper(d, even_high, odd_high), d, out + 3 * stride);
+}
+
+// Packs one tile of rows.
+inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t inputs, float* out) {
+  constexpr int64_t kRun = 64;  // inputs whose rows stay in the first-level cache
+  for (int64_t run = 0; run < inputs; run += kRun) {
+    const int64_t end = std::min(run + kRun, inputs), fours_end = run + (end - run) / 4 * 4;
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      const float* from[4];
+      for (int64_t i = 0; i < 4; ++i) from[i] = x.Row(first + r + i);
+      for (int64_t k = run; k < fours_end; k += 4) PackFour(from, k, rows, out + k * rows + r);
+      for (int64_t k = fours_end; k < end; ++k) {
+        for (int64_t i = 0; i < 4; ++i) out[k * rows + r + i] = from[i][k];
+      }
+    }
+    for (; r < rows; ++r) {
+      const float* from = x.Row(first + r);
+      for (int64_t k = run; k < end; ++k) out[k * rows + r] = from[k];
+    }
+  }
+}
+
+// Rows as tiles; a single row is one already.
+inline PackedRows PackRows(const ConstRows& x, int64_t inputs, Workspace* workspace,
+                           ParallelFor parallel) {
+  // Below, packing is done before a thread would be awake.
+  constexpr int64_t kFloatsForThreads = 1 << 16;
+  if (x.rows == 1) return {x.data, 1, 1};
+  float* data = workspace->Floats(static_cast<size_t>(x.rows * inputs));
+  const PackedRows packed{data, x.rows, (x.rows + kTileRows - 1) / kTileRows};
+  const auto pack = [&](int64_t tile) {
+    const int64_t first = packed.FirstRow(tile);
+    PackTile(x, first, packed.FirstRow(tile + 1) - first, inputs, data + first * inputs);
+  };
+  if (x.rows * inputs < kFloatsForThreads) {
+    InThisThread(packed.tiles, pack);
+  } else {
+    parallel(packed.tiles, pack);
+  }
+  return packed;
+}
+
+}  // namespace product
+}  // namespace HWY_NAMESPACE
+}  // namespace hearth
+HWY_AFTER_NAMESPACE();
+#endif  // HEARTH_KERNELS_VECTORS
+
+#endif  // HEARTH_WORKER_KERNELS_PRODUCT_INL_H_
