@@ -115,6 +115,30 @@ double ReadBandwidth(ThreadPool* pool) {
   return static_cast<double>(array.size()) * 8 / best;
 }
 
+// What it costs to begin and end a loop of two tasks a thread, each about 2 us: by itself, and as a
+// phase of a sequence.
+void PrintPoolCosts(ThreadPool* pool) {
+  constexpr int kLoops = 200;
+  std::atomic<uint64_t> all{0};
+  const auto task = [&](int64_t, int) {
+    uint64_t value = all.load(std::memory_order_relaxed);
+    for (int i = 0; i < 2000; ++i) value = value * 6364136223846793005u + 1;
+    all.store(value, std::memory_order_relaxed);
+  };
+  const int64_t tasks = 2 * pool->threads();
+  const std::vector<ThreadPool::Phase> phases(kLoops, {tasks, task});
+  const Turns turns(
+      kAttendTurns, [&] { pool->RunPhases(phases); },
+      [&] {
+        for (int i = 0; i < kLoops; ++i) pool->Run(tasks, task);
+      });
+  const double alone = Seconds([&] {
+    for (int i = 0; i < 2 * kLoops; ++i) task(0, 0);
+  });
+  std::printf("%d threads: a loop of %.1f us takes %.1f us, as a phase %.1f us\n", pool->threads(),
+              alone / kLoops * 1e6, turns.theirs / kLoops * 1e6, turns.ours / kLoops * 1e6);
+}
+
 class Matrices {
  public:
   explicit Matrices(const Shape& shape) {
@@ -240,6 +264,7 @@ int Main(int argc, char** argv) {
   for (const int count : threads) {
     ThreadPool pool(count);
     std::printf("%d threads read %.1f GB/s\n", count, ReadBandwidth(&pool) / 1e9);
+    PrintPoolCosts(&pool);
   }
   std::printf("%d turns, of attention %d; us a matrix, x = theirs / ours, medians\n", kTurns,
               kAttendTurns);
