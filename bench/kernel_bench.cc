@@ -4,6 +4,7 @@
 // other, so that they come from memory as in a step of the model. A ratio is the median over turns
 // of theirs / ours, each of one turn, so that what else the machine did weighs on both; times are
 // the medians.
+// Of the fused kernels (gelu, argmax) theirs are our own kernels one after the other.
 //   kernel_bench [avx2] [THREADS...]       default: 1 2, on the best instruction set
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -21,7 +22,9 @@
 #include <vector>
 
 #include "worker/kernels/attend.h"
+#include "worker/kernels/fused_products.h"
 #include "worker/kernels/product.h"
+#include "worker/kernels/row_kernels.h"
 #include "worker/kernels/targets.h"
 #include "worker/linear.h"
 #include "worker/thread_pool.h"
@@ -192,6 +195,51 @@ void Compare(const Shape& shape, Matrices* matrices, int64_t rows, ThreadPool* p
         2.0 * rows * shape.outputs * shape.inputs, matrices->bytes() / shape.copies);
 }
 
+PackedWeights RandomWeights(int64_t outputs, int64_t inputs) {
+  const at::Tensor weight = at::randn({outputs, inputs}).to(at::kBFloat16);
+  return PackedWeights::Pack({{weight.data_ptr(), outputs}}, ElementType::kBFloat16, inputs,
+                             InThisThread);
+}
+
+// Gate and up of 270M with GELU, and its head with argmax: one kernel against one after the other.
+void CompareFused(const PackedWeights& gate, const PackedWeights& up, const PackedWeights& head,
+                  int64_t rows, ThreadPool* pool) {
+  const auto parallel = [pool](int64_t parts, KernelPart body) {
+    pool->Run(parts, [&](int64_t part, int) { body(part); });
+  };
+  const at::Tensor x_tensor = at::randn({rows, gate.inputs()});
+  const ConstRows x{x_tensor.data_ptr<float>(), rows, gate.inputs()};
+  std::vector<float> one(static_cast<size_t>(rows * gate.outputs())), other(one.size());
+  const Rows gates{one.data(), rows, gate.outputs()}, ups{other.data(), rows, gate.outputs()};
+  Workspace workspace;
+  Print("gelu", rows, pool->threads(),
+        Turns(
+            kAttendTurns, [&] { GeluProduct(x, gate, up, gates, &workspace, parallel); },
+            [&] {
+              Product(x, gate, gates, &workspace, parallel);
+              Product(x, up, ups, &workspace, parallel);
+              parallel(rows, [&](int64_t row) {
+                GeluTimes({gates.Row(row), 1, 0}, {ups.Row(row), 1, 0}, gate.outputs(),
+                          {gates.Row(row), 1, 0});
+              });
+            }),
+        1, 4.0 * rows * gate.outputs() * gate.inputs(), 2.0 * gate.bytes());
+  std::vector<float> logits(static_cast<size_t>(rows * head.outputs()));
+  const Rows all{logits.data(), rows, head.outputs()};
+  std::vector<TopOutput> top(static_cast<size_t>(rows));
+  Print("argmax", rows, pool->threads(),
+        Turns(
+            kTurns, [&] { TopOfProduct(x, head, 0, 1, absl::MakeSpan(top), &workspace, parallel); },
+            [&] {
+              Product(x, head, all, &workspace, parallel);
+              for (int64_t row = 0; row < rows; ++row) {
+                top[static_cast<size_t>(row)].output =
+                    std::max_element(all.Row(row), all.Row(row) + head.outputs()) - all.Row(row);
+              }
+            }),
+        1, 2.0 * rows * head.outputs() * head.inputs(), head.bytes());
+}
+
 // As worker/attention.cc has it: two batched products, and a softmax between them.
 at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                        const at::Tensor& mask) {
@@ -274,6 +322,14 @@ int Main(int argc, char** argv) {
     ThreadPool pool(count);
     at::set_num_threads(count);
     for (const int64_t rows : kRowCounts) CompareAttention(2048, rows, &pool);
+  }
+  {
+    const PackedWeights gate = RandomWeights(2048, 640), up = RandomWeights(2048, 640);
+    const PackedWeights head = RandomWeights(262144, 640);
+    for (const int count : threads) {
+      ThreadPool pool(count);
+      for (const int64_t rows : {1, 8, 128}) CompareFused(gate, up, head, rows, &pool);
+    }
   }
   for (const Shape& shape : kShapes) {
     Matrices matrices(shape);

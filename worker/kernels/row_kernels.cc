@@ -1,7 +1,5 @@
 #include "worker/kernels/row_kernels.h"
 
-#include <cmath>
-
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
 #include "worker/kernels/reference.h"
@@ -12,7 +10,7 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "worker/kernels/vectors-inl.h"
+#include "worker/kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace hearth {
@@ -31,10 +29,6 @@ struct TanhEach {
 struct GeluTimesEach {
   HWY_INLINE V operator()(V a, V b) const { return hn::Mul(GeluOf(a), b); }
 };
-struct ScaleEach {
-  HWY_INLINE V operator()(V a, V b) const { return hn::Mul(hn::Mul(a, Constant(inverse)), b); }
-  float inverse;
-};
 struct SoftcapEach {
   HWY_INLINE V operator()(V a, V) const {
     return hn::Mul(TanhOf(hn::Div(a, Constant(cap))), Constant(cap));
@@ -42,35 +36,7 @@ struct SoftcapEach {
   float cap;
 };
 
-template <class Each>
-void Map(const float* a, const float* b, int64_t count, float* to, const Each& each) {
-  for (int64_t at = 0; at < count; at += kSums) {
-    Sixteen values, others;
-    LoadSixteen(a + at, count - at, values);
-    LoadSixteen(b + at, count - at, others);
-    for (int i = 0; i < kSumVectors; ++i) values[i] = each(values[i], others[i]);
-    StoreSixteen(values, count - at, to + at);
-  }
-}
-
 }  // namespace
-
-float DotRow(const float* a, const float* b, int64_t count) {
-  Sixteen sums;
-  Clear(sums);
-  for (int64_t at = 0; at < count; at += kSums) {
-    Sixteen left, right;
-    LoadSixteen(a + at, count - at, left);
-    LoadSixteen(b + at, count - at, right);
-    for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::MulAdd(left[i], right[i], sums[i]);
-  }
-  return TreeSum(sums);
-}
-
-void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon, float* y) {
-  const float mean = DotRow(x, x, columns) / static_cast<float>(columns);
-  Map(x, scale, columns, y, ScaleEach{1.0f / std::sqrt(mean + epsilon)});
-}
 
 void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y) {
   Map(gate, up, columns, y, GeluTimesEach());
@@ -78,41 +44,16 @@ void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y)
 
 void SoftcapRow(float cap, int64_t columns, float* x) { Map(x, x, columns, x, SoftcapEach{cap}); }
 
-void RotateRow(const float* cos, const float* sin, int64_t half, float* x) {
-  for (int64_t at = 0; at < half; at += kSums) {
-    const int64_t left = half - at;
-    Sixteen first, second, c, s;
-    LoadSixteen(x + at, left, first);
-    LoadSixteen(x + half + at, left, second);
-    LoadSixteen(cos + at, left, c);
-    LoadSixteen(sin + at, left, s);
-    for (int i = 0; i < kSumVectors; ++i) {
-      const V a = first[i], b = second[i];
-      first[i] = hn::MulSub(a, c[i], hn::Mul(b, s[i]));
-      second[i] = hn::MulAdd(b, c[i], hn::Mul(a, s[i]));
-    }
-    StoreSixteen(first, left, x + at);
-    StoreSixteen(second, left, x + half + at);
-  }
-}
-
 void ExpRow(const float* x, int64_t count, float* y) { Map(x, x, count, y, ExpEach()); }
 void TanhRow(const float* x, int64_t count, float* y) { Map(x, x, count, y, TanhEach()); }
 
 #else  // no FMA in vectors
 
-float DotRow(const float* a, const float* b, int64_t count) { return reference::Dot(a, b, count); }
-void RmsNormRow(const float* x, int64_t columns, const float* scale, float epsilon, float* y) {
-  reference::RmsNormRow(x, columns, scale, epsilon, y);
-}
 void GeluTimesRow(const float* gate, const float* up, int64_t columns, float* y) {
   for (int64_t i = 0; i < columns; ++i) y[i] = reference::Gelu(gate[i]) * up[i];
 }
 void SoftcapRow(float cap, int64_t columns, float* x) {
   for (int64_t i = 0; i < columns; ++i) x[i] = reference::Tanh(x[i] / cap) * cap;
-}
-void RotateRow(const float* cos, const float* sin, int64_t half, float* x) {
-  reference::RotateRow(cos, sin, half, x);
 }
 void ExpRow(const float* x, int64_t count, float* y) {
   for (int64_t i = 0; i < count; ++i) y[i] = reference::Exp(x[i]);

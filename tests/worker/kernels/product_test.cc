@@ -4,6 +4,7 @@
 #include <xmmintrin.h>
 
 #include "tests/worker/kernels/kernel_kit.h"
+#include "tests/worker/kernels/weights_kit.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/reference.h"
 
@@ -11,46 +12,6 @@ namespace hearth {
 namespace {
 
 constexpr int64_t kMostRows = 257;
-
-struct ProductShape {
-  int64_t outputs, inputs;
-};
-
-// Weights as a checkpoint has them, of any type; some of float16 are subnormal.
-std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementType type,
-                                     Numbers* numbers) {
-  const int64_t count = shape.outputs * shape.inputs;
-  std::vector<std::byte> stored(static_cast<size_t>(count) * ElementBytes(type));
-  for (int64_t i = 0; i < count; ++i) {
-    const float value = numbers->Value() / 8;
-    uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    std::byte* at = stored.data() + static_cast<size_t>(i) * ElementBytes(type);
-    if (type == ElementType::kFloat32) {
-      std::memcpy(at, &bits, 4);
-    } else {
-      // A finite float16: any bits but an exponent of ones.
-      const uint16_t half = type == ElementType::kBFloat16 ? static_cast<uint16_t>(bits >> 16)
-                                                           : numbers->Next() & 0xbbff;
-      std::memcpy(at, &half, 2);
-    }
-  }
-  return stored;
-}
-
-PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
-  const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
-  return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
-}
-
-std::vector<float> ReferenceRows(const FencedRows& x, int64_t rows, const PackedWeights& weights) {
-  std::vector<float> y(static_cast<size_t>(rows * weights.outputs()));
-  for (int64_t row = 0; row < rows; ++row) {
-    reference::ProductRow(x.Row(row), weights, 0, weights.outputs(),
-                          y.data() + row * weights.outputs());
-  }
-  return y;
-}
 
 // The product of x's first rows equals the reference's, and touches nothing beside y.
 void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weights,

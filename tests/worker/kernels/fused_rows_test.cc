@@ -1,0 +1,137 @@
+#include "worker/kernels/fused_rows.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/kernels/reference.h"
+#include "worker/kernels/rope_table.h"
+
+namespace hearth {
+namespace {
+
+constexpr float kEpsilon = 1e-6f;
+
+// One row by the references: x afterwards, and its norm.
+struct AddedRow {
+  AddedRow(const float* y, const float* x, const float* y_scale, const float* x_scale,
+           int64_t columns)
+      : sum(x, x + columns), normed(sum.size()) {
+    reference::RmsNormRow(y, columns, y_scale, kEpsilon, normed.data());
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = sum[i] + normed[i];
+    reference::RmsNormRow(sum.data(), columns, x_scale, kEpsilon, normed.data());
+  }
+  std::vector<float> sum, normed;
+};
+
+void ExpectAddedRows(const FencedRows& y, const FencedRows& x, const FencedRows& scales,
+                     int64_t rows, int64_t columns) {
+  std::vector<AddedRow> want;
+  for (int64_t row = 0; row < rows; ++row) {
+    want.emplace_back(y.Row(row), x.Row(row), scales.Row(0), scales.Row(1), columns);
+  }
+  ForEachTarget([&](const std::string& target) {
+    for (const bool norms : {true, false}) {
+      FencedRows sum = x, normed(rows, columns);
+      const Rows out{normed.Row(0), rows, normed.stride()};
+      AddNormAndNorm({y.Row(0), rows, y.stride()}, columns, scales.Row(0), scales.Row(1), kEpsilon,
+                     {sum.Row(0), rows, sum.stride()}, norms ? &out : nullptr);
+      for (int64_t row = 0; row < rows; ++row) {
+        const AddedRow& wanted = want[static_cast<size_t>(row)];
+        ASSERT_EQ(FirstDifference(sum.Row(row), wanted.sum.data(), columns), "")
+            << target << ", " << columns << " columns, row " << row;
+        if (!norms) continue;
+        ASSERT_EQ(FirstDifference(normed.Row(row), wanted.normed.data(), columns), "")
+            << target << ", " << columns << " columns, row " << row;
+      }
+      ASSERT_TRUE(sum.FenceStands(rows)) << target << ", " << columns;
+      ASSERT_TRUE(normed.FenceStands(norms ? rows : 0)) << target << ", " << columns;
+    }
+  });
+}
+
+// Every tail, and each Gemma's hidden size.
+TEST(FusedRows, AddNormAndNormEqualsTheReferences) {
+  std::vector<int64_t> widths = {640, 1152, 2560, 3840};
+  for (int64_t width = 1; width <= 33; ++width) widths.push_back(width);
+  for (const int64_t columns : widths) {
+    Numbers numbers(static_cast<uint64_t>(columns));
+    FencedRows y(3, columns), x(3, columns), scales(2, columns);
+    y.Fill(&numbers, 3);
+    x.Fill(&numbers, 50);
+    scales.Fill(&numbers);
+    ExpectAddedRows(y, x, scales, 3, columns);
+  }
+  Numbers numbers(1);
+  FencedRows y(257, 40), x(257, 40), scales(2, 40);
+  y.Fill(&numbers);
+  x.Fill(&numbers);
+  scales.Fill(&numbers);
+  ExpectAddedRows(y, x, scales, 257, 40);
+}
+
+// A norm that is infinite, of a row with a tail: what is not there takes no part.
+TEST(FusedRows, AddNormAndNormOfInfinities) {
+  FencedRows y(3, 19), x(3, 19), scales(2, 19);
+  Numbers numbers(2);
+  y.Fill(&numbers);
+  x.Fill(&numbers);
+  scales.Fill(&numbers);
+  y.Row(1)[18] = std::numeric_limits<float>::infinity();
+  x.Row(2)[3] = -std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < 19; ++i) y.Row(0)[i] = 0;
+  ExpectAddedRows(y, x, scales, 3, 19);
+}
+
+struct HeadShape {
+  int64_t heads, kv_heads, head_dim;
+};
+
+// Blocks of four tokens, NaN where nothing was written: [keys, values][kv_head][token][head_dim].
+constexpr int64_t kBlockTokens = 4;
+
+void ExpectAppended(const HeadShape& heads, int64_t position) {
+  const int64_t dim = heads.head_dim, columns = (heads.heads + 2 * heads.kv_heads) * dim;
+  Numbers numbers(static_cast<uint64_t>(dim + position));
+  FencedRows row(1, columns), scales(2, dim);
+  row.Fill(&numbers, 2);
+  scales.Fill(&numbers);
+  RopeTable rope(10000, 1, static_cast<int>(dim));
+  rope.Extend(position + 1);
+  const float *cos = rope.Cos(position, 1).data, *sin = rope.Sin(position, 1).data;
+  // By the references: every head of queries and keys, then the values.
+  std::vector<float> want(row.Row(0), row.Row(0) + columns);
+  for (int64_t head = 0; head < heads.heads + heads.kv_heads; ++head) {
+    float* at = want.data() + head * dim;
+    reference::RmsNormRow(at, dim, scales.Row(head < heads.heads ? 0 : 1), kEpsilon, at);
+    reference::RotateRow(cos, sin, dim / 2, at);
+  }
+  const int64_t token = position % kBlockTokens;
+  ForEachTarget([&](const std::string& target) {
+    FencedRows got = row, block(2 * heads.kv_heads * kBlockTokens, dim, 0);
+    const int64_t head_stride = kBlockTokens * dim;
+    float* keys = block.Row(token);
+    NormRotateAppend({heads.heads, heads.kv_heads, dim, scales.Row(0), scales.Row(1), kEpsilon},
+                     {cos, sin, keys, keys + heads.kv_heads * head_stride, head_stride},
+                     got.Row(0));
+    const std::string what = target + ", head_dim " + std::to_string(dim);
+    EXPECT_EQ(FirstDifference(got.Row(0), want.data(), heads.heads * dim), "") << what;
+    for (int64_t head = 0; head < 2 * heads.kv_heads; ++head) {
+      const float* wanted = want.data() + (heads.heads + head) * dim;
+      float* at = block.Row(head * kBlockTokens + token);
+      EXPECT_EQ(FirstDifference(at, wanted, dim), "") << what << ", head " << head;
+      std::fill_n(at, dim, std::numeric_limits<float>::quiet_NaN());
+    }
+    EXPECT_TRUE(block.FenceStands(0)) << what;  // nothing beside the token's places
+    EXPECT_TRUE(got.FenceStands(1)) << what;
+  });
+}
+
+TEST(FusedRows, NormRotateAppendEqualsTheReferences) {
+  for (const HeadShape& heads :
+       {HeadShape{4, 1, 256}, {8, 4, 256}, {16, 8, 256}, {3, 3, 2}, {2, 1, 16}, {5, 5, 38}}) {
+    for (const int64_t position : {0, 1, 6, 1000}) ExpectAppended(heads, position);
+  }
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,106 @@
+#include "worker/kernels/fused_rows.h"
+
+#include <algorithm>
+
+#include "worker/kernels/float_mode.h"
+#include "worker/kernels/highway_targets.h"
+#include "worker/kernels/reference.h"
+
+// Highway compiles this file once for each target.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "worker/kernels/fused_rows.cc"
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "worker/kernels/rows-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace hearth {
+namespace HWY_NAMESPACE {
+
+#if HEARTH_KERNELS_VECTORS
+
+// x += (y * inverse) * scale; returns the sum of x's squares, in the order of DotRow. What fills up
+// a tail stays zero, unless the inverse is not finite: then nothing of the row is.
+float AddScaled(const float* y, float inverse, const float* scale, int64_t columns, float* x) {
+  const ScaleEach each{inverse};
+  Sixteen sums;
+  Clear(sums);
+  for (int64_t at = 0; at < columns; at += kSums) {
+    Sixteen more, scales, values;
+    LoadSixteen(y + at, columns - at, more);
+    LoadSixteen(scale + at, columns - at, scales);
+    LoadSixteen(x + at, columns - at, values);
+    for (int i = 0; i < kSumVectors; ++i) {
+      values[i] = hn::Add(values[i], each(more[i], scales[i]));
+    }
+    StoreSixteen(values, columns - at, x + at);
+    for (int i = 0; i < kSumVectors; ++i) sums[i] = hn::MulAdd(values[i], values[i], sums[i]);
+  }
+  return TreeSum(sums);
+}
+
+void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, const float* x_scale,
+                       float epsilon, float* x, float* normed) {
+  const float count = static_cast<float>(columns);
+  const float inverse = 1.0f / std::sqrt(DotRow(y, y, columns) / count + epsilon);
+  const float mean = AddScaled(y, inverse, y_scale, columns, x) / count;
+  if (normed == nullptr) return;
+  Map(x, x_scale, columns, normed, ScaleEach{1.0f / std::sqrt(mean + epsilon)});
+}
+
+#else  // no FMA in vectors
+
+void AddNormAndNormRow(const float* y, int64_t columns, const float* y_scale, const float* x_scale,
+                       float epsilon, float* x, float* normed) {
+  const float inverse =
+      1.0f / std::sqrt(reference::Dot(y, y, columns) / static_cast<float>(columns) + epsilon);
+  for (int64_t i = 0; i < columns; ++i) x[i] = x[i] + (y[i] * inverse) * y_scale[i];
+  if (normed != nullptr) reference::RmsNormRow(x, columns, x_scale, epsilon, normed);
+}
+
+#endif  // HEARTH_KERNELS_VECTORS
+
+void NormRotateAppendRow(const QkvShape& shape, const QkvToken& token, float* row) {
+  const int64_t dim = shape.head_dim;
+  for (int64_t head = 0; head < shape.heads; ++head, row += dim) {
+    RmsNormRow(row, dim, shape.q_scale, shape.epsilon, row);
+    RotateRow(token.cos, token.sin, dim / 2, row);
+  }
+  for (int64_t head = 0; head < shape.kv_heads; ++head, row += dim) {
+    float* keys = token.keys + head * token.head_stride;
+    RmsNormRow(row, dim, shape.k_scale, shape.epsilon, keys);
+    RotateRow(token.cos, token.sin, dim / 2, keys);
+  }
+  for (int64_t head = 0; head < shape.kv_heads; ++head, row += dim) {
+    std::copy_n(row, dim, token.values + head * token.head_stride);
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace hearth
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace hearth {
+
+HWY_EXPORT(AddNormAndNormRow);
+HWY_EXPORT(NormRotateAppendRow);
+
+void AddNormAndNorm(const ConstRows& y, int64_t columns, const float* y_scale, const float* x_scale,
+                    float epsilon, const Rows& x, const Rows* normed) {
+  const FloatMode mode;
+  for (int64_t row = 0; row < x.rows; ++row) {
+    HWY_DYNAMIC_DISPATCH(AddNormAndNormRow)
+    (y.Row(row), columns, y_scale, x_scale, epsilon, x.Row(row),
+     normed != nullptr ? normed->Row(row) : nullptr);
+  }
+}
+
+void NormRotateAppend(const QkvShape& shape, const QkvToken& token, float* row) {
+  const FloatMode mode;
+  HWY_DYNAMIC_DISPATCH(NormRotateAppendRow)(shape, token, row);
+}
+
+}  // namespace hearth
+#endif  // HWY_ONCE
