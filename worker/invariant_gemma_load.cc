@@ -1,0 +1,131 @@
+// InvariantGemma: how it is loaded.
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/invariant_gemma_rep.h"
+#include "worker/kernels/float_mode.h"
+
+namespace hearth {
+namespace {
+
+ElementType TypeOf(const TensorView& tensor) {
+  return tensor.dtype == TensorDtype::kBFloat16  ? ElementType::kBFloat16
+         : tensor.dtype == TensorDtype::kFloat16 ? ElementType::kFloat16
+                                                 : ElementType::kFloat32;
+}
+
+std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
+  std::vector<float> scale = WidenRow(weight, 0, weight.elements());
+  for (float& value : scale) value = (value + 1.0f) * factor;
+  return scale;
+}
+
+absl::StatusOr<PackedWeights> PackStacked(const std::vector<TensorView>& parts,
+                                          ParallelFor parallel) {
+  std::vector<WeightRows> matrices;
+  for (const TensorView& part : parts) {
+    if (part.dtype != parts[0].dtype) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          part.file, ": ", part.name, " is ", TensorDtypeName(part.dtype), ", but ", parts[0].name,
+          " is ", TensorDtypeName(parts[0].dtype), ": one product needs one type"));
+    }
+    matrices.push_back({part.data, part.shape[0]});
+  }
+  return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel);
+}
+
+}  // namespace
+
+std::vector<float> WidenRow(const TensorView& tensor, int64_t row, int64_t columns) {
+  std::vector<float> wide(static_cast<size_t>(columns));
+  const ElementType type = TypeOf(tensor);
+  const std::byte* at = tensor.data + static_cast<size_t>(row * columns) * ElementBytes(type);
+  if (type == ElementType::kFloat32) std::memcpy(wide.data(), at, wide.size() * sizeof(float));
+  for (size_t i = 0; i < wide.size() && type != ElementType::kFloat32; ++i) {
+    uint16_t bits = 0;
+    std::memcpy(&bits, at + i * 2, 2);
+    wide[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
+  }
+  return wide;
+}
+
+absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
+  const FloatMode mode;  // norms are widened here
+  const auto threads = parallel();
+  const float query_scale = static_cast<float>(1.0 / std::sqrt(config.query_pre_attn_scalar));
+  for (int i = 0; i < config.num_layers; ++i) {
+    const LayerTensors& from = tensors.layers[static_cast<size_t>(i)];
+    InvariantLayer layer;
+    layer.local = config.is_local(i);
+    layer.input_norm = NormScaleOf(from.input_norm);
+    layer.post_attention_norm = NormScaleOf(from.post_attention_norm);
+    layer.pre_feedforward_norm = NormScaleOf(from.pre_feedforward_norm);
+    layer.post_feedforward_norm = NormScaleOf(from.post_feedforward_norm);
+    layer.q_norm = NormScaleOf(from.q_norm, query_scale);
+    layer.k_norm = NormScaleOf(from.k_norm);
+    for (const auto& [weights, parts] :
+         {std::pair<PackedWeights*, std::vector<TensorView>>{&layer.qkv, {from.q, from.k, from.v}},
+          {&layer.out, {from.o}},
+          {&layer.gate_up, {from.gate, from.up}},
+          {&layer.down, {from.down}}}) {
+      absl::StatusOr<PackedWeights> packed = PackStacked(parts, threads);
+      if (!packed.ok()) return packed.status();
+      *weights = *std::move(packed);
+    }
+    layers.push_back(std::move(layer));
+  }
+  absl::StatusOr<PackedWeights> packed = PackStacked({tensors.head}, threads);
+  if (!packed.ok()) return packed.status();
+  head = *std::move(packed);
+  final_norm = NormScaleOf(tensors.final_norm);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::string& model_dir,
+                                                                     int threads, int chunk) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  const int64_t sharers = config->num_heads / std::max(1, config->num_kv_heads);
+  if (config->head_dim % 16 != 0 || config->head_dim > AttendShape::kHeadDimMax ||
+      sharers > AttendShape::kSharersMax) {
+    return absl::UnimplementedError(absl::StrCat(
+        model_dir, "/config.json: head_dim ", config->head_dim, " with ", sharers,
+        " query heads for a KV head; head_dim must be a multiple of 16 up to ",
+        AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
+  }
+  for (const RopeConfig& rope : {config->global_rope, config->local_rope}) {
+    if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
+    return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
+                                                 " with a linear factor of ", rope.linear_factor,
+                                                 "; both must be in [1, 1e30]"));
+  }
+  if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || threads < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", threads));
+  }
+  absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
+  if (!files.ok()) return files.status();
+  const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
+  if (!tensors.ok()) return tensors.status();
+  auto rep = std::make_unique<Rep>();
+  static std::atomic<uint64_t> models{0};
+  rep->number = ++models;
+  rep->config = *std::move(config);
+  rep->chunk = chunk;
+  rep->epsilon = static_cast<float>(rep->config.rms_norm_eps);
+  rep->pool = std::make_unique<ThreadPool>(threads);
+  rep->embedding = tensors->embedding;
+  rep->global_rope = RopeTable(rep->config.global_rope.theta, rep->config.global_rope.linear_factor,
+                               rep->config.head_dim);
+  rep->local_rope = RopeTable(rep->config.local_rope.theta, rep->config.local_rope.linear_factor,
+                              rep->config.head_dim);
+  const absl::Status loaded = rep->LoadLayers(*tensors);
+  if (!loaded.ok()) return loaded;
+  rep->files = std::make_unique<Safetensors>(*std::move(files));
+  return std::unique_ptr<InvariantGemma>(new InvariantGemma(std::move(rep)));
+}
+
+}  // namespace hearth
