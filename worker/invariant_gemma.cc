@@ -46,43 +46,29 @@ void InvariantGemma::Rep::NormQueriesAndKeys(const InvariantLayer& layer, int64_
   });
 }
 
-void InvariantGemma::Rep::Append(const InvariantLayer& layer, int begin, Kv::Layer* held,
-                                 const Buffer& qkv) {
+void InvariantGemma::Rep::Append(int number, const Buffer& qkv, Kv* kv) {
   const int64_t heads = config.num_heads, kv_heads = config.num_kv_heads, dim = config.head_dim;
-  const int64_t end = begin + qkv.view.rows;
-  for (int64_t have = static_cast<int64_t>(held->blocks.size()); have * chunk < end; ++have) {
-    held->blocks.push_back(
-        AllocateKernelBytes(static_cast<size_t>(2 * kv_heads * chunk * dim) * sizeof(float)));
-    held->pointers.push_back(held->blocks.back().get());
-  }
   for (int64_t row = 0; row < qkv.view.rows; ++row) {
-    const int64_t position = begin + row, token = position % chunk;
-    float* block =
-        reinterpret_cast<float*>(held->blocks[static_cast<size_t>(position / chunk)].get());
+    const int position = kv->length() + static_cast<int>(row);
+    float* slice = reinterpret_cast<float*>(kv->SliceAt(number, position));
     for (int64_t head = 0; head < 2 * kv_heads; ++head) {  // keys, then values
       std::copy_n(qkv.view.Row(row) + (heads + head) * dim, dim,
-                  block + (head * chunk + token) * dim);
+                  slice + (head * chunk + position % chunk) * dim);
     }
-  }
-  if (!layer.local) return;
-  // The last row of this step still sees its whole window; the first of it saw more.
-  const int64_t gone = std::max<int64_t>(0, begin - config.sliding_window + 1) / chunk;
-  for (int64_t split = 0; split < gone; ++split) {
-    held->blocks[static_cast<size_t>(split)].reset();
-    held->pointers[static_cast<size_t>(split)] = nullptr;
   }
 }
 
-void InvariantGemma::Rep::AttendInLayer(const InvariantLayer& layer, Kv* kv, Kv::Layer* held,
-                                        Buffer* x) {
-  const int64_t rows = x->view.rows, begin = kv->length_;
+void InvariantGemma::Rep::AttendInLayer(int number, Kv* kv, Buffer* x) {
+  const InvariantLayer& layer = layers[static_cast<size_t>(number)];
+  const int64_t rows = x->view.rows, begin = kv->length();
   const int64_t query_columns = int64_t{config.num_heads} * config.head_dim;
   Buffer qkv(rows, layer.qkv.outputs()), attended(rows, query_columns), out(rows, x->columns);
   const Buffer normed = Norm(*x, layer.input_norm);
   Multiply(normed.in(), layer.qkv, &qkv);
   NormQueriesAndKeys(layer, begin, &qkv);
-  Append(layer, kv->length_, held, qkv);
-  const AttendSequence sequence{held->pointers.data(), begin, rows};
+  Append(number, qkv, kv);
+  const std::vector<const std::byte*> splits = kv->SplitsOf(number);
+  const AttendSequence sequence{splits.data(), begin, rows};
   Attend(ShapeOf(layer), {&sequence, 1}, qkv.in(), attended.view, &workspace, parallel());
   Multiply(attended.in(), layer.out, &out);
   AddNorm(layer.post_attention_norm, &out, x);
@@ -114,11 +100,11 @@ void InvariantGemma::Rep::Forward(Kv* kv, absl::Span<const int32_t> tokens, int 
       x.view.Row(row)[i] = embedded[static_cast<size_t>(i)] * scale;
     }
   }
-  for (size_t i = 0; i < layers.size(); ++i) {
-    AttendInLayer(layers[i], kv, &kv->layers_[i], &x);
-    FeedForwardInLayer(layers[i], &x);
+  for (int i = 0; i < config.num_layers; ++i) {
+    AttendInLayer(i, kv, &x);
+    FeedForwardInLayer(layers[static_cast<size_t>(i)], &x);
   }
-  kv->length_ += static_cast<int>(rows);
+  kv->Advance(static_cast<int>(rows));
   if (want == 0) return;
   Buffer last(want, hidden);
   std::copy_n(x.view.Row(rows - want), want * hidden, last.data.data());
@@ -133,9 +119,9 @@ void InvariantGemma::Rep::Forward(Kv* kv, absl::Span<const int32_t> tokens, int 
 
 absl::Status InvariantGemma::Rep::CheckStep(const Kv& kv, absl::Span<const int32_t> tokens,
                                             int want) const {
-  if (kv.model_ != number) {
+  if (kv.model() != number) {
     return absl::InvalidArgumentError(
-        kv.model_ == 0
+        kv.model() == 0
             ? "the Kv was moved from, or is not from NewKv: there is nothing to append to"
             : "the Kv is of another model: take one from this model's NewKv");
   }
@@ -169,6 +155,8 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
   }
   const absl::Status checked = rep_->CheckStep(*kv, tokens, want);
   if (!checked.ok()) return checked;
+  const absl::Status room = kv->MakeRoom(static_cast<int>(tokens.size()));
+  if (!room.ok()) return room;
   rep_->Forward(kv, tokens, want, logits);
   return absl::OkStatus();
 }
@@ -176,17 +164,12 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
 InvariantGemma::InvariantGemma(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 InvariantGemma::~InvariantGemma() = default;
 const ModelConfig& InvariantGemma::config() const { return rep_->config; }
-InvariantGemma::Kv::Kv() = default;
-InvariantGemma::Kv::Kv(Kv&& other) noexcept
-    : layers_(std::move(other.layers_)),
-      length_(std::exchange(other.length_, 0)),
-      model_(std::exchange(other.model_, 0)) {}
-InvariantGemma::Kv::~Kv() = default;
+int InvariantGemma::threads() const { return rep_->pool->threads(); }
+const Digest& InvariantGemma::weights_digest() const { return rep_->weights_digest; }
+const std::vector<std::string>& InvariantGemma::notes() const { return rep_->notes; }
+const KvBlocks& InvariantGemma::kv_blocks() const { return *rep_->kv_blocks; }
 InvariantGemma::Kv InvariantGemma::NewKv() const {
-  Kv kv;
-  kv.layers_.resize(rep_->layers.size());
-  kv.model_ = rep_->number;
-  return kv;
+  return InvariantKv(rep_->layout, rep_->kv_blocks.get(), rep_->number);
 }
 
 }  // namespace hearth

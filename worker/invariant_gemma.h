@@ -17,44 +17,47 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/fingerprint.h"  // Digest
+#include "worker/invariant_kv.h"
+#include "worker/kv_blocks.h"
 #include "worker/model_config.h"
 
 namespace hearth {
+
+struct InvariantGemmaOptions {
+  int threads = 1;
+  int chunk = 128;                        // C, a multiple of 16 up to 1024
+  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
+  std::string digest_cache_dir = "";      // of weight digests; empty: none
+};
 
 class InvariantGemma {
  public:
   struct Rep;
   // The most logits that a step gives: 1 GiB of them.
   static constexpr int64_t kStepLogitsMax = int64_t{1} << 28;
-  // A sequence's keys and values, in blocks of `chunk` tokens: slices, as they are stored. Of the
-  // model whose NewKv made it; once moved from, of none.
-  class Kv {
-   public:
-    Kv();
-    Kv(Kv&&) noexcept;
-    ~Kv();
-    int length() const { return length_; }
+  // A sequence's keys and values. Of the model whose NewKv made it; once moved from, of none.
+  using Kv = InvariantKv;
 
-   private:
-    friend struct Rep;
-    friend class InvariantGemma;
-    struct Layer;
-    std::vector<Layer> layers_;
-    int length_ = 0;
-    uint64_t model_ = 0;  // its number; 0: none
-  };
-
-  // `chunk`: C, a multiple of 16 up to 1024. Errors name the file, tensor or field.
+  // Errors name the file, tensor or field.
   static absl::StatusOr<std::unique_ptr<InvariantGemma>> Load(const std::string& model_dir,
-                                                              int threads, int chunk);
+                                                              const InvariantGemmaOptions& options);
   ~InvariantGemma();
 
   const ModelConfig& config() const;
+  int threads() const;
+  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  const Digest& weights_digest() const;
+  // What a person should know about the load, one sentence each.
+  const std::vector<std::string>& notes() const;
+  const KvBlocks& kv_blocks() const;
+
   Kv NewKv() const;
   // Appends the tokens. `logits` receives those of the last `want` of them: [want][vocab]; may be
   // null where none are wanted. kInvalidArgument, with nothing changed, where the text would be
   // longer than the model's max_position_embeddings, a token or the Kv is not of this model, or
-  // more is wanted than there is or than kStepLogitsMax.
+  // more is wanted than there is or than kStepLogitsMax; kResourceExhausted likewise, where
+  // kv_bytes has no room for the rows.
   absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                     std::vector<float>* logits) const;
 

@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "worker/invariant_gemma_rep.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/model_layout.h"
+#include "worker/weights_digest.h"
 
 namespace hearth {
 namespace {
@@ -36,6 +39,30 @@ absl::StatusOr<PackedWeights> PackStacked(const std::vector<TensorView>& parts,
     matrices.push_back({part.data, part.shape[0]});
   }
   return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel);
+}
+
+// Whether the kernels have what the model asks for.
+absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config,
+                         const InvariantGemmaOptions& options) {
+  const int64_t sharers = config.num_heads / std::max(1, config.num_kv_heads);
+  if (config.head_dim % 16 != 0 || config.head_dim > AttendShape::kHeadDimMax ||
+      sharers > AttendShape::kSharersMax) {
+    return absl::UnimplementedError(absl::StrCat(
+        model_dir, "/config.json: head_dim ", config.head_dim, " with ", sharers,
+        " query heads for a KV head; head_dim must be a multiple of 16 up to ",
+        AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
+  }
+  for (const RopeConfig& rope : {config.global_rope, config.local_rope}) {
+    if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
+    return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
+                                                 " with a linear factor of ", rope.linear_factor,
+                                                 "; both must be in [1, 1e30]"));
+  }
+  const int chunk = options.chunk;
+  if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || options.threads < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", options.threads));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -85,27 +112,11 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::string& model_dir,
-                                                                     int threads, int chunk) {
+absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
+    const std::string& model_dir, const InvariantGemmaOptions& options) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
   if (!config.ok()) return config.status();
-  const int64_t sharers = config->num_heads / std::max(1, config->num_kv_heads);
-  if (config->head_dim % 16 != 0 || config->head_dim > AttendShape::kHeadDimMax ||
-      sharers > AttendShape::kSharersMax) {
-    return absl::UnimplementedError(absl::StrCat(
-        model_dir, "/config.json: head_dim ", config->head_dim, " with ", sharers,
-        " query heads for a KV head; head_dim must be a multiple of 16 up to ",
-        AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
-  }
-  for (const RopeConfig& rope : {config->global_rope, config->local_rope}) {
-    if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
-    return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
-                                                 " with a linear factor of ", rope.linear_factor,
-                                                 "; both must be in [1, 1e30]"));
-  }
-  if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || threads < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", threads));
-  }
+  if (absl::Status s = CheckShapes(model_dir, *config, options); !s.ok()) return s;
   absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
   if (!files.ok()) return files.status();
   const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
@@ -114,9 +125,17 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(const std::
   static std::atomic<uint64_t> models{0};
   rep->number = ++models;
   rep->config = *std::move(config);
-  rep->chunk = chunk;
+  rep->chunk = options.chunk;
+  rep->layout = std::make_shared<KvLayout>(LayoutOf(
+      rep->config, KvDtype::kFloat32, static_cast<uint32_t>(options.chunk), Exactness::kExact));
+  rep->kv_blocks = std::make_unique<KvBlocks>(options.kv_bytes);
+  rep->notes = tensors->notes;
   rep->epsilon = static_cast<float>(rep->config.rms_norm_eps);
-  rep->pool = std::make_unique<ThreadPool>(threads);
+  rep->pool = std::make_unique<ThreadPool>(options.threads);
+  absl::StatusOr<RememberedDigest> digest = DigestOfFiles(
+      tensors->used, files->files(), options.digest_cache_dir, absl::Now(), rep->pool.get());
+  if (!digest.ok()) return digest.status();
+  rep->weights_digest = digest->digest;
   rep->embedding = tensors->embedding;
   rep->global_rope = RopeTable(rep->config.global_rope.theta, rep->config.global_rope.linear_factor,
                                rep->config.head_dim);

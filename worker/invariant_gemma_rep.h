@@ -22,11 +22,6 @@
 
 namespace hearth {
 
-struct InvariantGemma::Kv::Layer {
-  std::vector<KernelBytes> blocks;         // null: left by the window
-  std::vector<const std::byte*> pointers;  // to them
-};
-
 // Below, rows are not worth waking threads for.
 inline constexpr int64_t kRowsForThreads = 8;
 
@@ -59,9 +54,9 @@ struct InvariantGemma::Rep {
   absl::Status CheckStep(const Kv& kv, absl::Span<const int32_t> tokens, int want) const;
   absl::Status LoadLayers(const ModelTensors& tensors);
   void Forward(Kv* kv, absl::Span<const int32_t> tokens, int want, std::vector<float>* logits);
-  void AttendInLayer(const InvariantLayer& layer, Kv* kv, Kv::Layer* held, Buffer* x);
+  void AttendInLayer(int number, Kv* kv, Buffer* x);
   void FeedForwardInLayer(const InvariantLayer& layer, Buffer* x);
-  void Append(const InvariantLayer& layer, int begin, Kv::Layer* held, const Buffer& qkv);
+  void Append(int number, const Buffer& qkv, Kv* kv);
   void NormQueriesAndKeys(const InvariantLayer& layer, int64_t begin, Buffer* qkv);
 
   // y = norm(x) and x += norm(y), row by row.
@@ -93,6 +88,10 @@ struct InvariantGemma::Rep {
   uint64_t number = 0;  // of this model in this process
   ModelConfig config;
   int64_t chunk = 0;
+  std::shared_ptr<const KvLayout> layout;
+  std::unique_ptr<KvBlocks> kv_blocks;
+  Digest weights_digest{};
+  std::vector<std::string> notes;
   float epsilon = 0;
   std::unique_ptr<Safetensors> files;
   TensorView embedding;

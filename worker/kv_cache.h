@@ -16,19 +16,21 @@
 #include <cstdint>
 #include <memory>
 
+#include "worker/sequence_kv.h"
+
 namespace hearth {
 
 class Gemma;
 struct KvCacheRep;  // worker/kv_cache_rep.h, private to the engine: it includes ATen.
 
-class KvCache {
+class KvCache : public SequenceKv {
  public:
   KvCache(KvCache&&) noexcept;
   KvCache& operator=(KvCache&&) noexcept;
-  ~KvCache();
+  ~KvCache() override;
 
   // Tokens done.
-  int length() const;
+  int length() const override;
   // The most tokens that this cache may ever hold.
   int capacity() const;
   int num_layers() const;
@@ -37,14 +39,14 @@ class KvCache {
 
   // First position that a layer still holds: 0 for global layers. Local layers keep the rows of the
   // latest step and the W-1 before it readable until the next Step, BeginRestore or Reset.
-  int first_held(int layer) const;
+  int first_held(int layer) const override;
 
   // Copies rows [begin, end) of one layer into `slice`, laid out as [K,V][kv_head][token][head_dim]
   // with `slice_tokens` token columns; position t goes to column t - slice_begin. Other columns are
   // left alone. The memory of `slice` is the host's; device memory is copied explicitly.
   // REQUIRES: the rows are held; slice_begin <= begin <= end <= slice_begin + slice_tokens.
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
-               std::byte* slice) const;
+               std::byte* slice) const override;
 
   // A restore to `length` tokens is: BeginRestore(length); CopyIn of every layer, in any order;
   // FinishRestore(length). Local layers then hold exactly the last min(length, W-1) rows.

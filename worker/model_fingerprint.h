@@ -13,11 +13,9 @@
 #include "proto/kv_layout.h"
 #include "worker/gemma.h"
 #include "worker/model_config.h"
+#include "worker/model_layout.h"
 
 namespace hearth {
-
-KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_tokens,
-                  Exactness exactness);
 
 // What decides the last bit of a KV computed here, beside the model itself: the exact class only.
 struct ComputeIdentity {

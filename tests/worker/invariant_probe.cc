@@ -64,7 +64,7 @@ class Models {
     chunk_ = chunk;
     for (const int threads : {1, 2, 3}) {
       if (models_.count(threads) > 0) continue;
-      auto gemma = InvariantGemma::Load(dir_, threads, chunk);
+      auto gemma = InvariantGemma::Load(dir_, {threads, chunk});
       RequireOk(gemma.status());
       models_[threads] = *std::move(gemma);
     }

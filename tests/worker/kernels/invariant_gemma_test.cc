@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 
 std::unique_ptr<InvariantGemma> LoadOrDie(const std::string& dir) {
-  auto gemma = InvariantGemma::Load(dir, /*threads=*/1, /*chunk=*/16);
+  auto gemma = InvariantGemma::Load(dir, {/*threads=*/1, /*chunk=*/16});
   EXPECT_TRUE(gemma.ok()) << gemma.status();
   if (!gemma.ok()) std::abort();
   return *std::move(gemma);
@@ -94,7 +94,7 @@ TEST(InvariantGemma, RefusesHeadsThatTheKernelsDoNotHave) {
     TinyGeometry geometry = OneLayer();
     geometry.head_dim = head_dim;
     geometry.heads = heads;
-    const auto gemma = InvariantGemma::Load(NewTinyCheckpoint(geometry, "heads"), 1, 16);
+    const auto gemma = InvariantGemma::Load(NewTinyCheckpoint(geometry, "heads"), {1, 16});
     EXPECT_EQ(gemma.status().code(), absl::StatusCode::kUnimplemented);
     EXPECT_THAT(std::string(gemma.status().message()),
                 HasSubstr("head_dim " + std::to_string(head_dim)));
@@ -114,7 +114,7 @@ TEST(InvariantGemma, RefusesRotationsThatTheTableDoesNotHave) {
     auto config = nlohmann::json::parse(ReadFile(dir + "/config.json"));
     config["rope_theta"] = theta;
     std::ofstream(dir + "/config.json") << config;
-    const auto gemma = InvariantGemma::Load(dir, 1, 16);
+    const auto gemma = InvariantGemma::Load(dir, {1, 16});
     EXPECT_EQ(gemma.status().code(), absl::StatusCode::kUnimplemented) << theta;
     EXPECT_THAT(std::string(gemma.status().message()), HasSubstr("config.json: rope_theta"));
   }

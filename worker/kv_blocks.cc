@@ -1,0 +1,111 @@
+#include "worker/kv_blocks.h"
+
+#include <cassert>
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/kernels/workspace.h"
+
+namespace hearth {
+
+struct KvBlocks::Account {
+  explicit Account(uint64_t budget) : budget_bytes(budget) {}
+  // REQUIRES: the lock is held.
+  absl::Status Reserve(uint64_t bytes) {
+    if (bytes > budget_bytes - used_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: ", bytes,
+                                                       " more are needed, and ", used_bytes, " of ",
+                                                       budget_bytes, " are in use"));
+    }
+    used_bytes += bytes;
+    return absl::OkStatus();
+  }
+  void DropFree() {
+    free.clear();
+    free_bytes = 0;
+  }
+
+  const uint64_t budget_bytes;
+  std::mutex mu;
+  uint64_t used_bytes = 0, free_bytes = 0;
+  std::map<size_t, std::vector<KernelBytes>> free;  // by size
+};
+
+// What ends a block: its bytes go back, and its memory where it came from.
+struct KvBlocks::Release {
+  void operator()(std::byte* memory) {
+    const std::lock_guard<std::mutex> lock(account->mu);
+    assert(account->used_bytes >= size_bytes);
+    account->used_bytes -= size_bytes;
+    if (adopted != nullptr) return;
+    account->free[size_bytes].emplace_back(memory);
+    account->free_bytes += size_bytes;
+  }
+
+  std::shared_ptr<Account> account;
+  size_t size_bytes;
+  KvBlock adopted;  // null: the memory is the arena's
+};
+
+KvBlocks::KvBlocks(uint64_t budget_bytes) : account_(std::make_shared<Account>(budget_bytes)) {}
+
+absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> sizes) {
+  uint64_t bytes = 0;
+  for (const size_t size : sizes) bytes += size;
+  std::vector<KernelBytes> memory;
+  {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    if (absl::Status reserved = account_->Reserve(bytes); !reserved.ok()) return reserved;
+    for (const size_t size : sizes) {
+      std::vector<KernelBytes>& free = account_->free[size];
+      memory.emplace_back();
+      if (free.empty()) continue;
+      memory.back() = std::move(free.back());
+      free.pop_back();
+      account_->free_bytes -= size;
+    }
+    // What waits for another size must not keep the machine from having this one.
+    if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
+  }
+  try {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (memory[i] == nullptr) memory[i] = AllocateKernelBytes(sizes[i]);
+    }
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    account_->used_bytes -= bytes;
+    return absl::ResourceExhaustedError(
+        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more"));
+  }
+  std::vector<KvBlock> blocks;
+  blocks.reserve(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    blocks.push_back(KvBlock(memory[i].release(), Release{account_, sizes[i], nullptr}));
+  }
+  return blocks;
+}
+
+absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes) {
+  assert(memory != nullptr);
+  if (const auto* ours = std::get_deleter<Release>(memory);
+      ours != nullptr && ours->account == account_) {
+    return memory;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    if (absl::Status reserved = account_->Reserve(size_bytes); !reserved.ok()) return reserved;
+  }
+  std::byte* at = memory.get();
+  return KvBlock(at, Release{account_, size_bytes, std::move(memory)});
+}
+
+uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
+uint64_t KvBlocks::used_bytes() const {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  return account_->used_bytes;
+}
+
+}  // namespace hearth
