@@ -43,7 +43,7 @@ bool AgreeWithinRounding(const std::byte* ours, const std::byte* theirs, size_t 
 }  // namespace
 
 std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary,
-                                       const KvCache& computed, const KvCache& restored) {
+                                       const SequenceKv& computed, const SequenceKv& restored) {
   assert(computed.length() == static_cast<int>(boundary));
   assert(restored.length() == static_cast<int>(boundary));
   std::vector<ObjectId> differing;

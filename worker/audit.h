@@ -2,7 +2,7 @@
 //
 // A worker that publishes wrong bytes under right keys would be believed by every other: keys and
 // digests say that bytes are those that were published, not that they are right. Comparing is the
-// only proof. Thread safety: pure functions; a KvCache is used by one thread at a time.
+// only proof. Thread safety: pure functions; each cache is used by one thread at a time.
 #ifndef HEARTH_WORKER_AUDIT_H_
 #define HEARTH_WORKER_AUDIT_H_
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "proto/kv_layout.h"
-#include "worker/kv_cache.h"
+#include "worker/sequence_kv.h"
 
 namespace hearth {
 
@@ -25,7 +25,7 @@ inline constexpr double kHalfTolerance = 0.125;
 // exact class, by more than rounding in the portable one. Ascending.
 // REQUIRES: both caches are of `layout` and have the length `boundary`.
 std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary,
-                                       const KvCache& computed, const KvCache& restored);
+                                       const SequenceKv& computed, const SequenceKv& restored);
 
 }  // namespace hearth
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine_impl.h"
-#include "worker/gemma.h"
+#include "worker/gemma_runner.h"
 
 namespace hearth {
 
@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& opti
   try {
     absl::StatusOr<std::unique_ptr<Gemma>> gemma = Gemma::Load(options.model_dir, gemma_options);
     if (!gemma.ok()) return gemma.status();
-    auto engine = std::make_unique<EngineImpl>(options, *std::move(gemma));
+    auto model = std::make_unique<GemmaRunner>(*std::move(gemma), options.max_running);
+    auto engine = std::make_unique<EngineImpl>(options, std::move(model));
     if (absl::Status status = engine->Start(); !status.ok()) return status;
     return engine;
   } catch (const std::exception& error) {

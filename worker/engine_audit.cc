@@ -65,7 +65,7 @@ absl::Status EngineImpl::TryStepAudit() {
     audit_->prefix = std::move(audits_.front());
     audits_.pop_front();
     const uint32_t boundary = audit_->boundary();
-    absl::StatusOr<KvCache> kv = kv_caches_.Acquire(static_cast<int>(boundary));
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary));
     if (!kv.ok()) return kv.status();
     audit_->kv = *std::move(kv);
     audit_->step_ends = StepEnds(boundary, audit_->prefix.cuts, layout_.chunk_tokens);
@@ -76,7 +76,7 @@ absl::Status EngineImpl::TryStepAudit() {
   const int end = static_cast<int>(audit_->step_ends[audit_->next_step++]);
   const std::vector<int32_t> step(audit_->prefix.token_ids.begin() + begin,
                                   audit_->prefix.token_ids.begin() + end);
-  if (absl::Status s = gemma_->Step(&*audit_->kv, step, nullptr); !s.ok()) return s;
+  if (absl::Status s = model_->Step(audit_->kv.get(), step, nullptr); !s.ok()) return s;
   if (audit_->next_step < audit_->step_ends.size()) return absl::OkStatus();
   return FetchAudited();
 }
@@ -117,13 +117,13 @@ absl::Status EngineImpl::FinishAudit() {
     return absl::NotFoundError("it is gone");
   }
   if (absl::Status s = CheckAndSortObjects(layout_, boundary, &fetched->objects); !s.ok()) return s;
-  absl::StatusOr<KvCache> restored = kv_caches_.Acquire(static_cast<int>(boundary));
-  if (!restored.ok()) return restored.status();
-  const bool held = RestoreSnapshot(layout_, boundary, fetched->objects, &*restored);
+  absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary));
+  if (!kv.ok()) return kv.status();
+  const absl::Status restored = model_->Restore(layout_, boundary, fetched->objects, kv->get());
   std::vector<ObjectId> wrong;
-  if (held) wrong = DifferingObjects(layout_, boundary, *audit_->kv, *restored);
-  kv_caches_.Release(*std::move(restored));
-  if (!held) return absl::AbortedError("the loan ended before the copy was over");
+  if (restored.ok()) wrong = DifferingObjects(layout_, boundary, *audit_->kv, **kv);
+  model_->Release(*std::move(kv));
+  if (!restored.ok()) return restored;
   counters_.Add(EngineCounter::kAudits);
   if (!wrong.empty()) Accuse(std::move(wrong));
   EndAudit();
@@ -150,7 +150,7 @@ void EngineImpl::Accuse(std::vector<ObjectId> wrong) {
 }
 
 void EngineImpl::EndAudit() {
-  if (audit_->kv.has_value()) kv_caches_.Release(*std::move(audit_->kv));
+  if (audit_->kv != nullptr) model_->Release(std::move(audit_->kv));
   audit_.reset();
   FetchOutcome unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);

@@ -41,14 +41,13 @@ class EngineImpl::Handle : public EngineRequestHandle {
   const std::weak_ptr<Sequence> sequence_;
 };
 
-EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<Gemma> gemma)
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model)
     : options_(options),
-      gemma_(std::move(gemma)),
+      model_(std::move(model)),
       layout_(
-          LayoutOf(gemma_->config(), gemma_->kv_dtype(), options.chunk_tokens, options.exactness)),
+          LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens, options.exactness)),
       pool_(options.pool_bytes, options.chunk_tokens, options.exactness),
       staging_(options.staging_bytes),
-      kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, options.max_running),
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
       audit_calls_(/*threads=*/1, kMaxAuditCalls),
@@ -88,22 +87,10 @@ absl::Status EngineImpl::Start() {
 }
 
 absl::Status EngineImpl::ComputeFingerprint() {
-  ComputeIdentity identity;
-  identity.device_kind = gemma_->device_kind();
-  identity.compute_version = gemma_->compute_version();
-  identity.cpu_capability = gemma_->cpu_capability();
-  identity.threads = gemma_->threads();
-  if (options_.exactness == Exactness::kExact) {
-    absl::StatusOr<KvCache> kv =
-        kv_caches_.Acquire(CanaryTokens(gemma_->config(), layout_.chunk_tokens));
-    if (!kv.ok()) return kv.status();
-    absl::StatusOr<Digest> canary = ComputeCanary(*gemma_, layout_, &*kv);
-    if (!canary.ok()) return canary.status();
-    identity.canary = *canary;
-    kv_caches_.Release(*std::move(kv));
-  }
+  absl::StatusOr<ComputeIdentity> identity = model_->Identify(layout_);
+  if (!identity.ok()) return identity.status();
   absl::StatusOr<Fingerprint> fingerprint =
-      FingerprintOf(gemma_->config(), layout_, gemma_->weights_digest(), identity);
+      FingerprintOf(model_->config(), layout_, model_->weights_digest(), *identity);
   if (!fingerprint.ok()) return fingerprint.status();
   fingerprint_ = *std::move(fingerprint);
   return absl::OkStatus();

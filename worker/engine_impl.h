@@ -26,8 +26,7 @@
 #include "absl/time/time.h"
 #include "worker/engine.h"
 #include "worker/engine_counters.h"
-#include "worker/gemma.h"
-#include "worker/kv_cache_pool.h"
+#include "worker/model_runner.h"
 #include "worker/prefix_pool.h"
 #include "worker/publisher.h"
 #include "worker/scheduler.h"
@@ -39,7 +38,7 @@ namespace hearth {
 
 class EngineImpl : public Engine {
  public:
-  EngineImpl(const EngineOptions& options, std::unique_ptr<Gemma> gemma);
+  EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model);
   ~EngineImpl() override;
   // Starts the thread, which computes the canary, and with it the fingerprint. Called once.
   absl::Status Start();
@@ -48,12 +47,12 @@ class EngineImpl : public Engine {
   absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request,
                                                               EngineCallbacks callbacks) override;
   void Drain(absl::Time deadline) override;
-  const ModelConfig& config() const override { return gemma_->config(); }
+  const ModelConfig& config() const override { return model_->config(); }
   const Fingerprint& fingerprint() const override { return fingerprint_; }
   const KvLayout& layout() const override { return layout_; }
-  std::string device() const override { return gemma_->device_kind(); }
-  std::string dtype() const override { return KvDtypeName(gemma_->kv_dtype()); }
-  std::vector<std::string> notes() const override { return gemma_->notes(); }
+  std::string device() const override { return model_->device_kind(); }
+  std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
+  std::vector<std::string> notes() const override { return model_->notes(); }
   EngineStats Stats() const override;
 
  private:
@@ -79,7 +78,7 @@ class EngineImpl : public Engine {
   // One that is under way.
   struct Audit {
     PrefixRequest prefix;  // up to the boundary that was restored
-    std::optional<KvCache> kv;
+    std::unique_ptr<SequenceKv> kv;
     std::vector<uint32_t> step_ends;
     size_t next_step = 0;
     uint32_t boundary() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
@@ -143,13 +142,13 @@ class EngineImpl : public Engine {
   void EndAudit();
 
   const EngineOptions options_;
-  const std::unique_ptr<Gemma> gemma_;
+  const std::unique_ptr<ModelRunner> model_;
   const KvLayout layout_;
   Fingerprint fingerprint_;  // constant once Start is over
   mutable EngineCounters counters_;
   PrefixPool pool_;
   StagingBudget staging_;
-  KvCachePool kv_caches_;  // the engine's thread only, as all of audits but what was fetched
+  // The engine's thread only, but what was fetched for an audit.
   std::deque<PrefixRequest> audits_;  // waiting
   std::unique_ptr<Audit> audit_;      // under way
   double audit_credit_ = 0;

@@ -221,13 +221,14 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
   PlanKept(sequence);
   sequence->position = sequence->restored_boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
-  absl::StatusOr<KvCache> kv =
-      kv_caches_.Acquire(static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
+  absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+      model_->NewKv(static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
   if (!kv.ok()) return kv.status();
   sequence->kv = *std::move(kv);
-  if (sequence->restored_boundary > 0 &&
-      !RestoreSnapshot(layout_, sequence->restored_boundary, sequence->restored, &*sequence->kv)) {
-    return absl::AbortedError("the loan ended before the copy was over");
+  if (sequence->restored_boundary > 0) {
+    const absl::Status restored = model_->Restore(layout_, sequence->restored_boundary,
+                                                  sequence->restored, sequence->kv.get());
+    if (!restored.ok()) return restored;
   }
   assert(sequence->kv->length() == static_cast<int>(sequence->position));
   return absl::OkStatus();
@@ -236,8 +237,7 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
 // Back to what the worker has itself.
 void EngineImpl::DropRestored(Sequence* sequence) {
   counters_.Add(EngineCounter::kRestoreFailures);
-  kv_caches_.Release(*std::move(sequence->kv));
-  sequence->kv.reset();
+  model_->Release(std::move(sequence->kv));
   sequence->staged.reset();
   sequence->step_ends.clear();
   sequence->restored.clear();

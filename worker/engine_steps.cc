@@ -63,7 +63,7 @@ absl::Status EngineImpl::StepPrefill(const SequencePtr& sequence) {
   const bool last = sequence->next_step + 1 == sequence->step_ends.size();
   std::vector<float>* logits = last && sequence->generates() ? &sequence->logits : nullptr;
   const auto step = absl::MakeConstSpan(sequence->request.token_ids).subspan(begin, end - begin);
-  if (absl::Status status = gemma_->Step(&*sequence->kv, step, logits); !status.ok()) {
+  if (absl::Status status = model_->Step(sequence->kv.get(), step, logits); !status.ok()) {
     return absl::InternalError(status.message());
   }
   counters_.Add(EngineCounter::kPrefillSteps);
@@ -98,10 +98,10 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
 }
 
 absl::Status EngineImpl::StepDecode(const SequencePtr& sequence) {
-  assert(sequence->generated >= 1 && sequence->kv->length() < sequence->kv->capacity());
+  assert(sequence->generated >= 1);
   // One row, whatever else decodes: another sequence must not change this one's bits.
   if (absl::Status status =
-          gemma_->Step(&*sequence->kv, {&sequence->last_token, 1}, &sequence->logits);
+          model_->Step(sequence->kv.get(), {&sequence->last_token, 1}, &sequence->logits);
       !status.ok()) {
     return absl::InternalError(status.message());
   }
@@ -266,10 +266,7 @@ void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
 
 // Frees the sequence's place and memory. Callbacks come after it, Left() after them.
 void EngineImpl::Leave(Sequence* sequence) {
-  if (sequence->kv.has_value()) {
-    kv_caches_.Release(*std::move(sequence->kv));
-    sequence->kv.reset();
-  }
+  if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
   sequence->staged.reset();
   sequence->lease.reset();
   sequence->restored.clear();

@@ -47,8 +47,9 @@ absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
   return absl::OkStatus();
 }
 
-// Where a slice lies: on the worker's device, in memory that is lent, or in the object's own.
-const std::byte* SliceAt(const KvObject& object, size_t index, size_t slice_bytes) {
+}  // namespace
+
+const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes) {
   if (object.device_bytes != nullptr) return object.device_bytes.get() + index * slice_bytes;
   if (!object.lent_slices.empty()) return object.lent_slices[index];
   return object.bytes.get() + index * slice_bytes;
@@ -63,8 +64,6 @@ bool LoansHold(const KvObjects& objects) {
   }
   return true;
 }
-
-}  // namespace
 
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects) {
   for (const auto& object : *objects) {
@@ -100,7 +99,7 @@ bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects&
     const bool on_device = object->device_bytes != nullptr;
     size_t index = 0;
     for (uint32_t layer : layout.LayersOf(id.group)) {
-      const std::byte* slice = SliceAt(*object, index++, slice_bytes);
+      const std::byte* slice = SliceOf(*object, index++, slice_bytes);
       const int begin = std::max(static_cast<int>(id.begin), kv->first_held(layer));
       const int end = static_cast<int>(id.begin + id.tokens);
       assert(begin < end && end <= static_cast<int>(boundary));
@@ -165,7 +164,7 @@ std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id) 
   return object;
 }
 
-void CopyRows(const KvLayout& layout, const KvCache& kv, uint32_t begin, uint32_t end,
+void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
               KvObject* object) {
   const ObjectId& id = object->id;
   const uint32_t first = std::max(begin, id.begin);

@@ -1,4 +1,4 @@
-// The bridge between a sequence's KvCache and stored objects: the only place where the two meet.
+// The bridge between a sequence's keys and values and stored objects.
 //
 // Thread safety: pure functions on their arguments; a KvCache is used by one thread at a time.
 // Ownership: objects are filled before they are shared; a sealed object never changes again.
@@ -15,6 +15,7 @@
 #include "proto/kv_layout.h"
 #include "worker/kv_cache.h"
 #include "worker/prefix_cache.h"
+#include "worker/sequence_kv.h"
 
 namespace hearth {
 
@@ -31,6 +32,12 @@ absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvOb
 bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv);
 
+// Where the slice of a group's layer number `index` lies: on the worker's device, in memory that is
+// lent, or in the object's own.
+const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes);
+// Whether all memory that they lend is still what was verified.
+bool LoansHold(const KvObjects& objects);
+
 // Whether every object is whole and the worker's own, not lent.
 bool MayBeKept(const KvObjects& objects);
 
@@ -45,7 +52,7 @@ std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
 
 // Copies the rows of [begin, end) that lie in the object from the cache.
 // REQUIRES: the cache holds them in all layers of the object's group.
-void CopyRows(const KvLayout& layout, const KvCache& kv, uint32_t begin, uint32_t end,
+void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
               KvObject* object);
 
 // Copies all rows of `from` into `to`: a remainder into a longer segment that begins where it does.

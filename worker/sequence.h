@@ -1,8 +1,8 @@
 // Sequence: one request on its way through the engine.
 //
 // Thread safety: each field says who may touch it.
-// Ownership: shared by the engine and, while a fetch runs, by the fetch. The KvCache goes back to
-// the engine's pool at the end.
+// Ownership: shared by the engine and, while a fetch runs, by the fetch. The KV goes back to the
+// engine's model at the end.
 // Invariant: position <= tokens; step_ends[next_step] > position while it prefills.
 #ifndef HEARTH_WORKER_SEQUENCE_H_
 #define HEARTH_WORKER_SEQUENCE_H_
@@ -16,10 +16,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/engine.h"
-#include "worker/kv_cache.h"
 #include "worker/prefix_pool.h"
 #include "worker/sampler.h"
 #include "worker/scheduler.h"
+#include "worker/sequence_kv.h"
 #include "worker/staging.h"
 
 namespace hearth {
@@ -81,7 +81,7 @@ struct Sequence {
   std::shared_ptr<ComputeLease> lease;      // as long
   std::shared_ptr<PublishedNotice> published;
 
-  std::optional<KvCache> kv;
+  std::unique_ptr<SequenceKv> kv;
   std::vector<uint32_t> step_ends;
   size_t next_step = 0;
   uint32_t position = 0;

@@ -71,7 +71,7 @@ void StagedSnapshots::Start(const ObjectId& id, Growing* growing) const {
   if (growing->seed != nullptr) CopyRows(layout_, *growing->seed, growing->object.get());
 }
 
-void StagedSnapshots::Record(const KvCache& kv, uint32_t begin, uint32_t end) {
+void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end) {
   assert(begin < end && static_cast<int>(end) == kv.length());
   for (auto& [id, growing] : growing_) {
     if (id.begin >= end) break;  // ascending by begin

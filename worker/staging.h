@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "proto/kv_layout.h"
-#include "worker/kv_cache.h"
 #include "worker/kv_snapshot.h"
+#include "worker/sequence_kv.h"
 
 namespace hearth {
 
@@ -62,7 +62,7 @@ class StagedSnapshots {
 
   // Copies what the step that computed [begin, end) added. REQUIRES: called after every step, in
   // order, before the next one.
-  void Record(const KvCache& kv, uint32_t begin, uint32_t end);
+  void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
 
   // The restored objects have bytes of their own now.
   void OwnRestored(const KvObjects& restored);

@@ -1,0 +1,58 @@
+#include "worker/gemma_runner.h"
+
+#include <cassert>
+#include <utility>
+
+namespace hearth {
+namespace {
+
+// What NewKv made is a KvCache.
+KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
+
+}  // namespace
+
+GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, size_t max_free)
+    : gemma_(std::move(gemma)),
+      kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, max_free) {}
+
+absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
+  ComputeIdentity identity;
+  identity.device_kind = gemma_->device_kind();
+  identity.compute_version = gemma_->compute_version();
+  identity.cpu_capability = gemma_->cpu_capability();
+  identity.threads = gemma_->threads();
+  if (layout.exactness != Exactness::kExact) return identity;
+  absl::StatusOr<KvCache> kv =
+      kv_caches_.Acquire(CanaryTokens(gemma_->config(), layout.chunk_tokens));
+  if (!kv.ok()) return kv.status();
+  absl::StatusOr<Digest> canary = ComputeCanary(*gemma_, layout, &*kv);
+  if (!canary.ok()) return canary.status();
+  identity.canary = *canary;
+  kv_caches_.Release(*std::move(kv));
+  return identity;
+}
+
+absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens) {
+  absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
+  if (!kv.ok()) return kv.status();
+  return std::make_unique<KvCache>(*std::move(kv));
+}
+
+void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
+  kv_caches_.Release(std::move(*CacheOf(kv.get())));
+}
+
+absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
+                                  const KvObjects& objects, SequenceKv* kv) {
+  if (RestoreSnapshot(layout, boundary, objects, CacheOf(kv))) return absl::OkStatus();
+  return absl::AbortedError("the loan ended before the copy was over");
+}
+
+absl::Status GemmaRunner::Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
+                               std::vector<float>* logits) {
+  KvCache* cache = CacheOf(kv);
+  assert(cache->length() < cache->capacity());
+  return gemma_->Step(cache, tokens, logits);
+}
+
+}  // namespace hearth

@@ -1,0 +1,42 @@
+// GemmaRunner: Gemma (gemma.h) as the engine drives it, with its KV caches kept between requests.
+//
+// Thread safety and ownership: as ModelRunner.
+#ifndef HEARTH_WORKER_GEMMA_RUNNER_H_
+#define HEARTH_WORKER_GEMMA_RUNNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/gemma.h"
+#include "worker/kv_cache_pool.h"
+#include "worker/model_runner.h"
+
+namespace hearth {
+
+class GemmaRunner : public ModelRunner {
+ public:
+  // `max_free`: KV caches that wait for the next request.
+  GemmaRunner(std::unique_ptr<Gemma> gemma, size_t max_free);
+
+  const ModelConfig& config() const override { return gemma_->config(); }
+  KvDtype kv_dtype() const override { return gemma_->kv_dtype(); }
+  const std::string& device_kind() const override { return gemma_->device_kind(); }
+  const Digest& weights_digest() const override { return gemma_->weights_digest(); }
+  const std::vector<std::string>& notes() const override { return gemma_->notes(); }
+  absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens) override;
+  void Release(std::unique_ptr<SequenceKv> kv) override;
+  absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                       SequenceKv* kv) override;
+  absl::Status Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
+                    std::vector<float>* logits) override;
+
+ private:
+  const std::unique_ptr<Gemma> gemma_;
+  KvCachePool kv_caches_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_GEMMA_RUNNER_H_

@@ -1,0 +1,57 @@
+// ModelRunner: the one narrow place where the engine meets a model. Behind it are a forward pass,
+// the memory of its sequences, and what of both decides the bits.
+//
+// Thread safety: the engine's thread calls what is not const; the rest from any thread.
+// Ownership: a SequenceKv must not outlive the runner that made it; objects that share its blocks
+// may.
+#ifndef HEARTH_WORKER_MODEL_RUNNER_H_
+#define HEARTH_WORKER_MODEL_RUNNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "worker/kv_snapshot.h"
+#include "worker/model_config.h"
+#include "worker/model_fingerprint.h"
+#include "worker/sequence_kv.h"
+
+namespace hearth {
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual KvDtype kv_dtype() const = 0;
+  virtual const std::string& device_kind() const = 0;
+  virtual const Digest& weights_digest() const = 0;
+  virtual const std::vector<std::string>& notes() const = 0;
+  // The most tokens that one step is to have while nothing else waits; at least a chunk.
+  virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
+
+  // What decides the bits beside the model itself; may compute for a second.
+  virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
+
+  // Empty, for up to `tokens`. kResourceExhausted where there is no memory for them.
+  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens) = 0;
+  virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
+  // Makes `kv` the state after `boundary` tokens. kAborted: memory that was lent was used again
+  // meanwhile, and what `kv` holds is of no use.
+  // REQUIRES: CheckAndSortObjects passed.
+  virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                               SequenceKv* kv) = 0;
+  // Appends `tokens`; `logits`, if not null, becomes those of the last of them. After an error the
+  // length is unchanged; kResourceExhausted: there was no memory, and the step may be tried again.
+  virtual absl::Status Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
+                            std::vector<float>* logits) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_RUNNER_H_
