@@ -119,7 +119,7 @@ void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) 
       report->reason = kNeverStored;
     } else {
       report->miss = MissReason::kOtherCuts;
-      report->reason = layout.exactness == Exactness::kExact
+      report->reason = CutsAreKeyed(layout.exactness)
                            ? "these tokens are stored with other cuts, or were not kept up to here"
                            : "not kept up to here";
     }

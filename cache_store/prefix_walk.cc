@@ -55,7 +55,7 @@ std::vector<BoundaryState> WalkPrompt(const PrefixIndex& index, const KvLayout& 
   auto remainder = chain.remainders.begin();
   for (uint32_t begin = 0; begin < max_boundary; begin += chunk_tokens) {
     const uint32_t limit = std::min(begin + chunk_tokens - 1, max_boundary);
-    if (layout.exactness == Exactness::kPortable) {
+    if (!CutsAreKeyed(layout.exactness)) {
       if (parent != nullptr) {
         std::vector<SegmentNode*> found = PrefixIndex::RemaindersOf(
             parent, token_ids.subspan(begin, limit - begin), chunk_tokens);
@@ -106,7 +106,7 @@ std::vector<uint32_t> TokensOf(const SegmentNode* last) {
 
 std::vector<uint32_t> CutsOf(const SegmentNode* last, const KvLayout& layout) {
   std::vector<uint32_t> cuts;
-  if (layout.exactness == Exactness::kPortable) return cuts;
+  if (!CutsAreKeyed(layout.exactness)) return cuts;
   for (const SegmentNode* node = last; node->parent != nullptr; node = node->parent) {
     for (auto it = node->cut_offsets.rbegin(); it != node->cut_offsets.rend(); ++it) {
       cuts.push_back(node->begin + *it);

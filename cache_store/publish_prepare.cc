@@ -43,8 +43,7 @@ absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
       return absl::InvalidArgumentError(absl::StrCat("boundaries: ", boundary, " must be above ",
                                                      previous, " and at most ", tokens));
     }
-    if (layout.exactness == Exactness::kExact &&
-        !std::binary_search(ends.begin(), ends.end(), boundary)) {
+    if (CutsAreKeyed(layout.exactness) && !std::binary_search(ends.begin(), ends.end(), boundary)) {
       return absl::InvalidArgumentError(
           absl::StrCat("boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
                        " nor a cut nor the prompt's end"));
@@ -114,7 +113,7 @@ absl::Status PublishSessionImpl::Prepare(const std::string& secret) {
 
 std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
   std::vector<uint32_t> cuts;
-  if (model_->layout.exactness == Exactness::kPortable) return cuts;
+  if (!CutsAreKeyed(model_->layout.exactness)) return cuts;
   for (const uint32_t cut : spec_.cuts) {
     if (cut <= boundary) cuts.push_back(cut);
   }
@@ -231,7 +230,7 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
     }
     const std::vector<uint64_t>& digests = spec.objects[i].slice_digests;
     if (!digests.empty() && digests != object->slice_digests &&
-        session->model_->layout.exactness == Exactness::kExact) {
+        BitsFollowKeys(session->model_->layout.exactness)) {
       counters_.Add(Counter::kNondeterminism);
       return absl::AbortedError(absl::StrCat(
           ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));

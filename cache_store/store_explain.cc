@@ -201,7 +201,7 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
 // Would the same tokens have hit, or further, with the cuts that are stored, or with none?
 void Store::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                         ExplainReport* report) {
-  if (model.layout.exactness != Exactness::kExact) return;
+  if (!CutsAreKeyed(model.layout.exactness)) return;
   absl::MutexLock lock(&mu_);
   const SegmentNode* root =
       catalog_.index().Find(RootKey(query.fingerprint, query.tenant, secret_));

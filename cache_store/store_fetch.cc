@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
     left = SettleHost();
   }
   LookupPlan& plan = session->plan_;
-  if (plan.layout.exactness == Exactness::kExact) {
+  if (CutsAreKeyed(plan.layout.exactness)) {
     // The keys prove that these cuts and the stored ones make the same prefill steps.
     plan.cuts.clear();
     for (const uint32_t cut : query.cuts) {

@@ -117,7 +117,7 @@ absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
     }
     // Portable points agree within rounding: the first stays.
     if (object->slice_digests != spec.objects[i].slice_digests &&
-        session->model_->layout.exactness == Exactness::kExact) {
+        BitsFollowKeys(session->model_->layout.exactness)) {
       counters_.Add(Counter::kNondeterminism);
       return absl::AbortedError(
           "an object was stored meanwhile with other bytes under the same key: nondeterminism");

@@ -190,7 +190,7 @@ std::vector<uint64_t> UnloadedIndex::Touching(const PromptChain& chain, Exactnes
   std::for_each(chain.remainders.begin(), chain.remainders.end(), add);
   for (const KeyedSegment& chunk : chain.chunks) {
     const auto found =
-        exactness == Exactness::kPortable ? remainders_of_.find(chunk.key) : remainders_of_.end();
+        !CutsAreKeyed(exactness) ? remainders_of_.find(chunk.key) : remainders_of_.end();
     if (found == remainders_of_.end()) continue;
     for (const uint64_t number : found->second) {
       if (IsPending(number)) numbers.push_back(number);

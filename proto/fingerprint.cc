@@ -134,11 +134,11 @@ KvDtype ReadDtype(FieldReader* reader) {
 
 Exactness ReadExactness(FieldReader* reader) {
   const absl::string_view name = reader->Text("exactness");
-  if (name == "portable") return Exactness::kPortable;
-  if (name != "exact") {
-    reader->Fail(absl::StrCat("fingerprint field exactness is \"", absl::CEscape(name),
-                              "\", known are exact, portable"));
+  for (Exactness exactness : {Exactness::kExact, Exactness::kPortable, Exactness::kInvariant}) {
+    if (name == ExactnessName(exactness)) return exactness;
   }
+  reader->Fail(absl::StrCat("fingerprint field exactness is \"", absl::CEscape(name),
+                            "\", known are exact, portable, invariant"));
   return Exactness::kExact;
 }
 

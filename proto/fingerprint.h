@@ -39,8 +39,8 @@ inline constexpr size_t kMaxFingerprintTextBytes = 4096;
 
 // Field names that the store reads to know the layout. A fingerprint without them is refused.
 //   chunk_tokens, window, kv_heads, head_dim (integers); kv_dtype ("float32"...), exactness
-//   ("exact" or "portable"), layer_types (one letter a layer: g or l), object_layout (integer 1),
-//   codec ("raw").
+//   ("exact", "portable" or "invariant"), layer_types (one letter a layer: g or l), object_layout
+//   (integer 1), codec ("raw").
 class Fingerprint {
  public:
   Fingerprint() = default;

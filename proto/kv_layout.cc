@@ -44,6 +44,18 @@ const char* DurabilityName(Durability durability) {
   return "unknown";
 }
 
+const char* ExactnessName(Exactness exactness) {
+  switch (exactness) {
+    case Exactness::kExact:
+      return "exact";
+    case Exactness::kPortable:
+      return "portable";
+    case Exactness::kInvariant:
+      return "invariant";
+  }
+  return "unknown";
+}
+
 const char* KvDtypeName(KvDtype dtype) {
   switch (dtype) {
     case KvDtype::kFloat32:
@@ -75,7 +87,7 @@ absl::Status KvLayout::Validate() const {
                      static_cast<uint64_t>(KvDtype::kFloat16));
   if (!range.ok()) return range;
   range = CheckRange("exactness", static_cast<uint64_t>(exactness), 0,
-                     static_cast<uint64_t>(Exactness::kPortable));
+                     static_cast<uint64_t>(Exactness::kInvariant));
   if (!range.ok()) return range;
   bool has_local = false;
   for (LayerGroup group : layers) {

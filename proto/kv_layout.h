@@ -18,7 +18,13 @@ namespace hearth {
 // Values are on disk and on the wire: never change one.
 enum class LayerGroup : uint8_t { kGlobal = 0, kLocal = 1 };
 enum class KvDtype : uint8_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
-enum class Exactness : uint8_t { kExact = 0, kPortable = 1 };
+// exact: a row's bits depend on the prefill steps, which keys therefore name by their cuts.
+// portable: equal within rounding. invariant: bits depend on the tokens alone.
+enum class Exactness : uint8_t { kExact = 0, kPortable = 1, kInvariant = 2 };
+// Whether keys name the cuts that tokens were computed with.
+inline bool CutsAreKeyed(Exactness exactness) { return exactness == Exactness::kExact; }
+// Whether one key means one value, to the bit.
+inline bool BitsFollowKeys(Exactness exactness) { return exactness != Exactness::kPortable; }
 
 // Where a prefix came from, slower tiers have larger values.
 enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk = 4 };
@@ -30,6 +36,8 @@ enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 
 const char* TierName(Tier tier);
 // "default", "memory", "disk", "sync".
 const char* DurabilityName(Durability durability);
+// "exact", "portable", "invariant".
+const char* ExactnessName(Exactness exactness);
 // "float32", "bfloat16", "float16".
 const char* KvDtypeName(KvDtype dtype);
 size_t KvDtypeBytes(KvDtype dtype);

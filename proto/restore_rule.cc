@@ -110,7 +110,7 @@ std::vector<uint32_t> RestoreCandidates(uint32_t max_boundary, absl::Span<const 
 
 absl::Span<const uint32_t> CutsBetween(const Segment& segment, absl::Span<const uint32_t> cuts,
                                        Exactness exactness) {
-  if (exactness == Exactness::kPortable) return {};
+  if (!CutsAreKeyed(exactness)) return {};
   const auto first = std::upper_bound(cuts.begin(), cuts.end(), segment.begin);
   const auto last = std::lower_bound(first, cuts.end(), segment.end());
   return cuts.subspan(first - cuts.begin(), last - first);

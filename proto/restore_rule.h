@@ -50,7 +50,7 @@ std::vector<uint32_t> StepEnds(uint32_t tokens, absl::Span<const uint32_t> cuts,
 std::vector<uint32_t> RestoreCandidates(uint32_t max_boundary, absl::Span<const uint32_t> cuts,
                                         uint32_t chunk_tokens);
 
-// The cuts strictly between a segment's ends, as positions. Empty in the portable class.
+// The cuts strictly between a segment's ends, as positions. Empty where keys name none.
 absl::Span<const uint32_t> CutsBetween(const Segment& segment, absl::Span<const uint32_t> cuts,
                                        Exactness exactness);
 

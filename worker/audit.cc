@@ -60,7 +60,7 @@ std::vector<ObjectId> DifferingObjects(const KvLayout& layout, uint32_t boundary
       theirs.resize(bytes);
       computed.CopyOut(number, begin, end, begin, end - begin, ours.data());
       restored.CopyOut(number, begin, end, begin, end - begin, theirs.data());
-      if (layout.exactness == Exactness::kExact) return ours == theirs;
+      if (BitsFollowKeys(layout.exactness)) return ours == theirs;
       const size_t half = bytes / 2;
       return AgreeWithinRounding(ours.data(), theirs.data(), half, layout.dtype) &&
              AgreeWithinRounding(ours.data() + half, theirs.data() + half, half, layout.dtype);

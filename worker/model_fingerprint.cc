@@ -139,7 +139,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
       {"chunk_tokens", uint64_t{layout.chunk_tokens}},
       {"object_layout", kObjectLayoutVersion},
       {"codec", std::string("raw")},
-      {"exactness", std::string(layout.exactness == Exactness::kExact ? "exact" : "portable")},
+      {"exactness", std::string(ExactnessName(layout.exactness))},
   };
   if (layout.exactness == Exactness::kExact) {
     fields.push_back({"device_kind", identity.device_kind});
@@ -150,6 +150,9 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
     fields.push_back({"threads", Count(identity.threads)});
     fields.push_back({"fingerprint_version", kFingerprintVersion});
     fields.push_back({"canary_sha256", DigestHex(identity.canary)});
+  }
+  if (layout.exactness == Exactness::kInvariant) {
+    fields.push_back({"compute_version", identity.compute_version});
   }
   return Fingerprint::Create(std::move(fields));
 }

@@ -26,7 +26,7 @@ struct ComputeIdentity {
   Digest canary{};
 };
 
-// `identity` is not read in the portable class.
+// `identity` is not read in the portable class; in the invariant one compute_version alone is.
 absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLayout& layout,
                                           const Digest& weights_digest,
                                           const ComputeIdentity& identity);

@@ -28,7 +28,7 @@ PrefixPool::PrefixPool(uint64_t capacity_bytes, uint32_t chunk_tokens, Exactness
 
 std::vector<uint32_t> PrefixPool::InnerCuts(const PrefixRequest& prefix, uint32_t boundary) const {
   std::vector<uint32_t> inner;
-  if (exactness_ == Exactness::kPortable) return inner;
+  if (!CutsAreKeyed(exactness_)) return inner;
   for (uint32_t cut : prefix.cuts) {
     if (cut < boundary && cut % chunk_tokens_ != 0) inner.push_back(cut);
   }
@@ -49,7 +49,7 @@ PooledPrefix PrefixPool::Lookup(const PrefixRequest& prefix, uint32_t max_bounda
     found.matched_tokens = std::max(found.matched_tokens, common);
     const uint32_t boundary = it->boundary();
     if (common < boundary || boundary <= found.boundary || boundary > max_boundary) continue;
-    if (exactness_ == Exactness::kExact &&
+    if (CutsAreKeyed(exactness_) &&
         !std::binary_search(candidates.begin(), candidates.end(), boundary)) {
       continue;
     }
@@ -86,7 +86,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   absl::MutexLock lock(&mu_);
   if (auto it = FindExact(prefix, boundary); it != points_.end()) {
     // Portable points of unlike machines agree within rounding.
-    const bool same = exactness_ == Exactness::kPortable || SameBits(it->objects, objects);
+    const bool same = !BitsFollowKeys(exactness_) || SameBits(it->objects, objects);
     points_.splice(points_.begin(), points_, it);
     return same ? InsertResult::kPresent : InsertResult::kDiffers;
   }
@@ -105,6 +105,13 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
 void PrefixPool::Clear() {
   absl::MutexLock lock(&mu_);
   while (!points_.empty()) EvictLast();
+}
+
+bool PrefixPool::EvictOne() {
+  absl::MutexLock lock(&mu_);
+  if (points_.empty()) return false;
+  EvictLast();
+  return true;
 }
 
 void PrefixPool::EvictLast() {

@@ -42,12 +42,14 @@ class PrefixPool {
 
   enum class InsertResult { kInserted, kPresent, kDiffers, kTooLarge };
   // Keeps `prefix` up to `boundary`. A point that is present stays; kDiffers: with other bytes,
-  // which in the exact class are nondeterminism. REQUIRES: `objects` are complete and sealed, in
-  // NeededObjects order.
+  // which are nondeterminism but in the portable class. REQUIRES: `objects` are complete and
+  // sealed, in NeededObjects order.
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets the least recently used point; false when there is none.
+  bool EvictOne() ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,6 +24,7 @@ std::shared_ptr<const KvObject> CopyOf(const KvObject& object) {
 std::vector<uint32_t> MemoryPrefixCache::InnerCuts(const PrefixRequest& prefix,
                                                    uint32_t end) const {
   std::vector<uint32_t> inner;
+  if (!CutsAreKeyed(layout_.exactness)) return inner;
   for (uint32_t cut : prefix.cuts) {
     if (cut < end && cut % layout_.chunk_tokens != 0) inner.push_back(cut);
   }
@@ -59,6 +61,10 @@ FetchOutcome MemoryPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
     }
     std::vector<uint32_t> candidates =
         RestoreCandidates(max_tokens, prefix.cuts, layout_.chunk_tokens);
+    if (!CutsAreKeyed(layout_.exactness)) {
+      candidates.resize(max_tokens);
+      std::iota(candidates.begin(), candidates.end(), 1);
+    }
     std::reverse(candidates.begin(), candidates.end());
     for (uint32_t boundary : candidates) {
       if (boundary <= above_tokens || points_.count(PointKey(prefix, boundary)) == 0) continue;
