@@ -69,10 +69,14 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
   set->AddUint("chunk-tokens", &engine->chunk_tokens,
                "Tokens a chunk, a power of two from 16 to 1024; equal on all workers of a store");
-  set->AddChoice("exactness", &engine->exactness, {"exact", "portable"},
-                 "exact: same bits with the cache as without, shared by equal machines; portable: "
-                 "within rounding, shared by all");
+  set->AddChoice("exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
+                 "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
+                 "with the cache as without, shared by equal machines; portable: within rounding, "
+                 "shared by all; auto: exact");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
+  set->AddBytes("kv-bytes", &engine->kv_bytes,
+                "Keys and values of running requests, with --exactness invariant; 0: half of the "
+                "memory");
   set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");
   set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
@@ -183,6 +187,7 @@ int Main(int argc, char** argv) {
       {{"model", flags.engine.model_dir},
        {"device", (*engine)->device()},
        {"dtype", (*engine)->dtype()},
+       {"exactness", ExactnessName((*engine)->layout().exactness)},
        {"chunk_tokens", (*engine)->layout().chunk_tokens},
        {"fingerprint", DigestHex((*engine)->fingerprint().digest())},
        {"tokenizer", *tokenizer == nullptr ? "none" : "tokenizer.model"},

@@ -6,7 +6,8 @@ add_library(hearthctl_commands STATIC
   hearthctl/explain_command.cc
   hearthctl/fingerprint_command.cc hearthctl/generate_command.cc hearthctl/generation.cc
   hearthctl/hit_rate_picture.cc
-  hearthctl/interrupt.cc hearthctl/json_text.cc hearthctl/mapped_file.cc hearthctl/model_info.cc
+  hearthctl/interrupt.cc hearthctl/json_text.cc hearthctl/mapped_file.cc
+  hearthctl/model_command.cc hearthctl/model_info.cc
   hearthctl/prompt_flags.cc hearthctl/repair_command.cc
   hearthctl/restore_point_commands.cc hearthctl/restore_points.cc
   hearthctl/simulate_command.cc

@@ -184,6 +184,11 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_context_tokens(config.max_position_embeddings);
     made.set_vocab_size(config.vocab_size);
     made.set_window(config.sliding_window);
+    made.set_exactness(ExactnessName(engine.layout().exactness));
+    made.set_why_not_invariant(engine.why_not_invariant());
+    const EngineStats stats = engine.Stats();
+    made.set_kv_budget_bytes(stats.kv_budget_bytes);
+    made.set_kv_used_bytes(stats.kv_used_bytes);
     made.set_has_tokenizer(parts_.tokenizer != nullptr);
     ToProto(engine.fingerprint(), made.mutable_fingerprint());
     made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());

@@ -5,8 +5,38 @@
 #include "absl/strings/str_cat.h"
 #include "worker/engine_impl.h"
 #include "worker/gemma_runner.h"
+#include "worker/invariant_runner.h"
+#include "worker/thread_pool.h"
 
 namespace hearth {
+namespace {
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& options) {
+  GemmaOptions gemma_options;
+  gemma_options.device = options.device;
+  gemma_options.dtype = options.dtype;
+  gemma_options.threads = options.threads;
+  gemma_options.digest_cache_dir = options.digest_cache_dir;
+  absl::StatusOr<std::unique_ptr<Gemma>> gemma = Gemma::Load(options.model_dir, gemma_options);
+  if (!gemma.ok()) return gemma.status();
+  const Exactness exactness =
+      options.exactness == ExactnessChoice::kPortable ? Exactness::kPortable : Exactness::kExact;
+  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.max_running);
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
+  InvariantGemmaOptions gemma_options;
+  gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
+  gemma_options.chunk = static_cast<int>(options.chunk_tokens);
+  gemma_options.kv_bytes = options.kv_bytes > 0 ? options.kv_bytes : DefaultKvBytes();
+  gemma_options.digest_cache_dir = options.digest_cache_dir;
+  absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
+      InvariantGemma::Load(options.model_dir, gemma_options);
+  if (!gemma.ok()) return gemma.status();
+  return std::make_unique<InvariantRunner>(*std::move(gemma));
+}
+
+}  // namespace
 
 absl::Status EngineOptions::Validate() const {
   if (model_dir.empty()) return absl::InvalidArgumentError("model: no folder given");
@@ -15,6 +45,9 @@ absl::Status EngineOptions::Validate() const {
     return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", chunk_tokens,
                                                    " is not a power of two in [", kMinChunkTokens,
                                                    ", ", kMaxChunkTokens, "]"));
+  }
+  if (exactness == ExactnessChoice::kInvariant) {
+    if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
   }
   if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
   if (max_running < 1) return absl::InvalidArgumentError("max_running: at least 1");
@@ -36,16 +69,12 @@ absl::Status EngineOptions::Validate() const {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
-  GemmaOptions gemma_options;
-  gemma_options.device = options.device;
-  gemma_options.dtype = options.dtype;
-  gemma_options.threads = options.threads;
-  gemma_options.digest_cache_dir = options.digest_cache_dir;
   try {
-    absl::StatusOr<std::unique_ptr<Gemma>> gemma = Gemma::Load(options.model_dir, gemma_options);
-    if (!gemma.ok()) return gemma.status();
-    auto model = std::make_unique<GemmaRunner>(*std::move(gemma), options.max_running);
-    auto engine = std::make_unique<EngineImpl>(options, std::move(model));
+    absl::StatusOr<std::unique_ptr<ModelRunner>> model =
+        options.exactness == ExactnessChoice::kInvariant ? LoadInvariant(options)
+                                                         : LoadGemma(options);
+    if (!model.ok()) return model.status();
+    auto engine = std::make_unique<EngineImpl>(options, *std::move(model));
     if (absl::Status status = engine->Start(); !status.ok()) return status;
     return engine;
   } catch (const std::exception& error) {

@@ -3,7 +3,8 @@
 //
 // One thread steps the model, one step of one sequence at a time, prefill and decode interleaved
 // fairly; fetches and publishes run on their own threads. The same request gives the same first
-// logits with the cache as without (exact class).
+// logits with the cache as without (exact class), or, in the class invariant, whatever it came
+// with.
 //
 // Thread safety: all methods may be called from any thread. Callbacks come from the engine's
 // threads, never under a lock, in order for one request; they must not block.
@@ -23,6 +24,7 @@
 #include "absl/time/time.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
+#include "worker/exactness_choice.h"
 #include "worker/model_config.h"
 #include "worker/prefix_cache.h"
 #include "worker/sampler.h"
@@ -35,12 +37,13 @@ struct EngineOptions {
   std::string device = "cpu";
   std::string dtype = "auto";  // auto, float32, bfloat16
   uint32_t chunk_tokens = kDefaultChunkTokens;
-  Exactness exactness = Exactness::kExact;
+  ExactnessChoice exactness = ExactnessChoice::kAuto;
   // Folder of remembered weight digests. Empty: computed at each start.
   std::string digest_cache_dir;
 
   // Parameters that affect performance.
-  int threads = 0;                                 // 0: the machine's cores
+  int threads = 0;        // 0: the machine's cores
+  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: half of the memory
   uint64_t pool_bytes = uint64_t{512} << 20;       // restored prefixes kept here; 0: none
   uint32_t max_running = 8;                        // sequences with a KV cache
   uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
@@ -115,7 +118,8 @@ class EngineRequestHandle {
 struct EngineStats {
   uint32_t running = 0, queued = 0;
   uint64_t pool_bytes = 0, staged_bytes = 0;
-  std::map<std::string, uint64_t> counters;  // names in engine_counters.h
+  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // class invariant; else 0
+  std::map<std::string, uint64_t> counters;         // names in engine_counters.h
 };
 
 class Engine {
@@ -140,6 +144,8 @@ class Engine {
   virtual std::string device() const = 0;
   virtual std::string dtype() const = 0;
   virtual std::vector<std::string> notes() const = 0;  // to be logged at start
+  // A sentence; empty in the class invariant.
+  virtual std::string why_not_invariant() const = 0;
   virtual EngineStats Stats() const = 0;
 };
 

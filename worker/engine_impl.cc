@@ -44,9 +44,9 @@ class EngineImpl::Handle : public EngineRequestHandle {
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model)
     : options_(options),
       model_(std::move(model)),
-      layout_(
-          LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens, options.exactness)),
-      pool_(options.pool_bytes, options.chunk_tokens, options.exactness),
+      layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
+                       model_->exactness())),
+      pool_(options.pool_bytes, options.chunk_tokens, layout_.exactness),
       staging_(options.staging_bytes),
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
@@ -143,10 +143,22 @@ void EngineImpl::Drain(absl::Time deadline) {
   publisher_.WaitIdle(deadline);
 }
 
+std::string EngineImpl::why_not_invariant() const {
+  if (layout_.exactness == Exactness::kInvariant) return "";
+  if (options_.exactness != ExactnessChoice::kAuto) {
+    return absl::StrCat("--exactness ", ExactnessName(layout_.exactness), " was asked for");
+  }
+  const absl::Status may = MayBeInvariant(options_.device, options_.dtype);
+  return may.ok() ? "--exactness auto is exact in this release; ask for invariant"
+                  : std::string(may.message());
+}
+
 EngineStats EngineImpl::Stats() const {
   EngineStats stats;
   stats.pool_bytes = pool_.bytes();
   stats.staged_bytes = staging_.used_bytes();
+  stats.kv_budget_bytes = model_->kv_bytes().budget;
+  stats.kv_used_bytes = model_->kv_bytes().used;
   stats.counters = counters_.Snapshot();
   absl::MutexLock lock(&mu_);
   stats.running = scheduler_.running();

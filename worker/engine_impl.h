@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -53,6 +54,7 @@ class EngineImpl : public Engine {
   std::string device() const override { return model_->device_kind(); }
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
   std::vector<std::string> notes() const override { return model_->notes(); }
+  std::string why_not_invariant() const override;
   EngineStats Stats() const override;
 
  private:
@@ -121,15 +123,22 @@ class EngineImpl : public Engine {
   absl::Status StepDecode(const SequencePtr& sequence);
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
-  void Keep(Sequence* sequence);
-  absl::Status OwnRestored(Sequence* sequence);
-  void KeepPassed(Sequence* sequence);
-  void PoolKept(const Sequence& sequence, uint32_t boundary);
-  void Publish(Sequence* sequence, PrefixCache* cache);
+  size_t LastStepOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Status WithRoom(absl::FunctionRef<absl::Status()> use);
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void Left() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // engine_keep.cc: what is kept of a sequence, here and by a publish.
+  void KeepPassed(Sequence* sequence, uint32_t begin);
+  void KeepPoint(Sequence* sequence, uint32_t boundary);
+  void Keep(Sequence* sequence);
+  absl::Status OwnRestored(Sequence* sequence);
+  void PoolKept(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
+  void Publish(Sequence* sequence, PrefixCache* cache);
+  bool KeepsAnswer(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
+  void KeepAnswer(Sequence* sequence);
 
   // engine_audit.cc: what an idle engine computes again.
   void OfferAudit(const Sequence& sequence);

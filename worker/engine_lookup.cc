@@ -33,7 +33,7 @@ EngineCounter CachedTokensCounter(Tier tier) {
 
 // Whether a request with these cuts may go on from `boundary`.
 bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {
-  if (layout.exactness == Exactness::kPortable) return true;
+  if (!CutsAreKeyed(layout.exactness)) return true;
   return boundary % layout.chunk_tokens == 0 ||
          std::binary_search(sequence.prefix.cuts.begin(), sequence.prefix.cuts.end(), boundary);
 }
@@ -51,7 +51,7 @@ void EngineImpl::LookUp(const SequencePtr& sequence) {
   const std::vector<uint32_t> candidates =
       RestoreCandidates(max_boundary, sequence->prefix.cuts, layout_.chunk_tokens);
   uint32_t best = candidates.empty() ? 0 : candidates.back();
-  if (layout_.exactness == Exactness::kPortable) best = max_boundary;
+  if (!CutsAreKeyed(layout_.exactness)) best = max_boundary;
   if (!sequence->reads() || best == 0) return Begin(sequence);
 
   sequence->pooled = pool_.Lookup(sequence->prefix, max_boundary);
@@ -198,7 +198,8 @@ void EngineImpl::PlanKept(Sequence* sequence) {
   }
   // What is lent may be gone before it is offered: until then the store is told that it has it.
   sequence->staged = std::make_unique<StagedSnapshots>(layout_, kept, sequence->restored_boundary,
-                                                       WithoutLent(sequence->restored), &staging_);
+                                                       WithoutLent(sequence->restored), &staging_,
+                                                       layout_.exactness == Exactness::kInvariant);
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.
@@ -221,15 +222,16 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
   PlanKept(sequence);
   sequence->position = sequence->restored_boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
-  absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-      model_->NewKv(static_cast<int>(sequence->tokens() + sequence->request.max_new_tokens));
-  if (!kv.ok()) return kv.status();
-  sequence->kv = *std::move(kv);
-  if (sequence->restored_boundary > 0) {
-    const absl::Status restored = model_->Restore(layout_, sequence->restored_boundary,
-                                                  sequence->restored, sequence->kv.get());
-    if (!restored.ok()) return restored;
-  }
+  const absl::Status made = WithRoom([&] {
+    const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(tokens));
+    if (!kv.ok()) return kv.status();
+    sequence->kv = *std::move(kv);
+    if (sequence->restored_boundary == 0) return absl::OkStatus();
+    return model_->Restore(layout_, sequence->restored_boundary, sequence->restored,
+                           sequence->kv.get());
+  });
+  if (!made.ok()) return made;
   assert(sequence->kv->length() == static_cast<int>(sequence->position));
   return absl::OkStatus();
 }

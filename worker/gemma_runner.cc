@@ -11,8 +11,9 @@ KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
 
 }  // namespace
 
-GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, size_t max_free)
+GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free)
     : gemma_(std::move(gemma)),
+      exactness_(exactness),
       kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, max_free) {}
 
 absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {

@@ -16,10 +16,11 @@ namespace hearth {
 
 class GemmaRunner : public ModelRunner {
  public:
-  // `max_free`: KV caches that wait for the next request.
-  GemmaRunner(std::unique_ptr<Gemma> gemma, size_t max_free);
+  // `exactness`: exact or portable. `max_free`: KV caches that wait for the next request.
+  GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free);
 
   const ModelConfig& config() const override { return gemma_->config(); }
+  Exactness exactness() const override { return exactness_; }
   KvDtype kv_dtype() const override { return gemma_->kv_dtype(); }
   const std::string& device_kind() const override { return gemma_->device_kind(); }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
@@ -34,6 +35,7 @@ class GemmaRunner : public ModelRunner {
 
  private:
   const std::unique_ptr<Gemma> gemma_;
+  const Exactness exactness_;
   KvCachePool kv_caches_;
 };
 

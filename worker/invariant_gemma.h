@@ -1,8 +1,8 @@
 // InvariantGemma: Gemma 3's forward pass on the kernels of worker/kernels: a row's bits depend on
 // its tokens alone, not on the step it came in, on prefill or decode, nor on the number of threads.
 //
-// On the CPU, in float32, with weights in the bits that they are stored in. Not served yet: the
-// engine drives Gemma (gemma.h); this is what takes its place there for the class `invariant`.
+// On the CPU, in float32, with weights in the bits that they are stored in. It serves the class
+// `invariant`; Gemma (gemma.h) serves the others, and devices.
 //
 // Thread safety: const methods from any thread, one Step at a time. Owns its weights; the files of
 // the model stay mapped.
@@ -34,6 +34,8 @@ struct InvariantGemmaOptions {
 class InvariantGemma {
  public:
   struct Rep;
+  // Of the order of every sum and of every function: raised where a bit may change by it.
+  static constexpr int kKernelsVersion = 1;
   // The most logits that a step gives: 1 GiB of them.
   static constexpr int64_t kStepLogitsMax = int64_t{1} << 28;
   // A sequence's keys and values. Of the model whose NewKv made it; once moved from, of none.

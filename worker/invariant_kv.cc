@@ -82,7 +82,9 @@ void InvariantKv::BeginRestore(int length) {
     Blocks(group).clear();
     Blocks(group).resize(layout_->LayersOf(group).empty() ? 0 : splits);
   }
-  first_local_ = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
+  const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
+  // A tail without rows needs no object, so that its block has none of those before it.
+  first_local_ = tail == length ? length : tail - tail % static_cast<int>(layout_->chunk_tokens);
 }
 
 absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
@@ -127,19 +129,23 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
   }
   const size_t splits = (static_cast<size_t>(length_ + tokens) + chunk - 1) / chunk;
   std::vector<size_t> sizes;
-  std::vector<LayerGroup> groups;
+  std::vector<std::pair<LayerGroup, size_t>> places;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const size_t bytes = layout_->ObjectBytes(layout_->chunk_tokens, group);
-    if (bytes == 0) continue;
-    for (size_t have = Blocks(group).size(); have < splits; ++have) {
+    const std::vector<KvBlock>& have = Blocks(group);
+    for (size_t split = static_cast<size_t>(length_) / chunk; bytes > 0 && split < splits;
+         ++split) {
+      if (split < have.size() && have[split] != nullptr) continue;
       sizes.push_back(bytes);
-      groups.push_back(group);
+      places.emplace_back(group, split);
     }
   }
   absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(sizes);
   if (!taken.ok()) return taken.status();
-  for (size_t i = 0; i < groups.size(); ++i) {
-    Blocks(groups[i]).push_back(std::move((*taken)[i]));
+  for (size_t i = 0; i < places.size(); ++i) {
+    std::vector<KvBlock>& have = Blocks(places[i].first);
+    have.resize(std::max(have.size(), places[i].second + 1));
+    have[places[i].second] = std::move((*taken)[i]);
   }
   return absl::OkStatus();
 }

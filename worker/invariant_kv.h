@@ -41,7 +41,7 @@ class InvariantKv : public SequenceKv {
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
 
   // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
-  // needs; FinishRestore. Local layers then hold the last min(length, W-1) rows.
+  // needs; FinishRestore. Local layers then hold all rows of these objects.
   // After an error BeginRestore makes it usable again.
   void BeginRestore(int length);
   // Takes an object of a whole chunk by reference.

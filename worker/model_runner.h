@@ -28,12 +28,18 @@ class ModelRunner {
   virtual ~ModelRunner() = default;
 
   virtual const ModelConfig& config() const = 0;
+  virtual Exactness exactness() const = 0;
   virtual KvDtype kv_dtype() const = 0;
   virtual const std::string& device_kind() const = 0;
   virtual const Digest& weights_digest() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
   // The most tokens that one step is to have while nothing else waits; at least a chunk.
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
+
+  struct KvBytes {
+    uint64_t budget = 0, used = 0;  // budget 0: none is kept
+  };
+  virtual KvBytes kv_bytes() const { return {}; }  // any thread
 
   // What decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;

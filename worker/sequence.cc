@@ -1,8 +1,10 @@
 #include "worker/sequence.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 namespace hearth {
@@ -15,6 +17,28 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   prefix.tenant = request.tenant;
   prefix.request_id = request.request_id;
   return prefix;
+}
+
+// Two publishes of one request as one: what is stored now, as durable as the weaker of them.
+void AddOutcome(const PublishOutcome& more, PublishOutcome* all) {
+  if (all->boundaries.empty()) {
+    all->durable = more.durable;
+    if (!more.boundaries.empty() && all->note == kNothingToKeep) all->note.clear();
+  } else if (!more.boundaries.empty()) {
+    all->durable = std::min(all->durable, more.durable);
+  }
+  all->published_tokens = std::max(all->published_tokens, more.published_tokens);
+  all->bytes_sent += more.bytes_sent;
+  for (const uint32_t boundary : more.boundaries) {
+    const auto place = std::lower_bound(all->boundaries.begin(), all->boundaries.end(), boundary);
+    if (place != all->boundaries.end() && *place == boundary) continue;
+    all->boundaries.insert(place, boundary);
+  }
+  const bool said = all->note == more.note;
+  if (more.note.empty() || said || (more.note == kNothingToKeep && !all->boundaries.empty())) {
+    return;
+  }
+  absl::StrAppend(&all->note, all->note.empty() ? "" : "; ", more.note);
 }
 
 }  // namespace
@@ -32,25 +56,32 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
   }
 }
 
+void PublishedNotice::Expect(int outcomes) {
+  absl::MutexLock lock(&mu_);
+  awaited_ = 1 + outcomes;
+}
+
 void PublishedNotice::OnFinished() {
-  std::optional<PublishOutcome> outcome;
+  PublishOutcome all;
   {
     absl::MutexLock lock(&mu_);
-    assert(!finished_);
-    finished_ = true;
-    outcome = outcome_;
+    assert(awaited_ >= 1);
+    if (--awaited_ > 0) return;
+    all = outcome_;
   }
-  if (outcome.has_value()) callback_(*outcome);
+  callback_(all);
 }
 
 void PublishedNotice::OnOutcome(const PublishOutcome& outcome) {
+  PublishOutcome all;
   {
     absl::MutexLock lock(&mu_);
-    assert(!outcome_.has_value());
-    outcome_ = outcome;
-    if (!finished_) return;
+    assert(awaited_ >= 1);
+    AddOutcome(outcome, &outcome_);
+    if (--awaited_ > 0) return;
+    all = outcome_;
   }
-  callback_(outcome);
+  callback_(all);
 }
 
 }  // namespace hearth

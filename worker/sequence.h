@@ -24,21 +24,26 @@
 
 namespace hearth {
 
-// Delivers on_published after on_finished, whichever of the two events comes first, and never for a
-// request that ended with an error. Thread safe.
+// Delivers on_published after on_finished and the outcome of each publish, in whichever order these
+// come, and never for a request that ended with an error. Thread safe.
 class PublishedNotice {
  public:
   explicit PublishedNotice(std::function<void(const PublishOutcome&)> callback)
       : callback_(std::move(callback)) {}
+  // There will be so many outcomes, told as one; before the first of them.
+  void Expect(int outcomes) ABSL_LOCKS_EXCLUDED(mu_);
   void OnFinished() ABSL_LOCKS_EXCLUDED(mu_);
   void OnOutcome(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   const std::function<void(const PublishOutcome&)> callback_;
   absl::Mutex mu_;
-  bool finished_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<PublishOutcome> outcome_ ABSL_GUARDED_BY(mu_);
+  int awaited_ ABSL_GUARDED_BY(mu_) = 2;  // the end and the outcomes
+  PublishOutcome outcome_ ABSL_GUARDED_BY(mu_);
 };
+
+// The note of a publish that had nothing to offer.
+inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
 enum class FetchState { kNone, kWaiting, kDone, kTaken, kGivenUp };
 
@@ -78,6 +83,7 @@ struct Sequence {
   Tier restored_from = Tier::kNone;
   KvObjects restored;                       // dropped once prefill is over
   std::unique_ptr<StagedSnapshots> staged;  // until all is handed to the publisher
+  bool prompt_kept = false;                 // the prompt's part of it is
   std::shared_ptr<ComputeLease> lease;      // as long
   std::shared_ptr<PublishedNotice> published;
 
@@ -90,6 +96,7 @@ struct Sequence {
   Sampler sampler;
   std::vector<float> logits;
   int32_t last_token = 0;
+  std::vector<int32_t> answer;  // those generated
   uint32_t generated = 0;
   Digest first_logits_sha256{};
 

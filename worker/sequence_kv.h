@@ -26,8 +26,8 @@ class SequenceKv {
   // REQUIRES: the rows are held; slice_begin <= begin <= end <= slice_begin + slice_tokens.
   virtual void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                        std::byte* slice) const = 0;
-  // The bytes of an object of a whole chunk where they lie, all of its rows done and held; they
-  // never change again. Null where they have to be copied.
+  // The bytes of an object of a whole chunk where they lie; they never change again. Null where its
+  // rows are not all done and held, or lie otherwise.
   virtual std::shared_ptr<std::byte[]> Share(const ObjectId& id) const {
     (void)id;
     return nullptr;

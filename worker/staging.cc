@@ -6,6 +6,19 @@
 #include "proto/restore_rule.h"
 
 namespace hearth {
+namespace {
+
+std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& id,
+                                       std::shared_ptr<std::byte[]> bytes) {
+  if (bytes == nullptr) return nullptr;
+  auto object = std::make_shared<KvObject>();
+  object->id = id;
+  object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
+  object->bytes = std::move(bytes);
+  return object;
+}
+
+}  // namespace
 
 StagingBudget::Lease& StagingBudget::Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
@@ -32,8 +45,8 @@ bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
 
 StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                                  uint32_t restored_boundary, const KvObjects& restored,
-                                 StagingBudget* budget)
-    : layout_(layout) {
+                                 StagingBudget* budget, bool shares_chunks)
+    : layout_(layout), shares_chunks_(shares_chunks) {
   for (const auto& object : restored) restored_[object->id] = object;
   for (uint32_t boundary : kept) {
     assert(boundary > restored_boundary);
@@ -52,13 +65,13 @@ bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, Stagin
     if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
     if (id.begin + id.tokens <= restored_boundary) continue;  // not ours to supply
     Growing growing;
-    if (id.begin < restored_boundary) {
+    if (id.begin < restored_boundary && !IsShared(id)) {
       // Its first rows were restored, as the remainder that ends at the restored boundary.
       const auto seed = restored_.find({id.begin, restored_boundary - id.begin, id.group});
       if (seed == restored_.end()) continue;
       growing.seed = seed->second;
     }
-    bytes += layout_.ObjectBytes(id.tokens, id.group);
+    if (!IsShared(id)) bytes += layout_.ObjectBytes(id.tokens, id.group);
     added.emplace(id, std::move(growing));
   }
   if (!budget->Extend(bytes, &lease_)) return false;
@@ -77,13 +90,45 @@ void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end)
     if (id.begin >= end) break;  // ascending by begin
     const uint32_t object_end = id.begin + id.tokens;
     if (growing.sealed || object_end <= begin) continue;
-    if (growing.object == nullptr) Start(id, &growing);
-    CopyRows(layout_, kv, begin, end, growing.object.get());
+    if (IsShared(id)) {
+      if (object_end > end) continue;
+      growing.object = SharedObject(layout_, id, kv.Share(id));
+      if (growing.object == nullptr) continue;  // a restore without a tail: not ours to supply
+    } else {
+      if (growing.object == nullptr) Start(id, &growing);
+      CopyRows(layout_, kv, begin, end, growing.object.get());
+    }
     if (object_end <= end) {
       SealObject(layout_, growing.object.get());
       growing.sealed = true;
     }
   }
+}
+
+bool StagedSnapshots::AddNow(const SequenceKv& kv, StagingBudget* budget) {
+  assert(shares_chunks_);
+  const uint32_t boundary = static_cast<uint32_t>(kv.length());
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    const auto restored = restored_.find(id);
+    if (restored != restored_.end() && restored->second->bytes != nullptr) continue;
+    Growing& growing = growing_[id];
+    if (growing.sealed) continue;
+    if (IsShared(id)) {
+      growing.object = SharedObject(layout_, id, kv.Share(id));
+    } else if (budget->Extend(layout_.ObjectBytes(id.tokens, id.group), &lease_)) {
+      growing.object = NewObject(layout_, id);
+      CopyRows(layout_, kv, id.begin, boundary, growing.object.get());
+    }
+    if (growing.object == nullptr) {
+      growing_.erase(id);
+      return false;
+    }
+    SealObject(layout_, growing.object.get());
+    growing.sealed = true;
+    restored_.erase(id);  // it had no bytes
+  }
+  boundaries_.push_back(boundary);
+  return true;
 }
 
 void StagedSnapshots::OwnRestored(const KvObjects& restored) {
@@ -95,7 +140,7 @@ KvObjects StagedSnapshots::ObjectsOf(uint32_t boundary) const {
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {
     if (auto it = restored_.find(id); it != restored_.end()) {
       objects.push_back(it->second);
-    } else if (auto it = growing_.find(id); it != growing_.end()) {
+    } else if (auto it = growing_.find(id); it != growing_.end() && it->second.object != nullptr) {
       assert(it->second.sealed);
       objects.push_back(it->second.object);
     } else {

@@ -1,7 +1,8 @@
 // Staging: copies of what a running sequence's kept boundaries need, until it is published.
 //
-// The KV of a kept boundary must be copied out while the sequence goes on, because its local layers
-// move on. StagingBudget bounds the bytes of all such copies; StagedSnapshots holds one sequence's.
+// The KV of a kept boundary must be copied out, or a reference taken to it, while the sequence goes
+// on, because its local layers move on. StagingBudget bounds the bytes of all such copies;
+// StagedSnapshots holds one sequence's.
 //
 // Thread safety: StagingBudget from any thread. StagedSnapshots: one thread at a time.
 // Ownership: objects are shared; a lease gives its bytes back when it is destroyed, which should be
@@ -56,13 +57,20 @@ class StagedSnapshots {
  public:
   // Plans the objects of `kept` boundaries (ascending, each above `restored_boundary`) for a
   // sequence that goes on from `restored_boundary` with `restored` objects (0 and none when cold).
-  // Boundaries that do not fit the budget are left out and counted in skipped().
+  // Boundaries that do not fit the budget are left out and counted in skipped(). `shares_chunks`:
+  // the KV gives whole chunks by reference, which cost nothing here (SequenceKv::Share).
   StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
-                  uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget);
+                  uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
+                  bool shares_chunks = false);
 
   // Copies what the step that computed [begin, end) added. REQUIRES: called after every step, in
   // order, before the next one.
   void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
+
+  // Adds the boundary that `kv` is at now, whether its last rows were prefilled or decoded. False,
+  // and it is skipped, where the budget has no room or `kv` lacks what it needs.
+  // REQUIRES: chunks are shared; all steps of the prompt were recorded.
+  bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 
   // The restored objects have bytes of their own now.
   void OwnRestored(const KvObjects& restored);
@@ -86,8 +94,12 @@ class StagedSnapshots {
   };
   bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget);
   void Start(const ObjectId& id, Growing* growing) const;
+  bool IsShared(const ObjectId& id) const {
+    return shares_chunks_ && id.tokens == layout_.chunk_tokens;
+  }
 
   const KvLayout layout_;
+  const bool shares_chunks_;
   std::vector<uint32_t> boundaries_;
   uint32_t skipped_ = 0;
   std::map<ObjectId, std::shared_ptr<const KvObject>> restored_;

@@ -90,6 +90,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   AddDropCommand(&commands);
   AddWatchCommand(&commands);
   AddFingerprintCommand(&commands);
+  AddModelCommand(&commands);
   AddExportCommand(&commands);
   AddImportCommand(&commands);
   AddInspectCommand(&commands);

@@ -51,6 +51,7 @@ void AddWarmCommand(CommandSet* commands);
 void AddExplainCommand(CommandSet* commands);
 void AddStatsCommand(CommandSet* commands);
 void AddFingerprintCommand(CommandSet* commands);
+void AddModelCommand(CommandSet* commands);
 // Restore points (restore_point_commands.cc, transfer_commands.cc, watch_command.cc).
 void AddListCommand(CommandSet* commands);
 void AddPinCommands(CommandSet* commands);

@@ -10,6 +10,33 @@ absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const P
   return model;
 }
 
+void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
+  Json json;
+  json["version"] = model.version();
+  json["model_dir"] = model.model_dir();
+  json["device"] = model.device();
+  json["dtype"] = model.dtype();
+  json["exactness"] = model.exactness();
+  json["why_not_invariant"] = model.why_not_invariant();
+  json["kv_bytes"] = model.kv_budget_bytes();
+  json["kv_used_bytes"] = model.kv_used_bytes();
+  json["chunk_tokens"] = model.chunk_tokens();
+  json["context_tokens"] = model.context_tokens();
+  json["vocab_size"] = model.vocab_size();
+  json["window"] = model.window();
+  json["has_tokenizer"] = model.has_tokenizer();
+  json["fingerprint"] = HexText(model.fingerprint().digest());
+  if (as_json) {
+    console.out << JsonLine(json) << std::endl;
+    return;
+  }
+  for (const auto& [name, value] : json.fields()) {
+    console.out << "  " << name << " " << (value.is_text() ? value.text() : JsonLine(value))
+                << "\n";
+  }
+  console.out << std::flush;
+}
+
 Json FingerprintFieldsJson(const Fingerprint& fingerprint) {
   Json json = Json::Object();
   for (const FingerprintField& field : fingerprint.fields()) {

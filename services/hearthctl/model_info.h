@@ -1,4 +1,4 @@
-// A worker's model: its fingerprint with every field.
+// A worker's model: what it says of itself, and its fingerprint with every field.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
@@ -8,11 +8,15 @@
 #include "proto/fingerprint.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/connection.h"
+#include "services/hearthctl/console.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const PeerFlags& worker);
+
+// What GetModel says, for people or as one JSON object.
+void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
 
 // {"chunk_tokens": 128, ...}
 Json FingerprintFieldsJson(const Fingerprint& fingerprint);

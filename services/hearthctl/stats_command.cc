@@ -7,6 +7,7 @@
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
 #include "services/hearthctl/json_text.h"
+#include "services/hearthctl/model_info.h"
 
 namespace hearth {
 namespace {
@@ -134,26 +135,7 @@ int RunWorkerStats(const StatsFlags& flags, Console& console) {
   const grpc::Status status =
       v1::Inference::NewStub(*channel)->GetModel(&context, v1::GetModelRequest(), &model);
   if (!status.ok()) return Fail(console, RpcFailure(status, flags.worker));
-  Json json;
-  json["version"] = model.version();
-  json["model_dir"] = model.model_dir();
-  json["device"] = model.device();
-  json["dtype"] = model.dtype();
-  json["chunk_tokens"] = model.chunk_tokens();
-  json["context_tokens"] = model.context_tokens();
-  json["vocab_size"] = model.vocab_size();
-  json["window"] = model.window();
-  json["has_tokenizer"] = model.has_tokenizer();
-  json["fingerprint"] = HexText(model.fingerprint().digest());
-  if (flags.json) {
-    console.out << JsonLine(json) << std::endl;
-    return kExitOk;
-  }
-  for (const auto& [name, value] : json.fields()) {
-    console.out << "  " << name << " " << (value.is_text() ? value.text() : JsonLine(value))
-                << "\n";
-  }
-  console.out << std::flush;
+  PrintModel(model, flags.json, console);
   return kExitOk;
 }
 

@@ -159,7 +159,7 @@ TEST(ErrorContract, ASavedStateOfAnotherModelNamesTheFieldAndBothValues) {
   StoreServer store(StoreServer::SmallStore(""));
   // In the exact class another window would also show as another canary.
   WorkerServer::Options options;
-  options.engine.exactness = Exactness::kPortable;
+  options.engine.exactness = ExactnessChoice::kPortable;
   StoreWorker saver(store.address(), options);
   v1::GenerateRequest request = IdsRequest(CountingTokens(40));
   request.set_wait_published(true);

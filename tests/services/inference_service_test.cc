@@ -252,6 +252,9 @@ TEST(InferenceService, DescribesItsModel) {
   EXPECT_EQ(response.context_tokens(), 512u);
   EXPECT_TRUE(response.has_tokenizer());
   EXPECT_EQ(response.version(), "test");
+  EXPECT_EQ(response.exactness(), "exact");
+  EXPECT_NE(response.why_not_invariant(), "");
+  EXPECT_EQ(response.kv_budget_bytes(), 0u);
   EXPECT_EQ(response.fingerprint().digest().size(), 32u);
   EXPECT_GT(response.fingerprint().fields_size(), 8);
 }

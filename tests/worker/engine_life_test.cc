@@ -389,7 +389,7 @@ TEST(EngineLifeTest, TheFingerprintKnowsGeometryChunkAndClass) {
   }
   EXPECT_THAT(fields, ElementsAre("chunk_tokens", "canary_sha256"));
   EXPECT_TRUE(worker->fingerprint().Layout().ok());
-  options.exactness = Exactness::kPortable;
+  options.exactness = ExactnessChoice::kPortable;
   TestWorker portable(LivingDir(), options);
   EXPECT_FALSE(Compare(portable->fingerprint(), chunk->fingerprint()).empty());
 }

@@ -1,0 +1,42 @@
+#include <memory>
+
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/model_info.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kModelExamples[] =
+    R"(  hearthctl model
+  hearthctl model --worker worker:7070 --json
+What a worker serves, and in which class of bits.
+)";
+
+struct ModelFlags {
+  PeerFlags worker;
+  bool json = false;
+};
+
+int RunModel(const ModelFlags& flags, Console& console) {
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return Fail(console, channel.status());
+  auto stub = v1::Inference::NewStub(*channel);
+  auto model = GetModel(stub.get(), flags.worker);
+  if (!model.ok()) return Fail(console, model.status());
+  PrintModel(*model, flags.json, console);
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddModelCommand(CommandSet* commands) {
+  auto flags = std::make_shared<ModelFlags>();
+  CommandFlags* command =
+      commands->Add("model", "What a worker serves, and in which class", kModelExamples);
+  flags->worker.Declare(command);
+  command->AddSwitch("--json", &flags->json,
+                     "one JSON object, as of stats --worker: exactness, why_not_invariant, ...");
+  commands->Run(command, [flags](Console& console) { return RunModel(*flags, console); });
+}
+
+}  // namespace hearth

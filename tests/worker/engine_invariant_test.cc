@@ -1,0 +1,207 @@
+// The engine in the class invariant, on the kernels: what a request gets depends on its tokens
+// alone.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/engine_harness.h"
+#include "worker/exactness_choice.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+EngineOptions Invariant(int threads = 2) {
+  EngineOptions options = TestWorker::SmallOptions();
+  options.exactness = ExactnessChoice::kInvariant;
+  options.threads = threads;
+  return options;
+}
+
+class EngineInvariantTest : public testing::TestWithParam<NamedGeometry> {
+ protected:
+  const std::string& Dir() const { return ModelDir(GetParam().geometry); }
+};
+
+std::vector<NamedGeometry> FloatGeometries() {
+  std::vector<NamedGeometry> geometries = Geometries();
+  geometries.pop_back();  // computes in bfloat16
+  return geometries;
+}
+
+TEST_P(EngineInvariantTest, ColdAndWarmFromWhateverWasStoredTheBitsAreTheSame) {
+  const std::vector<int32_t> prompt = Prompt(150);
+  TestWorker alone(Dir(), Invariant(1), nullptr, /*with_cache=*/false);
+  const auto cold = alone.Run(Request(prompt, {}, 9));
+  ASSERT_TRUE(cold->error.ok()) << cold->error;
+  TestWorker publisher(Dir(), Invariant(3));
+  // Breakpoints that nobody else has, and texts that go on in other ways.
+  for (const uint32_t shared : {7u, 16u, 45u, 46u, 100u}) {
+    publisher.Run(Request(ForkedPrompt(shared, shared + 30, 1, 70 + shared), {shared}));
+    EngineOptions options = Invariant(2);
+    options.pool_bytes = 0;
+    TestWorker worker(Dir(), options, publisher.cache());
+    const auto warm = worker.Run(Request(prompt, {static_cast<uint32_t>(140)}, 9));
+    ASSERT_TRUE(warm->error.ok()) << warm->error;
+    EXPECT_GE(warm->started.cached_tokens, shared);
+    EXPECT_EQ(warm->finished.first_logits_sha256, cold->finished.first_logits_sha256) << shared;
+    EXPECT_EQ(warm->tokens, cold->tokens);
+  }
+  EXPECT_EQ(publisher.cache()->conflicts(), 0);
+}
+
+TEST_P(EngineInvariantTest, FromTheWorkersPoolBlocksAreSharedAndNotCopied) {
+  TestWorker worker(Dir(), Invariant(), nullptr, /*with_cache=*/false);
+  const auto cold = worker.Run(Request(Prompt(100), {93}));
+  const uint64_t kept = worker->Stats().kv_used_bytes;
+  EXPECT_GT(kept, 0u);
+  const auto warm = worker.Run(Request(Prompt(100)));
+  EXPECT_EQ(warm->started.source_tier, Tier::kWorker);
+  EXPECT_GE(warm->started.cached_tokens, 93u);
+  EXPECT_EQ(warm->finished.first_logits_sha256, cold->finished.first_logits_sha256);
+  EXPECT_EQ(worker.Counter("nondeterminism"), 0u);
+}
+
+TEST_P(EngineInvariantTest, AmongOthersEachGetsWhatItGetsAlone) {
+  TestWorker alone(Dir(), Invariant(), nullptr, /*with_cache=*/false);
+  std::vector<std::unique_ptr<Collector>> wanted;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    wanted.push_back(alone.Run(Request(Prompt(20 + 17 * seed, seed), {}, 12)));
+  }
+  TestWorker worker(Dir(), Invariant());
+  std::vector<std::unique_ptr<Collector>> together;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    together.push_back(std::make_unique<Collector>());
+    worker.Submit(Request(Prompt(20 + 17 * seed, seed), {}, 12), together.back().get());
+  }
+  for (size_t i = 0; i < together.size(); ++i) {
+    together[i]->WaitAll();
+    ASSERT_TRUE(together[i]->error.ok()) << together[i]->error;
+    EXPECT_EQ(together[i]->tokens, wanted[i]->tokens);
+    EXPECT_EQ(together[i]->finished.first_logits_sha256, wanted[i]->finished.first_logits_sha256);
+  }
+}
+
+// Workers take turns, and none computes an answer again.
+TEST_P(EngineInvariantTest, AnAnswerIsRestoredAndIsWhatPrefillGives) {
+  TestWorker one(Dir(), Invariant(1));
+  EngineOptions no_pool = Invariant(3);
+  no_pool.pool_bytes = 0;
+  TestWorker two(Dir(), no_pool, one.cache());
+  TestWorker alone(Dir(), Invariant(2), nullptr, /*with_cache=*/false);
+  std::vector<int32_t> text = Prompt(20);
+  uint32_t known = 0;
+  for (uint32_t turn = 0; turn < 6; ++turn) {
+    const EngineRequest request = Request(text, {}, 9 + 7 * turn);
+    const auto warm = (turn % 2 == 0 ? one : two).Run(request);
+    ASSERT_TRUE(warm->error.ok()) << warm->error;
+    EXPECT_GE(warm->started.cached_tokens, known) << turn;
+    EngineRequest again = request;
+    again.cache = CacheMode::kOff;
+    const auto cold = alone.Run(again);
+    EXPECT_EQ(warm->finished.first_logits_sha256, cold->finished.first_logits_sha256) << turn;
+    EXPECT_EQ(warm->tokens, cold->tokens) << turn;
+    known = static_cast<uint32_t>(text.size() + warm->tokens.size()) - 1;
+    EXPECT_EQ(warm->outcome.published_tokens, known);
+    EXPECT_EQ(warm->outcome.boundaries.back(), known);
+    text.insert(text.end(), warm->tokens.begin(), warm->tokens.end());
+    const std::vector<int32_t> next = Prompt(11, 40 + turn);
+    text.insert(text.end(), next.begin(), next.end());
+  }
+  // Prefilled by one that reads nothing, the same objects have the same bits.
+  EngineRequest prefill = Request(text, {known}, 0);
+  prefill.cache = CacheMode::kWrite;
+  TestWorker fresh(Dir(), Invariant(2), one.cache());
+  EXPECT_TRUE(fresh.Run(prefill)->error.ok());
+  EXPECT_EQ(one.cache()->conflicts(), 0);
+}
+
+TEST_P(EngineInvariantTest, AnAnswerThatWasStoppedIsKeptToo) {
+  TestWorker worker(Dir(), Invariant());
+  const auto all = worker.Run(Request(Prompt(30), {}, 12));
+  for (const size_t last : {0u, 5u}) {
+    TestWorker other(Dir(), Invariant());
+    Collector stopped;
+    stopped.on_token = [&](size_t number) { return number < last; };
+    other.Submit(Request(Prompt(30), {}, 12), &stopped);
+    stopped.WaitAll();
+    EXPECT_EQ(stopped.finished.reason, FinishReason::kStop);
+    EXPECT_EQ(stopped.outcome.published_tokens, 30 + last);
+  }
+  EngineOptions options = Invariant();
+  EngineRequest reads = Request(Prompt(30), {}, 12);
+  reads.cache = CacheMode::kRead;
+  TestWorker reader(Dir(), options);
+  reader.Run(reads);
+  EXPECT_THAT(reader.cache()->BoundariesOf("default"), testing::IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Geometries, EngineInvariantTest, testing::ValuesIn(FloatGeometries()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+const std::string& OneDir() { return ModelDir(Geometries()[0].geometry); }
+
+TEST(InvariantClassTest, TheFingerprintNamesKernelsAndChunkAndNoMachine) {
+  TestWorker one(OneDir(), Invariant(1)), three(OneDir(), Invariant(3));
+  EXPECT_TRUE(Compare(one->fingerprint(), three->fingerprint()).empty());
+  std::string version;
+  for (const FingerprintField& field : one->fingerprint().fields()) {
+    if (field.name == "compute_version") version = field.ValueText();
+    for (const char* machine : {"cpu_capability", "threads", "canary_sha256", "device_kind"}) {
+      EXPECT_NE(field.name, machine);
+    }
+  }
+  EXPECT_EQ(version, "hearth kernels 1, splits of 16");
+  EXPECT_EQ(one->fingerprint().Layout()->exactness, Exactness::kInvariant);
+  EXPECT_EQ(one->why_not_invariant(), "");
+  TestWorker exact(OneDir());
+  std::vector<std::string> fields;
+  for (const FieldDifference& d : Compare(exact->fingerprint(), one->fingerprint())) {
+    fields.push_back(d.field);
+  }
+  EXPECT_THAT(fields, testing::Contains("exactness"));
+  EXPECT_THAT(exact->why_not_invariant(), HasSubstr("--exactness auto"));
+}
+
+TEST(InvariantClassTest, RefusesWhatTheKernelsDoNotCompute) {
+  EngineOptions options = Invariant();
+  options.model_dir = OneDir();
+  EXPECT_TRUE(options.Validate().ok());
+  options.device = "cuda";
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("device is cuda"));
+  options.device = "cpu";
+  options.dtype = "bfloat16";
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("dtype is bfloat16"));
+}
+
+TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
+  uint64_t needed = 0;  // by one request of 64 tokens
+  {
+    TestWorker worker(OneDir(), Invariant(), nullptr, /*with_cache=*/false);
+    worker.Run(Request(Prompt(64), {}, 1));
+    needed = worker->Stats().kv_used_bytes;  // the pool's
+  }
+  EngineOptions options = Invariant();
+  options.kv_bytes = 3 * needed;
+  TestWorker worker(OneDir(), options, nullptr, /*with_cache=*/false);
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    const auto run = worker.Run(Request(Prompt(64, seed), {}, 1));
+    EXPECT_TRUE(run->error.ok()) << run->error;
+    EXPECT_LE(worker->Stats().kv_used_bytes, options.kv_bytes);
+  }
+  const auto refused = worker.Run(Request(Prompt(500), {}, 1));
+  EXPECT_EQ(refused->error.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused->error.message()), HasSubstr("kv-bytes"));
+  EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
+}
+
+TEST(InvariantClassTest, HalfOfTheMemoryIsForKeysAndValues) {
+  EXPECT_GT(DefaultKvBytes(), uint64_t{1} << 20);
+}
+
+}  // namespace
+}  // namespace hearth

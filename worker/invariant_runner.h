@@ -1,0 +1,43 @@
+// InvariantRunner: InvariantGemma as the engine drives it. Whole chunks go in and out by reference.
+//
+// Thread safety and ownership: as ModelRunner.
+#ifndef HEARTH_WORKER_INVARIANT_RUNNER_H_
+#define HEARTH_WORKER_INVARIANT_RUNNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/invariant_gemma.h"
+#include "worker/model_runner.h"
+
+namespace hearth {
+
+class InvariantRunner : public ModelRunner {
+ public:
+  explicit InvariantRunner(std::unique_ptr<InvariantGemma> gemma);
+
+  const ModelConfig& config() const override { return gemma_->config(); }
+  Exactness exactness() const override { return Exactness::kInvariant; }
+  KvDtype kv_dtype() const override { return KvDtype::kFloat32; }
+  const std::string& device_kind() const override { return device_kind_; }
+  const Digest& weights_digest() const override { return gemma_->weights_digest(); }
+  const std::vector<std::string>& notes() const override { return gemma_->notes(); }
+  uint32_t step_tokens(const KvLayout& layout) const override;
+  KvBytes kv_bytes() const override;
+  absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens) override;
+  void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
+  absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                       SequenceKv* kv) override;
+  absl::Status Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
+                    std::vector<float>* logits) override;
+
+ private:
+  const std::unique_ptr<InvariantGemma> gemma_;
+  const std::string device_kind_ = "cpu";
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_INVARIANT_RUNNER_H_
