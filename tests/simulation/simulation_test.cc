@@ -18,7 +18,9 @@ namespace {
 // That once failed, and what they found: run before any other. What a seed means changes with the
 // simulation; a seed that is taken in here has a direct test beside its mend, too.
 constexpr uint64_t kOnceFailed[] = {
-    15,  // what was quarantined came back after a crash (store_quarantine_test.cc)
+    15,              // what was quarantined came back after a crash (store_quarantine_test.cc)
+    17945329091566,  // a backup held what a damaged start had given up (lost_points_test.cc)
+    17945329091979,  // RAM and disk knew two ends of one point (store_ttl_test.cc)
 };
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr uint64_t kSeeds = 3;
