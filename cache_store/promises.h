@@ -10,7 +10,7 @@
 //   1  level    1 byte, PromiseLevel; 0 where it means nothing
 //   2  zero     2 bytes
 //   4  tokens   u32, of the restore point
-//   8  number   u64, the manifest's; kSynced: bytes of this file; kHeader: version
+//   8  number   u64, the manifest's; kSynced: bytes of this file; kHeader: version; kForgot: below
 //  16  id       32 bytes, the restore point's; kSession: the machine's boot, zeros; kHeader: magic
 //  48  time     u64, unix seconds
 //  56  check    XXH3-64 of the 56 bytes before

@@ -154,29 +154,27 @@ TEST_F(RepairFromLost, WhatWasFoundLostComesBackThoughThePromisesWereWrittenAnew
 // and what was dropped since that start has left.
 TEST_F(RepairFromLost, WhatOnlyLostHasComesBackThoughThePromisesOfItRotted) {
   for (const bool is_all : {false, true}) {
-    for (const bool is_written_anew : {false, true}) {
-      SCOPED_TRACE(testing::Message() << is_all << is_written_anew);
-      fs::remove_all(Dir());
-      SetUp();
-      CutTableOf("manifests");
-      SpoilPromises(is_all);
-      uint64_t unnamed = kPoints;
-      {
-        const auto store = OpenRepaired(Dir()).value();
-        const std::vector<RestorePoint> points = store->List("default");
-        ASSERT_EQ(points.size(), kPoints / 2);
-        ASSERT_TRUE(store->Drop(points[0].id, "default", true).ok());
-        const PromiseBook book = ReadPromises(folder_.Read("data/promises"));
-        unnamed -= points.size() + book.lost.size();
-      }
-      Forget();
-      if (is_written_anew) WritePromisesAnew();
-      const RepairReport report = Repaired();
-      EXPECT_EQ(report.restore_points, kPoints - 1);
-      EXPECT_EQ(report.lost_points, 0u);
-      EXPECT_EQ(report.unnamed_points, is_all ? kPoints / 2 : unnamed);
-      EXPECT_EQ(Served(), kRepairPoints - 1);
+    SCOPED_TRACE(is_all);
+    fs::remove_all(Dir());
+    SetUp();
+    CutTableOf("manifests");
+    SpoilPromises(is_all);
+    uint64_t unnamed = kPoints;
+    {
+      const auto store = OpenRepaired(Dir()).value();
+      const std::vector<RestorePoint> points = store->List("default");
+      ASSERT_EQ(points.size(), kPoints / 2);
+      ASSERT_TRUE(store->Drop(points[0].id, "default", true).ok());
+      const PromiseBook book = ReadPromises(folder_.Read("data/promises"));
+      unnamed -= points.size() + book.lost.size();
     }
+    Forget();
+    if (is_all) WritePromisesAnew();
+    const RepairReport report = Repaired();
+    EXPECT_EQ(report.restore_points, kPoints - 1);
+    EXPECT_EQ(report.lost_points, 0u);
+    EXPECT_EQ(report.unnamed_points, is_all ? kPoints / 2 : unnamed);
+    EXPECT_EQ(Served(), kRepairPoints - 1);
   }
 }
 
