@@ -110,10 +110,6 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   if (point != nullptr && event.kind == StoreEvent::Kind::kPinned) {
     point->was_pinned = true;
   }
-  if (point == nullptr && event.kind == StoreEvent::Kind::kPinned) {
-    uint32_t& most = pinned_unnamed_[told.tenant];
-    most = std::max(most, told.tokens);
-  }
   if (point != nullptr && event.kind == StoreEvent::Kind::kUnpinned) point->is_pinned = false;
   if (!event.removed.has_value()) return;
   const Removal why = *event.removed;
@@ -167,6 +163,16 @@ void Ledger::Pinned(const Digest& id) {
   if (it != names_.end()) points_[it->second].is_pinned = true;
 }
 
+void Ledger::PinnedUnpublished(const std::string& tenant, const LookupPlan& plan) {
+  const std::string name =
+      PrefixName(tenant, plan.token_ids, plan.cuts, plan.usable_tokens, layout_);
+  points_[name].tokens = plan.usable_tokens;
+  points_[name].was_pinned = true;
+  for (const PlannedObject& object : plan.objects) {
+    objects_[ObjectName(tenant, plan.token_ids, plan.cuts, object.id, layout_)].insert(name);
+  }
+}
+
 void Ledger::Quarantined(const std::string& object) {
   quarantined_.insert(object);
   for (const std::string& name : objects_[object]) Forget(&points_[name]);
@@ -199,10 +205,6 @@ void Ledger::CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const Look
     }
     if (quarantined_.count(name) > 0) {
       return time_->Violated(28, absl::StrCat("quarantined, and served: ", name));
-    }
-    const auto unnamed = pinned_unnamed_.find(query.tenant);
-    if (unnamed != pinned_unnamed_.end() && object.id.begin + object.id.tokens <= unnamed->second) {
-      continue;
     }
     const bool is_wanted = std::any_of(it->second.begin(), it->second.end(), [&](const auto& by) {
       const Point& point = points_[by];

@@ -43,6 +43,9 @@ class Ledger {
   void CheckPins(const std::vector<RestorePoint>& listed);
   // A pin was acknowledged.
   void Pinned(const Digest& id);
+  // Of a point that nobody published: a lookup made it of what others hold. It keeps that.
+  void PinnedUnpublished(const std::string& tenant, const LookupPlan& plan);
+  bool Knows(const Digest& id) const { return names_.count(id) > 0; }
   // What is said to be gone from here on is because somebody asked for it.
   void SetDropping(bool dropping) { dropping_ = dropping; }
   // With all that names it, whether the store has come to know of that or not.
@@ -87,8 +90,6 @@ class Ledger {
   std::map<Digest, std::string> names_;                   // of points, by id
   std::map<std::string, std::set<std::string>> objects_;  // and the points that name them
   std::set<std::string> quarantined_;
-  // By tenant: the longest that was ever pinned of what the store made itself.
-  std::map<std::string, uint32_t> pinned_unnamed_;
   std::set<Digest> told_pinned_;
   std::set<Digest> closed_with_;  // what a clean close left
   bool closed_cleanly_ = false, dropping_ = false;

@@ -66,9 +66,9 @@ void Node::Open() {
   seams.clock = time_->store_clock();
   seams.executor = std::move(jobs);
   seams.disk_env = disk_.env();
+  seams.boot = boot_;
   seams.load_patience = absl::ZeroDuration();
   seams.min_table_bytes = min_table_bytes_;
-  seams.boot = boot_;
   if (device_bytes_ > 0) options_.device = device_ = std::make_shared<FakeDevice>(device_bytes_);
   const int struck = disk_.struck();
   auto opened = OpenStore(options_, std::move(seams));
@@ -87,7 +87,19 @@ void Node::Open() {
   events_seen_.clear();
   is_loaded_ = is_asked_ = false;
   time_->Note(absl::StrCat("the store is up", store()->is_loading() ? ", its index loading" : ""));
+  CheckStart();
   AfterLoading();
+}
+
+// 32: where nothing rotted nothing is missed, and no end of a log is taken for damage: neither what
+// a machine that stopped took with it nor what was refused, dropped or expired.
+void Node::CheckStart() {
+  if (is_damaged_) return;
+  const StoreStats stats = store_->Stats();
+  for (const char* name : {"recovery_lost_restore_points", "recovery_damage"}) {
+    const uint64_t counted = stats.counters.at(name);
+    if (counted > 0) time_->Violated(32, absl::StrCat(name, ": ", counted));
+  }
 }
 
 // Events come on a thread of the store's own. Whoever goes on from what it has seen gets them here.
@@ -160,7 +172,7 @@ void Node::Die(Ledger::Death death) {
   uint64_t room = disk_.room();
   const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
-  if (death == Ledger::Death::kMachine) ++boot_[0];
+  if (death == Ledger::Death::kMachine) ++boot_[1];
   // What a crash took from files is free again.
   if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
   disk_.SetRoom(room);

@@ -134,6 +134,7 @@ class Node {
   };
 
   void ChooseOptions();
+  void CheckStart();
   void AfterLoading();
   void CheckWaits();
   bool SaidSomething();
@@ -146,10 +147,10 @@ class Node {
   std::shared_ptr<FakeDevice> device_;  // of this life
   Ledger ledger_;
   FaultyDisk disk_;
-  BootId boot_ = {1};  // of the machine
   bool is_draining_ = false;
   bool is_roomy_ = false, is_damaged_ = false, is_loaded_ = false, is_asked_ = false;
   bool keeps_all_ = false, is_repaired_ = false;
+  BootId boot_ = {1};  // of the machine: another after it went down
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
   uint64_t warnings_at_opening_ = 0, repair_told_ = 0;

@@ -93,6 +93,7 @@ void World::Ask(int worker) {
   if (dice.Chance(10)) request.cache = modes[dice.Roll(3)];
   request.durability = static_cast<Durability>(dice.Roll(4));
   if (dice.Chance(20)) request.ttl_s = static_cast<uint32_t>(1 + dice.Roll(60));
+  if (has_days_) request.ttl_s *= 3600;
   request.request_id = id;
   place.peer.prompts[id] = prompt;
   place.asked[id] = time_.now();

@@ -86,6 +86,7 @@ class World {
   void KillWorker(Dice* dice);
   void EndWorker(Place* place, bool is_silent);
   void JumpClock(Dice* dice);
+  void PassTheNight(Dice* dice);
   void LoseConnections(Place* place, bool is_silent, bool at_node_too);
 
   // world_operator.cc
@@ -103,6 +104,7 @@ class World {
   std::array<Place, kWorkers> places_;
   Figures figures_;
   bool damages_ = false;            // the data folder, once
+  bool has_days_ = false;           // times to live are of hours, and nights pass
   bool other_disk_faults_ = false;  // than a full disk
   const TestFolder backup_, restored_;
   // Promised when the backup was made, until when.

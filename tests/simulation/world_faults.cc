@@ -42,6 +42,19 @@ void World::StartFaults() {
   if (dice.Chance(30)) {
     Every("clock", absl::Seconds(5), absl::Seconds(30), [this](Dice* dice) { JumpClock(dice); });
   }
+  has_days_ = time_.DiceOf("days").Chance(35);
+  if (has_days_) {
+    Every("nights", absl::Seconds(3), absl::Seconds(25),
+          [this](Dice* dice) { PassTheNight(dice); });
+  }
+}
+
+// 26 and 32: most of what has a time to live is over in the morning, whether the store was up or
+// down meanwhile, and nothing that is over is missed.
+void World::PassTheNight(Dice* dice) {
+  const absl::Duration night = dice->Between(absl::Hours(1), absl::Hours(60));
+  time_.Note(absl::StrCat("a night of ", absl::FormatDuration(night)));
+  time_.Jump(night);
 }
 
 void World::KeepHouse(Dice* dice) {

@@ -30,6 +30,10 @@ void World::Pin(const std::string& tenant, size_t which, bool pinned) {
   const auto done = node_.store()->SetPinned(chosen.id, tenant, pinned);
   node_.TakeEvents();
   if (done.ok() && pinned) node_.ledger()->Pinned(chosen.id);
+  if (done.ok() && pinned && !node_.ledger()->Knows(chosen.id)) {
+    const auto session = node_.store()->FetchById(chosen.id, tenant);
+    if (session.ok()) node_.ledger()->PinnedUnpublished(tenant, (*session)->plan());
+  }
   time_.Note(absl::StrCat(pinned ? "pins " : "unpins ", chosen.tokens, " tokens of ", tenant, ": ",
                           absl::StatusCodeToString(done.status().code())));
   for (const std::string& other : Node::Tenants()) {
