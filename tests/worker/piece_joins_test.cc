@@ -186,6 +186,27 @@ TEST(PieceJoins, WhereNothingIsProvenSentencePieceEncodes) {
   EXPECT_EQ(static_cast<size_t>(std::count(ids.begin(), ids.end(), whole)), ids.size());
 }
 
+// A text that ends inside a piece has no such piece, and its "<" may be merged then.
+TEST(PieceJoins, ACutInsideAPieceThatIsSpelledOutReachesBackToItsBegin) {
+  MadeUpModel model;
+  model.Add("<end_of_turn>", 0, PieceType::kUserDefined);
+  model.Add("<e", -1);
+  for (const char* letter : {"<", "e", "n", "d", "_", "o", "f"}) model.Add(letter, -2);
+  model.Add(kMark, -2);
+  std::string error;
+  const auto tokenizer = Tokenizer::Parse(model.Bytes(), &error);
+  ASSERT_NE(tokenizer, nullptr) << error;
+  ASSERT_EQ(tokenizer->why_not_proven(), "");
+  EncodeRules rules;
+  rules.plain = {{0, 100}};
+  Encoding whole;
+  const std::string text = "nn<end_of_turn>n";
+  ASSERT_EQ(tokenizer->EncodeWithOffsets(text, {3, 9, 15}, rules, &whole), EncodeEnd::kDone);
+  EXPECT_EQ(whole.ids[2], *tokenizer->FindPiece("<"));
+  EXPECT_EQ(tokenizer->Encode("nn<end_of")[2], *tokenizer->FindPiece("<e"));
+  EXPECT_THAT(whole.common_tokens, ElementsAre(3, 2, whole.ids.size() - 1));
+}
+
 TEST(PieceJoins, AModelThatDoesMoreThanMergeIsLeftToSentencePiece) {
   MadeUpModel model;
   for (const char* piece : {"a", "b", "ab"}) model.Add(piece, -1);

@@ -231,20 +231,25 @@ TEST(Tokenizer, ASpecialPieceInAPlainRangeIsTheCharactersItIsWrittenWith) {
 }
 
 TEST(Tokenizer, CommonTokensOfAPlainRangeEqualAPrefixEncodedByItself) {
-  const std::string text = "the <start_of_turn>keeper <end_of_turn>of<bos><unk> the";
-  EncodeRules rules;
-  rules.plain = {{0, text.size()}};
-  std::vector<size_t> offsets;
-  for (size_t at = 0; at <= text.size(); ++at) offsets.push_back(at);
-  Encoding whole;
-  ASSERT_EQ(EncodeBy(rules, text, offsets, &whole), EncodeEnd::kDone);
-  for (const size_t offset : offsets) {
-    Encoding part;
-    ASSERT_EQ(EncodeBy(rules, text.substr(0, offset), {}, &part), EncodeEnd::kDone);
-    const auto differ =
-        std::mismatch(part.ids.begin(), part.ids.end(), whole.ids.begin(), whole.ids.end());
-    EXPECT_EQ(whole.common_tokens[offset], static_cast<size_t>(differ.first - part.ids.begin()))
-        << text.substr(0, offset);
+  std::mt19937_64 random(12);
+  for (int round = 0; round < 60; ++round) {
+    const std::string text = "the <start_of_turn>keeper" + RandomText(&random, random() % 12);
+    EncodeRules rules;
+    rules.plain = {{0, 1 + random() % text.size()}};
+    std::vector<size_t> offsets;
+    for (size_t at = 0; at <= text.size(); ++at) {
+      if (IsUtf8Boundary(text, at)) offsets.push_back(at);
+    }
+    Encoding whole;
+    ASSERT_EQ(EncodeBy(rules, text, offsets, &whole), EncodeEnd::kDone);
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      Encoding part;
+      ASSERT_EQ(EncodeBy(rules, text.substr(0, offsets[i]), {}, &part), EncodeEnd::kDone);
+      const auto differ =
+          std::mismatch(part.ids.begin(), part.ids.end(), whole.ids.begin(), whole.ids.end());
+      ASSERT_EQ(whole.common_tokens[i], static_cast<size_t>(differ.first - part.ids.begin()))
+          << text << " up to " << offsets[i];
+    }
   }
 }
 
