@@ -45,10 +45,12 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
 
 Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces, bool plain_bpe, bool prove) {
   AddTokens(pieces);
-  const bool scored = std::none_of(pieces.begin(), pieces.end(),
-                                   [](const VocabularyPiece& p) { return std::isnan(p.score); });
+  const bool scored = std::none_of(pieces.begin(), pieces.end(), [](const VocabularyPiece& p) {
+    return MayBeMade(p.type) && std::isnan(p.score);
+  });
   if (plain_bpe && scored) AddMerger(pieces);
   if (prove) joins_ = PieceJoins::Prove(pieces, plain_bpe, &why_no_joins_);
+  assert(merger_.has_value() || !joins_.has_value());
   if (joins_.has_value()) NoteMadeOfSelf();
 }
 

@@ -219,5 +219,33 @@ TEST(PieceJoins, AModelThatDoesMoreThanMergeIsLeftToSentencePiece) {
   EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("abba"), false), "abba");
 }
 
+TEST(PieceJoins, AnOddModelIsRefusedOrLeftToSentencePiece) {
+  const auto parse = [](const std::string& piece, float score,
+                        PieceType type = PieceType::kNormal) {
+    MadeUpModel model;
+    for (const std::string& letter : {kMark, std::string("a"), std::string("b")}) {
+      model.Add(letter, -2);
+    }
+    model.Add("ab", -1);
+    model.Add(piece, score, type);
+    std::string error;
+    return Tokenizer::Parse(model.Bytes(), &error);
+  };
+  EXPECT_EQ(parse("ab", -1), nullptr) << "twice the same";
+  EXPECT_EQ(parse("", -1), nullptr);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const auto control = parse("<c>", nan, PieceType::kControl);  // nothing becomes it
+  ASSERT_NE(control, nullptr);
+  EXPECT_EQ(control->why_not_proven(), "");
+  EXPECT_EQ(control->Encode("abab").size(), 2U);
+  for (const auto& tokenizer : {parse("b\xC3", -1), parse("a b", -1), parse("ba", nan)}) {
+    ASSERT_NE(tokenizer, nullptr);
+    EXPECT_NE(tokenizer->why_not_proven(), "");
+    // Over the length of a stretch, and of a word that SentencePiece is not given.
+    const std::string text = "ab " + std::string(3 * kLongWordBytes, 'b');
+    EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text), false), text);
+  }
+}
+
 }  // namespace
 }  // namespace hearth
