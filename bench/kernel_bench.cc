@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/turns.h"
 #include "worker/kernels/attend.h"
 #include "worker/kernels/fused_products.h"
 #include "worker/kernels/product.h"
@@ -31,8 +31,6 @@
 
 namespace hearth {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Shape {
   const char* name;
@@ -47,33 +45,6 @@ constexpr Shape kShapes[] = {{"qkv", 1536, 640, 18},
                              {"head", 262144, 640, 1}};
 constexpr int kTurns = 9, kAttendTurns = 21;
 constexpr int64_t kRowCounts[] = {1, 2, 8, 32, 128};
-
-double Seconds(absl::FunctionRef<void()> work) {
-  const Clock::time_point start = Clock::now();
-  work();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
-// Two ways of one work, by turns.
-struct Turns {
-  Turns(int turns, absl::FunctionRef<void()> our_work, absl::FunctionRef<void()> their_work) {
-    std::vector<double> our_times, their_times, ratios;
-    for (int turn = 0; turn < turns; ++turn) {
-      our_times.push_back(Seconds(our_work));
-      their_times.push_back(Seconds(their_work));
-      ratios.push_back(their_times.back() / our_times.back());
-    }
-    ours = Median(our_times);
-    theirs = Median(their_times);
-    ratio = Median(ratios);
-  }
-  double ours, theirs, ratio;
-};
 
 // One line: times of one of `count` works, and what one of them computes and reads.
 void Print(const char* name, int64_t rows, int threads, const Turns& turns, int count, double flops,

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/float_mode.h"
@@ -30,12 +33,11 @@ namespace hearth {
 constexpr int64_t kEnoughTiles = 16;
 
 struct AttendCall {
-  const AttendShape& shape;
-  absl::Span<const AttendTile> tiles;
+  AttendShape shape;
+  std::vector<AttendTile> tiles;
   ConstRows queries;
   Rows out;
   Workspace* workspace;
-  ParallelFor parallel;
 
   int64_t rows_of(const AttendTile& tile) const { return tile.tokens * shape.sharers(); }
   int64_t position(const AttendTile& tile, int64_t i) const {
@@ -51,6 +53,8 @@ struct AttendCall {
     return out.Row(tile.row + i / shape.sharers()) + column(tile, i);
   }
 };
+
+using SharedAttendCall = std::shared_ptr<const AttendCall>;
 
 // Of each row of a tile: largest score, sum, outputs. Of one split, or of all so far.
 struct AttendState {
@@ -249,29 +253,28 @@ void WholeTile(const AttendCall& call, const AttendTile& tile) {
   Finish(call, tile, all);
 }
 
+// Few tiles: each split by itself, into the workspace, and then together.
 template <typename T>
-void AttendOf(const AttendCall& call) {
-  const int64_t tiles = static_cast<int64_t>(call.tiles.size());
-  if (tiles >= kEnoughTiles) {
-    call.parallel(tiles, [&](int64_t part) {
-      const FloatMode mode;
-      WholeTile<T>(call, call.tiles[static_cast<size_t>(part)]);
-    });
-    return;
-  }
+void AddSplits(const SharedAttendCall& shared, KernelPhases* phases) {
+  const int64_t tiles = static_cast<int64_t>(shared->tiles.size());
   int64_t most_splits = 0;
-  for (const AttendTile& tile : call.tiles) most_splits = std::max(most_splits, tile.splits);
-  const int64_t head_dim = call.shape.head_dim, room = AttendState::Floats(head_dim);
-  float* states = call.workspace->Floats(static_cast<size_t>(tiles * (most_splits + 1) * room));
-  call.parallel(tiles * most_splits, [&](int64_t part) {
+  for (const AttendTile& tile : shared->tiles) most_splits = std::max(most_splits, tile.splits);
+  const int64_t head_dim = shared->shape.head_dim, room = AttendState::Floats(head_dim);
+  const size_t floats = static_cast<size_t>(tiles * (most_splits + 1) * room);
+  shared->workspace->Floats(floats);  // at once: the loops do not change it
+  phases->Add(tiles * most_splits, [=](int64_t part) {
     const FloatMode mode;
+    const AttendCall& call = *shared;
     const AttendTile& tile = call.tiles[static_cast<size_t>(part / most_splits)];
     const int64_t split = part % most_splits;
     if (split >= tile.splits) return;
-    SplitOfTile<T>(call, tile, tile.first_split + split).Compute(AttendState(states + part * room));
+    const AttendState state(call.workspace->Floats(floats) + part * room);
+    SplitOfTile<T>(call, tile, tile.first_split + split).Compute(state);
   });
-  call.parallel(tiles, [&](int64_t part) {
+  phases->Add(tiles, [=](int64_t part) {
     const FloatMode mode;
+    const AttendCall& call = *shared;
+    float* states = call.workspace->Floats(floats);
     const AttendTile& tile = call.tiles[static_cast<size_t>(part)];
     const AttendState all(states + (tiles * most_splits + part) * room);
     Begin(call.rows_of(tile), head_dim, all);
@@ -283,24 +286,35 @@ void AttendOf(const AttendCall& call) {
   });
 }
 
+template <typename T>
+void AttendOf(const SharedAttendCall& shared, KernelPhases* phases) {
+  const int64_t tiles = static_cast<int64_t>(shared->tiles.size());
+  if (tiles < kEnoughTiles) return AddSplits<T>(shared, phases);
+  phases->Add(tiles, [shared](int64_t part) {
+    const FloatMode mode;
+    WholeTile<T>(*shared, shared->tiles[static_cast<size_t>(part)]);
+  });
+}
+
 }  // namespace
 
-void AttendForTarget(const AttendCall& call) {
-  switch (call.shape.kv_type) {
+void AttendForTarget(const SharedAttendCall& call, KernelPhases* phases) {
+  switch (call->shape.kv_type) {
     case ElementType::kFloat32:
-      return AttendOf<float>(call);
+      return AttendOf<float>(call, phases);
     case ElementType::kBFloat16:
-      return AttendOf<BFloat16>(call);
+      return AttendOf<BFloat16>(call, phases);
     case ElementType::kFloat16:
-      return AttendOf<Float16>(call);
+      return AttendOf<Float16>(call, phases);
   }
 }
 
 #else  // no FMA in vectors
 
-void AttendForTarget(const AttendCall& call) {
-  call.parallel(static_cast<int64_t>(call.tiles.size()), [&](int64_t part) {
+void AttendForTarget(const SharedAttendCall& shared, KernelPhases* phases) {
+  phases->Add(static_cast<int64_t>(shared->tiles.size()), [shared](int64_t part) {
     const FloatMode mode;
+    const AttendCall& call = *shared;
     const AttendTile& tile = call.tiles[static_cast<size_t>(part)];
     for (int64_t i = 0; i < call.rows_of(tile); ++i) {
       reference::AttendRow(call.shape, tile.blocks, tile.kv_head, call.position(tile, i),
@@ -320,16 +334,25 @@ namespace hearth {
 
 HWY_EXPORT(AttendForTarget);
 
-void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
-            const ConstRows& queries, const Rows& out, Workspace* workspace, ParallelFor parallel) {
+void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
+               const ConstRows& queries, const Rows& out, Workspace* workspace,
+               KernelPhases* phases) {
   assert(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0);
   assert(shape.sharers() <= AttendShape::kSharersMax);
   assert(shape.head_dim % 16 == 0 && shape.head_dim <= AttendShape::kHeadDimMax);
   assert(shape.split % 16 == 0 && shape.split <= AttendShape::kSplitMax);
-  const std::vector<AttendTile> tiles = PlanTiles(shape, sequences);
+  std::vector<AttendTile> tiles = PlanTiles(shape, sequences);
   if (tiles.empty()) return;
   HWY_DYNAMIC_DISPATCH(AttendForTarget)
-  (AttendCall{shape, tiles, queries, out, workspace, parallel});
+  (std::make_shared<const AttendCall>(AttendCall{shape, std::move(tiles), queries, out, workspace}),
+   phases);
+}
+
+void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
+            const ConstRows& queries, const Rows& out, Workspace* workspace, ParallelFor parallel) {
+  KernelPhases phases;
+  AddAttend(shape, sequences, queries, out, workspace, &phases);
+  phases.Run(parallel);
 }
 
 }  // namespace hearth

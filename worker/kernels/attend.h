@@ -25,6 +25,7 @@
 #include "absl/types/span.h"
 #include "worker/kernels/element.h"
 #include "worker/kernels/parallel.h"
+#include "worker/kernels/phases.h"
 #include "worker/kernels/rows.h"
 #include "worker/kernels/workspace.h"
 
@@ -53,6 +54,10 @@ struct AttendSequence {
 
 // `queries` and `out` have heads * head_dim columns, and the rows of all sequences in order. The
 // queries are scaled already. REQUIRES: out overlaps nothing else.
+void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
+               const ConstRows& queries, const Rows& out, Workspace* workspace,
+               KernelPhases* phases);
+// The same at once.
 void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,
             const ConstRows& queries, const Rows& out, Workspace* workspace, ParallelFor parallel);
 

@@ -31,7 +31,7 @@ struct GeluProductCall {
   const PackedWeights *gate, *up;
   Rows y;
   Workspace* workspace;
-  ParallelFor parallel;
+  KernelPhases* phases;
 };
 
 // What one part found for one row: [part of the panels][row][count].
@@ -42,7 +42,7 @@ struct TopCall {
   int64_t count;
   TopOutput* found;
   Workspace* workspace;
-  ParallelFor parallel;
+  KernelPhases* phases;
 
   int64_t panel_parts() const { return (weights->panels() + kTopPartPanels - 1) / kTopPartPanels; }
   TopOutput* Found(int64_t panel_part, int64_t row) const {
@@ -81,9 +81,9 @@ namespace HWY_NAMESPACE {
 #if HEARTH_KERNELS_VECTORS
 namespace {
 
-// gate = gelu(gate) * up, [kWidth].
-HWY_INLINE void GeluTimesPanel(float* gate, const float* up) {
-  for (int64_t at = 0; at < product::kWidth; at += kLanes) {
+// gate = gelu(gate) * up, [width].
+HWY_INLINE void GeluTimesPanel(float* gate, const float* up, int64_t width) {
+  for (int64_t at = 0; at < width; at += kLanes) {
     const V value = hn::Mul(GeluOf(hn::Load(D(), gate + at)), hn::Load(D(), up + at));
     hn::Store(value, D(), gate + at);
   }
@@ -91,22 +91,24 @@ HWY_INLINE void GeluTimesPanel(float* gate, const float* up) {
 
 template <typename T>
 void GeluProductOf(const GeluProductCall& call) {
-  const PackedRows x =
-      product::PackRows(call.x, call.gate->inputs(), call.workspace, call.parallel);
-  const int64_t panels = call.gate->panels();
-  const int64_t groups = (x.tiles + kGeluPartTiles - 1) / kGeluPartTiles;
-  call.parallel(panels * groups, [&](int64_t part) {
+  const int64_t inputs = call.gate->inputs(), panels = call.gate->panels();
+  const int64_t tiles = product::Tiles(call.x.rows);
+  const int64_t groups = (tiles + kGeluPartTiles - 1) / kGeluPartTiles;
+  product::AddPacking(call.x, inputs, call.workspace, call.phases);
+  call.phases->Add(panels * groups, [call, inputs, panels, tiles](int64_t part) {
     const FloatMode mode;
+    const PackedRows x = product::Packed(call.x, inputs, call.workspace);
     const int64_t panel = part % panels, first = part / panels * kGeluPartTiles;
-    const int64_t end = std::min(first + kGeluPartTiles, x.tiles);
+    const int64_t end = std::min(first + kGeluPartTiles, tiles);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
     alignas(kKernelAlignBytes) float gate[kFloats], up[kFloats];
     product::PanelOfRows<T>(x, *call.gate, panel, first, end, gate);
     product::PanelOfRows<T>(x, *call.up, panel, first, end, up);
+    const int64_t width = call.gate->PanelWidth(panel);
     const size_t real_bytes = static_cast<size_t>(call.gate->PanelReal(panel)) * sizeof(float);
     for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
       const int64_t at = (row - x.FirstRow(first)) * product::kWidth;
-      GeluTimesPanel(gate + at, up + at);
+      GeluTimesPanel(gate + at, up + at, width);
       std::memcpy(call.y.Row(row) + panel * product::kWidth, gate + at, real_bytes);
     }
   });
@@ -138,16 +140,17 @@ HWY_INLINE void AddPanel(float* values, int64_t first_output, int64_t real, floa
 
 template <typename T>
 void TopOf(const TopCall& call) {
-  const PackedWeights& weights = *call.weights;
-  const PackedRows x = product::PackRows(call.x, weights.inputs(), call.workspace, call.parallel);
-  const int64_t panel_parts = call.panel_parts();
-  const int64_t groups = (x.tiles + kTopPartTiles - 1) / kTopPartTiles;
-  call.parallel(panel_parts * groups, [&](int64_t part) {
+  const int64_t panel_parts = call.panel_parts(), tiles = product::Tiles(call.x.rows);
+  const int64_t groups = (tiles + kTopPartTiles - 1) / kTopPartTiles;
+  product::AddPacking(call.x, call.weights->inputs(), call.workspace, call.phases);
+  call.phases->Add(panel_parts * groups, [call, panel_parts, tiles](int64_t part) {
     const FloatMode mode;
+    const PackedWeights& weights = *call.weights;
+    const PackedRows x = product::Packed(call.x, weights.inputs(), call.workspace);
     constexpr int64_t kRows = kTopPartTiles * product::kTileRows;
     alignas(kKernelAlignBytes) float chains[kRows * product::kWidth] = {};
     const int64_t panel_part = part % panel_parts, first = part / panel_parts * kTopPartTiles;
-    const int64_t end = std::min(first + kTopPartTiles, x.tiles);
+    const int64_t end = std::min(first + kTopPartTiles, tiles);
     const int64_t first_row = x.FirstRow(first), rows = x.FirstRow(end) - first_row;
     std::vector<TopList> tops;
     for (int64_t i = 0; i < rows; ++i) {
@@ -192,7 +195,7 @@ void TopForTarget(const TopCall& call) {
 
 void GeluProductForTarget(const GeluProductCall& call) {
   const int64_t panels = call.gate->panels(), width = PackedWeights::kPanelOutputs;
-  call.parallel(panels * call.x.rows, [&](int64_t part) {
+  call.phases->Add(panels * call.x.rows, [call, panels, width](int64_t part) {
     const FloatMode mode;
     const int64_t row = part / panels, begin = part % panels * width;
     const int64_t end = std::min(begin + width, call.gate->outputs());
@@ -205,7 +208,7 @@ void GeluProductForTarget(const GeluProductCall& call) {
 }
 
 void TopForTarget(const TopCall& call) {
-  call.parallel(call.panel_parts() * call.x.rows, [&](int64_t part) {
+  call.phases->Add(call.panel_parts() * call.x.rows, [call](int64_t part) {
     const FloatMode mode;
     const int64_t row = part / call.panel_parts(), panel_part = part % call.panel_parts();
     TopList top(call.Found(panel_part, row), call.count);
@@ -233,13 +236,20 @@ namespace hearth {
 HWY_EXPORT(GeluProductForTarget);
 HWY_EXPORT(TopForTarget);
 
-void GeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
-                 const Rows& y, Workspace* workspace, ParallelFor parallel) {
+void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
+                    const Rows& y, Workspace* workspace, KernelPhases* phases) {
   assert(x.rows == y.rows && gate.type() == up.type());
   assert(gate.inputs() == up.inputs() && gate.outputs() == up.outputs());
   if (x.rows == 0) return;
   HWY_DYNAMIC_DISPATCH(GeluProductForTarget)
-  (GeluProductCall{x, &gate, &up, y, workspace, parallel});
+  (GeluProductCall{x, &gate, &up, y, workspace, phases});
+}
+
+void GeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
+                 const Rows& y, Workspace* workspace, ParallelFor parallel) {
+  KernelPhases phases;
+  AddGeluProduct(x, gate, up, y, workspace, &phases);
+  phases.Run(parallel);
 }
 
 void TopOfProduct(const ConstRows& x, const PackedWeights& weights, float softcap, int64_t count,
@@ -247,12 +257,14 @@ void TopOfProduct(const ConstRows& x, const PackedWeights& weights, float softca
   assert(count >= 1 && count <= weights.outputs());
   assert(static_cast<int64_t>(top.size()) == x.rows * count);
   if (x.rows == 0) return;
-  TopCall call{x, &weights, softcap, count, nullptr, workspace, parallel};
+  KernelPhases phases;
+  TopCall call{x, &weights, softcap, count, nullptr, workspace, &phases};
   const int64_t parts = call.panel_parts();
   // What no part filled has the output -1.
   std::vector<TopOutput> found(static_cast<size_t>(parts * x.rows * count));
   call.found = found.data();
   HWY_DYNAMIC_DISPATCH(TopForTarget)(call);
+  phases.Run(parallel);
   for (int64_t row = 0; row < x.rows; ++row) {
     TopList merged(top.data() + row * count, count);
     for (int64_t part = 0; part < parts; ++part) {

@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/parallel.h"
+#include "worker/kernels/phases.h"
 #include "worker/kernels/rows.h"
 #include "worker/kernels/workspace.h"
 
@@ -17,6 +18,9 @@ namespace hearth {
 
 // y = gelu(x * gate) * (x * up): Product twice, then GeluTimes (row_kernels.h), without their
 // outputs in memory. REQUIRES: gate and up have the same type, inputs and outputs; else as Product.
+void AddGeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
+                    const Rows& y, Workspace* workspace, KernelPhases* phases);
+// The same at once.
 void GeluProduct(const ConstRows& x, const PackedWeights& gate, const PackedWeights& up,
                  const Rows& y, Workspace* workspace, ParallelFor parallel);
 

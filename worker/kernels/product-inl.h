@@ -17,6 +17,7 @@
 
 #include "worker/kernels/packed_rows.h"
 #include "worker/kernels/packed_weights.h"
+#include "worker/kernels/phases.h"
 #include "worker/kernels/widen-inl.h"
 
 #if HEARTH_KERNELS_VECTORS
@@ -241,24 +242,31 @@ inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t in
   }
 }
 
-// Rows as tiles; a single row is one already.
-inline PackedRows PackRows(const ConstRows& x, int64_t inputs, Workspace* workspace,
-                           ParallelFor parallel) {
-  // Below, packing is done before a thread would be awake.
-  constexpr int64_t kFloatsForThreads = 1 << 16;
+inline int64_t Tiles(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+
+// Rows as tiles, where AddPacking's loop puts them; a single row is one already.
+inline PackedRows Packed(const ConstRows& x, int64_t inputs, Workspace* workspace) {
   if (x.rows == 1) return {x.data, 1, 1};
-  float* data = workspace->Floats(static_cast<size_t>(x.rows * inputs));
-  const PackedRows packed{data, x.rows, (x.rows + kTileRows - 1) / kTileRows};
-  const auto pack = [&](int64_t tile) {
-    const int64_t first = packed.FirstRow(tile);
-    PackTile(x, first, packed.FirstRow(tile + 1) - first, inputs, data + first * inputs);
-  };
-  if (x.rows * inputs < kFloatsForThreads) {
-    InThisThread(packed.tiles, pack);
-  } else {
-    parallel(packed.tiles, pack);
-  }
-  return packed;
+  return {workspace->Floats(static_cast<size_t>(x.rows * inputs)), x.rows, Tiles(x.rows)};
+}
+
+// The workspace has its room at once: the loops do not change it.
+inline void AddPacking(const ConstRows& x, int64_t inputs, Workspace* workspace,
+                       KernelPhases* phases) {
+  // One part has so much that packing it is not over before another thread would have taken it.
+  constexpr int64_t kPartFloats = 1 << 14;
+  if (x.rows == 1) return;
+  Packed(x, inputs, workspace);
+  const int64_t tiles = Tiles(x.rows), all = x.rows * inputs;
+  const int64_t parts = std::min(tiles, (all + kPartFloats - 1) / kPartFloats);
+  phases->Add(parts, [x, inputs, workspace, tiles, parts](int64_t part) {
+    const PackedRows packed = Packed(x, inputs, workspace);
+    for (int64_t tile = part * tiles / parts; tile < (part + 1) * tiles / parts; ++tile) {
+      const int64_t first = packed.FirstRow(tile);
+      PackTile(x, first, packed.FirstRow(tile + 1) - first, inputs,
+               const_cast<float*>(packed.data) + first * inputs);
+    }
+  });
 }
 
 }  // namespace product

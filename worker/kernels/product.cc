@@ -29,7 +29,7 @@ struct ProductCall {
   const PackedWeights* weights;
   Rows y;
   Workspace* workspace;
-  ParallelFor parallel;
+  KernelPhases* phases;
 };
 
 }  // namespace hearth
@@ -44,14 +44,16 @@ namespace {
 
 template <typename T>
 void ProductOf(const ProductCall& call) {
-  const PackedWeights& weights = *call.weights;
-  const PackedRows x = product::PackRows(call.x, weights.inputs(), call.workspace, call.parallel);
-  const int64_t panels = weights.panels(), groups = (x.tiles + kPartTiles - 1) / kPartTiles;
-  call.parallel(panels * groups, [&](int64_t part) {
+  const int64_t panels = call.weights->panels(), tiles = product::Tiles(call.x.rows);
+  const int64_t groups = (tiles + kPartTiles - 1) / kPartTiles;
+  product::AddPacking(call.x, call.weights->inputs(), call.workspace, call.phases);
+  call.phases->Add(panels * groups, [call, panels, tiles](int64_t part) {
     const FloatMode mode;
+    const PackedWeights& weights = *call.weights;
+    const PackedRows x = product::Packed(call.x, weights.inputs(), call.workspace);
     // Neighbouring parts share rows: they stay in a second-level cache.
     const int64_t panel = part % panels, first = part / panels * kPartTiles;
-    const int64_t end = std::min(first + kPartTiles, x.tiles);
+    const int64_t end = std::min(first + kPartTiles, tiles);
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
     product::PanelOfRows<T>(x, weights, panel, first, end, chains);
     const size_t real_bytes = static_cast<size_t>(weights.PanelReal(panel)) * sizeof(float);
@@ -79,7 +81,7 @@ void ProductForTarget(const ProductCall& call) {
 
 void ProductForTarget(const ProductCall& call) {
   const int64_t width = PackedWeights::kPanelOutputs, panels = call.weights->panels();
-  call.parallel(panels * call.x.rows, [&](int64_t part) {
+  call.phases->Add(panels * call.x.rows, [call, width, panels](int64_t part) {
     const FloatMode mode;
     const int64_t row = part / panels, begin = part % panels * width;
     reference::ProductRow(call.x.data + row * call.x.stride, *call.weights, begin,
@@ -99,11 +101,18 @@ namespace hearth {
 
 HWY_EXPORT(ProductForTarget);
 
-void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
-             ParallelFor parallel) {
+void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
+                Workspace* workspace, KernelPhases* phases) {
   assert(x.rows == y.rows);
   if (x.rows == 0) return;
-  HWY_DYNAMIC_DISPATCH(ProductForTarget)(ProductCall{x, &weights, y, workspace, parallel});
+  HWY_DYNAMIC_DISPATCH(ProductForTarget)(ProductCall{x, &weights, y, workspace, phases});
+}
+
+void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
+             ParallelFor parallel) {
+  KernelPhases phases;
+  AddProduct(x, weights, y, workspace, &phases);
+  phases.Run(parallel);
 }
 
 }  // namespace hearth

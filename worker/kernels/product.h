@@ -10,6 +10,7 @@
 
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/parallel.h"
+#include "worker/kernels/phases.h"
 #include "worker/kernels/rows.h"
 #include "worker/kernels/workspace.h"
 
@@ -17,6 +18,9 @@ namespace hearth {
 
 // REQUIRES: x has weights.inputs() columns and y weights.outputs(); y.rows == x.rows; y overlaps
 // neither x nor the weights.
+void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
+                Workspace* workspace, KernelPhases* phases);
+// The same at once.
 void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
              ParallelFor parallel);
 

@@ -1,6 +1,7 @@
 // Workspace: memory for what a kernel needs while it runs, kept for the next call.
 //
-// Thread safety: none; one call of a kernel at a time. Grows, and shrinks only when it dies.
+// Thread safety: none while it grows; a call for no more than there was room for only reads. One
+// kernel at a time. Grows, and shrinks only when it dies.
 #ifndef HEARTH_WORKER_KERNELS_WORKSPACE_H_
 #define HEARTH_WORKER_KERNELS_WORKSPACE_H_
 
@@ -26,8 +27,8 @@ inline KernelBytes AllocateKernelBytes(size_t bytes) {
 
 class Workspace {
  public:
-  // Room for `count` floats, aligned to a cache line, of undefined content; valid until the next
-  // call.
+  // Room for `count` floats, aligned to a cache line, of undefined content; valid until a call
+  // for more.
   float* Floats(size_t count) {
     if (count > room_) {
       bytes_.reset();

@@ -1,0 +1,46 @@
+// AddLayer: one of Gemma 3's layers for the rows of a step, as loops of one list: from the normed
+// rows to the next layer's, and their KV into blocks.
+//
+// Rows may be of several sequences, prefilled and decoded: a row's bits depend on that row, its
+// position and its sequence's KV alone.
+#ifndef HEARTH_WORKER_KERNELS_LAYER_H_
+#define HEARTH_WORKER_KERNELS_LAYER_H_
+
+#include "absl/types/span.h"
+#include "worker/kernels/attend.h"
+#include "worker/kernels/fused_rows.h"
+#include "worker/kernels/packed_weights.h"
+#include "worker/kernels/phases.h"
+#include "worker/kernels/rows.h"
+#include "worker/kernels/workspace.h"
+
+namespace hearth {
+
+// A layer's weights and shapes. Not owned; norms are scales as RmsNorm takes them.
+struct LayerWeights {
+  const PackedWeights *qkv = nullptr, *out = nullptr, *gate = nullptr, *up = nullptr,
+                      *down = nullptr;
+  const float *post_attention_norm = nullptr, *pre_feedforward_norm = nullptr,
+              *post_feedforward_norm = nullptr;
+  QkvShape heads;
+  AttendShape attend;
+};
+
+// What a step's rows are and go through, as wide as the weights say; no two overlap. One set serves
+// all layers but for `tokens` and `sequences`, whose angles and places are each layer's own.
+struct LayerRows {
+  Rows x;       // the residual stream
+  Rows normed;  // before: by this layer's input norm; after: by the next layer's
+  Rows qkv, attended, gated, projected;
+  absl::Span<const QkvToken> tokens;           // one for each row
+  absl::Span<const AttendSequence> sequences;  // the rows, in order; their blocks hold the tokens
+};
+
+// `next_norm`: the next layer's input norm, or the final one. Weights, rows and what their spans
+// show must stay until the list has run.
+void AddLayer(const LayerWeights& weights, const float* next_norm, const LayerRows& rows,
+              Workspace* workspace, KernelPhases* phases);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_LAYER_H_

@@ -1,0 +1,67 @@
+// KernelPhases: loops that depend on each other, as a list that is made first and run then, as one
+// region of threads: a layer, or a whole step. Each kernel that splits its work adds its loops to
+// one (AddProduct, AddAttend, ...); what a loop's parts wrote, those of the next see.
+//
+// What a kernel was given (views, weights, workspace) must stay until the list has run. Kernels
+// that are added to one list may share a workspace: each uses it in its own loops only.
+//
+// Thread safety: none while it is made; its loops' bodies run on any threads.
+#ifndef HEARTH_WORKER_KERNELS_PHASES_H_
+#define HEARTH_WORKER_KERNELS_PHASES_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "worker/kernels/parallel.h"
+
+namespace hearth {
+
+// One loop: body(0) .. body(parts - 1), as ParallelFor has it. The thread's number is not used.
+struct KernelPhase {
+  int64_t parts;
+  std::function<void(int64_t part, int thread)> body;
+};
+
+class KernelPhases {
+ public:
+  template <typename Body>
+  void Add(int64_t parts, Body body) {
+    phases_.push_back({parts, [body = std::move(body)](int64_t part, int) { body(part); }});
+  }
+  // body(row) for each row; a part has some rows, as one is over before a thread has taken it.
+  template <typename Body>
+  void AddRows(int64_t rows, Body body) {
+    constexpr int64_t kPartRows = 8;
+    Add((rows + kPartRows - 1) / kPartRows, [rows, body = std::move(body)](int64_t part) {
+      const int64_t end = std::min(rows, (part + 1) * kPartRows);
+      for (int64_t row = part * kPartRows; row < end; ++row) body(row);
+    });
+  }
+  const std::vector<KernelPhase>& list() const { return phases_; }
+  void Clear() { phases_.clear(); }
+
+  // One loop after the other.
+  void Run(ParallelFor parallel) const {
+    for (const KernelPhase& phase : phases_) {
+      parallel(phase.parts, [&phase](int64_t part) { phase.body(part, 0); });
+    }
+  }
+  // As one sequence, by `pool`: what has RunPhases as ThreadPool has it.
+  template <typename Pool>
+  void RunOn(Pool* pool) const {
+    std::vector<typename Pool::Phase> shown;
+    shown.reserve(phases_.size());
+    for (const KernelPhase& phase : phases_) shown.push_back({phase.parts, phase.body});
+    pool->RunPhases(shown);
+  }
+
+ private:
+  std::vector<KernelPhase> phases_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_KERNELS_PHASES_H_
