@@ -33,6 +33,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
+  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir); !held.ok()) {
+    return absl::Status(held.code(),
+                        absl::StrCat("exactness: invariant does not hold on this machine: ",
+                                     held.message(), "; --exactness exact does not need it"));
+  }
   return std::make_unique<InvariantRunner>(*std::move(gemma));
 }
 

@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "worker/invariant_gemma_rep.h"
+#include "worker/invariant_self_test.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/self_test_memory.h"
 
 namespace hearth {
 
@@ -58,38 +61,47 @@ void InvariantGemma::Rep::Append(int number, const Buffer& qkv, Kv* kv) {
   }
 }
 
-void InvariantGemma::Rep::AttendInLayer(int number, Kv* kv, Buffer* x) {
-  const InvariantLayer& layer = layers[static_cast<size_t>(number)];
+void InvariantGemma::Rep::AttendInLayer(const InvariantLayer& layer, int number, Kv* kv,
+                                        Buffer* x) {
   const int64_t rows = x->view.rows, begin = kv->length();
   const int64_t query_columns = int64_t{config.num_heads} * config.head_dim;
   Buffer qkv(rows, layer.qkv.outputs()), attended(rows, query_columns), out(rows, x->columns);
   const Buffer normed = Norm(*x, layer.input_norm);
+  Show("input norm", normed);
   Multiply(normed.in(), layer.qkv, &qkv);
+  Show("product q, k, v", qkv);
   NormQueriesAndKeys(layer, begin, &qkv);
+  Show("norm and rotation of q and k", qkv);
   Append(number, qkv, kv);
   const std::vector<const std::byte*> splits = kv->SplitsOf(number);
   const AttendSequence sequence{splits.data(), begin, rows};
   Attend(ShapeOf(layer), {&sequence, 1}, qkv.in(), attended.view, &workspace, parallel());
+  Show("attention", attended);
   Multiply(attended.in(), layer.out, &out);
+  Show("product out", out);
   AddNorm(layer.post_attention_norm, &out, x);
+  Show("norm after attention", *x);
 }
 
 void InvariantGemma::Rep::FeedForwardInLayer(const InvariantLayer& layer, Buffer* x) {
   const int64_t rows = x->view.rows, width = layer.down.inputs();
   Buffer both(rows, 2 * width), out(rows, x->columns);
   const Buffer normed = Norm(*x, layer.pre_feedforward_norm);
+  Show("norm before feed-forward", normed);
   Multiply(normed.in(), layer.gate_up, &both);
+  Show("product gate, up", both);
   ForRows(rows, [&](int64_t row) {
     float* gate = both.view.Row(row);
     GeluTimes({gate, 1, width}, {gate + width, 1, width}, width, {gate, 1, width});
   });
+  Show("GELU", both);
   Multiply(both.in(), layer.down, &out);
+  Show("product down", out);
   AddNorm(layer.post_feedforward_norm, &out, x);
+  Show("norm after feed-forward", *x);
 }
 
-void InvariantGemma::Rep::Forward(Kv* kv, absl::Span<const int32_t> tokens, int want,
-                                  std::vector<float>* logits) {
-  const FloatMode mode;
+Buffer InvariantGemma::Rep::Embed(absl::Span<const int32_t> tokens) const {
   const int64_t rows = static_cast<int64_t>(tokens.size()), hidden = config.hidden_size;
   const float scale = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
   Buffer x(rows, hidden);
@@ -100,21 +112,32 @@ void InvariantGemma::Rep::Forward(Kv* kv, absl::Span<const int32_t> tokens, int 
       x.view.Row(row)[i] = embedded[static_cast<size_t>(i)] * scale;
     }
   }
-  for (int i = 0; i < config.num_layers; ++i) {
-    AttendInLayer(i, kv, &x);
-    FeedForwardInLayer(layers[static_cast<size_t>(i)], &x);
-  }
-  kv->Advance(static_cast<int>(rows));
-  if (want == 0) return;
-  Buffer last(want, hidden);
-  std::copy_n(x.view.Row(rows - want), want * hidden, last.data.data());
+  return x;
+}
+
+Buffer InvariantGemma::Rep::HeadOf(const Buffer& x, int64_t begin, int64_t count) {
+  Buffer last(count, x.columns);
+  std::copy_n(x.view.Row(begin), count * x.columns, last.data.data());
   const Buffer normed = Norm(last, final_norm);
-  Buffer out(want, config.vocab_size);
+  Buffer out(count, config.vocab_size);
   Multiply(normed.in(), head, &out);
   if (config.final_logit_softcap > 0) {
     Softcap(static_cast<float>(config.final_logit_softcap), out.columns, out.view);
   }
-  *logits = std::move(out.data);
+  return out;
+}
+
+void InvariantGemma::Rep::Forward(Kv* kv, absl::Span<const int32_t> tokens, int want,
+                                  std::vector<float>* logits) {
+  const FloatMode mode;
+  Buffer x = Embed(tokens);
+  for (int i = 0; i < config.num_layers; ++i) {
+    const InvariantLayer& layer = layers[static_cast<size_t>(i)];
+    AttendInLayer(layer, i, kv, &x);
+    FeedForwardInLayer(layer, &x);
+  }
+  kv->Advance(static_cast<int>(x.view.rows));
+  if (want > 0) *logits = std::move(HeadOf(x, x.view.rows - want, want).data);
 }
 
 absl::Status InvariantGemma::Rep::CheckStep(const Kv& kv, absl::Span<const int32_t> tokens,
@@ -168,6 +191,22 @@ int InvariantGemma::threads() const { return rep_->pool->threads(); }
 const Digest& InvariantGemma::weights_digest() const { return rep_->weights_digest; }
 const std::vector<std::string>& InvariantGemma::notes() const { return rep_->notes; }
 const KvBlocks& InvariantGemma::kv_blocks() const { return *rep_->kv_blocks; }
+absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
+  const absl::Time begin = absl::Now();
+  const SelfTestMemory memory(cache_dir, rep_->weights_digest, rep_->chunk);
+  if (memory.Holds()) {
+    rep_->notes.push_back("self-test of the class invariant: held on an earlier start");
+    return absl::OkStatus();
+  }
+  InvariantSelfTest test(rep_.get());
+  if (absl::Status held = test.Run(); !held.ok()) return held;
+  memory.Remember();
+  rep_->notes.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
+                                     " step sizes, ",
+                                     absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+  return absl::OkStatus();
+}
+
 InvariantGemma::Kv InvariantGemma::NewKv() const {
   return InvariantKv(rep_->layout, rep_->kv_blocks.get(), rep_->number);
 }

@@ -10,6 +10,7 @@
 #define HEARTH_WORKER_INVARIANT_GEMMA_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "absl/types/span.h"
 #include "proto/fingerprint.h"  // Digest
 #include "worker/invariant_kv.h"
+#include "worker/kernels/product.h"
 #include "worker/kv_blocks.h"
 #include "worker/model_config.h"
 
@@ -53,6 +55,16 @@ class InvariantGemma {
   // What a person should know about the load, one sentence each.
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;
+
+  // Whether this machine computes what the class promises (invariant_self_test.h); adds a note.
+  // That it did is remembered in `cache_dir`, if there is one, by weights, kernels, program and
+  // CPU.
+  absl::Status SelfTest(const std::string& cache_dir);
+
+  // For tests: what takes the product's place in models that are loaded from now on; null: nothing.
+  using ProductFunction = std::function<void(const ConstRows& x, const PackedWeights& weights,
+                                             const Rows& y, Workspace*, ParallelFor)>;
+  static void ReplaceProduct(ProductFunction product);
 
   Kv NewKv() const;
   // Appends the tokens. `logits` receives those of the last `want` of them: [want][vocab]; may be

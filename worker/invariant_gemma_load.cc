@@ -41,6 +41,12 @@ absl::StatusOr<PackedWeights> PackStacked(const std::vector<TensorView>& parts,
   return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel);
 }
 
+// Of tests; empty otherwise.
+InvariantGemma::ProductFunction& ReplacedProduct() {
+  static auto* const product = new InvariantGemma::ProductFunction;
+  return *product;
+}
+
 // Whether the kernels have what the model asks for.
 absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config,
                          const InvariantGemmaOptions& options) {
@@ -112,6 +118,10 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
   return absl::OkStatus();
 }
 
+void InvariantGemma::ReplaceProduct(ProductFunction product) {
+  ReplacedProduct() = std::move(product);
+}
+
 absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
     const std::string& model_dir, const InvariantGemmaOptions& options) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
@@ -123,6 +133,7 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   if (!tensors.ok()) return tensors.status();
   auto rep = std::make_unique<Rep>();
   static std::atomic<uint64_t> models{0};
+  rep->product = ReplacedProduct();
   rep->number = ++models;
   rep->config = *std::move(config);
   rep->chunk = options.chunk;

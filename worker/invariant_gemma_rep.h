@@ -41,6 +41,8 @@ struct Buffer {
       : data(static_cast<size_t>(rows * columns)),
         columns(columns),
         view{data.data(), rows, columns} {}
+  Buffer(Buffer&&) = default;  // the view stays right: the memory moves along
+  Buffer& operator=(Buffer&&) = default;
   ConstRows in() const { return {view.data, view.rows, view.stride}; }
   // Columns [begin, ...) of the same rows.
   ConstRows in(int64_t begin) const { return {view.data + begin, view.rows, view.stride}; }
@@ -54,8 +56,12 @@ struct InvariantGemma::Rep {
   absl::Status CheckStep(const Kv& kv, absl::Span<const int32_t> tokens, int want) const;
   absl::Status LoadLayers(const ModelTensors& tensors);
   void Forward(Kv* kv, absl::Span<const int32_t> tokens, int want, std::vector<float>* logits);
-  void AttendInLayer(int number, Kv* kv, Buffer* x);
+  Buffer Embed(absl::Span<const int32_t> tokens) const;
+  // `number`: of the layer in the layout of `kv`.
+  void AttendInLayer(const InvariantLayer& layer, int number, Kv* kv, Buffer* x);
   void FeedForwardInLayer(const InvariantLayer& layer, Buffer* x);
+  // The logits of `count` rows.
+  Buffer HeadOf(const Buffer& x, int64_t begin, int64_t count);
   void Append(int number, const Buffer& qkv, Kv* kv);
   void NormQueriesAndKeys(const InvariantLayer& layer, int64_t begin, Buffer* qkv);
 
@@ -63,7 +69,11 @@ struct InvariantGemma::Rep {
   Buffer Norm(const Buffer& x, const std::vector<float>& scale);
   void AddNorm(const std::vector<float>& scale, Buffer* y, Buffer* x);
   void Multiply(const ConstRows& x, const PackedWeights& weights, Buffer* y) {
+    if (product != nullptr) return product(x, weights, y->view, &workspace, parallel());
     Product(x, weights, y->view, &workspace, parallel());
+  }
+  void Show(const char* operation, const Buffer& values) const {
+    if (witness != nullptr) witness(operation, values);
   }
   void ForRows(int64_t rows, KernelPart body) {
     if (rows < kRowsForThreads) return InThisThread(rows, body);
@@ -99,6 +109,9 @@ struct InvariantGemma::Rep {
   std::vector<float> final_norm;
   PackedWeights head;
   RopeTable global_rope, local_rope;
+  InvariantGemma::ProductFunction product;  // null, but in tests
+  // Sees what each operation of a layer gives; null, but in the self-test.
+  std::function<void(const char* operation, const Buffer& values)> witness;
   std::unique_ptr<ThreadPool> pool;
   Workspace workspace;
 };

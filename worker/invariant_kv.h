@@ -57,6 +57,8 @@ class InvariantKv : public SequenceKv {
   std::vector<const std::byte*> SplitsOf(int layer) const;
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
   std::byte* SliceAt(int layer, int position);
+  // Rows from `length` on are to be computed again. REQUIRES: nobody else holds their blocks.
+  void Rewind(int length) { length_ = length; }
   // All layers have the rows now.
   void Advance(int tokens) { length_ += tokens; }
   uint64_t model() const { return model_; }

@@ -21,7 +21,8 @@ namespace {
 
 // A worker of its own on the store at `address`.
 struct StoreWorker {
-  explicit StoreWorker(const std::string& address) : server(WorkerServer::Options()) {
+  explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {})
+      : server(options) {
     cache =
         std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
                                             server.engine()->layout(), &counters);
@@ -80,6 +81,38 @@ TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
   StoreWorker third(again.address());
   ExpectSame(third.server.Generate(LongRequest()), cold, 96, v1::TIER_DISK);
   EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
+}
+
+// In the class invariant: three turns by token ids, each by another worker with other threads, the
+// last from disk after a restart.
+TEST(WorkerAndStore, NeverComputeAnAnswerAgain) {
+  const TestFolder folder;
+  const StoreOptions options = StoreServer::SmallStore(folder.path());
+  auto store = std::make_unique<StoreServer>(options);
+  std::vector<uint32_t> ids = CountingTokens(37);
+  uint32_t known = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    if (turn == 2) {
+      store.reset();
+      store = std::make_unique<StoreServer>(options);
+    }
+    WorkerServer::Options invariant;
+    invariant.engine.exactness = ExactnessChoice::kInvariant;
+    invariant.engine.threads = 1 + turn;
+    StoreWorker worker(store->address(), invariant);
+    v1::GenerateRequest request = IdsRequest(ids, 21);
+    request.set_cache(v1::CACHE_MODE_OFF);
+    const Generation cold = worker.server.Generate(request);
+    request.set_cache(v1::CACHE_MODE_DEFAULT);
+    request.set_wait_published(true);
+    const Generation warm = worker.server.Generate(request);
+    const v1::Tier tiers[] = {v1::TIER_NONE, v1::TIER_HOST, v1::TIER_DISK};
+    ExpectSame(warm, cold, known, tiers[turn]);
+    known = static_cast<uint32_t>(ids.size() + warm.ids.size()) - 1;
+    EXPECT_EQ(warm.published.published_tokens(), known) << warm.published.note();
+    ids.insert(ids.end(), warm.ids.begin(), warm.ids.end());
+    ids.push_back(5);
+  }
 }
 
 TEST(WorkerAndStore, RestoreAtEveryKeptPoint) {

@@ -1,14 +1,18 @@
 // The engine in the class invariant, on the kernels: what a request gets depends on its tokens
 // alone.
 
+#include <cmath>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/test_folder.h"
 #include "tests/worker/engine_harness.h"
 #include "worker/exactness_choice.h"
+#include "worker/invariant_gemma.h"
 
 namespace hearth {
 namespace {
@@ -16,7 +20,9 @@ namespace {
 using ::testing::HasSubstr;
 
 EngineOptions Invariant(int threads = 2) {
+  static const TestFolder remembered;  // of self-tests: one a checkpoint
   EngineOptions options = TestWorker::SmallOptions();
+  options.digest_cache_dir = remembered.path();
   options.exactness = ExactnessChoice::kInvariant;
   options.threads = threads;
   return options;
@@ -140,6 +146,56 @@ TEST_P(EngineInvariantTest, AnAnswerThatWasStoppedIsKeptToo) {
   EXPECT_THAT(reader.cache()->BoundariesOf("default"), testing::IsEmpty());
 }
 
+// One that everybody waits for.
+class LeasingCache : public MemoryPrefixCache {
+ public:
+  using MemoryPrefixCache::MemoryPrefixCache;
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t, uint32_t, const LeaseTerms&,
+                     absl::Time) override {
+    LeaseOutcome outcome;
+    outcome.lease = std::make_shared<ComputeLease>();
+    return outcome;
+  }
+};
+
+// Boundaries within a step, and the last one before its end.
+TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
+  EngineOptions options = Invariant();
+  options.compute_min_tokens = 1;
+  TinyGeometry geometry = GetParam().geometry;
+  geometry.context_tokens = 1024;
+  geometry.seed = 77;
+  const std::string& dir = ModelDir(geometry);
+  TestWorker plain(dir, options, nullptr, /*with_cache=*/false);
+  const auto cold = plain.Run(Request(Prompt(600, 1), {}, 5));
+  auto cache = std::make_shared<LeasingCache>(plain->layout());
+  TestWorker holder(dir, options, cache);
+  const auto run = holder.Run(Request(Prompt(600, 1), {23, 45, 550}, 5));
+  ASSERT_TRUE(run->error.ok()) << run->error;
+  holder->Drain(absl::InfiniteFuture());
+  EXPECT_THAT(cache->BoundariesOf("default"), testing::IsSupersetOf({23u, 45u, 550u, 604u}));
+  EXPECT_EQ(run->finished.first_logits_sha256, cold->finished.first_logits_sha256);
+  EXPECT_EQ(cache->conflicts(), 0);
+}
+
+// What was decoded is computed again by prefill, and is the same; what is wrong is found.
+TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
+  TestWorker publisher(Dir(), Invariant());
+  std::vector<int32_t> text = Prompt(40);
+  const auto first = publisher.Run(Request(text, {}, 30));
+  text.insert(text.end(), first->tokens.begin(), first->tokens.end());
+  text.push_back(7);
+  EngineOptions options = Invariant();
+  options.audit_rate = 1;
+  TestWorker worker(Dir(), options, publisher.cache());
+  EXPECT_EQ(worker.Run(Request(text))->started.cached_tokens, 69u);
+  while (worker.Counter("audits") + worker.Counter("audits_skipped") < 1) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(worker.Counter("audits"), 1u);
+  EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Geometries, EngineInvariantTest, testing::ValuesIn(FloatGeometries()),
                          [](const auto& info) { return std::string(info.param.name); });
 
@@ -176,6 +232,29 @@ TEST(InvariantClassTest, RefusesWhatTheKernelsDoNotCompute) {
   options.device = "cpu";
   options.dtype = "bfloat16";
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("dtype is bfloat16"));
+}
+
+// In steps of `rows` rows the first output of a row has another bit.
+void DependOn(int64_t rows) {
+  InvariantGemma::ReplaceProduct([rows](const ConstRows& x, const PackedWeights& weights,
+                                        const Rows& y, Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows == rows) *y.Row(0) = std::nextafter(*y.Row(0), 1e9F);
+  });
+}
+
+TEST(InvariantClassTest, AMachineThatDependsOnTheStepIsRefusedByName) {
+  EngineOptions options = Invariant();
+  options.model_dir = OneDir();
+  options.digest_cache_dir = "";
+  DependOn(5);
+  const auto engine = Engine::Create(options);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("exactness: invariant does not hold"),
+                             HasSubstr("product q, k, v"), HasSubstr("M = 5 ")));
+  EXPECT_TRUE(Engine::Create(options).ok());
 }
 
 TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {

@@ -1,0 +1,50 @@
+// InvariantSelfTest: whether a model computes on this machine what the class `invariant` promises,
+// on the path that requests take: a row's bits do not depend on the rows beside it.
+//
+// One local and one global layer take a window, a chunk and a row: all rows at once, then the last
+// M of them again, for each M. After every operation the first, the middle and the last row must
+// have the bits that they had among all. The head takes a few rows likewise.
+//
+// Thread safety: none; no step of the model may run meanwhile. It leaves the model as it was.
+// Errors: kFailedPrecondition names the operation, the layer and M.
+#ifndef HEARTH_WORKER_INVARIANT_SELF_TEST_H_
+#define HEARTH_WORKER_INVARIANT_SELF_TEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/invariant_gemma_rep.h"
+
+namespace hearth {
+
+class InvariantSelfTest {
+ public:
+  explicit InvariantSelfTest(InvariantGemma::Rep* rep);
+  absl::Status Run();
+  int passes() const { return passes_; }
+
+ private:
+  // Rows [begin, rows_) through the two layers; what comes out of them.
+  absl::Status Pass(int begin, Buffer* x);
+  absl::Status Head(const Buffer& x);
+  void See(const char* operation, const Buffer& values, int begin, bool local);
+  bool IsCompared(int row) const;
+
+  InvariantGemma::Rep* const rep_;
+  std::vector<int> layers_;  // numbers of the two
+  int rows_ = 0;             // W + C + 1
+  std::vector<int> sizes_;   // M
+  std::unique_ptr<KvBlocks> arena_;
+  InvariantKv kv_;
+  std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row
+  uint64_t operation_ = 0;                           // of this pass
+  int passes_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_INVARIANT_SELF_TEST_H_

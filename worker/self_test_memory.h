@@ -1,0 +1,30 @@
+// SelfTestMemory: that the self-test of a model held on this machine, remembered between starts.
+//
+// By the weights, the kernels' version, C, the instruction set, the CPU and the program's file:
+// each of them may change what is computed. Only what held is remembered.
+//
+// Thread safety: as const. A folder that cannot be read or written costs time only.
+#ifndef HEARTH_WORKER_SELF_TEST_MEMORY_H_
+#define HEARTH_WORKER_SELF_TEST_MEMORY_H_
+
+#include <cstdint>
+#include <string>
+
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+class SelfTestMemory {
+ public:
+  // `cache_dir` may be empty: then nothing is remembered.
+  SelfTestMemory(const std::string& cache_dir, const Digest& weights, int64_t chunk);
+  bool Holds() const;
+  void Remember() const;
+
+ private:
+  std::string file_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_SELF_TEST_MEMORY_H_
