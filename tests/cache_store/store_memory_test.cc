@@ -96,6 +96,44 @@ TEST(MemoryStore, OtherBytesUnderTheSameKeyAreRefusedAndCounted) {
   EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 32u);
 }
 
+// A model of the kit in the class invariant.
+Fingerprint Invariant() {
+  const Fingerprint exact = KitModel().Make();
+  std::vector<FingerprintField> fields(exact.fields().begin(), exact.fields().end());
+  for (FingerprintField& field : fields) {
+    if (field.name == "exactness") field.value = std::string("invariant");
+  }
+  return Fingerprint::Create(std::move(fields)).value();
+}
+
+TEST(MemoryStore, InTheClassInvariantKeysKnowNoCutsAndBitsCount) {
+  const auto store = MemoryStore();
+  const Fingerprint model = Invariant();
+  const KitPrompt published{KitTokens(1, 60), {7, 30, 55}};
+  ASSERT_TRUE(KitPublish(store.get(), model, published, {7, 30, 55}).ok());
+  for (const uint32_t boundary : {7u, 30u, 55u}) {
+    KitPrompt other{KitTokens(1, boundary + 1), {3}};
+    EXPECT_EQ(KitFetch(store.get(), model, other).value(), boundary);
+  }
+  const KitPrompt again{KitTokens(1, 60), {21}};
+  PublishSpec spec = KitSpec(model, again, {55});
+  EXPECT_THAT(store->Publish(spec).value()->needed(), IsEmpty());
+  spec.objects[0].slice_digests[0] ^= 1;
+  EXPECT_EQ(store->Publish(spec).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store->Stats().counters.at("nondeterminism"), 1u);
+}
+
+// Whoever asks in another class is told that it is one.
+TEST(MemoryStore, ExplainNamesTheClassOfWhatIsStored) {
+  const auto store = MemoryStore();
+  const Fingerprint stored = KitModel().Make(), asked = Invariant();
+  const KitPrompt prompt{KitTokens(1, 33), {}};
+  ASSERT_TRUE(KitPublish(store.get(), stored, prompt, {32}).ok());
+  ASSERT_TRUE(KitPublish(store.get(), asked, {KitTokens(2, 33), {}}, {32}).ok());
+  EXPECT_THAT(store->Explain(KitQuery(asked, prompt)).value().summary,
+              HasSubstr("exactness is invariant here and exact there"));
+}
+
 TEST(MemoryStore, PortablePointsOfUnlikeMachinesAgreeWithinRoundingAndTheFirstStays) {
   const auto store = MemoryStore();
   KitModel kit;
