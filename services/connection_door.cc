@@ -1,10 +1,10 @@
 #include "services/connection_door.h"
 
 #include <fcntl.h>
-#include <linux/tcp.h>
 #include <malloc.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -21,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/peer_name.h"
+#include "services/tcp_socket.h"
 
 namespace hearth {
 namespace {
@@ -56,14 +56,6 @@ constexpr uint64_t kWatchedBytes = 256;
 constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
 constexpr size_t kMostHeld = 64;  // of a host
 constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
-
-ConnectionLedger::Counted CountedBy(int fd) {
-  tcp_info info;
-  std::memset(&info, 0, sizeof(info));
-  socklen_t bytes = sizeof(info);
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return {};
-  return {info.tcpi_bytes_received, info.tcpi_bytes_acked, 0, std::nullopt};
-}
 
 void SetOn(int fd, int level, int option) {
   const int on = 1;
@@ -231,7 +223,7 @@ void ConnectionDoor::Accept(int listener) {
     if (it->second.waits) {
       Close(goes->fd());
     } else {
-      shutdown(goes->fd(), SHUT_RDWR);
+      CutSocket(goes->fd());
     }
   }
   guest.number = ++last_number_;
@@ -250,7 +242,7 @@ void ConnectionDoor::Close(int fd) {
   const auto it = guests_.find(fd);
   if (it == guests_.end()) return;
   // Who was not handed over began no calls.
-  const uint64_t received = it->second.waits ? 0 : CountedBy(fd).received;
+  const uint64_t received = it->second.waits ? 0 : CountedOfSocket(fd).received;
   options_.ledger->Remove(it->second.connection, clock_->Now(), received);
   streams_.Forget(it->second.connection->peer());
   close(fd);
@@ -315,7 +307,7 @@ void ConnectionDoor::LetHeldIn(absl::Time now) {
   for (const int fd : held) {
     Guest& guest = guests_.at(fd);
     const std::string& peer = guest.connection->peer();
-    if (CountedBy(fd).received > kHeldBytes) {
+    if (CountedOfSocket(fd).received > kHeldBytes) {
       options_.on_refused(peer, "its host gives up too many calls, and it begins before its turn");
       Close(fd);
     } else if (now - guest.since > kHeldAtLeast && options_.ledger->LetsIn(peer, now)) {
@@ -346,15 +338,15 @@ void ConnectionDoor::Drain(int fd) {
   if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) Close(fd);
 }
 
-ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection) {
-  ConnectionLedger::Counted counted = CountedBy(connection.fd());
+ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection, bool exactly) {
   const auto it = guests_.find(connection.fd());
-  if (it == guests_.end() || it->second.waits) return counted;
+  if (it == guests_.end() || it->second.waits) return {};  // nothing of it is gRPC's
+  ConnectionLedger::Counted counted = CountedOfSocket(connection.fd());
   const bool is_watched = options_.ledger->Watches(connection.peer(), clock_->Now());
   const uint64_t few = is_watched              ? kWatchedBytes
                        : it->second.asked == 0 ? kFirstBytes
                                                : kBusyBytes;
-  if (counted.received - it->second.asked < few) return counted;
+  if (!exactly && counted.received - it->second.asked < few) return counted;
   it->second.asked = counted.received;
   const StreamCounts::Counts streams = streams_.Of(connection.peer());
   counted.streams = streams.alive;
@@ -380,10 +372,10 @@ void ConnectionDoor::LookAtAll(absl::Time now) {
   LetHeldIn(now);
   streams_.BeginRound();
   const auto verdicts = options_.ledger->Look(
-      now, [this](const Connection& connection) { return CountedOf(connection); });
+      now, [this](const Connection& asked, bool exactly) { return CountedOf(asked, exactly); });
   for (const ConnectionLedger::Verdict& verdict : verdicts) {
     options_.on_refused(verdict.connection->peer(), verdict.why);
-    shutdown(verdict.connection->fd(), SHUT_RDWR);
+    CutSocket(verdict.connection->fd());
     closed_some_ = true;
   }
   // gRPC has freed what they held by then, and the allocator keeps it otherwise.

@@ -84,7 +84,7 @@ class ConnectionDoor {
   int port_ = 0;
   int poll_ = -1, wake_ = -1;
   std::vector<int> listeners_;
-  ConnectionLedger::Counted CountedOf(const Connection& connection);
+  ConnectionLedger::Counted CountedOf(const Connection& connection, bool exactly);
   StreamCounts streams_;
   absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;

@@ -64,7 +64,25 @@ uint64_t ConnectionLedger::Allowance(const Connection& connection) const {
          limits_.stream_bytes * connection.streams_.load(std::memory_order_relaxed);
 }
 
-void ConnectionLedger::Count(Connection* connection, const Counted& counted, absl::Time now) {
+// Calls that were handed to us are bounded where that is done.
+uint64_t ConnectionLedger::HeldWith(uint64_t open, const Connection& connection) const {
+  const uint64_t ours = connection.calls_.load(std::memory_order_relaxed);
+  return Untaken(connection) + limits_.open_call_bytes * (open - std::min(open, ours));
+}
+
+uint64_t ConnectionLedger::MayHold(const Connection& connection) const {
+  const uint64_t more = (connection.received_ - connection.asked_read_) / limits_.least_call_bytes;
+  const uint64_t may_be = std::min(connection.alive_ + more, limits_.open_calls);
+  return HeldWith(std::max(connection.alive_, may_be), connection);
+}
+
+// Of a stranger what it may hold: once it is held it is too late, and costs as much to be rid of.
+uint64_t ConnectionLedger::Held(const Connection& connection) const {
+  if (!connection.known_.load()) return MayHold(connection);
+  return HeldWith(connection.alive_, connection);
+}
+
+void ConnectionLedger::Enter(Connection* connection, const Counted& counted, absl::Time now) {
   const uint64_t received = std::max(connection->received_, counted.received);
   connection->given_up_.Came(received - connection->received_, now);
   connection->received_ = received;
@@ -81,8 +99,10 @@ void ConnectionLedger::Count(Connection* connection, const Counted& counted, abs
   // More than came is no credit for later.
   connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
   connection->looked_ = now;
-  connection->alive_ = counted.streams;
   if (counted.given_up.has_value()) {
+    connection->alive_ = counted.streams;
+    connection->asked_read_ =
+        std::max(connection->asked_read_, received - std::min(received, counted.unread));
     connection->given_up_.Add(*counted.given_up, now);
     connection->asked_ = true;
     connection->asked_untaken_ = Untaken(*connection);
@@ -113,21 +133,49 @@ std::string ConnectionLedger::WhatIsWrong(Connection* connection, absl::Time now
   return "";
 }
 
-std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(
-    absl::Time now, absl::FunctionRef<Counted(const Connection&)> counted) {
+// Counting asks the kernel and gRPC, while calls begin.
+void ConnectionLedger::EnterAll(absl::Time now, Count count, bool exactly, Entries* entries) {
+  for (auto& [connection, counted] : *entries) counted = count(*connection, exactly);
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [connection, counted] : *entries) Enter(connection.get(), counted, now);
+}
+
+// If they had begun all the calls that they may have since they were asked: then they are asked,
+// whoever would have the most first, until the rest is no danger.
+ConnectionLedger::Entries ConnectionLedger::WhoMayHoldTooMuch() const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<std::pair<uint64_t, std::shared_ptr<Connection>>> guessed;
+  uint64_t sum = 0;
+  for (const auto& [peer, connection] : open_) {
+    if (connection->closed_) continue;
+    const uint64_t may_hold = MayHold(*connection);
+    sum += may_hold;
+    if (connection->received_ > connection->asked_read_) guessed.emplace_back(may_hold, connection);
+  }
+  Entries suspects;
+  std::sort(guessed.rbegin(), guessed.rend());
+  for (const auto& [may_hold, connection] : guessed) {
+    if (sum <= limits_.all_bytes) break;
+    sum -= may_hold;
+    suspects.push_back({connection, Counted()});
+  }
+  return suspects;
+}
+
+std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(absl::Time now, Count count) {
   std::vector<Verdict> verdicts;
   std::vector<std::shared_ptr<Connection>> left;
-  // Counting asks the kernel and gRPC, while calls begin.
-  std::vector<std::pair<std::shared_ptr<Connection>, Counted>> all;
+  Entries all;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [peer, connection] : open_) all.push_back({connection, Counted()});
   }
-  for (auto& [connection, count] : all) count = counted(*connection);
+  EnterAll(now, count, /*exactly=*/false, &all);
+  Entries suspects = WhoMayHoldTooMuch();
+  EnterAll(now, count, /*exactly=*/true, &suspects);
   absl::MutexLock lock(&mutex_);
   uint64_t sum = 0;
-  for (const auto& [connection, count] : all) {
-    Count(connection.get(), count, now);
+  for (const auto& [connection, counted] : all) {
     if (connection->closed_) continue;
     std::string why = WhatIsWrong(connection.get(), now);
     if (why.empty()) {
@@ -138,7 +186,7 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(
     verdicts.push_back({connection, std::move(why)});
   }
   NameWhoGivesUp(now, &left, &verdicts);
-  for (const auto& connection : left) sum += Untaken(*connection);
+  for (const auto& connection : left) sum += Held(*connection);
   NameTheWorst(&sum, left, &verdicts);
   untaken_bytes_ = sum;
   return verdicts;
@@ -178,18 +226,17 @@ void ConnectionLedger::NameTheWorst(uint64_t* sum,
   if (*sum <= limits_.all_bytes) return;
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   for (const auto& connection : left) {
-    const uint64_t untaken = Untaken(*connection);
-    worst.emplace_back(!connection->known_.load() && untaken > limits_.slack_bytes, untaken,
-                       connection);
+    const uint64_t held = Held(*connection);
+    worst.emplace_back(!connection->known_.load() && held > limits_.slack_bytes, held, connection);
   }
   std::sort(worst.rbegin(), worst.rend());
-  for (const auto& [is_stranger, untaken, connection] : worst) {
+  for (const auto& [is_stranger, held, connection] : worst) {
     if (*sum <= limits_.all_bytes) break;
-    *sum -= untaken;
+    *sum -= held;
     connection->closed_ = true;
     verdicts->push_back(
-        {connection, absl::StrCat("unfinished messages of all connections are over ",
-                                  limits_.all_bytes, " bytes, of which it has ", untaken)});
+        {connection, absl::StrCat("unfinished messages and calls of all connections are over ",
+                                  limits_.all_bytes, " bytes, of which it has ", held)});
   }
 }
 

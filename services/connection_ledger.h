@@ -7,7 +7,8 @@
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
 // Invariants: (1) after Look, and the closing of what it named, the connections left hold at most
 // `all_bytes` together; (2) a connection of which what came is taken within `message_time` is not
-// named, unless it is over a limit of bytes.
+// named, unless it is over a limit of bytes. A call that is open and was not handed to us yet, or
+// is gRPC's own, counts as so many bytes: its caller said a dozen.
 #ifndef HEARTH_SERVICES_CONNECTION_LEDGER_H_
 #define HEARTH_SERVICES_CONNECTION_LEDGER_H_
 
@@ -41,6 +42,9 @@ struct ConnectionLimits {
   // Calls of one connection that are not over. Twice as many as may be open: one that was given up
   // is there until its turn has come.
   uint64_t streams = 512;
+  // Calls that a connection may have open, as gRPC has it; what one says at least to begin one; and
+  // what gRPC keeps of one, as measured: 11.5 KiB.
+  uint64_t open_calls = 256, least_call_bytes = 15, open_call_bytes = uint64_t{12} << 10;
   // Frames that are no message: of each call, each second, and a share of what was sent to it.
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
@@ -83,9 +87,10 @@ class Connection {
   // Of the ledger, under its mutex.
   uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
   uint64_t seen_sent_ = 0;
-  uint64_t alive_ = 0;          // streams
+  uint64_t alive_ = 0;          // streams, when gRPC was asked
   bool asked_ = false;          // how many calls it gave up
   uint64_t asked_untaken_ = 0;  // then
+  uint64_t asked_read_ = 0;     // then, by gRPC: what is no call of these will be none
   GivenUpCalls::Tally given_up_;
   uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
   absl::Time mark_time_ = absl::InfinitePast();
@@ -109,16 +114,18 @@ class ConnectionLedger {
 
   struct Counted {
     uint64_t received = 0, sent = 0;
-    uint64_t streams = 0;              // calls that are not over
-    std::optional<uint64_t> given_up;  // that ended before they were answered; unless nobody asked
+    uint64_t streams = 0;              // calls that are not over; if gRPC was asked
+    std::optional<uint64_t> given_up;  // that ended before they were answered; none: nobody asked
+    uint64_t unread = 0;               // of what was received, by gRPC
   };
   struct Verdict {
     std::shared_ptr<Connection> connection;
     std::string why;
   };
-  // `counted` tells what the kernel says. Who is to be closed, the worst first; each is named once.
-  std::vector<Verdict> Look(absl::Time now,
-                            absl::FunctionRef<Counted(const Connection& connection)> counted);
+  // What the kernel says of a connection, and gRPC where that is worth asking, or `exactly` needed.
+  using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
+  // Who is to be closed, the worst first; each is named once.
+  std::vector<Verdict> Look(absl::Time now, Count count);
   // Where there are as many as may be: who makes room for `newcomer`. A stranger, the oldest first;
   // else whoever has had no call for `idle_time`. Null: nobody.
   std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
@@ -128,13 +135,18 @@ class ConnectionLedger {
   // Whether its calls that are given up are to be counted without delay.
   bool Watches(const std::string& peer, absl::Time now) const;
 
-  uint64_t untaken_bytes() const;  // at the last Look
+  uint64_t untaken_bytes() const;  // at the last Look; with those of open calls
   size_t connections() const;
 
  private:
   static uint64_t Untaken(const Connection& connection) {
     return connection.received_ - connection.settled_;
   }
+  // With what its open calls count as: those that there were, or those that there may be by now.
+  uint64_t Held(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t MayHold(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t HeldWith(uint64_t open, const Connection& connection) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameTheWorst(uint64_t* sum, const std::vector<std::shared_ptr<Connection>>& left,
                     std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -142,8 +154,12 @@ class ConnectionLedger {
                       std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t GivenUpUnasked(Connection* connection, uint64_t received, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Count(Connection* connection, const Counted& counted, absl::Time now)
+  void Enter(Connection* connection, const Counted& counted, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Entries = std::vector<std::pair<std::shared_ptr<Connection>, Counted>>;
+  void EnterAll(absl::Time now, Count count, bool exactly, Entries* entries)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  Entries WhoMayHoldTooMuch() const ABSL_LOCKS_EXCLUDED(mutex_);
   std::string WhatIsWrong(Connection* connection, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <string>
+#include <vector>
 
 #include "services/call_gate.h"
 
@@ -23,13 +25,14 @@ class ConnectionLedgerTest : public testing::Test {
     limits_.slack_bytes = kUnit / 2;
     limits_.call_bytes = 1;
     limits_.second_bytes = 0;
+    limits_.open_call_bytes = 0;
     ledger_.SetLimits(limits_);
   }
   std::shared_ptr<Connection> Add(const std::string& peer) { return ledger_.Add(peer, 0, now_); }
   // Looks, and says of whom it named why.
   std::map<std::string, std::string> Look() {
     std::map<std::string, std::string> named;
-    const auto counted = [this](const Connection& connection) {
+    const auto counted = [this](const Connection& connection, bool) {
       return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()],
                                        streams_[connection.peer()], given_up_[connection.peer()]};
     };
@@ -123,6 +126,98 @@ TEST_F(ConnectionLedgerTest, WhoGivesCallsUpAsFastAsItBeginsThemGoes) {
   EXPECT_THAT(Look().at("a"), HasSubstr("513 calls that are not over"));
 }
 
+// Of open calls that nobody took. 20 bytes began one at least, and each counts as 1,000.
+class OpenCallsTest : public ConnectionLedgerTest {
+ protected:
+  OpenCallsTest() {
+    limits_.open_calls = 10;
+    limits_.least_call_bytes = 20;
+    limits_.open_call_bytes = kUnit;
+    ledger_.SetLimits(limits_);
+  }
+  // Who is named. gRPC is asked only where it must be, and whom it was asked of is in asked_.
+  std::vector<std::string> LookAgain() {
+    asked_.clear();
+    const auto count = [this](const Connection& connection, bool exactly) {
+      ConnectionLedger::Counted counted;
+      counted.received = received_[connection.peer()];
+      counted.unread = unread_[connection.peer()];
+      if (!exactly) return counted;
+      asked_.push_back(connection.peer());
+      counted.streams = streams_[connection.peer()];
+      counted.given_up = 0;
+      return counted;
+    };
+    std::vector<std::string> named;
+    for (const auto& verdict : ledger_.Look(now_, count)) {
+      EXPECT_THAT(verdict.why, HasSubstr("unfinished messages and calls of all"));
+      named.push_back(verdict.connection->peer());
+      ledger_.Remove(verdict.connection, now_);
+    }
+    return named;
+  }
+  // With what it takes to begin them.
+  std::shared_ptr<Connection> AddWithCalls(const std::string& peer, uint64_t calls) {
+    received_[peer] = calls * limits_.least_call_bytes;
+    streams_[peer] = calls;
+    return Add(peer);
+  }
+
+  std::map<std::string, uint64_t> unread_;
+  std::vector<std::string> asked_;
+};
+
+TEST_F(OpenCallsTest, CountForTheirConnectionThoughTheirCallerSaidNextToNothing) {
+  const auto a = AddWithCalls("a", 9), b = AddWithCalls("b", 10), c = AddWithCalls("c", 10);
+  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
+  EXPECT_THAT(asked_, ::testing::IsEmpty()) << "all that they may have begun is not too much";
+  EXPECT_EQ(ledger_.untaken_bytes(), 29 * kUnit + 580);
+  const auto d = AddWithCalls("d", 10);
+  EXPECT_EQ(LookAgain().size(), 1u);
+  EXPECT_GE(asked_.size(), 1u);
+  EXPECT_LE(ledger_.untaken_bytes(), limits_.all_bytes);
+}
+
+TEST_F(OpenCallsTest, WhoMayHaveBegunManyIsAskedAboutNotClosed) {
+  std::vector<std::shared_ptr<Connection>> all;
+  for (const char* peer : {"a", "b", "c", "d", "e", "f"}) {
+    all.push_back(AddWithCalls(peer, 10));
+    streams_[peer] = 1;  // the others are over
+  }
+  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
+  EXPECT_FALSE(asked_.empty());
+  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
+  EXPECT_THAT(asked_, ::testing::IsEmpty()) << "nothing came since";
+}
+
+TEST_F(OpenCallsTest, WhatGrpcHasNotReadYetIsAsGoodAsBegunOfStrangersOnly) {
+  std::vector<std::shared_ptr<Connection>> all;
+  for (const char* peer : {"a", "b", "c", "d"}) {
+    all.push_back(AddWithCalls(peer, 10));
+    streams_[peer] = 0;
+    unread_[peer] = received_[peer];
+    all.back()->Known();
+  }
+  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
+  for (const char* peer : {"e", "f", "g", "h"}) {
+    all.push_back(AddWithCalls(peer, 10));
+    streams_[peer] = 0;
+    unread_[peer] = received_[peer];
+  }
+  const auto named = LookAgain();
+  EXPECT_EQ(named.size(), 2u);
+  EXPECT_THAT(named, ::testing::Each(::testing::Ge("e")));
+}
+
+TEST_F(OpenCallsTest, ThoseThatWereHandedToUsDoNotCount) {
+  std::vector<std::shared_ptr<Connection>> all;
+  for (const char* peer : {"a", "b", "c", "d"}) {
+    all.push_back(AddWithCalls(peer, 10));
+    for (int i = 0; i < 10; ++i) all.back()->CallBegins();
+  }
+  EXPECT_THAT(LookAgain(), ::testing::IsEmpty());
+}
+
 TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
   const auto a = Add("a");
   received_["a"] = kUnit;
@@ -177,7 +272,7 @@ TEST_F(ConnectionLedgerTest, APortThatIsUsedAgainIsAnotherConnection) {
 TEST(CallGateConnections, ACallSaysWhatItWasGiven) {
   CallGate gate;
   const auto connection = gate.connections().Add("a", 0, absl::Now());
-  const auto counted = [](const Connection&) {
+  const auto counted = [](const Connection&, bool) {
     return ConnectionLedger::Counted{1000000, 0, 0, 0};
   };
   gate.connections().Look(absl::Now(), counted);

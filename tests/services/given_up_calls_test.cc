@@ -181,7 +181,7 @@ TEST(GivenUpCallsInTheLedger, TheConnectionGoesAndItsHostWaits) {
   const auto other = ledger.Add("ipv6:%5B::1%5D:1", 0, now);
   for (const auto& each : {bad, beside, other}) each->Known();
   const std::map<std::string, uint64_t> given_up = {{bad->peer(), 2500}, {beside->peer(), 256}};
-  const auto counted = [&](const Connection& connection) {
+  const auto counted = [&](const Connection& connection, bool) {
     const auto it = given_up.find(connection.peer());
     return ConnectionLedger::Counted{0, 0, 0, it == given_up.end() ? 0 : it->second};
   };
@@ -209,7 +209,7 @@ TEST(GivenUpCallsInTheLedger, WhoLeavesBeforeAnybodyAskedCountsByWhatItSaid) {
   ConnectionLedger ledger;
   absl::Time now = absl::FromUnixSeconds(1000);
   const auto unasked = [](uint64_t bytes) {
-    return [bytes](const Connection&) {
+    return [bytes](const Connection&, bool) {
       ConnectionLedger::Counted counted;
       counted.received = bytes;
       return counted;
@@ -237,7 +237,7 @@ TEST(GivenUpCallsInTheLedger, WhatAQuietConnectionHadIsOver) {
   ConnectionLedger ledger;
   absl::Time now = absl::FromUnixSeconds(1000);
   std::map<std::string, uint64_t> asked;
-  const auto counted = [&](const Connection& connection) {
+  const auto counted = [&](const Connection& connection, bool) {
     ConnectionLedger::Counted counts;
     const auto it = asked.find(connection.peer());
     if (it != asked.end()) counts.given_up = it->second;

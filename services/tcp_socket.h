@@ -1,0 +1,19 @@
+// A TCP connection's socket: what the kernel counts of it, and its end.
+//
+// Thread safety: functions without state. Ownership: the descriptor stays the caller's.
+#ifndef HEARTH_SERVICES_TCP_SOCKET_H_
+#define HEARTH_SERVICES_TCP_SOCKET_H_
+
+#include "services/connection_ledger.h"
+
+namespace hearth {
+
+// Bytes received, sent and unread; zeros for what is no TCP socket.
+ConnectionLedger::Counted CountedOfSocket(int fd);
+
+// Shuts both ways. Whoever has a duplicate sees the end, and nothing of what it has not read yet.
+void CutSocket(int fd);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_TCP_SOCKET_H_
