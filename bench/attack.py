@@ -19,6 +19,11 @@ alone or attacked, memory at most and after <= the server's limits + 256 MiB; an
 attack: it ran until it was stopped, and had a connection for half of its units. Exits with 1 where
 one is missed. All of it: 8 to 11 minutes.
 
+With --control there is a third side in each turn: a twin of the server is attacked, and the honest
+client calls the first one, which nobody attacks. Whatever it notices then is the machine's, whose
+cores the attacker, the twin and it share; the column `machine` is the median of p99 then over p99
+alone. A ratio that is not above it is not the server's doing.
+
 `--only` may be given again, and takes the beginning of a name: `--only store/` is all of the
 store's. Ends what it started. Times on a machine that does other things are upper bounds.
 """
@@ -201,27 +206,39 @@ class Attacker:
         return {**said, "is_attack": is_attack, "share": share}
 
 
-def measure(args, server, name):
+def beside(server, attacked, name, turn):
+    """The honest client's calls of `server` while `attacked` is; what it saw, and shares."""
+    attacker = Attacker(attacked, name, server.args.nice, turn)
+    time.sleep(SETTLE_S)
+    begin, used = time.monotonic(), processor_s(attacked.process)
+    share = {}
+    try:
+        saw = server.honest()
+    finally:
+        share = {"server": (processor_s(attacked.process) - used) / (time.monotonic() - begin),
+                 **attacker.stop()}
+    return saw, share
+
+
+def measure(args, server, name, twin=None):
     # The most from now on: a worker's start needs more than its work.
     pathlib.Path(f"/proc/{server.process.popen.pid}/clear_refs").write_text("5")
     if name == "trickle-read":  # what is not taken has to be there: 16 MiB
         subprocess.run(server.caller(0, 0, "other", first=0, mib=16), check=True,
                        stdout=subprocess.DEVNULL)
-    alone, attacked, shares = [], [], []
+    alone, attacked, shares, control = [], [], [], []
     for turn in range(args.rounds):
         rest(server.process)
         alone.append(server.honest())
-        attacker = Attacker(server, name, args.nice, turn)
-        time.sleep(SETTLE_S)
-        begin, used = time.monotonic(), processor_s(server.process)
-        try:
-            attacked.append(server.honest())
-        finally:
-            server_share = (processor_s(server.process) - used) / (time.monotonic() - begin)
-            shares.append({"server": server_share, **attacker.stop()})
+        if twin is not None:
+            control.append(beside(server, twin, name, turn)[0])
+            rest(twin.process)
+        saw, share = beside(server, server, name, turn)
+        attacked.append(saw)
+        shares.append(share)
     most = memory_mib(server.process, "VmHWM")
     server.honest()
-    return judge(server, f"{server.kind}/{name}", alone, attacked, shares, most)
+    return judge(server, f"{server.kind}/{name}", alone, attacked, shares, most, control)
 
 
 def started(args, names, kind):
@@ -229,8 +246,12 @@ def started(args, names, kind):
     with tempfile.TemporaryDirectory(prefix="hearth-attack-") as folder, \
             Cluster(args.bin, pathlib.Path(folder) / "processes") as cluster:
         server = Server(args, cluster, pathlib.Path(folder), kind)
+        twin = None
+        if args.control:
+            (pathlib.Path(folder) / "twin").mkdir()
+            twin = Server(args, cluster, pathlib.Path(folder) / "twin", kind)
         for name in names:
-            yield measure(args, server, name)
+            yield measure(args, server, name, twin)
 
 
 def measured(args, chosen):
@@ -243,7 +264,7 @@ def measured(args, chosen):
         yield from started(args, workers, "worker")
 
 
-def judge(server, name, alone, attacked, shares, most_mib):
+def judge(server, name, alone, attacked, shares, most_mib, control):
     def together(runs, kind):
         return [ms for run in runs for ms in run[kind]]
     kinds = [kind for kind in alone[0] if isinstance(alone[0][kind], list)]
@@ -263,6 +284,9 @@ def judge(server, name, alone, attacked, shares, most_mib):
             "alone_p50": percentile(a, .5), "alone_p99": statistics.median(a99),
             "attacked_p50": percentile(b, .5), "attacked_p99": statistics.median(b99),
             "ratios": ratios, "ratio": statistics.median(ratios)}
+        if control:
+            machine = [percentile(run[kind], .99) / before for before, run in zip(a99, control)]
+            row["calls"][kind].update(machines=machine, machine=statistics.median(machine))
     health = together(attacked, "health")
     row["health_median"], row["health_worst"] = percentile(health, .5), max(health)
     row["ratio"] = max(call["ratio"] for call in row["calls"].values())
@@ -281,9 +305,9 @@ def judge(server, name, alone, attacked, shares, most_mib):
     return row
 
 
-COLUMNS = (f"{'attack':24} {'call':8} {'alone':>7} {'during':>7} {'ratio':>6} {'median':>7} "
-           f"{'worst':>6} {'max':>5} {'after':>5} {'bar':>5} {'fail':>4} {'units/s':>8} "
-           f"{'share':>5} {'server':>6}  verdict")
+COLUMNS = (f"{'attack':24} {'call':8} {'alone':>7} {'during':>7} {'ratio':>6} {'machine':>7} "
+           f"{'median':>7} {'worst':>6} {'max':>5} {'after':>5} {'bar':>5} {'fail':>4} "
+           f"{'units/s':>8} {'share':>5} {'server':>6}  verdict")
 
 
 def show(row):
@@ -295,11 +319,12 @@ def show(row):
     seconds = sum(each.get("seconds", 0) for each in row["shares"]) or 1
     verdict = "missed: " + ", ".join(row["missed"]) if row["missed"] else "held"
     verdict += f" ({row['why']})" if row["why"] else ""
+    machine = f"{call['machine']:.2f}" if "machine" in call else "-"
     print(f"{row['name']:24} {kind:8} {call['alone_p99']:7.2f} {call['attacked_p99']:7.2f} "
-          f"{row['ratio']:6.2f} {row['health_median']:7.2f} {row['health_worst']:6.1f} "
-          f"{row['memory_most_mib']:5.0f} {row['memory_after_mib']:5.0f} "
-          f"{row['memory_limit_mib']:5.0f} {row['failed']:4d} {units / seconds:8.1f} "
-          f"{share:5.2f} {server:6.2f}  {verdict}", flush=True)
+          f"{row['ratio']:6.2f} {machine:>7} {row['health_median']:7.2f} "
+          f"{row['health_worst']:6.1f} {row['memory_most_mib']:5.0f} "
+          f"{row['memory_after_mib']:5.0f} {row['memory_limit_mib']:5.0f} {row['failed']:4d} "
+          f"{units / seconds:8.1f} {share:5.2f} {server:6.2f}  {verdict}", flush=True)
 
 
 def all_attacks():
@@ -316,6 +341,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--calls", type=int, default=100, help="of each kind in a turn")
     parser.add_argument("--times", type=float, default=1, help="of the usual rates")
+    parser.add_argument("--control", action="store_true", help="what of it is the machine's")
     parser.add_argument("--nice", type=int, default=10, help="the attacker's niceness")
     parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
     parser.add_argument("--bin", default=str(ROOT / "build/bin"))
