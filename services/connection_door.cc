@@ -181,7 +181,7 @@ void ConnectionDoor::Run() {
   epoll_event events[kEventsAtOnce];
   absl::Time next_look = clock_->Now();
   for (;;) {
-    const bool is_quiet = guests_.empty() && !closed_some_;
+    const bool is_quiet = guests_.empty() && !closed_some_ && !rests_;
     const int count = epoll_wait(poll_, events, kEventsAtOnce, is_quiet ? -1 : kLookMs);
     for (int i = 0; i < count; ++i) {
       const int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
@@ -206,7 +206,7 @@ void ConnectionDoor::Accept(int listener) {
   socklen_t bytes = sizeof(address);
   const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) return;  // went away again; or no descriptor is left: it waits until one is
+  if (fd < 0) return errno == EMFILE || errno == ENFILE ? Rest() : void();  // or went away again
   SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
   const absl::Time now = clock_->Now();
   Guest guest;
@@ -230,6 +230,14 @@ void ConnectionDoor::Accept(int listener) {
   const uint32_t number = guest.number;
   guests_.emplace(fd, std::move(guest));
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) Close(fd);
+}
+
+// No descriptor is left: who knocks waits for the next look. The listeners stay ready all the
+// while.
+void ConnectionDoor::Rest() {
+  options_.on_refused("", absl::StrCat("a connection waits outside: ", std::strerror(errno)));
+  rests_ = true;
+  for (const int fd : listeners_) Watch(fd, 0, false);
 }
 
 void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
@@ -355,6 +363,9 @@ ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection
 }
 
 void ConnectionDoor::LookAtAll(absl::Time now) {
+  if (std::exchange(rests_, false)) {
+    for (const int fd : listeners_) Watch(fd, EPOLLIN, false);
+  }
   std::vector<int> silent;
   for (const auto& [fd, guest] : guests_) {
     if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);

@@ -66,6 +66,7 @@ class ConnectionDoor {
   absl::Status ListenOn(int family, const void* address, size_t address_bytes);
   void Run();
   void Accept(int listener);
+  void Rest();
   void OnReady(int fd, uint32_t number, uint32_t events);
   void TakeIn(int fd, Guest* guest);
   void HandOver(int fd, Guest* guest);
@@ -91,6 +92,7 @@ class ConnectionDoor {
   std::minstd_rand lots_;
   absl::Time trimmed_ = absl::InfinitePast();
   bool closed_some_ = false;
+  bool rests_ = false;  // from its listeners, until the next look
   std::thread thread_;
 };
 

@@ -1,9 +1,11 @@
 // ConnectionDoor on a clock that stands: who says nothing, and who waits for its host's turn.
 #include "services/connection_door.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -29,7 +32,13 @@ constexpr size_t kMayWait = 64;  // of a host: operations.md says so
 // A connection of somebody's. Closed at the end.
 class DoorCaller {
  public:
-  explicit DoorCaller(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+  DoorCaller() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
+  explicit DoorCaller(int port) : DoorCaller() { Connect(port); }
+  ~DoorCaller() { close(fd_); }
+  DoorCaller(const DoorCaller&) = delete;
+  DoorCaller& operator=(const DoorCaller&) = delete;
+
+  void Connect(int port) const {
     sockaddr_in to;
     std::memset(&to, 0, sizeof(to));
     to.sin_family = AF_INET;
@@ -39,10 +48,6 @@ class DoorCaller {
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
     EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
   }
-  ~DoorCaller() { close(fd_); }
-  DoorCaller(const DoorCaller&) = delete;
-  DoorCaller& operator=(const DoorCaller&) = delete;
-
   void Say(const std::string& text) const {
     EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
   }
@@ -146,7 +151,8 @@ TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
   AwaitRefused(kTooMany);
   // What came last has been looked at: nobody comes after it, and the clock stands.
   EXPECT_THAT(refused(), Each(HasSubstr("more than 64 connections that wait for a turn")));
-  EXPECT_EQ(refused().size(), kTooMany);
+  ASSERT_EQ(refused().size(), kTooMany);
+  while (ledger_.connections() > kMayWait) std::this_thread::yield();  // told, then closed
   EXPECT_EQ(ledger_.connections(), kMayWait);
   AwaitTaken(0);
   // One for each pause, however many wait.
@@ -155,6 +161,48 @@ TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
     AwaitTaken(turn);
   }
   EXPECT_EQ(ledger_.connections(), kMayWait);
+}
+
+// All descriptors that this process may have, until the end.
+class NoDescriptorLeft {
+ public:
+  NoDescriptorLeft() {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const rlimit few{static_cast<rlim_t>(next) + 1, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd = next; fd >= 0; fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) taken_.push_back(fd);
+  }
+  ~NoDescriptorLeft() {
+    for (const int fd : taken_) close(fd);
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+ private:
+  rlimit before_{};
+  std::vector<int> taken_;
+};
+
+// Asked again at once, the kernel would say so again, for as long as it lasts.
+TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
+  const auto first = Come();
+  first->Say(kPreface);
+  AwaitTaken(1);  // the door has looked once
+  DoorCaller caller;
+  {
+    const NoDescriptorLeft none;
+    caller.Connect(door_->port());
+    caller.Say(kPreface);
+    AwaitRefused(1);
+    EXPECT_THAT(refused(), Each(HasSubstr("waits outside: Too many open files")));
+    clock_.Advance(absl::Seconds(1));
+    AwaitRefused(2);
+  }
+  EXPECT_EQ(refused().size(), 2u);
+  AwaitTaken(1);
+  clock_.Advance(absl::Seconds(1));
+  AwaitTaken(2);
+  EXPECT_EQ(refused().size(), 2u);
 }
 
 }  // namespace
