@@ -181,6 +181,10 @@ class RocksDiskTier : public DiskTier {
       absl::Span<const uint64_t> numbers) override {
     return LoadManifests(*db_, numbers);
   }
+  absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
+      absl::Span<const uint64_t> objects) override {
+    return FindManifestsNaming(*db_, objects);
+  }
 
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");

@@ -23,6 +23,9 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);
+// As DiskTier::ManifestsNaming.
+absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(const Database& db,
+                                                          absl::Span<const uint64_t> objects);
 
 }  // namespace hearth
 

@@ -38,6 +38,7 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
   LoadFor(chain, layout);
 
   QuarantineResult result;
+  std::vector<uint64_t> wrong;
   Unsettled left;
   {
     absl::MutexLock lock(&mu_);
@@ -50,6 +51,7 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
       if (object == nullptr || !(object->id == id)) continue;
       const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
       catalog_.Hold(object);
+      wrong.push_back(object->number);
       QuarantineLocked(object);
       catalog_.Release(object);
       ++result.objects;
@@ -64,8 +66,13 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
     SettleLater(left);
     return absl::NotFoundError("none of these objects is stored");
   }
-  // Not later: their digests are right, so that no start would find out again what is wrong.
-  result.on_disk = SettleDisk();
+  // Not later: their digests are right, so that no start would find out again what is wrong. What
+  // is not loaded yet and names them is settled now, or it would bring them back after a crash.
+  if (is_loading_.load()) {
+    const absl::StatusOr<std::vector<uint64_t>> naming = disk_->ManifestsNaming(wrong);
+    result.on_disk = naming.ok() ? LoadManifests(*naming) : naming.status();
+  }
+  result.on_disk.Update(SettleDisk());
   if (disk_ != nullptr && result.on_disk.ok()) result.on_disk = disk_->Sync();
   return result;
 }
