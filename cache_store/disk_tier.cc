@@ -79,7 +79,7 @@ class RocksDiskTier : public DiskTier {
     if (objects.empty()) return absl::OkStatus();
     rocksdb::WriteBatch batch;
     for (const uint64_t number : objects) {
-      if (absl::Status status = EraseObject(*db_, number, &batch); !status.ok()) return status;
+      EraseObject(*db_, number, &batch);
       if (batch.GetDataSize() < kEraseBytes) continue;
       if (absl::Status status = WriteBatch("erase", &batch, false); !status.ok()) return status;
       batch.Clear();
@@ -182,7 +182,7 @@ class RocksDiskTier : public DiskTier {
     return LoadManifests(*db_, numbers);
   }
   absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
-      absl::Span<const uint64_t> objects) override {
+      const absl::flat_hash_set<uint64_t>& objects) override {
     return FindManifestsNaming(*db_, objects);
   }
 

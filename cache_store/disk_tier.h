@@ -97,7 +97,7 @@ class DiskTier : public SliceTier {
       absl::Span<const uint64_t> numbers) = 0;
   // Those that name one of these objects. Goes through all manifests.
   virtual absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
-      absl::Span<const uint64_t> objects) = 0;
+      const absl::flat_hash_set<uint64_t>& objects) = 0;
 
   // Announces an object whose slices follow. Not visible to anything until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;

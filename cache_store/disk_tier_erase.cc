@@ -10,7 +10,7 @@ namespace {
 
 constexpr Family kHoldSlices[] = {kSlices, kTables};
 
-void EraseFound(const Database& db, Family family, uint64_t number, rocksdb::WriteBatch* batch) {
+void EraseListed(const Database& db, Family family, uint64_t number, rocksdb::WriteBatch* batch) {
   const std::string end = NumberKey(number + 1);
   const rocksdb::Slice bound(end);
   rocksdb::ReadOptions options = VerifiedReads();
@@ -20,31 +20,29 @@ void EraseFound(const Database& db, Family family, uint64_t number, rocksdb::Wri
   for (it->Seek(NumberKey(number)); it->Valid(); it->Next()) {
     batch->Delete(db.family(family), it->key());
   }
-  it->status().PermitUncheckedError();
+  if (!it->status().ok()) batch->DeleteRange(db.family(family), NumberKey(number), end);
 }
 
 }  // namespace
 
-absl::Status EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch) {
+void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch) {
   const std::string key = NumberKey(number);
   std::string bytes;
-  const rocksdb::Status read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
-  if (!read.ok() && !read.IsNotFound() && !read.IsCorruption()) {
-    return FromRocks(read, "read of an object record");
-  }
+  rocksdb::Status read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
+  // Once more: an error may pass, where one that stays must not keep what else is to be erased.
+  if (read.IsIOError()) read = db->Get(VerifiedReads(), db.family(kObjects), key, &bytes);
   batch->Delete(db.family(kObjects), key);
   const absl::StatusOr<ObjectRecord> object =
-      read.ok() ? ParseObject(bytes) : absl::NotFoundError("no record");
+      read.ok() ? ParseObject(bytes) : absl::StatusOr<ObjectRecord>(FromRocks(read, "record"));
   for (const Family family : kHoldSlices) {
     if (!object.ok() || object->number != number) {
-      EraseFound(db, family, number, batch);
+      EraseListed(db, family, number, batch);
       continue;
     }
     for (const uint32_t layer : object->layers) {
       batch->Delete(db.family(family), SliceKey(number, layer));
     }
   }
-  return absl::OkStatus();
 }
 
 }  // namespace hearth

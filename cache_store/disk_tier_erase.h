@@ -11,15 +11,13 @@
 
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "cache_store/disk_tier_db.h"
 
 namespace hearth {
 
 // Adds to `batch`. The layers are the record's; of an object whose record is unreadable or missing
-// they are looked for, and slices that cannot be found stay, unnamed, until their table is
-// rewritten. Error: the record cannot be read now.
-absl::Status EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch);
+// they are looked for, and where they cannot be listed either, the range goes after all.
+void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch);
 
 }  // namespace hearth
 

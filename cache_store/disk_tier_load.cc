@@ -244,18 +244,17 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
   return records;
 }
 
-absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(const Database& db,
-                                                          absl::Span<const uint64_t> objects) {
+absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
+    const Database& db, const absl::flat_hash_set<uint64_t>& objects) {
   std::vector<uint64_t> naming;
   std::vector<std::string> ignored;  // a start said what cannot be read
   const auto visit = [&](absl::string_view key, absl::string_view value) {
     const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
     if (!number.ok()) return;
     const std::vector<uint64_t> named = PeekManifestRecord(*number, value).objects;
-    if (std::find_first_of(named.begin(), named.end(), objects.begin(), objects.end()) !=
-        named.end()) {
-      naming.push_back(*number);
-    }
+    const bool is_naming = std::any_of(named.begin(), named.end(),
+                                       [&](uint64_t object) { return objects.contains(object); });
+    if (is_naming) naming.push_back(*number);
   };
   if (absl::Status status = ForEach(db, kManifests, visit, &ignored); !status.ok()) return status;
   return naming;

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/statusor.h"
 #include "cache_store/disk_tier.h"
 #include "cache_store/disk_tier_db.h"
@@ -24,8 +25,8 @@ absl::StatusOr<DiskContents> LoadContents(const Database& db);
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);
 // As DiskTier::ManifestsNaming.
-absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(const Database& db,
-                                                          absl::Span<const uint64_t> objects);
+absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
+    const Database& db, const absl::flat_hash_set<uint64_t>& objects);
 
 }  // namespace hearth
 

@@ -206,7 +206,11 @@ void DiskPromises::SettleForgotten(const PromiseBook& book, DiskContents* conten
   if (contents->damage.empty() && !file_.MayHaveLost()) {
     forgot_to = 0;
   } else if (is_new_ || book.forgot_to == kForgotAll) {
-    contents->last_number += kNumbersApart;
+    uint64_t& last = contents->last_number;
+    for (const ManifestNames& manifest : contents->manifests)
+      last = std::max(last, manifest.number);
+    for (const ObjectRecord& object : contents->objects) last = std::max(last, object.number);
+    last += kNumbersApart;
     forgot_to = contents->last_number;
   }
   if (forgot_to == book.forgot_to) return;

@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier_promise_file.h"
 #include "cache_store/disk_tier_records.h"
 #include "cache_store/salvage_blobs.h"
 #include "cache_store/salvage_log.h"
@@ -243,8 +244,7 @@ void SalvagedFolder::KeepPoints() {
 
 void SalvagedFolder::CompareWithPromises(uint64_t number, SalvagedPoint* point) const {
   const bool is_named = promises_.promises.count(number) + promises_.lost.count(number) > 0;
-  const bool is_all =
-      promises_.has_header && promises_.damaged == 0 && number > promises_.forgot_to;
+  const bool is_all = !promises_.LacksEntries(ThisBoot()) && number > promises_.forgot_to;
   const bool is_only_lost = !is_named && !point->is_in_database;
   point->has_left = promises_.gone.contains(number) || (is_only_lost && is_all);
   point->is_unnamed = is_only_lost && !point->has_left;

@@ -294,6 +294,7 @@ class Store : public TieredStore {
   absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(mu_);  // kUnavailable after load_patience_
   absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests) ABSL_LOCKS_EXCLUDED(mu_);
   ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
   bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUseless(uint64_t number, const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

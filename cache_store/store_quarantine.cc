@@ -4,12 +4,23 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/sessions.h"
+#include "cache_store/unloaded_index.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {
+
+std::vector<uint64_t> Store::PendingOf(const std::vector<uint64_t>& manifests) {
+  std::vector<uint64_t> pending;
+  absl::MutexLock lock(&mu_);
+  for (const uint64_t number : manifests) {
+    if (unloaded_ != nullptr && unloaded_->IsPending(number)) pending.push_back(number);
+  }
+  return pending;
+}
 
 absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
                                                    absl::Span<const ObjectId> objects) {
@@ -38,7 +49,7 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
   LoadFor(chain, layout);
 
   QuarantineResult result;
-  std::vector<uint64_t> wrong;
+  absl::flat_hash_set<uint64_t> wrong;
   Unsettled left;
   {
     absl::MutexLock lock(&mu_);
@@ -51,7 +62,7 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
       if (object == nullptr || !(object->id == id)) continue;
       const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
       catalog_.Hold(object);
-      wrong.push_back(object->number);
+      wrong.insert(object->number);
       QuarantineLocked(object);
       catalog_.Release(object);
       ++result.objects;
@@ -70,7 +81,7 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
   // is not loaded yet and names them is settled now, or it would bring them back after a crash.
   if (is_loading_.load()) {
     const absl::StatusOr<std::vector<uint64_t>> naming = disk_->ManifestsNaming(wrong);
-    result.on_disk = naming.ok() ? LoadManifests(*naming) : naming.status();
+    result.on_disk = naming.ok() ? LoadManifests(PendingOf(*naming)) : naming.status();
   }
   result.on_disk.Update(SettleDisk());
   if (disk_ != nullptr && result.on_disk.ok()) result.on_disk = disk_->Sync();

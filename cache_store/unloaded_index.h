@@ -83,6 +83,7 @@ class UnloadedIndex {
   std::vector<uint64_t> EndingAt(const Digest& key) const;
   // Whether a manifest of this key is not settled yet. Of two, the one that is settled last.
   bool IsPendingAt(const Digest& key) const;
+  bool IsPending(uint64_t manifest) const;  // not settled yet
   // False: it was settled before.
   bool Settle(uint64_t manifest);
 
@@ -95,7 +96,6 @@ class UnloadedIndex {
     uint8_t tries = 0;
   };
   std::vector<Pending>::const_iterator Find(uint64_t manifest) const;
-  bool IsPending(uint64_t manifest) const;
   bool IsFresh(uint64_t manifest) const;  // pending, and not postponed
   void AddKeys(const std::vector<ManifestNames>& manifests);
   void Order(const std::vector<ManifestNames>& manifests);

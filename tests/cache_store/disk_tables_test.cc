@@ -321,6 +321,18 @@ TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
   EXPECT_GT(failed, 4);
 }
 
+TEST_F(DiskTables, AReadThatFailsKeepsNothingFromBeingErased) {
+  Open();
+  WriteTable({1, 2});
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // flushes the records
+  Open();
+  const int struck = disk_.struck();
+  disk_.Arm(DiskFault::kFailedRead, 1);
+  EXPECT_TRUE(tier_->EraseObjects({{1, 2}}).ok());
+  EXPECT_EQ(disk_.struck(), struck + 1);
+  EXPECT_FALSE(Holds(1) || Holds(2));
+}
+
 // RocksDB 7.8 may wait for good for a flush that it has lost.
 TEST_F(DiskTables, AnEndlessWaitForTheDiskBecomesARefusalAndReadsGoOn) {
   Open(absl::Milliseconds(20));
