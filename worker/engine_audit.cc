@@ -65,7 +65,7 @@ absl::Status EngineImpl::TryStepAudit() {
     audit_->prefix = std::move(audits_.front());
     audits_.pop_front();
     const uint32_t boundary = audit_->boundary();
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary));
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary), {});
     if (!kv.ok()) return kv.status();
     audit_->kv = *std::move(kv);
     audit_->step_ends = StepEnds(boundary, audit_->prefix.cuts, layout_.chunk_tokens);
@@ -117,7 +117,7 @@ absl::Status EngineImpl::FinishAudit() {
     return absl::NotFoundError("it is gone");
   }
   if (absl::Status s = CheckAndSortObjects(layout_, boundary, &fetched->objects); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary));
+  absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary), {});
   if (!kv.ok()) return kv.status();
   const absl::Status restored = model_->Restore(layout_, boundary, fetched->objects, kv->get());
   std::vector<ObjectId> wrong;

@@ -224,7 +224,10 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
   if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
   const absl::Status made = WithRoom([&] {
     const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(tokens));
+    // Of a try before this one.
+    if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+        model_->NewKv(static_cast<int>(tokens), sequence->restored);
     if (!kv.ok()) return kv.status();
     sequence->kv = *std::move(kv);
     if (sequence->restored_boundary == 0) return absl::OkStatus();

@@ -33,7 +33,8 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
   return identity;
 }
 
-absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens) {
+absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
+                                                               const KvObjects& /*restored*/) {
   absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
   if (!kv.ok()) return kv.status();
   return std::make_unique<KvCache>(*std::move(kv));

@@ -48,15 +48,21 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
 }
 
 // What is asked is whether there is room now: others may take it before it is used.
-absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens) {
+absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
+                                                                   const KvObjects& restored) {
   auto kv = std::make_unique<InvariantKv>(gemma_->NewKv());
   const KvLayout& layout = kv->layout();
   const uint64_t chunk = layout.chunk_tokens;
   const uint64_t splits = (static_cast<uint64_t>(tokens) + chunk - 1) / chunk;
   const uint64_t seen = (uint64_t{layout.window} + step_tokens(layout) + 2 * (chunk - 1)) / chunk;
-  const uint64_t bytes =
+  uint64_t bytes =
       splits * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
       std::min(splits, seen) * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  for (const auto& object : restored) {
+    // Held by the pool or another sequence, and in use as it is counted.
+    const bool shared = object->id.tokens == chunk && gemma_->kv_blocks().Owns(object->bytes);
+    if (shared) bytes -= std::min(bytes, object->size_bytes);
+  }
   const KvBytes room = kv_bytes();
   if (bytes <= room.budget - room.used) return kv;
   return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: ", tokens, " tokens may need ", bytes,

@@ -26,7 +26,7 @@ class InvariantRunner : public ModelRunner {
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& restored) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;

@@ -90,16 +90,18 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
 
 absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes) {
   assert(memory != nullptr);
-  if (const auto* ours = std::get_deleter<Release>(memory);
-      ours != nullptr && ours->account == account_) {
-    return memory;
-  }
+  if (Owns(memory)) return memory;
   {
     const std::lock_guard<std::mutex> lock(account_->mu);
     if (absl::Status reserved = account_->Reserve(size_bytes); !reserved.ok()) return reserved;
   }
   std::byte* at = memory.get();
   return KvBlock(at, Release{account_, size_bytes, std::move(memory)});
+}
+
+bool KvBlocks::Owns(const KvBlock& memory) const {
+  const auto* ours = std::get_deleter<Release>(memory);
+  return ours != nullptr && ours->account == account_;
 }
 
 uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }

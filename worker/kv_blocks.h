@@ -35,6 +35,9 @@ class KvBlocks {
   // block of this arena is counted already and comes back as it is.
   absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes);
 
+  // Whether the memory is a block of this arena, so that an Adopt of it costs nothing.
+  bool Owns(const KvBlock& memory) const;
+
   uint64_t budget_bytes() const;
   uint64_t used_bytes() const;  // of blocks that live
 

@@ -44,8 +44,10 @@ class ModelRunner {
   // What decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
-  // Empty, for up to `tokens`. kResourceExhausted where there is no memory for them.
-  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens) = 0;
+  // Empty, for up to `tokens`, of which `restored` is to be restored next: what of it is memory of
+  // sequences already needs none. kResourceExhausted where there is no memory for them now.
+  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
+                                                            const KvObjects& restored) = 0;
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
   // Makes `kv` the state after `boundary` tokens. kAborted: memory that was lent was used again
   // meanwhile, and what `kv` holds is of no use.

@@ -278,6 +278,30 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 
+// Of a chunk of all layers.
+uint64_t ChunkBytes(const KvLayout& layout) {
+  return layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+}
+
+// What the pool holds of it is in the budget already.
+TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanItself) {
+  TinyGeometry geometry = Geometries()[0].geometry;
+  geometry.layer_types = "gggl";
+  geometry.seed = 78;
+  const std::string& dir = ModelDir(geometry);
+  const std::vector<int32_t> text = Prompt(206);
+  EngineOptions options = Invariant();
+  const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
+  options.kv_bytes = chunk * (208 / 16) * 3 / 2;
+  TestWorker worker(dir, options, nullptr, /*with_cache=*/false);
+  worker.Run(Request({text.begin(), text.begin() + 190}, {}, 1));
+  const auto next = worker.Run(Request(text, {}, 2));
+  ASSERT_TRUE(next->error.ok()) << next->error;
+  EXPECT_EQ(next->started.source_tier, Tier::kWorker);
+  EXPECT_GE(next->started.cached_tokens, 176u);
+}
+
 TEST(InvariantClassTest, HalfOfTheMemoryIsForKeysAndValues) {
   EXPECT_GT(DefaultKvBytes(), uint64_t{1} << 20);
 }
