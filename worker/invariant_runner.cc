@@ -58,12 +58,17 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   uint64_t bytes =
       splits * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
       std::min(splits, seen) * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  const KvBytes room = kv_bytes();
+  if (bytes > room.budget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv-bytes: ", tokens, " tokens may need ", bytes, " bytes of ", room.budget,
+                     " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
+  }
   for (const auto& object : restored) {
     // Held by the pool or another sequence, and in use as it is counted.
     const bool shared = object->id.tokens == chunk && gemma_->kv_blocks().Owns(object->bytes);
     if (shared) bytes -= std::min(bytes, object->size_bytes);
   }
-  const KvBytes room = kv_bytes();
   if (bytes <= room.budget - room.used) return kv;
   return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: ", tokens, " tokens may need ", bytes,
                                                    " bytes, and ", room.used, " of ", room.budget,

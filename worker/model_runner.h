@@ -45,7 +45,8 @@ class ModelRunner {
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
   // Empty, for up to `tokens`, of which `restored` is to be restored next: what of it is memory of
-  // sequences already needs none. kResourceExhausted where there is no memory for them now.
+  // sequences already needs none. kResourceExhausted where there is no memory for them now,
+  // kInvalidArgument where there is not with nothing else running either.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
                                                             const KvObjects& restored) = 0;
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;

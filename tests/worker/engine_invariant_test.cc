@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_folder.h"
@@ -272,9 +273,14 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
     EXPECT_TRUE(run->error.ok()) << run->error;
     EXPECT_LE(worker->Stats().kv_used_bytes, options.kv_bytes);
   }
+  const uint64_t pooled = worker->Stats().pool_bytes;
   const auto refused = worker.Run(Request(Prompt(500), {}, 1));
-  EXPECT_EQ(refused->error.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused->error.message()), HasSubstr("kv-bytes"));
+  EXPECT_EQ(refused->error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused->error.message()),
+              testing::AllOf(HasSubstr("kv-bytes: 501 tokens may need "),
+                             HasSubstr(absl::StrCat("of ", options.kv_bytes, " ")),
+                             HasSubstr("max_new_tokens"), HasSubstr("raise --kv-bytes")));
+  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nobody's pool pays for what cannot be served";
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 
