@@ -54,7 +54,10 @@ void EngineImpl::StepAudit() {
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
-  if (status.ok()) return;
+  if (!status.ok()) SkipAudit();
+}
+
+void EngineImpl::SkipAudit() {
   counters_.Add(EngineCounter::kAuditsSkipped);
   EndAudit();
 }
@@ -84,11 +87,13 @@ absl::Status EngineImpl::TryStepAudit() {
 // Asks the cache, on a thread of its own, for exactly what was computed.
 absl::Status EngineImpl::FetchAudited() {
   PrefixCache* cache = nullptr;
+  uint64_t number = 0;
   {
     absl::MutexLock lock(&mu_);
     cache = cache_;
+    number = audit_number_;
   }
-  const auto fetch = [this, cache, prefix = audit_->prefix](TaskQueue::Fate fate) {
+  const auto fetch = [this, cache, number, prefix = audit_->prefix](TaskQueue::Fate fate) {
     const uint32_t boundary = static_cast<uint32_t>(prefix.token_ids.size());
     FetchOutcome outcome;
     try {
@@ -99,6 +104,7 @@ absl::Status EngineImpl::FetchAudited() {
       outcome = FetchOutcome();  // as if it were gone
     }
     absl::MutexLock lock(&mu_);
+    if (number != audit_number_) return;  // it was given up meanwhile
     audit_fetched_ = std::move(outcome);
     bell_.Signal();
   };
@@ -154,6 +160,7 @@ void EngineImpl::EndAudit() {
   audit_.reset();
   FetchOutcome unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
+  ++audit_number_;  // what is still asked for it is nobody's
   if (audit_fetched_.has_value()) unused = *std::move(audit_fetched_);
   audit_fetched_.reset();
 }

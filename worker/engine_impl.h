@@ -148,6 +148,7 @@ class EngineImpl : public Engine {
   absl::Status FetchAudited();
   absl::Status FinishAudit();
   void Accuse(std::vector<ObjectId> wrong);
+  void SkipAudit();
   void EndAudit();
 
   const EngineOptions options_;
@@ -173,7 +174,8 @@ class EngineImpl : public Engine {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  std::optional<FetchOutcome> audit_fetched_ ABSL_GUARDED_BY(mu_);
+  uint64_t audit_number_ ABSL_GUARDED_BY(mu_) = 0;  // of the one under way, or the next
+  std::optional<FetchOutcome> audit_fetched_ ABSL_GUARDED_BY(mu_);  // for that one
 
   TaskQueue fetches_, audit_calls_;
   Publisher publisher_;

@@ -30,9 +30,14 @@ absl::Status StepError(const absl::Status& status) {
 
 }  // namespace
 
-// What there is no memory for is tried again with less in the pool, which may hold it.
+// What there is no memory for is tried again without the audit that waits for an idle moment, and
+// with less in the pool, which may hold it.
 absl::Status EngineImpl::WithRoom(absl::FunctionRef<absl::Status()> use) {
   absl::Status status = use();
+  if (absl::IsResourceExhausted(status) && audit_ != nullptr) {
+    SkipAudit();
+    status = use();
+  }
   while (absl::IsResourceExhausted(status) && pool_.EvictOne()) status = use();
   return status;
 }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/test_folder.h"
@@ -306,6 +308,48 @@ TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanIts
   ASSERT_TRUE(next->error.ok()) << next->error;
   EXPECT_EQ(next->started.source_tier, Tier::kWorker);
   EXPECT_GE(next->started.cached_tokens, 176u);
+}
+
+// The audit waits for its cache, which answers when another audit is under way.
+TEST(InvariantClassTest, AnAuditGivesWayToARequestAndItsLateAnswerIsNobodyElses) {
+  TinyGeometry geometry = Geometries()[0].geometry;
+  geometry.layer_types = "gg";
+  geometry.seed = 79;
+  const std::string& dir = ModelDir(geometry);
+  TestWorker publisher(dir, Invariant());
+  for (const uint64_t seed : {1, 2}) publisher.Run(Request(Prompt(100, seed)));
+  publisher->Drain(absl::InfiniteFuture());
+  EngineOptions options = Invariant();
+  options.audit_rate = 1;
+  options.pool_bytes = 0;
+  // For an audit, six chunks computed and six fetched; not for six and a request of seven.
+  options.kv_bytes = 12 * ChunkBytes(publisher->layout());
+  absl::Notification asked, answered;
+  int fetches = 0;
+  absl::Mutex mu;
+  publisher.cache()->before_fetch = [&] {
+    {
+      absl::MutexLock lock(&mu);
+      if (++fetches != 2) return;
+    }
+    asked.Notify();
+    answered.WaitForNotification();
+  };
+  TestWorker worker(dir, options, publisher.cache());
+  EngineRequest request = Request(Prompt(100));
+  request.cache = CacheMode::kRead;
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 96u);
+  asked.WaitForNotification();
+  request.token_ids = Prompt(100, 2);
+  const auto run = worker.Run(request);
+  answered.Notify();
+  ASSERT_TRUE(run->error.ok()) << run->error;
+  while (worker.Counter("audits") + worker.Counter("audits_skipped") < 2) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(worker.Counter("audits_skipped"), 1u);
+  EXPECT_EQ(worker.Counter("audits"), 1u);
+  EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
 }
 
 TEST(InvariantClassTest, HalfOfTheMemoryIsForKeysAndValues) {
