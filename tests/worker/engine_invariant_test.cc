@@ -2,6 +2,7 @@
 // alone.
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -327,15 +328,23 @@ TEST(InvariantClassTest, AnAuditGivesWayToARequestAndItsLateAnswerIsNobodyElses)
   absl::Notification asked, answered;
   int fetches = 0;
   absl::Mutex mu;
+  std::function<void()> meanwhile;
   publisher.cache()->before_fetch = [&] {
+    int fetch = 0;
     {
       absl::MutexLock lock(&mu);
-      if (++fetches != 2) return;
+      fetch = ++fetches;
     }
+    if (fetch == 4) meanwhile();
+    if (fetch != 2) return;
     asked.Notify();
     answered.WaitForNotification();
   };
   TestWorker worker(dir, options, publisher.cache());
+  // The first one's answer is there, the second one's is not: who would take it has time to.
+  meanwhile = [&] {
+    for (int i = 0; i < 2000 && worker.Counter("audits") == 0; ++i) std::this_thread::yield();
+  };
   EngineRequest request = Request(Prompt(100));
   request.cache = CacheMode::kRead;
   EXPECT_EQ(worker.Run(request)->started.cached_tokens, 96u);
