@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   rep->config = *std::move(config);
   rep->chunk = options.chunk;
   rep->layout = std::make_shared<KvLayout>(LayoutOf(
-      rep->config, KvDtype::kFloat32, static_cast<uint32_t>(options.chunk), Exactness::kExact));
+      rep->config, KvDtype::kFloat32, static_cast<uint32_t>(options.chunk), Exactness::kInvariant));
   rep->kv_blocks = std::make_unique<KvBlocks>(options.kv_bytes);
   rep->notes = tensors->notes;
   rep->epsilon = static_cast<float>(rep->config.rms_norm_eps);
