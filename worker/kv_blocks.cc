@@ -28,10 +28,19 @@ struct KvBlocks::Account {
     free_bytes = 0;
   }
 
+  // Memory at one address is the same memory as long as somebody holds it.
+  using AdoptedKey = std::pair<const std::byte*, size_t>;
+  // REQUIRES: the lock is held.
+  void ForgetEnded(const AdoptedKey& key) {
+    const auto known = adopted.find(key);
+    if (known != adopted.end() && known->second.expired()) adopted.erase(known);
+  }
+
   const uint64_t budget_bytes;
   std::mutex mu;
   uint64_t used_bytes = 0, free_bytes = 0;
   std::map<size_t, std::vector<KernelBytes>> free;  // by size
+  std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
 
 // What ends a block: its bytes go back, and its memory where it came from.
@@ -40,7 +49,7 @@ struct KvBlocks::Release {
     const std::lock_guard<std::mutex> lock(account->mu);
     assert(account->used_bytes >= size_bytes);
     account->used_bytes -= size_bytes;
-    if (adopted != nullptr) return;
+    if (adopted != nullptr) return account->ForgetEnded({memory, size_bytes});  // not a newer one's
     account->free[size_bytes].emplace_back(memory);
     account->free_bytes += size_bytes;
   }
@@ -91,12 +100,21 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
 absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes) {
   assert(memory != nullptr);
   if (Owns(memory)) return memory;
+  std::byte* at = memory.get();
+  const Account::AdoptedKey key{at, size_bytes};
   {
     const std::lock_guard<std::mutex> lock(account_->mu);
+    const auto known = account_->adopted.find(key);
+    if (known != account_->adopted.end()) {
+      if (KvBlock living = known->second.lock(); living != nullptr) return living;
+    }
     if (absl::Status reserved = account_->Reserve(size_bytes); !reserved.ok()) return reserved;
   }
-  std::byte* at = memory.get();
-  return KvBlock(at, Release{account_, size_bytes, std::move(memory)});
+  // Not under the lock, which its end takes. Two that adopt at the same moment may both count it.
+  KvBlock block(at, Release{account_, size_bytes, std::move(memory)});
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  account_->adopted[key] = block;
+  return block;
 }
 
 bool KvBlocks::Owns(const KvBlock& memory) const {

@@ -31,8 +31,9 @@ class KvBlocks {
 
   // A block of each size, or none at all.
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes);
-  // Memory of somebody else as a block: it is counted, and held, as long as the block lives. A
-  // block of this arena is counted already and comes back as it is.
+  // Memory of somebody else as a block: it is counted, and held, as long as the block lives, and
+  // once for all that adopt it meanwhile. A block of this arena is counted already and comes back
+  // as it is.
   absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes);
 
   // Whether the memory is a block of this arena, so that an Adopt of it costs nothing.

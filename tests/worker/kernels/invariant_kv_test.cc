@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "proto/restore_rule.h"
@@ -50,18 +51,41 @@ TEST(KvBlocks, RefusesWhatTheBudgetHasNoRoomForAndTakesNothing) {
   EXPECT_EQ(arena.Take({size_t{1} << 60}).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(KvBlocks, HoldsAndCountsMemoryOfOthers) {
+TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
   KvBlocks arena(1000);
-  KvBlock theirs(new std::byte[700]);
+  KvBlock theirs(new std::byte[700]), more(new std::byte[301]);
   absl::StatusOr<KvBlock> block = arena.Adopt(theirs, 700);
   ASSERT_TRUE(block.ok());
   EXPECT_EQ(block->get(), theirs.get());
   EXPECT_EQ(arena.used_bytes(), 700u);
-  EXPECT_EQ(arena.Adopt(theirs, 700).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(arena.Adopt(more, 301).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(more.use_count(), 1);
+  absl::StatusOr<KvBlock> again = arena.Adopt(theirs, 700);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->get(), theirs.get());
+  EXPECT_EQ(arena.used_bytes(), 700u);
   EXPECT_EQ(theirs.use_count(), 2);
   block = KvBlock();
+  EXPECT_EQ(arena.used_bytes(), 700u) << "the other sequence has it";
+  again = KvBlock();
   EXPECT_EQ(theirs.use_count(), 1);
   EXPECT_EQ(arena.used_bytes(), 0u);
+  again = arena.Adopt(theirs, 700);
+  EXPECT_EQ(arena.used_bytes(), 700u) << "nobody had it any more";
+}
+
+// For the sanitizers: one ends as another begins, on the same memory.
+TEST(KvBlocks, MemoryOfOthersComesAndGoesOnTwoThreads) {
+  KvBlocks arena(1000);
+  const KvBlock theirs(new std::byte[100]);
+  const auto use = [&] {
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(arena.Adopt(theirs, 100)->get(), theirs.get());
+  };
+  std::thread other(use);
+  use();
+  other.join();
+  EXPECT_EQ(arena.used_bytes(), 0u);
+  EXPECT_EQ(theirs.use_count(), 1);
 }
 
 TEST(KvBlocks, ABlockMayOutliveItsArena) {
