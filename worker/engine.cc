@@ -24,6 +24,18 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
   return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.max_running);
 }
 
+// Without it no request would ever be served.
+absl::Status CheckRoomForAChunk(const InvariantGemma& gemma) {
+  const KvLayout layout = gemma.NewKv().layout();
+  const uint64_t bytes = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+                         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  const uint64_t budget = gemma.kv_blocks().budget_bytes();
+  if (bytes <= budget) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "kv-bytes: ", budget, " bytes have no room for one chunk of ", layout.chunk_tokens,
+      " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
   InvariantGemmaOptions gemma_options;
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
@@ -33,6 +45,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
+  if (absl::Status room = CheckRoomForAChunk(**gemma); !room.ok()) return room;
   if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir); !held.ok()) {
     return absl::Status(held.code(),
                         absl::StrCat("exactness: invariant does not hold on this machine: ",

@@ -8,6 +8,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
+namespace {
+
+// Of a machine that does not say: --kv-bytes says more.
+constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
+
+}  // namespace
 
 absl::Status MayBeInvariant(const std::string& device, const std::string& dtype) {
   if (device != "cpu") {
@@ -22,8 +28,11 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
 }
 
 uint64_t DefaultKvBytes() {
-  uint64_t bytes = static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
-                   static_cast<uint64_t>(sysconf(_SC_PAGE_SIZE));
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGE_SIZE);
+  uint64_t bytes = kUnknownMachineBytes;
+  if (pages > 0 && page_bytes > 0) {
+    bytes = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
+  }
   for (const char* file :
        {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
     uint64_t limit = 0;  // "max" is no number

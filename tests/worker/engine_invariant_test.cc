@@ -182,7 +182,7 @@ TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
   EXPECT_EQ(cache->conflicts(), 0);
 }
 
-// What was decoded is computed again by prefill, and is the same; what is wrong is found.
+// What was decoded is computed again by prefill, and is the same.
 TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
   TestWorker publisher(Dir(), Invariant());
   std::vector<int32_t> text = Prompt(40);
@@ -359,6 +359,19 @@ TEST(InvariantClassTest, AnAuditGivesWayToARequestAndItsLateAnswerIsNobodyElses)
   EXPECT_EQ(worker.Counter("audits_skipped"), 1u);
   EXPECT_EQ(worker.Counter("audits"), 1u);
   EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
+}
+
+TEST(InvariantClassTest, ABudgetThatHasNoRoomForAChunkIsRefusedAtTheStart) {
+  EngineOptions options = Invariant();
+  options.model_dir = OneDir();
+  const uint64_t chunk = ChunkBytes(TestWorker(OneDir(), options, nullptr, false)->layout());
+  options.kv_bytes = chunk - 1;
+  const absl::Status refused = Engine::Create(options).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr(absl::StrCat("kv-bytes: ", chunk - 1, " bytes")));
+  options.kv_bytes = chunk;
+  EXPECT_TRUE(Engine::Create(options).ok());
 }
 
 TEST(InvariantClassTest, HalfOfTheMemoryIsForKeysAndValues) {
