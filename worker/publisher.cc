@@ -11,8 +11,9 @@ namespace {
 
 // Two, so that one slow publish does not hold up the next.
 constexpr size_t kPublisherThreads = 2;
-// A waiting job holds staged bytes, which are bounded, or references to restored objects; 256 jobs
-// are more than the requests that can be running and queued by default.
+// A waiting job holds staged bytes, which --staging-bytes bounds, or references: to restored
+// objects and, in class invariant, to whole chunks, which --kv-bytes bounds. 256 jobs are more than
+// the requests that can be running and queued by default.
 constexpr size_t kMaxWaitingPublishes = 256;
 
 void Drop(const PublishJob& job, EngineCounters* counters, const char* why) {
