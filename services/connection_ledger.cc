@@ -164,17 +164,15 @@ ConnectionLedger::Entries ConnectionLedger::WhoMayHoldTooMuch() const {
 
 std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(absl::Time now, Count count) {
   std::vector<Verdict> verdicts;
-  std::vector<std::shared_ptr<Connection>> left;
+  Connections left;
   Entries all;
   {
     absl::MutexLock lock(&mutex_);
     for (const auto& [peer, connection] : open_) all.push_back({connection, Counted()});
   }
   EnterAll(now, count, /*exactly=*/false, &all);
-  Entries suspects = WhoMayHoldTooMuch();
-  EnterAll(now, count, /*exactly=*/true, &suspects);
+  AskWhereItMatters(now, count);
   absl::MutexLock lock(&mutex_);
-  uint64_t sum = 0;
   for (const auto& [connection, counted] : all) {
     if (connection->closed_) continue;
     std::string why = WhatIsWrong(connection.get(), now);
@@ -186,14 +184,15 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(absl::Time now, Co
     verdicts.push_back({connection, std::move(why)});
   }
   NameWhoGivesUp(now, &left, &verdicts);
-  for (const auto& connection : left) sum += Held(*connection);
-  NameTheWorst(&sum, left, &verdicts);
-  untaken_bytes_ = sum;
+  NameTheWorst(left, &verdicts);
+  untaken_bytes_ = 0;
+  for (const auto& connection : left) {
+    if (!connection->closed_) untaken_bytes_ += Held(*connection);
+  }
   return verdicts;
 }
 
-void ConnectionLedger::NameWhoGivesUp(absl::Time now,
-                                      std::vector<std::shared_ptr<Connection>>* left,
+void ConnectionLedger::NameWhoGivesUp(absl::Time now, Connections* left,
                                       std::vector<Verdict>* verdicts) {
   std::vector<GivenUpCalls::Caller> callers;
   for (const auto& connection : *left) {
@@ -220,19 +219,53 @@ bool ConnectionLedger::Watches(const std::string& peer, absl::Time now) const {
 
 // Strangers first; of the others whoever has the most. Who has next to nothing is no help, and may
 // be a caller whose first call is on its way.
-void ConnectionLedger::NameTheWorst(uint64_t* sum,
-                                    const std::vector<std::shared_ptr<Connection>>& left,
-                                    std::vector<Verdict>* verdicts) {
-  if (*sum <= limits_.all_bytes) return;
+ConnectionLedger::Holders ConnectionLedger::WhoIsTooMuch(const Connections& of) const {
+  uint64_t sum = 0;
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
-  for (const auto& connection : left) {
+  for (const auto& connection : of) {
     const uint64_t held = Held(*connection);
+    sum += held;
     worst.emplace_back(!connection->known_.load() && held > limits_.slack_bytes, held, connection);
   }
+  Holders too_much;
+  if (sum <= limits_.all_bytes) return too_much;
   std::sort(worst.rbegin(), worst.rend());
   for (const auto& [is_stranger, held, connection] : worst) {
-    if (*sum <= limits_.all_bytes) break;
-    *sum -= held;
+    if (sum <= limits_.all_bytes) break;
+    sum -= held;
+    too_much.emplace_back(connection, held);
+  }
+  return too_much;
+}
+
+// Calls of ours that ended since gRPC was asked look as if nobody had taken them, and no byte may
+// have come that would have it asked again.
+ConnectionLedger::Entries ConnectionLedger::WhoWouldGoUnasked(
+    const absl::flat_hash_set<const Connection*>& asked) const {
+  absl::MutexLock lock(&mutex_);
+  Connections open;
+  for (const auto& [peer, connection] : open_) {
+    if (!connection->closed_) open.push_back(connection);
+  }
+  Entries unasked;
+  for (const auto& [connection, held] : WhoIsTooMuch(open)) {
+    if (!asked.contains(connection.get())) unasked.push_back({connection, Counted()});
+  }
+  return unasked;
+}
+
+void ConnectionLedger::AskWhereItMatters(absl::Time now, Count count) {
+  absl::flat_hash_set<const Connection*> asked;
+  Entries next = WhoMayHoldTooMuch();
+  do {
+    EnterAll(now, count, /*exactly=*/true, &next);
+    for (const auto& [connection, counted] : next) asked.insert(connection.get());
+    next = WhoWouldGoUnasked(asked);
+  } while (!next.empty());
+}
+
+void ConnectionLedger::NameTheWorst(const Connections& left, std::vector<Verdict>* verdicts) {
+  for (const auto& [connection, held] : WhoIsTooMuch(left)) {
     connection->closed_ = true;
     verdicts->push_back(
         {connection, absl::StrCat("unfinished messages and calls of all connections are over ",

@@ -8,7 +8,8 @@
 // Invariants: (1) after Look, and the closing of what it named, the connections left hold at most
 // `all_bytes` together; (2) a connection of which what came is taken within `message_time` is not
 // named, unless it is over a limit of bytes. A call that is open and was not handed to us yet, or
-// is gRPC's own, counts as so many bytes: its caller said a dozen.
+// is gRPC's own, counts as so many bytes: its caller said a dozen. (3) Nobody is named for what all
+// hold together unless gRPC was asked in that look which calls it has open.
 #ifndef HEARTH_SERVICES_CONNECTION_LEDGER_H_
 #define HEARTH_SERVICES_CONNECTION_LEDGER_H_
 
@@ -22,6 +23,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -148,10 +150,14 @@ class ConnectionLedger {
   uint64_t HeldWith(uint64_t open, const Connection& connection) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NameTheWorst(uint64_t* sum, const std::vector<std::shared_ptr<Connection>>& left,
-                    std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void NameWhoGivesUp(absl::Time now, std::vector<std::shared_ptr<Connection>>* left,
-                      std::vector<Verdict>* verdicts) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Connections = std::vector<std::shared_ptr<Connection>>;
+  using Holders = std::vector<std::pair<std::shared_ptr<Connection>, uint64_t>>;
+  // Without whom the others hold no more than they may together; and what each holds.
+  Holders WhoIsTooMuch(const Connections& of) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NameTheWorst(const Connections& left, std::vector<Verdict>* verdicts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NameWhoGivesUp(absl::Time now, Connections* left, std::vector<Verdict>* verdicts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t GivenUpUnasked(Connection* connection, uint64_t received, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Enter(Connection* connection, const Counted& counted, absl::Time now)
@@ -159,7 +165,12 @@ class ConnectionLedger {
   using Entries = std::vector<std::pair<std::shared_ptr<Connection>, Counted>>;
   void EnterAll(absl::Time now, Count count, bool exactly, Entries* entries)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks gRPC about whoever may hold too much, and about each that would be named for what all
+  // hold.
+  void AskWhereItMatters(absl::Time now, Count count) ABSL_LOCKS_EXCLUDED(mutex_);
   Entries WhoMayHoldTooMuch() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Entries WhoWouldGoUnasked(const absl::flat_hash_set<const Connection*>& asked) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   std::string WhatIsWrong(Connection* connection, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
