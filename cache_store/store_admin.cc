@@ -298,17 +298,15 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   if (disk_ == nullptr) return absl::FailedPreconditionError("no disk tier: nothing to back up");
-  // Of a damaged folder nothing is erased: what the start gave up is in it as if it were whole.
-  const uint64_t given_up = counters_.Get(Counter::kRecoveryDroppedManifests) +
-                            counters_.Get(Counter::kRecoveryUnreadManifests);
-  const uint64_t lost = counters_.Get(Counter::kRecoveryLostRestorePoints);
-  if (lost > 0 || (!damage_.empty() && (given_up > 0 || is_loading_.load()))) {
-    return absl::DataLossError(
-        absl::StrCat("no backup was made: ",
-                     damage_.empty() ? "restore points do not match their objects" : damage_[0],
-                     "; this start found it, and of what it gave up nothing is erased: start the "
-                     "store again, and "
-                     "if that finds it too, repair the folder (hearthctl repair)"));
+  // Of a damaged folder nothing is erased: what the start gave up is in it, and what it has not
+  // read yet may be lost with a table.
+  const bool has_lost = counters_.Get(Counter::kRecoveryLostRestorePoints) > 0;
+  if (has_lost || !damage_.empty()) {
+    return absl::DataLossError(absl::StrCat(
+        "no backup was made: ",
+        damage_.empty() ? "restore points do not match their objects" : damage_[0],
+        "; this start found it: start the store again, and if that finds it too, repair the folder "
+        "(hearthctl repair)"));
   }
   return disk_->BackUp(to);
 }
