@@ -57,11 +57,6 @@ constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
 constexpr size_t kMostHeld = 64;  // of a host
 constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
 
-void SetOn(int fd, int level, int option) {
-  const int on = 1;
-  setsockopt(fd, level, option, &on, sizeof(on));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
@@ -206,7 +201,7 @@ void ConnectionDoor::Accept(int listener) {
   socklen_t bytes = sizeof(address);
   const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (fd < 0) return errno == EMFILE || errno == ENFILE ? Rest() : void();  // or went away again
+  if (fd < 0) return IsOfOneConnection(errno) ? void() : Rest();
   SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
   const absl::Time now = clock_->Now();
   Guest guest;
@@ -232,8 +227,7 @@ void ConnectionDoor::Accept(int listener) {
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) Close(fd);
 }
 
-// No descriptor is left: who knocks waits for the next look. The listeners stay ready all the
-// while.
+// No descriptor is left, or no memory: who knocks waits for the next look. Listeners stay ready.
 void ConnectionDoor::Rest() {
   options_.on_refused("", absl::StrCat("a connection waits outside: ", std::strerror(errno)));
   rests_ = true;

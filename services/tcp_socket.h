@@ -14,6 +14,12 @@ ConnectionLedger::Counted CountedOfSocket(int fd);
 // Shuts both ways. Whoever has a duplicate sees the end, and nothing of what it has not read yet.
 void CutSocket(int fd);
 
+void SetOn(int fd, int level, int option);
+
+// Whether accept said so of one connection, or of none: then the next one may be asked for at once.
+// Else it is the process or the machine that lacks something, and the listener stays ready.
+bool IsOfOneConnection(int error);
+
 }  // namespace hearth
 
 #endif  // HEARTH_SERVICES_TCP_SOCKET_H_

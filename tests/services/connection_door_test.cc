@@ -11,6 +11,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -18,6 +19,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "services/tcp_socket.h"
 #include "tests/support/fake_clock.h"
 
 namespace hearth {
@@ -217,6 +219,15 @@ TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
   clock_.Advance(absl::Seconds(1));
   AwaitTaken(2);
   EXPECT_EQ(refused().size(), 2u);
+}
+
+TEST(TcpSocketTest, WhatEndsOneConnectionIsToldFromWhatAllLack) {
+  for (const int error : {EAGAIN, EINTR, ECONNABORTED, ENETDOWN, EPROTO, EHOSTUNREACH}) {
+    EXPECT_TRUE(IsOfOneConnection(error)) << std::strerror(error);
+  }
+  for (const int error : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM}) {
+    EXPECT_FALSE(IsOfOneConnection(error)) << std::strerror(error);
+  }
 }
 
 }  // namespace
