@@ -165,8 +165,7 @@ void ConnectionDoor::Start() {
 }
 
 bool ConnectionDoor::Watch(int fd, uint32_t events, bool is_new, uint32_t number) {
-  epoll_event event;
-  std::memset(&event, 0, sizeof(event));
+  epoll_event event{};
   event.events = events;
   event.data.u64 = uint64_t{number} << 32 | static_cast<uint32_t>(fd);
   return epoll_ctl(poll_, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) == 0;
@@ -224,7 +223,7 @@ void ConnectionDoor::Accept(int listener) {
   guest.number = ++last_number_;
   const uint32_t number = guest.number;
   guests_.emplace(fd, std::move(guest));
-  if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) Close(fd);
+  if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
 }
 
 // No descriptor is left, or no memory: who knocks waits for the next look. Listeners stay ready.
@@ -251,6 +250,12 @@ void ConnectionDoor::Close(int fd) {
   guests_.erase(it);
 }
 
+void ConnectionDoor::CloseForLack(int fd) {
+  const std::string why = absl::StrCat("closed: ", std::strerror(errno));
+  options_.on_refused(guests_.at(fd).connection->peer(), why);
+  Close(fd);
+}
+
 void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
   const auto it = guests_.find(fd);
   // The descriptor may be another connection's since the events were taken.
@@ -269,7 +274,7 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   if (!options_.ledger->Watches(guest->connection->peer(), clock_->Now()))
     return HandOver(fd, guest);
   guest->holds = true;
-  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) return Close(fd);
+  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) return CloseForLack(fd);
   BoundHeld(HostOfPeer(guest->connection->peer()));
 }
 
@@ -290,10 +295,11 @@ void ConnectionDoor::BoundHeld(const std::string& host) {
 void ConnectionDoor::HandOver(int fd, Guest* guest) {
   guest->holds = false;
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (handed < 0 ||
-      !Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
-    if (handed >= 0) close(handed);
-    return Close(fd);
+  if (handed < 0) return CloseForLack(fd);
+  if (!Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
+    CloseForLack(fd);
+    close(handed);
+    return;
   }
   guest->waits = false;
   options_.take(guest->listener, handed);

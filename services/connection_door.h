@@ -75,6 +75,7 @@ class ConnectionDoor {
   void ShowOut(int fd, Guest* guest);
   void Drain(int fd);
   void Close(int fd);
+  void CloseForLack(int fd);  // of what errno says
   void TurnAway(int fd, const Guest& guest, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
   void LookAtAll(absl::Time now);

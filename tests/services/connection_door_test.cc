@@ -26,6 +26,7 @@ namespace hearth {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int kHangS = 120;      // only a hang takes it
@@ -179,17 +180,21 @@ TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
   EXPECT_EQ(ledger_.connections(), kMayWait);
 }
 
-// All descriptors that this process may have, until the end.
-class NoDescriptorLeft {
+// All descriptors that this process may have but some, until the end.
+class FewDescriptorsLeft {
  public:
-  NoDescriptorLeft() {
+  explicit FewDescriptorsLeft(size_t left) {
     getrlimit(RLIMIT_NOFILE, &before_);
     const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
     const rlimit few{static_cast<rlim_t>(next) + 1, before_.rlim_max};
     setrlimit(RLIMIT_NOFILE, &few);
     for (int fd = next; fd >= 0; fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) taken_.push_back(fd);
+    for (; left > 0; --left) {
+      close(taken_.back());
+      taken_.pop_back();
+    }
   }
-  ~NoDescriptorLeft() {
+  ~FewDescriptorsLeft() {
     for (const int fd : taken_) close(fd);
     setrlimit(RLIMIT_NOFILE, &before_);
   }
@@ -206,7 +211,7 @@ TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
   AwaitTaken(1);  // the door has looked once
   DoorCaller caller;
   {
-    const NoDescriptorLeft none;
+    const FewDescriptorsLeft none(0);
     caller.Connect(door_->port());
     caller.Say(kPreface);
     AwaitRefused(1);
@@ -219,6 +224,23 @@ TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
   clock_.Advance(absl::Seconds(1));
   AwaitTaken(2);
   EXPECT_EQ(refused().size(), 2u);
+}
+
+// One is enough to let it in, and gRPC's own is the second.
+TEST_F(ConnectionDoorTest, WithOneDescriptorTooFewItSaysWhomItClosed) {
+  const auto first = Come();
+  first->Say(kPreface);
+  AwaitTaken(1);
+  const DoorCaller caller;
+  {
+    const FewDescriptorsLeft one(1);
+    caller.Connect(door_->port());
+    caller.Say(kPreface);
+    EXPECT_TRUE(caller.IsClosed());
+    AwaitRefused(1);
+  }
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("closed: Too many open files")));
+  AwaitTaken(1);
 }
 
 TEST(TcpSocketTest, WhatEndsOneConnectionIsToldFromWhatAllLack) {
