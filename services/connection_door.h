@@ -79,6 +79,7 @@ class ConnectionDoor {
   void TurnAway(int fd, const Guest& guest, const std::string& why);
   bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
   void LookAtAll(absl::Time now);
+  ConnectionLedger::Counted CountedOf(const Connection& connection, bool exactly);
 
   const Options options_;
   SteadyClock steady_clock_;
@@ -86,7 +87,6 @@ class ConnectionDoor {
   int port_ = 0;
   int poll_ = -1, wake_ = -1;
   std::vector<int> listeners_;
-  ConnectionLedger::Counted CountedOf(const Connection& connection, bool exactly);
   StreamCounts streams_;
   absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;
