@@ -104,9 +104,10 @@ void PrintRepair(const RepairFlags& flags, const RepairReport& report, Console& 
   }
   console.out << "\n";
   if (report.unnamed_points > 0) {
-    console.out << report.unnamed_points
-                << " of them are from lost/ alone and no promise names them, for promises had "
-                   "rotted: some may have been dropped before\n";
+    console.out
+        << report.unnamed_points
+        << " of them are from lost/ alone and no promise names them, for promises are damaged "
+           "or not there: some may have been dropped before\n";
   }
   PrintNext(flags, report, console);
   if (!report.has_secret) {
