@@ -66,7 +66,8 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   }
   for (const auto& object : restored) {
     // Held by the pool or another sequence, and in use as it is counted.
-    const bool shared = object->id.tokens == chunk && gemma_->kv_blocks().Owns(object->bytes);
+    const bool shared =
+        object->id.tokens == chunk && gemma_->kv_blocks().Counts(object->bytes, object->size_bytes);
     if (shared) bytes -= std::min(bytes, object->size_bytes);
   }
   if (bytes <= room.budget - room.used) return kv;

@@ -122,6 +122,13 @@ bool KvBlocks::Owns(const KvBlock& memory) const {
   return ours != nullptr && ours->account == account_;
 }
 
+bool KvBlocks::Counts(const KvBlock& memory, size_t size_bytes) const {
+  if (Owns(memory)) return true;
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  const auto known = account_->adopted.find({memory.get(), size_bytes});
+  return known != account_->adopted.end() && !known->second.expired();
+}
+
 uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
 uint64_t KvBlocks::used_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);

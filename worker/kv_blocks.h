@@ -36,8 +36,8 @@ class KvBlocks {
   // as it is.
   absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes);
 
-  // Whether the memory is a block of this arena, so that an Adopt of it costs nothing.
-  bool Owns(const KvBlock& memory) const;
+  // Whether an Adopt of it costs nothing now: it is a block of this arena, or one of it lives.
+  bool Counts(const KvBlock& memory, size_t size_bytes) const;
 
   uint64_t budget_bytes() const;
   uint64_t used_bytes() const;  // of blocks that live
@@ -45,6 +45,7 @@ class KvBlocks {
  private:
   struct Account;
   struct Release;
+  bool Owns(const KvBlock& memory) const;
   const std::shared_ptr<Account> account_;
 };
 

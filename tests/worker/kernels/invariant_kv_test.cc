@@ -60,6 +60,8 @@ TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
   EXPECT_EQ(arena.used_bytes(), 700u);
   EXPECT_EQ(arena.Adopt(more, 301).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(more.use_count(), 1);
+  EXPECT_TRUE(arena.Counts(theirs, 700));
+  EXPECT_FALSE(arena.Counts(more, 301));
   absl::StatusOr<KvBlock> again = arena.Adopt(theirs, 700);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->get(), theirs.get());
@@ -68,6 +70,7 @@ TEST(KvBlocks, HoldsMemoryOfOthersAndCountsItOnce) {
   block = KvBlock();
   EXPECT_EQ(arena.used_bytes(), 700u) << "the other sequence has it";
   again = KvBlock();
+  EXPECT_FALSE(arena.Counts(theirs, 700));
   EXPECT_EQ(theirs.use_count(), 1);
   EXPECT_EQ(arena.used_bytes(), 0u);
   again = arena.Adopt(theirs, 700);
