@@ -15,11 +15,6 @@ constexpr int kLongestWindow = 4096;
 // Rows that the head takes at once; the engine asks for one.
 constexpr int kHeadRows = 17;
 
-int32_t SelfTestToken(int position, int vocab_size) {
-  constexpr int64_t kStride = 7919;  // a prime, so that no small vocabulary repeats early
-  return static_cast<int32_t>((3 + position * kStride) % vocab_size);
-}
-
 // Each size at which a kernel may change its way: those below a few tiles, those about a power of
 // two, and what a step has that is alone.
 std::vector<int> SizesUpTo(int rows) {
@@ -98,7 +93,7 @@ absl::Status InvariantSelfTest::Pass(int begin, Buffer* x) {
   if (absl::Status room = kv_.MakeRoom(rows_ - begin); !room.ok()) return room;
   operation_ = 0;
   std::vector<int32_t> tokens;
-  for (int i = begin; i < rows_; ++i) tokens.push_back(SelfTestToken(i, rep_->config.vocab_size));
+  for (int i = begin; i < rows_; ++i) tokens.push_back(SpreadToken(i, rep_->config.vocab_size));
   *x = rep_->Embed(tokens);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const InvariantLayer& layer = rep_->layers[static_cast<size_t>(layers_[i])];

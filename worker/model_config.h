@@ -68,6 +68,12 @@ absl::StatusOr<ModelConfig> ParseModelConfig(
     std::optional<absl::string_view> generation_json = std::nullopt,
     const std::string& generation_file = {});
 
+// Fixed tokens spread over the vocabulary: what a worker computes to test itself.
+inline int32_t SpreadToken(int position, int vocab_size) {
+  constexpr int64_t kStride = 7919;  // a prime, so that no small vocabulary repeats early
+  return static_cast<int32_t>((3 + position * kStride) % vocab_size);
+}
+
 }  // namespace hearth
 
 #endif  // HEARTH_WORKER_MODEL_CONFIG_H_

@@ -21,12 +21,6 @@ constexpr int kCanaryRun = kFewRows + 1;  // beside the chunk
 // layer sums over all keys.
 constexpr int kFarKeys = 4096;
 
-// Spread over the vocabulary; any fixed sequence would do.
-int32_t CanaryToken(int position, int vocab_size) {
-  constexpr int64_t kStride = 7919;  // a prime, so that no small vocabulary repeats early
-  return static_cast<int32_t>((3 + position * kStride) % vocab_size);
-}
-
 uint64_t Count(int value) {
   assert(value >= 0);
   return static_cast<uint64_t>(value);
@@ -93,7 +87,7 @@ absl::Status RunCanary(const Gemma& gemma, int chunk_tokens, int begin, KvCache*
   for (const int step : {chunk_tokens, kFewRows, 1}) {
     std::vector<int32_t> tokens;
     for (int i = at; i < std::min(at + step, end); ++i) {
-      tokens.push_back(CanaryToken(i, gemma.config().vocab_size));
+      tokens.push_back(SpreadToken(i, gemma.config().vocab_size));
     }
     if (tokens.empty()) break;
     if (absl::Status status = gemma.Step(kv, tokens, nullptr); !status.ok()) return status;

@@ -8,8 +8,7 @@
 namespace hearth {
 namespace {
 
-constexpr std::string_view kMark = "\xE2\x96\x81";  // what a space is in a piece
-constexpr char32_t kMarkCharacter = 0x2581;
+constexpr char32_t kMarkCharacter = 0x2581;  // of kSpaceMark
 
 // Of two characters, not both U+0000, so that it is never 0.
 uint64_t PairOf(char32_t left, char32_t right) { return uint64_t{left} << 32 | right; }
@@ -19,12 +18,8 @@ size_t HashOf(uint64_t pair) {
   return static_cast<size_t>(pair ^ (pair >> 32));
 }
 
-bool MayBecomeText(PieceType type) {
-  return type == PieceType::kNormal || type == PieceType::kUserDefined;
-}
-
 bool IsRunOfMarks(std::string_view text) {
-  for (; text.substr(0, kMark.size()) == kMark; text.remove_prefix(kMark.size())) {
+  for (; text.substr(0, kSpaceMark.size()) == kSpaceMark; text.remove_prefix(kSpaceMark.size())) {
   }
   return text.empty();
 }
@@ -35,11 +30,13 @@ const char* WhatIsWrongWith(const VocabularyPiece& piece) {
   if (FindInvalidUtf8(piece.text).has_value()) return "is no UTF-8";
   if (piece.text.find(' ') != std::string_view::npos) return "has a space that no text has";
   if (std::isnan(piece.score)) return "has a score that is no number";
-  if (piece.type != PieceType::kUserDefined || piece.text.find(kMark) == std::string_view::npos) {
+  if (piece.type != PieceType::kUserDefined ||
+      piece.text.find(kSpaceMark) == std::string_view::npos) {
     return nullptr;
   }
   if (!IsRunOfMarks(piece.text)) return "is never merged and has a space among other characters";
-  return piece.text.size() == kMark.size() ? "is a single space that is never merged" : nullptr;
+  return piece.text.size() == kSpaceMark.size() ? "is a single space that is never merged"
+                                                : nullptr;
 }
 
 }  // namespace
@@ -61,7 +58,7 @@ std::optional<PieceJoins> PieceJoins::Prove(const std::vector<VocabularyPiece>& 
     }
     if (piece.type == PieceType::kUserDefined && IsRunOfMarks(piece.text)) {
       runs = true;
-      pairs = pairs || piece.text.size() == 2 * kMark.size();
+      pairs = pairs || piece.text.size() == 2 * kSpaceMark.size();
     }
     char32_t left = 0;
     for (size_t at = 0; at < piece.text.size();) {

@@ -24,6 +24,14 @@ enum class PieceType {
   kByte = 6,
 };
 
+// What a space is in a piece.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+
+// Whether text may become a piece of this type: the others come from elsewhere.
+inline bool MayBecomeText(PieceType type) {
+  return type == PieceType::kNormal || type == PieceType::kUserDefined;
+}
+
 // Whether a text becomes tokens by merging neighbours, best score first, and nothing else: BPE, the
 // text as it is, bytes for what no piece has, no piece that may be used in between only.
 bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types);

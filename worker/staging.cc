@@ -152,11 +152,4 @@ KvObjects StagedSnapshots::ObjectsOf(uint32_t boundary) const {
   return objects;
 }
 
-bool StagedSnapshots::Complete(uint32_t boundary) const {
-  for (const auto& object : ObjectsOf(boundary)) {
-    if (object->bytes == nullptr) return false;
-  }
-  return true;
-}
-
 }  // namespace hearth

@@ -82,8 +82,6 @@ class StagedSnapshots {
   // computed nor restored here) has no bytes.
   // REQUIRES: the steps up to `boundary` were recorded.
   KvObjects ObjectsOf(uint32_t boundary) const;
-  // Whether ObjectsOf(boundary) has all of them.
-  bool Complete(uint32_t boundary) const;
   StagingBudget::Lease TakeLease() { return std::move(lease_); }
 
  private:

@@ -28,10 +28,6 @@ bool IsRunOfSpaces(const std::string& text) {
   return text.size() >= 2 && text.find_first_not_of(' ') == std::string::npos;
 }
 
-bool MayBeMade(PieceType type) {
-  return type == PieceType::kNormal || type == PieceType::kUserDefined;
-}
-
 }  // namespace
 
 std::string Replaced(std::string_view text, std::string_view from, std::string_view to) {
@@ -46,7 +42,7 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
 Vocabulary::Vocabulary(const std::vector<VocabularyPiece>& pieces, bool plain_bpe, bool prove) {
   AddTokens(pieces);
   const bool scored = std::none_of(pieces.begin(), pieces.end(), [](const VocabularyPiece& p) {
-    return MayBeMade(p.type) && std::isnan(p.score);
+    return MayBecomeText(p.type) && std::isnan(p.score);
   });
   if (plain_bpe && scored) AddMerger(pieces);
   if (prove) joins_ = PieceJoins::Prove(pieces, plain_bpe, &why_no_joins_);
@@ -70,7 +66,7 @@ void Vocabulary::AddTokens(const std::vector<VocabularyPiece>& pieces) {
     if (type == PieceType::kUserDefined && IsRunOfSpaces(token.bytes)) {
       runs.emplace(token.bytes.size(), id);
     }
-    for (size_t at = 1; MayBeMade(type) && at < token.bytes.size(); ++at) {
+    for (size_t at = 1; MayBecomeText(type) && at < token.bytes.size(); ++at) {
       if (token.bytes[at] == ' ') joins_space_[static_cast<uint8_t>(token.bytes[at - 1])] = true;
     }
   }
@@ -87,7 +83,7 @@ void Vocabulary::AddMerger(const std::vector<VocabularyPiece>& pieces) {
     if (pieces[i].type == PieceType::kByte) byte_ids[static_cast<uint8_t>(bytes[0])] = id;
     // SentencePiece looks for no space: it makes U+2581 of each before.
     const bool found =
-        MayBeMade(pieces[i].type) && pieces[i].text.find(' ') == std::string_view::npos;
+        MayBecomeText(pieces[i].type) && pieces[i].text.find(' ') == std::string_view::npos;
     if (found) table_->Add(bytes, id, pieces[i].score);
   }
   merger_.emplace(&*table_, byte_ids);

@@ -21,9 +21,6 @@
 
 namespace hearth {
 
-// SentencePiece writes a space as U+2581 in its pieces.
-inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
-
 class Vocabulary {
  public:
   // `pieces` by id; those of type kByte are written "<0x41>". `plain_bpe`: what IsPlainBpe says of
