@@ -67,16 +67,40 @@ rocksdb::Options OptionsOf(const rocksdb::DBOptions& options,
                                   : rocksdb::Options(options, family->options);
 }
 
-// A table of `bytes` bytes in which nothing is to be found. Its key lies in the range of the lost
-// one's, and is longer than any of ours.
+// Above all of our keys that are less than `key`, below `key`, and none of ours.
+std::string JustBelow(std::string key) {
+  const unsigned char last = static_cast<unsigned char>(key.back());
+  key.pop_back();
+  if (last == 0) return key;
+  return key + static_cast<char>(last - 1) + std::string(8, '\xff');
+}
+
+// Of number `at` of `tables`, in RocksDB's order: the key that its stand-in erases. Behind the
+// first key there is nothing of ours. But from level 1 on RocksDB may keep the versions of one key
+// in tables one behind the other, newest first, and it asserts that their keys ascend.
+std::string KeyToErase(const std::vector<rocksdb::LiveFileMetaData>& tables, size_t at) {
+  const std::string& first = tables[at].smallestkey;
+  const auto is_beside = [&](size_t other) {
+    return other < tables.size() && tables[other].level == tables[at].level &&
+           tables[other].column_family_name == tables[at].column_family_name;
+  };
+  const bool older_behind = tables[at].level > 0 && tables[at].largestkey == first &&
+                            is_beside(at + 1) && tables[at + 1].smallestkey == first;
+  if (!older_behind) return first + '\x01';
+  // What it hides a newer version hides already.
+  const bool newer_before = at > 0 && is_beside(at - 1) && tables[at - 1].largestkey == first;
+  return newer_before ? first : JustBelow(first);
+}
+
+// A table of `bytes` bytes in which nothing is to be found, but that `key` is erased.
 rocksdb::Status MakeStandIn(const rocksdb::Options& options, const std::string& path,
-                            const std::string& first_key, uint64_t bytes) {
+                            const std::string& key, uint64_t bytes) {
   const auto& files = options.env->GetFileSystem();
   const std::string part = path + ".stand_in";
   std::string made;
   rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), options);
   rocksdb::Status status = writer.Open(part);
-  if (status.ok()) status = writer.Delete(first_key + '\x01');
+  if (status.ok()) status = writer.Delete(key);
   if (status.ok()) status = writer.Finish();
   if (status.ok()) status = rocksdb::ReadFileToString(files.get(), part, &made);
   files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
@@ -94,16 +118,18 @@ std::string NumbersOf(const rocksdb::LiveFileMetaData& file) {
   return absl::StrCat(", numbers ", *first, " to ", *last);
 }
 
+// The table number `at`.
 absl::Status Replace(const rocksdb::Options& options, const std::string& path,
-                     const rocksdb::LiveFileMetaData& file, const rocksdb::Status& why,
-                     std::vector<std::string>* found) {
+                     const std::vector<rocksdb::LiveFileMetaData>& tables, size_t at,
+                     const rocksdb::Status& why, std::vector<std::string>* found) {
+  const rocksdb::LiveFileMetaData& file = tables[at];
   const auto& files = options.env->GetFileSystem();
   const std::string table = absl::StrCat(path, "/", file.relative_filename);
   rocksdb::Status status = files->FileExists(table, kPlain, nullptr);
   std::string kept;
   if (status.ok()) status = MoveToLost(files.get(), table, &kept);
   if (status.IsNotFound()) status = rocksdb::Status::OK();
-  if (status.ok()) status = MakeStandIn(options, table, file.smallestkey, file.size);
+  if (status.ok()) status = MakeStandIn(options, table, KeyToErase(tables, at), file.size);
   if (!status.ok()) return FromRocks(status, absl::StrCat("replacing the lost table ", table));
   found->push_back(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
                                 ") cannot be opened: ", why.ToString(), "; what it held is lost",
@@ -143,7 +169,8 @@ absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::str
   db->GetLiveFilesMetaData(&tables);
   for (rocksdb::ColumnFamilyHandle* handle : handles) db->DestroyColumnFamilyHandle(handle);
   delete db;
-  for (const rocksdb::LiveFileMetaData& file : tables) {
+  for (size_t at = 0; at < tables.size(); ++at) {
+    const rocksdb::LiveFileMetaData& file = tables[at];
     const rocksdb::Options of_family = OptionsOf(options, families, file.column_family_name);
     const std::string table = absl::StrCat(path, "/", file.relative_filename);
     rocksdb::Status tried = TryTable(of_family, table, file.size);
@@ -156,7 +183,7 @@ absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::str
     if (tried.ok() || !(tried.IsCorruption() || tried.IsPathNotFound() || tried.IsNotFound())) {
       continue;
     }
-    absl::Status replaced = Replace(of_family, path, file, tried, found);
+    absl::Status replaced = Replace(of_family, path, tables, at, tried, found);
     if (!replaced.ok()) return replaced;
   }
   return absl::OkStatus();

@@ -156,10 +156,10 @@ ctest_summary() { sed -n '/tests passed.* out of/,$p' "$LOG_DIR/ctest.log"; }
 sanitized_programs() {
   case $1 in
     address)
-      echo hearth_contract_test hearth_store_test hearth_worker_test hearth_services_test \
-        hearth_worker_service_test hearth_simulation_test hearth_kernel_test
+      echo hearth_simulation_test hearth_store_test hearth_worker_test hearth_services_test \
+        hearth_worker_service_test hearth_kernel_test hearth_contract_test
       ;;
-    thread) echo hearth_store_test hearth_worker_test hearth_simulation_test ;;
+    thread) echo hearth_simulation_test hearth_store_test hearth_worker_test ;;
   esac
 }
 
@@ -208,12 +208,14 @@ sanitized_digest() {
     sort -z | xargs -0 sha256sum)
   libraries=$(ldd "$program" "$child" | awk '$3 ~ /^\// { print $3 }' | sort -u |
     xargs stat -L -c '%n %s %Y')
-  digest "$program" "$child" -- "$files" "$libraries" "$(declare -f run_sanitized run_in_shards)"
+  digest "$program" "$child" -- "$files" "$libraries" "$(declare -f run_sanitized run_part)"
 }
 
-# run_sanitized FOLDER PROGRAM...
+# run_sanitized FOLDER PROGRAM...: their tests dealt out in parts, to as many processes as there are
+# jobs: many wait for the disk, and some programs are one long test.
 run_sanitized() {
-  local folder=$1 name
+  local folder=$1 parts=4 jobs name part pid status=0
+  local -A of=() left=()
   shift
   # Every test of every program, whatever whoever calls has set for a run by hand.
   unset "${!GTEST_@}"
@@ -223,25 +225,39 @@ run_sanitized() {
   # What a sanitizer sees does not depend on the moment at which a disk fails: a few of those that
   # the release tests run.
   export HEARTH_CRASH_SEEDS=3 HEARTH_FULL_MOMENTS=12
+  jobs=$(job_count)
+  mkdir -p "$folder/parts"
   for name in "$@"; do
-    echo "== $name"
-    run_in_shards "$folder/tests/$name" || return
-    write_stamp "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")"
+    left[$name]=$parts
+    for ((part = 0; part < parts; ++part)); do
+      ((${#of[@]} < jobs)) || end_part || return
+      run_part "$folder/tests/$name" "$part" "$parts" "$folder/parts/$name.$part" &
+      of[$!]=$name
+    done
   done
+  while ((${#of[@]})); do end_part || return; done
 }
 
-# run_in_shards PROGRAM: its tests dealt out to as many processes as there are jobs, since many wait
-# for the disk.
-run_in_shards() {
-  local program=$1 shards shard pid status=0 pids=()
-  shards=$(job_count)
-  for ((shard = 0; shard < shards; ++shard)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard \
-      timeout --foreground "$TEST_TIMEOUT_S" "$program" --gtest_brief=1 &
-    pids+=($!)
-  done
-  for pid in "${pids[@]}"; do
-    wait "$pid" || status=$?
-  done
+# end_part: waits for one of run_sanitized's; the last one of a program stamps it. What else runs
+# when one has failed is waited for.
+end_part() {
+  wait -n -p pid || status=$?
+  name=${of[$pid]}
+  unset "of[$pid]"
+  if ((status != 0)); then
+    wait
+    return "$status"
+  fi
+  left[$name]=$((left[$name] - 1))
+  ((left[$name])) || write_stamp "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")"
+}
+
+# run_part PROGRAM PART PARTS LOG: some of its tests; said at once, not among others' lines.
+run_part() {
+  local status=0
+  GTEST_TOTAL_SHARDS=$3 GTEST_SHARD_INDEX=$2 \
+    timeout --foreground "$TEST_TIMEOUT_S" "$1" --gtest_brief=1 >"$4" 2>&1 || status=$?
+  echo "== ${1##*/}, part $(($2 + 1)) of $3"
+  cat "$4"
   return "$status"
 }

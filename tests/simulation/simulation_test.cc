@@ -5,6 +5,8 @@
 // each seed.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <iterator>
@@ -38,10 +40,24 @@ uint64_t SimEnvironment(const char* name, uint64_t otherwise) {
   return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
+// The one that runs, for a library's assertion that ends the process in the midst of it.
+std::atomic<const Timeline*> g_running{nullptr};
+
+void TellAndAbort(int signal) {
+  if (const Timeline* time = g_running.exchange(nullptr)) {
+    std::fprintf(stderr, "what happened last:\n%s", time->History().c_str());
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);
+}
+
 World::Figures RunSeed(uint64_t seed, bool tells) {
   World world(seed, SimEnvironment("HEARTH_SIM_LINES", 60));
-  world.Run();
   const Timeline& time = world.time();
+  g_running = &time;
+  std::signal(SIGABRT, TellAndAbort);
+  world.Run();
+  g_running = nullptr;
   if (time.failed()) {
     ADD_FAILURE() << time.violation() << "\n"
                   << "what happened last in seed " << seed << ":\n"
