@@ -60,6 +60,13 @@ class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
                            Context* dbg) override {
     return Copied(target()->Append(data, options, verification, dbg), data);
   }
+  // What could not be synced was not written, whatever the copy has of it after a crash.
+  rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
+    return Copied(target()->Sync(options, dbg), "");
+  }
+  rocksdb::IOStatus Fsync(const Options& options, Context* dbg) override {
+    return Copied(target()->Fsync(options, dbg), "");
+  }
   rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
     if (copy_ != nullptr) copy_->Close(options, dbg).PermitUncheckedError();
     copy_ = nullptr;

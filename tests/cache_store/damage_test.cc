@@ -347,6 +347,41 @@ TEST(ManifestCopy, WholeBytesEndAtTheFirstRecordThatIsNot) {
   }
 }
 
+// A file whose syncs fail.
+class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  using FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
+  rocksdb::IOStatus Sync(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
+    return rocksdb::IOStatus::IOError("sync failed");
+  }
+  rocksdb::IOStatus Fsync(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
+    return rocksdb::IOStatus::IOError("sync failed");
+  }
+};
+
+// RocksDB takes such a record for not written. After a crash of the machine the copy may have it
+// where the file does not, and it would be taken for what the file has lost.
+TEST(ManifestCopy, GoesWithWhatCouldNotBeSynced) {
+  const TestFolder folder;
+  const std::string path = folder.path() + "/MANIFEST-000001", copy_path = path + kCopySuffix;
+  const auto files = rocksdb::FileSystem::Default();
+  const rocksdb::IOOptions plain;
+  for (const bool data_only : {false, true}) {
+    CopiedFile::File file, copy;
+    ASSERT_TRUE(files->NewWritableFile(path, {}, &file, nullptr).ok());
+    ASSERT_TRUE(files->NewWritableFile(copy_path, {}, &copy, nullptr).ok());
+    CopiedFile both(std::make_unique<UnsyncedFile>(std::move(file)), std::move(copy), files.get(),
+                    copy_path);
+    ASSERT_TRUE(both.Append("a record", plain, nullptr).ok());
+    EXPECT_TRUE(fs::exists(copy_path));
+    EXPECT_FALSE((data_only ? both.Sync(plain, nullptr) : both.Fsync(plain, nullptr)).ok());
+    EXPECT_FALSE(fs::exists(copy_path));
+    ASSERT_TRUE(both.Append("another", plain, nullptr).ok());
+    EXPECT_TRUE(both.Close(plain, nullptr).ok());
+    EXPECT_EQ(folder.Read("MANIFEST-000001"), "a recordanother");
+  }
+}
+
 TEST(WarningLines, OfOneKindComeAFewAMinute) {
   std::vector<std::string> lines;
   Warnings warnings([&](const std::string& line) { lines.push_back(line); });
