@@ -259,14 +259,16 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
   rocksdb::Status status = Mend(dir, boot);
   if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) status = Mend(dir, boot);
   if (!status.ok()) return status;
-  status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
-  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) {
+  const auto open = [&] {
+    rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
+    if (!LacksRoom(opened) || !GiveUpReserve(files_.get(), dir)) return opened;
     // What is in the log stays in memory, for there is no room for the tables it would become.
     for (rocksdb::ColumnFamilyDescriptor& family : families) {
       family.options.write_buffer_size = 2 * kMaxLogBytes;
     }
-    status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
-  }
+    return rocksdb::DB::Open(options, path, families, &handles_, &db_);
+  };
+  status = open();
   const rocksdb::Options any(options, FamilyOptions(kDefault));
   const bool is_torn = status.ok() ? !AllTablesOpen(db_, any, {kFamilyNames[kTables]})
                                    : status.IsCorruption() || status.IsPathNotFound();
@@ -274,11 +276,17 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
     Close();
     const FolderLock lock(files_.get(), path);
     if (!lock.status().ok()) return lock.status();
-    const absl::Status replaced = ReplaceLostTables(options, path, families, &found_);
+    absl::Status replaced = ReplaceLostTables(options, path, families, &found_);
+    if (absl::IsResourceExhausted(replaced) && GiveUpReserve(files_.get(), dir)) {
+      replaced = ReplaceLostTables(options, path, families, &found_);
+    }
+    if (absl::IsResourceExhausted(replaced)) {
+      return rocksdb::Status::NoSpace(replaced.ToString(), status.ToString());
+    }
     if (!replaced.ok() && status.ok()) status = rocksdb::Status::IOError(replaced.ToString());
     if (!replaced.ok()) return status;
   }
-  if (is_torn) status = rocksdb::DB::Open(options, path, families, &handles_, &db_);
+  if (is_torn) status = open();
   if (!status.ok()) return status;
   RemoveInfoLogs(files_.get(), path);
   KeepReserve(files_.get(), dir);

@@ -92,7 +92,8 @@ std::string KeyToErase(const std::vector<rocksdb::LiveFileMetaData>& tables, siz
   return newer_before ? first : JustBelow(first);
 }
 
-// A table of `bytes` bytes in which nothing is to be found, but that `key` is erased.
+// A table of `bytes` bytes in which nothing is to be found, but that `key` is erased. It is mostly
+// a hole: there may be little room.
 rocksdb::Status MakeStandIn(const rocksdb::Options& options, const std::string& path,
                             const std::string& key, uint64_t bytes) {
   const auto& files = options.env->GetFileSystem();
@@ -103,12 +104,23 @@ rocksdb::Status MakeStandIn(const rocksdb::Options& options, const std::string& 
   if (status.ok()) status = writer.Delete(key);
   if (status.ok()) status = writer.Finish();
   if (status.ok()) status = rocksdb::ReadFileToString(files.get(), part, &made);
-  files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
-  if (!status.ok()) return status;
-  if (made.size() > bytes) return rocksdb::Status::NotSupported("the table was too small");
+  if (status.ok() && made.size() > bytes) {
+    status = rocksdb::Status::NotSupported("the table was too small");
+  }
+  std::unique_ptr<rocksdb::FSRandomRWFile> file;
+  if (status.ok()) {
+    status = files->NewRandomRWFile(part, rocksdb::FileOptions(), &file, nullptr);
+  }
   // Places in a table are counted from its beginning, and the footer is looked for at its end.
-  made.insert(made.size() - kFooterBytes, bytes - made.size(), '\0');
-  return rocksdb::WriteStringToFile(files.get(), made, path, /*should_sync=*/true);
+  const uint64_t body = made.size() - std::min(made.size(), kFooterBytes);
+  const std::string zeros(kFooterBytes, '\0'), footer = made.substr(body);
+  if (status.ok()) status = file->Write(body, zeros, kPlain, nullptr);
+  if (status.ok()) status = file->Write(bytes - kFooterBytes, footer, kPlain, nullptr);
+  if (status.ok()) status = file->Fsync(kPlain, nullptr);
+  if (status.ok()) status = file->Close(kPlain, nullptr);
+  if (status.ok()) status = files->RenameFile(part, path, kPlain, nullptr);
+  if (!status.ok()) files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
+  return status;
 }
 
 std::string NumbersOf(const rocksdb::LiveFileMetaData& file) {

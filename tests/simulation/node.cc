@@ -76,7 +76,10 @@ void Node::Open() {
     // Whoever watches over it tries again.
     time_->Note("the store does not start");
     time_->Aside(opened.status().ToString());
-    if (disk_.struck() == struck || absl::IsResourceExhausted(opened.status())) {
+    // A full disk alone does not keep it from starting; where it was damaged too, there may be no
+    // room to mend it.
+    const bool is_only_full = absl::IsResourceExhausted(opened.status()) && !is_damaged_;
+    if (disk_.struck() == struck || is_only_full) {
       time_->Violated(29, absl::StrCat("the store does not start: ", opened.status().ToString()));
     }
     return time_->After(absl::Seconds(1), [this] {
