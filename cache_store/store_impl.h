@@ -33,6 +33,7 @@
 #include "cache_store/host_arena.h"
 #include "cache_store/host_tier.h"
 #include "cache_store/latency.h"
+#include "cache_store/persisting.h"
 #include "cache_store/repeating_thread.h"
 #include "cache_store/scrub.h"
 #include "cache_store/single_flight.h"
@@ -54,26 +55,6 @@ class MissExplainer;
 class UnloadedIndex;
 struct PublishPlan;
 struct PublishBoundary;
-
-// What a manifest says of a time at which a restore point is over.
-inline uint64_t ExpiresUnixSeconds(absl::Time expires) {
-  if (expires == absl::InfiniteFuture()) return 0;
-  return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToUnixSeconds(expires)));
-}
-
-// Objects and manifests on their way to the disk. Holds one reference on each object.
-struct Persisting {
-  std::vector<StoredObject*> objects;         // to be written
-  std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
-  std::vector<uint64_t> compressed_bytes;     // of each, once written; 0: as they are
-  std::vector<ManifestRecord> manifests;
-  std::vector<Digest> points;  // the ids of those that the manifests are of
-  // How far it came: of these something may be on disk, whatever the write's status.
-  size_t begun_objects = 0;
-  bool begun_manifests = false;
-  FingerprintRecord fingerprint;
-  uint64_t reserved_bytes = 0;
-};
 
 class Store : public TieredStore {
  public:
@@ -288,22 +269,28 @@ class Store : public TieredStore {
   void SaveScrubProgress();
 
   // store_load.cc
-  struct ReadManifest;
   void LoadFor(const PromptChain& chain, const KvLayout& layout) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status LoadPoint(const Digest& id) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(mu_);  // kUnavailable after load_patience_
   absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(mu_);
-  std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests) ABSL_LOCKS_EXCLUDED(mu_);
-  ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
-  bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void NoteUseless(uint64_t number, const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status FinishLoading() ABSL_LOCKS_EXCLUDED(mu_);
   void NoteDamage(std::vector<std::string> damage);
   void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what was promised and turned out to be of no use. True: nothing of it was.
   bool NoteDropped(const UnloadedIndex& unloaded) ABSL_LOCKS_EXCLUDED(mu_);
   void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // store_adopt.cc
+  // Under one hold of the lock: a millisecond or so, of the longest prompts some 20.
+  static constexpr size_t kManifestsAtOnce = 8;
+  struct ReadManifest;
+  absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(mu_);
+  ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
+  bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void NoteUseless(uint64_t number, const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  // store_quarantine.cc
+  std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_admin.cc
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
