@@ -172,6 +172,8 @@ class Catalog {
 
   // It lives until `expires`: the first time exactly, from then on never shorter than before.
   void Renew(RestorePointEntry* point, absl::Time expires);
+  // As its manifest says of both. REQUIRES: it was just added.
+  void AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited);
   // In between it does not expire: a publish is about to renew it.
   void BeginRenewal(RestorePointEntry* point);
   void EndRenewal(RestorePointEntry* point);

@@ -45,6 +45,13 @@ void Catalog::Renew(RestorePointEntry* point, absl::Time expires) {
   }
 }
 
+// What it inherited its end from may be gone: then its own is what is known of until when somebody
+// wanted its objects.
+void Catalog::AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited) {
+  Renew(point, expires);
+  point->inherited = inherited;
+}
+
 void Catalog::BeginRenewal(RestorePointEntry* point) {
   Unschedule(*point);
   ++point->renewals;

@@ -80,8 +80,9 @@ class DiskTier : public SliceTier {
  public:
   // Raised when an older program could not read what this one writes. 2: tables. 3: compressed
   // slices. 4: manifests that expire. 5: promises (promises.h), which an older program would not
-  // keep in step. Older folders are raised to it when they are opened.
-  static constexpr uint64_t kFormatVersion = 5;
+  // keep in step. 6: manifests of what nobody published as a whole. Older folders are raised to it
+  // when they are opened.
+  static constexpr uint64_t kFormatVersion = 6;
 
   // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
   // is stored on creation and compared ever after.

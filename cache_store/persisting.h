@@ -20,6 +20,11 @@ inline uint64_t ExpiresUnixSeconds(absl::Time expires) {
   return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToUnixSeconds(expires)));
 }
 
+inline absl::Time EndOf(const ManifestRecord& record) {
+  if (record.expires_unix_s == 0) return absl::InfiniteFuture();
+  return absl::FromUnixSeconds(static_cast<int64_t>(record.expires_unix_s));
+}
+
 // Objects and manifests on their way to the disk. Holds one reference on each object.
 struct Persisting {
   std::vector<StoredObject*> objects;         // to be written

@@ -150,8 +150,7 @@ bool Store::AdoptManifest(const ReadManifest& read) {
   RestorePointEntry* point =
       catalog_.AddRestorePoint(record.number, record.tenant, read.model, node, std::move(objects),
                                manifest.cuts, absl::FromUnixSeconds(record.created_unix_s));
-  catalog_.Renew(point, record.expires_unix_s == 0 ? absl::InfiniteFuture()
-                                                   : absl::FromUnixSeconds(record.expires_unix_s));
+  catalog_.AdoptEnd(point, EndOf(record), record.inherited);
   catalog_.SetDurable(point);
   catalog_.SetPinned(point, unloaded_->IsPinned(record.number));
   counters_.Add(Counter::kRecoveredRestorePoints);

@@ -204,6 +204,7 @@ ManifestRecord Store::ManifestOf(const RestorePointEntry& point) const {
   record.tenant = point.tenant;
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
   record.expires_unix_s = ExpiresUnixSeconds(point.expires);
+  record.inherited = point.inherited;
   Manifest& manifest = record.manifest;
   manifest.fingerprint = point.model->fingerprint.digest();
   manifest.token_count = manifest.next_position = point.tokens();

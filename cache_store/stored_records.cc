@@ -13,6 +13,13 @@ constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
 constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": OBJ1 and compressed_bytes
 constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
 constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
+// "MRP3": MRP2 of what nobody published as a whole; expires_unix_s may be 0.
+constexpr uint32_t kInheritedManifestTag = 0x3350524D;
+
+uint32_t TagOf(const ManifestRecord& record) {
+  if (record.inherited) return kInheritedManifestTag;
+  return record.expires_unix_s > 0 ? kExpiringManifestTag : kManifestTag;
+}
 
 // A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
 constexpr uint32_t kMaxRecordLayers = 1024;
@@ -64,12 +71,15 @@ class RecordReader {
 absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
   const uint32_t tag = reader->U32("manifest tag");
   const bool expires = tag == kExpiringManifestTag;
-  if (tag != kManifestTag && !expires) reader->Refuse("manifest record: unknown tag");
+  record->inherited = tag == kInheritedManifestTag;
+  if (tag != kManifestTag && !expires && !record->inherited) {
+    reader->Refuse("manifest record: unknown tag");
+  }
   record->number = reader->U64("manifest number");
   record->created_unix_s = reader->U64("time of creation");
-  if (expires) {
-    record->expires_unix_s = reader->U64("time of expiry");
-    if (record->expires_unix_s == 0) reader->Refuse("manifest record: expires at no time");
+  if (expires || record->inherited) record->expires_unix_s = reader->U64("time of expiry");
+  if (expires && record->expires_unix_s == 0) {
+    reader->Refuse("manifest record: expires at no time");
   }
   const uint32_t tenant_bytes = reader->U32("tenant length");
   if (tenant_bytes > kMaxTenantBytes) reader->Refuse("manifest record: tenant too long");
@@ -138,10 +148,11 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
 
 std::string SerializeManifestRecord(const ManifestRecord& record) {
   std::string bytes;
-  AppendU32(&bytes, record.expires_unix_s > 0 ? kExpiringManifestTag : kManifestTag);
+  const uint32_t tag = TagOf(record);
+  AppendU32(&bytes, tag);
   AppendU64(&bytes, record.number);
   AppendU64(&bytes, record.created_unix_s);
-  if (record.expires_unix_s > 0) AppendU64(&bytes, record.expires_unix_s);
+  if (tag != kManifestTag) AppendU64(&bytes, record.expires_unix_s);
   AppendU32(&bytes, static_cast<uint32_t>(record.tenant.size()));
   bytes += record.tenant;
   AppendU32(&bytes, static_cast<uint32_t>(record.objects.size()));

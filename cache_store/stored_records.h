@@ -39,6 +39,7 @@ struct ManifestRecord {
   std::string tenant;
   uint64_t created_unix_s = 0;
   uint64_t expires_unix_s = 0;  // 0: lives until room is needed
+  bool inherited = false;       // nobody published it as a whole: it has its end from its parts
   std::vector<uint64_t> objects;
   Manifest manifest;
 };

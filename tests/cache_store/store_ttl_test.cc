@@ -274,6 +274,42 @@ TEST_F(StoreTtl, WhatIsPublishedAsAWholeDoesNotEndWithItsParts) {
   EXPECT_EQ(Usable(prompt), 16u);
 }
 
+// One that a lookup made: the first who publishes it says when it ends, before a restart or after.
+TEST_F(StoreTtl, WhatNobodyPublishedAsAWholeIsStillThatAfterARestart) {
+  uint64_t seed = 1;
+  for (const bool restarts : {false, true}) {
+    for (const absl::Duration ttl_of_parts :
+         {absl::ZeroDuration(), absl::Duration(absl::Hours(1))}) {
+      SCOPED_TRACE(testing::Message() << restarts << ttl_of_parts);
+      Open();
+      const KitPrompt prompt = Prompt(seed++, 33);
+      const KitPrompt shorter = UpTo(prompt, 20);
+      const auto expires_in = [&] {
+        for (const RestorePoint& point : store_->List("default")) {
+          if (point.tokens == 16) return point.expires_in;
+        }
+        return absl::ZeroDuration();
+      };
+      Publish(prompt, {32}, ttl_of_parts);
+      EXPECT_EQ(Usable(shorter), 16u);
+      const absl::Duration inherited = expires_in();
+      for (int restart = 0; restarts && restart < 2; ++restart) Open();
+      EXPECT_EQ(expires_in(), inherited);
+      EXPECT_EQ(store_->List("default").size(), 2u);
+      Publish(shorter, {16}, absl::Seconds(30));
+      EXPECT_EQ(expires_in(), absl::Seconds(30));
+      Open();
+      EXPECT_EQ(expires_in(), absl::Seconds(30)) << "now it is somebody's";
+      Publish(shorter, {16}, absl::Seconds(10));
+      EXPECT_EQ(expires_in(), absl::Seconds(30));
+      for (const RestorePoint& point : store_->List("default")) {
+        ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
+      }
+      executor_->RunAll();
+    }
+  }
+}
+
 TEST_F(StoreTtl, APublishThatBeganBeforeTheEndKeepsWhatItWasPromised) {
   Open();
   const KitPrompt prompt = Prompt(1, 65);
@@ -329,6 +365,13 @@ TEST_F(StoreTtl, AManifestThatDoesNotExpireIsWrittenAsEver) {
   const std::string expiring = SerializeManifestRecord(record);
   EXPECT_EQ(expiring.substr(0, 4), "MRP2");
   EXPECT_EQ(expiring.size(), plain.size() + 8);
+  record.inherited = true;
+  for (const uint64_t expires : {0, 1}) {
+    record.expires_unix_s = expires;
+    const std::string inherited = SerializeManifestRecord(record);
+    EXPECT_EQ(inherited.substr(0, 4), "MRP3");
+    EXPECT_EQ(inherited.size(), plain.size() + 8);
+  }
 }
 
 }  // namespace
