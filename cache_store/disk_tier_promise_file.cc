@@ -15,6 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cache_store/disk_tier_promise_rewrite.h"
+#include "cache_store/disk_tier_sync_folder.h"
 
 namespace hearth {
 namespace {
@@ -91,8 +92,7 @@ rocksdb::Status LookAtPromises(rocksdb::FileSystem* files, const std::string& di
   }
   *book = ReadPromises(bytes);
   if (book->LacksEntries(boot)) {
-    const bool is_torn = book->torn_bytes > 0 && book->boot == boot;
-    damage->push_back(absl::StrCat(path, " is damaged: ", book->damaged + (is_torn ? 1 : 0),
+    damage->push_back(absl::StrCat(path, " is damaged: ", book->LostEntries(boot),
                                    " of its entries are lost, which may hide what else is"));
   }
   return read;
@@ -120,7 +120,11 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
       files_->RenameFile(path_, path_ + ".unreadable", kNoOptions, nullptr).PermitUncheckedError();
     }
   }
-  if (!is_new && book.LacksEntries(boot_)) book.forgot_to = kForgotAll;
+  if (!is_new && book.LacksEntries(boot_)) {
+    book.forgot_to = kForgotAll;
+    // Until this start has said so.
+    book.unsaid = std::max<uint64_t>(1, book.LostEntries(boot_));
+  }
   bytes_ = book.bytes;
   const bool is_whole = book.has_header && book.damaged == 0 && book.torn_bytes == 0;
   if (is_whole) {
@@ -128,8 +132,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
     const rocksdb::IOStatus opened =
         files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
     if (opened.ok()) file_ = std::move(file);
-    live_ = book.promises.size() + book.lost.size();
-    if (book.forgot_to > 0) live_ += book.gone.size();
+    live_ = book.LiveEntries();
     entries_ = book.entries;
   } else {
     PromiseBook kept = book;
@@ -179,7 +182,7 @@ bool PromiseFile::MayHaveLost() const {
 }
 
 rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
-  const std::string bytes = WritePromises(book), part = path_ + ".new";
+  const std::string bytes = WritePromises(book), part = path_ + kPromisesInstead;
   rocksdb::IOStatus status = rocksdb::WriteStringToFile(files_, bytes, part, /*should_sync=*/true);
   if (status.ok()) status = files_->RenameFile(part, path_, kNoOptions, nullptr);
   if (!status.ok()) {
@@ -199,11 +202,9 @@ rocksdb::IOStatus PromiseFile::GoOnWith(uint64_t bytes, uint64_t live) {
   entries_ = bytes_ / kPromiseBytes;
   trim_at_ = 0;
   std::unique_ptr<rocksdb::FSWritableFile> file;
-  std::unique_ptr<rocksdb::FSDirectory> folder;
   rocksdb::IOStatus status =
       files_->ReopenWritableFile(path_, rocksdb::FileOptions(), &file, nullptr);
-  if (status.ok()) status = files_->NewDirectory(dir_, kNoOptions, &folder, nullptr);
-  if (status.ok()) status = folder->Fsync(kNoOptions, nullptr);
+  if (status.ok()) status = SyncFolder(files_, dir_);
   if (!status.ok()) return status;
   file_ = std::move(file);
   synced_bytes_ = bytes_;

@@ -1,5 +1,6 @@
 #include "cache_store/disk_tier_promise_rewrite.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -9,14 +10,16 @@ namespace hearth {
 namespace {
 
 const rocksdb::IOOptions kNoRewriteOptions;
-constexpr char kAnew[] = ".anew";
 
 }  // namespace
 
 PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_have_lost) {
   PromiseBook book = ReadPromises(bytes);
-  // What rotted since it was written.
-  if (book.damaged > 0 || (!book.has_header && !bytes.empty())) book.forgot_to = kForgotAll;
+  // What rotted since it was written: the next start is to say so.
+  if (book.damaged > 0 || (!book.has_header && !bytes.empty())) {
+    book.forgot_to = kForgotAll;
+    book.unsaid += std::max<uint64_t>(1, book.damaged);
+  }
   book.boot = boot;
   if (!may_have_lost) {
     book.lost.clear();
@@ -26,11 +29,13 @@ PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_hav
 }
 
 void RemovePromisesAnew(rocksdb::FileSystem* files, const std::string& path) {
-  files->DeleteFile(path + kAnew, kNoRewriteOptions, nullptr).PermitUncheckedError();
+  for (const char* part : {kPromisesBeside, kPromisesInstead}) {
+    files->DeleteFile(path + part, kNoRewriteOptions, nullptr).PermitUncheckedError();
+  }
 }
 
 PromiseRewrite::PromiseRewrite(rocksdb::FileSystem* files, const std::string& path)
-    : files_(files), path_(path), part_(path + kAnew) {}
+    : files_(files), path_(path), part_(path + kPromisesBeside) {}
 
 PromiseRewrite::~PromiseRewrite() {
   if (file_ == nullptr) return;

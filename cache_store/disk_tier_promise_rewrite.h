@@ -24,6 +24,10 @@ namespace hearth {
 // there is something that a repair may find what was lost in.
 PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_have_lost);
 
+// What they are written as before they take the place of the file in use: beside it, while that is
+// appended to; and instead of one that cannot be appended to any more, which may come meanwhile.
+inline constexpr char kPromisesBeside[] = ".anew";
+inline constexpr char kPromisesInstead[] = ".new";
 // Of a process that died while it wrote them anew.
 void RemovePromisesAnew(rocksdb::FileSystem* files, const std::string& path);
 

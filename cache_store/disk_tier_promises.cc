@@ -213,7 +213,8 @@ void DiskPromises::SettleForgotten(const PromiseBook& book, DiskContents* conten
     last += kNumbersApart;
     forgot_to = contents->last_number;
   }
-  if (forgot_to == book.forgot_to) return;
+  // What rotted is in `damage`: this start says so.
+  if (forgot_to == book.forgot_to && book.unsaid == 0) return;
   const PromiseEntry entry = EntryFor(PromiseKind::kForgot, PromiseLevel::kNone, forgot_to);
   file_.AppendSoon({&entry, 1});
 }

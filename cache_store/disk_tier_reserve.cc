@@ -3,6 +3,8 @@
 #include <memory>
 #include <random>
 
+#include "cache_store/disk_tier_sync_folder.h"
+
 namespace hearth {
 namespace {
 
@@ -36,10 +38,7 @@ void KeepReserve(rocksdb::FileSystem* files, const std::string& dir) {
   // the machine stops, too: the next start may find that others filled the disk meanwhile.
   file->Sync(plain, nullptr).PermitUncheckedError();
   file->Close(plain, nullptr).PermitUncheckedError();
-  std::unique_ptr<rocksdb::FSDirectory> folder;
-  if (files->NewDirectory(dir, plain, &folder, nullptr).ok()) {
-    folder->Fsync(plain, nullptr).PermitUncheckedError();
-  }
+  SyncFolder(files, dir).PermitUncheckedError();
 }
 
 bool GiveUpReserve(rocksdb::FileSystem* files, const std::string& dir) {

@@ -17,6 +17,7 @@
 #include "cache_store/disk_tier_lost_folder.h"
 #include "cache_store/disk_tier_manifest.h"
 #include "cache_store/disk_tier_records.h"
+#include "cache_store/disk_tier_sync_folder.h"
 #include "cache_store/disk_tier_tables.h"
 #include "cache_store/stored_records.h"
 
@@ -102,8 +103,7 @@ HeldPromises HeldIn(const std::string& log, const PromiseBook& book, const BootI
 
 // A machine that stops may leave holes in what was not synced. A process that dies leaves none.
 bool HasMachineStopped(const PromiseBook& book, const BootId& boot) {
-  return book.has_header && book.damaged == 0 && book.boot != BootId{} && boot != BootId{} &&
-         book.boot != boot;
+  return !book.LacksEntries(boot) && book.boot != BootId{} && boot != BootId{} && book.boot != boot;
 }
 
 absl::Status ReadLog(rocksdb::FileSystem* files, const OldLog& log, std::string* bytes) {
@@ -196,11 +196,7 @@ bool IsLast(const std::vector<OldLog>& logs, size_t log) {
 }
 
 absl::Status KeepNames(rocksdb::FileSystem* files, const std::string& folder) {
-  std::unique_ptr<rocksdb::FSDirectory> names;
-  rocksdb::IOStatus status = files->NewDirectory(folder, kNoIoOptions, &names, nullptr);
-  if (status.ok()) status = names->Fsync(kNoIoOptions, nullptr);
-  if (status.ok()) return absl::OkStatus();
-  return FromRocks(status, absl::StrCat("sync of ", folder));
+  return FromRocks(SyncFolder(files, folder), absl::StrCat("sync of ", folder));
 }
 
 // Where the file has another name, in lost/ or in somebody's copy of the folder, what is cut off

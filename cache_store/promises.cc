@@ -59,6 +59,7 @@ class Reading {
         return;
       case PromiseKind::kForgot:
         book_.forgot_to = entry.number;
+        book_.unsaid = entry.level == PromiseLevel::kNone ? 0 : entry.tokens;
         if (entry.number != kForgotAll) {
           book_.last_number = std::max(book_.last_number, entry.number);
         }
@@ -124,7 +125,23 @@ PromiseEntry EntryOf(const Promise& promise) {
   return entry;
 }
 
+PromiseEntry ForgotEntry(const PromiseBook& book) {
+  PromiseEntry entry;
+  entry.kind = PromiseKind::kForgot;
+  entry.number = book.forgot_to;
+  if (book.unsaid == 0) return entry;
+  entry.level = PromiseLevel::kDisk;
+  entry.tokens = static_cast<uint32_t>(std::min<uint64_t>(book.unsaid, ~uint32_t{0}));
+  return entry;
+}
+
 }  // namespace
+
+uint64_t PromiseBook::LiveEntries() const {
+  const auto is_kept = [this](uint64_t number) { return number <= forgot_to; };
+  return promises.size() + lost.size() +
+         static_cast<uint64_t>(std::count_if(gone.begin(), gone.end(), is_kept));
+}
 
 std::string SerializePromise(const PromiseEntry& entry) {
   std::string bytes;
@@ -179,17 +196,13 @@ PromiseBook ReadPromises(absl::string_view bytes) { return Reading().Read(bytes)
 
 std::string WritePromises(const PromiseBook& book) {
   std::string bytes = SerializePromise(PromisesHeader());
-  if (book.forgot_to > 0) {
+  if (book.forgot_to > 0 || book.unsaid > 0) bytes += SerializePromise(ForgotEntry(book));
+  for (const uint64_t number : book.gone) {
+    if (number > book.forgot_to) continue;
     PromiseEntry entry;
-    entry.kind = PromiseKind::kForgot;
-    entry.number = book.forgot_to;
-    bytes += SerializePromise(entry);
     entry.kind = PromiseKind::kReleased;
-    for (const uint64_t number : book.gone) {
-      if (number > book.forgot_to) continue;
-      entry.number = number;
-      bytes += SerializePromise(entry);
-    }
+    entry.number = number;
+    bytes += SerializePromise(entry);
   }
   // By the boot they were made under: a session's entry says it for all that follow.
   std::optional<BootId> boot;

@@ -48,7 +48,8 @@ enum class PromiseKind : uint8_t {
   kSynced = 6,    // of the first `number` bytes all that is kept is so as `sync`
   kClosed = 7,    // the process ended by itself
   // Entries rotted before. What lies in lost/ by a number up to `number` may be what they named;
-  // 0: nothing there is. The last one counts.
+  // 0: nothing there is. With a level: `tokens` of them, and no start has said so. The last one
+  // counts.
   kForgot = 8,
 };
 enum class PromiseLevel : uint8_t {
@@ -106,12 +107,17 @@ struct PromiseBook {
   bool has_header = false;   // or it is damaged
   BootId boot{};             // of the last session
   uint64_t forgot_to = 0;    // see kForgot
+  uint64_t unsaid = 0;       // entries that rotted while a store had it, and no start said so
 
+  // How many are known to be lost. `now`: as below.
+  uint64_t LostEntries(const BootId& now) const {
+    return damaged + unsaid + (torn_bytes > 0 && boot == now ? 1 : 0);
+  }
+  // Those that a file written anew has, beside what it begins with.
+  uint64_t LiveEntries() const;
   // Whether it may be silent of what was promised. `now`: of the machine; only a crash of it leaves
   // a part of an entry.
-  bool LacksEntries(const BootId& now) const {
-    return damaged > 0 || !has_header || (torn_bytes > 0 && boot == now);
-  }
+  bool LacksEntries(const BootId& now) const { return LostEntries(now) > 0 || !has_header; }
 };
 // Whatever number it goes by.
 inline constexpr uint64_t kForgotAll = ~uint64_t{0};

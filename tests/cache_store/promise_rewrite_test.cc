@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <random>
 #include <thread>
@@ -240,6 +241,61 @@ TEST_F(PromisesWrittenAnew, NothingAcknowledgedIsForgottenWhereItFails) {
     }
   }
   EXPECT_GT(disk_.struck(), 10);
+}
+
+// After an error the file is written anew, and of what rotted in it nothing is left to find.
+TEST_F(PromisesWrittenAnew, WhatRottedBeforeIsSaidByTheNextStartThatComesToIt) {
+  Begin(0);
+  std::fstream(dir_ + "/promises", std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(2 * kPromiseBytes + 20)
+      .put('x');
+  disk_.Arm(DiskFault::kFailedSync, 1);
+  EXPECT_FALSE(file_->EndSync(file_->BeginSync()).ok());
+  Promise(8);
+  file_.reset();
+  EXPECT_EQ(ReadPromises(folder_.Read("0/promises")).damaged, 0u);
+  for (int start = 0; start < 2; ++start) {
+    std::vector<std::string> damage;
+    file_ = std::make_unique<PromiseFile>(&files_, dir_, kRewriteBoot);
+    file_->Begin(/*is_new=*/false, &damage);
+    ASSERT_EQ(damage.size(), 1u);
+    EXPECT_TRUE(absl::StrContains(damage[0], "is damaged: 1 of its entries are lost")) << damage[0];
+  }
+}
+
+// Of what left only that lives which lost/ may hold.
+TEST_F(PromisesWrittenAnew, WhatLeftAfterSomethingRottedIsDead) {
+  Begin(0);
+  PromiseEntry forgot;
+  forgot.kind = PromiseKind::kForgot;
+  forgot.number = 6;
+  EXPECT_TRUE(file_->Append({&forgot, 1}).ok());
+  std::vector<PromiseEntry> left(4080);
+  for (size_t i = 0; i < left.size(); ++i) {
+    left[i].kind = PromiseKind::kReleased;
+    left[i].number = 1000000 + i;
+  }
+  EXPECT_TRUE(file_->Append(left).ok());
+  file_->AwaitRewriting();
+  EXPECT_GT(std::filesystem::file_size(dir_ + "/promises"), 4080 * kPromiseBytes);
+  file_ = std::make_unique<PromiseFile>(&files_, dir_, kRewriteBoot);
+  std::vector<std::string> damage;
+  file_->Begin(/*is_new=*/false, &damage);
+  left.resize(200);
+  EXPECT_TRUE(file_->Append(left).ok());
+  file_->AwaitRewriting();
+  EXPECT_LT(std::filesystem::file_size(dir_ + "/promises"), 400 * kPromiseBytes);
+}
+
+TEST_F(PromisesWrittenAnew, NothingIsLeftOfAProcessThatDiedMeanwhile) {
+  Begin(0);
+  for (const char* part : {"/promises.anew", "/promises.new"}) std::ofstream(dir_ + part) << "half";
+  file_ = std::make_unique<PromiseFile>(&files_, dir_, kRewriteBoot);
+  std::vector<std::string> damage;
+  file_->Begin(/*is_new=*/false, &damage);
+  for (const auto& entry : std::filesystem::directory_iterator(dir_)) {
+    EXPECT_EQ(entry.path().filename(), "promises");
+  }
 }
 
 }  // namespace

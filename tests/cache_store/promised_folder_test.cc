@@ -142,6 +142,20 @@ TEST_F(PromisedFolder, VerifySaysThatPromisesAreDamagedOrGone) {
   EXPECT_TRUE(RepairDataDir(Dir(), {}).value().was_healthy);
 }
 
+// Rot that a store met in its own file, and wrote that anew since.
+TEST_F(PromisedFolder, WhatRottedUnderAStoreIsSaidOnceByVerifyAndTheNextStart) {
+  PromiseEntry rotted;
+  rotted.kind = PromiseKind::kForgot;
+  rotted.level = PromiseLevel::kDisk;
+  rotted.tokens = 2;
+  std::ofstream(Promises(), std::ios::binary | std::ios::app) << SerializePromise(rotted);
+  EXPECT_THAT(Verified().problems, ElementsAre(HasSubstr("promises is damaged: 2 of its entries")));
+  const auto damage = [this] { return Open()->Stats().counters.at("recovery_damage"); };
+  EXPECT_EQ(damage(), 1u);
+  EXPECT_TRUE(Verified().ok());
+  EXPECT_EQ(damage(), 0u);
+}
+
 // Each read of a start in turn: what is lost it says, or fails, and the next one says it.
 TEST_F(PromisedFolder, AReadThatFailsMakesNoFolderNew) {
   RemoveLogs();
