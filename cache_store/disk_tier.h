@@ -59,6 +59,7 @@ struct DiskContents {
   absl::flat_hash_set<uint64_t> unpromised;
   // What was found damaged and is not in the above, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
+  std::vector<std::string> mended;  // lines of it by which nothing is lost
 };
 
 struct DiskTierOptions {

@@ -166,8 +166,8 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
   // As it is: a program that could open it before can do so after, and open the backup.
   const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
   if (!status.ok()) return status;
-  if (!db->found().empty()) {
-    return absl::DataLossError(absl::StrCat("no backup was made: ", db->found()[0]));
+  if (const auto& found = db->found().lines; !found.empty()) {
+    return absl::DataLossError(absl::StrCat("no backup was made: ", found[0]));
   }
   if (absl::Status there = CheckNothingWasToGo(*db); !there.ok()) return there;
   return BackUpDatabase(*db, dir, to);

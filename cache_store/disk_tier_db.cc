@@ -241,7 +241,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
         rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
   }
   if (!status.ok()) return CannotOpen(dir, mode, status);
-  for (std::string& line : log->dropped()) database->found_.push_back(std::move(line));
+  for (std::string& line : log->dropped()) database->found_.Add(std::move(line));
   for (int i = 0; i < kFamilies; ++i) {
     if (!is_there(static_cast<Family>(i))) {
       database->handles_.insert(database->handles_.begin() + i, nullptr);

@@ -65,7 +65,7 @@ class Database {
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   TableKeepingFiles* files() const { return files_.get(); }
   // What was damaged when it was opened, a line for each.
-  const std::vector<std::string>& found() const { return found_; }
+  const FoundDamage& found() const { return found_; }
   const LoggedNumbers& logged() const { return logged_; }
 
  private:
@@ -81,7 +81,7 @@ class Database {
   std::unique_ptr<rocksdb::Env> env_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
-  std::vector<std::string> found_;
+  FoundDamage found_;
   LoggedNumbers logged_;
 };
 

@@ -184,7 +184,8 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
 
 absl::StatusOr<DiskContents> LoadContents(const Database& db) {
   DiskContents contents;
-  contents.damage = db.found();
+  contents.damage = db.found().lines;
+  contents.mended = db.found().mended;
   contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
   absl::Status status;
   const auto each = [&](Family family, const Visit& visit) {

@@ -133,7 +133,7 @@ std::string NumbersOf(const rocksdb::LiveFileMetaData& file) {
 // The table number `at`.
 absl::Status Replace(const rocksdb::Options& options, const std::string& path,
                      const std::vector<rocksdb::LiveFileMetaData>& tables, size_t at,
-                     const rocksdb::Status& why, std::vector<std::string>* found) {
+                     const rocksdb::Status& why, FoundDamage* found) {
   const rocksdb::LiveFileMetaData& file = tables[at];
   const auto& files = options.env->GetFileSystem();
   const std::string table = absl::StrCat(path, "/", file.relative_filename);
@@ -143,12 +143,12 @@ absl::Status Replace(const rocksdb::Options& options, const std::string& path,
   if (status.IsNotFound()) status = rocksdb::Status::OK();
   if (status.ok()) status = MakeStandIn(options, table, KeyToErase(tables, at), file.size);
   if (!status.ok()) return FromRocks(status, absl::StrCat("replacing the lost table ", table));
-  found->push_back(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
-                                ") cannot be opened: ", why.ToString(), "; what it held is lost",
-                                kept.empty() ? ""
-                                             : absl::StrCat(", the file is kept as ", kept,
-                                                            ": hearthctl repair takes from it "
-                                                            "what is still right")));
+  found->Add(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
+                          ") cannot be opened: ", why.ToString(), "; what it held is lost",
+                          kept.empty() ? ""
+                                       : absl::StrCat(", the file is kept as ", kept,
+                                                      ": hearthctl repair takes from it "
+                                                      "what is still right")));
   return absl::OkStatus();
 }
 
@@ -167,7 +167,7 @@ bool AllTablesOpen(rocksdb::DB* db, const rocksdb::Options& options,
 
 absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::string& path,
                                const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                               std::vector<std::string>* found) {
+                               FoundDamage* found) {
   // Only looked at: opened for writing it would begin to compact what is left.
   rocksdb::DBOptions tolerant = options;
   tolerant.paranoid_checks = false;
@@ -189,7 +189,7 @@ absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::str
     bool was_wrong = false;
     if (tried.ok()) tried = ZeroTheNumber(of_family, table, &was_wrong);
     if (tried.ok() && was_wrong) {
-      found->push_back(absl::StrCat("table ", table, " had a flipped bit: it was put right, ",
+      found->AddMended(absl::StrCat("table ", table, " had a flipped bit: it was put right, ",
                                     "nothing is lost"));
     }
     if (tried.ok() || !(tried.IsCorruption() || tried.IsPathNotFound() || tried.IsNotFound())) {

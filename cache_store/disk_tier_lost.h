@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cache_store/disk_tier_damage.h"
 
 namespace hearth {
 
@@ -26,7 +27,7 @@ bool AllTablesOpen(rocksdb::DB* db, const rocksdb::Options& options,
 // or put right.
 absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::string& path,
                                const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
-                               std::vector<std::string>* found);
+                               FoundDamage* found);
 
 }  // namespace hearth
 

@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_records.h"
 
 namespace hearth {
@@ -64,16 +65,24 @@ std::optional<uint64_t> NamedBy(absl::string_view current, const Folder& folder)
   return is_there ? number : std::nullopt;
 }
 
-absl::Status MendFromCopy(rocksdb::FileSystem* files, const std::string& path,
-                          std::vector<std::string>* found) {
+// What is there is damaged.
+absl::Status PutInPlaceOf(rocksdb::FileSystem* files, const std::string& path,
+                          const std::string& bytes) {
+  const absl::Status put = PutFile(files, path, bytes);
+  if (put.ok()) return put;
+  return absl::Status(put.code(),
+                      absl::StrCat(path, " is damaged and cannot be mended: ", put.message()));
+}
+
+absl::Status MendFromCopy(rocksdb::FileSystem* files, const std::string& path, FoundDamage* found) {
   const std::string copy = BytesOfFile(files, path + kCopySuffix);
   if (copy.empty()) return absl::OkStatus();  // of an older version, or lost
   const std::string bytes = BytesOfFile(files, path);
   const uint64_t whole = WholeBytes(bytes), whole_of_copy = WholeBytes(copy);
   if (whole_of_copy <= whole) return absl::OkStatus();
-  absl::Status put = PutFile(files, path, copy.substr(0, whole_of_copy));
+  absl::Status put = PutInPlaceOf(files, path, copy.substr(0, whole_of_copy));
   if (!put.ok()) return put;
-  found->push_back(absl::StrCat(path, " was damaged after ", whole, " of ", whole_of_copy,
+  found->AddMended(absl::StrCat(path, " was damaged after ", whole, " of ", whole_of_copy,
                                 " bytes: mended from its copy, nothing is lost"));
   return absl::OkStatus();
 }
@@ -92,13 +101,11 @@ absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path,
   if (status.ok()) status = files->RenameFile(part, path, rocksdb::IOOptions(), nullptr);
   if (status.ok()) return absl::OkStatus();
   files->DeleteFile(part, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
-  const std::string text =
-      absl::StrCat(path, " is damaged and cannot be mended: ", status.ToString());
-  return status.IsNoSpace() ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
+  return FromRocks(status, absl::StrCat("write of ", path));
 }
 
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
-                          std::vector<std::string>* found) {
+                          FoundDamage* found) {
   std::vector<std::string> names;
   if (!files->GetChildren(folder, rocksdb::IOOptions(), &names, nullptr).ok()) {
     return absl::OkStatus();  // not there yet; what else is wrong RocksDB says
@@ -114,9 +121,9 @@ absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
           folder, " has tables or logs but no MANIFEST that says which of them count"));
     }
     number = around.newest;
-    absl::Status put = PutFile(files, folder + "/CURRENT", ManifestName(*number) + "\n");
+    absl::Status put = PutInPlaceOf(files, folder + "/CURRENT", ManifestName(*number) + "\n");
     if (!put.ok()) return put;
-    found->push_back(absl::StrCat(folder, "/CURRENT was damaged: mended to name ",
+    found->AddMended(absl::StrCat(folder, "/CURRENT was damaged: mended to name ",
                                   ManifestName(*number), ", nothing is lost"));
   }
   return MendFromCopy(files, absl::StrCat(folder, "/", ManifestName(*number)), found);

@@ -14,10 +14,10 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "cache_store/disk_tier_damage.h"
 
 namespace hearth {
 
@@ -27,14 +27,14 @@ inline constexpr char kCopySuffix[] = ".copy";
 // True for the path of a manifest, and not for that of a copy.
 bool IsManifest(absl::string_view path);
 
-// The file appears whole or not at all.
+// The file appears whole or not at all. An error says no more than that it cannot be written.
 absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path, const std::string& bytes);
 
 // Before a database is opened for writing: puts what is whole in the place of what is damaged.
 // `*found`: one line for each thing that was. kDataLoss: there are tables or logs, and nothing says
 // which of them are the database.
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
-                          std::vector<std::string>* found);
+                          FoundDamage* found);
 
 // A manifest that is being written, and its copy. Whatever happens to the copy, the file goes on;
 // a copy that may lack something is removed. One caller at a time, as for any writable file.

@@ -152,14 +152,16 @@ Puts PutsNotedIn(LoggedNumbers* logged) {
 }
 
 absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std::string& bytes,
-                        std::vector<std::string>* found, LoggedNumbers* logged) {
+                        FoundDamage* found, LoggedNumbers* logged) {
   std::string anew;
   anew.reserve(bytes.size());
+  uint64_t kept_records = 0;
   Puts puts = PutsNotedIn(logged);
   ScanLog(bytes, [&](absl::string_view record, uint64_t holes) {
     if (holes > 0 && log.ends_all) return;
     AppendLogRecord(record, &anew);
     puts.Add(record);
+    ++kept_records;
   });
   std::string kept;
   const rocksdb::IOStatus status = LinkToLost(files, log.path, &kept);
@@ -167,25 +169,38 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
   const rocksdb::Status noted =
       rocksdb::WriteStringToFile(files, "", log.path + kUnsettled, /*should_sync=*/true);
   if (!noted.ok()) return CannotSalvage(log.path, noted);
-  if (absl::Status put = PutFile(files, log.path, anew); !put.ok()) return put;
+  if (absl::Status put = PutFile(files, log.path, anew); !put.ok()) {
+    return absl::Status(
+        put.code(), absl::StrCat(log.path, " is damaged and cannot be salvaged: ", put.message()));
+  }
   const LogScan& scan = log.scan;
   const bool is_whole = scan.holes == 0 && !scan.has_tail;
-  found->push_back(absl::StrCat("the log ", log.path, " was damaged: ", scan.mended,
-                                " flipped bits were put right, ",
-                                is_whole ? "nothing is lost" : "what else was hit is lost", ", ",
-                                scan.records, " records are kept; as it was it is ", kept));
+  std::string line = absl::StrCat("the log ", log.path, " was damaged: ", scan.mended,
+                                  " flipped bits were put right, ",
+                                  is_whole ? "nothing is lost" : "what else was hit is lost", ", ",
+                                  kept_records, " records are kept; as it was it is ", kept);
+  is_whole ? found->AddMended(std::move(line)) : found->Add(std::move(line));
   return absl::OkStatus();
 }
 
 // Of a log that is only looked at.
-absl::Status SayDamaged(rocksdb::FileSystem* files, const OldLog& log,
-                        std::vector<std::string>* found) {
+absl::Status SayDamaged(rocksdb::FileSystem* files, const OldLog& log, FoundDamage* found) {
   std::string bytes;
   if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
   const uint64_t before = ScanLog(bytes.substr(0, log.scan.whole_bytes), nullptr).records;
-  found->push_back(absl::StrCat("the log ", log.path, " is damaged: behind that ",
-                                log.scan.records - before,
-                                " records can still be read, and the next start takes them in"));
+  // What SalvageLog would not take in.
+  uint64_t left_out = 0;
+  ScanLog(bytes, [&](absl::string_view, uint64_t holes) {
+    if (holes > 0 && log.ends_all) ++left_out;
+  });
+  std::string line = absl::StrCat("the log ", log.path, " is damaged: behind that ",
+                                  log.scan.records - before - left_out,
+                                  " records can still be read, and the next start takes them in");
+  if (left_out > 0) {
+    absl::StrAppend(&line, ", but not the ", left_out,
+                    " behind a hole: the machine stopped there, and none of them was promised");
+  }
+  found->Add(std::move(line));
   return absl::OkStatus();
 }
 
@@ -211,6 +226,13 @@ absl::Status CutOwn(rocksdb::FileSystem* files, const std::string& path, uint64_
   absl::Status status =
       FromRocks(rocksdb::ReadFileToString(files, path, &all), absl::StrCat("read of ", path));
   if (status.ok()) status = PutFile(files, path, all.substr(0, bytes));
+  if (!status.ok()) {
+    status = absl::Status(status.code(),
+                          absl::StrCat(path, " is to end after ", bytes,
+                                       " bytes, behind which nothing counts, and cannot be written "
+                                       "anew: ",
+                                       status.message()));
+  }
   // Before any log that precedes it is cut.
   if (status.ok()) status = KeepNames(files, path.substr(0, path.find_last_of('/')));
   return status;
@@ -263,7 +285,7 @@ void AddHeldBack(const Database& db, std::set<uint64_t>* objects) {
 }  // namespace
 
 absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
-                         std::vector<std::string>* found, LoggedNumbers* logged) {
+                         FoundDamage* found, LoggedNumbers* logged) {
   std::vector<OldLog> logs = LogsIn(files, DatabasePath(dir));
   std::string bytes;
   for (OldLog& log : logs) {
@@ -272,7 +294,7 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     log.scan = ScanLog(bytes, nullptr);
     log.is_unsettled = files->FileExists(log.path + kUnsettled, kNoIoOptions, nullptr).ok();
     if (!log.is_unsettled) continue;
-    found->push_back(
+    found->Add(
         absl::StrCat("the log ", log.path, " was damaged, and no start came to its end since"));
     if (logged == nullptr) continue;
     Puts puts = PutsNotedIn(logged);

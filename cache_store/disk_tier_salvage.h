@@ -27,7 +27,7 @@ namespace hearth {
 // that was damaged. `*logged`: what those logs still say was written; of that some may be lost.
 // Null: they are only looked at.
 absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
-                         std::vector<std::string>* found, LoggedNumbers* logged);
+                         FoundDamage* found, LoggedNumbers* logged);
 
 // A start knows what was lost: the next one need not ask those logs again.
 void SettleLogs(rocksdb::FileSystem* files, const std::string& dir);

@@ -37,7 +37,7 @@ class Verifier {
     if (!missed.empty()) Problem(MissedLine(missed, "not there"));
     report_.promise_problems = report_.problem_count;
     // Not what the log ends with: after a crash of the machine that may be anything.
-    for (size_t i = db_.found().size(); i < contents->damage.size(); ++i) {
+    for (size_t i = db_.found().lines.size(); i < contents->damage.size(); ++i) {
       Problem(contents->damage[i]);
     }
     for (const uint64_t number : contents->unreadable_objects) {
@@ -173,10 +173,11 @@ absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
     return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
   }
   if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  if (!MakesPromises(version)) damage.clear();  // there are none yet
+  FoundDamage apart;
+  if (MakesPromises(version)) apart.lines = std::move(damage);  // else there are none yet
   // RocksDB reads no further than the damage. Of a store that is running a log may go meanwhile.
-  SalvageLogs(files.get(), dir, boot, &damage, nullptr).IgnoreError();
-  return Verifier(*db, book, boot).Run(damage);
+  SalvageLogs(files.get(), dir, boot, &apart, nullptr).IgnoreError();
+  return Verifier(*db, book, boot).Run(apart.lines);
 }
 
 }  // namespace hearth

@@ -296,18 +296,31 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
   return start;
 }
 
+// Of a damaged folder nothing is erased: what the start gave up is in it, and what it has not read
+// yet may be lost with a table. Where all was put right neither is so, once every restore point was
+// looked at.
+absl::Status Store::CheckIsWhole() const {
+  const bool has_lost = counters_.Get(Counter::kRecoveryLostRestorePoints) > 0;
+  const bool has_given_up = counters_.Get(Counter::kRecoveryDroppedManifests) > 0 ||
+                            counters_.Get(Counter::kRecoveryUnreadManifests) > 0;
+  if (!has_lost && unmended_.empty() && !damage_.empty() && is_loading_.load()) {
+    return absl::UnavailableError(
+        absl::StrCat("no backup was made: ", damage_[0],
+                     "; whether all is there is known once the index is loaded: try again then"));
+  }
+  if (!has_lost && unmended_.empty() && (damage_.empty() || !has_given_up)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      "no backup was made: ",
+      unmended_.empty() ? "restore points do not match their objects" : unmended_,
+      "; this start found it: start the store again, and if that finds it too, repair the folder "
+      "(hearthctl repair)"));
+}
+
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
   if (disk_ == nullptr) return absl::FailedPreconditionError("no disk tier: nothing to back up");
-  // Of a damaged folder nothing is erased: what the start gave up is in it, and what it has not
-  // read yet may be lost with a table.
-  const bool has_lost = counters_.Get(Counter::kRecoveryLostRestorePoints) > 0;
-  if (has_lost || !damage_.empty()) {
-    return absl::DataLossError(absl::StrCat(
-        "no backup was made: ",
-        damage_.empty() ? "restore points do not match their objects" : damage_[0],
-        "; this start found it: start the store again, and if that finds it too, repair the folder "
-        "(hearthctl repair)"));
-  }
+  if (absl::Status whole = CheckIsWhole(); !whole.ok()) return whole;
   return disk_->BackUp(to);
 }
 

@@ -274,7 +274,7 @@ class Store : public TieredStore {
   absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(mu_);  // kUnavailable after load_patience_
   absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(mu_);
   absl::Status FinishLoading() ABSL_LOCKS_EXCLUDED(mu_);
-  void NoteDamage(std::vector<std::string> damage);
+  void NoteDamage(std::vector<std::string> damage, const std::vector<std::string>& mended);
   void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Of what was promised and turned out to be of no use. True: nothing of it was.
   bool NoteDropped(const UnloadedIndex& unloaded) ABSL_LOCKS_EXCLUDED(mu_);
@@ -298,6 +298,7 @@ class Store : public TieredStore {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // REQUIRES: the point's id is claimed.
   absl::Status PersistPin(uint64_t number, bool pinned);
+  absl::Status CheckIsWhole() const;  // as far as the start could tell
   std::vector<LatencySeries> Latencies() const;
   RestorePoint Describe(const RestorePointEntry& point) const;
   void OnRemoved(const RestorePointEntry& point, Removal why);
@@ -337,6 +338,7 @@ class Store : public TieredStore {
   EventHub events_;
   Warnings warnings_;
   std::vector<std::string> damage_;         // that the start found on disk; constant from then on
+  std::string unmended_;                    // the first line of it by which something may be lost
   const std::shared_ptr<HostArena> arena_;  // null: no RAM tier
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only

@@ -33,7 +33,7 @@ absl::Status Store::Recover() {
   if (disk_ == nullptr) return absl::OkStatus();
   absl::StatusOr<DiskContents> contents = disk_->Load();
   if (!contents.ok()) return contents.status();
-  NoteDamage(std::move(contents->damage));
+  NoteDamage(std::move(contents->damage), contents->mended);
   const auto lost = std::move(contents->lost);
   auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
   {
@@ -56,9 +56,13 @@ absl::Status Store::Recover() {
   return more.status();
 }
 
-void Store::NoteDamage(std::vector<std::string> damage) {
+void Store::NoteDamage(std::vector<std::string> damage, const std::vector<std::string>& mended) {
   counters_.Add(Counter::kRecoveryDamage, damage.size());
-  for (const std::string& line : damage) warnings_.Say("damage", line);
+  for (const std::string& line : damage) {
+    warnings_.Say("damage", line);
+    const bool is_mended = std::find(mended.begin(), mended.end(), line) != mended.end();
+    if (!is_mended && unmended_.empty()) unmended_ = line;
+  }
   damage_ = std::move(damage);
 }
 

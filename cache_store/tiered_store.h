@@ -367,7 +367,8 @@ class TieredStore {
 
   // Copies what is on disk at this moment to a backup folder (backup.h), beside everything else.
   // What was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data folder
-  // is damaged, or was when the store started.
+  // is damaged, or was when the store started and not all of it could be put right; kUnavailable:
+  // that is not known yet.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.

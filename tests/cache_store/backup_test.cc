@@ -201,6 +201,48 @@ TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {
   ExpectHolds(At("again"), 1, 4);
 }
 
+// The start put it right, and what is there is whole.
+TEST_F(Backup, OfAStoreThatServesIsMadeWhereAllThatWasDamagedIsMended) {
+  Publish(Open(At("data")).get(), 1, 8);
+  const auto damage = [&](const std::string& what) {
+    for (const auto& entry : fs::directory_iterator(At("data/db"))) {
+      const std::string name = entry.path().filename().string();
+      const bool is_it = what == ".log"
+                             ? entry.path().extension() == what && entry.file_size() > 0
+                             : name.rfind(what, 0) == 0 && name.find(".copy") == name.npos;
+      if (is_it) FlipABitOf(entry.path());
+    }
+  };
+  for (const std::string what : {"CURRENT", "MANIFEST-", ".log"}) {
+    SCOPED_TRACE(what);
+    damage(what);
+    {
+      const auto store = Open(At("data"));
+      EXPECT_GT(store->Stats().counters.at("recovery_damage"), 0u);
+      const auto made = store->BackUp(At("backup"));
+      ASSERT_TRUE(made.ok()) << made.status();
+    }
+    const auto restored = RestoreDataDir(At("backup"), At("again"));
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_TRUE(restored->verified.ok());
+    ExpectHolds(At("again"), 1, 8);
+    fs::remove_all(At("again"));
+  }
+}
+
+TEST_F(Backup, OfAStoreThatServesIsRefusedWhereMoreWasDamagedThanIsMended) {
+  Publish(Open(At("data")).get(), 1, 7);
+  FlipABitOf(At("data/db/CURRENT"));
+  std::fstream(At("data/promises"), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(4 * 64 + 20)
+      .put('x');
+  const auto store = Open(At("data"));
+  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 2u);
+  const absl::Status refused = store->BackUp(At("backup")).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("promises is damaged"));
+}
+
 TEST_F(Backup, KeepsTheNewestFew) {
   const auto store = Open(At("data"));
   uint32_t newest = 0;

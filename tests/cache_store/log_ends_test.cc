@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -12,8 +13,11 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "cache_store/disk_tier_records.h"
 #include "cache_store/store_impl.h"
+#include "cache_store/verify.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -22,18 +26,26 @@ namespace hearth {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class LogEnds : public ::testing::Test {
  protected:
-  void Open() {
-    store_.reset();
+  absl::StatusOr<std::unique_ptr<TieredStore>> TryToOpen(rocksdb::Env* env = nullptr) {
     StoreOptions options;
     options.data_dir = folder_.File("data");
     options.host_bytes = 0;
     options.disk_bytes = uint64_t{1} << 30;
+    options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
     StoreSeams seams = SteppedSeams(&executor_, &clock_);
     seams.boot = boot_;
-    absl::StatusOr<std::unique_ptr<TieredStore>> opened = OpenStore(options, std::move(seams));
+    seams.disk_env = env;
+    return OpenStore(options, std::move(seams));
+  }
+  void Open() {
+    store_.reset();
+    absl::StatusOr<std::unique_ptr<TieredStore>> opened = TryToOpen();
     ASSERT_TRUE(opened.ok()) << opened.status();
     store_ = *std::move(opened);
   }
@@ -86,6 +98,7 @@ class LogEnds : public ::testing::Test {
   BootId boot_ = {1};
   FakeClock clock_;
   Fingerprint model_ = KitModel().Make();
+  std::vector<std::string> lines_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> store_;
 };
@@ -180,6 +193,56 @@ TEST_F(LogEnds, WhatIsCutOffIsKeptUnderOtherNames) {
     EXPECT_TRUE(folder_.Read("data/lost/" + path.filename().string()) == bytes) << path;
   }
   EXPECT_EQ(Counted("recovery_damage"), 0u);
+}
+
+// The disk is full, and nothing is damaged.
+TEST_F(LogEnds, WhatCannotBeCutOffForWantOfRoomIsNotCalledDamaged) {
+  Open();
+  Publish(1, 30);
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  LoseAPage(log);
+  fs::create_directory(folder_.File("data/lost"));
+  fs::create_hard_link(log, folder_.File("data/lost") / log.filename());
+  ++boot_[1];
+  FaultyDisk disk;
+  disk.SetFull(true);
+  const absl::Status full = TryToOpen(disk.env()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()),
+              AllOf(HasSubstr(log.filename().string() + " is to end after "), HasSubstr("No space"),
+                    Not(HasSubstr("damaged"))));
+  Open();
+  EXPECT_LT(There(1, 30).size(), 30u);
+}
+
+// A flipped bit is put right, and behind the hole of one log nothing is taken in.
+TEST_F(LogEnds, VerifySaysWhatTheStartTakesInAndWhatNot) {
+  Open();
+  Publish(1, 30);
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  LoseAPage(log);
+  std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(fs::file_size(log) / 4);
+  const char byte = static_cast<char>(file.seekg(at).get());
+  file.seekp(at).put(static_cast<char>(byte ^ 4)).flush();
+  const std::string bytes = folder_.Read("data/db/" + log.filename().string());
+  const uint64_t before = ScanLog(bytes.substr(0, WholeBytes(bytes)), nullptr).records;
+  const VerifyReport report = VerifyDataDir(folder_.File("data")).value();
+  OpenAfterTheMachineStopped();
+  const auto number_in = [](const std::vector<std::string>& lines, const std::string& before) {
+    for (const std::string& line : lines) {
+      const size_t at = line.find(before);
+      if (at != line.npos) return std::strtoull(line.c_str() + at + before.size(), nullptr, 10);
+    }
+    return 0ull;
+  };
+  const uint64_t kept =
+      number_in(lines_, "flipped bits were put right, what else was hit is lost, ");
+  EXPECT_GT(kept, before);
+  EXPECT_EQ(number_in(report.problems, "is damaged: behind that "), kept - before);
+  EXPECT_GT(number_in(report.problems, "takes them in, but not the "), 0u);
 }
 
 // It is cut off before the next log begins, elsewhere perhaps than where this one ends.
