@@ -182,8 +182,8 @@ class RocksDiskTier : public DiskTier {
     return LoadManifests(*db_, numbers);
   }
   absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
-      const absl::flat_hash_set<uint64_t>& objects) override {
-    return FindManifestsNaming(*db_, objects);
+      const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) override {
+    return FindManifestsNaming(*db_, objects, stopped);
   }
 
   absl::Status ReclaimSpace(uint64_t max_bytes) override {

@@ -12,6 +12,7 @@
 #define HEARTH_CACHE_STORE_DISK_TIER_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -97,9 +98,10 @@ class DiskTier : public SliceTier {
   // says nothing about them: read again.
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
-  // Those that name one of these objects. Goes through all manifests.
+  // Those that name one of these objects. Goes through all manifests, and asks `stopped`, if set,
+  // every thousand. kCancelled.
   virtual absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
-      const absl::flat_hash_set<uint64_t>& objects) = 0;
+      const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) = 0;
 
   // Announces an object whose slices follow. Not visible to anything until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;

@@ -20,6 +20,7 @@ using Visit = std::function<void(absl::string_view key, absl::string_view value)
 
 // Numbers looked at one by one where a block of records is damaged: it holds some dozens.
 constexpr uint64_t kMostOneByOne = 1 << 16;
+constexpr uint64_t kVisitedBetweenAsks = 1024;  // whether to stop: about a millisecond
 
 // What every key begins with; keys of records are just that.
 uint64_t BeginOf(const rocksdb::Slice& key) {
@@ -61,11 +62,16 @@ uint64_t ReadableAfter(const Database& db, Family family, uint64_t from) {
 // Every record, those in damaged blocks aside, which `damage` gets a line for. A record of such a
 // block that was written again elsewhere is read from there.
 absl::Status ForEach(const Database& db, Family family, const Visit& visit,
-                     std::vector<std::string>* damage) {
+                     std::vector<std::string>* damage,
+                     const std::function<bool()>& stopped = nullptr) {
+  uint64_t visited = 0;
   const bool is_numbered = family == kObjects || family == kManifests;
   for (uint64_t next = 0;;) {  // everything before it was visited
     const Records it = RecordsFrom(db, family, next);
     for (; it->Valid(); it->Next()) {
+      if (visited++ % kVisitedBetweenAsks == 0 && stopped != nullptr && stopped()) {
+        return absl::CancelledError("the caller went away");
+      }
       visit(ToView(it->key()), ToView(it->value()));
       next = BeginOf(it->key()) + (is_numbered ? 1 : 0);
     }
@@ -246,7 +252,8 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
 }
 
 absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
-    const Database& db, const absl::flat_hash_set<uint64_t>& objects) {
+    const Database& db, const absl::flat_hash_set<uint64_t>& objects,
+    const std::function<bool()>& stopped) {
   std::vector<uint64_t> naming;
   std::vector<std::string> ignored;  // a start said what cannot be read
   const auto visit = [&](absl::string_view key, absl::string_view value) {
@@ -257,7 +264,8 @@ absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
                                        [&](uint64_t object) { return objects.contains(object); });
     if (is_naming) naming.push_back(*number);
   };
-  if (absl::Status status = ForEach(db, kManifests, visit, &ignored); !status.ok()) return status;
+  absl::Status status = ForEach(db, kManifests, visit, &ignored, stopped);
+  if (!status.ok()) return status;
   return naming;
 }
 

@@ -3,6 +3,7 @@
 #ifndef HEARTH_CACHE_STORE_DISK_TIER_LOAD_H_
 #define HEARTH_CACHE_STORE_DISK_TIER_LOAD_H_
 
+#include <functional>
 #include <string>
 
 #include "absl/container/flat_hash_set.h"
@@ -26,7 +27,8 @@ absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
     const Database& db, absl::Span<const uint64_t> numbers);
 // As DiskTier::ManifestsNaming.
 absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
-    const Database& db, const absl::flat_hash_set<uint64_t>& objects);
+    const Database& db, const absl::flat_hash_set<uint64_t>& objects,
+    const std::function<bool()>& stopped);
 
 }  // namespace hearth
 

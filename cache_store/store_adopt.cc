@@ -4,6 +4,7 @@
 #include <cassert>
 #include <utility>
 
+#include "cache_store/read_manifest.h"
 #include "cache_store/sessions.h"
 #include "cache_store/unloaded_index.h"
 #include "proto/prefix_key.h"
@@ -20,13 +21,6 @@ bool NamesRetired(const ManifestRecord& record, const UnloadedIndex::Objects& ob
 }
 
 }  // namespace
-
-// A manifest on its way into the catalog. Model null: it is of no use.
-struct Store::ReadManifest {
-  ManifestRecord record;
-  std::shared_ptr<const KnownFingerprint> model;
-  PromptChain chain;
-};
 
 // Reads and checks without the lock, adopts under it.
 absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
@@ -62,22 +56,24 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
 
 // Of a manifest that was not adopted.
 void Store::NoteUseless(uint64_t number, const ReadManifest& read) {
+  if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
   counters_.Add(Counter::kRecoveryDroppedManifests);
-  if (NamesRetired(read.record, unloaded_->objects())) {
-    // Known, and said then: it goes as those went that were there.
-    ++removed_[static_cast<size_t>(Removal::kQuarantined)];
-    const uint32_t end = read.record.manifest.token_count;
-    const KeyedSegment* last = read.chain.EndingAt(end, read.model->layout.chunk_tokens);
-    if (last != nullptr && catalog_.Find(last->key) == nullptr) {
-      history_.Record(last->key, Removal::kQuarantined, clock_->Now());
-    }
-    erasures_.AddManifests({number});
-  } else if (unloaded_->WasPromised(number)) {
+  if (unloaded_->WasPromised(number)) {
     unloaded_->NoteDropped(number);
   } else if (damage_.empty()) {
     // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
     erasures_.AddManifests({number});
   }
+}
+
+// Known, and said then: it goes as those went that were there.
+void Store::NoteRetired(uint64_t number, const Digest& point) {
+  counters_.Add(Counter::kRecoveryDroppedManifests);
+  ++removed_[static_cast<size_t>(Removal::kQuarantined)];
+  if (point != Digest{} && catalog_.Find(point) == nullptr) {
+    history_.Record(point, Removal::kQuarantined, clock_->Now());
+  }
+  erasures_.AddManifests({number});
 }
 
 Store::ReadManifest Store::CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded) {

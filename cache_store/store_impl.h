@@ -288,8 +288,22 @@ class Store : public TieredStore {
   ReadManifest CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded);
   bool AdoptManifest(const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void NoteUseless(uint64_t number, const ReadManifest& read) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Names what is quarantined. `point`: its restore point's id, zeros: it cannot be told.
+  void NoteRetired(uint64_t number, const Digest& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   // store_quarantine.cc
+  struct UnloadedName;
+  std::vector<StoredObject*> FindObjects(const PrefixQuery& query, const PromptChain& chain,
+                                         const KvLayout& layout, absl::Span<const ObjectId> objects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // What is not loaded yet and names one of these, in `names`. kCancelled; other errors: of the
+  // disk.
+  absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
+                            const std::function<bool()>& stopped, std::vector<UnloadedName>* names)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  void TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void SettleUnloaded(const std::vector<UnloadedName>& names) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests) ABSL_LOCKS_EXCLUDED(mu_);
 
   // store_admin.cc

@@ -341,7 +341,7 @@ class TieredStore {
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
   // Never serves these objects of the query's prompt again, nor what names them: they are there
   // with the right digests, and wrong. In the query's own tenant only. kNotFound: none of them is
-  // there.
+  // there. kCancelled, by the query's `stopped`: nothing was taken out.
   virtual absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                                       absl::Span<const ObjectId> objects) = 0;
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
