@@ -196,10 +196,11 @@ TEST_F(DiskStore, AStaleTemporaryOfTheSecretIsInNobodysWay) {
 
 TEST_F(DiskStore, ANewerFormatIsRefusedWithTheWayOut) {
   Open().reset();
-  { RawDatabase(folder_).Put("meta", "format_version", "6"); }
+  const std::string newer = absl::StrCat(DiskTier::kFormatVersion + 1);
+  { RawDatabase(folder_).Put("meta", "format_version", newer); }
   const absl::Status refused = TieredStore::Open(DiskOptions(folder_)).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version 6"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("format version " + newer));
   EXPECT_THAT(std::string(refused.message()), HasSubstr("use the newer program, or another"));
   EXPECT_EQ(VerifyDataDir(folder_.path()).status().code(), absl::StatusCode::kFailedPrecondition);
 }
