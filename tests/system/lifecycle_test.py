@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import threading
 import urllib.request
 
 import system_support
+from log_waits import wait_for_log
 from system_support import SystemTest, prompt
 
 
@@ -152,9 +152,7 @@ class Stop(SystemTest):
         client = self.running_request(worker, 90000)
         worker.popen.send_signal(signal.SIGTERM)
         # The first was taken in when the log says so.
-        pattern, seen = "draining", threading.Event()
-        while pattern not in worker.log_path.read_text():
-            seen.wait(0.01)
+        wait_for_log(worker, lambda text: "draining" in text)
         worker.popen.send_signal(signal.SIGTERM)
         self.assertEqual(worker.popen.wait(20), 1)
         self.assertNotEqual(client.wait(), 0)

@@ -6,11 +6,11 @@ Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 import json
 import signal
 import subprocess
-import threading
 import time
 
 import system_support
 from http2_peer import Http2Peer
+from log_waits import wait_for_log
 from system_support import ProcessFailed, SystemTest, prompt
 
 LONG_S = 120  # only a hang takes it
@@ -24,13 +24,9 @@ class Logs(SystemTest):
         return [json.loads(line) for line in process.log_path.read_text().splitlines()]
 
     def wait_for(self, process, found):
-        end, never = time.monotonic() + LONG_S, threading.Event()
-        while True:
-            lines = [line for line in self.lines(process) if found(line)]
-            if lines:
-                return lines
-            self.assertLess(time.monotonic(), end, process.log_tail())
-            never.wait(0.01)
+        return wait_for_log(
+            process, lambda text: [line for line in map(json.loads, text.splitlines())
+                                   if found(line)])
 
 
 class Store(Logs):

@@ -7,10 +7,9 @@ import json
 import os
 import signal
 import subprocess
-import threading
-import time
 
 import system_support
+from log_waits import wait_for_log
 from system_support import ROOT, ProcessFailed, SystemTest
 
 SNAPSHOT = ROOT / "tests" / "proto" / "golden" / "tiny.snapshot"
@@ -38,10 +37,7 @@ class StoreTest(SystemTest):
 
     def wait_for(self, store, name, count=1):
         """The last of `count` events of this name that the store logs."""
-        end, never = time.monotonic() + LONG_S, threading.Event()
-        while len(self.events(store, name)) < count:
-            self.assertLess(time.monotonic(), end, store.log_tail())
-            never.wait(0.01)
+        wait_for_log(store, lambda unused: len(self.events(store, name)) >= count)
         return self.events(store, name)[-1]
 
     def assert_serves_the_snapshot(self, data):
