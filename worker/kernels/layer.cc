@@ -1,46 +1,138 @@
 #include "worker/kernels/layer.h"
 
+#include <algorithm>
 #include <cassert>
+#include <memory>
+#include <vector>
 
 #include "worker/kernels/fused_products.h"
 #include "worker/kernels/product.h"
+#include "worker/kernels/row_kernels.h"
 
 namespace hearth {
 namespace {
 
 ConstRows In(const Rows& rows) { return {rows.data, rows.rows, rows.stride}; }
 
-// x += norm(projected), normed = norm(x).
-void AddSumAndNorms(const Rows& projected, const float* scale, const float* next_scale,
-                    float epsilon, const Rows& x, const Rows& normed, int64_t columns,
-                    KernelPhases* phases) {
-  phases->AddRows(x.rows, [=](int64_t row) {
-    const Rows next{normed.Row(row), 1, columns};
-    AddNormAndNorm({projected.Row(row), 1, columns}, columns, scale, next_scale, epsilon,
-                   {x.Row(row), 1, columns}, &next);
-  });
-}
+// Rows that live as long as a list that has them.
+struct OwnedRows {
+  OwnedRows(int64_t rows, int64_t columns)
+      : data(static_cast<size_t>(rows * columns)), view{data.data(), rows, columns} {}
+  std::vector<float> data;
+  Rows view;
+};
+
+// Adds operations to a list, each as the seams say.
+class LayerList {
+ public:
+  LayerList(Workspace* workspace, KernelPhases* phases, const LayerSeams* seams)
+      : workspace_(workspace), phases_(phases), seams_(seams) {}
+
+  void Product(const char* operation, const Rows& x, const PackedWeights& weights, const Rows& y) {
+    if (IsReplaced()) {
+      AddReplaced(In(x), weights, y);
+    } else {
+      AddProduct(In(x), weights, y, workspace_, phases_);
+    }
+    Show(operation, y, weights.outputs());
+  }
+
+  void GeluProduct(const char* operation, const Rows& x, const PackedWeights& gate,
+                   const PackedWeights& up, const Rows& y) {
+    if (IsReplaced()) {
+      const int64_t width = up.outputs();
+      const auto other = std::make_shared<OwnedRows>(y.rows, width);
+      AddReplaced(In(x), gate, y);
+      AddReplaced(In(x), up, other->view);
+      phases_->Add(1, [y, other, width](int64_t) { GeluTimes(In(y), In(other->view), width, y); });
+    } else {
+      AddGeluProduct(In(x), gate, up, y, workspace_, phases_);
+    }
+    Show(operation, y, gate.outputs());
+  }
+
+  // x += norm(projected), normed = norm(x).
+  void SumAndNorms(const char* operation, const LayerRows& rows, const float* scale,
+                   const float* next_scale, float epsilon, int64_t columns) {
+    phases_->AddRows(rows.x.rows, [=, projected = rows.projected, x = rows.x,
+                                   normed = rows.normed](int64_t row) {
+      const Rows next{normed.Row(row), 1, columns};
+      AddNormAndNorm({projected.Row(row), 1, columns}, columns, scale, next_scale, epsilon,
+                     {x.Row(row), 1, columns}, &next);
+    });
+    Show(operation, rows.x, columns);
+    Show(operation, rows.normed, columns);
+  }
+
+  void Show(const char* operation, const Rows& values, int64_t columns) {
+    if (seams_ == nullptr || seams_->witness == nullptr) return;
+    phases_->Add(1, [=, seams = seams_](int64_t) { seams->witness(operation, values, columns); });
+  }
+
+  void ProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y) {
+    if (!IsReplaced()) return AddProductTo(x, weights, y, workspace_, phases_);
+    const int64_t width = weights.outputs();
+    const auto all = std::make_shared<OwnedRows>(x.rows, width);
+    AddReplaced(x, weights, all->view);
+    phases_->Add(x.rows, [=](int64_t row) {
+      std::copy_n(all->view.Row(row), width, y[static_cast<size_t>(row)]);
+    });
+  }
+
+ private:
+  bool IsReplaced() const { return seams_ != nullptr && seams_->product != nullptr; }
+  void AddReplaced(const ConstRows& x, const PackedWeights& weights, const Rows& y) {
+    phases_->Add(1, [=, &weights, seams = seams_, workspace = workspace_](int64_t) {
+      seams->product(x, weights, y, workspace, InThisThread);
+    });
+  }
+
+  Workspace* const workspace_;
+  KernelPhases* const phases_;
+  const LayerSeams* const seams_;
+};
 
 }  // namespace
 
-void AddLayer(const LayerWeights& weights, const float* next_norm, const LayerRows& rows,
-              Workspace* workspace, KernelPhases* phases) {
-  assert(static_cast<int64_t>(rows.tokens.size()) == rows.x.rows);
-  const int64_t hidden = weights.out->outputs();
-  const float epsilon = weights.heads.epsilon;
-  AddProduct(In(rows.normed), *weights.qkv, rows.qkv, workspace, phases);
-  phases->AddRows(rows.x.rows,
+void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Workspace* workspace,
+                          KernelPhases* phases, const LayerSeams* seams) {
+  assert(static_cast<int64_t>(rows.tokens.size()) == rows.qkv.rows);
+  LayerList list(workspace, phases, seams);
+  list.Product("product q, k, v", rows.normed, *weights.qkv, rows.qkv);
+  phases->AddRows(rows.qkv.rows,
                   [heads = weights.heads, qkv = rows.qkv, tokens = rows.tokens](int64_t row) {
                     NormRotateAppend(heads, tokens[static_cast<size_t>(row)], qkv.Row(row));
                   });
+  list.Show("norm and rotation of q", rows.qkv, weights.heads.heads * weights.heads.head_dim);
+}
+
+void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_norm,
+                                const LayerRows& rows, Workspace* workspace, KernelPhases* phases,
+                                const LayerSeams* seams) {
+  const int64_t hidden = weights.out->outputs();
+  const float epsilon = weights.heads.epsilon;
+  LayerList list(workspace, phases, seams);
   AddAttend(weights.attend, rows.sequences, In(rows.qkv), rows.attended, workspace, phases);
-  AddProduct(In(rows.attended), *weights.out, rows.projected, workspace, phases);
-  AddSumAndNorms(rows.projected, weights.post_attention_norm, weights.pre_feedforward_norm, epsilon,
-                 rows.x, rows.normed, hidden, phases);
-  AddGeluProduct(In(rows.normed), *weights.gate, *weights.up, rows.gated, workspace, phases);
-  AddProduct(In(rows.gated), *weights.down, rows.projected, workspace, phases);
-  AddSumAndNorms(rows.projected, weights.post_feedforward_norm, next_norm, epsilon, rows.x,
-                 rows.normed, hidden, phases);
+  list.Show("attention", rows.attended, weights.out->inputs());
+  list.Product("product out", rows.attended, *weights.out, rows.projected);
+  list.SumAndNorms("norms after attention", rows, weights.post_attention_norm,
+                   weights.pre_feedforward_norm, epsilon, hidden);
+  list.GeluProduct("product gate, up with GELU", rows.normed, *weights.gate, *weights.up,
+                   rows.gated);
+  list.Product("product down", rows.gated, *weights.down, rows.projected);
+  list.SumAndNorms("norms after feed-forward", rows, weights.post_feedforward_norm, next_norm,
+                   epsilon, hidden);
+}
+
+void AddLayer(const LayerWeights& weights, const float* next_norm, const LayerRows& rows,
+              Workspace* workspace, KernelPhases* phases, const LayerSeams* seams) {
+  AddQueriesKeysValues(weights, rows, workspace, phases, seams);
+  AddAttentionAndFeedForward(weights, next_norm, rows, workspace, phases, seams);
+}
+
+void AddSeamedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                      Workspace* workspace, KernelPhases* phases, const LayerSeams* seams) {
+  LayerList(workspace, phases, seams).ProductTo(x, weights, y);
 }
 
 }  // namespace hearth

@@ -1,10 +1,14 @@
 // AddLayer: one of Gemma 3's layers for the rows of a step, as loops of one list: from the normed
-// rows to the next layer's, and their KV into blocks.
+// rows to the next layer's, and their KV into blocks. A model's last layer is its two halves, so
+// that rows whose outputs nobody wants stop after the first.
 //
 // Rows may be of several sequences, prefilled and decoded: a row's bits depend on that row, its
 // position and its sequence's KV alone.
 #ifndef HEARTH_WORKER_KERNELS_LAYER_H_
 #define HEARTH_WORKER_KERNELS_LAYER_H_
+
+#include <cstdint>
+#include <functional>
 
 #include "absl/types/span.h"
 #include "worker/kernels/attend.h"
@@ -36,10 +40,33 @@ struct LayerRows {
   absl::Span<const AttendSequence> sequences;  // the rows, in order; their blocks hold the tokens
 };
 
+// What tests and the self-test put into a layer; each null where it is not.
+struct LayerSeams {
+  // Takes a product's place. Gate and up are two of them then, not fused.
+  std::function<void(const ConstRows& x, const PackedWeights& weights, const Rows& y,
+                     Workspace* workspace, ParallelFor parallel)>
+      product;
+  // Sees what an operation gives when it is done, before the next begins: `columns` of each row.
+  std::function<void(const char* operation, const Rows& values, int64_t columns)> witness;
+};
+
 // `next_norm`: the next layer's input norm, or the final one. Weights, rows and what their spans
-// show must stay until the list has run.
+// show must stay until the list has run, and `seams` too.
 void AddLayer(const LayerWeights& weights, const float* next_norm, const LayerRows& rows,
-              Workspace* workspace, KernelPhases* phases);
+              Workspace* workspace, KernelPhases* phases, const LayerSeams* seams = nullptr);
+
+// The halves. The first makes the queries, in rows.qkv, and the KV of all rows; the second is of
+// those rows that go on: rows.x, rows.qkv and rows.sequences are of these alone, and rows.tokens is
+// not used.
+void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Workspace* workspace,
+                          KernelPhases* phases, const LayerSeams* seams = nullptr);
+void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_norm,
+                                const LayerRows& rows, Workspace* workspace, KernelPhases* phases,
+                                const LayerSeams* seams = nullptr);
+
+// A product of a model as a layer has its own: by the seam, if there is one.
+void AddSeamedProduct(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                      Workspace* workspace, KernelPhases* phases, const LayerSeams* seams);
 
 }  // namespace hearth
 

@@ -28,8 +28,13 @@ struct ProductCall {
   ConstRows x;
   const PackedWeights* weights;
   Rows y;
+  absl::Span<float* const> places;  // of y's rows one by one; empty: they are as `y` says
   Workspace* workspace;
   KernelPhases* phases;
+
+  float* Out(int64_t row) const {
+    return places.empty() ? y.Row(row) : places[static_cast<size_t>(row)];
+  }
 };
 
 }  // namespace hearth
@@ -58,7 +63,7 @@ void ProductOf(const ProductCall& call) {
     product::PanelOfRows<T>(x, weights, panel, first, end, chains);
     const size_t real_bytes = static_cast<size_t>(weights.PanelReal(panel)) * sizeof(float);
     for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
-      std::memcpy(call.y.Row(row) + panel * product::kWidth,
+      std::memcpy(call.Out(row) + panel * product::kWidth,
                   chains + (row - x.FirstRow(first)) * product::kWidth, real_bytes);
     }
   });
@@ -85,8 +90,7 @@ void ProductForTarget(const ProductCall& call) {
     const FloatMode mode;
     const int64_t row = part / panels, begin = part % panels * width;
     reference::ProductRow(call.x.data + row * call.x.stride, *call.weights, begin,
-                          std::min(begin + width, call.weights->outputs()),
-                          call.y.data + row * call.y.stride + begin);
+                          std::min(begin + width, call.weights->outputs()), call.Out(row) + begin);
   });
 }
 
@@ -105,7 +109,14 @@ void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
                 Workspace* workspace, KernelPhases* phases) {
   assert(x.rows == y.rows);
   if (x.rows == 0) return;
-  HWY_DYNAMIC_DISPATCH(ProductForTarget)(ProductCall{x, &weights, y, workspace, phases});
+  HWY_DYNAMIC_DISPATCH(ProductForTarget)(ProductCall{x, &weights, y, {}, workspace, phases});
+}
+
+void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                  Workspace* workspace, KernelPhases* phases) {
+  assert(x.rows == static_cast<int64_t>(y.size()));
+  if (x.rows == 0) return;
+  HWY_DYNAMIC_DISPATCH(ProductForTarget)(ProductCall{x, &weights, {}, y, workspace, phases});
 }
 
 void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,

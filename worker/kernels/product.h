@@ -8,6 +8,7 @@
 #ifndef HEARTH_WORKER_KERNELS_PRODUCT_H_
 #define HEARTH_WORKER_KERNELS_PRODUCT_H_
 
+#include "absl/types/span.h"
 #include "worker/kernels/packed_weights.h"
 #include "worker/kernels/parallel.h"
 #include "worker/kernels/phases.h"
@@ -20,7 +21,15 @@ namespace hearth {
 // neither x nor the weights.
 void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
                 Workspace* workspace, KernelPhases* phases);
-// The same at once.
+// Each row of y by itself: y[row] has weights.outputs() floats. `y` must stay until the list has
+// run.
+void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                  Workspace* workspace, KernelPhases* phases);
+// With each row of y where it is to be: y[row] has weights.outputs() floats. What `y` shows must
+// stay until the list has run.
+void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
+                  Workspace* workspace, KernelPhases* phases);
+// AddProduct at once.
 void Product(const ConstRows& x, const PackedWeights& weights, const Rows& y, Workspace* workspace,
              ParallelFor parallel);
 

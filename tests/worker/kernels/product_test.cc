@@ -78,6 +78,32 @@ TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
   }
 }
 
+// Every second row of y, from the last to the first.
+TEST(Product, PutsEachRowWhereItIsToBe) {
+  Numbers numbers(9);
+  const PackedWeights weights = MakeWeights({100, 30}, ElementType::kBFloat16, &numbers);
+  FencedRows x(9, 30);
+  x.Fill(&numbers);
+  const std::vector<float> want = ReferenceRows(x, 9, weights);
+  ForEachTarget([&](const std::string& target) {
+    for (const int64_t rows : {1, 9}) {
+      FencedRows y(2 * rows, 100);
+      std::vector<float*> places;
+      for (int64_t row = 0; row < rows; ++row) places.push_back(y.Row(2 * (rows - 1 - row)));
+      Workspace workspace;
+      KernelPhases phases;
+      AddProductTo({x.Row(0), rows, x.stride()}, weights, places, &workspace, &phases);
+      phases.Run(InThisThread);
+      for (int64_t row = 0; row < rows; ++row) {
+        EXPECT_EQ(FirstDifference(places[static_cast<size_t>(row)], want.data() + row * 100, 100),
+                  "")
+            << target << ", row " << row << " of " << rows;
+        EXPECT_TRUE(std::isnan(*y.Row(2 * row + 1))) << target;
+      }
+    }
+  });
+}
+
 TEST(Product, IsTheSameOnAnyNumberOfThreads) {
   Numbers numbers(5);
   const PackedWeights weights = MakeWeights({300, 200}, ElementType::kBFloat16, &numbers);
