@@ -1,5 +1,6 @@
 // InvariantGemma: Gemma 3's forward pass on the kernels of worker/kernels: a row's bits depend on
-// its tokens alone, not on the step it came in, on prefill or decode, nor on the number of threads.
+// its tokens alone, not on the step it came in, on the sequences beside it, on prefill or decode,
+// nor on the number of threads.
 //
 // On the CPU, in float32, with weights in the bits that they are stored in. It serves the class
 // `invariant`; Gemma (gemma.h) serves the others, and devices.
@@ -66,12 +67,23 @@ class InvariantGemma {
                                              const Rows& y, Workspace*, ParallelFor)>;
   static void ReplaceProduct(ProductFunction product);
 
+  // Tokens that are appended to one sequence. `logits` receives those of the last `want` of them:
+  // [want][vocab]; may be null where none are wanted.
+  struct Part {
+    Kv* kv = nullptr;
+    absl::Span<const int32_t> tokens;
+    int want = 0;
+    std::vector<float>* logits = nullptr;
+  };
+
   Kv NewKv() const;
-  // Appends the tokens. `logits` receives those of the last `want` of them: [want][vocab]; may be
-  // null where none are wanted. kInvalidArgument, with nothing changed, where the text would be
-  // longer than the model's max_position_embeddings, a token or the Kv is not of this model, or
-  // more is wanted than there is or than kStepLogitsMax; kResourceExhausted likewise, where
-  // kv_bytes has no room for the rows.
+  // Appends all parts' tokens, with one pass through the weights. kInvalidArgument, with nothing
+  // changed, where a text would be longer than the model's max_position_embeddings, a token or a
+  // Kv is not of this model, more is wanted than there is or than kStepLogitsMax, or two parts have
+  // one Kv or one place for logits; kResourceExhausted likewise, where kv_bytes has no room for all
+  // rows. Where there are several parts the error says which.
+  absl::Status Step(absl::Span<const Part> parts) const;
+  // A step of one part.
   absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
                     std::vector<float>* logits) const;
 

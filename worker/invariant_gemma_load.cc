@@ -22,22 +22,25 @@ ElementType TypeOf(const TensorView& tensor) {
 }
 
 std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
-  std::vector<float> scale = WidenRow(weight, 0, weight.elements());
+  std::vector<float> scale(static_cast<size_t>(weight.elements()));
+  WidenRow(weight, 0, weight.elements(), scale.data());
   for (float& value : scale) value = (value + 1.0f) * factor;
   return scale;
 }
 
-absl::StatusOr<PackedWeights> PackStacked(const std::vector<TensorView>& parts,
-                                          ParallelFor parallel) {
-  std::vector<WeightRows> matrices;
+absl::Status CheckOneType(const std::vector<TensorView>& parts) {
   for (const TensorView& part : parts) {
-    if (part.dtype != parts[0].dtype) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          part.file, ": ", part.name, " is ", TensorDtypeName(part.dtype), ", but ", parts[0].name,
-          " is ", TensorDtypeName(parts[0].dtype), ": one product needs one type"));
-    }
-    matrices.push_back({part.data, part.shape[0]});
+    if (part.dtype == parts[0].dtype) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        part.file, ": ", part.name, " is ", TensorDtypeName(part.dtype), ", but ", parts[0].name,
+        " is ", TensorDtypeName(parts[0].dtype), ": one product needs one type"));
   }
+  return absl::OkStatus();
+}
+
+PackedWeights PackStacked(const std::vector<TensorView>& parts, ParallelFor parallel) {
+  std::vector<WeightRows> matrices;
+  for (const TensorView& part : parts) matrices.push_back({part.data, part.shape[0]});
   return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel);
 }
 
@@ -73,17 +76,18 @@ absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config
 
 }  // namespace
 
-std::vector<float> WidenRow(const TensorView& tensor, int64_t row, int64_t columns) {
-  std::vector<float> wide(static_cast<size_t>(columns));
+void WidenRow(const TensorView& tensor, int64_t row, int64_t columns, float* to) {
   const ElementType type = TypeOf(tensor);
   const std::byte* at = tensor.data + static_cast<size_t>(row * columns) * ElementBytes(type);
-  if (type == ElementType::kFloat32) std::memcpy(wide.data(), at, wide.size() * sizeof(float));
-  for (size_t i = 0; i < wide.size() && type != ElementType::kFloat32; ++i) {
+  if (type == ElementType::kFloat32) {
+    std::memcpy(to, at, static_cast<size_t>(columns) * sizeof(float));
+    return;
+  }
+  for (int64_t i = 0; i < columns; ++i) {
     uint16_t bits = 0;
     std::memcpy(&bits, at + i * 2, 2);
-    wide[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
+    to[i] = type == ElementType::kBFloat16 ? WidenOne(BFloat16{bits}) : WidenOne(Float16{bits});
   }
-  return wide;
 }
 
 absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
@@ -100,20 +104,16 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
     layer.post_feedforward_norm = NormScaleOf(from.post_feedforward_norm);
     layer.q_norm = NormScaleOf(from.q_norm, query_scale);
     layer.k_norm = NormScaleOf(from.k_norm);
-    for (const auto& [weights, parts] :
-         {std::pair<PackedWeights*, std::vector<TensorView>>{&layer.qkv, {from.q, from.k, from.v}},
-          {&layer.out, {from.o}},
-          {&layer.gate_up, {from.gate, from.up}},
-          {&layer.down, {from.down}}}) {
-      absl::StatusOr<PackedWeights> packed = PackStacked(parts, threads);
-      if (!packed.ok()) return packed.status();
-      *weights = *std::move(packed);
-    }
+    if (absl::Status s = CheckOneType({from.q, from.k, from.v}); !s.ok()) return s;
+    if (absl::Status s = CheckOneType({from.gate, from.up}); !s.ok()) return s;
+    layer.qkv = PackStacked({from.q, from.k, from.v}, threads);
+    layer.out = PackStacked({from.o}, threads);
+    layer.gate = PackStacked({from.gate}, threads);
+    layer.up = PackStacked({from.up}, threads);
+    layer.down = PackStacked({from.down}, threads);
     layers.push_back(std::move(layer));
   }
-  absl::StatusOr<PackedWeights> packed = PackStacked({tensors.head}, threads);
-  if (!packed.ok()) return packed.status();
-  head = *std::move(packed);
+  head = PackStacked({tensors.head}, threads);
   final_norm = NormScaleOf(tensors.final_norm);
   return absl::OkStatus();
 }
@@ -133,7 +133,7 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   if (!tensors.ok()) return tensors.status();
   auto rep = std::make_unique<Rep>();
   static std::atomic<uint64_t> models{0};
-  rep->product = ReplacedProduct();
+  rep->seams.product = ReplacedProduct();
   rep->number = ++models;
   rep->config = *std::move(config);
   rep->chunk = options.chunk;

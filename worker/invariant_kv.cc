@@ -150,6 +150,12 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
   return absl::OkStatus();
 }
 
+void InvariantKv::GiveBackRoom() {
+  const size_t splits =
+      (static_cast<size_t>(length_) + layout_->chunk_tokens - 1) / layout_->chunk_tokens;
+  for (std::vector<KvBlock>& have : blocks_) have.resize(std::min(have.size(), splits));
+}
+
 std::vector<const std::byte*> InvariantKv::SplitsOf(int layer) const {
   const size_t offset = SliceOffset(layer);
   std::vector<const std::byte*> splits;

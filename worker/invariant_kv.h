@@ -53,6 +53,8 @@ class InvariantKv : public SequenceKv {
   // For the model. Makes room for `tokens` more rows of all layers, and drops what none of them
   // sees any more; kResourceExhausted where there is none, with no row lost that is needed.
   absl::Status MakeRoom(int tokens);
+  // Blocks that no row is in yet go back: what a MakeRoom took for a step that is not made.
+  void GiveBackRoom();
   // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
   std::vector<const std::byte*> SplitsOf(int layer) const;
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.

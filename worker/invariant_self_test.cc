@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/self_test_memory.h"
 
 namespace hearth {
 namespace {
@@ -27,8 +29,8 @@ std::vector<int> SizesUpTo(int rows) {
   return sizes;
 }
 
-uint64_t RowDigest(const Buffer& values, int64_t row) {
-  return SliceDigest(values.view.Row(row), static_cast<size_t>(values.columns) * sizeof(float));
+uint64_t RowDigest(const float* row, int64_t columns) {
+  return SliceDigest(row, static_cast<size_t>(columns) * sizeof(float));
 }
 
 }  // namespace
@@ -63,7 +65,8 @@ bool InvariantSelfTest::IsCompared(int row) const {
                      [&](int m) { return row == rows_ - m || row == rows_ - m + m / 2; });
 }
 
-void InvariantSelfTest::See(const char* operation, const Buffer& values, int begin, bool local) {
+void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t columns, int begin,
+                            bool local) {
   const uint64_t number = operation_++;
   const int rows = rows_ - begin;
   if (!status_.ok()) return;
@@ -71,12 +74,12 @@ void InvariantSelfTest::See(const char* operation, const Buffer& values, int beg
     for (int row = 0; row < rows; ++row) {
       if (!IsCompared(row)) continue;
       expected_[number * static_cast<uint64_t>(rows_) + static_cast<uint64_t>(row)] =
-          RowDigest(values, row);
+          RowDigest(values.Row(row), columns);
     }
     return;
   }
   for (const int row : {begin, begin + rows / 2, rows_ - 1}) {
-    if (RowDigest(values, row - begin) ==
+    if (RowDigest(values.Row(row - begin), columns) ==
         expected_.at(number * static_cast<uint64_t>(rows_) + static_cast<uint64_t>(row))) {
       continue;
     }
@@ -87,34 +90,59 @@ void InvariantSelfTest::See(const char* operation, const Buffer& values, int beg
   }
 }
 
-absl::Status InvariantSelfTest::Pass(int begin, Buffer* x) {
+absl::Status InvariantSelfTest::Pass(int begin) {
   ++passes_;
   kv_.Rewind(begin);
   if (absl::Status room = kv_.MakeRoom(rows_ - begin); !room.ok()) return room;
   operation_ = 0;
   std::vector<int32_t> tokens;
   for (int i = begin; i < rows_; ++i) tokens.push_back(SpreadToken(i, rep_->config.vocab_size));
-  *x = rep_->Embed(tokens);
+  const InvariantGemma::Part part{&kv_, tokens};
+  rep_->BeginStep({&part, 1});
   for (size_t i = 0; i < layers_.size(); ++i) {
     const InvariantLayer& layer = rep_->layers[static_cast<size_t>(layers_[i])];
-    rep_->witness = [&](const char* operation, const Buffer& values) {
-      See(operation, values, begin, layer.local);
+    rep_->seams.witness = [&](const char* operation, const Rows& values, int64_t columns) {
+      See(operation, values, columns, begin, layer.local);
     };
-    rep_->AttendInLayer(layer, static_cast<int>(i), &kv_, x);
-    rep_->FeedForwardInLayer(layer, x);
+    KernelPhases list;
+    if (i == 0) rep_->AddEmbedding(layer.input_norm, &list);
+    const bool last = i + 1 == layers_.size();
+    const auto& next_norm =
+        last ? rep_->final_norm : rep_->layers[static_cast<size_t>(layers_[i + 1])].input_norm;
+    rep_->AddWholeLayer(layer, static_cast<int>(i), next_norm, &list);
+    list.RunOn(rep_->pool.get());
   }
-  rep_->witness = nullptr;
+  rep_->seams.witness = nullptr;
   kv_.Advance(rows_ - begin);
   return status_;
 }
 
-absl::Status InvariantSelfTest::Head(const Buffer& x) {
-  const int64_t most = std::min<int64_t>(kHeadRows, x.view.rows);
-  const Buffer all = rep_->HeadOf(x, x.view.rows - most, most);
+std::vector<float> InvariantSelfTest::LastRows(int64_t count) const {
+  const Rows& normed = rep_->step.shared().normed;
+  return {normed.Row(normed.rows - count), normed.Row(normed.rows)};
+}
+
+absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
+  const int64_t hidden = rep_->config.hidden_size, vocabulary = rep_->config.vocab_size;
+  const int64_t most = static_cast<int64_t>(rows.size()) / hidden;
+  // The logits of the last `count` rows.
+  const auto logits_of = [&](int64_t count) {
+    std::vector<float> logits(static_cast<size_t>(count * vocabulary));
+    std::vector<float*> places;
+    for (int64_t row = 0; row < count; ++row) places.push_back(logits.data() + row * vocabulary);
+    KernelPhases list;
+    rep_->AddHead({rows.data() + (most - count) * hidden, count, hidden}, places, &list);
+    list.RunOn(rep_->pool.get());
+    return logits;
+  };
+  const std::vector<float> all = logits_of(most);
   for (int64_t m = 1; m < most; m = m < 3 ? m + 1 : m * 2) {
-    const Buffer some = rep_->HeadOf(x, x.view.rows - m, m);
+    const std::vector<float> some = logits_of(m);
     for (const int64_t row : {int64_t{0}, m / 2, m - 1}) {
-      if (RowDigest(some, row) == RowDigest(all, most - m + row)) continue;
+      if (RowDigest(some.data() + row * vocabulary, vocabulary) ==
+          RowDigest(all.data() + (most - m + row) * vocabulary, vocabulary)) {
+        continue;
+      }
       return absl::FailedPreconditionError(absl::StrCat(
           "the head gives row ", row, " other bits among M = ", m, " rows than among ", most));
     }
@@ -124,12 +152,28 @@ absl::Status InvariantSelfTest::Head(const Buffer& x) {
 
 absl::Status InvariantSelfTest::Run() {
   const FloatMode mode;
-  Buffer all(0, 0), some(0, 0);
-  if (absl::Status first = Pass(0, &all); !first.ok()) return first;
+  if (absl::Status first = Pass(0); !first.ok()) return first;
+  const std::vector<float> last = LastRows(std::min(kHeadRows, rows_));
   for (const int m : sizes_) {
-    if (absl::Status pass = Pass(rows_ - m, &some); !pass.ok()) return pass;
+    if (absl::Status pass = Pass(rows_ - m); !pass.ok()) return pass;
   }
-  return Head(all);
+  return Head(last);
+}
+
+absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
+  const absl::Time begin = absl::Now();
+  const SelfTestMemory memory(cache_dir, rep_->weights_digest, rep_->chunk);
+  if (memory.Holds()) {
+    rep_->notes.push_back("self-test of the class invariant: held on an earlier start");
+    return absl::OkStatus();
+  }
+  InvariantSelfTest test(rep_.get());
+  if (absl::Status held = test.Run(); !held.ok()) return held;
+  memory.Remember();
+  rep_->notes.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
+                                     " step sizes, ",
+                                     absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

@@ -27,10 +27,12 @@ class InvariantSelfTest {
   int passes() const { return passes_; }
 
  private:
-  // Rows [begin, rows_) through the two layers; what comes out of them.
-  absl::Status Pass(int begin, Buffer* x);
-  absl::Status Head(const Buffer& x);
-  void See(const char* operation, const Buffer& values, int begin, bool local);
+  // Rows [begin, rows_) through the two layers.
+  absl::Status Pass(int begin);
+  // The last rows of the pass before, by the final norm.
+  std::vector<float> LastRows(int64_t count) const;
+  absl::Status Head(const std::vector<float>& rows);
+  void See(const char* operation, const Rows& values, int64_t columns, int begin, bool local);
   bool IsCompared(int row) const;
 
   InvariantGemma::Rep* const rep_;

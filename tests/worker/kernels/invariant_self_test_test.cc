@@ -67,7 +67,6 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
   const int64_t qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
-  const int64_t gate_up = 2 * config.intermediate_size;
   const std::pair<int64_t, int64_t> first_middle_last[] = {{1, 0},   {17, 8},    {33, 32},
                                                            {128, 0}, {257, 128}, {512, 511}};
   for (const auto& [rows, row] : first_middle_last) {
@@ -77,7 +76,8 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
                 AllOf(HasSubstr("the product q, k, v of a local layer"),
                       HasSubstr("M = " + std::to_string(rows) + " rows")));
   }
-  EXPECT_THAT(std::string(SelfTestWith(64, 0, gate_up).message()), HasSubstr("product gate, up"));
+  EXPECT_THAT(std::string(SelfTestWith(64, 0, config.intermediate_size).message()),
+              HasSubstr("product gate, up"));
   EXPECT_THAT(std::string(SelfTestWith(3, 2, config.hidden_size).message()),
               HasSubstr("product out"));
   EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()), HasSubstr("the head"));

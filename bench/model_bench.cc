@@ -1,0 +1,221 @@
+// Steps of a model: class invariant against class exact, and against the machine's memory, by turns
+// in one run. Wall time and processor time, medians; ratios are medians of those of a turn.
+//   model_bench MODEL_DIR [THREADS]       default: 2
+#include <time.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bench/turns.h"
+#include "worker/gemma.h"
+#include "worker/invariant_gemma.h"
+#include "worker/kernels/targets.h"
+#include "worker/thread_pool.h"
+
+namespace hearth {
+namespace {
+
+constexpr int kExactStep = 128, kInvariantStep = 512;  // tokens, as the engine prefills alone
+
+double ProcessorSeconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+void RequireOk(const absl::Status& status) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  std::exit(1);
+}
+
+std::vector<int32_t> Text(int begin, int end, int vocabulary) {
+  std::vector<int32_t> tokens;
+  for (int i = begin; i < end; ++i) {
+    tokens.push_back(static_cast<int32_t>((int64_t{i} * 7919 + 300) % vocabulary));
+  }
+  return tokens;
+}
+
+// What one side takes for one turn.
+struct Cost {
+  std::vector<double> wall, processor;
+  void Measure(const std::function<void()>& work) {
+    const double before = ProcessorSeconds();
+    wall.push_back(Seconds(work));
+    processor.push_back(ProcessorSeconds() - before);
+  }
+};
+
+// Ours and theirs by turns; times are told for `tokens` of a turn, each.
+void Compare(const char* what, int turns, int tokens, const std::function<void()>& ours,
+             const std::function<void()>& theirs) {
+  Cost our, their;
+  std::vector<double> wall_ratios, processor_ratios;
+  for (int turn = 0; turn < turns; ++turn) {
+    our.Measure(ours);
+    their.Measure(theirs);
+    wall_ratios.push_back(their.wall.back() / our.wall.back());
+    processor_ratios.push_back(their.processor.back() / our.processor.back());
+  }
+  const double scale = 1e3 / tokens;
+  std::printf("%-28s %9.2f %9.2f  %9.2f %9.2f  %6.2f %6.2f\n", what, Median(our.wall) * scale,
+              Median(our.processor) * scale, Median(their.wall) * scale,
+              Median(their.processor) * scale, Median(wall_ratios), Median(processor_ratios));
+  std::fflush(stdout);
+}
+
+class Models {
+ public:
+  Models(const std::string& dir, int threads) {
+    GemmaOptions options;
+    options.threads = threads;
+    options.dtype = "float32";
+    auto exact = Gemma::Load(dir, options);
+    RequireOk(exact.status());
+    exact_ = *std::move(exact);
+    auto invariant = InvariantGemma::Load(dir, {threads, kExactStep});
+    RequireOk(invariant.status());
+    invariant_ = *std::move(invariant);
+  }
+  int vocabulary() const { return exact_->config().vocab_size; }
+
+  InvariantGemma::Kv Prefilled(int tokens) const {
+    InvariantGemma::Kv kv = invariant_->NewKv();
+    std::vector<float> logits;
+    for (int at = 0; at < tokens; at += kInvariantStep) {
+      const int end = std::min(tokens, at + kInvariantStep);
+      RequireOk(invariant_->Step(&kv, Text(at, end, vocabulary()), end == tokens ? 1 : 0, &logits));
+    }
+    return kv;
+  }
+  KvCache ExactPrefilled(int tokens, int room) const {
+    auto kv = exact_->NewKvCache(tokens + room);
+    RequireOk(kv.status());
+    ExactPrefill(tokens, &*kv);
+    return *std::move(kv);
+  }
+  void ExactPrefill(int tokens, KvCache* kv) const {
+    std::vector<float> logits;
+    for (int at = 0; at < tokens; at += kExactStep) {
+      const int end = std::min(tokens, at + kExactStep);
+      RequireOk(exact_->Step(kv, Text(at, end, vocabulary()), end == tokens ? &logits : nullptr));
+    }
+  }
+
+  void ComparePrefill(int tokens, int turns) const {
+    KvCache theirs = ExactPrefilled(tokens, 1);
+    Prefilled(tokens);
+    Compare(("prefill " + std::to_string(tokens)).c_str(), turns, 1, [&] { Prefilled(tokens); },
+            [&] {
+              theirs.Reset();
+              ExactPrefill(tokens, &theirs);
+            });
+  }
+
+  // A turn is `kDecoded` tokens of each sequence; class exact steps them one after the other.
+  void CompareDecode(int context, int sequences, int turns) {
+    constexpr int kDecoded = 4;
+    const int room = (turns + 1) * kDecoded;
+    std::vector<InvariantGemma::Kv> ours;
+    std::vector<KvCache> theirs;
+    std::vector<std::vector<float>> logits(static_cast<size_t>(sequences));
+    for (int i = 0; i < sequences; ++i) {
+      ours.push_back(Prefilled(context));
+      theirs.push_back(ExactPrefilled(context, room));
+    }
+    const std::vector<int32_t> token = {1000};
+    const auto our_turn = [&] {
+      for (int i = 0; i < kDecoded; ++i) {
+        std::vector<InvariantGemma::Part> parts;
+        for (size_t s = 0; s < ours.size(); ++s) parts.push_back({&ours[s], token, 1, &logits[s]});
+        RequireOk(invariant_->Step(parts));
+      }
+    };
+    const auto their_turn = [&] {
+      for (int i = 0; i < kDecoded; ++i) {
+        for (size_t s = 0; s < theirs.size(); ++s) {
+          RequireOk(exact_->Step(&theirs[s], token, &logits[s]));
+        }
+      }
+    };
+    our_turn();
+    their_turn();
+    const std::string what =
+        "decode " + std::to_string(sequences) + " at " + std::to_string(context);
+    Compare(what.c_str(), turns - 1, kDecoded * sequences, our_turn, their_turn);
+  }
+
+  // One token against one reading of as many bytes as its step reads, with as many threads.
+  void CompareMemory(int context, int turns) {
+    const ModelConfig& config = exact_->config();
+    const int64_t hidden = config.hidden_size, dim = config.head_dim;
+    const int64_t layer = hidden * dim * (2 * config.num_heads + 2 * config.num_kv_heads) +
+                          3 * hidden * config.intermediate_size;
+    int64_t bytes = 2 * (config.num_layers * layer + hidden * config.vocab_size);
+    for (int i = 0; i < config.num_layers; ++i) {
+      const int rows = config.is_local(i) ? std::min(context, config.sliding_window) : context;
+      bytes += int64_t{4} * 2 * rows * dim * config.num_kv_heads;
+    }
+    ThreadPool pool(invariant_->threads());
+    std::vector<uint64_t> memory(static_cast<size_t>(bytes) / 8, 1);
+    InvariantGemma::Kv kv = Prefilled(context);
+    std::vector<float> logits;
+    const std::vector<int32_t> token = {1000};
+    const auto read = [&] { Read(memory, &pool); };
+    const Turns both(
+        turns, [&] { RequireOk(invariant_->Step(&kv, token, 1, &logits)); }, read);
+    std::printf("decode 1 at %d: %.1f MB a token at %.1f GB/s; memory %.1f GB/s; share %.2f\n",
+                context, static_cast<double>(bytes) / 1e6,
+                static_cast<double>(bytes) / both.ours / 1e9,
+                static_cast<double>(bytes) / both.theirs / 1e9, both.ratio);
+    std::fflush(stdout);
+  }
+
+ private:
+  // Sums of all words, in parts of 1 MiB.
+  static void Read(const std::vector<uint64_t>& memory, ThreadPool* pool) {
+    constexpr size_t kPart = size_t{1} << 17;
+    typedef uint64_t Eight __attribute__((vector_size(64), aligned(8), may_alias));
+    static std::atomic<uint64_t> all{0};
+    const size_t parts = memory.size() / kPart;
+    pool->Run(static_cast<int64_t>(parts), [&](int64_t part, int) {
+      const uint64_t* at = memory.data() + static_cast<size_t>(part) * kPart;
+      Eight sums[4] = {};
+      for (size_t i = 0; i < kPart; i += 32) {
+        for (size_t v = 0; v < 4; ++v) sums[v] += *reinterpret_cast<const Eight*>(at + i + v * 8);
+      }
+      for (const Eight& sum : sums) all += sum[0] + sum[7];
+    });
+  }
+
+  std::unique_ptr<Gemma> exact_;
+  std::unique_ptr<InvariantGemma> invariant_;
+};
+
+int Main(int argc, char** argv) {
+  const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
+  if (argc < 2 || argc > 3 || threads < 1) {
+    std::fprintf(stderr, "usage: model_bench MODEL_DIR [THREADS]\n");
+    return 2;
+  }
+  Models models(argv[1], threads);
+  std::printf("kernels: %s, %d threads; ms of a prefill, or of a decoded token over all\n",
+              KernelTargetName(ChosenTarget()), threads);
+  std::printf("%-28s %9s %9s  %9s %9s  %6s %6s\n", "", "invariant", "processor", "exact",
+              "processor", "x", "x proc");
+  for (const int context : {512, 2048}) models.CompareDecode(context, 1, 12);
+  models.CompareDecode(256, 8, 6);
+  for (const int context : {512, 2048}) models.CompareMemory(context, 40);
+  for (const int tokens : {512, 2048, 4096}) models.ComparePrefill(tokens, tokens == 512 ? 5 : 3);
+  return 0;
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }
