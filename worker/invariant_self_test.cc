@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/kernels/float_mode.h"
+#include "worker/kernels/reference.h"
 #include "worker/self_test_memory.h"
 
 namespace hearth {
@@ -16,6 +17,11 @@ namespace {
 constexpr int kLongestWindow = 4096;
 // Rows that the head takes at once; the engine asks for one.
 constexpr int kHeadRows = 17;
+
+// The sizes whose first row goes through the references: tens of milliseconds each on the 270M.
+constexpr int kReferenceRows = 2;
+// Outputs of the head that do, from each of so many places.
+constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 
 // Each size at which a kernel may change its way: those below a few tiles, those about a power of
 // two, and what a step has that is alone.
@@ -88,6 +94,10 @@ void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t c
                      row, " other bits among M = ", rows, " rows than among ", rows_));
     return;
   }
+  if (!reference_.has_value() || reference_->Holds(values.Row(0), columns)) return;
+  status_ = absl::FailedPreconditionError(
+      absl::StrCat("the ", operation, " of a ", local ? "local" : "global", " layer gives row ",
+                   begin, " other bits than it is defined by, among M = ", rows, " rows"));
 }
 
 absl::Status InvariantSelfTest::Pass(int begin) {
@@ -106,15 +116,39 @@ absl::Status InvariantSelfTest::Pass(int begin) {
     };
     KernelPhases list;
     if (i == 0) rep_->AddEmbedding(layer.input_norm, &list);
+    list.RunOn(rep_->pool.get());
+    list.Clear();
     const bool last = i + 1 == layers_.size();
     const auto& next_norm =
         last ? rep_->final_norm : rep_->layers[static_cast<size_t>(layers_[i + 1])].input_norm;
-    rep_->AddWholeLayer(layer, static_cast<int>(i), next_norm, &list);
+    const int number = static_cast<int>(i);
+    rep_->AddWholeLayer(layer, number, next_norm, &list);
+    if (rows_ - begin <= kReferenceRows) {
+      reference_.emplace(ReferenceOf(layer, number, begin, next_norm));
+    }
     list.RunOn(rep_->pool.get());
+    reference_.reset();
   }
   rep_->seams.witness = nullptr;
   kv_.Advance(rows_ - begin);
   return status_;
+}
+
+InvariantReference InvariantSelfTest::ReferenceOf(const InvariantLayer& layer, int number,
+                                                  int begin, const std::vector<float>& next_norm) {
+  const LayerRows& rows = rep_->step.shared();
+  const int64_t hidden = rep_->config.hidden_size;
+  const RopeTable& rope = rep_->RopeOf(layer);
+  const KvLayout& layout = kv_.layout();
+  const int64_t chunk = layout.chunk_tokens, dim = layout.head_dim;
+  float* keys = reinterpret_cast<float*>(kv_.SliceAt(number, begin)) + begin % chunk * dim;
+  ReferencePlace place{begin,
+                       {rope.Cos(begin, 1).data, rope.Sin(begin, 1).data, keys,
+                        keys + layout.kv_heads * chunk * dim, chunk * dim},
+                       kv_.SplitsOf(number)};
+  return InvariantReference(rep_->WeightsOf(layer), next_norm.data(), std::move(place),
+                            {rows.x.data, rows.x.data + hidden},
+                            {rows.normed.data, rows.normed.data + hidden});
 }
 
 std::vector<float> InvariantSelfTest::LastRows(int64_t count) const {
@@ -146,6 +180,29 @@ absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
       return absl::FailedPreconditionError(absl::StrCat(
           "the head gives row ", row, " other bits among M = ", m, " rows than among ", most));
     }
+    if (m > 1) continue;
+    absl::Status held = HeadByReference(rows.data() + (most - 1) * hidden, some.data());
+    if (!held.ok()) return held;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* logits) const {
+  const int64_t vocabulary = rep_->config.vocab_size;
+  const float cap = static_cast<float>(rep_->config.final_logit_softcap);
+  const int64_t count = std::min(kHeadOutputs, vocabulary);
+  for (int64_t place = 0; place < kHeadPlaces; ++place) {
+    // From the first outputs to the last.
+    const int64_t begin = (vocabulary - count) * place / (kHeadPlaces - 1);
+    std::vector<float> want(static_cast<size_t>(count));
+    reference::ProductRow(row, rep_->head, begin, begin + count, want.data());
+    for (float& value : want) {
+      if (cap > 0) value = reference::Tanh(value / cap) * cap;
+    }
+    if (InvariantReference::SameBits(want.data(), logits + begin, count)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the head gives outputs ", begin, " to ", begin + count,
+                     " other bits than it is defined by, with M = 1 row"));
   }
   return absl::OkStatus();
 }

@@ -1,9 +1,12 @@
 // InvariantSelfTest: whether a model computes on this machine what the class `invariant` promises,
-// on the path that requests take: a row's bits do not depend on the rows beside it.
+// on the path that requests take: a row's bits do not depend on the rows beside it, and are those
+// that the kernels are defined by.
 //
 // One local and one global layer take a window, a chunk and a row: all rows at once, then the last
 // M of them again, for each M. After every operation the first, the middle and the last row must
-// have the bits that they had among all. The head takes a few rows likewise.
+// have the bits that they had among all. The head takes a few rows likewise. With the smallest M
+// the first row goes through the scalar references too, operation by operation, and with M = 1 so
+// do some of the head's outputs: what holds for these rows holds for all M then.
 //
 // Thread safety: none; no step of the model may run meanwhile. It leaves the model as it was.
 // Errors: kFailedPrecondition names the operation, the layer and M.
@@ -12,11 +15,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "worker/invariant_gemma_rep.h"
+#include "worker/invariant_reference.h"
 
 namespace hearth {
 
@@ -32,6 +37,10 @@ class InvariantSelfTest {
   // The last rows of the pass before, by the final norm.
   std::vector<float> LastRows(int64_t count) const;
   absl::Status Head(const std::vector<float>& rows);
+  absl::Status HeadByReference(const float* row, const float* logits) const;
+  // Of row `begin`, which the layer is about to begin with.
+  InvariantReference ReferenceOf(const InvariantLayer& layer, int number, int begin,
+                                 const std::vector<float>& next_norm);
   void See(const char* operation, const Rows& values, int64_t columns, int begin, bool local);
   bool IsCompared(int row) const;
 
@@ -43,6 +52,7 @@ class InvariantSelfTest {
   InvariantKv kv_;
   std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row
   uint64_t operation_ = 0;                           // of this pass
+  std::optional<InvariantReference> reference_;      // of this pass's first row, in this layer
   int passes_ = 0;
   absl::Status status_;
 };

@@ -83,6 +83,34 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
   EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()), HasSubstr("the head"));
 }
 
+// What is wrong for any number of rows alike.
+TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
+  const auto gemma = LoadForSelfTest();
+  const ModelConfig& config = gemma->config();
+  const int64_t qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const std::pair<int64_t, const char*> products[] = {
+      {qkv, "the product q, k, v of a local layer gives row"},
+      {config.intermediate_size, "the product gate, up with GELU of a local layer gives row"},
+      {config.hidden_size, "the product out of a local layer gives row"},
+      {config.vocab_size, "the head gives outputs"}};
+  for (const auto& [outputs, words] : products) {
+    InvariantGemma::ReplaceProduct([outputs = outputs](const ConstRows& x,
+                                                       const PackedWeights& weights, const Rows& y,
+                                                       Workspace* workspace, ParallelFor parallel) {
+      Product(x, weights, y, workspace, parallel);
+      for (int64_t row = 0; row < x.rows && weights.outputs() == outputs; ++row) {
+        y.Row(row)[outputs - 1] += 0.5F;
+      }
+    });
+    const auto changed = LoadForSelfTest();
+    InvariantGemma::ReplaceProduct(nullptr);
+    const absl::Status status = changed->SelfTest("");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << words;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(words), HasSubstr("other bits than it is defined by")));
+  }
+}
+
 TEST(InvariantSelfTest, WhatHeldIsRememberedAndWhatDidNotIsNot) {
   TestFolder folder;
   const auto gemma = LoadForSelfTest(), again = LoadForSelfTest();
