@@ -63,7 +63,7 @@ TEST_F(LostTables, OneOfSeveralWithVersionsOfOneKeyEndsNoCompaction) {
     db_.reset();
     std::filesystem::remove(DatabasePath(folder_->path()) + "/" + name);
     Open();
-    ASSERT_EQ(db_->found().size(), 1u);
+    ASSERT_EQ(db_->found().lines.size(), 1u);
     // The newest first.
     EXPECT_EQ(Value(), lost == 0 ? "2" : "3") << lost;
     rocksdb::CompactRangeOptions all;
