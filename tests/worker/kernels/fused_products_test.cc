@@ -58,6 +58,24 @@ TEST(GeluProduct, EqualsTheReferencesAtEachNumberOfRows) {
   }
 }
 
+// As Product's test has them, with a slice of outputs: a block of inputs, and one more, too.
+TEST(GeluProduct, EqualsTheReferencesAtTheInputsOfEachGemma) {
+  for (const int64_t inputs : {640, 1025, 1152, 2560, 3840, 5376}) {  // 270M, 1B, 4B, 12B, 27B
+    Numbers numbers(static_cast<uint64_t>(inputs));
+    const PackedWeights gate = MakeWeights({17, inputs}, ElementType::kBFloat16, &numbers);
+    const PackedWeights up = MakeWeights({17, inputs}, ElementType::kBFloat16, &numbers);
+    FencedRows x(33, inputs);
+    x.Fill(&numbers);
+    const std::vector<float> want = GeluReference(x, 33, gate, up);
+    ForEachTarget([&](const std::string& target) {
+      for (const int64_t rows : {1, 2, 8, 9, 33}) {
+        ExpectGeluProduct(x, rows, gate, up, want, InThisThread,
+                          target + ", inputs " + std::to_string(inputs));
+      }
+    });
+  }
+}
+
 TEST(GeluProduct, IsTheSameOnAnyNumberOfThreads) {
   Numbers numbers(10);
   const PackedWeights gate = MakeWeights({150, 40}, ElementType::kBFloat16, &numbers);
