@@ -76,7 +76,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
   set->AddBytes("kv-bytes", &engine->kv_bytes,
                 "Keys and values of running requests, with --exactness invariant; 0: half of the "
-                "memory");
+                "memory, less weights and pool");
   set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");
   set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");

@@ -1,6 +1,10 @@
 #include "worker/engine.h"
 
+#include <filesystem>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine_impl.h"
@@ -36,11 +40,35 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma) {
       " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
 }
 
+// Of the files that the weights are read from: in their stored bits they take as much in memory.
+uint64_t WeightFileBytes(const std::string& model_dir) {
+  uint64_t bytes = 0;
+  std::error_code error;  // what cannot be read is told by the load
+  for (const auto& file : std::filesystem::directory_iterator(model_dir, error)) {
+    if (file.path().extension() == ".safetensors") bytes += file.file_size(error);
+  }
+  return bytes;
+}
+
+std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+
+// What --kv-bytes is where it is not given, and how that came.
+uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
+  if (options.kv_bytes > 0) return options.kv_bytes;
+  const uint64_t memory = MemoryBytes(), weights = WeightFileBytes(options.model_dir);
+  const uint64_t bytes = DefaultKvBytes(memory, weights, options.pool_bytes);
+  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(bytes), ", by ", MiBText(memory),
+                                " of memory, weights of ", MiBText(weights), " and a pool of ",
+                                MiBText(options.pool_bytes)));
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
+  std::vector<std::string> notes;
   InvariantGemmaOptions gemma_options;
   gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
   gemma_options.chunk = static_cast<int>(options.chunk_tokens);
-  gemma_options.kv_bytes = options.kv_bytes > 0 ? options.kv_bytes : DefaultKvBytes();
+  gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
   gemma_options.digest_cache_dir = options.digest_cache_dir;
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
@@ -51,7 +79,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
                         absl::StrCat("exactness: invariant does not hold on this machine: ",
                                      held.message(), "; --exactness exact does not need it"));
   }
-  return std::make_unique<InvariantRunner>(*std::move(gemma));
+  return std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
 }
 
 }  // namespace

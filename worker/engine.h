@@ -43,7 +43,7 @@ struct EngineOptions {
 
   // Parameters that affect performance.
   int threads = 0;        // 0: the machine's cores
-  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: half of the memory
+  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the memory
   uint64_t pool_bytes = uint64_t{512} << 20;       // restored prefixes kept here; 0: none
   uint32_t max_running = 8;                        // sequences with a KV cache
   uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED

@@ -21,6 +21,9 @@ constexpr size_t kMaxFetchThreads = 64;
 // The prefix for which memory is made resident at start.
 constexpr uint32_t kPrefaultTokens = 2048;
 
+// For one that waits for memory while nothing else is to be done.
+constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
+
 // A fetch, and what is said of one before.
 constexpr size_t kMaxAuditCalls = 4;
 
@@ -51,7 +54,10 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
       audit_calls_(/*threads=*/1, kMaxAuditCalls),
-      publisher_(options.publish_timeout, &counters_) {
+      publisher_(options.publish_timeout, options.staging_bytes, &counters_, [this] {
+        ++releases_;
+        Ring();
+      }) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }
@@ -175,7 +181,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
   started->Notify();
   while (std::optional<Round> round = NextRound()) {
     for (const Ending& ending : round->endings) Fail(ending.sequence, ending.status);
-    for (const SequencePtr& sequence : round->admitted) LookUp(sequence);
+    if (round->admitting) AdmitWaiting();
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
     if (round->stepping != nullptr) Step(round->stepping, round->step);
     if (round->auditing) StepAudit();
@@ -187,19 +193,22 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
   for (;;) {
     Round round;
     Sweep(absl::Now(), &round);
-    for (SequenceId id : scheduler_.Admit()) round.admitted.push_back(sequences_.at(id));
+    round.admitting = MayAdmit();
     if (std::optional<PlannedStep> step = scheduler_.Next()) {
       round.stepping = sequences_.at(step->id);
       round.step = step->kind;
     }
-    if (!round.endings.empty() || !round.admitted.empty() || !round.looked_up.empty() ||
+    if (!round.endings.empty() || round.admitting || !round.looked_up.empty() ||
         round.stepping != nullptr) {
       return round;
     }
     if (stopping_) return std::nullopt;
     round.auditing = MayAudit();
     if (round.auditing) return round;
-    bell_.WaitWithDeadline(&mu_, NextTimer());
+    // Memory is let go without a bell where a cache holds it beyond its call.
+    const bool lacking = lacking_.id != 0 && scheduler_.Candidate() == lacking_.id;
+    const absl::Time retry = lacking ? absl::Now() + kRoomRetry : absl::InfiniteFuture();
+    if (bell_.WaitWithDeadline(&mu_, std::min(NextTimer(), retry)) && lacking) ++releases_;
   }
 }
 

@@ -10,6 +10,7 @@
 #ifndef HEARTH_WORKER_ENGINE_IMPL_H_
 #define HEARTH_WORKER_ENGINE_IMPL_H_
 
+#include <atomic>
 #include <deque>
 #include <map>
 #include <memory>
@@ -71,11 +72,16 @@ class EngineImpl : public Engine {
   };
   struct Round {
     std::vector<Ending> endings;
-    std::vector<SequencePtr> admitted;
+    bool admitting = false;  // somebody waits for a place, or for memory, that may be there
     std::vector<SequencePtr> looked_up;
     SequencePtr stepping;  // null: nothing to step
     StepKind step = StepKind::kPrefill;
     bool auditing = false;  // there is nothing else to do
+  };
+  // The sequence that is next for a place but has no memory yet, and what was so when it was tried.
+  struct Lacking {
+    SequenceId id = 0;  // 0: none
+    uint64_t free_bytes = 0, releases = 0;
   };
   // One that is under way.
   struct Audit {
@@ -96,6 +102,14 @@ class EngineImpl : public Engine {
   absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Ring() ABSL_LOCKS_EXCLUDED(mu_);
 
+  // engine_room.cc: from the queue to a place, and the memory that goes with it.
+  bool MayAdmit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
+  void AdmitWaiting();
+  absl::Status ReserveFor(Sequence* sequence);
+  absl::Status WithRoom(absl::FunctionRef<absl::Status()> use);
+  bool ReserveShared(Sequence* sequence, uint64_t bytes);
+
   // engine_lookup.cc: from a place to the first prefill step.
   void LookUp(const SequencePtr& sequence);
   void Fetch(const SequencePtr& sequence, PrefixCache* cache);
@@ -108,6 +122,7 @@ class EngineImpl : public Engine {
                       absl::Time deadline);
   bool IsAwaited(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   bool OwnFetched(FetchOutcome* fetched) const;
+  void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PoolRestored(const Sequence& sequence);
   absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
@@ -124,7 +139,6 @@ class EngineImpl : public Engine {
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
   size_t LastStepOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
-  absl::Status WithRoom(absl::FunctionRef<absl::Status()> use);
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
@@ -162,6 +176,8 @@ class EngineImpl : public Engine {
   std::deque<PrefixRequest> audits_;  // waiting
   std::unique_ptr<Audit> audit_;      // under way
   double audit_credit_ = 0;
+  Lacking lacking_;
+  std::atomic<uint64_t> releases_{0};  // times that somebody may have let memory go
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
 
   mutable absl::Mutex mu_;

@@ -133,10 +133,12 @@ void EngineImpl::PoolKept(const PrefixRequest& prefix, uint32_t boundary,
 void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->published;
   const uint32_t skipped = sequence->staged->skipped();
-  const auto done = [notice, skipped](PublishOutcome outcome) {
+  const bool in_blocks = layout_.exactness == Exactness::kInvariant;
+  const auto done = [notice, skipped, in_blocks](PublishOutcome outcome) {
     if (skipped > 0) {
       absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", skipped,
-                      " boundaries were left out: staging-bytes is in use");
+                      " boundaries were left out: staging-bytes", in_blocks ? " or kv-bytes" : "",
+                      " is in use");
     }
     if (notice != nullptr) notice->OnOutcome(outcome);
   };

@@ -54,7 +54,6 @@ void EngineImpl::LookUp(const SequencePtr& sequence) {
   if (!CutsAreKeyed(layout_.exactness)) best = max_boundary;
   if (!sequence->reads() || best == 0) return Begin(sequence);
 
-  sequence->pooled = pool_.Lookup(sequence->prefix, max_boundary);
   if (cache == nullptr || sequence->pooled.boundary == best) return Begin(sequence);
   Fetch(sequence, cache);
 }
@@ -164,9 +163,22 @@ absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fe
   return CheckAndSortObjects(layout_, boundary, &fetched->objects);
 }
 
+// What the worker has of it is not held twice: in the class invariant its pool shares its memory
+// with sequences.
+void EngineImpl::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
+  if (layout_.exactness != Exactness::kInvariant) return;
+  for (auto& object : *objects) {
+    const auto known = std::find_if(pooled.begin(), pooled.end(), [&](const auto& other) {
+      return other->id == object->id && other->slice_digests == object->slice_digests;
+    });
+    if (known != pooled.end()) object = *known;
+  }
+}
+
 void EngineImpl::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
   if (fetched.usable_tokens > 0) {
     if (CheckFetched(*sequence, &fetched).ok()) {
+      TakePooled(sequence->pooled.objects, &fetched.objects);
       sequence->restored_boundary = fetched.usable_tokens;
       sequence->restored = std::move(fetched.objects);
       sequence->restored_from = fetched.slowest_tier;
@@ -197,9 +209,10 @@ void EngineImpl::PlanKept(Sequence* sequence) {
                        sequence->restored_boundary, layout_.chunk_tokens);
   }
   // What is lent may be gone before it is offered: until then the store is told that it has it.
-  sequence->staged = std::make_unique<StagedSnapshots>(layout_, kept, sequence->restored_boundary,
-                                                       WithoutLent(sequence->restored), &staging_,
-                                                       layout_.exactness == Exactness::kInvariant);
+  sequence->staged = std::make_unique<StagedSnapshots>(
+      layout_, kept, sequence->restored_boundary, WithoutLent(sequence->restored), &staging_,
+      layout_.exactness == Exactness::kInvariant,
+      [&](uint64_t bytes) { return ReserveShared(sequence, bytes); });
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.
@@ -217,24 +230,17 @@ void EngineImpl::PlanKept(Sequence* sequence) {
   }
 }
 
-// kAborted: memory that was lent was used again before it was copied.
+// kAborted: memory that was lent was used again before it was copied. kResourceExhausted: what was
+// restored needs more memory than was set aside, which what the worker has itself does not.
 absl::Status EngineImpl::Prepare(Sequence* sequence) {
   PlanKept(sequence);
   sequence->position = sequence->restored_boundary;
-  if (sequence->step_ends.empty()) return absl::OkStatus();  // nothing to compute
-  const absl::Status made = WithRoom([&] {
-    const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
-    // Of a try before this one.
-    if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(tokens), sequence->restored);
-    if (!kv.ok()) return kv.status();
-    sequence->kv = *std::move(kv);
-    if (sequence->restored_boundary == 0) return absl::OkStatus();
-    return model_->Restore(layout_, sequence->restored_boundary, sequence->restored,
-                           sequence->kv.get());
-  });
-  if (!made.ok()) return made;
+  if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
+  if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
+    const absl::Status restored =
+        model_->Restore(layout_, sequence->position, sequence->restored, sequence->kv.get());
+    if (!restored.ok()) return restored;
+  }
   assert(sequence->kv->length() == static_cast<int>(sequence->position));
   return absl::OkStatus();
 }
@@ -242,7 +248,7 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
 // Back to what the worker has itself.
 void EngineImpl::DropRestored(Sequence* sequence) {
   counters_.Add(EngineCounter::kRestoreFailures);
-  model_->Release(std::move(sequence->kv));
+  if (sequence->restored_from == Tier::kWorker) sequence->pooled.boundary = 0;
   sequence->staged.reset();
   sequence->step_ends.clear();
   sequence->restored.clear();
@@ -290,7 +296,8 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   absl::Status status;
   try {
     status = Prepare(sequence.get());
-    if (absl::IsAborted(status)) {
+    while (sequence->restored_boundary > 0 &&
+           (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
       DropRestored(sequence.get());
       status = Prepare(sequence.get());
     }

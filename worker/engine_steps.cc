@@ -30,18 +30,6 @@ absl::Status StepError(const absl::Status& status) {
 
 }  // namespace
 
-// What there is no memory for is tried again without the audit that waits for an idle moment, and
-// with less in the pool, which may hold it.
-absl::Status EngineImpl::WithRoom(absl::FunctionRef<absl::Status()> use) {
-  absl::Status status = use();
-  if (absl::IsResourceExhausted(status) && audit_ != nullptr) {
-    SkipAudit();
-    status = use();
-  }
-  while (absl::IsResourceExhausted(status) && pool_.EvictOne()) status = use();
-  return status;
-}
-
 // The last of the planned steps that are taken as one: several where nobody waits for their end,
 // and bits do not depend on it.
 size_t EngineImpl::LastStepOf(const Sequence& sequence) const {
@@ -156,6 +144,7 @@ void EngineImpl::Leave(Sequence* sequence) {
   scheduler_.Remove(sequence->id);
   sequences_.erase(sequence->id);
   sequence->fetch_state = FetchState::kGivenUp;
+  ++releases_;
 }
 
 void EngineImpl::Left() {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
@@ -27,18 +29,33 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
   return absl::OkStatus();
 }
 
-uint64_t DefaultKvBytes() {
+uint64_t MemoryBytes(const std::string& root) {
   const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGE_SIZE);
   uint64_t bytes = kUnknownMachineBytes;
   if (pages > 0 && page_bytes > 0) {
     bytes = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
   }
-  for (const char* file :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    uint64_t limit = 0;  // "max" is no number
-    if (std::ifstream(file) >> limit && limit > 0) bytes = std::min(bytes, limit);
+  const auto limit = [&](const std::string& file) {
+    uint64_t limit_bytes = 0;  // "max" is no number
+    if (std::ifstream(file) >> limit_bytes && limit_bytes > 0) bytes = std::min(bytes, limit_bytes);
+  };
+  limit(root + "/sys/fs/cgroup/memory/memory.limit_in_bytes");  // version 1
+  std::ifstream groups(root + "/proc/self/cgroup");
+  std::string group;  // of version 2, as "0::/system.slice/hearth.service"
+  for (std::string line; std::getline(groups, line);) {
+    if (absl::StartsWith(line, "0::/")) group = line.substr(3);
   }
-  return bytes / 2;
+  for (;;) {
+    limit(absl::StrCat(root, "/sys/fs/cgroup", group, "/memory.max"));
+    if (group.empty()) return bytes;
+    group.resize(group.rfind('/'));
+  }
+}
+
+uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t pool_bytes) {
+  const uint64_t others = weights_bytes + pool_bytes, half = memory_bytes / 2;
+  const uint64_t left = memory_bytes - std::min(memory_bytes, others);
+  return std::max(half - std::min(half, others), left / 4);
 }
 
 }  // namespace hearth

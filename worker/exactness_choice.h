@@ -1,6 +1,6 @@
 // Which class of bits a worker serves: what was asked for, and what that means for a machine.
 //
-// Pure functions of their arguments and, for the memory, of the machine.
+// Pure functions of their arguments and, for MemoryBytes, of the machine.
 #ifndef HEARTH_WORKER_EXACTNESS_CHOICE_H_
 #define HEARTH_WORKER_EXACTNESS_CHOICE_H_
 
@@ -17,9 +17,13 @@ enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 // Whether the class `invariant` has what is asked for; the error names the option that it has not.
 absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
 
-// Half of the memory that this process may have: the machine's, or its control group's where that
-// is less.
-uint64_t DefaultKvBytes();
+// The memory that this process may have: the machine's, or the least that its control group and
+// those around it allow. `root` stands before the paths of the system's files.
+uint64_t MemoryBytes(const std::string& root = "");
+
+// The --kv-bytes of a worker that is not told: half of the memory less the weights and the pool,
+// but no less than a quarter of what these leave.
+uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t pool_bytes);
 
 }  // namespace hearth
 

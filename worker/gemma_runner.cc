@@ -34,7 +34,7 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
-                                                               const KvObjects& /*restored*/) {
+                                                               const KvObjects& /*shared*/) {
   absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
   if (!kv.ok()) return kv.status();
   return std::make_unique<KvCache>(*std::move(kv));

@@ -26,7 +26,7 @@ class GemmaRunner : public ModelRunner {
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
   const std::vector<std::string>& notes() const override { return gemma_->notes(); }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& restored) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
   void Release(std::unique_ptr<SequenceKv> kv) override;
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;

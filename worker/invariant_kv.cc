@@ -35,6 +35,9 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   arena_ = std::exchange(other.arena_, nullptr);
   model_ = std::exchange(other.model_, 0);
   blocks_ = std::exchange(other.blocks_, {});
+  held_ = std::exchange(other.held_, {});
+  reserved_ = std::move(other.reserved_);
+  reservable_bytes_ = std::exchange(other.reservable_bytes_, 0);
   length_ = std::exchange(other.length_, 0);
   restoring_ = std::exchange(other.restoring_, 0);
   first_local_ = std::exchange(other.first_local_, 0);
@@ -73,6 +76,19 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
   return Blocks(id.group)[id.begin / layout_->chunk_tokens];
 }
 
+absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes) {
+  assert(bytes <= most_bytes);
+  reservable_bytes_ = most_bytes - bytes;
+  return arena_->Reserve(bytes, &reserved_);
+}
+
+absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
+  const uint64_t more = std::min(bytes, reservable_bytes_);
+  if (absl::Status room = arena_->Reserve(more, &reserved_); !room.ok()) return room;
+  reservable_bytes_ -= more;
+  return absl::OkStatus();
+}
+
 void InvariantKv::BeginRestore(int length) {
   length_ = 0;
   restoring_ = length;
@@ -90,7 +106,7 @@ void InvariantKv::BeginRestore(int length) {
 absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   assert(id.tokens == layout_->chunk_tokens);
   absl::StatusOr<KvBlock> block =
-      arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group));
+      arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group), &reserved_);
   if (!block.ok()) return block.status();
   Blocks(id.group).at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
@@ -98,7 +114,7 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
 
 absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices) {
   const uint32_t chunk = layout_->chunk_tokens;
-  auto taken = arena_->Take({layout_->ObjectBytes(chunk, id.group)});
+  auto taken = arena_->Take({layout_->ObjectBytes(chunk, id.group)}, &reserved_);
   if (!taken.ok()) return taken.status();
   std::byte* to = taken->front().get();
   for (const std::byte* slice : slices) {
@@ -118,6 +134,7 @@ void InvariantKv::FinishRestore() { length_ = restoring_; }
 
 absl::Status InvariantKv::MakeRoom(int tokens) {
   const size_t chunk = layout_->chunk_tokens;
+  held_.clear();
   // The first row of the step still sees its whole window.
   const uint32_t seen = LocalTailBegin(*layout_, static_cast<uint32_t>(length_));
   std::vector<KvBlock>& local = Blocks(LayerGroup::kLocal);
@@ -140,7 +157,7 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
       places.emplace_back(group, split);
     }
   }
-  absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(sizes);
+  absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(sizes, &reserved_);
   if (!taken.ok()) return taken.status();
   for (size_t i = 0; i < places.size(); ++i) {
     std::vector<KvBlock>& have = Blocks(places[i].first);

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,15 @@ class InvariantKv : public SequenceKv {
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
+
+  // Sets bytes of the arena aside for what it takes from now on, of which there may live `bytes` at
+  // a time and `most_bytes` where others hold what it left. Given back at its end.
+  // kResourceExhausted: there is no room now.
+  absl::Status Reserve(uint64_t bytes, uint64_t most_bytes);
+  // For `bytes` that others will hold when it has left them.
+  absl::Status ReserveMore(uint64_t bytes);
+  // Keeps a block that a restore is to take until the first step: whoever else has it may let go.
+  void Hold(KvBlock block) { held_.push_back(std::move(block)); }
 
   // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
   // needs; FinishRestore. Local layers then hold all rows of these objects.
@@ -76,7 +86,10 @@ class InvariantKv : public SequenceKv {
 
   std::shared_ptr<const KvLayout> layout_;
   KvBlocks* arena_ = nullptr;
-  uint64_t model_ = 0;                          // 0: none
+  uint64_t model_ = 0;  // 0: none
+  KvBlocks::Reservation reserved_;
+  uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
+  std::vector<KvBlock> held_;
   std::array<std::vector<KvBlock>, 2> blocks_;  // by group and split; null: left by the window
   int length_ = 0, restoring_ = 0;
   int first_local_ = 0;  // the first row that local layers hold

@@ -14,6 +14,28 @@ constexpr uint32_t kAloneStepTokens = 512;
 // What NewKv made is an InvariantKv.
 InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 
+// The blocks of whole chunks that a sequence takes at most, of each layer group.
+struct NeededBlocks {
+  uint64_t global = 0, local = 0;
+  uint64_t BytesOf(const KvLayout& layout) const {
+    return global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+           local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  }
+};
+
+constexpr uint64_t kAnySteps = uint64_t{1} << 32;
+
+// Of `tokens` in steps of `step`, the first of them at `first_local` in local layers. Their blocks
+// live as long as the window and a step, no more than `seen` at a time, if nobody else has them.
+NeededBlocks BlocksFor(const KvLayout& layout, uint64_t tokens, uint64_t step, uint64_t first_local,
+                       NeededBlocks shared) {
+  const uint64_t chunk = layout.chunk_tokens;
+  const uint64_t splits = (tokens + chunk - 1) / chunk;
+  const uint64_t seen = (layout.window + step + 2 * (chunk - 1)) / chunk;
+  const uint64_t first = std::min(splits, first_local / chunk + shared.local);
+  return {splits - std::min(splits, shared.global), std::min(seen, splits - first)};
+}
+
 absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
   const bool whole = object.id.tokens == layout.chunk_tokens;
   if (whole && object.bytes != nullptr) return kv->Adopt(object.id, object.bytes);
@@ -27,15 +49,23 @@ absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, Invar
 
 }  // namespace
 
-InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma)
-    : gemma_(std::move(gemma)) {}
+InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma,
+                                 std::vector<std::string> notes)
+    : gemma_(std::move(gemma)), notes_(gemma_->notes()) {
+  notes_.insert(notes_.end(), notes.begin(), notes.end());
+}
 
 uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
   return std::max(kAloneStepTokens, layout.chunk_tokens);
 }
 
 ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
-  return {gemma_->kv_blocks().budget_bytes(), gemma_->kv_blocks().used_bytes()};
+  const KvBlocks& blocks = gemma_->kv_blocks();
+  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes()};
+}
+
+bool InvariantRunner::FreesKvBytes(const KvObject& object) const {
+  return object.bytes != nullptr && gemma_->kv_blocks().Counts(object.bytes, object.size_bytes);
 }
 
 // No machine and no number of threads is in it: the bits depend on neither.
@@ -47,33 +77,41 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
   return identity;
 }
 
-// What is asked is whether there is room now: others may take it before it is used.
 absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
-                                                                   const KvObjects& restored) {
+                                                                   const KvObjects& shared) {
   auto kv = std::make_unique<InvariantKv>(gemma_->NewKv());
   const KvLayout& layout = kv->layout();
-  const uint64_t chunk = layout.chunk_tokens;
-  const uint64_t splits = (static_cast<uint64_t>(tokens) + chunk - 1) / chunk;
-  const uint64_t seen = (uint64_t{layout.window} + step_tokens(layout) + 2 * (chunk - 1)) / chunk;
-  uint64_t bytes =
-      splits * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-      std::min(splits, seen) * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-  const KvBytes room = kv_bytes();
-  if (bytes > room.budget) {
+  const auto most = static_cast<uint64_t>(tokens);
+  const uint64_t step = step_tokens(layout), budget = gemma_->kv_blocks().budget_bytes();
+  const uint64_t all = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
+  if (all > budget) {
     return absl::InvalidArgumentError(
-        absl::StrCat("kv-bytes: ", tokens, " tokens may need ", bytes, " bytes of ", room.budget,
+        absl::StrCat("kv-bytes: ", tokens, " tokens may need ", all, " bytes of ", budget,
                      " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
   }
-  for (const auto& object : restored) {
-    // Held by the pool or another sequence, and in use as it is counted.
-    const bool shared =
-        object->id.tokens == chunk && gemma_->kv_blocks().Counts(object->bytes, object->size_bytes);
-    if (shared) bytes -= std::min(bytes, object->size_bytes);
+  NeededBlocks held;
+  uint64_t end = 0, first_local = most;
+  for (const auto& object : shared) {
+    const ObjectId& id = object->id;
+    const bool local = id.group == LayerGroup::kLocal;
+    end = std::max<uint64_t>(end, id.begin + id.tokens);
+    if (local) first_local = std::min<uint64_t>(first_local, id.begin);
+    if (id.tokens != layout.chunk_tokens || object->bytes == nullptr) continue;
+    KvBlock block = gemma_->kv_blocks().Counted(object->bytes, object->size_bytes);
+    if (block == nullptr) continue;
+    kv->Hold(std::move(block));
+    ++(local ? held.local : held.global);
   }
-  if (bytes <= room.budget - room.used) return kv;
-  return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: ", tokens, " tokens may need ", bytes,
-                                                   " bytes, and ", room.used, " of ", room.budget,
-                                                   " are in use"));
+  first_local = std::min(first_local, end);
+  const absl::Status room =
+      kv->Reserve(BlocksFor(layout, most, step, first_local, held).BytesOf(layout),
+                  BlocksFor(layout, most, kAnySteps, first_local, held).BytesOf(layout));
+  if (!room.ok()) return room;
+  return kv;
+}
+
+bool InvariantRunner::ReserveMore(SequenceKv* kv, uint64_t bytes) {
+  return BlocksOf(kv)->ReserveMore(bytes).ok();
 }
 
 absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,

@@ -15,18 +15,21 @@ namespace hearth {
 
 class InvariantRunner : public ModelRunner {
  public:
-  explicit InvariantRunner(std::unique_ptr<InvariantGemma> gemma);
+  // `notes`: for the log, beside the model's.
+  InvariantRunner(std::unique_ptr<InvariantGemma> gemma, std::vector<std::string> notes);
 
   const ModelConfig& config() const override { return gemma_->config(); }
   Exactness exactness() const override { return Exactness::kInvariant; }
   KvDtype kv_dtype() const override { return KvDtype::kFloat32; }
   const std::string& device_kind() const override { return device_kind_; }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
-  const std::vector<std::string>& notes() const override { return gemma_->notes(); }
+  const std::vector<std::string>& notes() const override { return notes_; }
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;
+  bool FreesKvBytes(const KvObject& object) const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& restored) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
+  bool ReserveMore(SequenceKv* kv, uint64_t bytes) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
@@ -35,6 +38,7 @@ class InvariantRunner : public ModelRunner {
 
  private:
   const std::unique_ptr<InvariantGemma> gemma_;
+  std::vector<std::string> notes_;
   const std::string device_kind_ = "cpu";
 };
 

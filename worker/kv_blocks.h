@@ -8,6 +8,7 @@
 //
 // Thread safety: all methods from any thread, and so may blocks be dropped; they may outlive it.
 // Errors: kResourceExhausted where the budget or the machine has no room, before anything is taken.
+// Invariant: the bytes of blocks that live and those set aside are within the budget together.
 #ifndef HEARTH_WORKER_KV_BLOCKS_H_
 #define HEARTH_WORKER_KV_BLOCKS_H_
 
@@ -27,26 +28,52 @@ using KvBlock = std::shared_ptr<std::byte[]>;
 
 class KvBlocks {
  public:
+  // Bytes set aside; what is left of them is given back when it is destroyed. One without an arena
+  // has none.
+  class Reservation;
+
   explicit KvBlocks(uint64_t budget_bytes);
 
-  // A block of each size, or none at all.
-  absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes);
+  // A block of each size, or none at all: from what `reserved` has left, then from what is free.
+  absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes,
+                                            const Reservation* reserved = nullptr);
   // Memory of somebody else as a block: it is counted, and held, as long as the block lives, and
   // once for all that adopt it meanwhile. A block of this arena is counted already and comes back
   // as it is.
-  absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes);
+  absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes,
+                                const Reservation* reserved = nullptr);
+  // Sets `bytes` more aside, or changes nothing.
+  absl::Status Reserve(uint64_t bytes, Reservation* reserved);
 
   // Whether an Adopt of it costs nothing now: it is a block of this arena, or one of it lives.
   bool Counts(const KvBlock& memory, size_t size_bytes) const;
+  // The block that it is counted as: an Adopt that costs nothing. Null where it is not counted.
+  KvBlock Counted(const KvBlock& memory, size_t size_bytes) const;
+  // Whether it is a block of this arena, not somebody else's memory.
+  bool Owns(const KvBlock& memory) const;
 
   uint64_t budget_bytes() const;
-  uint64_t used_bytes() const;  // of blocks that live
+  uint64_t used_bytes() const;      // of blocks that live
+  uint64_t reserved_bytes() const;  // set aside and not taken
 
  private:
   struct Account;
   struct Release;
-  bool Owns(const KvBlock& memory) const;
+  struct Aside;
   const std::shared_ptr<Account> account_;
+};
+
+class KvBlocks::Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept = default;
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation() { End(); }
+
+ private:
+  friend class KvBlocks;
+  void End();
+  std::shared_ptr<Aside> aside_;  // null: nothing
 };
 
 }  // namespace hearth

@@ -37,18 +37,33 @@ class ModelRunner {
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
 
   struct KvBytes {
-    uint64_t budget = 0, used = 0;  // budget 0: none is kept
+    // Reserved: set aside for sequences, and not used yet. Budget 0: none is kept.
+    uint64_t budget = 0, used = 0, reserved = 0;
+    uint64_t free() const { return budget - used - reserved; }
   };
   virtual KvBytes kv_bytes() const { return {}; }  // any thread
+  // Whether there is more memory for sequences once nobody holds this object's bytes any more.
+  virtual bool FreesKvBytes(const KvObject& object) const {
+    (void)object;
+    return true;
+  }
 
   // What decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
-  // Empty, for up to `tokens`, of which `restored` is to be restored next: what of it is memory of
-  // sequences already needs none. kResourceExhausted where there is no memory for them now,
-  // kInvalidArgument where there is not with nothing else running either.
+  // Empty, with memory set aside for up to `tokens` in steps of at most step_tokens(), so that what
+  // is done with it later finds room. What of `shared` is memory of sequences already needs none:
+  // it is held until the first step, for a restore from it or from more. kResourceExhausted where
+  // there is no memory for them now, kInvalidArgument where there is not with nothing else running
+  // either.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
-                                                            const KvObjects& restored) = 0;
+                                                            const KvObjects& shared) = 0;
+  // Sets more memory aside for a sequence whose blocks others will hold longer than it does. False:
+  // there is no room.
+  virtual bool ReserveMore(SequenceKv* kv, uint64_t bytes) {
+    (void)kv, (void)bytes;
+    return true;
+  }
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
   // Makes `kv` the state after `boundary` tokens. kAborted: memory that was lent was used again
   // meanwhile, and what `kv` holds is of no use.

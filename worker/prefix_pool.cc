@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -98,32 +99,54 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
     if (++holders_[object.get()] == 1) bytes_ += object->size_bytes;
   }
   // Ends before the new point itself: alone it fits.
-  while (bytes_ > capacity_bytes_) EvictLast();
+  while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
   return InsertResult::kInserted;
 }
 
 void PrefixPool::Clear() {
   absl::MutexLock lock(&mu_);
-  while (!points_.empty()) EvictLast();
+  while (!points_.empty()) Evict(std::prev(points_.end()));
 }
 
-bool PrefixPool::EvictOne() {
+uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
+                                 absl::FunctionRef<bool(const KvObject&)> counts) const {
+  const uint32_t points = holders_.at(object.get());
+  // Others come and go meanwhile: who is counted in vain costs a point, or a try.
+  const bool ours = object.use_count() == static_cast<long>(points) &&  // NOLINT: as it returns
+                    object->bytes.use_count() == 1;
+  return ours && counts(*object) ? points : 0;
+}
+
+bool PrefixPool::EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) {
   absl::MutexLock lock(&mu_);
-  if (points_.empty()) return false;
-  EvictLast();
+  Points::iterator together = points_.end();
+  for (auto it = points_.end(); it != points_.begin();) {
+    --it;
+    uint32_t fewest = 0;
+    for (const auto& object : it->objects) {
+      const uint32_t holders = OnlyHolders(object, counts);
+      if (holders > 0) fewest = fewest == 0 ? holders : std::min(fewest, holders);
+    }
+    if (fewest == 1) {
+      Evict(it);
+      return true;
+    }
+    if (fewest > 1 && together == points_.end()) together = it;
+  }
+  if (together == points_.end()) return false;
+  Evict(together);
   return true;
 }
 
-void PrefixPool::EvictLast() {
-  assert(!points_.empty());
-  for (const auto& object : points_.back().objects) {
+void PrefixPool::Evict(Points::iterator point) {
+  for (const auto& object : point->objects) {
     auto holder = holders_.find(object.get());
     assert(holder != holders_.end());
     if (--holder->second > 0) continue;
     bytes_ -= object->size_bytes;
     holders_.erase(holder);
   }
-  points_.pop_back();
+  points_.erase(point);
 }
 
 uint64_t PrefixPool::bytes() const {

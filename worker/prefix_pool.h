@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "proto/kv_layout.h"
@@ -48,8 +49,10 @@ class PrefixPool {
       ABSL_LOCKS_EXCLUDED(mu_);
 
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets the least recently used point; false when there is none.
-  bool EvictOne() ABSL_LOCKS_EXCLUDED(mu_);
+  // Forgets a point so that memory is freed of which `counts` holds: the least recently used one
+  // that frees some by itself, else the least recently used one that holds such memory together
+  // with other points and nobody else. False, and none is forgotten, where there is neither.
+  bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -65,7 +68,11 @@ class PrefixPool {
   std::vector<uint32_t> InnerCuts(const PrefixRequest& prefix, uint32_t boundary) const;
   Points::iterator FindExact(const PrefixRequest& prefix, uint32_t boundary)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void EvictLast() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Evict(Points::iterator point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // How many points hold the object, where nobody else does and it counts; else 0.
+  uint32_t OnlyHolders(const std::shared_ptr<const KvObject>& object,
+                       absl::FunctionRef<bool(const KvObject&)> counts) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const uint64_t capacity_bytes_;
   const uint32_t chunk_tokens_;

@@ -11,33 +11,66 @@ namespace {
 
 // Two, so that one slow publish does not hold up the next.
 constexpr size_t kPublisherThreads = 2;
-// A waiting job holds staged bytes, which --staging-bytes bounds, or references: to restored
-// objects and, in class invariant, to whole chunks, which --kv-bytes bounds. 256 jobs are more than
-// the requests that can be running and queued by default.
+// More than the requests that can be running and queued by default.
 constexpr size_t kMaxWaitingPublishes = 256;
 
-void Drop(const PublishJob& job, EngineCounters* counters, const char* why) {
-  counters->Add(EngineCounter::kPublishesDropped);
+}  // namespace
+
+Publisher::Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters,
+                     std::function<void()> released)
+    : timeout_(timeout),
+      max_waiting_bytes_(max_waiting_bytes),
+      counters_(counters),
+      released_(std::move(released)),
+      queue_(kPublisherThreads, kMaxWaitingPublishes) {}
+
+void Publisher::Drop(const PublishJob& job, const char* why) {
+  counters_->Add(EngineCounter::kPublishesDropped);
   PublishOutcome outcome;
   outcome.note = why;
   job.done(outcome);
 }
 
-}  // namespace
+void Publisher::Count(const PublishJob& job, bool waits) {
+  absl::MutexLock lock(&mu_);
+  waiting_ += waits ? 1 : -1;
+  for (const auto& object : job.spec.objects) {
+    if (object->bytes == nullptr) continue;
+    size_t& holders = holders_[object->bytes.get()];
+    holders += waits ? 1 : -1;
+    if (waits && holders == 1) waiting_bytes_ += object->size_bytes;
+    if (holders > 0) continue;
+    waiting_bytes_ -= object->size_bytes;
+    holders_.erase(object->bytes.get());
+  }
+}
 
-Publisher::Publisher(absl::Duration timeout, EngineCounters* counters)
-    : timeout_(timeout), counters_(counters), queue_(kPublisherThreads, kMaxWaitingPublishes) {}
+bool Publisher::WaitTooMany() {
+  absl::MutexLock lock(&mu_);
+  return waiting_ > 1 && waiting_bytes_ > max_waiting_bytes_;
+}
 
 void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   auto shared = std::make_shared<PublishJob>(std::move(job));
+  Count(*shared, /*waits=*/true);
   const bool accepted = queue_.Submit([this, cache, shared](TaskQueue::Fate fate) {
+    Count(*shared, /*waits=*/false);
     if (fate == TaskQueue::Fate::kRun) {
       Publish(cache, shared.get());
     } else {
-      Drop(*shared, counters_, "the worker stopped before publishing");
+      Drop(*shared, stopping_ ? "the worker stopped before publishing"
+                              : "dropped: what waits to be published holds too much memory");
     }
+    shared->spec.objects.clear();
+    shared->lease = StagingBudget::Lease();
+    released_();
   });
-  if (!accepted) Drop(*shared, counters_, "too many publishes are waiting");
+  if (!accepted) {
+    Count(*shared, /*waits=*/false);
+    Drop(*shared, "too many publishes are waiting");
+  }
+  while (WaitTooMany() && DropOldest()) {
+  }
 }
 
 void Publisher::Publish(PrefixCache* cache, PublishJob* job) {

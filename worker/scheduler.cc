@@ -32,14 +32,15 @@ bool Scheduler::Enqueue(SequenceId id) {
   return true;
 }
 
-std::vector<SequenceId> Scheduler::Admit() {
-  std::vector<SequenceId> admitted;
-  while (!queue_.empty() && running() < max_running_) {
-    admitted.push_back(queue_.front());
-    idle_.insert(queue_.front());
-    queue_.pop_front();
-  }
-  return admitted;
+std::optional<SequenceId> Scheduler::Candidate() const {
+  if (queue_.empty() || running() >= max_running_) return std::nullopt;
+  return queue_.front();
+}
+
+void Scheduler::Admit(SequenceId id) {
+  assert(Candidate() == id);
+  queue_.pop_front();
+  idle_.insert(id);
 }
 
 void Scheduler::StartPrefill(SequenceId id) {

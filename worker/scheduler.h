@@ -39,8 +39,10 @@ class Scheduler {
 
   // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
   bool Enqueue(SequenceId id);
-  // Gives free places to the longest waiting; they are idle now.
-  std::vector<SequenceId> Admit();
+  // The one that has waited longest, where there is a place for it. Nobody overtakes it.
+  std::optional<SequenceId> Candidate() const;
+  // Gives the candidate its place; it is idle now. REQUIRES: `id` is the candidate.
+  void Admit(SequenceId id);
   // REQUIRES: the sequence is idle.
   void StartPrefill(SequenceId id);
   // REQUIRES: the sequence is idle or prefilling.

@@ -32,6 +32,13 @@ StagingBudget::Lease::~Lease() {
   if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
 }
 
+void StagingBudget::Lease::Merge(Lease other) {
+  if (other.budget_ == nullptr) return;
+  assert(budget_ == nullptr || budget_ == other.budget_);
+  budget_ = std::exchange(other.budget_, nullptr);
+  bytes_ += std::exchange(other.bytes_, 0);
+}
+
 bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
   assert(lease->budget_ == nullptr || lease->budget_ == this);
   uint64_t used = used_bytes_.load();
@@ -45,12 +52,12 @@ bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
 
 StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                                  uint32_t restored_boundary, const KvObjects& restored,
-                                 StagingBudget* budget, bool shares_chunks)
+                                 StagingBudget* budget, bool shares_chunks, ReserveFunction reserve)
     : layout_(layout), shares_chunks_(shares_chunks) {
   for (const auto& object : restored) restored_[object->id] = object;
   for (uint32_t boundary : kept) {
     assert(boundary > restored_boundary);
-    if (Plan(boundary, restored_boundary, budget)) {
+    if (Plan(boundary, restored_boundary, budget, reserve)) {
       boundaries_.push_back(boundary);
     } else {
       ++skipped_;
@@ -58,9 +65,10 @@ StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint3
   }
 }
 
-bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget) {
+bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,
+                           ReserveFunction reserve) {
   std::map<ObjectId, Growing> added;
-  uint64_t bytes = 0;
+  uint64_t copied_bytes = 0, left_bytes = 0;  // by the window, while it is held here
   for (const ObjectId& id : NeededObjects(layout_, boundary)) {
     if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
     if (id.begin + id.tokens <= restored_boundary) continue;  // not ours to supply
@@ -71,10 +79,15 @@ bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, Stagin
       if (seed == restored_.end()) continue;
       growing.seed = seed->second;
     }
-    if (!IsShared(id)) bytes += layout_.ObjectBytes(id.tokens, id.group);
+    const uint64_t bytes = layout_.ObjectBytes(id.tokens, id.group);
+    if (!IsShared(id)) copied_bytes += bytes;
+    if (IsShared(id) && id.group == LayerGroup::kLocal) left_bytes += bytes;
     added.emplace(id, std::move(growing));
   }
-  if (!budget->Extend(bytes, &lease_)) return false;
+  StagingBudget::Lease more;
+  if (!budget->Extend(copied_bytes + left_bytes, &more)) return false;
+  if (left_bytes > 0 && !reserve(left_bytes)) return false;
+  lease_.Merge(std::move(more));
   growing_.merge(added);
   return true;
 }

@@ -1,8 +1,9 @@
 // Staging: copies of what a running sequence's kept boundaries need, until it is published.
 //
 // The KV of a kept boundary must be copied out, or a reference taken to it, while the sequence goes
-// on, because its local layers move on. StagingBudget bounds the bytes of all such copies;
-// StagedSnapshots holds one sequence's.
+// on, because its local layers move on. StagingBudget bounds the bytes of all such copies, and of
+// the local layers' chunks that are held by reference beyond their window; StagedSnapshots holds
+// one sequence's.
 //
 // Thread safety: StagingBudget from any thread. StagedSnapshots: one thread at a time.
 // Ownership: objects are shared; a lease gives its bytes back when it is destroyed, which should be
@@ -20,6 +21,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "proto/kv_layout.h"
 #include "worker/kv_snapshot.h"
 #include "worker/sequence_kv.h"
@@ -35,6 +37,8 @@ class StagingBudget {
     Lease(Lease&& other) noexcept { *this = std::move(other); }
     Lease& operator=(Lease&& other) noexcept;
     ~Lease();
+    // Takes over what the other has. REQUIRES: of one budget.
+    void Merge(Lease other);
 
    private:
     friend class StagingBudget;
@@ -58,10 +62,13 @@ class StagedSnapshots {
   // Plans the objects of `kept` boundaries (ascending, each above `restored_boundary`) for a
   // sequence that goes on from `restored_boundary` with `restored` objects (0 and none when cold).
   // Boundaries that do not fit the budget are left out and counted in skipped(). `shares_chunks`:
-  // the KV gives whole chunks by reference, which cost nothing here (SequenceKv::Share).
+  // the KV gives whole chunks by reference (SequenceKv::Share). Those of global layers then cost
+  // nothing, as the sequence has them to its end; those of local ones cost their bytes, of which
+  // `reserve` is asked as well, where it is given: the sequence leaves them and takes others.
+  using ReserveFunction = absl::FunctionRef<bool(uint64_t bytes)>;
   StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                   uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
-                  bool shares_chunks = false);
+                  bool shares_chunks = false, ReserveFunction reserve = NoReserve);
 
   // Copies what the step that computed [begin, end) added. REQUIRES: called after every step, in
   // order, before the next one.
@@ -90,7 +97,9 @@ class StagedSnapshots {
     std::shared_ptr<const KvObject> seed;  // the restored remainder it begins with, or null
     bool sealed = false;
   };
-  bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget);
+  static bool NoReserve(uint64_t /*bytes*/) { return true; }
+  bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,
+            ReserveFunction reserve);
   void Start(const ObjectId& id, Growing* growing) const;
   bool IsShared(const ObjectId& id) const {
     return shares_chunks_ && id.tokens == layout_.chunk_tokens;

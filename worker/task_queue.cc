@@ -23,6 +23,22 @@ bool TaskQueue::Submit(Task task) {
   return true;
 }
 
+bool TaskQueue::DropOldest() {
+  Task task;
+  {
+    absl::MutexLock lock(&mu_);
+    if (waiting_.empty()) return false;
+    task = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++busy_;
+  }
+  task(Fate::kDrop);
+  task = nullptr;
+  absl::MutexLock lock(&mu_);
+  --busy_;
+  return true;
+}
+
 bool TaskQueue::WaitIdle(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   return mu_.AwaitWithDeadline(absl::Condition(this, &TaskQueue::Idle), deadline);

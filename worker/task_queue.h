@@ -1,8 +1,8 @@
 // TaskQueue: a few threads that run tasks in order of arrival, with a bounded queue.
 //
 // Thread safety: all methods from any thread; Stop and the destructor not from a task.
-// Invariant: every accepted task is called exactly once: with kRun, or with kDrop when the queue
-// stopped before its turn.
+// Invariant: every accepted task is called exactly once: with kRun, or with kDrop when it was
+// dropped, or the queue stopped, before its turn.
 #ifndef HEARTH_WORKER_TASK_QUEUE_H_
 #define HEARTH_WORKER_TASK_QUEUE_H_
 
@@ -30,6 +30,8 @@ class TaskQueue {
 
   // False, and the task is not called, when the queue is full or stopped.
   bool Submit(Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls the task that has waited longest with kDrop, here; false when none waits.
+  bool DropOldest() ABSL_LOCKS_EXCLUDED(mu_);
   // Waits until nothing waits or runs; false when `deadline` came first.
   bool WaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   // Drops what waits, then joins the threads.

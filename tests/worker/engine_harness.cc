@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -131,6 +132,20 @@ EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpo
   request.max_new_tokens = max_new_tokens;
   request.ignore_eos = true;
   return request;
+}
+
+EngineOptions InvariantOptions(int threads) {
+  static const TestFolder remembered;
+  EngineOptions options = TestWorker::SmallOptions();
+  options.digest_cache_dir = remembered.path();
+  options.exactness = ExactnessChoice::kInvariant;
+  options.threads = threads;
+  return options;
+}
+
+uint64_t ChunkBytes(const KvLayout& layout) {
+  return layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
 }
 
 const std::vector<NamedGeometry>& Geometries() {

@@ -85,6 +85,11 @@ class TestWorker {
 EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpoints = {},
                       uint32_t max_new_tokens = 2);
 
+// Of the class invariant; self-tests are remembered for the process.
+EngineOptions InvariantOptions(int threads = 2);
+// Of a chunk of all layers.
+uint64_t ChunkBytes(const KvLayout& layout);
+
 struct NamedGeometry {
   const char* name;
   TinyGeometry geometry;

@@ -13,9 +13,7 @@
 #include "absl/synchronization/notification.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/support/test_folder.h"
 #include "tests/worker/engine_harness.h"
-#include "worker/exactness_choice.h"
 #include "worker/invariant_gemma.h"
 
 namespace hearth {
@@ -23,14 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-EngineOptions Invariant(int threads = 2) {
-  static const TestFolder remembered;  // of self-tests: one a checkpoint
-  EngineOptions options = TestWorker::SmallOptions();
-  options.digest_cache_dir = remembered.path();
-  options.exactness = ExactnessChoice::kInvariant;
-  options.threads = threads;
-  return options;
-}
+EngineOptions Invariant(int threads = 2) { return InvariantOptions(threads); }
 
 class EngineInvariantTest : public testing::TestWithParam<NamedGeometry> {
  protected:
@@ -69,6 +60,22 @@ TEST_P(EngineInvariantTest, FromTheWorkersPoolBlocksAreSharedAndNotCopied) {
   const auto cold = worker.Run(Request(Prompt(100), {93}));
   const uint64_t kept = worker->Stats().kv_used_bytes;
   EXPECT_GT(kept, 0u);
+  // Of 100 tokens and the one that is stepped: chunks 0 to 4 are shared, 5 and 6 are its own.
+  uint64_t while_running = 0;
+  Collector warm_run;
+  warm_run.on_token = [&](size_t) {
+    while_running = std::max(while_running, worker->Stats().kv_used_bytes);
+    return true;
+  };
+  EngineRequest reads = Request(Prompt(100), {}, 5);
+  reads.cache = CacheMode::kRead;
+  worker.Submit(reads, &warm_run);
+  warm_run.WaitEnd();
+  EXPECT_EQ(warm_run.started.source_tier, Tier::kWorker);
+  EXPECT_GE(warm_run.started.cached_tokens, 93u);
+  EXPECT_GT(while_running, kept);
+  EXPECT_LE(while_running, kept + 2 * ChunkBytes(worker->layout()));
+  EXPECT_EQ(worker->Stats().kv_used_bytes, kept);
   const auto warm = worker.Run(Request(Prompt(100)));
   EXPECT_EQ(warm->started.source_tier, Tier::kWorker);
   EXPECT_GE(warm->started.cached_tokens, 93u);
@@ -287,12 +294,6 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 
-// Of a chunk of all layers.
-uint64_t ChunkBytes(const KvLayout& layout) {
-  return layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-}
-
 // What the pool holds of it is in the budget already.
 TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanItself) {
   TinyGeometry geometry = Geometries()[0].geometry;
@@ -372,10 +373,6 @@ TEST(InvariantClassTest, ABudgetThatHasNoRoomForAChunkIsRefusedAtTheStart) {
               HasSubstr(absl::StrCat("kv-bytes: ", chunk - 1, " bytes")));
   options.kv_bytes = chunk;
   EXPECT_TRUE(Engine::Create(options).ok());
-}
-
-TEST(InvariantClassTest, HalfOfTheMemoryIsForKeysAndValues) {
-  EXPECT_GT(DefaultKvBytes(), uint64_t{1} << 20);
 }
 
 }  // namespace

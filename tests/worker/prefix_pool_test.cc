@@ -153,6 +153,37 @@ TEST(PrefixPoolTest, TakesPortablePointsThatAgreeWithinRoundingForTheSame) {
   EXPECT_EQ(pool.Lookup(Prefix(60), 59).objects[0]->slice_digests[0], 1u);
 }
 
+bool Any(const KvObject&) { return true; }
+
+TEST(PrefixPoolTest, EvictsForMemoryOnlyWhatFreesSome) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  const KvObjects held = Objects(32, 1);  // as a running sequence has them
+  pool.Insert(Prefix(32, {}, 1), 32, held);
+  pool.Insert(Prefix(32, {}, 2), 32, Objects(32, 2));
+  pool.Insert(Prefix(32, {}, 3), 32, Objects(32, 3));
+  EXPECT_FALSE(pool.EvictOne([](const KvObject&) { return false; }));
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u) << "older, but it would free nothing";
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 2), 59).boundary, 0u);
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_FALSE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.bytes(), Bytes(held));
+}
+
+TEST(PrefixPoolTest, PointsThatFreeMemoryOnlyTogetherGoOneAfterTheOther) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  {
+    const KvObjects shared = Objects(32, 1);
+    pool.Insert(Prefix(32, {}, 1), 32, shared);
+    pool.Insert(Prefix(32, {}, 2), 32, shared);
+  }
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 0u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 2), 59).boundary, 32u);
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.bytes(), 0u);
+}
+
 TEST(PrefixPoolTest, ACapacityOfZeroKeepsNothing) {
   PrefixPool pool(0, kChunk, Exactness::kExact);
   EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kTooLarge);

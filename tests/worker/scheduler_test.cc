@@ -18,21 +18,31 @@ std::vector<SequenceId> Steps(Scheduler* scheduler, int count) {
   return ids;
 }
 
+// Places for all that there are places for.
+std::vector<SequenceId> Admit(Scheduler* scheduler) {
+  std::vector<SequenceId> admitted;
+  while (const std::optional<SequenceId> next = scheduler->Candidate()) {
+    scheduler->Admit(*next);
+    admitted.push_back(*next);
+  }
+  return admitted;
+}
+
 TEST(SchedulerTest, AdmitsInOrderOfArrivalUpToTheLimit) {
   Scheduler scheduler(2, 8);
   for (SequenceId id : {1, 2, 3, 4}) EXPECT_TRUE(scheduler.Enqueue(id));
-  EXPECT_EQ(scheduler.Admit(), (std::vector<SequenceId>{1, 2}));
+  EXPECT_EQ(Admit(&scheduler), (std::vector<SequenceId>{1, 2}));
   EXPECT_EQ(scheduler.queued(), 2u);
-  EXPECT_TRUE(scheduler.Admit().empty());
+  EXPECT_TRUE(Admit(&scheduler).empty());
   scheduler.Remove(1);
-  EXPECT_EQ(scheduler.Admit(), std::vector<SequenceId>{3});
+  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{3});
 }
 
 TEST(SchedulerTest, RefusesWhenTheQueueIsFullAndCountsFreePlacesAsRoom) {
   Scheduler scheduler(2, 1);
   for (SequenceId id : {1, 2, 3}) EXPECT_TRUE(scheduler.Enqueue(id));
   EXPECT_FALSE(scheduler.Enqueue(4));
-  scheduler.Admit();
+  Admit(&scheduler);
   EXPECT_FALSE(scheduler.Enqueue(4));
   scheduler.Remove(3);  // the queued one
   EXPECT_TRUE(scheduler.Enqueue(4));
@@ -43,7 +53,7 @@ TEST(SchedulerTest, AQueueOfZeroStillServesFreePlaces) {
   Scheduler scheduler(1, 0);
   EXPECT_TRUE(scheduler.Enqueue(1));
   EXPECT_FALSE(scheduler.Enqueue(2));
-  scheduler.Admit();
+  Admit(&scheduler);
   EXPECT_FALSE(scheduler.Enqueue(2));
   scheduler.Remove(1);
   EXPECT_TRUE(scheduler.Enqueue(2));
@@ -54,21 +64,21 @@ TEST(SchedulerTest, HasNoStepForSequencesThatAreIdleOrQueued) {
   scheduler.Enqueue(1);
   scheduler.Enqueue(2);
   EXPECT_FALSE(scheduler.Next().has_value());
-  scheduler.Admit();
+  Admit(&scheduler);
   EXPECT_FALSE(scheduler.Next().has_value());
 }
 
 TEST(SchedulerTest, PrefillingSequencesTakeTurns) {
   Scheduler scheduler(3, 4);
   for (SequenceId id : {1, 2, 3}) scheduler.Enqueue(id);
-  for (SequenceId id : scheduler.Admit()) scheduler.StartPrefill(id);
+  for (SequenceId id : Admit(&scheduler)) scheduler.StartPrefill(id);
   EXPECT_EQ(Steps(&scheduler, 6), (std::vector<SequenceId>{1, 2, 3, 1, 2, 3}));
 }
 
 TEST(SchedulerTest, DecodesEverySequenceOnceBetweenTwoPrefillSteps) {
   Scheduler scheduler(4, 4);
   for (SequenceId id : {1, 2, 3, 4}) scheduler.Enqueue(id);
-  scheduler.Admit();
+  Admit(&scheduler);
   scheduler.StartDecode(1);
   scheduler.StartDecode(2);
   scheduler.StartPrefill(3);
@@ -80,14 +90,14 @@ TEST(SchedulerTest, DecodesRoundAfterRoundWhenNothingPrefills) {
   Scheduler scheduler(2, 2);
   scheduler.Enqueue(1);
   scheduler.Enqueue(2);
-  for (SequenceId id : scheduler.Admit()) scheduler.StartDecode(id);
+  for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
   EXPECT_EQ(Steps(&scheduler, 5), (std::vector<SequenceId>{1, 2, 1, 2, 1}));
 }
 
 TEST(SchedulerTest, ARemovedSequenceTakesNoStepEvenInTheMiddleOfARound) {
   Scheduler scheduler(3, 3);
   for (SequenceId id : {1, 2, 3}) scheduler.Enqueue(id);
-  for (SequenceId id : scheduler.Admit()) scheduler.StartDecode(id);
+  for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
   EXPECT_EQ(Steps(&scheduler, 1), std::vector<SequenceId>{1});
   scheduler.Remove(2);
   EXPECT_EQ(Steps(&scheduler, 3), (std::vector<SequenceId>{3, 1, 3}));
@@ -111,7 +121,7 @@ TEST(SchedulerTest, KeepsItsInvariantsUnderRandomUse) {
         EXPECT_EQ(scheduler.Enqueue(next_id), room);
         ++next_id;
       }
-      for (SequenceId id : scheduler.Admit()) {
+      for (SequenceId id : Admit(&scheduler)) {
         prefill_left[id] = 1 + random() % 6;
         scheduler.StartPrefill(id);
       }

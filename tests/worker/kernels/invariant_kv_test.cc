@@ -98,6 +98,40 @@ TEST(KvBlocks, ABlockMayOutliveItsArena) {
   block[63] = std::byte{1};
 }
 
+TEST(KvBlocks, WhatIsSetAsideIsThereWhateverOthersTake) {
+  KvBlocks arena(1000);
+  KvBlocks::Reservation mine, more;
+  ASSERT_TRUE(arena.Reserve(600, &mine).ok());
+  EXPECT_EQ(arena.Reserve(401, &more).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(arena.Take({401}).status().message(),
+            "kv-bytes: 401 more are needed, and 600 of 1000 are in use");
+  const auto theirs = arena.Take({400});
+  auto taken = arena.Take({200, 300}, &mine);
+  ASSERT_TRUE(theirs.ok() && taken.ok()) << taken.status();
+  EXPECT_EQ(arena.used_bytes(), 900u);
+  EXPECT_EQ(arena.reserved_bytes(), 100u);
+  EXPECT_FALSE(arena.Take({101}, &mine).ok());
+  taken->pop_back();  // and is set aside again
+  EXPECT_EQ(arena.reserved_bytes(), 400u);
+  const KvBlock adopted = *arena.Adopt(KvBlock(new std::byte[350]), 350, &mine);
+  EXPECT_EQ(arena.reserved_bytes(), 50u);
+  mine = KvBlocks::Reservation();
+  EXPECT_EQ(arena.reserved_bytes(), 0u);
+  EXPECT_EQ(arena.used_bytes(), 950u) << "blocks outlive what they were taken from";
+  taken->clear();
+  EXPECT_EQ(arena.reserved_bytes(), 0u);
+  EXPECT_EQ(arena.used_bytes(), 750u);
+}
+
+TEST(KvBlocks, ATakeMayGoBeyondWhatIsSetAsideIntoWhatIsFree) {
+  KvBlocks arena(1000);
+  KvBlocks::Reservation mine;
+  ASSERT_TRUE(arena.Reserve(100, &mine).ok());
+  EXPECT_TRUE(arena.Take({700, 300}, &mine).ok());
+  EXPECT_EQ(arena.reserved_bytes(), 100u) << "all were let go; what came from elsewhere went there";
+  EXPECT_EQ(arena.used_bytes(), 0u);
+}
+
 // A model of both kinds of layers, its window over a chunk and a half.
 class InvariantKvTest : public testing::Test {
  protected:
