@@ -1,10 +1,10 @@
 // The inference engine: takes prompts as token ids, restores what a cache holds, computes the rest
 // on the canonical schedule, streams tokens, publishes what is worth keeping.
 //
-// One thread steps the model, one step of one sequence at a time, prefill and decode interleaved
-// fairly; fetches and publishes run on their own threads. The same request gives the same first
-// logits with the cache as without (exact class), or, in the class invariant, whatever it came
-// with.
+// One thread steps the model, prefill and decode interleaved fairly: one sequence a step or, in the
+// class invariant, all that decode and some of what prefills; fetches and publishes run on their
+// own threads. The same request gives the same first logits with the cache as without (exact
+// class), or, in the class invariant, whatever it came with.
 //
 // Thread safety: all methods may be called from any thread. Callbacks come from the engine's
 // threads, never under a lock, in order for one request; they must not block.

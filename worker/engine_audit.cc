@@ -79,7 +79,8 @@ absl::Status EngineImpl::TryStepAudit() {
   const int end = static_cast<int>(audit_->step_ends[audit_->next_step++]);
   const std::vector<int32_t> step(audit_->prefix.token_ids.begin() + begin,
                                   audit_->prefix.token_ids.begin() + end);
-  if (absl::Status s = model_->Step(audit_->kv.get(), step, nullptr); !s.ok()) return s;
+  const StepPart part{audit_->kv.get(), step, nullptr};
+  if (absl::Status s = model_->Step({&part, 1}); !s.ok()) return s;
   if (audit_->next_step < audit_->step_ends.size()) return absl::OkStatus();
   return FetchAudited();
 }

@@ -21,6 +21,8 @@ constexpr const char* kNames[] = {
     "cached_tokens_disk",
     "prefill_steps",
     "decode_steps",
+    "steps",
+    "step_rows",
     "fetches",
     "fetch_misses",
     "fetch_timeouts",

@@ -28,7 +28,9 @@ enum class EngineCounter {
   kCachedTokensHost,
   kCachedTokensDisk,
   kPrefillSteps,
-  kDecodeSteps,
+  kDecodeSteps,  // as those: of one sequence
+  kSteps,        // passes through the model, of one or several sequences
+  kStepRows,     // tokens in them, prefilled and decoded
   kFetches,
   kFetchMisses,
   kFetchTimeouts,    // later than the fetch budget

@@ -183,7 +183,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
     for (const Ending& ending : round->endings) Fail(ending.sequence, ending.status);
     if (round->admitting) AdmitWaiting();
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
-    if (round->stepping != nullptr) Step(round->stepping, round->step);
+    if (!round->step.empty()) Step(round->step);
     if (round->auditing) StepAudit();
   }
 }
@@ -194,12 +194,9 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
     Round round;
     Sweep(absl::Now(), &round);
     round.admitting = MayAdmit();
-    if (std::optional<PlannedStep> step = scheduler_.Next()) {
-      round.stepping = sequences_.at(step->id);
-      round.step = step->kind;
-    }
+    PlanStep(&round);
     if (!round.endings.empty() || round.admitting || !round.looked_up.empty() ||
-        round.stepping != nullptr) {
+        !round.step.empty()) {
       return round;
     }
     if (stopping_) return std::nullopt;

@@ -1,9 +1,10 @@
 // EngineImpl: the engine's one thread, and what it steps.
 //
 // The thread goes round: end what was cancelled or expired, give free places away, begin what has
-// its prefix, take one step. A step is one prefill step or one decoded token of one sequence, so
-// nothing waits longer than that for its place or its turn. Lookups in the cache and publishes run
-// on their own threads and only leave results behind.
+// its prefix, take one step. A step has a part of one sequence, some tokens of its prompt or one
+// that is decoded; where the model batches, a part of each that decodes and of some that prefill.
+// Nothing waits longer than a step for its place or its turn. Lookups in the cache and publishes
+// run on their own threads and only leave results behind.
 //
 // Thread safety: as Engine. `mu_` is never held across a step, a callback, a copy or a cache call.
 // Private to the engine's sources.
@@ -26,6 +27,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "worker/engine.h"
 #include "worker/engine_counters.h"
 #include "worker/model_runner.h"
@@ -70,13 +72,18 @@ class EngineImpl : public Engine {
     SequencePtr sequence;
     absl::Status status;
   };
+  // Of a step: the next `tokens` of a sequence's prompt, or the token that it decodes.
+  struct Part {
+    SequencePtr sequence;
+    StepKind kind = StepKind::kPrefill;
+    uint32_t tokens = 1;
+  };
   struct Round {
     std::vector<Ending> endings;
     bool admitting = false;  // somebody waits for a place, or for memory, that may be there
     std::vector<SequencePtr> looked_up;
-    SequencePtr stepping;  // null: nothing to step
-    StepKind step = StepKind::kPrefill;
-    bool auditing = false;  // there is nothing else to do
+    std::vector<Part> step;  // empty: nothing to step
+    bool auditing = false;   // there is nothing else to do
   };
   // The sequence that is next for a place but has no memory yet, and what was so when it was tried.
   struct Lacking {
@@ -133,12 +140,15 @@ class EngineImpl : public Engine {
   void CountStart(const Sequence& sequence);
 
   // engine_steps.cc: steps, and the end.
-  void Step(const SequencePtr& sequence, StepKind kind);
-  absl::Status StepPrefill(const SequencePtr& sequence);
-  absl::Status StepDecode(const SequencePtr& sequence);
+  Part PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PlanStep(Round* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Step(const std::vector<Part>& parts);
+  absl::Status StepModel(absl::Span<const Part> parts);
+  absl::Status AfterPart(const Part& part);
+  absl::Status AfterPrefill(const Part& part);
+  absl::Status AfterDecode(const SequencePtr& sequence);
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
-  size_t LastStepOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);

@@ -315,7 +315,10 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   }
   {
     absl::MutexLock lock(&mu_);
-    if (!sequence->step_ends.empty()) return scheduler_.StartPrefill(sequence->id);
+    if (!sequence->step_ends.empty()) {
+      return scheduler_.StartPrefill(sequence->id, sequence->step_ends.back() - sequence->position,
+                                     sequence->request.tenant);
+    }
   }
   if (absl::Status finished = FinishPrefill(sequence); !finished.ok()) Fail(sequence, finished);
 }

@@ -30,51 +30,92 @@ absl::Status StepError(const absl::Status& status) {
 
 }  // namespace
 
-// The last of the planned steps that are taken as one: several where nobody waits for their end,
-// and bits do not depend on it.
-size_t EngineImpl::LastStepOf(const Sequence& sequence) const {
-  size_t last = sequence.next_step;
-  if (layout_.exactness != Exactness::kInvariant) return last;
-  {
-    absl::MutexLock lock(&mu_);
-    if (scheduler_.running() > 1) return last;
+// Where the model takes one sequence a step, prompts are cut as the canonical schedule says.
+EngineImpl::Part EngineImpl::PartOf(const PlannedStep& planned) const {
+  Part part{sequences_.at(planned.id), planned.kind, planned.tokens};
+  if (planned.kind == StepKind::kPrefill && !model_->batches()) {
+    const Sequence& sequence = *part.sequence;
+    part.tokens = sequence.step_ends[sequence.next_step] - sequence.position;
   }
-  const uint32_t most = sequence.position + model_->step_tokens(layout_);
-  const std::vector<uint32_t>& ends = sequence.step_ends;
-  while (last + 1 < ends.size() && ends[last + 1] <= most) ++last;
-  return last;
+  return part;
 }
 
-void EngineImpl::Step(const SequencePtr& sequence, StepKind kind) {
+void EngineImpl::PlanStep(Round* round) {
+  if (model_->batches()) {
+    // A chunk beside what decodes: its next token waits for one, not for all of a prompt.
+    for (const PlannedStep& planned :
+         scheduler_.NextBatch(layout_.chunk_tokens, model_->step_tokens(layout_))) {
+      round->step.push_back(PartOf(planned));
+    }
+  } else if (const std::optional<PlannedStep> planned = scheduler_.Next()) {
+    round->step.push_back(PartOf(*planned));
+  }
+}
+
+absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
+  std::vector<StepPart> step;
+  uint64_t rows = 0;
+  for (const Part& part : parts) {
+    Sequence& sequence = *part.sequence;
+    StepPart& added = step.emplace_back();
+    added.kv = sequence.kv.get();
+    if (part.kind == StepKind::kDecode) {
+      assert(sequence.generated >= 1);
+      added.tokens = {&sequence.last_token, 1};
+      added.logits = &sequence.logits;
+    } else {
+      const uint32_t end = sequence.position + part.tokens;
+      assert(part.tokens >= 1 && end <= sequence.step_ends.back());
+      added.tokens =
+          absl::MakeConstSpan(sequence.request.token_ids).subspan(sequence.position, part.tokens);
+      const bool last = end == sequence.step_ends.back();
+      added.logits = last && sequence.generates() ? &sequence.logits : nullptr;
+    }
+    rows += added.tokens.size();
+  }
   absl::Status status;
   try {
-    status = kind == StepKind::kPrefill ? StepPrefill(sequence) : StepDecode(sequence);
+    status = WithRoom([&] { return model_->Step(step); });
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
-  if (!status.ok()) Fail(sequence, status);
+  if (!status.ok()) return StepError(status);
+  counters_.Add(EngineCounter::kSteps);
+  counters_.Add(EngineCounter::kStepRows, rows);
+  return absl::OkStatus();
 }
 
-absl::Status EngineImpl::StepPrefill(const SequencePtr& sequence) {
-  assert(sequence->next_step < sequence->step_ends.size());
-  const uint32_t begin = sequence->position;
-  const size_t next_step = LastStepOf(*sequence) + 1;
-  const uint32_t end = sequence->step_ends[next_step - 1];
-  assert(begin < end && end <= sequence->tokens());
-  const bool last = next_step == sequence->step_ends.size();
-  std::vector<float>* logits = last && sequence->generates() ? &sequence->logits : nullptr;
-  const auto step = absl::MakeConstSpan(sequence->request.token_ids).subspan(begin, end - begin);
-  const absl::Status status =
-      WithRoom([&] { return model_->Step(sequence->kv.get(), step, logits); });
-  if (!status.ok()) return StepError(status);
+// Of a step that fails each part is tried alone: only what is at fault ends.
+void EngineImpl::Step(const std::vector<Part>& parts) {
+  const absl::Status together = StepModel(parts);
+  for (const Part& part : parts) {
+    absl::Status status = together;
+    if (!together.ok() && parts.size() > 1) status = StepModel({&part, 1});
+    try {
+      if (status.ok()) status = AfterPart(part);
+    } catch (const std::exception& error) {
+      status = absl::InternalError(error.what());
+    }
+    if (!status.ok()) Fail(part.sequence, status);
+  }
+}
+
+absl::Status EngineImpl::AfterPart(const Part& part) {
+  return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part.sequence);
+}
+
+absl::Status EngineImpl::AfterPrefill(const Part& part) {
+  Sequence& sequence = *part.sequence;
+  const uint32_t begin = sequence.position, end = begin + part.tokens;
   counters_.Add(EngineCounter::kPrefillSteps);
-  counters_.Add(EngineCounter::kComputedTokens, end - begin);
-  sequence->computed_tokens += end - begin;
-  if (sequence->staged != nullptr) sequence->staged->Record(*sequence->kv, begin, end);
-  sequence->position = end;
-  sequence->next_step = next_step;
-  if (sequence->lease != nullptr) KeepPassed(sequence.get(), begin);
-  return last ? FinishPrefill(sequence) : absl::OkStatus();
+  counters_.Add(EngineCounter::kComputedTokens, part.tokens);
+  sequence.computed_tokens += part.tokens;
+  if (sequence.staged != nullptr) sequence.staged->Record(*sequence.kv, begin, end);
+  sequence.position = end;
+  const std::vector<uint32_t>& ends = sequence.step_ends;
+  while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
+  if (sequence.lease != nullptr) KeepPassed(&sequence, begin);
+  return end == ends.back() ? FinishPrefill(part.sequence) : absl::OkStatus();
 }
 
 absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
@@ -98,13 +139,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   return absl::OkStatus();
 }
 
-absl::Status EngineImpl::StepDecode(const SequencePtr& sequence) {
-  assert(sequence->generated >= 1);
-  // One row, whatever else decodes: another sequence must not change this one's bits.
-  const absl::Status status = WithRoom([&] {
-    return model_->Step(sequence->kv.get(), {&sequence->last_token, 1}, &sequence->logits);
-  });
-  if (!status.ok()) return StepError(status);
+absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
   counters_.Add(EngineCounter::kDecodeSteps);
   absl::StatusOr<std::optional<FinishReason>> finished = Emit(sequence.get());
   if (!finished.ok()) return finished.status();

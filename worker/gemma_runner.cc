@@ -50,11 +50,11 @@ absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
   return absl::AbortedError("the loan ended before the copy was over");
 }
 
-absl::Status GemmaRunner::Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
-                               std::vector<float>* logits) {
-  KvCache* cache = CacheOf(kv);
+absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {
+  assert(parts.size() == 1);
+  KvCache* cache = CacheOf(parts[0].kv);
   assert(cache->length() < cache->capacity());
-  return gemma_->Step(cache, tokens, logits);
+  return gemma_->Step(cache, parts[0].tokens, parts[0].logits);
 }
 
 }  // namespace hearth

@@ -30,8 +30,7 @@ class GemmaRunner : public ModelRunner {
   void Release(std::unique_ptr<SequenceKv> kv) override;
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
-  absl::Status Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
-                    std::vector<float>* logits) override;
+  absl::Status Step(absl::Span<const StepPart> parts) override;
 
  private:
   const std::unique_ptr<Gemma> gemma_;

@@ -126,9 +126,18 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   return absl::AbortedError("the loan ended before the copy was over");
 }
 
-absl::Status InvariantRunner::Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
-                                   std::vector<float>* logits) {
-  return gemma_->Step(BlocksOf(kv), tokens, logits == nullptr ? 0 : 1, logits);
+absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
+  // All have room before any of them moves on.
+  for (const StepPart& part : parts) {
+    const absl::Status room = BlocksOf(part.kv)->MakeRoom(static_cast<int>(part.tokens.size()));
+    if (!room.ok()) return room;
+  }
+  for (const StepPart& part : parts) {
+    const absl::Status stepped =
+        gemma_->Step(BlocksOf(part.kv), part.tokens, part.logits == nullptr ? 0 : 1, part.logits);
+    if (!stepped.ok()) return stepped;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

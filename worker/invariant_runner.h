@@ -33,8 +33,8 @@ class InvariantRunner : public ModelRunner {
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
-  absl::Status Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
-                    std::vector<float>* logits) override;
+  bool batches() const override { return true; }
+  absl::Status Step(absl::Span<const StepPart> parts) override;
 
  private:
   const std::unique_ptr<InvariantGemma> gemma_;

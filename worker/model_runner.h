@@ -23,6 +23,13 @@
 
 namespace hearth {
 
+// What a step does to one sequence: `logits`, if not null, becomes those of the last token.
+struct StepPart {
+  SequenceKv* kv = nullptr;
+  absl::Span<const int32_t> tokens;
+  std::vector<float>* logits = nullptr;
+};
+
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;
@@ -33,7 +40,8 @@ class ModelRunner {
   virtual const std::string& device_kind() const = 0;
   virtual const Digest& weights_digest() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
-  // The most tokens that one step is to have while nothing else waits; at least a chunk.
+  // The most tokens of one sequence that a step is to have, while nothing decodes; at least a
+  // chunk.
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
 
   struct KvBytes {
@@ -70,10 +78,12 @@ class ModelRunner {
   // REQUIRES: CheckAndSortObjects passed.
   virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                                SequenceKv* kv) = 0;
-  // Appends `tokens`; `logits`, if not null, becomes those of the last of them. After an error the
-  // length is unchanged; kResourceExhausted: there was no memory, and the step may be tried again.
-  virtual absl::Status Step(SequenceKv* kv, absl::Span<const int32_t> tokens,
-                            std::vector<float>* logits) = 0;
+  // Whether a step may have parts of several sequences: their bits depend on their own tokens.
+  virtual bool batches() const { return false; }
+  // Appends the tokens of each part. After an error all lengths are unchanged; kResourceExhausted:
+  // there was no memory, and the step may be tried again.
+  // REQUIRES: each kv once; one part, unless batches().
+  virtual absl::Status Step(absl::Span<const StepPart> parts) = 0;
 };
 
 }  // namespace hearth

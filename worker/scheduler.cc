@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 namespace hearth {
 namespace {
+
+// Of a sequence in a batch: fewer cost a pass through its attention for next to nothing.
+constexpr uint32_t kLeastPart = 16;
 
 bool Erase(std::deque<SequenceId>* ids, SequenceId id) {
   auto it = std::find(ids->begin(), ids->end(), id);
@@ -43,22 +47,25 @@ void Scheduler::Admit(SequenceId id) {
   idle_.insert(id);
 }
 
-void Scheduler::StartPrefill(SequenceId id) {
+void Scheduler::StartPrefill(SequenceId id, uint32_t tokens, const std::string& tenant) {
   const size_t erased = idle_.erase(id);
   assert(erased == 1);
   (void)erased;
   prefilling_.push_back(id);
+  prefills_[id] = {tokens, tenant};
 }
 
 void Scheduler::StartDecode(SequenceId id) {
   const bool known = idle_.erase(id) == 1 || Erase(&prefilling_, id);
   assert(known);
   (void)known;
+  prefills_.erase(id);
   // Not in this round: a sequence that just prefilled had its step.
   decoding_.push_back(id);
 }
 
 void Scheduler::Remove(SequenceId id) {
+  prefills_.erase(id);
   if (Erase(&queue_, id) || idle_.erase(id) == 1 || Erase(&prefilling_, id)) return;
   Erase(&decoding_, id);
   Erase(&round_, id);
@@ -79,6 +86,52 @@ std::optional<PlannedStep> Scheduler::Next() {
   round_.pop_front();
   assert(std::find(decoding_.begin(), decoding_.end(), id) != decoding_.end());
   return PlannedStep{id, StepKind::kDecode};
+}
+
+// How many of `rows` each of prefilling_ gets: a fair share, then, in turn, what others left.
+std::vector<uint32_t> Scheduler::Shares(uint32_t rows) const {
+  std::map<std::string, uint32_t> sequences;  // by tenant
+  for (const auto& [id, prefill] : prefills_) ++sequences[prefill.tenant];
+  std::vector<uint32_t> shares;
+  uint32_t left = rows;
+  for (const SequenceId id : prefilling_) {
+    const Prefill& prefill = prefills_.at(id);
+    const size_t parts = sequences.size() * sequences.at(prefill.tenant);
+    const uint32_t fair = std::max(static_cast<uint32_t>(rows / parts), kLeastPart);
+    shares.push_back(std::min({prefill.tokens, fair, left}));
+    left -= shares.back();
+  }
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const uint32_t more = std::min(prefills_.at(prefilling_[i]).tokens - shares[i], left);
+    shares[i] += more;
+    left -= more;
+  }
+  return shares;
+}
+
+std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_without_decodes) {
+  std::vector<PlannedStep> batch;
+  for (const SequenceId id : decoding_) batch.push_back({id, StepKind::kDecode});
+  const auto decodes = static_cast<uint32_t>(decoding_.size());
+  const uint32_t free = decodes == 0 ? rows_without_decodes
+                                     : std::max({rows - std::min(rows, decodes), rows / 2, 1U});
+  const std::vector<uint32_t> shares = Shares(free);
+  std::deque<SequenceId> first, later;
+  for (size_t i = 0; i < shares.size(); ++i) {
+    const SequenceId id = prefilling_[i];
+    (shares[i] == 0 ? first : later).push_back(id);
+    if (shares[i] == 0) continue;
+    prefills_.at(id).tokens -= shares[i];
+    batch.push_back({id, StepKind::kPrefill, shares[i]});
+  }
+  // Where all had some, what is left over is another's the next time.
+  if (first.empty() && later.size() > 1) {
+    later.push_back(later.front());
+    later.pop_front();
+  }
+  prefilling_ = std::move(first);
+  prefilling_.insert(prefilling_.end(), later.begin(), later.end());
+  return batch;
 }
 
 }  // namespace hearth

@@ -1,24 +1,30 @@
-// Scheduler: which sequence takes the next step. Pure bookkeeping: no tensors, no clock, no
-// threads.
+// Scheduler: which sequences take the next step, and how many tokens of each. Pure bookkeeping: no
+// tensors, no clock, no threads.
 //
 // A sequence waits in a bounded queue, first come first served, until one of `max_running` places
 // is free. With a place it is first idle (its prefix is being looked up), then prefills, then
-// decodes. Prefilling sequences take turns, so that a short prompt is not stuck behind a long one;
-// between two prefill steps every decoding sequence takes one step, so that running answers keep
-// flowing.
+// decodes. A model whose steps hold one sequence asks for Next(): prefilling sequences take turns,
+// and between two prefill steps every decoding sequence takes one. Others ask for NextBatch():
+// every decoding sequence is in every step, and what prefills shares the rest of the step's rows.
 //
 // Thread safety: none; the engine guards it.
 // Invariants:
 //   1. A sequence is in the queue, or idle, prefilling or decoding; never in two of them.
 //   2. idle + prefilling + decoding <= max_running.
-//   3. Between two steps of one decoding sequence there is at most one prefill step.
+//   3. By Next(), between two steps of one decoding sequence there is at most one prefill step.
+//   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
+//      (half of them are theirs however many decode) as far as there are any, and it has no more.
+//   5. Tenants that prefill share these rows alike, and so do the sequences of one, in parts of 16
+//      at least; who had none in one batch is first in the next.
 #ifndef HEARTH_WORKER_SCHEDULER_H_
 #define HEARTH_WORKER_SCHEDULER_H_
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 namespace hearth {
@@ -30,6 +36,7 @@ enum class StepKind { kPrefill, kDecode };
 struct PlannedStep {
   SequenceId id = 0;
   StepKind kind = StepKind::kPrefill;
+  uint32_t tokens = 1;  // of a prefill step in a batch; else of no meaning
 };
 
 class Scheduler {
@@ -43,8 +50,8 @@ class Scheduler {
   std::optional<SequenceId> Candidate() const;
   // Gives the candidate its place; it is idle now. REQUIRES: `id` is the candidate.
   void Admit(SequenceId id);
-  // REQUIRES: the sequence is idle.
-  void StartPrefill(SequenceId id);
+  // Of `tokens` and of whom matters to batches alone. REQUIRES: the sequence is idle.
+  void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "");
   // REQUIRES: the sequence is idle or prefilling.
   void StartDecode(SequenceId id);
   // Frees the sequence's place, wherever it is. Unknown ids are ignored.
@@ -52,16 +59,27 @@ class Scheduler {
 
   // The next step, or nullopt when nothing prefills or decodes. Each call counts as a step taken.
   std::optional<PlannedStep> Next();
+  // The next step of at most `rows`, or of `rows_without_decodes` where nothing decodes; empty when
+  // there is none. Its tokens count as taken. What has no tokens left is to be removed or to decode
+  // before the next call.
+  std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes);
 
   uint32_t running() const;
   uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }
 
  private:
+  struct Prefill {
+    uint32_t tokens = 0;  // left to be taken
+    std::string tenant;
+  };
+  std::vector<uint32_t> Shares(uint32_t rows) const;
+
   const uint32_t max_running_;
   const uint32_t max_queued_;
   std::deque<SequenceId> queue_;
   std::set<SequenceId> idle_;
-  std::deque<SequenceId> prefilling_;  // front is next
+  std::deque<SequenceId> prefilling_;       // front is next
+  std::map<SequenceId, Prefill> prefills_;  // of each of them
   std::deque<SequenceId> decoding_;
   std::deque<SequenceId> round_;  // those of decoding_ that still have a step in this round
 };

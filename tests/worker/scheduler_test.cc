@@ -1,7 +1,9 @@
 #include "worker/scheduler.h"
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -141,6 +143,128 @@ TEST(SchedulerTest, KeepsItsInvariantsUnderRandomUse) {
         decode_left.erase(step->id);
         prefills_since_decode.erase(step->id);
         scheduler.Remove(step->id);
+      }
+    }
+  }
+}
+
+// Of a batch: who decodes, then "id:tokens" of who prefills.
+std::string BatchText(const std::vector<PlannedStep>& batch) {
+  std::string text;
+  for (const PlannedStep& part : batch) {
+    text += (text.empty() ? "" : " ") + std::to_string(part.id);
+    if (part.kind == StepKind::kPrefill) text += ":" + std::to_string(part.tokens);
+  }
+  return text;
+}
+
+struct Prefilling {
+  SequenceId id;
+  uint32_t tokens;
+  std::string tenant;
+};
+
+// With ids 1 to `decoding` decoding, and these prefilling.
+Scheduler Batching(SequenceId decoding, const std::vector<Prefilling>& prefilling) {
+  Scheduler scheduler(32, 0);
+  for (SequenceId id = 1; id <= decoding; ++id) scheduler.Enqueue(id);
+  for (const Prefilling& one : prefilling) scheduler.Enqueue(one.id);
+  Admit(&scheduler);
+  for (SequenceId id = 1; id <= decoding; ++id) scheduler.StartDecode(id);
+  for (const Prefilling& one : prefilling) {
+    scheduler.StartPrefill(one.id, one.tokens, one.tenant);
+  }
+  return scheduler;
+}
+
+TEST(SchedulerBatchTest, EveryStepDecodesAllAndPrefillsWithTheRowsThatAreLeft) {
+  Scheduler scheduler = Batching(3, {{9, 300, "a"}});
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 2 3 9:125");
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 2 3 9:125");
+  scheduler.Remove(2);
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 3 9:50");
+  scheduler.StartDecode(9);
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "1 3 9");
+}
+
+TEST(SchedulerBatchTest, WhereNothingDecodesAStepIsLarge) {
+  Scheduler scheduler = Batching(0, {{9, 1000, "a"}});
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "9:512");
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "9:488");
+  scheduler.Remove(9);
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 512)), "");
+}
+
+TEST(SchedulerBatchTest, HoweverManyDecodePromptsGoOn) {
+  Scheduler scheduler = Batching(20, {{99, 100, "a"}});
+  EXPECT_EQ(scheduler.NextBatch(16, 512).back().tokens, 8u);
+  EXPECT_EQ(scheduler.NextBatch(1, 512).back().tokens, 1u);
+}
+
+TEST(SchedulerBatchTest, AShortPromptIsNotStuckBehindALongOne) {
+  Scheduler scheduler = Batching(0, {{1, 5000, "a"}, {2, 40, "a"}, {3, 5000, "a"}});
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 300)), "1:160 2:40 3:100");
+  scheduler.StartDecode(2);
+  EXPECT_EQ(BatchText(scheduler.NextBatch(101, 300)), "2 3:50 1:50");
+}
+
+TEST(SchedulerBatchTest, TenantsShareAlikeHowManyPromptsEachMayHave) {
+  Scheduler scheduler =
+      Batching(0, {{1, 999, "a"}, {2, 999, "a"}, {3, 999, "a"}, {4, 999, "a"}, {5, 999, "b"}});
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 400)), "1:50 2:50 3:50 4:50 5:200");
+}
+
+TEST(SchedulerBatchTest, PartsAreNotTooSmallAndWhoHadNoneIsFirst) {
+  Scheduler scheduler = Batching(0, {{1, 99, "a"}, {2, 99, "a"}, {3, 99, "a"}, {4, 99, "a"}});
+  EXPECT_EQ(BatchText(scheduler.NextBatch(16, 40)), "1:16 2:16 3:8");
+  EXPECT_EQ(BatchText(scheduler.NextBatch(16, 40)), "4:16 1:16 2:8");
+}
+
+// Random arrivals and departures: each batch is what the invariants say, and all get to their end.
+TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const uint32_t rows = 1 + random() % 40, alone = rows + random() % 100;
+    Scheduler scheduler(1 + random() % 6, 4);
+    std::map<SequenceId, uint32_t> prefill_left, decode_left, passed_over;
+    SequenceId next_id = 1;
+    for (int i = 0; i < 1000; ++i) {
+      if (random() % 4 == 0) scheduler.Enqueue(next_id++);
+      for (SequenceId id : Admit(&scheduler)) {
+        prefill_left[id] = 1 + random() % 200;
+        scheduler.StartPrefill(id, prefill_left[id], std::string(1, 'a' + random() % 3));
+      }
+      const size_t decodes = decode_left.size();
+      uint32_t wanted = 0, prefilled = 0;
+      for (const auto& [id, left] : prefill_left) wanted += left;
+      std::map<SequenceId, uint32_t> seen;
+      for (const PlannedStep& part : scheduler.NextBatch(rows, alone)) {
+        ASSERT_EQ(seen.count(part.id), 0u);
+        ASSERT_GE(part.tokens, 1u);
+        seen[part.id] = part.tokens;
+        if (part.kind == StepKind::kPrefill) prefilled += part.tokens;
+        ASSERT_EQ(part.kind == StepKind::kDecode, decode_left.count(part.id) == 1);
+      }
+      for (const auto& [id, left] : decode_left) ASSERT_EQ(seen.count(id), 1u);
+      const uint32_t least = std::max<uint32_t>(1, rows / 2);
+      const uint32_t may =
+          decodes == 0 ? alone : std::max<uint32_t>(rows - std::min<size_t>(rows, decodes), least);
+      ASSERT_EQ(prefilled, std::min(wanted, may));
+      for (const auto& [id, tokens] : seen) {
+        if (decode_left.count(id) == 1) {
+          if (--decode_left[id] > 0) continue;
+          decode_left.erase(id);
+          scheduler.Remove(id);
+        } else if ((prefill_left[id] -= tokens) == 0) {
+          prefill_left.erase(id);
+          decode_left[id] = 1 + random() % 8;
+          scheduler.StartDecode(id);
+        }
+      }
+      for (const auto& [id, left] : prefill_left) {
+        passed_over[id] = seen.count(id) == 1 ? 0 : passed_over[id] + 1;
+        ASSERT_LE(passed_over[id], 6u) << "as many as may be before it";
       }
     }
   }
