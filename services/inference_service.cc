@@ -189,6 +189,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     const EngineStats stats = engine.Stats();
     made.set_kv_budget_bytes(stats.kv_budget_bytes);
     made.set_kv_used_bytes(stats.kv_used_bytes);
+    made.set_weights(engine.weights());
     made.set_has_tokenizer(parts_.tokenizer != nullptr);
     ToProto(engine.fingerprint(), made.mutable_fingerprint());
     made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());

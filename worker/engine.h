@@ -93,6 +93,8 @@ struct FinishedInfo {
   uint32_t generated_tokens = 0;  // those passed to on_token
   uint32_t computed_tokens = 0;   // prompt tokens that went through the model
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
+  uint64_t kv_bytes = 0;  // keys and values that it held at its end
+  Exactness exactness = Exactness::kExact;
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };
 
@@ -143,6 +145,7 @@ class Engine {
   virtual const KvLayout& layout() const = 0;
   virtual std::string device() const = 0;
   virtual std::string dtype() const = 0;
+  virtual std::string weights() const = 0;             // "stored", or a dtype
   virtual std::vector<std::string> notes() const = 0;  // to be logged at start
   // A sentence; empty in the class invariant.
   virtual std::string why_not_invariant() const = 0;

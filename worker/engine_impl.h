@@ -56,6 +56,7 @@ class EngineImpl : public Engine {
   const KvLayout& layout() const override { return layout_; }
   std::string device() const override { return model_->device_kind(); }
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
+  std::string weights() const override { return model_->weights(); }
   std::vector<std::string> notes() const override { return model_->notes(); }
   std::string why_not_invariant() const override;
   EngineStats Stats() const override;

@@ -190,6 +190,7 @@ void EngineImpl::Left() {
 
 void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   KeepAnswer(sequence.get());
+  const uint64_t kv_bytes = sequence->kv == nullptr ? 0 : sequence->kv->held_bytes();
   Leave(sequence.get());
   counters_.Add(EngineCounter::kRequestsFinished);
   const absl::Time now = absl::Now();
@@ -199,6 +200,8 @@ void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   info.reason = reason;
   info.generated_tokens = sequence->generated;
   info.computed_tokens = sequence->computed_tokens;
+  info.kv_bytes = kv_bytes;
+  info.exactness = layout_.exactness;
   info.queue_ms = Milliseconds(sequence->submitted_at, sequence->admitted_at);
   info.fetch_ms = Milliseconds(sequence->admitted_at, sequence->restored_at);
   info.prefill_ms = Milliseconds(sequence->restored_at, sequence->prefilled_at);

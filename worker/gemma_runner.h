@@ -24,6 +24,7 @@ class GemmaRunner : public ModelRunner {
   KvDtype kv_dtype() const override { return gemma_->kv_dtype(); }
   const std::string& device_kind() const override { return gemma_->device_kind(); }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
+  std::string weights() const override { return KvDtypeName(kv_dtype()); }
   const std::vector<std::string>& notes() const override { return gemma_->notes(); }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;

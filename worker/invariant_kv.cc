@@ -48,6 +48,15 @@ int InvariantKv::first_held(int layer) const {
   return GroupOf(layer) == LayerGroup::kLocal ? first_local_ : 0;
 }
 
+uint64_t InvariantKv::held_bytes() const {
+  uint64_t bytes = 0;
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    const int begin = group == LayerGroup::kLocal ? first_local_ : 0;
+    bytes += static_cast<uint64_t>(length_ - begin) * layout_->ObjectBytes(1, group);
+  }
+  return bytes;
+}
+
 size_t InvariantKv::SliceOffset(int layer) const {
   const auto& layers = layout_->layers;
   const auto place = std::count(layers.begin(), layers.begin() + layer, GroupOf(layer));

@@ -37,6 +37,7 @@ class InvariantKv : public SequenceKv {
 
   int length() const override { return length_; }
   int first_held(int layer) const override;
+  uint64_t held_bytes() const override;
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;

@@ -37,6 +37,11 @@ class KvCache : public SequenceKv {
   // Bytes of one token of one layer in a slice, keys and values together.
   int64_t token_bytes() const;
 
+  uint64_t held_bytes() const override {
+    uint64_t rows = 0;
+    for (int i = 0; i < num_layers(); ++i) rows += static_cast<uint64_t>(length() - first_held(i));
+    return rows * static_cast<uint64_t>(token_bytes());
+  }
   // First position that a layer still holds: 0 for global layers. Local layers keep the rows of the
   // latest step and the W-1 before it readable until the next Step, BeginRestore or Reset.
   int first_held(int layer) const override;

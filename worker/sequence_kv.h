@@ -5,6 +5,7 @@
 #define HEARTH_WORKER_SEQUENCE_KV_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "proto/kv_layout.h"
@@ -20,6 +21,8 @@ class SequenceKv {
   // First position that a layer still holds: 0 for global layers. Local layers keep the rows of the
   // latest step and the W-1 before it readable until the next step or restore.
   virtual int first_held(int layer) const = 0;
+  // Bytes of the rows that are done and held.
+  virtual uint64_t held_bytes() const = 0;
   // Copies rows [begin, end) of one layer into `slice`, laid out as [K,V][kv_head][token][head_dim]
   // with `slice_tokens` token columns; position t goes to column t - slice_begin. Other columns are
   // left alone. The memory of `slice` is the host's; device memory is copied explicitly.

@@ -18,7 +18,8 @@ constexpr char kGenerateExamples[] =
   hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
 ttft_ms (from the RPC's start to the first token, by this clock), total_ms, first_logits_sha256,
-finish_reason; with --wait-published also published_tokens and durable.
+finish_reason, computed_tokens, kv_bytes (held at the end), exactness; with --logprobs also
+logprobs, one a token; with --wait-published also published_tokens and durable.
 )";
 
 struct GenerateFlags {

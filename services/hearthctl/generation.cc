@@ -103,6 +103,8 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
       first = false;
       result.token_ids.insert(result.token_ids.end(), token.ids().begin(), token.ids().end());
       result.text += token.text();
+      result.logprobs.insert(result.logprobs.end(), token.logprobs().begin(),
+                             token.logprobs().end());
       if (events.token) events.token(token);
     } else if (response.has_finished()) {
       result.total_ms = MsSince(start);
@@ -129,6 +131,12 @@ Json GenerationResult::ToJson() const {
   json["first_logits_sha256"] = HexText(finished.first_logits_sha256());
   json["finish_reason"] = FinishReasonText(finished.reason());
   json["generated_tokens"] = finished.generated_tokens();
+  json["computed_tokens"] = finished.computed_tokens();
+  json["kv_bytes"] = finished.kv_bytes();
+  json["exactness"] = finished.exactness();
+  for (const v1::TokenLogprob& logprob : logprobs) {
+    json["logprobs"].Append(logprob.logprob());
+  }
   json["server"] = {{"queue_ms", finished.queue_ms()},
                     {"fetch_ms", finished.fetch_ms()},
                     {"prefill_ms", finished.prefill_ms()},

@@ -50,6 +50,7 @@ struct GenerationResult {
   std::string request_id;  // as the logs of worker and store have it
   std::vector<uint32_t> token_ids;
   std::string text;
+  std::vector<v1::TokenLogprob> logprobs;  // of token_ids, where they were asked for
   double ttft_ms = 0;   // from the RPC's start to the first token, by this process's clock
   double total_ms = 0;  // to the end of the answer
   grpc::Status status;

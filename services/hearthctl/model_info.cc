@@ -18,6 +18,7 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
   json["dtype"] = model.dtype();
   json["exactness"] = model.exactness();
   json["why_not_invariant"] = model.why_not_invariant();
+  json["weights"] = model.weights();
   json["kv_bytes"] = model.kv_budget_bytes();
   json["kv_used_bytes"] = model.kv_used_bytes();
   json["chunk_tokens"] = model.chunk_tokens();

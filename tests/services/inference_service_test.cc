@@ -255,6 +255,7 @@ TEST(InferenceService, DescribesItsModel) {
   EXPECT_EQ(response.exactness(), "exact");
   EXPECT_NE(response.why_not_invariant(), "");
   EXPECT_EQ(response.kv_budget_bytes(), 0u);
+  EXPECT_EQ(response.weights(), "float32");
   EXPECT_EQ(response.fingerprint().digest().size(), 32u);
   EXPECT_GT(response.fingerprint().fields_size(), 8);
 }

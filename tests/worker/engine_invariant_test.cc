@@ -189,7 +189,7 @@ TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
   EXPECT_EQ(cache->conflicts(), 0);
 }
 
-// What was decoded is computed again by prefill, and is the same.
+// What was decoded is computed again by prefill, and is the same; a bit of it that is not is seen.
 TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
   TestWorker publisher(Dir(), Invariant());
   std::vector<int32_t> text = Prompt(40);
@@ -198,13 +198,28 @@ TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
   text.push_back(7);
   EngineOptions options = Invariant();
   options.audit_rate = 1;
-  TestWorker worker(Dir(), options, publisher.cache());
-  EXPECT_EQ(worker.Run(Request(text))->started.cached_tokens, 69u);
-  while (worker.Counter("audits") + worker.Counter("audits_skipped") < 1) {
-    std::this_thread::yield();
-  }
-  EXPECT_EQ(worker.Counter("audits"), 1u);
-  EXPECT_EQ(worker.Counter("audits_wrong"), 0u);
+  options.pool_bytes = 0;
+  const auto audit = [&](uint64_t wrong) {
+    TestWorker worker(Dir(), options, publisher.cache());
+    EngineRequest reads = Request(text);
+    reads.cache = CacheMode::kRead;
+    EXPECT_EQ(worker.Run(reads)->started.cached_tokens, 69u);
+    while (worker.Counter("audits") + worker.Counter("audits_skipped") < 1 ||
+           worker.Counter("audits_quarantined") < wrong) {
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(worker.Counter("audits"), 1u);
+    EXPECT_EQ(worker.Counter("audits_wrong"), wrong);
+  };
+  audit(0);
+  EXPECT_THAT(publisher.cache()->quarantined(), testing::IsEmpty());
+  PrefixRequest answered;
+  answered.token_ids.assign(text.begin(), text.begin() + 69);
+  answered.tenant = "default";
+  const ObjectId decoded{48, 16, LayerGroup::kGlobal};  // all of it decoded, none prefilled
+  publisher.cache()->Poison(answered, decoded);
+  audit(1);
+  EXPECT_THAT(publisher.cache()->quarantined(), testing::ElementsAre(decoded));
 }
 
 INSTANTIATE_TEST_SUITE_P(Geometries, EngineInvariantTest, testing::ValuesIn(FloatGeometries()),

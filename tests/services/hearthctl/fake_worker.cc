@@ -60,11 +60,17 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     response.mutable_token()->Clear();
     response.mutable_token()->add_ids(word[0]);
     response.mutable_token()->set_text(word);
+    if (request->sampling().report_logprobs()) {
+      response.mutable_token()->add_logprobs()->set_logprob(-0.5F);
+    }
     writer->Write(response);
   }
   v1::Finished* finished = response.mutable_finished();
   finished->set_reason(v1::FINISH_REASON_LENGTH);
   finished->set_generated_tokens(2);
+  finished->set_computed_tokens(7);
+  finished->set_kv_bytes(4096);
+  finished->set_exactness("invariant");
   finished->set_first_logits_sha256(std::string(32, '\x1f'));
   writer->Write(response);
   stored.insert(prompt);

@@ -39,6 +39,20 @@ TEST(GenerateCommandTest, WithoutWaitPublishedNothingIsSaidAboutPublishing) {
   EXPECT_EQ(result.last().Find("durable"), nullptr);
 }
 
+TEST(GenerateCommandTest, JsonSaysWhatWasComputedHeldAndAsWhat) {
+  FakeWorker worker;
+  const std::vector<std::string> plain = {"generate", "--worker", worker.address(),
+                                          "--prompt", "hi",       "--json"};
+  const Json result = RunCli(plain).last();
+  EXPECT_EQ(result.Find("computed_tokens")->number(), 7);
+  EXPECT_EQ(result.Find("kv_bytes")->number(), 4096);
+  EXPECT_EQ(result.Find("exactness")->text(), "invariant");
+  EXPECT_EQ(result.Find("logprobs"), nullptr);
+  std::vector<std::string> asking = plain;
+  asking.insert(asking.end(), {"--logprobs", "0"});
+  EXPECT_EQ(JsonLine(*RunCli(asking).last().Find("logprobs")), "[-0.5,-0.5]");
+}
+
 TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
   FakeWorker worker;
   worker.stored.insert("hi");
