@@ -7,7 +7,8 @@ For each attack a store is started anew; one worker is there for all. An honest 
 so on in turns: at a store health, a small publish and a fetch of it, as tenant `honest`; at a
 worker health, a short text to tokenize and now and then a token to generate. The attacker is one
 process (tests/system/hostile_calls.py) with a bounded rate, as a stranger without credentials or as
-another tenant, and with --nice: it stands for a machine of its own, but shares these cores. Its own
+another tenant, with --nice and in the class that runs when nobody else would (chrt --idle): it
+stands for a machine of its own, but shares these cores. Its own
 share of a core is printed beside the server's.
 
 Before it is alone the server has come to rest, for at most 5 s. Printed for each attack, a line:
@@ -34,6 +35,7 @@ import json
 import os
 import pathlib
 import statistics
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -182,7 +184,9 @@ class Attacker:
                     server.tokens["other"].read_text() if is_known and server.tokens else "",
                     rate * server.args.times]
         self.name, self.begin = name, time.monotonic()
-        self.popen = subprocess.Popen(["nice", "-n", str(nice), *map(str, argv)],
+        # Another machine's work would never keep a thread of the server's from its core.
+        idle = ["chrt", "--idle", "0"] if shutil.which("chrt") else []
+        self.popen = subprocess.Popen([*idle, "nice", "-n", str(nice), *map(str, argv)],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stop(self):

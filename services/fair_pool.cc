@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cassert>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/long_slice.h"
 
 namespace hearth {
 namespace {
@@ -115,7 +117,12 @@ void FairPool::Work() {
       ++tenant.running;
       tenant.last_turn = ++turns_;
     }
-    turn.job();
+    {
+      // Others' small jobs, and whoever answers, need not wait for the end of its slice.
+      std::optional<LongSlice> slice;
+      if (turn.bytes > kLargeBytes) slice.emplace();
+      turn.job();
+    }
     turn.job = nullptr;  // what it holds goes before its place does
     absl::MutexLock lock(&mutex_);
     const auto it = tenants_.find(name);

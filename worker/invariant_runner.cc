@@ -127,17 +127,12 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
 }
 
 absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
-  // All have room before any of them moves on.
+  std::vector<InvariantGemma::Part> of_model;
   for (const StepPart& part : parts) {
-    const absl::Status room = BlocksOf(part.kv)->MakeRoom(static_cast<int>(part.tokens.size()));
-    if (!room.ok()) return room;
+    of_model.push_back(
+        {BlocksOf(part.kv), part.tokens, part.logits == nullptr ? 0 : 1, part.logits});
   }
-  for (const StepPart& part : parts) {
-    const absl::Status stepped =
-        gemma_->Step(BlocksOf(part.kv), part.tokens, part.logits == nullptr ? 0 : 1, part.logits);
-    if (!stepped.ok()) return stepped;
-  }
-  return absl::OkStatus();
+  return gemma_->Step(of_model);
 }
 
 }  // namespace hearth

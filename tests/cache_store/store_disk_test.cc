@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk_tier.h"
 #include "cache_store/verify.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/store_kit.h"
