@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <malloc.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -15,8 +14,6 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "services/peer_name.h"
@@ -60,18 +57,12 @@ constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
-  const size_t colon = options.listen.rfind(':');
-  if (colon == std::string::npos) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: ", options.listen, " is no address; write HOST:PORT or unix:PATH"));
-  }
-  std::string host = options.listen.substr(0, colon);
-  if (absl::StartsWith(host, "[") && absl::EndsWith(host, "]")) {
-    host = host.substr(1, host.size() - 2);
-  }
-  const std::string port = options.listen.substr(colon + 1);
   std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(std::move(options)));
-  if (absl::Status status = door->Listen(host, port); !status.ok()) return status;
+  if (door->poll_ < 0 || door->wake_ < 0) {
+    return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", door->options_.listen,
+                                               " (", std::strerror(errno), ")"));
+  }
+  if (absl::Status status = door->listeners_.Open(); !status.ok()) return status;
   return door;
 }
 
@@ -79,14 +70,14 @@ ConnectionDoor::ConnectionDoor(Options options)
     : options_(std::move(options)),
       clock_(options_.clock == nullptr ? &steady_clock_ : options_.clock),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
-      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      listeners_(options_.listen) {}
 
 ConnectionDoor::~ConnectionDoor() {
   if (thread_.joinable()) {
     eventfd_write(wake_, 1);
     thread_.join();
   }
-  for (const int fd : listeners_) close(fd);
   // Those that were handed over are gRPC's to end.
   for (const auto& [fd, guest] : guests_) {
     if (guest.connection != nullptr) options_.ledger->Remove(guest.connection, clock_->Now());
@@ -96,71 +87,9 @@ ConnectionDoor::~ConnectionDoor() {
   if (wake_ >= 0) close(wake_);
 }
 
-absl::Status ConnectionDoor::Listen(const std::string& host, const std::string& port) {
-  const std::string where = options_.listen;
-  const auto fail = [&where](const std::string& why) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: cannot listen on ", where,
-                     "; is the address this machine's, and the port free? (", why, ")"));
-  };
-  if (poll_ < 0 || wake_ < 0) return fail(std::strerror(errno));
-  if (int number = 0; !absl::SimpleAtoi(port, &number) || number < 0 || number > 65535) {
-    return fail(absl::StrCat("\"", port, "\" is no port"));
-  }
-  // All addresses, of both kinds where the machine has both.
-  const bool is_any = host.empty() || host == "0.0.0.0" || host == "::";
-  addrinfo hints;
-  std::memset(&hints, 0, sizeof(hints));
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  absl::Status last = absl::UnavailableError("no address");
-  for (const char* name : {is_any ? "::" : host.c_str(), is_any ? "0.0.0.0" : ""}) {
-    if (*name == '\0' || !listeners_.empty()) break;
-    addrinfo* found = nullptr;
-    if (const int error = getaddrinfo(name, port.c_str(), &hints, &found); error != 0) {
-      last = absl::UnavailableError(gai_strerror(error));
-      continue;
-    }
-    for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-      const absl::Status status = ListenOn(at->ai_family, at->ai_addr, at->ai_addrlen);
-      if (!status.ok()) last = status;
-    }
-    freeaddrinfo(found);
-  }
-  return listeners_.empty() ? fail(std::string(last.message())) : absl::OkStatus();
-}
-
-absl::Status ConnectionDoor::ListenOn(int family, const void* address, size_t address_bytes) {
-  sockaddr_storage storage;
-  std::memset(&storage, 0, sizeof(storage));
-  std::memcpy(&storage, address, std::min(address_bytes, sizeof(storage)));
-  // Of several addresses of a name the first one's free port is everyone's.
-  auto& at_port = family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(storage).sin6_port
-                                     : reinterpret_cast<sockaddr_in&>(storage).sin_port;
-  if (at_port == 0) at_port = htons(static_cast<uint16_t>(port_));
-  const int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return absl::UnavailableError(std::strerror(errno));
-  SetOn(fd, SOL_SOCKET, SO_REUSEADDR);
-  if (family == AF_INET6) {
-    const int only = 0;
-    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof(only));
-  }
-  socklen_t bytes = sizeof(storage);
-  if (bind(fd, reinterpret_cast<sockaddr*>(&storage), static_cast<socklen_t>(address_bytes)) != 0 ||
-      listen(fd, SOMAXCONN) != 0 ||
-      getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0) {
-    const std::string why = std::strerror(errno);
-    close(fd);
-    return absl::UnavailableError(why);
-  }
-  port_ = ntohs(at_port);
-  listeners_.push_back(fd);
-  return absl::OkStatus();
-}
-
 void ConnectionDoor::Start() {
   Watch(wake_, EPOLLIN, true);
-  for (const int fd : listeners_) Watch(fd, EPOLLIN, true);
+  for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, true);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -180,8 +109,8 @@ void ConnectionDoor::Run() {
     for (int i = 0; i < count; ++i) {
       const int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
       if (fd == wake_) return;
-      const bool is_listener =
-          std::find(listeners_.begin(), listeners_.end(), fd) != listeners_.end();
+      const std::vector<int>& listeners = listeners_.fds();
+      const bool is_listener = std::find(listeners.begin(), listeners.end(), fd) != listeners.end();
       if (is_listener) {
         Accept(fd);
       } else {
@@ -201,10 +130,17 @@ void ConnectionDoor::Accept(int listener) {
   const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
                          SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) return IsOfOneConnection(errno) ? void() : Rest();
-  SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
   const absl::Time now = clock_->Now();
   Guest guest;
-  guest.connection = options_.ledger->Add(PeerName(address), fd, now);
+  guest.number = ++last_number_;
+  std::string peer;
+  if (listeners_.is_local()) {
+    peer = absl::StrCat("unix:#", guest.number);  // gRPC calls all of them "unix:"
+  } else {
+    SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
+    peer = PeerName(address);
+  }
+  guest.connection = options_.ledger->Add(peer, fd, now);
   guest.listener = listener;
   guest.since = now;
   if (options_.ledger->connections() > options_.ledger->limits().connections) {
@@ -220,7 +156,6 @@ void ConnectionDoor::Accept(int listener) {
       CutSocket(goes->fd());
     }
   }
-  guest.number = ++last_number_;
   const uint32_t number = guest.number;
   guests_.emplace(fd, std::move(guest));
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
@@ -230,7 +165,7 @@ void ConnectionDoor::Accept(int listener) {
 void ConnectionDoor::Rest() {
   options_.on_refused("", absl::StrCat("a connection waits outside: ", std::strerror(errno)));
   rests_ = true;
-  for (const int fd : listeners_) Watch(fd, 0, false);
+  for (const int fd : listeners_.fds()) Watch(fd, 0, false);
 }
 
 void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
@@ -302,6 +237,11 @@ void ConnectionDoor::HandOver(int fd, Guest* guest) {
     return;
   }
   guest->waits = false;
+  if (listeners_.is_local()) {
+    // Nobody can tell which calls are its: it makes room for nobody.
+    guest->connection->Known();
+    guest->connection->CallBegins();
+  }
   options_.take(guest->listener, handed);
 }
 
@@ -364,7 +304,7 @@ ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection
 
 void ConnectionDoor::LookAtAll(absl::Time now) {
   if (std::exchange(rests_, false)) {
-    for (const int fd : listeners_) Watch(fd, EPOLLIN, false);
+    for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, false);
   }
   std::vector<int> silent;
   for (const auto& [fd, guest] : guests_) {

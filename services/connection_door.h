@@ -1,5 +1,7 @@
 // ConnectionDoor: the listening sockets of a server. Takes connections in, a bounded number of them
-// and only once they have said something; closes those that the ledger names.
+// and only once they have said something; closes those that the ledger names. Of a unix socket's
+// connections the kernel counts nothing and gRPC has one name for all: they are counted, and have
+// to say something, and the ledger names none of them.
 //
 // Thread safety: made, started and destroyed by one thread; works on one of its own.
 // Ownership: the ledger outlives it. A connection's descriptor is gRPC's once it is handed over;
@@ -21,6 +23,7 @@
 #include "absl/time/time.h"
 #include "cache_store/clock.h"
 #include "services/connection_ledger.h"
+#include "services/listeners.h"
 #include "services/stream_counts.h"
 
 namespace hearth {
@@ -28,7 +31,7 @@ namespace hearth {
 class ConnectionDoor {
  public:
   struct Options {
-    std::string listen;  // "HOST:PORT"
+    std::string listen;  // "HOST:PORT" or "unix:PATH"
     bool speaks_tls = false;
     ConnectionLedger* ledger = nullptr;
     // A connection that says nothing for as long is closed, and was never gRPC's.
@@ -46,7 +49,7 @@ class ConnectionDoor {
   ConnectionDoor(const ConnectionDoor&) = delete;
   ConnectionDoor& operator=(const ConnectionDoor&) = delete;
 
-  int port() const { return port_; }
+  int port() const { return listeners_.port(); }  // 0: a unix socket
   void Start();
 
  private:
@@ -62,8 +65,6 @@ class ConnectionDoor {
   };
 
   explicit ConnectionDoor(Options options);
-  absl::Status Listen(const std::string& host, const std::string& port);
-  absl::Status ListenOn(int family, const void* address, size_t address_bytes);
   void Run();
   void Accept(int listener);
   void Rest();
@@ -84,9 +85,8 @@ class ConnectionDoor {
   const Options options_;
   SteadyClock steady_clock_;
   Clock* const clock_;
-  int port_ = 0;
   int poll_ = -1, wake_ = -1;
-  std::vector<int> listeners_;
+  Listeners listeners_;
   StreamCounts streams_;
   absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
   uint32_t last_number_ = 0;

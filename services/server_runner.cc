@@ -24,6 +24,9 @@ namespace {
 
 // After the drain: what still runs gets this long to notice that it is cancelled.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
+// A unix socket's connection that has had no call for so long is ended; who has one again connects
+// again.
+constexpr int kLocalIdleMs = 10 * 60 * 1000;
 
 std::string DialAddress(const std::string& listen, int port) {
   if (absl::StartsWith(listen, "unix:")) return listen;
@@ -67,34 +70,29 @@ absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   TuneServerTransport(&builder, limits);
+  if (absl::StartsWith(listen, "unix:")) {
+    // Of these connections the door does not know which have calls.
+    builder.AddChannelArgument("grpc.max_connection_idle_ms", kLocalIdleMs);
+  }
   const bool speaks_tls = credentials != nullptr;
   if (!speaks_tls) credentials = grpc::InsecureServerCredentials();
-  std::unique_ptr<ConnectionDoor> door;
-  int port = 0;
-  if (absl::StartsWith(listen, "unix:")) {
-    builder.AddListeningPort(listen, credentials, &port);
-  } else {
-    auto opened = ConnectionDoor::Open(
-        DoorOf(listen, speaks_tls, limits, gate, &builder, std::move(credentials)));
-    if (!opened.ok()) return opened.status();
-    door = *std::move(opened);
-    port = door->port();
-  }
+  auto door = ConnectionDoor::Open(
+      DoorOf(listen, speaks_tls, limits, gate, &builder, std::move(credentials)));
+  if (!door.ok()) return door.status();
   std::vector<std::string> names;
   for (const NamedService& named : services) {
     builder.RegisterService(named.service);
     names.push_back(named.name);
   }
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: cannot listen on ", listen,
-                     "; is the address this machine's, and the port free?"));
+  if (server == nullptr) {
+    return absl::UnavailableError(absl::StrCat("listen: gRPC does not start on ", listen));
   }
-  std::unique_ptr<ServerRunner> runner(new ServerRunner(
-      std::move(door), std::move(server), DialAddress(listen, port), std::move(names), gate));
+  const std::string address = DialAddress(listen, (*door)->port());
+  std::unique_ptr<ServerRunner> runner(
+      new ServerRunner(*std::move(door), std::move(server), address, std::move(names), gate));
   runner->SetServing(true);
-  if (runner->door_ != nullptr) runner->door_->Start();
+  runner->door_->Start();
   return runner;
 }
 

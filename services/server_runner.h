@@ -33,7 +33,7 @@ struct NamedService {
 class ServerRunner {
  public:
   // Serving when it returns. kUnavailable names the address that cannot be listened on.
-  // `credentials` null: no TLS. `limits`: of TCP connections; unix sockets are this host's own.
+  // `credentials` null: no TLS. `limits`: of connections; of a unix socket's the number alone.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
       const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
       std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
@@ -54,7 +54,7 @@ class ServerRunner {
   void SetServing(bool serving);
 
   const std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<ConnectionDoor> door_;  // null: a unix socket. Hands connections to server_
+  std::unique_ptr<ConnectionDoor> door_;  // hands connections to server_
   const std::string address_;
   const std::vector<std::string> names_;
   CallGate* const gate_;

@@ -9,6 +9,7 @@ import signal
 import subprocess
 
 import system_support
+from http2_peer import connect
 from log_waits import wait_for_log
 from system_support import ROOT, ProcessFailed, SystemTest
 
@@ -185,6 +186,20 @@ class GpuTier(StoreTest):
         self.assertEqual(self.events(store, "gpu tier"), [])
         tiers = self.cluster.ctl("stats", "--store", store.address)["tiers"]
         self.assertEqual([tier["tier"] for tier in tiers], ["host", "disk"])
+
+
+class LocalSocket(StoreTest):
+
+    def test_who_says_nothing_makes_room_and_the_file_goes_with_the_store(self):
+        path = self.folder / "socket"
+        store = self.cluster.store("", "--host-bytes", "1MiB", "--max-connections", 20,
+                                   listen=f"unix:{path}")
+        for _ in range(60):
+            self.addCleanup(connect(store.address).close)
+        self.cluster.ctl("stats", "--store", store.address)
+        self.assertIn("connection refused", store.log_path.read_text())
+        self.assertEqual(store.stop(), 0, store.log_tail())
+        self.assertFalse(path.exists())
 
 
 if __name__ == "__main__":
