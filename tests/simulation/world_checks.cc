@@ -55,7 +55,11 @@ void World::ReadAll(TieredStore* store, const std::vector<RestorePoint>& listed)
     for (size_t i = 0; i < plan.objects.size(); ++i) {
       for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
         const auto slice = (*session)->ReadSlice(i, layer);
-        if (!slice.ok()) time_.Violated(5, slice.status().ToString());
+        if (slice.ok()) continue;
+        const ObjectId& id = plan.objects[i].id;
+        time_.Violated(5, absl::StrCat(slice.status().ToString(), ", object ", id.begin, "+",
+                                       id.tokens, " of ", point.tenant, ":", point.tokens, " ",
+                                       DigestHex(point.id).substr(0, 8)));
       }
     }
   }
@@ -150,7 +154,8 @@ void World::CheckBackup() {
     if (end <= now || node_.is_damaged()) continue;  // over by now
     time_.Violated(19, absl::StrCat("not in the backup: ", DigestHex(id).substr(0, 8)));
   }
-  ReadAll(store->get(), listed);
+  // What was damaged before is in the backup as it was, and not served.
+  if (!node_.is_damaged()) ReadAll(store->get(), listed);
 }
 
 }  // namespace hearth
