@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -80,26 +81,42 @@ class Puts : public rocksdb::WriteBatch::Handler {
   const Visit visit_;
 };
 
-// Which of what a log writes was promised, and still holds.
-struct HeldPromises {
-  bool any = false, behind_a_hole = false;
+// Which of what logs write was promised, and still holds. They are looked at in their order.
+class Held {
+ public:
+  Held(const PromiseBook& book, const BootId& boot) : book_(book), boot_(boot) {}
+
+  struct InLog {
+    bool any = false, behind_a_hole = false;
+  };
+  InLog In(const std::string& log) {
+    InLog held;
+    bool is_behind = false;
+    Puts puts([&](uint32_t, uint64_t number, const rocksdb::Slice& value) {
+      const auto promise = book_.promises.find(number);
+      if (promise == book_.promises.end() || !ParseManifestRecord(ToView(value)).ok()) return;
+      const bool is_known = !seen_.insert(number).second;
+      const bool is_older = promise->second.at < first_at_.value_or(0);
+      if (!is_known && !first_at_.has_value()) first_at_ = promise->second.at;
+      // A manifest that is written again, as its end is put off, was promised when it was new. The
+      // promise of what is written here lies behind those of what was written before.
+      if (is_known || is_older || !promise->second.HoldsUnder(boot_)) return;
+      held.any = true;
+      held.behind_a_hole |= is_behind;
+    });
+    ScanLog(log, [&](absl::string_view record, uint64_t holes) {
+      is_behind = holes > 0;
+      puts.Add(record);
+    });
+    return held;
+  }
+
+ private:
+  const PromiseBook& book_;
+  const BootId boot_;
+  std::set<uint64_t> seen_;
+  std::optional<uint64_t> first_at_;  // of the first manifest that the logs write
 };
-HeldPromises HeldIn(const std::string& log, const PromiseBook& book, const BootId& boot) {
-  HeldPromises held;
-  bool is_behind = false;
-  Puts puts([&](uint32_t, uint64_t number, const rocksdb::Slice& value) {
-    const auto promise = book.promises.find(number);
-    if (promise == book.promises.end() || !promise->second.HoldsUnder(boot)) return;
-    if (!ParseManifestRecord(ToView(value)).ok()) return;
-    held.any = true;
-    held.behind_a_hole |= is_behind;
-  });
-  ScanLog(log, [&](absl::string_view record, uint64_t holes) {
-    is_behind = holes > 0;
-    puts.Add(record);
-  });
-  return held;
-}
 
 // A machine that stops may leave holes in what was not synced. A process that dies leaves none.
 bool HasMachineStopped(const PromiseBook& book, const BootId& boot) {
@@ -129,12 +146,17 @@ absl::Status FindEnd(rocksdb::FileSystem* files, const std::string& dir, const B
   rocksdb::ReadFileToString(files, PromisesPath(dir), &promises).PermitUncheckedError();
   const PromiseBook book = ReadPromises(promises);
   if (!HasMachineStopped(book, boot)) return absl::OkStatus();
+  Held held(book, boot);
+  std::vector<Held::InLog> promised;
+  for (const OldLog& log : *logs) {
+    if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
+    promised.push_back(held.In(bytes));
+  }
   bool is_promised_later = false;
-  for (auto log = logs->rbegin(); log != logs->rend(); ++log) {
-    if (absl::Status read = ReadLog(files, *log, &bytes); !read.ok()) return read;
-    const HeldPromises held = HeldIn(bytes, book, boot);
-    log->ends_all = log->is_torn && !is_promised_later && !held.behind_a_hole;
-    is_promised_later |= held.any;
+  for (size_t i = logs->size(); i-- > 0;) {
+    OldLog& log = (*logs)[i];
+    log.ends_all = log.is_torn && !is_promised_later && !promised[i].behind_a_hole;
+    is_promised_later |= promised[i].any;
   }
   return absl::OkStatus();
 }

@@ -79,7 +79,7 @@ class Reading {
     const PromiseLevel level = is_intent ? PromiseLevel::kIntended : entry.level;
     // Written again it is promised no less than before.
     if (level < promise.level) return;
-    promise = {entry.number, entry.id, entry.tokens, level, book_.boot, entry.unix_s};
+    promise = {entry.number, entry.id, entry.tokens, level, book_.boot, entry.unix_s, at};
     kept_at_[entry.number] = at;
   }
 

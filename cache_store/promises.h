@@ -84,6 +84,7 @@ struct Promise {
   PromiseLevel level = PromiseLevel::kNone;
   BootId boot{};  // of the machine when it was made; zeros: unknown
   uint64_t unix_s = 0;
+  uint64_t at = 0;  // where its entry lies in the file: those made later lie behind it
 
   // Whether it holds after a start under `boot`: what was promised as `disk` ends with the machine.
   bool HoldsUnder(const BootId& now) const {

@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "cache_store/disk_tier_db.h"
 #include "cache_store/disk_tier_records.h"
 #include "cache_store/store_impl.h"
 #include "cache_store/verify.h"
@@ -125,6 +127,40 @@ TEST_F(LogEnds, WhatTheMachineLostBehindAHoleStaysLost) {
     EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
   }
   EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
+}
+
+// The manifest of a point whose end is put off is written again, under the number by which it was
+// promised as `sync` when it was new.
+TEST_F(LogEnds, WhatIsWrittenAgainBehindAHoleWasNotPromisedThere) {
+  const auto publish_first_for = [&](absl::Duration ttl, Durability level) {
+    PublishSpec spec = KitSpec(model_, Prompt(1), {64}, level);
+    spec.ttl = ttl;
+    auto session = store_->Publish(spec).value();
+    EXPECT_TRUE(KitPutAll(session.get(), spec, model_, Prompt(1)).ok());
+    EXPECT_TRUE(session->Commit().ok());
+  };
+  for (const bool is_in_tables : {false, true}) {
+    fs::remove_all(folder_.File("data"));
+    Open();
+    publish_first_for(absl::Minutes(5), Durability::kSync);
+    if (is_in_tables) {
+      store_.reset();
+      std::unique_ptr<Database> db;
+      ASSERT_TRUE(Database::Open(folder_.File("data"), Database::Mode::kOwn, &db).ok());
+      ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
+      db.reset();
+      Open();
+    }
+    Publish(2, 30);
+    publish_first_for(absl::Minutes(10), Durability::kDisk);
+    Die();
+    LoseAPage(Log(/*is_newest=*/true));
+    OpenAfterTheMachineStopped();
+    EXPECT_EQ(Counted("recovery_damage"), 0u) << is_in_tables;
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+    EXPECT_EQ(There(1, 1).size(), 1u);
+    store_.reset();
+  }
 }
 
 TEST_F(LogEnds, WhatLaterLogsPromisedIsReadBehindAHole) {
