@@ -38,10 +38,11 @@ absl::Status CheckOneType(const std::vector<TensorView>& parts) {
   return absl::OkStatus();
 }
 
-PackedWeights PackStacked(const std::vector<TensorView>& parts, ParallelFor parallel) {
+PackedWeights PackStacked(const std::vector<TensorView>& parts, ParallelFor parallel,
+                          KernelArena* arena) {
   std::vector<WeightRows> matrices;
   for (const TensorView& part : parts) matrices.push_back({part.data, part.shape[0]});
-  return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel);
+  return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel, arena);
 }
 
 // Of tests; empty otherwise.
@@ -93,6 +94,7 @@ void WidenRow(const TensorView& tensor, int64_t row, int64_t columns, float* to)
 absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
   const FloatMode mode;  // norms are widened here
   const auto threads = parallel();
+  KernelArena arena;
   const float query_scale = static_cast<float>(1.0 / std::sqrt(config.query_pre_attn_scalar));
   for (int i = 0; i < config.num_layers; ++i) {
     const LayerTensors& from = tensors.layers[static_cast<size_t>(i)];
@@ -106,14 +108,14 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
     layer.k_norm = NormScaleOf(from.k_norm);
     if (absl::Status s = CheckOneType({from.q, from.k, from.v}); !s.ok()) return s;
     if (absl::Status s = CheckOneType({from.gate, from.up}); !s.ok()) return s;
-    layer.qkv = PackStacked({from.q, from.k, from.v}, threads);
-    layer.out = PackStacked({from.o}, threads);
-    layer.gate = PackStacked({from.gate}, threads);
-    layer.up = PackStacked({from.up}, threads);
-    layer.down = PackStacked({from.down}, threads);
+    layer.qkv = PackStacked({from.q, from.k, from.v}, threads, &arena);
+    layer.out = PackStacked({from.o}, threads, &arena);
+    layer.gate = PackStacked({from.gate}, threads, &arena);
+    layer.up = PackStacked({from.up}, threads, &arena);
+    layer.down = PackStacked({from.down}, threads, &arena);
     layers.push_back(std::move(layer));
   }
-  head = PackStacked({tensors.head}, threads);
+  head = PackStacked({tensors.head}, threads, &arena);
   final_norm = NormScaleOf(tensors.final_norm);
   return absl::OkStatus();
 }

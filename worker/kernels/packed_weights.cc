@@ -41,7 +41,7 @@ void FillPanelOfPairs(const std::byte** rows, int64_t real, int64_t width, int64
 }  // namespace
 
 PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, ElementType type,
-                                  int64_t inputs, ParallelFor parallel) {
+                                  int64_t inputs, ParallelFor parallel, KernelArena* arena) {
   PackedWeights packed;
   packed.type_ = type;
   packed.inputs_ = inputs;
@@ -50,7 +50,9 @@ PackedWeights PackedWeights::Pack(absl::Span<const WeightRows> matrices, Element
     packed.outputs_ += matrix.outputs;
   }
   assert(inputs >= 1 && packed.outputs_ >= 1);
-  packed.bytes_ = AllocateKernelBytes(packed.bytes());
+  packed.bytes_ = arena != nullptr
+                      ? arena->Take(packed.bytes())
+                      : std::shared_ptr<std::byte>(AllocateKernelBytes(packed.bytes()));
   const size_t element_bytes = ElementBytes(type);
   const size_t row_bytes = static_cast<size_t>(inputs) * element_bytes;
   parallel(packed.panels(), [&](int64_t panel) {

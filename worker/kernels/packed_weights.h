@@ -7,17 +7,18 @@
 // each widened by one operation, a shift or a mask. The last panel is as wide as what is left,
 // rounded up to kPanelGrain; what is added are zeros.
 //
-// Thread safety: as const. Owns its bytes; moved, never copied.
+// Thread safety: as const. Owns its bytes, or holds its arena's; moved, never copied.
 #ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
 #define HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 
 #include "absl/types/span.h"
 #include "worker/kernels/element.h"
+#include "worker/kernels/kernel_memory.h"
 #include "worker/kernels/parallel.h"
-#include "worker/kernels/workspace.h"
 
 namespace hearth {
 
@@ -36,9 +37,10 @@ class PackedWeights {
   PackedWeights& operator=(PackedWeights&&) = default;
 
   // The matrices on top of each other (q, k and v; gate and up), all of one type.
+  // In a piece of `arena`, or where that is null in memory of its own.
   // REQUIRES: inputs >= 1; each matrix has outputs >= 1.
   static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
-                            ParallelFor parallel);
+                            ParallelFor parallel, KernelArena* arena = nullptr);
 
   ElementType type() const { return type_; }
   int64_t outputs() const { return outputs_; }
@@ -70,7 +72,7 @@ class PackedWeights {
 
   ElementType type_ = ElementType::kFloat32;
   int64_t outputs_ = 0, inputs_ = 0;
-  KernelBytes bytes_;
+  std::shared_ptr<std::byte> bytes_;
 };
 
 }  // namespace hearth

@@ -6,24 +6,10 @@
 #define HEARTH_WORKER_KERNELS_WORKSPACE_H_
 
 #include <cstddef>
-#include <memory>
-#include <new>
+
+#include "worker/kernels/kernel_memory.h"
 
 namespace hearth {
-
-inline constexpr size_t kKernelAlignBytes = 64;  // a cache line, and the widest vector
-
-struct FreeKernelBytes {
-  void operator()(std::byte* bytes) const {
-    ::operator delete (bytes, std::align_val_t{kKernelAlignBytes});
-  }
-};
-using KernelBytes = std::unique_ptr<std::byte, FreeKernelBytes>;
-
-inline KernelBytes AllocateKernelBytes(size_t bytes) {
-  return KernelBytes(
-      static_cast<std::byte*>(::operator new (bytes, std::align_val_t{kKernelAlignBytes})));
-}
 
 class Workspace {
  public:
