@@ -1,8 +1,10 @@
 // Steps of a model: class invariant against class exact, and against the machine's memory, by turns
 // in one run. Wall time and processor time, medians; ratios are medians of those of a turn.
-//   model_bench MODEL_DIR [THREADS]       default: 2
+//   model_bench MODEL_DIR [THREADS [avx2]]       default: 2 threads, the best instruction set
 #include <time.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
@@ -13,6 +15,7 @@
 #include "bench/turns.h"
 #include "worker/gemma.h"
 #include "worker/invariant_gemma.h"
+#include "worker/kernels/kernel_memory.h"
 #include "worker/kernels/targets.h"
 #include "worker/thread_pool.h"
 
@@ -162,11 +165,15 @@ class Models {
       bytes += int64_t{4} * 2 * rows * dim * config.num_kv_heads;
     }
     ThreadPool pool(invariant_->threads());
-    std::vector<uint64_t> memory(static_cast<size_t>(bytes) / 8, 1);
+    // As weights lie, in huge pages where there are any.
+    const size_t words = static_cast<size_t>(bytes) / 8;
+    const KernelBytes owned = AllocateKernelBytes(words * 8);
+    uint64_t* memory = reinterpret_cast<uint64_t*>(owned.get());
+    std::fill_n(memory, words, 1);
     InvariantGemma::Kv kv = Prefilled(context);
     std::vector<float> logits;
     const std::vector<int32_t> token = {1000};
-    const auto read = [&] { Read(memory, &pool); };
+    const auto read = [&] { Read({memory, words}, &pool); };
     const Turns both(
         turns, [&] { RequireOk(invariant_->Step(&kv, token, 1, &logits)); }, read);
     std::printf("decode 1 at %d: %.1f MB a token at %.1f GB/s; memory %.1f GB/s; share %.2f\n",
@@ -178,7 +185,7 @@ class Models {
 
  private:
   // Sums of all words, in parts of 1 MiB.
-  static void Read(const std::vector<uint64_t>& memory, ThreadPool* pool) {
+  static void Read(absl::Span<const uint64_t> memory, ThreadPool* pool) {
     constexpr size_t kPart = size_t{1} << 17;
     typedef uint64_t Eight __attribute__((vector_size(64), aligned(8), may_alias));
     static std::atomic<uint64_t> all{0};
@@ -199,10 +206,12 @@ class Models {
 
 int Main(int argc, char** argv) {
   const int threads = argc > 2 ? std::atoi(argv[2]) : 2;
-  if (argc < 2 || argc > 3 || threads < 1) {
-    std::fprintf(stderr, "usage: model_bench MODEL_DIR [THREADS]\n");
+  const bool avx2 = argc == 4 && std::string(argv[3]) == "avx2";
+  if (argc < 2 || argc > 4 || threads < 1 || (argc == 4 && !avx2)) {
+    std::fprintf(stderr, "usage: model_bench MODEL_DIR [THREADS [avx2]]\n");
     return 2;
   }
+  if (avx2) ForceTarget(KernelTarget::kAvx2);
   Models models(argv[1], threads);
   std::printf("kernels: %s, %d threads; ms of a prefill, or of a decoded token over all\n",
               KernelTargetName(ChosenTarget()), threads);

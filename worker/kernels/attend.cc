@@ -87,7 +87,7 @@ template <typename T>
 class SplitOfTile {
  public:
   SplitOfTile(const AttendCall& call, const AttendTile& tile, int64_t split)
-      : shape_(call.shape), rows_(call.rows_of(tile)) {
+      : shape_(call.shape), rows_(call.rows_of(tile)), decodes_(tile.tokens == 1) {
     const int64_t head_bytes =
         shape_.split * shape_.head_dim * static_cast<int64_t>(ElementBytes(shape_.kv_type));
     const std::byte* keys = tile.blocks[split] + tile.kv_head * head_bytes;
@@ -117,6 +117,18 @@ class SplitOfTile {
   }
 
  private:
+  // A token that is decoded is the first to read its blocks, and the loops go over them in steps
+  // that the CPU does not foresee: line by line they come from memory twice as fast.
+  void FetchRows(int64_t key) const {
+    constexpr int64_t kLine = 64 / sizeof(T);
+    const int64_t begin = key * shape_.head_dim, end = (key + kScoreKeys) * shape_.head_dim;
+    for (const T* rows : {keys_, values_}) {
+      for (int64_t at = begin; at < end; at += kLine) {
+        (void)*reinterpret_cast<const volatile char*>(rows + at);
+      }
+    }
+  }
+
   // Of all keys that any row sees, by sixteens.
   void Score() {
     int64_t begin = shape_.split, end = 0;
@@ -127,6 +139,7 @@ class SplitOfTile {
     }
     for (int64_t key = begin; key < end; key += kScoreKeys) {
       const T* keys = keys_ + key * shape_.head_dim;
+      if (decodes_) FetchRows(key);
       int64_t i = 0;
       for (; i + kScoreRows <= rows_; i += kScoreRows) {
         ScoresOf<kScoreRows>(queries_ + i, keys, shape_.head_dim, scores_ + i, key);
@@ -195,6 +208,7 @@ class SplitOfTile {
 
   const AttendShape& shape_;
   const int64_t rows_;
+  const bool decodes_;
   const T *keys_, *values_;
   SeenKeys seen_[kTileMax];
   const float* queries_[kTileMax];
