@@ -35,7 +35,7 @@ constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights:
 // tile's rows as a first-level cache has.
 constexpr int64_t kBlockInputs = 1024;
 // Inputs between a weight's prefetch and its use.
-constexpr int64_t kAhead = 32;
+constexpr int64_t kAhead = 64;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 

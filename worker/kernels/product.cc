@@ -23,6 +23,9 @@ namespace hearth {
 // Tiles of one part: enough that a panel comes from memory for few of them, and few enough that
 // they stay in a second-level cache.
 constexpr int64_t kPartTiles = 32;
+// A head has thousands of panels, each over in two microseconds for one row: a part has several,
+// while there are as many parts as keep any number of threads busy.
+constexpr int64_t kPartPanelsMax = 8, kEnoughParts = 256;
 
 struct ProductCall {
   ConstRows x;
@@ -51,20 +54,24 @@ template <typename T>
 void ProductOf(const ProductCall& call) {
   const int64_t panels = call.weights->panels(), tiles = product::Tiles(call.x.rows);
   const int64_t groups = (tiles + kPartTiles - 1) / kPartTiles;
+  const int64_t run = std::clamp<int64_t>(panels * groups / kEnoughParts, 1, kPartPanelsMax);
+  const int64_t runs = (panels + run - 1) / run;
   product::AddPacking(call.x, call.weights->inputs(), call.workspace, call.phases);
-  call.phases->Add(panels * groups, [call, panels, tiles](int64_t part) {
+  call.phases->Add(runs * groups, [call, panels, tiles, run, runs](int64_t part) {
     const FloatMode mode;
     const PackedWeights& weights = *call.weights;
     const PackedRows x = product::Packed(call.x, weights.inputs(), call.workspace);
     // Neighbouring parts share rows: they stay in a second-level cache.
-    const int64_t panel = part % panels, first = part / panels * kPartTiles;
-    const int64_t end = std::min(first + kPartTiles, tiles);
+    const int64_t first = part / runs * kPartTiles, end = std::min(first + kPartTiles, tiles);
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
-    product::PanelOfRows<T>(x, weights, panel, first, end, chains);
-    const size_t real_bytes = static_cast<size_t>(weights.PanelReal(panel)) * sizeof(float);
-    for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
-      std::memcpy(call.Out(row) + panel * product::kWidth,
-                  chains + (row - x.FirstRow(first)) * product::kWidth, real_bytes);
+    const int64_t begin = part % runs * run;
+    for (int64_t panel = begin; panel < std::min(begin + run, panels); ++panel) {
+      product::PanelOfRows<T>(x, weights, panel, first, end, chains);
+      const size_t real_bytes = static_cast<size_t>(weights.PanelReal(panel)) * sizeof(float);
+      for (int64_t row = x.FirstRow(first); row < x.FirstRow(end); ++row) {
+        std::memcpy(call.Out(row) + panel * product::kWidth,
+                    chains + (row - x.FirstRow(first)) * product::kWidth, real_bytes);
+      }
     }
   });
 }

@@ -78,6 +78,22 @@ TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {
   }
 }
 
+// As a head has them: parts of several panels, the last of fewer.
+TEST(Product, OfManyPanelsEqualsTheReference) {
+  Numbers numbers(11);
+  const PackedWeights weights = MakeWeights({48 * 2061 + 5, 3}, ElementType::kBFloat16, &numbers);
+  FencedRows x(9, 3);
+  x.Fill(&numbers);
+  const std::vector<float> want = ReferenceRows(x, 9, weights);
+  ThreadPool pool(3);
+  const auto parallel = [&](int64_t parts, KernelPart body) {
+    pool.Run(parts, [&](int64_t part, int) { body(part); });
+  };
+  ForEachTarget([&](const std::string& target) {
+    for (const int64_t rows : {1, 9}) ExpectProduct(x, rows, weights, want, parallel, target);
+  });
+}
+
 // Every second row of y, from the last to the first.
 TEST(Product, PutsEachRowWhereItIsToBe) {
   Numbers numbers(9);
