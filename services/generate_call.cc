@@ -47,8 +47,10 @@ void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepar
 
 void GenerateCall::Submit(Engine* engine, EngineRequest request) {
   prompt_tokens_ = request.token_ids.size();
-  if (options_.tokenizer != nullptr) {
-    text_ = std::make_unique<TextStream>(options_.tokenizer, options_.stop);
+  if (options_.tokenizer != nullptr && request.samples <= kMaxSamples) {
+    for (uint32_t i = 0; i < request.samples; ++i) {
+      texts_.push_back(std::make_unique<TextStream>(options_.tokenizer, options_.stop));
+    }
   }
   auto handle = engine->Submit(std::move(request), Callbacks());
   if (!handle.ok()) return End(handle.status());
@@ -79,9 +81,10 @@ bool GenerateCall::OnToken(const SampledToken& token) {
   CountToken();
   v1::GenerateResponse message;
   TokenToProto(token, options_.sampling, message.mutable_token());
-  if (text_ != nullptr) message.mutable_token()->set_text(text_->Push(token.id));
+  TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
+  if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
   Push(std::move(message));
-  if (CallerReads()) return text_ == nullptr || !text_->stopped();
+  if (CallerReads()) return text == nullptr || !text->stopped();
   End(absl::ResourceExhaustedError(
       absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
   return false;
@@ -99,13 +102,13 @@ bool GenerateCall::CallerReads() {
 
 void GenerateCall::OnFinished(const FinishedInfo& info) {
   if (options_.on_finished) options_.on_finished(info);
-  if (text_ != nullptr) {
-    std::string rest = text_->Finish();
-    if (!rest.empty()) {
-      v1::GenerateResponse message;
-      message.mutable_token()->set_text(std::move(rest));
-      Push(std::move(message));
-    }
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    std::string rest = texts_[i]->Finish();
+    if (rest.empty()) continue;
+    v1::GenerateResponse message;
+    message.mutable_token()->set_text(std::move(rest));
+    message.mutable_token()->set_sample(static_cast<uint32_t>(i));
+    Push(std::move(message));
   }
   v1::GenerateResponse message;
   FinishedToProto(info, prompt_tokens_, message.mutable_finished());

@@ -82,8 +82,9 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   std::unique_ptr<CallGate::Call> call_;  // until OnDone
   grpc::CallbackServerContext* const context_;
-  Options options_;                   // set while preparing_
-  std::unique_ptr<TextStream> text_;  // null without a tokenizer; engine's callbacks only
+  Options options_;  // set while preparing_
+  // Of each sample, in order; none without a tokenizer. Engine's callbacks only.
+  std::vector<std::unique_ptr<TextStream>> texts_;
   uint32_t prompt_tokens_ = 0;
   std::shared_ptr<GenerateCall> self_;  // held for gRPC
 

@@ -104,6 +104,7 @@ void NoteStart(const StartedInfo& info, CallNote* note) {
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
                   v1::GeneratedToken* out) {
   out->add_ids(token.id);
+  out->set_sample(token.sample);
   if (sampling.report_logprobs || sampling.logprobs > 0) {
     v1::TokenLogprob* chosen = out->add_logprobs();
     chosen->set_id(token.id);
@@ -125,6 +126,11 @@ void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finis
   out->set_prefill_ms(info.prefill_ms);
   out->set_ttft_ms(info.ttft_ms);
   out->set_total_ms(info.total_ms);
+  for (const SampleEnd& end : info.samples) {
+    v1::SampleEnd* sample = out->add_samples();
+    sample->set_reason(ToProto(end.reason));
+    sample->set_generated_tokens(end.generated_tokens);
+  }
   out->set_computed_tokens(info.computed_tokens);
   out->set_kv_bytes(info.kv_bytes);
   out->set_exactness(ExactnessName(info.exactness));

@@ -77,6 +77,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   EngineRequest converted;
   converted.sampling = *sampling;
   converted.max_new_tokens = request.max_new_tokens();
+  converted.samples = request.n() == 0 ? 1 : request.n();
   converted.ignore_eos = request.ignore_eos();
   converted.cache = *cache;
   converted.durability = *durability;

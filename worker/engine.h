@@ -63,6 +63,8 @@ struct EngineOptions {
   absl::Status Validate() const;
 };
 
+inline constexpr uint32_t kMaxSamples = 16;
+
 enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
 enum class FinishReason { kLength, kEos, kStop };
 
@@ -74,6 +76,9 @@ struct EngineRequest {
   // 0: prefill only. When it may write, it computes no further than the last boundary worth
   // keeping, and nothing at all when that is cached already.
   uint32_t max_new_tokens = 0;
+  // Answers to the one prompt, each with a place and memory of its own; the prompt's is shared. The
+  // first alone is kept for a next turn.
+  uint32_t samples = 1;
   bool ignore_eos = false;
   CacheMode cache = CacheMode::kDefault;
   Durability durability = Durability::kDefault;
@@ -88,10 +93,15 @@ struct StartedInfo {
   uint32_t matched_tokens = 0;
   Tier source_tier = Tier::kNone;
 };
-struct FinishedInfo {
+struct SampleEnd {
   FinishReason reason = FinishReason::kLength;
-  uint32_t generated_tokens = 0;  // those passed to on_token
-  uint32_t computed_tokens = 0;   // prompt tokens that went through the model
+  uint32_t generated_tokens = 0;
+};
+struct FinishedInfo {
+  FinishReason reason = FinishReason::kLength;  // of the first sample
+  uint32_t generated_tokens = 0;                // those passed to on_token, of all samples
+  std::vector<SampleEnd> samples;
+  uint32_t computed_tokens = 0;  // prompt tokens that went through the model
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
   uint64_t kv_bytes = 0;  // keys and values that it held at its end
   Exactness exactness = Exactness::kExact;
@@ -102,8 +112,8 @@ struct FinishedInfo {
 // request may write (also when nothing needed publishing: boundaries then name what is stored).
 struct EngineCallbacks {
   std::function<void(const StartedInfo&)> on_started;
-  // Returns false to end the sequence now with kStop (a stop string was seen). The token that ends
-  // a sequence with kEos is not passed on.
+  // Returns false to end the token's sample now with kStop (a stop string was seen). The token that
+  // ends a sample with kEos is not passed on.
   std::function<bool(const SampledToken&)> on_token;
   std::function<void(const FinishedInfo&)> on_finished;
   std::function<void(const absl::Status&)> on_error;

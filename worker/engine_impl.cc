@@ -31,17 +31,17 @@ constexpr size_t kMaxAuditCalls = 4;
 
 class EngineImpl::Handle : public EngineRequestHandle {
  public:
-  Handle(std::shared_ptr<Link> link, std::weak_ptr<Sequence> sequence)
-      : link_(std::move(link)), sequence_(std::move(sequence)) {}
+  Handle(std::shared_ptr<Link> link, std::shared_ptr<RequestState> state)
+      : link_(std::move(link)), state_(std::move(state)) {}
   void Cancel() override {
-    if (SequencePtr sequence = sequence_.lock()) sequence->cancelled = true;
+    state_->cancelled = true;
     absl::MutexLock lock(&link_->mu);
     if (link_->engine != nullptr) link_->engine->Ring();
   }
 
  private:
   const std::shared_ptr<Link> link_;
-  const std::weak_ptr<Sequence> sequence_;
+  const std::shared_ptr<RequestState> state_;
 };
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model)
@@ -111,13 +111,18 @@ void EngineImpl::SetCache(PrefixCache* cache) {
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
                                                                         EngineCallbacks callbacks) {
   if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
+  if (request.samples > options_.max_running) {
+    return absl::InvalidArgumentError(absl::StrCat("n: ", request.samples,
+                                                   " samples take as many places; max_running is ",
+                                                   options_.max_running));
+  }
   absl::MutexLock lock(&mu_);
   if (draining_ || stopping_) {
     counters_.Add(EngineCounter::kRequestsRefused);
     return absl::UnavailableError("the worker is shutting down");
   }
   const SequenceId id = next_id_++;
-  if (!scheduler_.Enqueue(id)) {
+  if (!scheduler_.Enqueue(id, request.samples)) {
     counters_.Add(EngineCounter::kRequestsRefused);
     return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
                                                      options_.max_queued, ", max_running ",
@@ -128,7 +133,7 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRe
   sequences_[id] = sequence;
   ++active_;
   bell_.Signal();
-  return std::make_shared<Handle>(link_, sequence);
+  return std::make_shared<Handle>(link_, sequence->state);
 }
 
 void EngineImpl::Ring() {
@@ -210,7 +215,8 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
 }
 
 absl::Status EngineImpl::WhyEnd(const Sequence& sequence, absl::Time now) const {
-  if (sequence.cancelled) return absl::CancelledError("cancelled by the caller");
+  if (sequence.state->failed) return absl::CancelledError("another sample failed");
+  if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
   if (stopping_ || out_of_time_) return absl::UnavailableError("the worker is shutting down");
   if (now >= sequence.request.deadline) {
     return absl::DeadlineExceededError("the request's deadline passed");

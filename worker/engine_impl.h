@@ -149,6 +149,7 @@ class EngineImpl : public Engine {
   absl::Status AfterPrefill(const Part& part);
   absl::Status AfterDecode(const SequencePtr& sequence);
   absl::Status FinishPrefill(const SequencePtr& sequence);
+  absl::Status BeginSamples(const SequencePtr& first);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);

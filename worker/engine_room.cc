@@ -61,8 +61,18 @@ absl::Status EngineImpl::ReserveFor(Sequence* sequence) {
     const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
         model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects);
-    if (kv.ok()) sequence->kv = *std::move(kv);
-    return kv.status();
+    if (!kv.ok()) return kv.status();
+    if (sequence->request.samples > 1) {
+      auto forks = model_->NewForks(kv->get(), static_cast<int>(sequence->tokens()),
+                                    static_cast<int>(tokens), sequence->request.samples - 1);
+      if (!forks.ok()) {
+        model_->Release(*std::move(kv));
+        return forks.status();
+      }
+      sequence->fork_kvs = *std::move(forks);
+    }
+    sequence->kv = *std::move(kv);
+    return absl::OkStatus();
   };
   absl::Status room = WithRoom(reserve);
   {

@@ -89,6 +89,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
 void EngineImpl::Step(const std::vector<Part>& parts) {
   const absl::Status together = StepModel(parts);
   for (const Part& part : parts) {
+    if (part.sequence->state->failed) continue;  // its turn to end comes
     absl::Status status = together;
     if (!together.ok() && parts.size() > 1) status = StepModel({&part, 1});
     try {
@@ -127,6 +128,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   }
   absl::StatusOr<std::optional<FinishReason>> finished = Emit(sequence.get());
   if (!finished.ok()) return finished.status();
+  if (absl::Status begun = BeginSamples(sequence); !begun.ok()) return begun;
   // After the token is out: neither the digest nor the copies belong to its latency.
   sequence->first_logits_sha256 = LogitsDigest(sequence->logits);
   Keep(sequence.get());
@@ -136,6 +138,28 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   }
   absl::MutexLock lock(&mu_);
   scheduler_.StartDecode(sequence->id);
+  return absl::OkStatus();
+}
+
+// The other samples of a request, each with its first token.
+absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
+  for (uint32_t number = 1; number < first->request.samples; ++number) {
+    SequencePtr sample;
+    {
+      absl::MutexLock lock(&mu_);
+      sample = std::make_shared<Sequence>(next_id_++, first, number);
+      sequences_[sample->id] = sample;
+      ++active_;
+      scheduler_.Fork(first->id, sample->id);
+    }
+    sample->kv = std::move(first->fork_kvs[number - 1]);
+    model_->Fork(*first->kv, sample->kv.get());
+    sample->logits = first->logits;
+    const absl::StatusOr<std::optional<FinishReason>> finished = Emit(sample.get());
+    if (!finished.ok()) return finished.status();
+    if (finished->has_value()) Finish(sample, **finished);
+  }
+  first->fork_kvs.clear();
   return absl::OkStatus();
 }
 
@@ -151,6 +175,7 @@ absl::StatusOr<std::optional<FinishReason>> EngineImpl::Emit(Sequence* sequence)
   absl::StatusOr<SampledToken> token =
       sequence->sampler.Sample(sequence->logits, sequence->request.sampling, sequence->generated);
   if (!token.ok()) return token.status();
+  token->sample = sequence->sample;
   if (sequence->generated == 0) sequence->first_token_at = absl::Now();
   const std::vector<int32_t>& eos = config().eos_token_ids;
   if (!sequence->request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token->id)) {
@@ -169,6 +194,10 @@ absl::StatusOr<std::optional<FinishReason>> EngineImpl::Emit(Sequence* sequence)
 // Frees the sequence's place and memory. Callbacks come after it, Left() after them.
 void EngineImpl::Leave(Sequence* sequence) {
   if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
+  for (auto& kv : sequence->fork_kvs) {
+    if (kv != nullptr) model_->Release(std::move(kv));
+  }
+  sequence->fork_kvs.clear();
   sequence->staged.reset();
   sequence->lease.reset();
   sequence->restored.clear();
@@ -188,33 +217,39 @@ void EngineImpl::Left() {
   --active_;
 }
 
+// With its last sample a request is over.
 void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   KeepAnswer(sequence.get());
-  const uint64_t kv_bytes = sequence->kv == nullptr ? 0 : sequence->kv->held_bytes();
+  RequestState& state = *sequence->state;
+  if (sequence->kv != nullptr) state.kv_bytes += sequence->kv->held_bytes();
+  state.ends[sequence->sample] = {reason, sequence->generated};
   Leave(sequence.get());
+  if (--state.unfinished > 0) return Left();
   counters_.Add(EngineCounter::kRequestsFinished);
+  const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
   const absl::Time now = absl::Now();
-  const absl::Time first =
-      sequence->generates() ? sequence->first_token_at : sequence->prefilled_at;
+  const absl::Time token = first.generates() ? first.first_token_at : first.prefilled_at;
   FinishedInfo info;
-  info.reason = reason;
-  info.generated_tokens = sequence->generated;
-  info.computed_tokens = sequence->computed_tokens;
-  info.kv_bytes = kv_bytes;
+  info.reason = state.ends[0].reason;
+  for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
+  info.samples = state.ends;
+  info.computed_tokens = first.computed_tokens;
+  info.kv_bytes = state.kv_bytes;
   info.exactness = layout_.exactness;
-  info.queue_ms = Milliseconds(sequence->submitted_at, sequence->admitted_at);
-  info.fetch_ms = Milliseconds(sequence->admitted_at, sequence->restored_at);
-  info.prefill_ms = Milliseconds(sequence->restored_at, sequence->prefilled_at);
-  info.ttft_ms = Milliseconds(sequence->submitted_at, first);
-  info.total_ms = Milliseconds(sequence->submitted_at, now);
-  info.first_logits_sha256 = sequence->first_logits_sha256;
-  if (sequence->callbacks.on_finished != nullptr) sequence->callbacks.on_finished(info);
-  if (sequence->published != nullptr) sequence->published->OnFinished();
+  info.queue_ms = Milliseconds(first.submitted_at, first.admitted_at);
+  info.fetch_ms = Milliseconds(first.admitted_at, first.restored_at);
+  info.prefill_ms = Milliseconds(first.restored_at, first.prefilled_at);
+  info.ttft_ms = Milliseconds(first.submitted_at, token);
+  info.total_ms = Milliseconds(first.submitted_at, now);
+  info.first_logits_sha256 = first.first_logits_sha256;
+  if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(info);
+  if (first.published != nullptr) first.published->OnFinished();
   Left();
 }
 
 void EngineImpl::Fail(const SequencePtr& sequence, const absl::Status& status) {
   Leave(sequence.get());
+  if (std::exchange(sequence->state->failed, true)) return Left();  // another sample said so
   switch (status.code()) {
     case absl::StatusCode::kCancelled:
     case absl::StatusCode::kUnavailable:

@@ -44,6 +44,37 @@ void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
   kv_caches_.Release(std::move(*CacheOf(kv.get())));
 }
 
+absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(SequenceKv* /*kv*/,
+                                                                               int /*prompt*/,
+                                                                               int tokens,
+                                                                               uint32_t forks) {
+  std::vector<std::unique_ptr<SequenceKv>> made;
+  absl::Status status;
+  while (made.size() < forks && status.ok()) {
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = NewKv(tokens, {});
+    status = kv.status();
+    if (kv.ok()) made.push_back(*std::move(kv));
+  }
+  if (status.ok()) return made;
+  for (auto& kv : made) Release(std::move(kv));
+  return status;
+}
+
+// By way of the host's memory, a layer at a time.
+void GemmaRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
+  KvCache* copy = CacheOf(fork);
+  const int end = kv.length();
+  copy->BeginRestore(end);
+  for (int layer = 0; layer < copy->num_layers(); ++layer) {
+    const int begin = copy->first_held(layer);
+    std::vector<std::byte> rows(static_cast<size_t>(end - begin) *
+                                static_cast<size_t>(copy->token_bytes()));
+    kv.CopyOut(layer, begin, end, begin, end - begin, rows.data());
+    copy->CopyIn(layer, begin, end, begin, end - begin, rows.data());
+  }
+  copy->FinishRestore(end);
+}
+
 absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
                                   const KvObjects& objects, SequenceKv* kv) {
   if (RestoreSnapshot(layout, boundary, objects, CacheOf(kv))) return absl::OkStatus();

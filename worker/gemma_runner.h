@@ -29,6 +29,10 @@ class GemmaRunner : public ModelRunner {
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
   void Release(std::unique_ptr<SequenceKv> kv) override;
+  absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
+                                                                    int tokens,
+                                                                    uint32_t forks) override;
+  void Fork(const SequenceKv& kv, SequenceKv* fork) override;
   absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                        SequenceKv* kv) override;
   absl::Status Step(absl::Span<const StepPart> parts) override;

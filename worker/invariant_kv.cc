@@ -41,6 +41,7 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   length_ = std::exchange(other.length_, 0);
   restoring_ = std::exchange(other.restoring_, 0);
   first_local_ = std::exchange(other.first_local_, 0);
+  shares_end_ = std::exchange(other.shares_end_, false);
   return *this;
 }
 
@@ -141,6 +142,14 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
 
 void InvariantKv::FinishRestore() { length_ = restoring_; }
 
+void InvariantKv::ShareAll(const InvariantKv& other) {
+  assert(model_ == other.model_ && length_ == 0);
+  blocks_ = other.blocks_;
+  length_ = other.length_;
+  first_local_ = other.first_local_;
+  shares_end_ = length_ % static_cast<int>(layout_->chunk_tokens) != 0;
+}
+
 absl::Status InvariantKv::MakeRoom(int tokens) {
   const size_t chunk = layout_->chunk_tokens;
   held_.clear();
@@ -154,14 +163,16 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
     first_local_ = std::max(first_local_, static_cast<int>(seen / chunk * chunk));
   }
   const size_t splits = (static_cast<size_t>(length_ + tokens) + chunk - 1) / chunk;
+  const size_t first = static_cast<size_t>(length_) / chunk;  // split to be written
   std::vector<size_t> sizes;
   std::vector<std::pair<LayerGroup, size_t>> places;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const size_t bytes = layout_->ObjectBytes(layout_->chunk_tokens, group);
     const std::vector<KvBlock>& have = Blocks(group);
-    for (size_t split = static_cast<size_t>(length_) / chunk; bytes > 0 && split < splits;
-         ++split) {
-      if (split < have.size() && have[split] != nullptr) continue;
+    for (size_t split = first; bytes > 0 && split < splits; ++split) {
+      const bool there = split < have.size() && have[split] != nullptr;
+      const bool copied = shares_end_ && split == first && there && have[split].use_count() > 1;
+      if (there && !copied) continue;
       sizes.push_back(bytes);
       places.emplace_back(group, split);
     }
@@ -171,8 +182,11 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
   for (size_t i = 0; i < places.size(); ++i) {
     std::vector<KvBlock>& have = Blocks(places[i].first);
     have.resize(std::max(have.size(), places[i].second + 1));
-    have[places[i].second] = std::move((*taken)[i]);
+    KvBlock& place = have[places[i].second];
+    if (place != nullptr) std::memcpy((*taken)[i].get(), place.get(), sizes[i]);
+    place = std::move((*taken)[i]);
   }
+  shares_end_ = false;
   return absl::OkStatus();
 }
 

@@ -61,6 +61,10 @@ class InvariantKv : public SequenceKv {
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices);
   void FinishRestore();
 
+  // Becomes what `other` is, and shares its blocks; the one that is partly filled is copied when
+  // this one writes to it, if others have it still. REQUIRES: of the same model, and empty.
+  void ShareAll(const InvariantKv& other);
+
   // For the model. Makes room for `tokens` more rows of all layers, and drops what none of them
   // sees any more; kResourceExhausted where there is none, with no row lost that is needed.
   absl::Status MakeRoom(int tokens);
@@ -93,7 +97,8 @@ class InvariantKv : public SequenceKv {
   std::vector<KvBlock> held_;
   std::array<std::vector<KvBlock>, 2> blocks_;  // by group and split; null: left by the window
   int length_ = 0, restoring_ = 0;
-  int first_local_ = 0;  // the first row that local layers hold
+  bool shares_end_ = false;  // the block that is partly filled may be others' too
+  int first_local_ = 0;      // the first row that local layers hold
 };
 
 }  // namespace hearth

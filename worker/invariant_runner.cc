@@ -110,6 +110,42 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   return kv;
 }
 
+// A fork takes what comes behind the whole chunks of the prompt; what it holds of the prompt's
+// local layers the first sequence has left meanwhile, once for all forks.
+absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewForks(SequenceKv* kv,
+                                                                                   int prompt,
+                                                                                   int tokens,
+                                                                                   uint32_t forks) {
+  const KvLayout& layout = BlocksOf(kv)->layout();
+  const uint64_t chunk = layout.chunk_tokens, step = step_tokens(layout);
+  const uint64_t whole = static_cast<uint64_t>(prompt) / chunk * chunk;
+  const auto most = static_cast<uint64_t>(tokens);
+  const uint64_t bytes = BlocksFor(layout, most, step, whole, {whole / chunk, 0}).BytesOf(layout);
+  const uint64_t left = ((layout.window + chunk - 1) / chunk + 1) *
+                        layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  const uint64_t first = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
+  const uint64_t first_at_most = BlocksFor(layout, most, kAnySteps, 0, {}).BytesOf(layout);
+  const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
+  const uint64_t budget = gemma_->kv_blocks().budget_bytes();
+  if (all > budget) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv-bytes: ", forks + 1, " samples of ", tokens, " tokens may need ", all, " bytes of ",
+        budget, " in all: ask for fewer of either, or raise --kv-bytes"));
+  }
+  if (absl::Status room = BlocksOf(kv)->ReserveMore(left); !room.ok()) return room;
+  std::vector<std::unique_ptr<SequenceKv>> made;
+  while (made.size() < forks) {
+    auto fork = std::make_unique<InvariantKv>(gemma_->NewKv());
+    if (absl::Status room = fork->Reserve(bytes, bytes); !room.ok()) return room;
+    made.push_back(std::move(fork));
+  }
+  return made;
+}
+
+void InvariantRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
+  BlocksOf(fork)->ShareAll(static_cast<const InvariantKv&>(kv));
+}
+
 bool InvariantRunner::ReserveMore(SequenceKv* kv, uint64_t bytes) {
   return BlocksOf(kv)->ReserveMore(bytes).ok();
 }

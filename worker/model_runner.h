@@ -75,6 +75,14 @@ class ModelRunner {
     return true;
   }
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
+  // Empty, for copies of `kv` at `prompt` tokens that go on up to `tokens`, with memory set aside,
+  // also for what `kv` has left and they have not. Errors as NewKv.
+  virtual absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv,
+                                                                            int prompt, int tokens,
+                                                                            uint32_t forks) = 0;
+  // Makes `fork`, of NewForks, the state of `kv`. What is shared of their memory is copied before
+  // it is written.
+  virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
   // Makes `kv` the state after `boundary` tokens. kAborted: memory that was lent was used again
   // meanwhile, and what `kv` holds is of no use.
   // REQUIRES: CheckAndSortObjects passed.

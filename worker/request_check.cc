@@ -36,6 +36,13 @@ absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& confi
     return absl::InvalidArgumentError(absl::StrCat("tenant: has ", request.tenant.size(),
                                                    " bytes, allowed are 1 to ", kMaxTenantBytes));
   }
+  if (request.samples > 1 && request.max_new_tokens == 0) {
+    return absl::InvalidArgumentError("n: several samples of nothing: max_new_tokens is 0");
+  }
+  if (request.samples < 1 || request.samples > kMaxSamples) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n: ", request.samples, " samples; 1 to ", kMaxSamples, " are possible"));
+  }
   return request.sampling.Validate();
 }
 

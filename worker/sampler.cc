@@ -70,6 +70,8 @@ void FillLogprobs(absl::Span<const float> logits, uint32_t count, SampledToken* 
   });
 }
 
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15U;
+
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
@@ -96,7 +98,6 @@ absl::Status SamplingParams::Validate() const {
 }
 
 double UniformAt(uint64_t seed, uint64_t step) {
-  constexpr uint64_t kGolden = 0x9E3779B97F4A7C15U;
   // The seed is mixed first: the streams of neighbouring seeds share nothing.
   const uint64_t bits = Mix(Mix(seed + kGolden) + (step + 1) * kGolden);
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
@@ -168,6 +169,10 @@ void Sampler::KeepTopP(double top_p) {
   }
   assert(kept >= 1);
   candidates_.resize(kept);
+}
+
+uint64_t SeedOfSample(uint64_t seed, uint32_t sample) {
+  return sample == 0 ? seed : Mix(Mix(seed) + sample * kGolden);
 }
 
 }  // namespace hearth

@@ -50,6 +50,7 @@ struct SampledToken {
   int32_t id = 0;
   float logprob = 0;              // 0 unless report_logprobs or logprobs was asked for
   std::vector<TokenLogprob> top;  // `logprobs` of them, most likely first
+  uint32_t sample = 0;            // of the request's answers
 };
 
 // A token that passed the filters, and exp((logit - greatest logit) / temperature).
@@ -76,6 +77,9 @@ class Sampler {
 
   std::vector<Candidate> candidates_;
 };
+
+// Of a request's answers the first has its seed, the others have seeds that follow from it.
+uint64_t SeedOfSample(uint64_t seed, uint32_t sample);
 
 // The number in [0, 1) that decides the draw: the same on every machine.
 double UniformAt(uint64_t seed, uint64_t step);

@@ -25,19 +25,23 @@ Scheduler::Scheduler(uint32_t max_running, uint32_t max_queued)
 }
 
 uint32_t Scheduler::running() const {
-  return static_cast<uint32_t>(idle_.size() + prefilling_.size() + decoding_.size());
+  return static_cast<uint32_t>(idle_.size() + prefilling_.size() + decoding_.size()) + kept_;
 }
 
-bool Scheduler::Enqueue(SequenceId id) {
-  assert(running() <= max_running_);
+bool Scheduler::Enqueue(SequenceId id, uint32_t places) {
+  assert(running() <= max_running_ && places >= 1 && places <= max_running_);
   const size_t room = size_t{max_queued_} + (max_running_ - running());
   if (queue_.size() >= room) return false;
   queue_.push_back(id);
+  if (places > 1) beside_[id] = places - 1;
   return true;
 }
 
 std::optional<SequenceId> Scheduler::Candidate() const {
-  if (queue_.empty() || running() >= max_running_) return std::nullopt;
+  if (queue_.empty()) return std::nullopt;
+  const auto beside = beside_.find(queue_.front());
+  const uint32_t places = beside == beside_.end() ? 1 : 1 + beside->second;
+  if (running() + places > max_running_) return std::nullopt;
   return queue_.front();
 }
 
@@ -45,6 +49,15 @@ void Scheduler::Admit(SequenceId id) {
   assert(Candidate() == id);
   queue_.pop_front();
   idle_.insert(id);
+  if (const auto beside = beside_.find(id); beside != beside_.end()) kept_ += beside->second;
+}
+
+void Scheduler::Fork(SequenceId id, SequenceId fork) {
+  uint32_t& beside = beside_.at(id);
+  assert(beside >= 1 && kept_ >= 1);
+  --beside;
+  --kept_;
+  decoding_.push_back(fork);
 }
 
 void Scheduler::StartPrefill(SequenceId id, uint32_t tokens, const std::string& tenant) {
@@ -66,7 +79,12 @@ void Scheduler::StartDecode(SequenceId id) {
 
 void Scheduler::Remove(SequenceId id) {
   prefills_.erase(id);
-  if (Erase(&queue_, id) || idle_.erase(id) == 1 || Erase(&prefilling_, id)) return;
+  const bool queued = Erase(&queue_, id);
+  if (const auto beside = beside_.find(id); beside != beside_.end()) {
+    if (!queued) kept_ -= beside->second;
+    beside_.erase(beside);
+  }
+  if (queued || idle_.erase(id) == 1 || Erase(&prefilling_, id)) return;
   Erase(&decoding_, id);
   Erase(&round_, id);
 }

@@ -2,15 +2,16 @@
 // tensors, no clock, no threads.
 //
 // A sequence waits in a bounded queue, first come first served, until one of `max_running` places
-// is free. With a place it is first idle (its prefix is being looked up), then prefills, then
-// decodes. A model whose steps hold one sequence asks for Next(): prefilling sequences take turns,
-// and between two prefill steps every decoding sequence takes one. Others ask for NextBatch():
-// every decoding sequence is in every step, and what prefills shares the rest of the step's rows.
+// is free: of several, where it will become several sequences. With a place it is first idle (its
+// prefix is being looked up), then prefills, then decodes. A model whose steps hold one sequence
+// asks for Next(): prefilling sequences take turns, and between two prefill steps every decoding
+// sequence takes one. Others ask for NextBatch(): every decoding sequence is in every step, and
+// what prefills shares the rest of the step's rows.
 //
 // Thread safety: none; the engine guards it.
 // Invariants:
 //   1. A sequence is in the queue, or idle, prefilling or decoding; never in two of them.
-//   2. idle + prefilling + decoding <= max_running.
+//   2. idle + prefilling + decoding, and places that are kept for forks, are <= max_running.
 //   3. By Next(), between two steps of one decoding sequence there is at most one prefill step.
 //   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
@@ -45,7 +46,8 @@ class Scheduler {
   Scheduler(uint32_t max_running, uint32_t max_queued);
 
   // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
-  bool Enqueue(SequenceId id);
+  // REQUIRES: 1 <= places <= max_running.
+  bool Enqueue(SequenceId id, uint32_t places = 1);
   // The one that has waited longest, where there is a place for it. Nobody overtakes it.
   std::optional<SequenceId> Candidate() const;
   // Gives the candidate its place; it is idle now. REQUIRES: `id` is the candidate.
@@ -54,7 +56,10 @@ class Scheduler {
   void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "");
   // REQUIRES: the sequence is idle or prefilling.
   void StartDecode(SequenceId id);
-  // Frees the sequence's place, wherever it is. Unknown ids are ignored.
+  // A new sequence, decoding, in one of the places that `id` was given beside its own.
+  void Fork(SequenceId id, SequenceId fork);
+  // Frees the sequence's place, and those it was given beside, wherever it is. Unknown ids are
+  // ignored.
   void Remove(SequenceId id);
 
   // The next step, or nullopt when nothing prefills or decodes. Each call counts as a step taken.
@@ -77,6 +82,8 @@ class Scheduler {
   const uint32_t max_running_;
   const uint32_t max_queued_;
   std::deque<SequenceId> queue_;
+  std::map<SequenceId, uint32_t> beside_;  // places beside its own, where there are any
+  uint32_t kept_ = 0;                      // of them, those of sequences that have their place
   std::set<SequenceId> idle_;
   std::deque<SequenceId> prefilling_;       // front is next
   std::map<SequenceId, Prefill> prefills_;  // of each of them

@@ -19,6 +19,20 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   return prefix;
 }
 
+// What decoding needs of it: the prompt is the first sample's.
+EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
+  EngineRequest own;
+  own.tenant = request.tenant;
+  own.request_id = request.request_id;
+  own.sampling = request.sampling;
+  own.sampling.seed = SeedOfSample(request.sampling.seed, sample);
+  own.max_new_tokens = request.max_new_tokens;
+  own.ignore_eos = request.ignore_eos;
+  own.cache = CacheMode::kOff;
+  own.deadline = request.deadline;
+  return own;
+}
+
 // Two publishes of one request as one: what is stored now, as durable as the weaker of them.
 void AddOutcome(const PublishOutcome& more, PublishOutcome* all) {
   if (all->boundaries.empty()) {
@@ -49,12 +63,26 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
       request(std::move(engine_request)),
       callbacks(std::move(engine_callbacks)),
       prefix(PrefixOf(request)),
-      submitted_at(absl::Now()) {
+      submitted_at(absl::Now()),
+      state(std::make_shared<RequestState>()) {
   assert(!request.token_ids.empty());
+  state->unfinished = request.samples;
+  state->ends.resize(request.samples);
   if (writes() && callbacks.on_published != nullptr) {
     published = std::make_shared<PublishedNotice>(callbacks.on_published);
   }
 }
+
+Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first_sample,
+                   uint32_t sample_number)
+    : id(sequence_id),
+      request(SampleOf(first_sample->request, sample_number)),
+      callbacks(first_sample->callbacks),
+      prefix(),
+      submitted_at(first_sample->submitted_at),
+      state(first_sample->state),
+      first(std::move(first_sample)),
+      sample(sample_number) {}
 
 void PublishedNotice::Expect(int outcomes) {
   absl::MutexLock lock(&mu_);

@@ -47,8 +47,21 @@ inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
 enum class FetchState { kNone, kWaiting, kDone, kTaken, kGivenUp };
 
+// What the samples of one request have in common.
+struct RequestState {
+  std::atomic<bool> cancelled{false};  // any thread
+  // The engine's thread only.
+  bool failed = false;  // and the caller was told
+  uint32_t unfinished = 1;
+  uint64_t kv_bytes = 0;
+  std::vector<SampleEnd> ends;
+};
+
 struct Sequence {
   Sequence(SequenceId sequence_id, EngineRequest engine_request, EngineCallbacks engine_callbacks);
+  // Another sample of a sequence whose prompt is computed: it decodes, and keeps nothing.
+  Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first_sample,
+           uint32_t sample_number);
 
   bool reads() const {
     return request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
@@ -68,7 +81,9 @@ struct Sequence {
   const PrefixRequest prefix;
   const absl::Time submitted_at;
 
-  std::atomic<bool> cancelled{false};  // any thread
+  const std::shared_ptr<RequestState> state;
+  const std::shared_ptr<const Sequence> first;  // null: this is the first sample
+  const uint32_t sample = 0;
 
   // Guarded by the engine's mutex.
   FetchState fetch_state = FetchState::kNone;
@@ -88,6 +103,7 @@ struct Sequence {
   std::shared_ptr<PublishedNotice> published;
 
   std::unique_ptr<SequenceKv> kv;
+  std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
   std::vector<uint32_t> step_ends;
   size_t next_step = 0;
   uint32_t position = 0;

@@ -112,7 +112,7 @@ class Conversation {
   // A stopped answer stays in the history as far as it came; a refused question leaves it.
   int Finish(const GenerationResult& result) {
     const bool stopped = result.status.error_code() == grpc::StatusCode::CANCELLED;
-    if (!result.status.ok() && !(stopped && !result.text.empty())) {
+    if (!result.status.ok() && !(stopped && !result.samples[0].text.empty())) {
       chat_.mutable_messages()->RemoveLast();
       if (stopped) {
         console_->out << std::endl;
@@ -121,7 +121,7 @@ class Conversation {
       const int code = Fail(*console_, RpcFailure(result.status, flags_.worker));
       return result.status.error_code() == grpc::StatusCode::UNAVAILABLE ? code : kExitOk;
     }
-    AddMessage(&chat_, "model", result.text);
+    AddMessage(&chat_, "model", result.samples[0].text);
     if (flags_.json) {
       console_->out << JsonLine(result.ToJson()) << std::endl;
     } else {

@@ -15,11 +15,13 @@ constexpr char kGenerateExamples[] =
   hearthctl generate --chat chat.json --temperature 0.7 --seed 1 --max-new-tokens 200
       (chat.json: [{"role": "user", "content": "Hello"}]; a content may also be a list of parts
       {"text": ..., "cache_breakpoint": true})
+  hearthctl generate --prompt "Once" --temperature 1 --n 4 --max-new-tokens 32
   hearthctl generate --token-ids 2,3,4,5 --breakpoint 4 --max-new-tokens 8 --json --wait-published
 With --json the last line is the result: token_ids, text, prompt_tokens, cached_tokens, source_tier,
 ttft_ms (from the RPC's start to the first token, by this clock), total_ms, first_logits_sha256,
 finish_reason, computed_tokens, kv_bytes (held at the end), exactness; with --logprobs also
-logprobs, one a token; with --wait-published also published_tokens and durable.
+logprobs, one a token; with --n also samples, each with its token_ids, text and finish_reason (those
+above are the first one's); with --wait-published also published_tokens and durable.
 )";
 
 struct GenerateFlags {
@@ -27,6 +29,7 @@ struct GenerateFlags {
   PromptFlags prompt;
   GenerationFlags generation;
   absl::Duration deadline = absl::InfiniteDuration();
+  uint32_t samples = 1;
   bool wait_published = false;
   bool json = false;
 };
@@ -38,6 +41,7 @@ Json LogprobJson(const v1::TokenLogprob& logprob) {
 Json TokenJson(const v1::GeneratedToken& token) {
   Json json;
   json["event"] = "token";
+  if (token.sample() > 0) json["sample"] = token.sample();
   json["token_ids"] = std::vector<uint32_t>(token.ids().begin(), token.ids().end());
   json["text"] = token.text();
   for (const auto& logprob : token.logprobs()) json["logprobs"].Append(LogprobJson(logprob));
@@ -61,8 +65,9 @@ GenerationEvents JsonEvents(Console& console) {
   return events;
 }
 
-GenerationEvents TextEvents(Console& console) {
+GenerationEvents TextEvents(Console& console, uint32_t samples) {
   GenerationEvents events;
+  if (samples > 1) return events;  // they come side by side: printed at the end
   events.token = [&console](const v1::GeneratedToken& token) {
     console.out << token.text() << std::flush;
     for (const auto& logprob : token.logprobs()) {
@@ -70,6 +75,12 @@ GenerationEvents TextEvents(Console& console) {
     }
   };
   return events;
+}
+
+void PrintSamples(Console& console, const GenerationResult& result) {
+  for (size_t i = 0; i < result.samples.size(); ++i) {
+    console.out << (i == 0 ? "" : "\n") << "-- " << i << " --\n" << result.samples[i].text;
+  }
 }
 
 void PrintSummary(Console& console, const GenerationResult& result) {
@@ -95,6 +106,7 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (absl::Status status = flags.generation.Check(); !status.ok()) return Fail(console, status);
   flags.generation.Apply(&request);
   request.set_wait_published(flags.wait_published);
+  request.set_n(flags.samples);
   auto channel = Connect(flags.worker);
   if (!channel.ok()) return Fail(console, channel.status());
   auto stub = v1::Inference::NewStub(*channel);
@@ -102,12 +114,14 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
   if (flags.deadline != absl::InfiniteDuration()) {
     context.set_deadline(absl::ToChronoTime(absl::Now() + flags.deadline));
   }
-  const GenerationResult result = Generate(stub.get(), request, &context,
-                                           flags.json ? JsonEvents(console) : TextEvents(console));
+  const GenerationResult result =
+      Generate(stub.get(), request, &context,
+               flags.json ? JsonEvents(console) : TextEvents(console, flags.samples));
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
   if (flags.json) {
     console.out << JsonLine(result.ToJson()) << std::endl;
   } else {
+    if (flags.samples > 1) PrintSamples(console, result);
     PrintSummary(console, result);
   }
   return kExitOk;
@@ -121,6 +135,7 @@ void AddGenerateCommand(CommandSet* commands) {
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
+  command->Add("--n", &flags->samples, "so many answers to the prompt, 1 to 16").ShowDefault();
   command->Add("--deadline", &flags->deadline, "give up after this long: 30s, 500ms");
   command->AddSwitch("--wait-published", &flags->wait_published,
                      "end only when the prefix is stored, and say what was");

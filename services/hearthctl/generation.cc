@@ -1,5 +1,6 @@
 #include "services/hearthctl/generation.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 
@@ -30,6 +31,21 @@ std::string FinishReasonText(v1::FinishReason reason) {
       return "stop";
     default:
       return "unknown";
+  }
+}
+
+// More than any worker gives: what says so is broken.
+constexpr uint32_t kMostSamples = 1024;
+
+void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {
+  sample->token_ids.insert(sample->token_ids.end(), token.ids().begin(), token.ids().end());
+  sample->text += token.text();
+  sample->logprobs.insert(sample->logprobs.end(), token.logprobs().begin(), token.logprobs().end());
+}
+
+void AddLogprobs(const GeneratedSample& sample, Json* json) {
+  for (const v1::TokenLogprob& logprob : sample.logprobs) {
+    (*json)["logprobs"].Append(logprob.logprob());
   }
 }
 
@@ -101,10 +117,9 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
       const v1::GeneratedToken& token = response.token();
       if (first) result.ttft_ms = MsSince(start);
       first = false;
-      result.token_ids.insert(result.token_ids.end(), token.ids().begin(), token.ids().end());
-      result.text += token.text();
-      result.logprobs.insert(result.logprobs.end(), token.logprobs().begin(),
-                             token.logprobs().end());
+      if (token.sample() >= kMostSamples) continue;
+      result.samples.resize(std::max<size_t>(result.samples.size(), token.sample() + 1));
+      AddToken(token, &result.samples[token.sample()]);
       if (events.token) events.token(token);
     } else if (response.has_finished()) {
       result.total_ms = MsSince(start);
@@ -120,8 +135,8 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
 Json GenerationResult::ToJson() const {
   Json json;
   json["request_id"] = request_id;
-  json["token_ids"] = token_ids;
-  json["text"] = text;
+  json["token_ids"] = samples[0].token_ids;
+  json["text"] = samples[0].text;
   json["prompt_tokens"] = started.prompt_tokens();
   json["cached_tokens"] = started.cached_tokens();
   json["matched_tokens"] = started.matched_tokens();
@@ -134,8 +149,18 @@ Json GenerationResult::ToJson() const {
   json["computed_tokens"] = finished.computed_tokens();
   json["kv_bytes"] = finished.kv_bytes();
   json["exactness"] = finished.exactness();
-  for (const v1::TokenLogprob& logprob : logprobs) {
-    json["logprobs"].Append(logprob.logprob());
+  AddLogprobs(samples[0], &json);
+  for (int i = 0; finished.samples_size() > 1 && i < finished.samples_size(); ++i) {
+    const size_t number = static_cast<size_t>(i);
+    const GeneratedSample none;
+    const GeneratedSample& sample = number < samples.size() ? samples[number] : none;
+    Json one;
+    one["token_ids"] = sample.token_ids;
+    one["text"] = sample.text;
+    one["finish_reason"] = FinishReasonText(finished.samples(i).reason());
+    one["generated_tokens"] = finished.samples(i).generated_tokens();
+    AddLogprobs(sample, &one);
+    json["samples"].Append(one);
   }
   json["server"] = {{"queue_ms", finished.queue_ms()},
                     {"fetch_ms", finished.fetch_ms()},

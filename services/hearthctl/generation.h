@@ -43,14 +43,19 @@ class GenerationFlags {
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
 };
 
+// One answer of several to a prompt.
+struct GeneratedSample {
+  std::vector<uint32_t> token_ids;
+  std::string text;
+  std::vector<v1::TokenLogprob> logprobs;  // of token_ids, where they were asked for
+};
+
 struct GenerationResult {
   v1::Started started;
   v1::Finished finished;
   std::optional<v1::Published> published;
-  std::string request_id;  // as the logs of worker and store have it
-  std::vector<uint32_t> token_ids;
-  std::string text;
-  std::vector<v1::TokenLogprob> logprobs;  // of token_ids, where they were asked for
+  std::string request_id;                       // as the logs of worker and store have it
+  std::vector<GeneratedSample> samples = {{}};  // at least one
   double ttft_ms = 0;   // from the RPC's start to the first token, by this process's clock
   double total_ms = 0;  // to the end of the answer
   grpc::Status status;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <thread>
 #include <vector>
@@ -109,6 +110,34 @@ TEST(InferenceService, EndsAtAStopString) {
   EXPECT_EQ(stopped.finished.reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(stop)));
   EXPECT_LE(stopped.ids.size(), whole.ids.size());
+}
+
+TEST(InferenceService, SaysOfWhichAnswerATokenIs) {
+  WorkerServer server({});
+  v1::GenerateRequest request = TextRequest("the keeper", 6);
+  const Generation one = server.Generate(request);
+  request.set_n(3);
+  const Generation three = server.Generate(request);
+  ASSERT_TRUE(three.status.ok()) << three.status.error_message();
+  std::map<uint32_t, std::string> texts;
+  std::map<uint32_t, int> ids;
+  for (const auto& message : three.messages) {
+    if (!message.has_token()) continue;
+    texts[message.token().sample()] += message.token().text();
+    ids[message.token().sample()] += message.token().ids_size();
+  }
+  ASSERT_EQ(texts.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(texts[i], one.text) << "greedy, each of them: " << i;
+    EXPECT_EQ(ids[i], 6);
+    EXPECT_EQ(three.finished.samples(static_cast<int>(i)).generated_tokens(), 6u);
+  }
+  EXPECT_EQ(three.finished.generated_tokens(), 18u);
+  EXPECT_EQ(one.finished.samples_size(), 1);
+  for (const uint32_t n : {17u, 4000000000u}) {
+    request.set_n(n);
+    EXPECT_EQ(server.Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
 }
 
 TEST(InferenceService, ReportsLogprobs) {

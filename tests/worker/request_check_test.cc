@@ -44,6 +44,15 @@ TEST(RequestCheckTest, NamesTheFieldAndTheLimitOfWhatItRefuses) {
   ExpectRefused(request, "token_ids", "64");
 
   request = Good();
+  request.samples = 0;
+  ExpectRefused(request, "n: 0", "16");
+  request.samples = 17;
+  ExpectRefused(request, "n: 17", "16");
+  request.samples = 2;
+  request.max_new_tokens = 0;
+  ExpectRefused(request, "n: ", "max_new_tokens");
+
+  request = Good();
   request.max_new_tokens = 5;
   ExpectRefused(request, "max_new_tokens", "64");
   request.max_new_tokens = 0xFFFFFFFFu;

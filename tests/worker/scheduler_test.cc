@@ -107,6 +107,27 @@ TEST(SchedulerTest, ARemovedSequenceTakesNoStepEvenInTheMiddleOfARound) {
   EXPECT_EQ(scheduler.running(), 2u);
 }
 
+TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
+  Scheduler scheduler(4, 8);
+  scheduler.Enqueue(1, 3);
+  scheduler.Enqueue(2, 2);
+  scheduler.Enqueue(3);
+  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{1}) << "two places are not there";
+  EXPECT_EQ(scheduler.running(), 3u);
+  scheduler.StartPrefill(1);
+  scheduler.StartDecode(1);
+  scheduler.Fork(1, 11);
+  scheduler.Remove(11);
+  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{2}) << "one of it, one that was free";
+  scheduler.Fork(1, 12);
+  EXPECT_EQ(scheduler.running(), 4u);
+  scheduler.Remove(1);
+  EXPECT_EQ(Steps(&scheduler, 2), (std::vector<SequenceId>{12, 12}));
+  scheduler.Remove(2);  // with the place of its fork
+  EXPECT_EQ(scheduler.running(), 1u);
+  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{3});
+}
+
 // Random arrivals, steps and departures: limits hold, nobody waits for more than one prefill step
 // between two decoded tokens, and every prefilling sequence keeps moving.
 TEST(SchedulerTest, KeepsItsInvariantsUnderRandomUse) {

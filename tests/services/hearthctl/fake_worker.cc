@@ -65,7 +65,19 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     }
     writer->Write(response);
   }
+  for (uint32_t sample = 1; sample < request->n(); ++sample) {
+    response.mutable_token()->Clear();
+    response.mutable_token()->set_sample(sample);
+    response.mutable_token()->add_ids(sample);
+    response.mutable_token()->set_text("Or else");
+    writer->Write(response);
+  }
   v1::Finished* finished = response.mutable_finished();
+  for (uint32_t sample = 0; sample < request->n(); ++sample) {
+    v1::SampleEnd* end = finished->add_samples();
+    end->set_reason(sample == 0 ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
+    end->set_generated_tokens(sample == 0 ? 2 : 1);
+  }
   finished->set_reason(v1::FINISH_REASON_LENGTH);
   finished->set_generated_tokens(2);
   finished->set_computed_tokens(7);

@@ -53,6 +53,24 @@ TEST(GenerateCommandTest, JsonSaysWhatWasComputedHeldAndAsWhat) {
   EXPECT_EQ(JsonLine(*RunCli(asking).last().Find("logprobs")), "[-0.5,-0.5]");
 }
 
+TEST(GenerateCommandTest, SeveralAnswersAreTakenApart) {
+  FakeWorker worker;
+  std::vector<std::string> args = {"generate", "--worker", worker.address(), "--prompt", "hi"};
+  EXPECT_EQ(RunCli({args[0], args[1], args[2], args[3], args[4], "--json"}).last().Find("samples"),
+            nullptr);
+  args.insert(args.end(), {"--n", "3"});
+  EXPECT_EQ(RunCli(args).out, "-- 0 --\nHello there\n-- 1 --\nOr else\n-- 2 --\nOr else\n");
+  EXPECT_EQ(worker.generated.back().n(), 3u);
+  args.push_back("--json");
+  const Json result = RunCli(args).last();
+  EXPECT_EQ(result.Find("text")->text(), "Hello there");
+  EXPECT_EQ(JsonLine(*result.Find("samples")),
+            R"([{"token_ids":[72,32],"text":"Hello there","finish_reason":"length",)"
+            R"("generated_tokens":2},)"
+            R"({"token_ids":[1],"text":"Or else","finish_reason":"stop","generated_tokens":1},)"
+            R"({"token_ids":[2],"text":"Or else","finish_reason":"stop","generated_tokens":1}])");
+}
+
 TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
   FakeWorker worker;
   worker.stored.insert("hi");
