@@ -7,19 +7,26 @@
 
 #include <grpcpp/client_context.h>
 
+#include <memory>
 #include <set>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/call_stop.h"
 
 namespace hearth {
 
 class CallSet {
  public:
-  // A call is in the set for as long as this lives. Cancelled at once when all were.
+  // A call is in the set for as long as this lives. Cancelled at once when all were. `stop`, which
+  // may be null, cancels it too.
   class Entry {
    public:
-    Entry(CallSet* set, grpc::ClientContext* context) : set_(set), context_(context) {
+    Entry(CallSet* set, grpc::ClientContext* context, std::shared_ptr<CallStop> stop = nullptr)
+        : set_(set),
+          context_(context),
+          stop_(std::move(stop), [context] { context->TryCancel(); }) {
       absl::MutexLock lock(&set_->mu_);
       set_->calls_.insert(context_);
       if (set_->cancelled_) context_->TryCancel();
@@ -34,6 +41,7 @@ class CallSet {
    private:
     CallSet* const set_;
     grpc::ClientContext* const context_;
+    const CallStop::Call stop_;
   };
 
   // Those to come, too.

@@ -125,6 +125,10 @@ LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above
       if (cancelled_) return {};
       waits_.insert(woken.get());
     }
+    const CallStop::Call waits(prefix.stop, [woken] {
+      absl::MutexLock lock(&woken->mu);
+      woken->rung = true;
+    });
     absl::StatusOr<LeaseTurn> turn = store_->Lease(Query(prefix), ask);
     if (turn.ok() && turn->role == LeaseRole::kWait) {
       absl::MutexLock lock(&woken->mu);
@@ -135,6 +139,7 @@ LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above
       waits_.erase(woken.get());
     }
     if (!turn.ok()) return {};
+    if (prefix.stop != nullptr && prefix.stop->stopped()) return {};
     if (turn->role == LeaseRole::kWait) {
       ask.waited_for = turn->boundary;
       continue;

@@ -87,9 +87,9 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
 
 // A Fetch call, which keeps what it lends from being used again for as long as it is open.
 struct RemotePrefixCache::OpenFetch {
-  OpenFetch(RemotePrefixCache* cache, const std::string& request_id, absl::Time patience,
+  OpenFetch(RemotePrefixCache* cache, const PrefixRequest& prefix, absl::Time patience,
             absl::Time deadline)
-      : active(&cache->calls_, Prepared(&context, request_id, deadline)),
+      : active(&cache->calls_, Prepared(&context, prefix.request_id, deadline), prefix.stop),
         stream(cache->channel_, kFetchMethod, &context, patience) {}
 
   static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
@@ -191,7 +191,7 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   // it open until it is copied.
   const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
   const auto call = std::make_shared<OpenFetch>(
-      this, attempt->prefix.request_id, attempt->deadline,
+      this, attempt->prefix, attempt->deadline,
       attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()));
   FetchStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan =
@@ -271,8 +271,7 @@ LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t abov
   request.set_lease_ms(WireMs(terms.lease));
   request.set_wait_ms(WireMs(terms.wait));
   bool waited = false;
-  absl::StatusOr<LeaseOutcome> outcome =
-      TryLease(request, prefix.request_id, terms, deadline, &waited);
+  absl::StatusOr<LeaseOutcome> outcome = TryLease(request, prefix, terms, deadline, &waited);
   if (!outcome.ok()) {
     counters_->CountLease(FailureOutcome(outcome.status()));
     return {};
@@ -282,14 +281,14 @@ LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t abov
 }
 
 absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest& request,
-                                                         const std::string& request_id,
+                                                         const PrefixRequest& prefix,
                                                          const LeaseTerms& terms,
                                                          absl::Time deadline, bool* waited) {
   if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  auto stream = std::make_shared<LeaseStream>(stub_.get(), request, request_id,
+  auto stream = std::make_shared<LeaseStream>(stub_.get(), request, prefix.request_id,
                                               deadline + terms.wait + kWaitSlack + terms.lease);
-  stream->Hold(std::make_shared<CallSet::Entry>(&calls_, stream->context()));
+  stream->Hold(std::make_shared<CallSet::Entry>(&calls_, stream->context(), prefix.stop));
   v1::LeaseResponse answer;
   if (absl::Status status = stream->Read(&answer, deadline); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {

@@ -86,7 +86,7 @@ class RemotePrefixCache final : public PrefixCache, public Explainer {
       const std::shared_ptr<OpenFetch>& call);
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec, absl::Time deadline);
   absl::StatusOr<LeaseOutcome> TryLease(const v1::LeaseRequest& request,
-                                        const std::string& request_id, const LeaseTerms& terms,
+                                        const PrefixRequest& prefix, const LeaseTerms& terms,
                                         absl::Time deadline, bool* waited);
   // Says once that the store is lost, and once that it is back.
   void NoteStore(const absl::Status& status);

@@ -154,6 +154,7 @@ class EngineImpl : public Engine {
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
+  void StopWaiting(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void Left() ABSL_LOCKS_EXCLUDED(mu_);
 
   // engine_keep.cc: what is kept of a sequence, here and by a publish.

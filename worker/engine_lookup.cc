@@ -273,6 +273,7 @@ void EngineImpl::CountStart(const Sequence& sequence) {
 }
 
 void EngineImpl::Begin(const SequencePtr& sequence) {
+  StopWaiting(sequence.get());  // where it took longer than it may
   FetchOutcome fetched;
   bool pool_again = false;
   {

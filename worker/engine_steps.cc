@@ -202,6 +202,7 @@ void EngineImpl::Leave(Sequence* sequence) {
   sequence->lease.reset();
   sequence->restored.clear();
   sequence->pooled.objects.clear();
+  StopWaiting(sequence);
   FetchOutcome unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
   std::swap(sequence->fetched, unused);
@@ -209,6 +210,17 @@ void EngineImpl::Leave(Sequence* sequence) {
   sequences_.erase(sequence->id);
   sequence->fetch_state = FetchState::kGivenUp;
   ++releases_;
+}
+
+// Nobody waits for what is being fetched for it: the fetch's thread is another's from now on.
+void EngineImpl::StopWaiting(Sequence* sequence) {
+  {
+    absl::MutexLock lock(&mu_);
+    const FetchState state = sequence->fetch_state;
+    if (state != FetchState::kWaiting && state != FetchState::kGivenUp) return;
+    sequence->fetch_state = FetchState::kGivenUp;  // what comes of it is nobody's
+  }
+  sequence->prefix.stop->Stop();
 }
 
 void EngineImpl::Left() {

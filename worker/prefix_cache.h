@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
+#include "worker/call_stop.h"
 
 namespace hearth {
 
@@ -53,6 +54,8 @@ struct PrefixRequest {
   std::vector<uint32_t> cuts;  // beside multiples of C, strictly increasing, in (0, tokens]
   std::string tenant;
   std::string request_id = "";  // for logs
+  // Ends Fetch and Lease early, as if their deadline had come; null: nobody does.
+  std::shared_ptr<CallStop> stop = nullptr;
 };
 
 struct FetchOutcome {

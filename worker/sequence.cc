@@ -16,6 +16,7 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   prefix.cuts = request.breakpoints;
   prefix.tenant = request.tenant;
   prefix.request_id = request.request_id;
+  prefix.stop = std::make_shared<CallStop>();
   return prefix;
 }
 

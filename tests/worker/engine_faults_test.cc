@@ -184,5 +184,38 @@ TEST_F(EngineFaultsTest, ASlowPublishHoldsNobodyUpAndGivesItsStagingBack) {
   EXPECT_EQ(worker.Counter("publishes_stored"), 2u);
 }
 
+// Its first fetch takes until it is stopped.
+class StoppableCache : public MemoryPrefixCache {
+ public:
+  using MemoryPrefixCache::MemoryPrefixCache;
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override {
+    if (entered.HasBeenNotified()) {
+      return MemoryPrefixCache::Fetch(prefix, above_tokens, max_tokens, deadline);
+    }
+    absl::Notification stopped;
+    const CallStop::Call call(prefix.stop, [&] { stopped.Notify(); });
+    entered.Notify();
+    stopped.WaitForNotification();
+    return {};
+  }
+  absl::Notification entered;
+};
+
+TEST(CancelledFetchTest, FreesItsThread) {
+  const auto cache = std::make_shared<StoppableCache>(TestWorker(FaultyDir())->layout());
+  EngineOptions options = NoPool();
+  options.max_running = 1;  // and one thread for fetches
+  TestWorker worker(FaultyDir(), options, cache);
+  Collector collector;
+  const auto handle = worker.Submit(Request(Prompt(40)), &collector);
+  cache->entered.WaitForNotification();
+  handle->Cancel();
+  collector.WaitEnd();
+  EXPECT_EQ(collector.error.code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(worker.Run(Request(Prompt(40)))->error.ok());
+  EXPECT_EQ(cache->fetches(), 1) << "the next one's";
+}
+
 }  // namespace
 }  // namespace hearth
