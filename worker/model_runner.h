@@ -7,6 +7,7 @@
 #ifndef HEARTH_WORKER_MODEL_RUNNER_H_
 #define HEARTH_WORKER_MODEL_RUNNER_H_
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -49,7 +50,8 @@ class ModelRunner {
   struct KvBytes {
     // Reserved: set aside for sequences, and not used yet. Budget 0: none is kept.
     uint64_t budget = 0, used = 0, reserved = 0;
-    uint64_t free() const { return budget - used - reserved; }
+    // Others let memory go between the two counts.
+    uint64_t free() const { return budget - std::min(budget, used + reserved); }
   };
   virtual KvBytes kv_bytes() const { return {}; }  // any thread
   // Whether there is more memory for sequences once nobody holds this object's bytes any more.
