@@ -1,6 +1,9 @@
 // The same request gives the same bits with the cache as without.
 
+#include <memory>
 #include <random>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -36,6 +39,31 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
  private:
   std::unique_ptr<TestWorker> cold_;
 };
+
+// Of several samples the others go on with a copy of what the first computed.
+TEST_P(EngineRestoreTest, EachSampleOfAPromptIsWhatARequestWithItsSeedGets) {
+  EngineRequest request = Request(Prompt(75), {}, 40);
+  request.sampling.temperature = 3;
+  request.sampling.seed = 7;
+  request.samples = 3;
+  TestWorker worker(dir(), Options(0), nullptr, /*with_cache=*/false);
+  std::vector<std::vector<int32_t>> answers(3);
+  Collector run;
+  EngineCallbacks callbacks = run.Callbacks();
+  callbacks.on_token = [&](const SampledToken& token) {
+    answers[token.sample].push_back(token.id);
+    return true;
+  };
+  ASSERT_TRUE(worker->Submit(request, std::move(callbacks)).ok());
+  run.WaitEnd();
+  ASSERT_TRUE(run.error.ok()) << run.error;
+  EXPECT_EQ(worker.Counter("computed_tokens"), 75u);
+  request.samples = 1;
+  for (uint32_t i = 0; i < 3; ++i) {
+    request.sampling.seed = SeedOfSample(7, i);
+    EXPECT_EQ(answers[i], Cold(request)->tokens) << i;
+  }
+}
 
 TEST_P(EngineRestoreTest, EveryKeptPointServesPoolStoreAndSecondWorkerAlike) {
   TestWorker pooled(dir(), Options(kPoolBytes));
