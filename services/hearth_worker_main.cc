@@ -72,7 +72,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddChoice("exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
                  "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
                  "with the cache as without, shared by equal machines; portable: within rounding, "
-                 "shared by all; auto: exact");
+                 "shared by all; auto: invariant on a CPU where it holds, else exact");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
   set->AddBytes("kv-bytes", &engine->kv_bytes,
                 "Keys and values of running requests, with --exactness invariant; 0: half of the "

@@ -10,6 +10,7 @@
 #include "worker/engine_impl.h"
 #include "worker/gemma_runner.h"
 #include "worker/invariant_runner.h"
+#include "worker/kernels/targets.h"
 #include "worker/thread_pool.h"
 
 namespace hearth {
@@ -82,6 +83,42 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   return std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
 }
 
+struct LoadedModel {
+  std::unique_ptr<ModelRunner> model;
+  std::string why_not_invariant;  // empty where it is
+};
+
+absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
+  absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
+  if (!model.ok()) return model.status();
+  return LoadedModel{*std::move(model), std::move(why)};
+}
+
+// `auto` is invariant where that may be, holds, and is not a hundred times slower.
+absl::StatusOr<LoadedModel> LoadModel(const EngineOptions& options) {
+  const ExactnessChoice choice = options.exactness;
+  const bool is_auto = choice == ExactnessChoice::kAuto;
+  if (!is_auto && choice != ExactnessChoice::kInvariant) {
+    const bool portable = choice == ExactnessChoice::kPortable;
+    return LoadExact(
+        options, absl::StrCat("--exactness ", portable ? "portable" : "exact", " was asked for"));
+  }
+  if (is_auto) {
+    const absl::Status may = MayBeInvariant(options.device, options.dtype);
+    if (!may.ok()) return LoadExact(options, std::string(may.message()));
+    if (ChosenTarget() == KernelTarget::kPlain) {
+      return LoadExact(options,
+                       "exactness: this CPU has no instructions that invariant is fast by");
+    }
+  }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadInvariant(options);
+  if (model.ok()) return LoadedModel{*std::move(model), ""};
+  const bool not_here =
+      absl::IsFailedPrecondition(model.status()) || absl::IsUnimplemented(model.status());
+  if (!is_auto || !not_here) return model.status();
+  return LoadExact(options, std::string(model.status().message()));
+}
+
 }  // namespace
 
 absl::Status EngineOptions::Validate() const {
@@ -116,11 +153,10 @@ absl::Status EngineOptions::Validate() const {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
   try {
-    absl::StatusOr<std::unique_ptr<ModelRunner>> model =
-        options.exactness == ExactnessChoice::kInvariant ? LoadInvariant(options)
-                                                         : LoadGemma(options);
-    if (!model.ok()) return model.status();
-    auto engine = std::make_unique<EngineImpl>(options, *std::move(model));
+    absl::StatusOr<LoadedModel> loaded = LoadModel(options);
+    if (!loaded.ok()) return loaded.status();
+    auto engine = std::make_unique<EngineImpl>(options, std::move(loaded->model),
+                                               std::move(loaded->why_not_invariant));
     if (absl::Status status = engine->Start(); !status.ok()) return status;
     return engine;
   } catch (const std::exception& error) {

@@ -44,9 +44,11 @@ class EngineImpl::Handle : public EngineRequestHandle {
   const std::shared_ptr<RequestState> state_;
 };
 
-EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model)
+EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model,
+                       std::string why_not_invariant)
     : options_(options),
       model_(std::move(model)),
+      why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
                        model_->exactness())),
       pool_(options.pool_bytes, options.chunk_tokens, layout_.exactness),
@@ -154,14 +156,12 @@ void EngineImpl::Drain(absl::Time deadline) {
   publisher_.WaitIdle(deadline);
 }
 
-std::string EngineImpl::why_not_invariant() const {
-  if (layout_.exactness == Exactness::kInvariant) return "";
-  if (options_.exactness != ExactnessChoice::kAuto) {
-    return absl::StrCat("--exactness ", ExactnessName(layout_.exactness), " was asked for");
+std::vector<std::string> EngineImpl::notes() const {
+  std::vector<std::string> notes = model_->notes();
+  if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty()) {
+    notes.push_back(absl::StrCat("exact, not invariant (--exactness auto): ", why_not_invariant_));
   }
-  const absl::Status may = MayBeInvariant(options_.device, options_.dtype);
-  return may.ok() ? "--exactness auto is exact in this release; ask for invariant"
-                  : std::string(may.message());
+  return notes;
 }
 
 EngineStats EngineImpl::Stats() const {

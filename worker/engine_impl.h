@@ -42,7 +42,8 @@ namespace hearth {
 
 class EngineImpl : public Engine {
  public:
-  EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model);
+  EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model,
+             std::string why_not_invariant);
   ~EngineImpl() override;
   // Starts the thread, which computes the canary, and with it the fingerprint. Called once.
   absl::Status Start();
@@ -57,8 +58,8 @@ class EngineImpl : public Engine {
   std::string device() const override { return model_->device_kind(); }
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
   std::string weights() const override { return model_->weights(); }
-  std::vector<std::string> notes() const override { return model_->notes(); }
-  std::string why_not_invariant() const override;
+  std::vector<std::string> notes() const override;
+  std::string why_not_invariant() const override { return why_not_invariant_; }
   EngineStats Stats() const override;
 
  private:
@@ -180,6 +181,7 @@ class EngineImpl : public Engine {
 
   const EngineOptions options_;
   const std::unique_ptr<ModelRunner> model_;
+  const std::string why_not_invariant_;
   const KvLayout layout_;
   Fingerprint fingerprint_;  // constant once Start is over
   mutable EngineCounters counters_;

@@ -13,6 +13,7 @@ namespace hearth {
 
 EngineOptions WorkerServer::SmallEngine() {
   EngineOptions options;
+  options.exactness = ExactnessChoice::kExact;
   options.chunk_tokens = 16;
   options.threads = 1;
   options.pool_bytes = 0;

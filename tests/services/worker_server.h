@@ -45,7 +45,7 @@ class WorkerServer {
   };
   explicit WorkerServer(Options options);
   ~WorkerServer();
-  static EngineOptions SmallEngine();  // C = 16, pool off
+  static EngineOptions SmallEngine();  // class exact, C = 16, pool off
 
   Engine* engine() { return engine_.get(); }
   // To be set before the first request, for caches that need the engine's fingerprint.

@@ -57,6 +57,7 @@ Oracle::Oracle() : prompts_(MakePrompts()) {
   geometry.heads = 2;
   geometry.kv_heads = 1;
   geometry.context_tokens = 256;
+  options_.exactness = ExactnessChoice::kExact;
   options_.model_dir = NewTinyCheckpoint(geometry, "simulation");
   options_.dtype = "float32";
   options_.chunk_tokens = 16;

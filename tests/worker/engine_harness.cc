@@ -90,6 +90,7 @@ std::vector<int32_t> ForkedPrompt(size_t head, size_t tokens, uint64_t head_seed
 
 EngineOptions TestWorker::SmallOptions() {
   EngineOptions options;
+  options.exactness = ExactnessChoice::kExact;
   options.dtype = "float32";
   options.chunk_tokens = 16;
   options.threads = 2;

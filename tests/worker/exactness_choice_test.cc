@@ -1,0 +1,88 @@
+// Which class of bits a worker serves, on machines that keep the promise and on one that does not.
+
+#include "worker/exactness_choice.h"
+
+#include <cmath>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/engine_harness.h"
+#include "worker/invariant_gemma.h"
+#include "worker/kernels/targets.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string& ChoiceDir() { return ModelDir(Geometries()[0].geometry); }
+
+// In steps of `rows` rows the first output of a row has another bit.
+void DependOn(int64_t rows) {
+  InvariantGemma::ReplaceProduct([rows](const ConstRows& x, const PackedWeights& weights,
+                                        const Rows& y, Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows == rows) *y.Row(0) = std::nextafter(*y.Row(0), 1e9F);
+  });
+}
+
+TEST(ExactnessChoiceTest, AMachineThatDependsOnTheStepIsRefusedByName) {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = ChoiceDir();
+  options.digest_cache_dir = "";
+  DependOn(5);
+  const auto engine = Engine::Create(options);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("exactness: invariant does not hold"),
+                             HasSubstr("product q, k, v"), HasSubstr("M = 5 ")));
+  EXPECT_TRUE(Engine::Create(options).ok());
+}
+
+bool HasFastKernels() { return ChosenTarget() != KernelTarget::kPlain; }
+
+TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
+  if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  TestWorker taken(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_EQ(taken->layout().exactness, Exactness::kInvariant);
+  EXPECT_EQ(taken->why_not_invariant(), "");
+  options.dtype = "bfloat16";
+  TestWorker other(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_EQ(other->layout().exactness, Exactness::kExact);
+  EXPECT_THAT(other->why_not_invariant(), HasSubstr("dtype is bfloat16"));
+}
+
+TEST(ExactnessChoiceTest, AutoIsExactWhereTheSelfTestFailsAndSaysSoOnce) {
+  if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  options.digest_cache_dir = "";
+  DependOn(5);
+  TestWorker worker(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(worker->layout().exactness, Exactness::kExact);
+  EXPECT_THAT(worker->why_not_invariant(),
+              testing::AllOf(HasSubstr("product q, k, v"), HasSubstr("M = 5 ")));
+  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("exact, not invariant"),
+                                                                HasSubstr("M = 5 "))));
+  EXPECT_TRUE(worker.Run(Request(Prompt(40)))->error.ok());
+}
+
+TEST(ExactnessChoiceTest, AutoDoesNotHideWhatIsWrongWithTheModelOrTheBudget) {
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  options.model_dir = ChoiceDir();
+  options.kv_bytes = 1;
+  if (HasFastKernels()) {
+    EXPECT_THAT(std::string(Engine::Create(options).status().message()), HasSubstr("--kv-bytes"));
+  }
+  options.model_dir = "/nowhere";
+  EXPECT_FALSE(Engine::Create(options).ok());
+}
+
+}  // namespace
+}  // namespace hearth
