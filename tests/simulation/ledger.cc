@@ -256,12 +256,14 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage, 
   std::set<Digest> there;
   for (const RestorePoint& point : listed) {
     there.insert(point.id);
-    if (closed_cleanly_ && !is_asked && closed_with_.count(point.id) == 0) {
+    const bool is_known = closed_with_.count(point.id) + missed_.count(point.id) > 0;
+    if (closed_cleanly_ && !is_asked && !is_known) {
       time_->Violated(23, absl::StrCat("came back after a clean close: ", Hex(point.id)));
     }
   }
   for (auto& [name, point] : points_) {
     if (!point.has_id) continue;
+    if (may_damage && point.may_be_there) missed_.insert(point.id);
     // What a full disk would not let go of may be back.
     point.may_be_there = there.count(point.id) > 0;
     if (!point.may_be_there) Forget(&point);

@@ -92,6 +92,8 @@ class Ledger {
   std::set<std::string> quarantined_;
   std::set<Digest> told_pinned_;
   std::set<Digest> closed_with_;  // what a clean close left
+  // There before a start that found damage: what it lacked (a fingerprint) may be published again.
+  std::set<Digest> missed_;
   bool closed_cleanly_ = false, dropping_ = false;
   uint64_t promises_ = 0;
 };
