@@ -1,6 +1,6 @@
 // Memory for what the kernels read and write: aligned to a cache line and, where it is large and
 // the machine grants them, in huge pages: a step reads all weights once, and with pages of 4 KiB
-// it would wait for the addresses of them (decision 232).
+// it would wait for the addresses of them (decision 135).
 //
 // Thread safety: AllocateKernelBytes from any thread; a KernelArena by one at a time.
 // Errors: std::bad_alloc.
