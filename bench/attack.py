@@ -34,8 +34,8 @@ import hashlib
 import json
 import os
 import pathlib
-import statistics
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile

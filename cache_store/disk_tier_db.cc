@@ -261,7 +261,8 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
   if (!status.ok()) return status;
   const auto open = [&] {
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
-    if (!LacksRoom(opened) || !GiveUpReserve(files_.get(), dir)) return opened;
+    if (!LacksRoom(opened)) return opened;
+    GiveUpReserve(files_.get(), dir);  // unless a mend took it
     // What is in the log stays in memory, for there is no room for the tables it would become.
     for (rocksdb::ColumnFamilyDescriptor& family : families) {
       family.options.write_buffer_size = 2 * kMaxLogBytes;
@@ -281,7 +282,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
       replaced = ReplaceLostTables(options, path, families, &found_);
     }
     if (absl::IsResourceExhausted(replaced)) {
-      return rocksdb::Status::NoSpace(replaced.ToString(), status.ToString());
+      return rocksdb::Status::NoSpace(std::string(replaced.message()));
     }
     if (!replaced.ok() && status.ok()) status = rocksdb::Status::IOError(replaced.ToString());
     if (!replaced.ok()) return status;

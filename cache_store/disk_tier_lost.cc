@@ -97,19 +97,18 @@ std::string KeyToErase(const std::vector<rocksdb::LiveFileMetaData>& tables, siz
 rocksdb::Status MakeStandIn(const rocksdb::Options& options, const std::string& path,
                             const std::string& key, uint64_t bytes) {
   const auto& files = options.env->GetFileSystem();
-  const std::string part = path + ".stand_in";
   std::string made;
   rocksdb::SstFileWriter writer(rocksdb::EnvOptions(), options);
-  rocksdb::Status status = writer.Open(part);
+  rocksdb::Status status = writer.Open(path);
   if (status.ok()) status = writer.Delete(key);
   if (status.ok()) status = writer.Finish();
-  if (status.ok()) status = rocksdb::ReadFileToString(files.get(), part, &made);
+  if (status.ok()) status = rocksdb::ReadFileToString(files.get(), path, &made);
   if (status.ok() && made.size() > bytes) {
     status = rocksdb::Status::NotSupported("the table was too small");
   }
   std::unique_ptr<rocksdb::FSRandomRWFile> file;
   if (status.ok()) {
-    status = files->NewRandomRWFile(part, rocksdb::FileOptions(), &file, nullptr);
+    status = files->NewRandomRWFile(path, rocksdb::FileOptions(), &file, nullptr);
   }
   // Places in a table are counted from its beginning, and the footer is looked for at its end.
   const uint64_t body = made.size() - std::min(made.size(), kFooterBytes);
@@ -118,8 +117,6 @@ rocksdb::Status MakeStandIn(const rocksdb::Options& options, const std::string& 
   if (status.ok()) status = file->Write(bytes - kFooterBytes, footer, kPlain, nullptr);
   if (status.ok()) status = file->Fsync(kPlain, nullptr);
   if (status.ok()) status = file->Close(kPlain, nullptr);
-  if (status.ok()) status = files->RenameFile(part, path, kPlain, nullptr);
-  if (!status.ok()) files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
   return status;
 }
 
@@ -137,11 +134,15 @@ absl::Status Replace(const rocksdb::Options& options, const std::string& path,
   const rocksdb::LiveFileMetaData& file = tables[at];
   const auto& files = options.env->GetFileSystem();
   const std::string table = absl::StrCat(path, "/", file.relative_filename);
-  rocksdb::Status status = files->FileExists(table, kPlain, nullptr);
+  const std::string part = table + ".stand_in";
   std::string kept;
-  if (status.ok()) status = MoveToLost(files.get(), table, &kept);
-  if (status.IsNotFound()) status = rocksdb::Status::OK();
-  if (status.ok()) status = MakeStandIn(options, table, KeyToErase(tables, at), file.size);
+  // The lost one stays where it is until there is something to put in its place.
+  rocksdb::Status status = MakeStandIn(options, part, KeyToErase(tables, at), file.size);
+  if (status.ok() && files->FileExists(table, kPlain, nullptr).ok()) {
+    status = MoveToLost(files.get(), table, &kept);
+  }
+  if (status.ok()) status = files->RenameFile(part, table, kPlain, nullptr);
+  if (!status.ok()) files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
   if (!status.ok()) return FromRocks(status, absl::StrCat("replacing the lost table ", table));
   found->Add(absl::StrCat("table ", table, " (", file.column_family_name, NumbersOf(file),
                           ") cannot be opened: ", why.ToString(), "; what it held is lost",

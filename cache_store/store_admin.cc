@@ -300,10 +300,13 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 // yet may be lost with a table. Where all was put right neither is so, once every restore point was
 // looked at.
 absl::Status Store::CheckIsWhole() const {
+  const bool is_loading = is_loading_.load();  // what it counts is counted before it ends
   const bool has_lost = counters_.Get(Counter::kRecoveryLostRestorePoints) > 0;
-  const bool has_given_up = counters_.Get(Counter::kRecoveryDroppedManifests) > 0 ||
-                            counters_.Get(Counter::kRecoveryUnreadManifests) > 0;
-  if (!has_lost && unmended_.empty() && !damage_.empty() && is_loading_.load()) {
+  // What a quarantine took is not what the start gave up.
+  const bool has_given_up =
+      counters_.Get(Counter::kRecoveryDroppedManifests) > retired_unloaded_.load() ||
+      counters_.Get(Counter::kRecoveryUnreadManifests) > 0;
+  if (!has_lost && unmended_.empty() && !damage_.empty() && is_loading) {
     return absl::UnavailableError(
         absl::StrCat("no backup was made: ", damage_[0],
                      "; whether all is there is known once the index is loaded: try again then"));
@@ -313,7 +316,8 @@ absl::Status Store::CheckIsWhole() const {
   }
   return absl::DataLossError(absl::StrCat(
       "no backup was made: ",
-      unmended_.empty() ? "restore points do not match their objects" : unmended_,
+      unmended_.empty() ? "restore points do not match their objects, or could not be read"
+                        : unmended_,
       "; this start found it: start the store again, and if that finds it too, repair the folder "
       "(hearthctl repair)"));
 }

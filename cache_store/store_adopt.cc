@@ -68,6 +68,7 @@ void Store::NoteUseless(uint64_t number, const ReadManifest& read) {
 
 // Known, and said then: it goes as those went that were there.
 void Store::NoteRetired(uint64_t number, const Digest& point) {
+  retired_unloaded_.fetch_add(1);
   counters_.Add(Counter::kRecoveryDroppedManifests);
   ++removed_[static_cast<size_t>(Removal::kQuarantined)];
   if (point != Digest{} && catalog_.Find(point) == nullptr) {

@@ -351,9 +351,10 @@ class Store : public TieredStore {
   LatencyHistogram commit_seconds_[4];  // of a publish, by Durability reached
   EventHub events_;
   Warnings warnings_;
-  std::vector<std::string> damage_;         // that the start found on disk; constant from then on
-  std::string unmended_;                    // the first line of it by which something may be lost
-  const std::shared_ptr<HostArena> arena_;  // null: no RAM tier
+  std::vector<std::string> damage_;  // that the start found on disk; constant from then on
+  std::string unmended_;             // the first line of it by which something may be lost
+  std::atomic<uint64_t> retired_unloaded_{0};  // manifests that a quarantine took while they loaded
+  const std::shared_ptr<HostArena> arena_;     // null: no RAM tier
   HostTier host_;
   const std::unique_ptr<DiskTier> disk_;  // null: RAM only
   std::unique_ptr<SliceTier> wrapped_host_, wrapped_disk_, decoded_disk_;

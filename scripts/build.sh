@@ -214,10 +214,9 @@ sanitized_digest() {
 }
 
 # run_sanitized FOLDER PROGRAM...: their tests dealt out in parts, to as many processes as there are
-# jobs: many wait for the disk, and some programs are one long test.
+# jobs: many wait for the disk, and some programs are one long test. All are run, whatever fails.
 run_sanitized() {
-  local folder=$1 parts=4 jobs name part pid status=0
-  local -A of=() left=()
+  local folder=$1 parts=4 name part status=0 passed=() work=()
   shift
   # Every test of every program, whatever whoever calls has set for a run by hand.
   unset "${!GTEST_@}"
@@ -227,31 +226,24 @@ run_sanitized() {
   # What a sanitizer sees does not depend on the moment at which a disk fails: a few of those that
   # the release tests run.
   export HEARTH_CRASH_SEEDS=3 HEARTH_FULL_MOMENTS=12
-  jobs=$(job_count)
+  export TEST_TIMEOUT_S
+  export -f run_part
+  rm -rf "$folder/parts"
   mkdir -p "$folder/parts"
   for name in "$@"; do
-    left[$name]=$parts
     for ((part = 0; part < parts; ++part)); do
-      ((${#of[@]} < jobs)) || end_part || return
-      run_part "$folder/tests/$name" "$part" "$parts" "$folder/parts/$name.$part" &
-      of[$!]=$name
+      work+=("$folder/tests/$name" "$part" "$parts" "$folder/parts/$name.$part")
     done
   done
-  while ((${#of[@]})); do end_part || return; done
-}
-
-# end_part: waits for one of run_sanitized's; the last one of a program stamps it. What else runs
-# when one has failed is waited for.
-end_part() {
-  wait -n -p pid || status=$?
-  name=${of[$pid]}
-  unset "of[$pid]"
-  if ((status != 0)); then
-    wait
-    return "$status"
-  fi
-  left[$name]=$((left[$name] - 1))
-  ((left[$name])) || write_stamp "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")"
+  # shellcheck disable=SC2016
+  printf '%s\0' "${work[@]}" |
+    xargs -0 -n 4 -P "$(job_count)" bash -c 'run_part "$@"' bash || status=$?
+  for name in "$@"; do
+    passed=("$folder/parts/$name".*.passed)
+    ((${#passed[@]} < parts)) ||
+      write_stamp "$folder/passed/$name" "$(sanitized_digest "$folder" "$name")"
+  done
+  return "$status"
 }
 
 # run_part PROGRAM PART PARTS LOG: some of its tests; said at once, not among others' lines.
@@ -261,5 +253,6 @@ run_part() {
     timeout --foreground "$TEST_TIMEOUT_S" "$1" --gtest_brief=1 >"$4" 2>&1 || status=$?
   echo "== ${1##*/}, part $(($2 + 1)) of $3"
   cat "$4"
-  return "$status"
+  ((status == 0)) || { echo "== failed with status $status" && return 1; }
+  touch "$4.passed"
 }

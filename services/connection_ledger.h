@@ -1,8 +1,8 @@
-// ConnectionLedger: what each TCP connection of a server sent and nobody has taken yet.
+// ConnectionLedger: what each connection of a server sent and nobody has taken yet.
 //
 // gRPC keeps a message until it is whole, for as long as its sender likes and whatever length it
 // announced; it asks nobody and tells nobody (docs/decisions.md, 72). But the kernel counts what a
-// connection received, and every call says what it was given: the difference lies in gRPC's
+// TCP connection received, and every call says what it was given: the difference lies in gRPC's
 // buffers. The ledger says whose connection is to be closed.
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
 // Invariants: (1) after Look, and the closing of what it named, the connections left hold at most
@@ -106,7 +106,8 @@ class ConnectionLedger {
   void SetLimits(const ConnectionLimits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
   ConnectionLimits limits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711".
+  // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711"; of a unix socket, of which the kernel counts
+  // no bytes, one of our own.
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
   // `received`: what the kernel counted at its end. Of what nobody was asked about, and no call
   // took, it is taken to have given up calls, as many as it may have.

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/long_slice.h"
+#include "services/long_slice.h"
 
 namespace hearth {
 namespace {

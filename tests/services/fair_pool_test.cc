@@ -11,7 +11,7 @@
 #include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "proto/long_slice.h"
+#include "services/long_slice.h"
 
 namespace hearth {
 namespace {

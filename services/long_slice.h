@@ -1,6 +1,6 @@
 // A thread that computes for milliseconds at a time, and is to be no trouble to those that answer.
-#ifndef HEARTH_PROTO_LONG_SLICE_H_
-#define HEARTH_PROTO_LONG_SLICE_H_
+#ifndef HEARTH_SERVICES_LONG_SLICE_H_
+#define HEARTH_SERVICES_LONG_SLICE_H_
 
 #include <sched.h>
 #include <sys/resource.h>
@@ -48,4 +48,4 @@ class LongSlice {
 
 }  // namespace hearth
 
-#endif  // HEARTH_PROTO_LONG_SLICE_H_
+#endif  // HEARTH_SERVICES_LONG_SLICE_H_

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# Tests of how scripts/build.sh deals out what sanitizers run: bash tests/scripts/sanitized_test.sh
+# shellcheck disable=SC2016  # what programs do is expanded by the shell that runs them
+set -euo pipefail
+ROOT_OF_TEST=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+FOLDER=$(mktemp -d)
+trap 'rm -rf "$FOLDER"' EXIT
+
+# program NAME COMMAND...: one that says its part in $FOLDER/ran, and then does what is told.
+program() {
+  mkdir -p "$FOLDER/tests"
+  printf '#!/usr/bin/env bash\nset -e\necho "%s $GTEST_SHARD_INDEX of $GTEST_TOTAL_SHARDS" >>"%s"\n%s\n' \
+    "$1" "$FOLDER/ran" "$2" >"$FOLDER/tests/$1"
+  chmod +x "$FOLDER/tests/$1"
+}
+
+# run JOBS PROGRAM...: OUTPUT and STATUS are what came of it.
+run() {
+  STATUS=0
+  rm -rf "$FOLDER/ran" "$FOLDER/passed"
+  OUTPUT=$(HEARTH_JOBS=$1 bash -c '
+    set -euo pipefail
+    . "$1/scripts/lib.sh"
+    . "$1/scripts/setup.sh"
+    . "$1/scripts/build.sh"
+    sanitized_digest() { echo a digest; }
+    run_sanitized "${@:2}"' bash "$ROOT_OF_TEST" "$FOLDER" "${@:2}" 2>&1) || STATUS=$?
+}
+
+expect() {
+  local text=$1
+  shift
+  if ! "$@"; then
+    printf 'FAILED: %s\nstatus %d, output:\n%s\nran:\n%s\n' "$text" "$STATUS" "$OUTPUT" \
+      "$(sort "$FOLDER/ran")"
+    exit 1
+  fi
+  echo "ok: $text"
+}
+
+all_parts() {
+  local name part
+  for name in "$@"; do for part in 0 1 2 3; do echo "$name $part of 4"; done; done | sort
+}
+each_once() { diff <(sort "$FOLDER/ran") <(all_parts "$@"); }
+stamped_are() { diff <(ls "$FOLDER/passed" 2>/dev/null) <(printf '%s\n' "$@" | sort); }
+says() { [[ $OUTPUT == *"$1"* ]]; }
+
+program one 'echo hello'
+program two 'true'
+program three 'true'
+for jobs in 1 2 5 30; do
+  run "$jobs" one two three
+  expect "$jobs jobs: it succeeds" test "$STATUS" = 0
+  expect "$jobs jobs: each part of each program runs once" each_once one two three
+  expect "$jobs jobs: each program is stamped" stamped_are one two three
+done
+expect "what a part writes is shown" says hello
+
+# Others of its parts end before it and after it.
+program two '[[ $GTEST_SHARD_INDEX != 1 ]] || { echo "broken here"; exit 3; }'
+for jobs in 1 2 5; do
+  run "$jobs" one two three
+  expect "$jobs jobs: a part that fails fails all" test "$STATUS" != 0
+  expect "$jobs jobs: what it wrote is shown" says "broken here"
+  expect "$jobs jobs: the others run, and it is not stamped" stamped_are one three
+done
