@@ -94,6 +94,7 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
   bool all_read_ ABSL_GUARDED_BY(mutex_) = false;
   bool leasing_ ABSL_GUARDED_BY(mutex_) = false;  // all is sent, what was shared is held
+  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
@@ -255,7 +256,8 @@ void FetchCall::OnCancel() {
 // Draining: whoever copies notices when the memory is used again.
 void FetchCall::EndLease() {
   absl::MutexLock lock(&mutex_);
-  if (!leasing_) return;
+  draining_ = true;
+  if (!leasing_) return;  // nor will it: its caller may have all, and we not know it yet
   EndLocked(absl::OkStatus());
   WriteNext();
 }
@@ -355,7 +357,7 @@ void FetchCall::WriteNext() {
     return;
   }
   if (reading_ || !(ended_ || all_read_)) return;
-  if (shares_ && !ended_) {
+  if (shares_ && !ended_ && !draining_) {
     if (!std::exchange(leasing_, true)) call_->StopClock();
     return;
   }

@@ -75,7 +75,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "shared by all; auto: invariant on a CPU where it holds, else exact");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
   set->AddBytes("kv-bytes", &engine->kv_bytes,
-                "Keys and values of running requests, with --exactness invariant; 0: half of the "
+                "Keys and values of running requests, class invariant; 0: half of the "
                 "memory, less weights and pool");
   set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");

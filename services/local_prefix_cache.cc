@@ -211,10 +211,13 @@ absl::Status LocalPrefixCache::PutObject(const KvObject& object, uint32_t index,
                                          PublishSession* session) const {
   const size_t slice_bytes = layout_.SliceBytes(object.id.tokens);
   const std::byte* bytes = object.bytes.get();
+  // The object's memory is shared with the store, which holds all slices of an object or none. Not
+  // blocks of running sequences: as long as the store held them no other sequence could have them.
+  const bool is_shared = layout_.exactness != Exactness::kInvariant;
   for (uint32_t layer : layout_.LayersOf(object.id.group)) {
-    // The object's memory is shared with the store, which holds all slices of an object or none.
-    absl::Status status =
-        session->PutSlice(index, layer, SliceView{object.bytes, {bytes, slice_bytes}});
+    SliceView slice{nullptr, {bytes, slice_bytes}};
+    if (is_shared) slice.owner = object.bytes;
+    absl::Status status = session->PutSlice(index, layer, std::move(slice));
     if (!status.ok()) return status;
     bytes += slice_bytes;
   }

@@ -22,7 +22,7 @@ std::vector<MetricSample> EngineSamples(const EngineStats& stats) {
        {},
        static_cast<double>(stats.pool_bytes)},
       {"hearth_worker_kv_bytes",
-       "Keys and values of running requests and what shares them, with --exactness invariant.",
+       "Keys and values of running requests and what shares them, class invariant.",
        false,
        {},
        static_cast<double>(stats.kv_used_bytes)},

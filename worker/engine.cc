@@ -30,12 +30,18 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
 }
 
 // Without it no request would ever be served.
-absl::Status CheckRoomForAChunk(const InvariantGemma& gemma) {
+absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here) {
   const KvLayout layout = gemma.NewKv().layout();
   const uint64_t bytes = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
                          layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
   const uint64_t budget = gemma.kv_blocks().budget_bytes();
   if (bytes <= budget) return absl::OkStatus();
+  if (is_chosen_here) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "kv-bytes: weights and pool leave ", budget, " bytes of the memory, and one chunk of ",
+        layout.chunk_tokens, " tokens takes ", bytes,
+        ": lower --pool-bytes, or give the process more memory"));
+  }
   return absl::InvalidArgumentError(absl::StrCat(
       "kv-bytes: ", budget, " bytes have no room for one chunk of ", layout.chunk_tokens,
       " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
@@ -74,7 +80,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
-  if (absl::Status room = CheckRoomForAChunk(**gemma); !room.ok()) return room;
+  if (absl::Status room = CheckRoomForAChunk(**gemma, options.kv_bytes == 0); !room.ok())
+    return room;
   if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir); !held.ok()) {
     return absl::Status(held.code(),
                         absl::StrCat("exactness: invariant does not hold on this machine: ",

@@ -220,7 +220,7 @@ void EngineImpl::StopWaiting(Sequence* sequence) {
     if (state != FetchState::kWaiting && state != FetchState::kGivenUp) return;
     sequence->fetch_state = FetchState::kGivenUp;  // what comes of it is nobody's
   }
-  sequence->prefix.stop->Stop();
+  if (sequence->prefix.stop != nullptr) sequence->prefix.stop->Stop();
 }
 
 void EngineImpl::Left() {

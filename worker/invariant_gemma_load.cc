@@ -31,7 +31,7 @@ std::vector<float> NormScaleOf(const TensorView& weight, float factor = 1) {
 absl::Status CheckOneType(const std::vector<TensorView>& parts) {
   for (const TensorView& part : parts) {
     if (part.dtype == parts[0].dtype) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
+    return absl::UnimplementedError(absl::StrCat(
         part.file, ": ", part.name, " is ", TensorDtypeName(part.dtype), ", but ", parts[0].name,
         " is ", TensorDtypeName(parts[0].dtype), ": one product needs one type"));
   }

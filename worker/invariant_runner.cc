@@ -155,7 +155,10 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   InvariantKv* blocks = BlocksOf(kv);
   blocks->BeginRestore(static_cast<int>(boundary));
   for (const auto& object : objects) {
-    if (absl::Status s = RestoreObject(layout, *object, blocks); !s.ok()) return s;
+    const absl::Status restored = RestoreObject(layout, *object, blocks);
+    if (restored.ok()) continue;
+    blocks->BeginRestore(0);  // nothing: what others hold is not to be written
+    return restored;
   }
   blocks->FinishRestore();
   if (LoansHold(objects)) return absl::OkStatus();

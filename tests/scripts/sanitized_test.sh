@@ -9,8 +9,11 @@ trap 'rm -rf "$FOLDER"' EXIT
 # program NAME COMMAND...: one that says its part in $FOLDER/ran, and then does what is told.
 program() {
   mkdir -p "$FOLDER/tests"
-  printf '#!/usr/bin/env bash\nset -e\necho "%s $GTEST_SHARD_INDEX of $GTEST_TOTAL_SHARDS" >>"%s"\n%s\n' \
-    "$1" "$FOLDER/ran" "$2" >"$FOLDER/tests/$1"
+  {
+    printf '#!/usr/bin/env bash\nset -e\n'
+    printf 'echo "%s $GTEST_SHARD_INDEX of $GTEST_TOTAL_SHARDS" >>"%s"\n' "$1" "$FOLDER/ran"
+    echo "$2"
+  } >"$FOLDER/tests/$1"
   chmod +x "$FOLDER/tests/$1"
 }
 

@@ -35,7 +35,8 @@ struct StoreWorker {
 
 // The same in one process with its store, which must outlive it.
 struct EmbeddedWorker {
-  explicit EmbeddedWorker(TieredStore* store) : server(WorkerServer::Options()) {
+  explicit EmbeddedWorker(TieredStore* store, const WorkerServer::Options& options = {})
+      : server(options) {
     cache = std::make_unique<LocalPrefixCache>(store, server.engine()->fingerprint(),
                                                server.engine()->layout(), &counters);
     server.SetCache(cache.get());
@@ -169,6 +170,34 @@ TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
 
 // What an embedded store has copied to the worker's device is restored from there; a remainder
 // too, which what follows it is begun with.
+// The store keeps copies: held by it, the worker's blocks would never be another sequence's.
+TEST(WorkerAndStore, InOneProcessTheStoreHoldsNoneOfTheWorkersKvBytes) {
+  StoreOptions options = StoreServer::SmallStore("");
+  options.host_bytes = uint64_t{1} << 30;
+  const auto store = TieredStore::Open(options).value();
+  WorkerServer::Options invariant;
+  invariant.engine.exactness = ExactnessChoice::kInvariant;
+  invariant.engine.pool_bytes = 0;
+  {
+    EmbeddedWorker any(store.get(), invariant);
+    const KvLayout& layout = any.server.engine()->layout();
+    // Of two requests.
+    invariant.engine.kv_bytes = 2 * ((104 + layout.chunk_tokens - 1) / layout.chunk_tokens) *
+                                (layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+                                 layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal));
+  }
+  EmbeddedWorker worker(store.get(), invariant);
+  for (uint32_t first = 3; first < 9; ++first) {
+    std::vector<uint32_t> ids = CountingTokens(100);
+    ids[0] = first;
+    v1::GenerateRequest request = IdsRequest(ids, 4);
+    request.set_wait_published(true);
+    const Generation answer = worker.server.Generate(request);
+    ASSERT_TRUE(answer.status.ok()) << first << ": " << answer.status.error_message();
+    EXPECT_GT(answer.published.published_tokens(), 0u) << answer.published.note();
+  }
+}
+
 TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
   StoreOptions options = StoreServer::SmallStore("");
   options.device = std::make_shared<FakeDevice>(64 << 20);

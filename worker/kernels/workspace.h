@@ -18,6 +18,7 @@ class Workspace {
   float* Floats(size_t count) {
     if (count > room_) {
       bytes_.reset();
+      room_ = 0;
       bytes_ = AllocateKernelBytes(count * sizeof(float));
       room_ = count;
     }
