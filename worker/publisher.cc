@@ -53,22 +53,24 @@ bool Publisher::WaitTooMany() {
 void Publisher::Submit(PrefixCache* cache, PublishJob job) {
   auto shared = std::make_shared<PublishJob>(std::move(job));
   Count(*shared, /*waits=*/true);
-  const bool accepted = queue_.Submit([this, cache, shared](TaskQueue::Fate fate) {
+  // `dropped`: why; null: it is published. However it ends, what it held is let go.
+  const auto end = [this, cache, shared](const char* dropped) {
     Count(*shared, /*waits=*/false);
-    if (fate == TaskQueue::Fate::kRun) {
+    if (dropped == nullptr) {
       Publish(cache, shared.get());
     } else {
-      Drop(*shared, stopping_ ? "the worker stopped before publishing"
-                              : "dropped: what waits to be published holds too much memory");
+      Drop(*shared, dropped);
     }
     shared->spec.objects.clear();
     shared->lease = StagingBudget::Lease();
     released_();
+  };
+  const bool accepted = queue_.Submit([this, end](TaskQueue::Fate fate) {
+    if (fate == TaskQueue::Fate::kRun) return end(nullptr);
+    end(stopping_ ? "the worker stopped before publishing"
+                  : "dropped: what waits to be published holds too much memory");
   });
-  if (!accepted) {
-    Count(*shared, /*waits=*/false);
-    Drop(*shared, "too many publishes are waiting");
-  }
+  if (!accepted) end("too many publishes are waiting");
   while (WaitTooMany() && DropOldest()) {
   }
 }
