@@ -70,7 +70,7 @@ class Hearth:
 
     def __init__(self, cluster, model, store, *flags):
         self.cluster, self.random = cluster, random.Random(7)
-        self.worker = cluster.worker(model, store, "--exactness", "auto", *flags)
+        self.worker = cluster.worker(model, store, *flags)
         self.prefix = self.ids(PREFIX)
         self.generate(self.ids(ENDING), 2, "--cache", "off")
         if store != "none":

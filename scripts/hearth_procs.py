@@ -104,9 +104,6 @@ class Cluster:
         return self._start("store", ["--data-dir", data_dir, *flags], **options)
 
     def worker(self, model_dir, store_address, *flags):
-        """Of the class exact, which tests and figures are about unless their flags name another."""
-        if "--exactness" not in flags:
-            flags = ("--exactness", "exact", *flags)
         return self._start("worker", ["--model", model_dir, "--store", store_address, *flags])
 
     def ctl(self, *args, check=True):

@@ -11,7 +11,7 @@ SHARED_TOKENS = 40 * CHUNK_TOKENS
 OWN_TOKENS = 9
 CLIENTS = 8
 # Long enough that a process can be stopped while it computes.
-LONG_TOKENS = 1900
+LONG_TOKENS, LONG_CONTEXT = 12000, 16384
 PATIENCE_S = 60
 
 
@@ -58,7 +58,7 @@ class OneComputation(SystemTest):
         self.assertEqual(self.counters()["nondeterminism"], 0)
 
     def test_another_takes_over_from_a_worker_that_dies(self):
-        model = self.model()
+        model = self.model(context_tokens=LONG_CONTEXT)
         first, second = (self.worker(model, self.store.address, *self.flags) for _ in range(2))
         ids, answers = prompt(LONG_TOKENS, 1), {}
         doomed = threading.Thread(target=lambda: self.cluster.ctl(
