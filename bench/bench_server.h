@@ -8,7 +8,7 @@
 
 #include <string>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 
 namespace hearth {
 

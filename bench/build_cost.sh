@@ -71,7 +71,7 @@ touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
 measure_edits() {
   local name file
   cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
-  for name in cache_store/store_impl.h worker/gemma.cc proto/cache_store.proto; do
+  for name in cache_store/store/store_impl.h worker/gemma.cc proto/cache_store.proto; do
     file=$(basename "$name")
     touch_line "$name"
     cost "${revision}_after-a-line-in-$file" bash -c "$(in_hearth 'build_release')"

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "cache_store/slice_codec.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/disk/slice_codec.h"
+#include "cache_store/store/tiered_store.h"
 
 namespace hearth {
 namespace {

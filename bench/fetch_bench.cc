@@ -15,7 +15,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/bench_kit.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/cache_service.h"
 #include "services/process.h"
 #include "services/remote_prefix_cache.h"

@@ -16,7 +16,7 @@
 #include "bench/bench_kit.h"
 #include "bench/bench_redis.h"
 #include "bench/bench_server.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/process.h"
 #include "services/remote_prefix_cache.h"
 #include "services/transport_options.h"

@@ -16,7 +16,7 @@
 
 #include "absl/time/clock.h"
 #include "bench/bench_model.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/restore_rule.h"
 #include "services/process.h"
 

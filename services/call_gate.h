@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 #include "services/connection_ledger.h"
 
 namespace hearth {

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 #include "services/access_files.h"
 #include "services/tls_files.h"
 

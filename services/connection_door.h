@@ -21,7 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 #include "services/connection_ledger.h"
 #include "services/listeners.h"
 #include "services/stream_counts.h"

@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "cache_store/device_memory.h"
+#include "cache_store/base/device_memory.h"
 #include "services/segment_client.h"
 
 namespace hearth {

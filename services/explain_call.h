@@ -8,7 +8,7 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
 #include "services/fair_pool.h"

@@ -19,8 +19,8 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "cache_store/executor.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/call_gate.h"
 #include "services/fair_pool.h"
 #include "services/identity.h"

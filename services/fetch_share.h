@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/fetch_call.h"
 #include "services/slice_stream.h"

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "cache_store/cuda_memory.h"
+#include "cache_store/memory/cuda_memory.h"
 #include "services/logging.h"
 
 namespace hearth {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <string>
 
-#include "cache_store/device_memory.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/base/device_memory.h"
+#include "cache_store/store/tiered_store.h"
 
 namespace hearth {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/cache_service.h"
 #include "services/call_gate.h"
 #include "services/call_log.h"

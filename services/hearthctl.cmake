@@ -18,7 +18,7 @@ add_library(hearthctl_commands STATIC
 hearth_compile(hearthctl_commands HEADERS hearth_rpc_headers TOGETHER 8)
 target_link_libraries(hearthctl_commands
   PUBLIC hearth_rpc hearth_flags hearth_json
-  PRIVATE hearth_results hearth_retention nlohmann_json::nlohmann_json yaml-cpp Threads::Threads)
+  PRIVATE hearth_results hearth_simulate nlohmann_json::nlohmann_json yaml-cpp Threads::Threads)
 
 add_executable(hearthctl hearthctl_main.cc)
 hearth_compile(hearthctl HEADERS hearth_rpc_headers)

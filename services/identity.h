@@ -27,7 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/repeating_thread.h"
+#include "cache_store/base/repeating_thread.h"
 #include "proto/fingerprint.h"
 
 namespace grpc {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 
 namespace hearth {
 

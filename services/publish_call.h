@@ -13,8 +13,8 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include "cache_store/executor.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/call_gate.h"
 #include "services/fair_pool.h"
 #include "services/identity.h"

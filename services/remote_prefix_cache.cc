@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 #include "proto/restore_rule.h"
 #include "services/blocking_stream.h"
 #include "services/fetch_stream.h"

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 
 namespace hearth {

@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
-#include "cache_store/repeating_thread.h"
+#include "cache_store/base/repeating_thread.h"
 #include "services/tls_files.h"
 
 namespace hearth {

@@ -13,7 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/cache_counters.h"
 #include "services/cache_service.h"
 #include "services/call_gate.h"

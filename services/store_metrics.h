@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "services/metrics.h"
 
 namespace hearth {

@@ -15,8 +15,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/clock.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/store/tiered_store.h"
 
 namespace hearth {
 

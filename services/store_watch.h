@@ -14,7 +14,7 @@
 #include <atomic>
 #include <cstddef>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/call_gate.h"
 #include "services/identity.h"

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 #include "services/identity.h"
 
 namespace hearth {

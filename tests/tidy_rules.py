@@ -18,6 +18,7 @@ ALLOWED = [
 ]
 
 CODE = (".cc", ".h")
+SOURCES = CODE + (".py", ".sh", ".proto")
 LIBRARIES = ("proto", "cache_store", "worker")
 FOLDERS = LIBRARIES + ("services", "tests", "bench", "deploy")
 # What a folder may include, beside system headers. tests/ and bench/ see everything.
@@ -27,16 +28,46 @@ MAY_SEE = {
     "worker": {"proto", "worker"},
     "services": {"proto", "cache_store", "worker", "services"},
 }
+# A room is a folder with a library of its own inside one of those, and what it may include of its
+# siblings. A room that is not named here may see its whole folder.
+ROOMS = {
+    "cache_store/base": set(),
+    "cache_store/retention": set(),
+    "cache_store/simulate": {"cache_store/retention"},
+    "cache_store/memory": {"cache_store/base"},
+    "cache_store/disk/files": {"cache_store/base"},
+    "cache_store/disk/promises": {"cache_store/base", "cache_store/disk/files"},
+    "cache_store/disk": {"cache_store/base", "cache_store/disk/files", "cache_store/disk/promises"},
+    "cache_store/disk/repair": {"cache_store/base", "cache_store/disk", "cache_store/disk/files",
+                                "cache_store/disk/promises"},
+    "cache_store/catalog": {"cache_store/base", "cache_store/retention"},
+    "cache_store/store": {"cache_store/base", "cache_store/memory", "cache_store/disk",
+                          "cache_store/catalog", "cache_store/retention"},
+}
+# Of a folder with rooms, nothing lies beside them.
+ROOMY = sorted({room.split("/")[0] for room in ROOMS})
+
+FOLDER_FILES_MAX = 40
+# Folders that held more when the limit came, and how many they may hold: never more, and no folder
+# is added.
+CROWDED = {
+    "services": 153,
+    "services/hearthctl": 55,
+    "tests/services": 58,
+    "tests/worker": 41,
+    "worker": 118,
+}
+
 # (prefixes of an include, path patterns that may have it, why)
 FENCED = [
     (("grpcpp/", "grpc/"), ("services/*", "tests/*", "bench/*"), "only services/ includes grpcpp"),
-    (("rocksdb/",), ("cache_store/disk_tier*", "tests/*", "bench/*"),
-     "RocksDB only in cache_store/disk_tier*"),
+    (("rocksdb/",), ("cache_store/disk/*", "tests/*", "bench/*"),
+     "RocksDB only in cache_store/disk/"),
     (("ATen/", "c10/", "torch/", "caffe2/"), ("worker/*", "tests/*", "bench/*"),
      "libtorch only in worker/"),
     (("hwy/",), ("worker/kernels/*",), "Highway only in worker/kernels/"),
-    (("cuda",), ("cache_store/cuda_memory.cc", "tests/gpu/*"),
-     "the CUDA runtime only in cache_store/cuda_memory.cc"),
+    (("cuda",), ("cache_store/memory/cuda_memory.cc", "tests/gpu/*"),
+     "the CUDA runtime only in cache_store/memory/cuda_memory.cc"),
     (("torch/torch.h", "torch/extension.h"), (), "40 s a translation unit: include ATen headers"),
     (("sentencepiece",), ("worker/tokenizer*.cc", "bench/tokenizer_bench.cc"),
      "its header clashes with Abseil's string_view"),
@@ -77,8 +108,8 @@ def python_functions(lines):
 
 
 def check_shape(files):
-    """Lengths: of files, of functions, of lines."""
-    found = []
+    """Lengths: of folders, of files, of functions, of lines."""
+    found = list(_crowd_findings(files))
     for path, lines in files.items():
         if len(lines) > LINES_MAX and not allowed(path, "lines"):
             found.append((path, len(lines), f"{len(lines)} lines, the limit is {LINES_MAX}"))
@@ -98,11 +129,35 @@ def check_shape(files):
     return found
 
 
+def _crowd_findings(files):
+    held = {}
+    for path in files:
+        if path.endswith(SOURCES):
+            held.setdefault(os.path.dirname(path), []).append(path)
+    for folder, paths in sorted(held.items()):
+        most = CROWDED.get(folder, FOLDER_FILES_MAX)
+        if len(paths) > most:
+            yield (paths[0], 1,
+                   f"{folder}/ holds {len(paths)} files, the limit is {most}: make rooms")
+        elif folder in ROOMY:
+            yield paths[0], 1, f"{folder}/ has rooms: put it into one of them"
+
+
+def _room_findings(path, number, target):
+    room, to = os.path.dirname(path), os.path.dirname(target)
+    if room in ROOMS and to in ROOMS and to != room and to not in ROOMS[room]:
+        yield path, number, f"{room}/ includes {target}: the room {room}/ may not see {to}/"
+    for side, folder in ((path, room), (target, to)):
+        if folder.startswith(tuple(f"{name}/" for name in ROOMY)) and folder not in ROOMS:
+            yield path, number, f"{side}: name the room {folder}/ in ROOMS, and what it may see"
+
+
 def _arrow_findings(path, number, target):
     folder, to = path.split("/")[0], target.split("/")[0]
     is_ours = to in FOLDERS and "/" in target
     if is_ours and folder in MAY_SEE and to not in MAY_SEE[folder]:
         yield path, number, f"{folder}/ includes {target}: {folder}/ may not see {to}/"
+    yield from _room_findings(path, number, target)
     if target.endswith(".pb.h") and folder in LIBRARIES:
         yield path, number, f"{target}: libraries stay free of generated code"
     for prefixes, patterns, why in FENCED:

@@ -10,6 +10,11 @@ GOOD = {
     "worker/CMakeLists.txt": "add_library(w w.cc)\n",
     "worker/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
     "worker/w.h": "// Private to worker/: includes ATen.\n#include <ATen/Tensor.h>\n",
+    "cache_store/base/CMakeLists.txt": "add_library(b b.cc)\n",
+    "cache_store/base/b.cc": '#include "cache_store/base/b.h"\n#include "proto/a.h"\n',
+    "cache_store/base/b.h": "// B.\n",
+    "cache_store/catalog/c.h": '#include "cache_store/base/b.h"\n',
+    "cache_store/disk/repair/r.h": '#include "cache_store/disk/d.h"\n#include <rocksdb/db.h>\n',
     "services/CMakeLists.txt": "add_executable(s s.cc)\n",
     "services/s.cc": "#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n",
     "tests/CMakeLists.txt": "hearth_test(t SOURCES a_test.cc)\nadd_test(COMMAND b_test.py)\n",
@@ -27,12 +32,27 @@ BAD = {
     "a long test": ("tests/a_test.cc", "TEST(A, B) {\n" + LONG_BODY + "}\n", "TEST has 82 lines"),
     "a long method": ("proto/a.h", "class A {\n void F() {\n" + LONG_BODY + "}\n};\n", "F has 82"),
     "a long Python function": ("tests/b_test.py", "def f():\n" + "    x = 1\n" * 80, "f has 81"),
-    "worker sees cache_store": ("worker/w.cc", '#include "cache_store/tier.h"\n', "may not see"),
-    "store sees worker": ("cache_store/c.h", '#include "worker/engine.h"\n', "may not see"),
+    "worker sees the store": ("worker/w.cc", '#include "cache_store/base/t.h"\n', "may not see"),
+    "store sees worker": ("cache_store/base/c.h", '#include "worker/engine.h"\n', "may not see"),
+    "a room looks up": (
+        "cache_store/base/b.h", '#include "cache_store/catalog/c.h"\n', "may not see"),
+    "a room looks aside": (
+        "cache_store/memory/m.h", '#include "cache_store/disk/d.h"\n', "may not see"),
+    "a room looks inside": (
+        "cache_store/store/s.h", '#include "cache_store/disk/files/f.h"\n', "may not see"),
+    "a disk that looks at its repair": (
+        "cache_store/disk/d.h", '#include "cache_store/disk/repair/r.h"\n', "may not see"),
+    "a room that nobody named": (
+        "cache_store/attic/x.h", '#include "cache_store/base/b.h"\n', "name the room"),
+    "an include of a room that nobody named": (
+        "services/s.cc", '#include "cache_store/attic/x.h"\n', "name the room"),
+    "a file beside the rooms": ("cache_store/x.h", "// X.\n", "put it into one"),
+    "RocksDB in the catalog": (
+        "cache_store/catalog/c.h", "#include <rocksdb/db.h>\n", "only in cache_store/disk"),
     "proto looks up": ("proto/a.h", '#include "services/s.h"\n', "may not see"),
     "grpcpp in worker": ("worker/w.cc", "#include <grpcpp/grpcpp.h>\n", "only services/"),
     "generated code below": ("worker/w.cc", '#include "proto/inference.pb.h"\n', "generated"),
-    "RocksDB elsewhere": ("proto/a.cc", "#include <rocksdb/db.h>\n", "disk_tier"),
+    "RocksDB elsewhere": ("proto/a.cc", "#include <rocksdb/db.h>\n", "cache_store/disk"),
     "CUDA elsewhere": ("services/s.cc", "#include <cuda_runtime.h>\n", "cuda_memory"),
     "torch elsewhere": ("services/s.cc", "#include <ATen/ATen.h>\n", "only in worker"),
     "torch in a public header": ("worker/w.h", "// W.\n#include <ATen/Tensor.h>\n", "private"),
@@ -69,7 +89,11 @@ def self_test(check):
         found = findings_of(check, {**GOOD, path: text})
         if not any(expected in finding[2] for finding in found):
             failures.append(f"{name}: not reported, only {found}")
+    crowd = {f"tests/x{i}.h": "// X.\n" for i in range(40)}
+    found = findings_of(check, {**GOOD, **crowd})
+    if not any("tests/ holds 42 files, the limit is 40" in finding[2] for finding in found):
+        failures.append(f"a crowded folder: not reported, only {found}")
     for failure in failures:
         print(f"tidy --self-test: {failure}")
-    print(f"tidy --self-test: {len(BAD) + 1} trees, {len(failures)} failures")
+    print(f"tidy --self-test: {len(BAD) + 2} trees, {len(failures)} failures")
     return 1 if failures else 0

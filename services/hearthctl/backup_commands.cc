@@ -4,7 +4,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/backup.h"
+#include "cache_store/disk/backup.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
 

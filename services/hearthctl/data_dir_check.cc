@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/folder_holder.h"
-#include "cache_store/verify.h"
+#include "cache_store/disk/folder_holder.h"
+#include "cache_store/disk/verify.h"
 #include "services/hearthctl/json_text.h"
 
 namespace hearth {

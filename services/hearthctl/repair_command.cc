@@ -6,7 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cache_store/repair.h"
+#include "cache_store/disk/repair/repair.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
 

@@ -14,7 +14,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/simulate.h"
+#include "cache_store/simulate/simulate.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/hit_rate_picture.h"
 #include "services/hearthctl/json_text.h"

@@ -9,7 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cache_store/data_folder.h"
+#include "cache_store/disk/data_folder.h"
 #include "services/hearthctl/command_line.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/identity.h"

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "proto/snapshot_format.h"
 

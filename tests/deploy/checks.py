@@ -168,11 +168,11 @@ def check_sizes(objects):
     container = store["spec"]["template"]["spec"]["containers"][0]
     env = m.environment(objects, container)
     volume = store["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"]
-    # Files may take a fifth and 2 GiB more (cache_store/options.h); ext4 keeps a twentieth.
+    # Files may take a fifth and 2 GiB more (cache_store/store/options.h); ext4 keeps a twentieth.
     needed = 1.2 * m.bytes_of(env["HEARTH_STORE_DISK_BYTES"]) + 2 * 2**30
     if needed > 0.95 * m.bytes_of(volume):
         problems.append("the store's disk-bytes do not fit its volume")
-    # Staged publishes take up to 1 GiB, write-behind up to 0.5 GiB (cache_store/options.h).
+    # Staged publishes take up to 1 GiB, write-behind up to 0.5 GiB (cache_store/store/options.h).
     needed = m.bytes_of(env["HEARTH_STORE_HOST_BYTES"]) + 3 * 2**29
     if needed > 0.9 * m.bytes_of(container["resources"]["limits"]["memory"]):
         problems.append("the store's host-bytes do not fit its memory limit")

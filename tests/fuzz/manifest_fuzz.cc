@@ -1,5 +1,5 @@
 // Manifests and the records around them, as a disk or a forger may give them back.
-#include "cache_store/stored_records.h"
+#include "cache_store/disk/stored_records.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace hearth {

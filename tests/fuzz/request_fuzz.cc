@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 #include "services/slice_stream.h"
 #include "services/slice_wire.h"

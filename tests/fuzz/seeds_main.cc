@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "cache_store/stored_records.h"
+#include "cache_store/disk/stored_records.h"
 #include "proto/cache_store.pb.h"
 #include "services/proto_conversion.h"
 #include "tests/proto/tiny_snapshot.h"

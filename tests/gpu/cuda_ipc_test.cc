@@ -8,7 +8,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/cuda_memory.h"
+#include "cache_store/memory/cuda_memory.h"
 
 namespace hearth {
 namespace {

@@ -1,12 +1,12 @@
 // Device memory over the CUDA runtime: what goes in comes out.
-#include "cache_store/cuda_memory.h"
+#include "cache_store/memory/cuda_memory.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <random>
 
-#include "cache_store/device_tier.h"
+#include "cache_store/memory/device_tier.h"
 
 namespace hearth {
 namespace {

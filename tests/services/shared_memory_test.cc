@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "cache_store/host_arena.h"
+#include "cache_store/memory/host_arena.h"
 #include "proto/kv_layout.h"
 #include "proto/slice_hasher.h"
 #include "services/proto_conversion.h"

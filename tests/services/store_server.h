@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/cache_service.h"
 #include "services/call_gate.h"

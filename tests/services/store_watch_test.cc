@@ -6,7 +6,7 @@
 #include <map>
 #include <thread>
 
-#include "cache_store/event_hub.h"
+#include "cache_store/store/event_hub.h"
 #include "tests/services/store_server.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"

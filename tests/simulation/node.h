@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/repair.h"
-#include "cache_store/store_impl.h"
+#include "cache_store/disk/repair/repair.h"
+#include "cache_store/store/store_impl.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
 #include "tests/support/fake_device.h"

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 
 namespace hearth {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/verify.h"
+#include "cache_store/disk/verify.h"
 
 namespace hearth {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "cache_store/verify.h"
+#include "cache_store/disk/verify.h"
 #include "proto/restore_rule.h"
 #include "tests/simulation/world.h"
 

@@ -4,8 +4,8 @@
 #include <fstream>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/repair.h"
-#include "cache_store/verify.h"
+#include "cache_store/disk/repair/repair.h"
+#include "cache_store/disk/verify.h"
 #include "tests/simulation/world.h"
 
 namespace hearth {

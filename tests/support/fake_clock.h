@@ -3,7 +3,7 @@
 #define HEARTH_TESTS_SUPPORT_FAKE_CLOCK_H_
 
 #include "absl/synchronization/mutex.h"
-#include "cache_store/clock.h"
+#include "cache_store/base/clock.h"
 
 namespace hearth {
 

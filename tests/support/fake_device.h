@@ -19,7 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "cache_store/device_memory.h"
+#include "cache_store/base/device_memory.h"
 
 namespace hearth {
 

@@ -16,7 +16,7 @@
 //   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
 //                    may be missing (zeros, or the file ends before them), in any order; a file or
 //                    a rename whose folder was not synced may never have been
-// What must hold: tests/cache_store/store_crash_test.cc. Thread safe.
+// What must hold: tests/cache_store/store/store_crash_test.cc. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 #define HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "cache_store/tier.h"
+#include "cache_store/base/tier.h"
 
 namespace hearth {
 

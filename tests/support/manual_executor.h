@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/synchronization/mutex.h"
-#include "cache_store/executor.h"
+#include "cache_store/base/executor.h"
 
 namespace hearth {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cache_store/tiered_store.h"
+#include "cache_store/store/tiered_store.h"
 
 namespace hearth {
 

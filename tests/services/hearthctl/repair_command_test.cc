@@ -1,5 +1,5 @@
 // repair: what it says, and what a store serves after it. Each kind of damage:
-// tests/cache_store/repair_test.cc.
+// tests/cache_store/disk/repair_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

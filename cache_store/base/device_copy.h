@@ -1,0 +1,24 @@
+// A copy of an object in a device's memory, as it is lent to readers.
+//
+// Plain values. A lease keeps the copy where and what it is for as long as it lives.
+#ifndef HEARTH_CACHE_STORE_BASE_DEVICE_COPY_H_
+#define HEARTH_CACHE_STORE_BASE_DEVICE_COPY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "proto/segment_format.h"
+
+namespace hearth {
+
+// The object's slices, back to back in order of their layers.
+struct DeviceCopy {
+  const std::byte* bytes = nullptr;  // the device's address
+  SegmentRange range;                // in the tier's memory
+};
+using DeviceLease = std::shared_ptr<const DeviceCopy>;
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_DEVICE_COPY_H_

@@ -1,0 +1,60 @@
+// Background work: write-behind, manifests of implicit restore points, compaction, reads.
+//
+// Bounded twice: jobs announce the bytes they keep alive, and the queue has a limit on both bytes
+// and jobs. A full queue refuses; the caller counts that and goes on without.
+// Thread safety: all methods from any thread.
+#ifndef HEARTH_CACHE_STORE_BASE_EXECUTOR_H_
+#define HEARTH_CACHE_STORE_BASE_EXECUTOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace hearth {
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  // False when full or stopping: `job` will not run.
+  virtual bool TrySchedule(uint64_t bytes, std::function<void()> job) = 0;
+  // True once every job accepted before this call has run; false at `deadline`.
+  virtual bool WaitIdle(absl::Time deadline) = 0;
+};
+
+// Jobs begin in the order of their acceptance; with one thread each ends before the next begins.
+// The destructor runs what was accepted, then stops.
+class ThreadExecutor : public Executor {
+ public:
+  // 4096 waiting jobs of about 200 bytes each stay under 1 MiB.
+  static constexpr size_t kMaxJobs = 4096;
+
+  explicit ThreadExecutor(uint64_t max_bytes, int threads = 1);
+  ~ThreadExecutor() override;
+  bool TrySchedule(uint64_t bytes, std::function<void()> job) override;
+  bool WaitIdle(absl::Time deadline) override;
+
+ private:
+  void Run();
+  bool HasWork() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return stopping_ || !jobs_.empty(); }
+
+  const uint64_t max_bytes_;
+  absl::Mutex mu_;
+  std::deque<std::pair<uint64_t, std::function<void()>>> jobs_ ABSL_GUARDED_BY(mu_);
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;      // of waiting and running jobs
+  uint64_t accepted_ ABSL_GUARDED_BY(mu_) = 0;   // jobs ever accepted
+  uint64_t completed_ ABSL_GUARDED_BY(mu_) = 0;  // jobs ever run
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_EXECUTOR_H_

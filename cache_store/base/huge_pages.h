@@ -1,0 +1,12 @@
+// HugePages: whether a store's memory is to lie in them.
+#ifndef HEARTH_CACHE_STORE_BASE_HUGE_PAGES_H_
+#define HEARTH_CACHE_STORE_BASE_HUGE_PAGES_H_
+
+namespace hearth {
+
+// kAuto and kOn ask the kernel, which may grant none; kOn has that said in a warning.
+enum class HugePages { kOff, kAuto, kOn };
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_HUGE_PAGES_H_

@@ -1,0 +1,36 @@
+// Which ranges of a memory are free: best fit, freed neighbours merged.
+//
+// Bookkeeping only, of addresses that it never follows: of the host's memory or a device's.
+// Thread safety: none; the owner's mutex. Invariant: free ranges neither overlap nor touch.
+#ifndef HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
+#define HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "absl/container/btree_map.h"
+#include "absl/container/btree_set.h"
+
+namespace hearth {
+
+class RangeAllocator {
+ public:
+  // The beginning of a range that was free; none: no range is long enough.
+  std::optional<uint64_t> Take(uint64_t bytes);
+  // REQUIRES: nothing of the range is free.
+  void Give(uint64_t offset, uint64_t bytes);
+  uint64_t free_bytes() const { return free_bytes_; }
+
+ private:
+  void Add(uint64_t offset, uint64_t bytes);
+  void Erase(uint64_t offset, uint64_t bytes);
+
+  absl::btree_map<uint64_t, uint64_t> by_offset_;
+  absl::btree_set<std::pair<uint64_t, uint64_t>> by_size_;
+  uint64_t free_bytes_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_

@@ -1,0 +1,36 @@
+// Why a restore point left the store: one word for events, metrics and Explain alike.
+#ifndef HEARTH_CACHE_STORE_BASE_REMOVAL_H_
+#define HEARTH_CACHE_STORE_BASE_REMOVAL_H_
+
+#include <cassert>
+#include <cstddef>
+
+namespace hearth {
+
+enum class Removal {
+  kHostFull,     // RAM was its only home, and others needed the room
+  kDiskFull,     // others needed the room on disk
+  kQuota,        // its tenant's limit
+  kExpired,      // its time to live was over
+  kDropped,      // someone asked for it
+  kQuarantined,  // bytes of it failed verification
+  kLost,         // it was acknowledged, and a start found its disk without it
+};
+inline constexpr size_t kRemovals = 7;
+
+// Names are part of the API: metric labels, WatchEvent.reason, BoundaryInfo.removed_by.
+inline const char* RemovalName(Removal removal) {
+  constexpr const char* kNames[kRemovals] = {"host_full", "disk_full",   "quota", "expired",
+                                             "dropped",   "quarantined", "lost"};
+  assert(static_cast<size_t>(removal) < kRemovals);
+  return kNames[static_cast<size_t>(removal)];
+}
+
+// Left to make room, rather than by time, request or damage.
+inline bool IsEviction(Removal removal) { return removal <= Removal::kQuota; }
+// Its prompt may well come back: it was neither unwanted nor broken.
+inline bool MayReturn(Removal removal) { return removal <= Removal::kExpired; }
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_REMOVAL_H_

@@ -1,0 +1,51 @@
+#include "cache_store/base/staged_bytes.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+absl::Status StagedBytes::Take(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant) {
+  absl::MutexLock lock(&mutex_);
+  if (bytes > limit_bytes_ - bytes_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("staged bytes are at their limit, max_staged_bytes ", limit_bytes_));
+  }
+  const auto it = of_tenant_.find(tenant);
+  const uint64_t staged = it == of_tenant_.end() ? 0 : it->second;
+  if (most_of_tenant > 0 && bytes > most_of_tenant - std::min(staged, most_of_tenant)) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("quota: ", staged,
+                     " bytes are staged by the tenant's publishes, which may "
+                     "hold ",
+                     most_of_tenant, "; try again when one of them is over"));
+  }
+  of_tenant_[tenant] = staged + bytes;
+  bytes_ += bytes;
+  most_bytes_ = std::max(most_bytes_, bytes_);
+  return absl::OkStatus();
+}
+
+void StagedBytes::Give(const std::string& tenant, uint64_t bytes) {
+  if (bytes == 0) return;
+  absl::MutexLock lock(&mutex_);
+  const auto it = of_tenant_.find(tenant);
+  assert(it != of_tenant_.end() && it->second >= bytes && bytes_ >= bytes);
+  bytes_ -= bytes;
+  it->second -= bytes;
+  if (it->second == 0) of_tenant_.erase(it);
+}
+
+uint64_t StagedBytes::bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return bytes_;
+}
+
+uint64_t StagedBytes::most_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return most_bytes_;
+}
+
+}  // namespace hearth

@@ -1,0 +1,41 @@
+// StagedBytes: the memory of publishes that are being received, counted before it is taken.
+//
+// Bounded for all together, and for each tenant by what it may hold at all: more could never be
+// stored. Thread safety: all methods from any thread. Invariants: (1) what is counted never passes
+// a limit; (2) memory is counted from before it is allocated until after it is freed or is
+// counted elsewhere.
+#ifndef HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
+#define HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+class StagedBytes {
+ public:
+  explicit StagedBytes(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  // kResourceExhausted names the limit. `most_of_tenant`: 0: no limit of its own.
+  absl::Status Take(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant);
+  void Give(const std::string& tenant, uint64_t bytes);
+  uint64_t bytes() const;
+  // The most there ever were.
+  uint64_t most_bytes() const;
+
+ private:
+  const uint64_t limit_bytes_;
+  mutable absl::Mutex mutex_;
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t most_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::string, uint64_t> of_tenant_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_

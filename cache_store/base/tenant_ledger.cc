@@ -1,0 +1,126 @@
+#include "cache_store/base/tenant_ledger.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+bool Within(uint64_t limit, uint64_t value) { return limit == 0 || value <= limit; }
+
+absl::Status CheckTtl(const TenantQuota& quota, const std::string& where) {
+  if (Within(quota.max_ttl_s, quota.default_ttl_s) && Within(kMaxTtlSeconds, quota.max_ttl_s) &&
+      Within(kMaxTtlSeconds, quota.default_ttl_s)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(where, ".default_ttl_s: ", quota.default_ttl_s,
+                                                 " must be at most max_ttl_s, ", quota.max_ttl_s,
+                                                 ", and both at most ", kMaxTtlSeconds));
+}
+
+}  // namespace
+
+absl::Status TenantQuotas::Validate(uint64_t capacity_bytes) const {
+  if (others.floor_bytes != 0) {
+    return absl::InvalidArgumentError(
+        "default.floor_bytes: a guarantee must name its tenant, since their number has no limit");
+  }
+  if (absl::Status status = CheckTtl(others, "default"); !status.ok()) return status;
+  uint64_t floors = 0;
+  for (const auto& [tenant, quota] : by_tenant) {
+    absl::Status ttl = CheckTtl(quota, absl::StrCat("tenants.", tenant));
+    if (!ttl.ok()) return ttl;
+    if (!Within(quota.max_bytes, quota.floor_bytes)) {
+      return absl::InvalidArgumentError(absl::StrCat("tenants.", tenant,
+                                                     ".floor_bytes: ", quota.floor_bytes,
+                                                     " is above its max_bytes, ", quota.max_bytes));
+    }
+    if (quota.floor_bytes > capacity_bytes - floors) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tenants.", tenant, ".floor_bytes: all floors together are above the ",
+                       capacity_bytes, " bytes that the store keeps"));
+    }
+    floors += quota.floor_bytes;
+  }
+  return absl::OkStatus();
+}
+
+TenantAccount* TenantLedger::AccountOf(const std::string& tenant) {
+  std::unique_ptr<TenantAccount>& account = accounts_[tenant];
+  if (account == nullptr) {
+    account = std::make_unique<TenantAccount>();
+    account->tenant = tenant;
+    account->quota = quotas_.Of(tenant);
+    const bool is_limited = account->quota.has_ceiling() || account->quota.floor_bytes > 0;
+    if (is_limited) account->owner = next_owner_++;
+  }
+  return account.get();
+}
+
+void TenantLedger::Settle(TenantAccount* account) {
+  const TenantUsage& usage = account->usage;
+  if (usage.restore_points > 0 || usage.objects > 0 || account->promised.objects > 0) return;
+  assert(usage == TenantUsage() && account->kept.objects == 0);
+  accounts_.erase(std::string(account->tenant));
+}
+
+uint32_t TenantLedger::OwnerOf(const std::string& tenant) const {
+  const auto it = accounts_.find(tenant);
+  return it == accounts_.end() ? 0 : it->second->owner;
+}
+
+bool TenantLedger::IsWithin(const TenantAccount& account) {
+  return Within(account.quota.max_bytes, account.usage.bytes + account.promised.bytes) &&
+         Within(account.quota.max_objects, account.usage.objects + account.promised.objects);
+}
+
+bool TenantLedger::CanBeWithin(const TenantAccount& account) {
+  return Within(account.quota.max_bytes, account.kept.bytes + account.promised.bytes) &&
+         Within(account.quota.max_objects, account.kept.objects + account.promised.objects);
+}
+
+bool TenantLedger::FitsBesidePins(const std::string& tenant, uint64_t bytes,
+                                  uint64_t objects) const {
+  const TenantQuota& quota = quotas_.Of(tenant);
+  return Within(quota.max_bytes, UsageOf(tenant).pinned_bytes + bytes) &&
+         Within(quota.max_objects, objects);
+}
+
+absl::Status TenantLedger::NoRoom(const std::string& tenant, uint64_t bytes,
+                                  uint64_t objects) const {
+  const TenantQuota& quota = quotas_.Of(tenant);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("quota: ", bytes, " bytes in ", objects, " objects do not fit in the tenant's ",
+                   quota.max_bytes, " bytes and ", quota.max_objects,
+                   " objects (0: no limit), beside what it has pinned or in use"));
+}
+
+bool TenantLedger::MayPin(const std::string& tenant, uint64_t more_bytes) const {
+  return Within(quotas_.Of(tenant).max_pinned_bytes, UsageOf(tenant).pinned_bytes + more_bytes);
+}
+
+bool TenantLedger::IsAboveFloor(const TenantAccount& account, uint64_t bytes) {
+  const uint64_t floor = account.quota.floor_bytes;
+  return floor == 0 || account.usage.bytes >= floor + bytes;
+}
+
+uint64_t TenantLedger::GuaranteedBytes(const std::string& tenant) const {
+  uint64_t sum = 0;
+  for (const auto& [name, quota] : quotas_.by_tenant) {
+    if (name == tenant || quota.floor_bytes == 0) continue;
+    const TenantUsage usage = UsageOf(name);
+    const uint64_t guaranteed = std::min(usage.bytes, quota.floor_bytes);
+    sum += guaranteed - std::min(guaranteed, usage.pinned_bytes);
+  }
+  return sum;
+}
+
+TenantUsage TenantLedger::UsageOf(const std::string& tenant) const {
+  const auto it = accounts_.find(tenant);
+  return it == accounts_.end() ? TenantUsage{} : it->second->usage;
+}
+
+}  // namespace hearth

@@ -1,0 +1,106 @@
+// What each tenant may hold, and what it holds.
+//
+// An object belongs to one tenant, whose name is in its key, from the first restore point that
+// names it to the last. Bytes are those of keys and values, each object once, whatever its tiers.
+// The sums follow from the objects' states, see Catalog::Count. Not thread safe: the store guards
+// it.
+// Invariant: usage equals what the restore points add up to (Catalog::CheckInvariants).
+#ifndef HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
+#define HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+
+namespace hearth {
+
+// What a time to live may be: 136 years.
+inline constexpr uint64_t kMaxTtlSeconds = uint64_t{UINT32_MAX};
+
+// 0: no limit, no guarantee, no default.
+struct TenantQuota {
+  uint64_t max_bytes = 0;
+  uint64_t max_objects = 0;
+  uint64_t max_pinned_bytes = 0;
+  // Never evicted for the sake of others.
+  uint64_t floor_bytes = 0;
+  // How long restore points live that are published without a time to live, and at most.
+  uint64_t default_ttl_s = 0;
+  uint64_t max_ttl_s = 0;
+
+  bool has_ceiling() const { return max_bytes > 0 || max_objects > 0; }
+};
+
+struct TenantQuotas {
+  TenantQuota others;  // every tenant without its own
+  absl::flat_hash_map<std::string, TenantQuota> by_tenant;
+
+  const TenantQuota& Of(const std::string& tenant) const {
+    const auto it = by_tenant.find(tenant);
+    return it == by_tenant.end() ? others : it->second;
+  }
+  // Floors fit into `capacity_bytes` together, and each below its own ceiling; so do times to live.
+  absl::Status Validate(uint64_t capacity_bytes) const;
+};
+
+struct TenantUsage {
+  uint64_t restore_points = 0, objects = 0, bytes = 0, pinned_bytes = 0;
+  bool operator==(const TenantUsage& other) const {
+    return restore_points == other.restore_points && objects == other.objects &&
+           bytes == other.bytes && pinned_bytes == other.pinned_bytes;
+  }
+};
+
+// One tenant's, while it holds anything.
+struct TenantAccount {
+  struct Amount {
+    uint64_t bytes = 0, objects = 0;
+  };
+
+  std::string tenant;
+  TenantQuota quota;
+  uint32_t owner = 0;  // Retention's; 0 for tenants without ceiling and floor
+  TenantUsage usage;
+  Amount promised;  // of objects on their way, or kept from eviction for a publish, beside `usage`
+  Amount kept;      // of `usage`: pinned, or held by sessions
+};
+
+class TenantLedger {
+ public:
+  explicit TenantLedger(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
+
+  // Stays where it is until Settle finds that it holds nothing.
+  TenantAccount* AccountOf(const std::string& tenant);
+  void Settle(TenantAccount* account);
+  // 0 for tenants that hold nothing, and those without ceiling and floor.
+  uint32_t OwnerOf(const std::string& tenant) const;
+
+  // All that is held and promised is within the ceiling; it could be, if all that may go went.
+  static bool IsWithin(const TenantAccount& account);
+  static bool CanBeWithin(const TenantAccount& account);
+  // What is to come could be kept beside the tenant's pins.
+  bool FitsBesidePins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
+  // What a publish that does not fit is answered: kResourceExhausted.
+  absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
+  bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
+  // Without `bytes` of its own the tenant keeps what it was guaranteed.
+  static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);
+  // What others than `tenant` hold under a guarantee, beside what they pinned.
+  uint64_t GuaranteedBytes(const std::string& tenant) const;
+
+  TenantUsage UsageOf(const std::string& tenant) const;
+  const TenantQuota& QuotaOf(const std::string& tenant) const { return quotas_.Of(tenant); }
+
+ private:
+  const TenantQuotas quotas_;
+  uint32_t next_owner_ = 1;
+  absl::flat_hash_map<std::string, std::unique_ptr<TenantAccount>> accounts_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_

@@ -1,0 +1,66 @@
+// Lines about damage and failing disks, for whoever runs the process: a few of each kind a minute.
+//
+// Libraries here do not log: what becomes of a line is the sink's affair. The next line of a kind
+// says how many were left out before it. Thread safe; the sink is called from any thread.
+#ifndef HEARTH_CACHE_STORE_BASE_WARNINGS_H_
+#define HEARTH_CACHE_STORE_BASE_WARNINGS_H_
+
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace hearth {
+
+class Warnings {
+ public:
+  using Sink = std::function<void(const std::string&)>;
+  // Of one kind. A disk that fails says the same with every write.
+  static constexpr int kMostAMinute = 6;
+
+  // `sink` may be null: then nothing is said.
+  explicit Warnings(Sink sink) : sink_(std::move(sink)) {}
+
+  void Say(absl::string_view kind, absl::string_view text) ABSL_LOCKS_EXCLUDED(mu_) {
+    if (!sink_) return;
+    uint64_t left_out = 0;
+    {
+      const absl::Time now = absl::Now();
+      absl::MutexLock lock(&mu_);
+      Kind& said = kinds_[kind];
+      if (now - said.begun >= absl::Minutes(1) || now < said.begun) {
+        left_out = said.left_out;
+        said = Kind{now, 0, 0};
+      }
+      if (said.lines >= kMostAMinute) {
+        ++said.left_out;
+        return;
+      }
+      ++said.lines;
+    }
+    const std::string more = left_out > 0 ? absl::StrCat(" (", left_out, " more like it)") : "";
+    sink_(absl::StrCat(kind, ": ", text, more));
+  }
+
+ private:
+  struct Kind {
+    absl::Time begun = absl::InfinitePast();
+    int lines = 0;
+    uint64_t left_out = 0;
+  };
+
+  const Sink sink_;
+  absl::Mutex mu_;
+  absl::flat_hash_map<std::string, Kind> kinds_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_BASE_WARNINGS_H_

@@ -1,0 +1,360 @@
+// What the store holds, and what may go: objects, restore points, references and bytes.
+//
+// Bookkeeping only: no I/O, no time of its own, no locks. The store guards it with one mutex, does
+// the reads and writes outside, and afterwards carries out what the catalog put into Garbage.
+//
+// Invariants:
+//  1. host_bytes() <= limits.host_bytes, disk_bytes() <= limits.disk_bytes, reservations included.
+//  2. An object lives while a restore point or a session refers to it, and not longer.
+//  3. A restore point refers to exactly its NeededObjects; each of them is in some tier.
+//  4. A RAM copy goes only when the object is on disk or goes altogether.
+#ifndef HEARTH_CACHE_STORE_CATALOG_CATALOG_H_
+#define HEARTH_CACHE_STORE_CATALOG_CATALOG_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/base/removal.h"
+#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/base/tier.h"
+#include "cache_store/catalog/fingerprint_book.h"
+#include "cache_store/catalog/prefix_index.h"
+#include "cache_store/retention/retention.h"
+
+namespace hearth {
+
+struct StoredObject {
+  // Never change once made: sessions that hold a reference read them without the lock.
+  uint64_t number = 0;
+  Digest key{};
+  ObjectId id;
+  std::vector<uint64_t> slice_digests;
+  std::vector<uint32_t> layers;  // model layer of each slice
+  uint64_t slice_bytes = 0;
+  std::shared_ptr<const std::string> publisher;  // null: it was there when the store opened
+
+  uint64_t compressed_bytes = 0;  // of its slices on disk, where some are compressed; else 0
+  SegmentNode* node = nullptr;    // null until it is visible
+  bool in_host = false;
+  bool on_disk = false;
+  bool begun_on_disk = false;  // a write of it failed and may have left something
+  bool retired = false;        // quarantined: never visible again
+  uint32_t restore_points = 0;
+  uint32_t host_restore_points = 0;       // of these, counted as resident in RAM
+  uintptr_t points = 0, host_points = 0;  // their addresses, combined by xor
+  uint32_t pins = 0;                      // pinned restore points among them
+  uint32_t sessions = 0;
+  uint32_t promised = 0;             // publishes under way whose restore points will name it
+  TenantAccount* account = nullptr;  // set while it is named or promised
+  uint32_t fetches = 0;              // since it was last copied to the device
+  bool device_queued = false;        // to be copied there
+  bool promoting = false;            // a reader keeps its slices for RAM
+  uint32_t read_failures = 0;        // errors of the disk, other than wrong bytes
+  // Until when a publisher wanted it: the latest end that a restore point naming it ever had.
+  absl::Time keep_until = absl::InfinitePast();
+  // Since its copy came to the tier: whether writing it there was of any use.
+  bool read_in_host = false;
+  bool read_on_disk = false;
+
+  uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
+  uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes(); }
+  uint64_t disk_cost_bytes() const;
+  SliceRef Slice(size_t i) const {
+    return SliceRef{number, layers[i], slice_bytes, slice_digests[i]};
+  }
+};
+
+struct RestorePointEntry {
+  uint64_t number = 0;
+  uint64_t manifest = 0;  // its number on disk; another after a failed write
+  Digest id{};            // key of its last segment
+  std::string tenant;
+  TenantAccount* account = nullptr;
+  std::shared_ptr<const KnownFingerprint> model;
+  SegmentNode* node = nullptr;
+  std::vector<StoredObject*> objects;
+  std::vector<uint32_t> cuts;
+  bool in_host = false;  // the RAM copies of its objects are kept for it; some may be on disk only
+  bool durable = false;  // its manifest is on disk
+  bool pinned = false;
+  uint32_t sessions = 0;   // changed by HoldPoint and ReleasePoint only
+  uint32_t sole = 0;       // objects that only this point names: what going would free
+  uint32_t host_sole = 0;  // objects that of the resident points only this one names
+  uint64_t tick = 0;       // last use, in order of use
+  bool listed = false;     // the retention policy knows of it
+  absl::Time last_use;
+  absl::Time last_touch;  // the same, uses of longer ones that go through it among them
+  absl::Time noted;       // what the disk knows of it; see TakeUses
+  absl::Time expires;     // not served from then on, unless it is pinned
+  bool inherited = true;  // nobody published it as a whole: it expires with its parts
+  uint32_t renewals = 0;  // publishes under way that will renew it
+  uint64_t hits = 0;
+  uint64_t manifest_cost_bytes = 0;
+
+  uint32_t tokens() const { return node->end(); }
+  uint64_t bytes() const;
+  Tier slowest_tier() const;
+};
+
+// Disk bytes of a restore point's manifest, rounded up.
+uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
+                           const std::vector<StoredObject*>& objects);
+
+// Until when all of these are wanted, which no publisher asked for as one.
+absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now);
+
+// What is left to do once the lock is released: erase these from their tiers.
+struct Garbage {
+  std::vector<uint64_t> host_objects;
+  std::vector<uint64_t> disk_objects;
+  std::vector<uint64_t> manifests;
+  std::vector<uint64_t> gone_objects;  // altogether, or quarantined
+  uint64_t disk_bytes = 0;             // what the disk objects took
+};
+
+// What went through a tier since the store opened.
+struct TierFlow {
+  uint64_t written_bytes = 0;
+  uint64_t unread_bytes = 0;  // of these, what left the tier without ever having been read from it
+};
+
+class Catalog {
+ public:
+  struct Limits {
+    uint64_t host_bytes = 0;  // 0: no RAM copies
+    uint64_t disk_bytes = 0;  // 0: no disk tier
+    RetentionPolicy retention = RetentionPolicy::kDefault;
+  };
+  // Told of each restore point just before it leaves.
+  using OnRemoved = std::function<void(const RestorePointEntry&, Removal)>;
+
+  Catalog(const Limits& limits, TenantQuotas quotas, OnRemoved on_removed);
+
+  PrefixIndex& index() { return index_; }
+  uint64_t NextNumber() { return next_number_++; }
+  uint64_t next_number() const { return next_number_; }  // above all that were given
+  void ReserveNumbersBelow(uint64_t number);
+
+  // A new object, held once, in no tier and not visible.
+  StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
+                          std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
+                          uint64_t slice_bytes);
+  // Makes it visible. REQUIRES: the node has no object of this group.
+  void Link(StoredObject* object, SegmentNode* node);
+  // Hides it from lookups for good; it goes with its last reference. REQUIRES: held, and no restore
+  // point names it.
+  void Retire(StoredObject* object);
+  StoredObject* FindObject(uint64_t number) const;  // null when absent
+  void Hold(StoredObject* object);
+  void Release(StoredObject* object);
+  // Its objects are held beside it. One that is held is not evicted; it may be dropped.
+  void HoldPoint(RestorePointEntry* point);
+  void ReleasePoint(RestorePointEntry* point);
+
+  // REQUIRES: no restore point of this id; `objects` linked, in NeededObjects order. Until it is
+  // renewed it lives no longer than the restore points that named its objects before it.
+  RestorePointEntry* AddRestorePoint(uint64_t number, const std::string& tenant,
+                                     std::shared_ptr<const KnownFingerprint> model,
+                                     SegmentNode* node, std::vector<StoredObject*> objects,
+                                     std::vector<uint32_t> cuts, absl::Time now);
+  RestorePointEntry* Find(const Digest& id) const;
+  void Remove(RestorePointEntry* point, Removal why);
+
+  // It lives until `expires`: the first time exactly, from then on never shorter than before.
+  void Renew(RestorePointEntry* point, absl::Time expires);
+  // As its manifest says of both. REQUIRES: it was just added.
+  void AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited);
+  // In between it does not expire: a publish is about to renew it.
+  void BeginRenewal(RestorePointEntry* point);
+  void EndRenewal(RestorePointEntry* point);
+  // When the next restore point is over: neither pinned nor about to be renewed.
+  absl::Time next_expiry() const;
+  static bool IsOver(const RestorePointEntry& point, absl::Time now);
+  // One that is over; null: none is.
+  RestorePointEntry* FirstExpired(absl::Time now) const;
+
+  // Marks as just used, and its ancestors as used with it: on equal age children go first.
+  void Touch(RestorePointEntry* point, absl::Time now);
+
+  // A prompt was asked for, whatever is stored of it: its boundaries count as used, and what the
+  // retention policy remembers of them as having come back.
+  void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
+  // The restore points added from here on are of one prompt.
+  void BeginPublish(uint32_t tokens);
+
+  // Recovery. In between, the retention policy knows only of what was adopted, which must be the
+  // last used first.
+  struct PastUse {
+    absl::Time last_use;  // of longer ones that go through it, too
+    uint32_t tokens = 0;
+    uint64_t number = 0;
+    uint64_t tick = 0;
+    Digest id;
+    // Last uses are whole seconds: of one second, what is longer counts as older, to go first.
+    bool operator<(const PastUse& other) const;
+  };
+  void BeginAdopting();
+  // What was not adopted yet counts as just used; it is looked for where `ids` name it not.
+  void EndAdopting(absl::Span<const Digest> ids, absl::Time now);
+  std::vector<PastUse> UsesOf(absl::Span<const Digest> ids) const;
+  // Ids that are gone or were adopted before are passed over; what was used since the uses were
+  // taken counts as used now.
+  void AdoptUses(absl::Span<const PastUse> uses, absl::Time now);
+  // Last uses of restore points on disk that were not taken yet, by manifest; at most `most`.
+  std::vector<std::pair<uint64_t, absl::Time>> TakeUses(size_t most);
+  // False: there is no room for it on the disk, and what would make room is the point itself.
+  bool IsWorthWriting(const RestorePointEntry& point) const;
+
+  // Evict, the least worth keeping first (retention.h), until `bytes` more fit, and reserve them.
+  // False: nothing was reserved, and unless something unforeseen stood in the way nothing was
+  // evicted either. What others than `tenant` are guaranteed stays.
+  bool ReserveHost(uint64_t bytes, const std::string& tenant);
+  bool ReserveDisk(uint64_t bytes, const std::string& tenant);
+  // The same without removing anything: RAM copies go of what is whole on disk.
+  bool ReserveHostByDemoting(uint64_t bytes);
+  bool MayDemoteFor(uint64_t bytes) const;
+  void UnreserveHost(uint64_t bytes);
+  void UnreserveDisk(uint64_t bytes);
+  // Evicts the tenant's own, the least worth keeping first, until these objects, which a restore
+  // point of it is to name, fit its quota beside the rest; they count as its own until Unpromise.
+  // False: it cannot; nothing was evicted, nothing promised. REQUIRES: held, each of them once.
+  bool Promise(const std::string& tenant, const std::vector<StoredObject*>& objects);
+  void Unpromise(const std::vector<StoredObject*>& objects);
+  const TenantLedger& ledger() const { return ledger_; }
+  // Moves between tiers. REQUIRES: room, from a reservation given back under the same lock.
+  void SetInHost(StoredObject* object);
+  // `compressed_bytes`: as StoredObject's.
+  void SetOnDisk(StoredObject* object, uint64_t compressed_bytes);
+  // The same for what an earlier run wrote, and maybe read.
+  void AdoptOnDisk(StoredObject* object, uint64_t compressed_bytes);
+  void SetDurable(RestorePointEntry* point);
+  // Counts the point as resident. REQUIRES: every object has a RAM copy or is on disk.
+  void SetResident(RestorePointEntry* point);
+  // Stops counting it as resident; RAM copies that nothing else needs go, if they are on disk.
+  void Demote(RestorePointEntry* point);
+  // Drops the RAM copy of an object that is also on disk.
+  void DropHostCopy(StoredObject* object);
+  void SetPinned(RestorePointEntry* point, bool pinned);
+  // What pinning it would add to pinned_bytes().
+  uint64_t BytesToPin(const RestorePointEntry& point) const;
+
+  // A manifest that was written for a restore point which is not to be.
+  void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
+  Garbage TakeGarbage();
+  // Only what RAM is to erase: evicted copies go before new ones take their room.
+  std::vector<uint64_t> TakeHostGarbage();
+  std::vector<RestorePointEntry*> PointsOf(const std::string& tenant) const;
+  // The most first, then the last used.
+  std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
+  std::vector<RestorePointEntry*> PointsNaming(const StoredObject* object) const;
+
+  uint64_t host_bytes() const { return sums_.host_bytes + host_reserved_; }
+  uint64_t disk_bytes() const { return sums_.disk_bytes + disk_reserved_; }
+  uint64_t pinned_bytes() const { return sums_.pinned_bytes; }  // an object counts once
+  uint64_t disk_objects() const { return sums_.disk_objects; }
+  uint64_t object_bytes() const { return object_bytes_; }  // each counted once, whatever its tiers
+  size_t objects() const { return objects_.size(); }
+  size_t restore_points() const { return points_.size(); }
+  const TierFlow& host_flow() const { return host_flow_; }
+  const TierFlow& disk_flow() const { return disk_flow_; }
+  uint64_t demoted() const { return demoted_; }
+  uint64_t evicted() const { return evicted_; }
+  // Asserts that the sums and references kept along the way equal those counted anew. For tests.
+  void CheckInvariants() const;
+  const Limits& limits() const { return limits_; }
+
+ private:
+  using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
+
+  // What the objects and restore points add up to. Kept: what eviction may not take.
+  struct Sums {
+    uint64_t host_bytes = 0, host_kept_bytes = 0;
+    uint64_t host_fixed_bytes = 0;  // what demoting may not take
+    uint64_t disk_bytes = 0, disk_kept_bytes = 0, disk_objects = 0;
+    uint64_t pinned_bytes = 0;
+  };
+  // Takes an object or a restore point out of all sums, and puts it back as it is then. Not within
+  // another one of the same.
+  template <typename Entry>
+  class Change {
+   public:
+    Change(Catalog* catalog, const Entry* entry) : catalog_(catalog), entry_(entry) {
+      catalog_->Count(*entry_, uint64_t{0} - 1);
+    }
+    ~Change() { catalog_->Count(*entry_, 1); }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    Catalog* const catalog_;
+    const Entry* const entry_;
+  };
+  // `times`: 1, or -1 modulo 2^64, as all these sums are.
+  void Count(const StoredObject& object, uint64_t times);
+  void Count(const RestorePointEntry& point, uint64_t times);
+  void CheckSums() const;
+  void CheckTenants() const;
+
+  bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
+  // False: it is not possible, and nothing went. True: so much was freed, or no floor is in the
+  // way.
+  bool EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant);
+  bool EvictOneOf(const TenantAccount& account);
+  bool DemoteOne();
+  bool EvictOneForHost(const std::string& tenant);
+  bool EvictOneForDisk(const std::string& tenant);
+  void VisitLeastWorth(Retention::Room room, Take take);
+  void Charge(StoredObject* object, TenantAccount* account);
+  void Uncharge(StoredObject* object);
+  void Schedule(RestorePointEntry* point);
+  void Unschedule(const RestorePointEntry& point);
+  void CheckExpiry() const;
+  void Enlist(RestorePointEntry* point, absl::Time now);
+  void Delist(RestorePointEntry* point, bool may_return);
+  void SetListed(RestorePointEntry* point);
+  void CheckSole() const;
+  void UpdateOffered(RestorePointEntry* point);
+  // `room` kHost: of the names, those of points that are resident in RAM.
+  void CountName(Retention::Room room, StoredObject* object, RestorePointEntry* point, int by);
+  void Unlink(StoredObject* object);
+  void FreeIfUnused(StoredObject* object);
+  void ForgetHostCopy(StoredObject* object);
+
+  const Limits limits_;
+  const OnRemoved on_removed_;
+  PrefixIndex index_;
+  absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
+  absl::flat_hash_map<Digest, std::unique_ptr<RestorePointEntry>> points_;
+  absl::flat_hash_map<std::string, absl::flat_hash_set<RestorePointEntry*>> points_of_;
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> expiring_;  // then by number
+  absl::flat_hash_set<RestorePointEntry*> used_;                            // since TakeUses
+  TenantLedger ledger_;
+  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
+  const std::unique_ptr<Retention> retention_;
+  Retention::Prompt publish_;  // the one that adds restore points
+  Garbage garbage_;
+  uint64_t next_number_ = 1;
+  uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here
+  uint64_t oldest_tick_ = uint64_t{1} << 32;
+  bool is_adopting_ = false;
+  Sums sums_;
+  uint64_t host_reserved_ = 0, disk_reserved_ = 0;
+  uint64_t object_bytes_ = 0;
+  uint64_t demoted_ = 0, evicted_ = 0;
+  TierFlow host_flow_, disk_flow_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_CATALOG_H_

@@ -1,0 +1,109 @@
+#include "cache_store/catalog/compute_leases.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace hearth {
+
+std::optional<ComputeLeases::Promise> ComputeLeases::Find(
+    absl::Span<const Boundary> boundaries) const {
+  for (auto it = boundaries.rbegin(); it != boundaries.rend(); ++it) {
+    const auto found = promised_.find(it->key);
+    if (found == promised_.end()) continue;
+    return Promise{it->tokens, it->key, leases_.at(found->second).until};
+  }
+  return std::nullopt;
+}
+
+size_t ComputeLeases::SharedChunks(absl::Span<const KeyedSegment> chunks) const {
+  // A key covers all tokens before it: who shares a chunk shares those before it too.
+  const auto end = std::partition_point(
+      chunks.begin(), chunks.end(),
+      [this](const KeyedSegment& chunk) { return chunks_.contains(chunk.key); });
+  return static_cast<size_t>(end - chunks.begin());
+}
+
+ComputeLeases::Id ComputeLeases::Grant(absl::Span<const Boundary> boundaries,
+                                       absl::Span<const KeyedSegment> chunks, absl::Time until) {
+  if (leases_.size() >= kMaxLeases) return 0;
+  Lease lease;
+  lease.until = until;
+  const Id id = next_id_;
+  for (const Boundary& boundary : boundaries) {
+    if (promised_.emplace(boundary.key, id).second) lease.promised.push_back(boundary.key);
+  }
+  if (lease.promised.empty()) return 0;
+  for (const KeyedSegment& chunk : chunks) {
+    lease.chunks.push_back(chunk.key);
+    ++chunks_[chunk.key];
+  }
+  deadlines_.emplace(until, id);
+  leases_.emplace(id, std::move(lease));
+  ++next_id_;
+  return id;
+}
+
+void ComputeLeases::End(Id id, Wakes* wakes) {
+  const auto it = leases_.find(id);
+  if (it == leases_.end()) return;
+  const Lease lease = std::move(it->second);
+  leases_.erase(it);
+  deadlines_.erase({lease.until, id});
+  for (const Digest& key : lease.promised) {
+    // What was published meanwhile may be another's promise by now.
+    const auto promise = promised_.find(key);
+    if (promise == promised_.end() || promise->second != id) continue;
+    promised_.erase(promise);
+    WakeAll(key, wakes);
+  }
+  for (const Digest& key : lease.chunks) {
+    const auto chunk = chunks_.find(key);
+    assert(chunk != chunks_.end());
+    if (--chunk->second == 0) chunks_.erase(chunk);
+  }
+}
+
+void ComputeLeases::Expire(absl::Time now, Wakes* wakes) {
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    End(deadlines_.begin()->second, wakes);
+  }
+}
+
+ComputeLeases::Id ComputeLeases::Wait(const Digest& key, Wake wake) {
+  assert(promised_.contains(key));
+  if (waiters_.size() >= kMaxWaiters) return 0;
+  const Id id = next_id_++;
+  waiters_.emplace(id, Waiter{key, std::move(wake)});
+  waiting_[key].insert(id);
+  return id;
+}
+
+void ComputeLeases::Leave(Id id) {
+  const auto it = waiters_.find(id);
+  if (it == waiters_.end()) return;
+  const auto waiting = waiting_.find(it->second.key);
+  assert(waiting != waiting_.end());
+  waiting->second.erase(id);
+  if (waiting->second.empty()) waiting_.erase(waiting);
+  waiters_.erase(it);
+}
+
+void ComputeLeases::Published(absl::Span<const Digest> keys, Wakes* wakes) {
+  for (const Digest& key : keys) {
+    promised_.erase(key);
+    WakeAll(key, wakes);
+  }
+}
+
+void ComputeLeases::WakeAll(const Digest& key, Wakes* wakes) {
+  const auto waiting = waiting_.find(key);
+  if (waiting == waiting_.end()) return;
+  for (const Id id : waiting->second) {
+    const auto waiter = waiters_.find(id);
+    wakes->push_back(std::move(waiter->second.wake));
+    waiters_.erase(waiter);
+  }
+  waiting_.erase(waiting);
+}
+
+}  // namespace hearth

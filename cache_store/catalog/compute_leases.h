@@ -1,0 +1,96 @@
+// Who computes what: leases on prefixes that the store lacks, and those who wait for them.
+//
+// A lease promises boundaries, named by their keys in the hash chain: they differ between tenants,
+// fingerprints, tokens and cuts, so nobody ever waits for what another may not read. A boundary is
+// promised by one lease at most. A waiter names one boundary and is woken, once, when it is
+// published or its lease ends in any way; then it looks again. Pure bookkeeping: no clock, no
+// threads, no callbacks under way; what is to be woken is handed out, to be called under no lock.
+//
+// Not thread safe: the store guards it. Both tables are bounded; beyond, callers just compute.
+#ifndef HEARTH_CACHE_STORE_CATALOG_COMPUTE_LEASES_H_
+#define HEARTH_CACHE_STORE_CATALOG_COMPUTE_LEASES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/catalog/prefix_index.h"
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+class ComputeLeases {
+ public:
+  // A lease has a key for each chunk of its prompt: at 32,768 tokens 256 keys, some 16 KiB.
+  static constexpr size_t kMaxLeases = 1024;
+  static constexpr size_t kMaxWaiters = 4096;
+
+  using Id = uint64_t;  // of a lease or a waiter; 0: none
+  using Wake = std::function<void()>;
+  using Wakes = std::vector<Wake>;
+
+  struct Boundary {
+    uint32_t tokens = 0;
+    Digest key{};
+  };
+  struct Promise {
+    uint32_t tokens = 0;
+    Digest key{};
+    absl::Time until;  // the lease's deadline
+  };
+
+  // The longest of `boundaries` (ascending) that a lease promises.
+  std::optional<Promise> Find(absl::Span<const Boundary> boundaries) const;
+  // How many of the first `chunks` of a prompt some lease's prompt has too.
+  size_t SharedChunks(absl::Span<const KeyedSegment> chunks) const;
+
+  // A lease on those of `boundaries` that are not promised yet, for a prompt of `chunks`. 0 when
+  // that is none of them, or when there are too many leases.
+  Id Grant(absl::Span<const Boundary> boundaries, absl::Span<const KeyedSegment> chunks,
+           absl::Time until);
+  // Ids that are unknown, or no longer known, are ignored.
+  void End(Id lease, Wakes* wakes);
+  // Ends the leases whose deadline is at or before `now`.
+  void Expire(absl::Time now, Wakes* wakes);
+
+  // REQUIRES: `key` is promised. 0 when too many wait.
+  Id Wait(const Digest& key, Wake wake);
+  void Leave(Id waiter);
+
+  // Restore points that are stored now, by whomever.
+  void Published(absl::Span<const Digest> keys, Wakes* wakes);
+
+  size_t leases() const { return leases_.size(); }
+  size_t waiters() const { return waiters_.size(); }
+
+ private:
+  struct Lease {
+    std::vector<Digest> promised, chunks;
+    absl::Time until;
+  };
+  struct Waiter {
+    Digest key{};
+    Wake wake;
+  };
+  void WakeAll(const Digest& key, Wakes* wakes);
+
+  Id next_id_ = 1;
+  absl::flat_hash_map<Id, Lease> leases_;
+  std::set<std::pair<absl::Time, Id>> deadlines_;
+  absl::flat_hash_map<Digest, Id> promised_;      // to the lease
+  absl::flat_hash_map<Digest, uint32_t> chunks_;  // leases whose prompt has this chunk
+  absl::flat_hash_map<Id, Waiter> waiters_;
+  std::map<Digest, std::set<Id>> waiting_;  // first come, first woken
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_COMPUTE_LEASES_H_

@@ -1,0 +1,68 @@
+// What is to be erased from the disk: noted under the store's mutex, kept until it is done.
+//
+// A disk that is full or fails takes no erase. What waited for room is erased with the next; until
+// then it would come back at a start. All manifests go before any object does, whoever noted them:
+// none is to outlive what it names. What is noted here is never written again under its number.
+// Guarded by the store's mutex.
+#ifndef HEARTH_CACHE_STORE_CATALOG_ERASURES_H_
+#define HEARTH_CACHE_STORE_CATALOG_ERASURES_H_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/container/btree_set.h"
+#include "absl/types/span.h"
+
+namespace hearth {
+
+class Erasures {
+ public:
+  // Of one call: of manifests a few hundred KiB of the log.
+  static constexpr size_t kMostAtOnce = 4096;
+  // Of each kind, 10 MB: beyond that the lowest are left to the next start.
+  static constexpr size_t kMost = size_t{1} << 20;
+
+  struct Objects {
+    std::vector<uint64_t> numbers;
+    uint64_t bytes = 0;  // what they take on disk
+  };
+
+  void AddManifests(absl::Span<const uint64_t> numbers) { Add(numbers, &manifests_); }
+  void AddObjects(absl::Span<const uint64_t> numbers, uint64_t bytes) {
+    Add(numbers, &objects_);
+    object_bytes_ += bytes;
+  }
+  // Some of them. They stay until they are known to be erased.
+  std::vector<uint64_t> SomeManifests() const {
+    std::vector<uint64_t> some;
+    for (auto it = manifests_.begin(); it != manifests_.end() && some.size() < kMostAtOnce; ++it) {
+      some.push_back(*it);
+    }
+    return some;
+  }
+  void ManifestsErased(absl::Span<const uint64_t> numbers) {
+    for (const uint64_t number : numbers) manifests_.erase(number);
+  }
+  // All of them, to be added again if they cannot be erased. REQUIRES: no manifest is left.
+  Objects TakeObjects() {
+    Objects taken{{objects_.begin(), objects_.end()}, std::exchange(object_bytes_, 0)};
+    objects_.clear();
+    return taken;
+  }
+
+ private:
+  using Numbers = absl::btree_set<uint64_t>;
+
+  static void Add(absl::Span<const uint64_t> numbers, Numbers* to) {
+    to->insert(numbers.begin(), numbers.end());
+    while (to->size() > kMost) to->erase(to->begin());
+  }
+
+  Numbers manifests_, objects_;
+  uint64_t object_bytes_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_ERASURES_H_

@@ -1,0 +1,83 @@
+#include "cache_store/catalog/fingerprint_book.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "cache_store/catalog/compute_cost.h"
+
+namespace hearth {
+
+std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint) {
+  absl::StatusOr<KvLayout> layout = fingerprint.Layout();
+  if (!layout.ok()) return nullptr;
+  const int cost_steps = CostStepsOf(MultiplyAddsPerToken(fingerprint, *layout));
+  return std::make_shared<const KnownFingerprint>(
+      KnownFingerprint{fingerprint, *std::move(layout), cost_steps});
+}
+
+std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint& fingerprint,
+                                                               const std::string& tenant) {
+  std::shared_ptr<const KnownFingerprint> known = Find(fingerprint.digest(), tenant);
+  if (known == nullptr) known = MakeKnown(fingerprint);
+  if (known != nullptr) Remember(known, tenant);
+  return known;
+}
+
+void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
+                               const std::string& tenant) {
+  if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) ForgetOneTenant();
+  Known& of_tenant = by_tenant_[tenant];
+  of_tenant.used = ++uses_;
+  auto& list = of_tenant.list;
+  list.remove(known);
+  list.push_back(std::move(known));
+  Trim(&list);
+}
+
+// The last one stays: somebody is about to use it.
+void FingerprintBook::Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list) {
+  for (auto it = list->begin(); list->size() > kMaxPerTenant && it != std::prev(list->end());) {
+    it = it->use_count() == 1 ? list->erase(it) : std::next(it);
+  }
+}
+
+void FingerprintBook::Trim() {
+  for (auto& [tenant, known] : by_tenant_) Trim(&known.list);
+  while (by_tenant_.size() > kMaxTenants && ForgetOneTenant()) {
+  }
+}
+
+// The one that was not heard of for longest and has nothing stored. False: all have.
+bool FingerprintBook::ForgetOneTenant() {
+  auto oldest = by_tenant_.end();
+  for (auto it = by_tenant_.begin(); it != by_tenant_.end(); ++it) {
+    if (oldest != by_tenant_.end() && it->second.used > oldest->second.used) continue;
+    const auto& list = it->second.list;
+    const bool is_in_use = std::any_of(list.begin(), list.end(),
+                                       [](const auto& known) { return known.use_count() > 1; });
+    if (!is_in_use) oldest = it;
+  }
+  if (oldest == by_tenant_.end()) return false;
+  by_tenant_.erase(oldest);
+  return true;
+}
+
+std::shared_ptr<const KnownFingerprint> FingerprintBook::Find(const Digest& digest,
+                                                              const std::string& tenant) const {
+  const auto it = by_tenant_.find(tenant);
+  if (it == by_tenant_.end()) return nullptr;
+  for (const auto& known : it->second.list) {
+    if (known->fingerprint.digest() == digest) return known;
+  }
+  return nullptr;
+}
+
+std::vector<std::shared_ptr<const KnownFingerprint>> FingerprintBook::Of(
+    const std::string& tenant) const {
+  const auto it = by_tenant_.find(tenant);
+  if (it == by_tenant_.end()) return {};
+  return {it->second.list.begin(), it->second.list.end()};
+}
+
+}  // namespace hearth

@@ -1,0 +1,60 @@
+// The fingerprints that tenants have used, with their readable fields, so that a miss can be told
+// apart from a difference in one field. Bounded per tenant, and in tenants: what was not used for
+// longest is forgotten first, but never what a restore point or a session still refers to.
+// Not thread safe: the store guards it.
+#ifndef HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
+#define HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
+
+#include <list>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+struct KnownFingerprint {
+  Fingerprint fingerprint;
+  KvLayout layout;
+  int cost_steps = 0;  // of computing a token of it (compute_cost.h)
+};
+
+class FingerprintBook {
+ public:
+  // Explain tries each of them: 64 lookups of a long prompt take tens of milliseconds.
+  static constexpr size_t kMaxPerTenant = 64;
+  // 1024 tenants x 64 x about 3 KB stay under 200 MB. More only where that many store something.
+  static constexpr size_t kMaxTenants = 1024;
+
+  // Marks as just used. Null when the fingerprint describes no valid layout.
+  std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
+                                                const std::string& tenant);
+  void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant);
+  // Forgets what is over the limits and could not be while others held it.
+  void Trim();
+  std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
+                                               const std::string& tenant) const;
+  std::vector<std::shared_ptr<const KnownFingerprint>> Of(const std::string& tenant) const;
+
+  size_t tenants() const { return by_tenant_.size(); }
+
+ private:
+  struct Known {
+    std::list<std::shared_ptr<const KnownFingerprint>> list;  // most recently used last
+    uint64_t used = 0;
+  };
+  static void Trim(std::list<std::shared_ptr<const KnownFingerprint>>* list);
+  bool ForgetOneTenant();
+
+  uint64_t uses_ = 0;
+  std::map<std::string, Known> by_tenant_;
+};
+
+// Null when it describes no valid layout.
+std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_

@@ -1,0 +1,60 @@
+// What left the store, when and why: a bounded memory, so that Explain can say more than "not
+// there". One entry for each segment key whose objects left, restore points' own keys among them.
+// Not thread safe: the store guards it.
+#ifndef HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
+#define HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "cache_store/base/removal.h"
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+struct Departure {
+  Removal why = Removal::kDropped;
+  absl::Time when;
+};
+
+class History {
+ public:
+  // Some 130 bytes each: 8 MiB. A prompt of 32,768 tokens has 256 segments at C = 128.
+  static constexpr size_t kMaxEntries = 65536;
+
+  void Record(const Digest& key, Removal why, absl::Time when) {
+    entries_[key] = Entry{Departure{why, when}, ++serial_};
+    order_.emplace_back(key, serial_);
+    while (entries_.size() > kMaxEntries || order_.size() > 2 * kMaxEntries) ForgetOldest();
+  }
+  // Null when unknown.
+  const Departure* Find(const Digest& key) const {
+    const auto it = entries_.find(key);
+    return it == entries_.end() ? nullptr : &it->second.departure;
+  }
+
+ private:
+  struct Entry {
+    Departure departure;
+    uint64_t serial = 0;  // of the record that counts: a key may leave more than once
+  };
+  void ForgetOldest() {
+    const auto [key, serial] = order_.front();
+    order_.pop_front();
+    const auto it = entries_.find(key);
+    if (it == entries_.end() || it->second.serial != serial) return;
+    entries_.erase(it);
+  }
+
+  absl::flat_hash_map<Digest, Entry> entries_;
+  std::deque<std::pair<Digest, uint64_t>> order_;
+  uint64_t serial_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_HISTORY_H_

@@ -1,0 +1,84 @@
+// The tree of stored segments: which prompts the store knows, token by token.
+//
+// One root for each (fingerprint, tenant); a node is one segment, named by its key in the hash
+// chain. Nodes keep their token ids, and every hit compares them: a key is never trusted alone.
+// Not thread safe: the store guards it. Nodes are owned by the index and never move.
+// Invariants: 1. a node other than a root has an object, a restore point, or children.
+// 2. only whole chunks have children. 3. siblings differ in tokens or in cut offsets.
+#ifndef HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
+#define HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "cache_store/base/prompt_chain.h"
+#include "proto/fingerprint.h"
+
+namespace hearth {
+
+struct StoredObject;
+struct RestorePointEntry;
+
+struct SegmentNode {
+  // Orders siblings so that the longest common prefix is found beside the place of insertion.
+  struct ByTokens {
+    using is_transparent = void;
+    bool operator()(const SegmentNode* a, const SegmentNode* b) const;
+    bool operator()(const SegmentNode* a, absl::Span<const uint32_t> b) const;
+    bool operator()(absl::Span<const uint32_t> a, const SegmentNode* b) const;
+  };
+
+  Digest key{};
+  SegmentNode* parent = nullptr;  // null: a root
+  uint32_t begin = 0;
+  std::vector<uint32_t> token_ids;
+  std::vector<uint32_t> cut_offsets;
+  std::array<StoredObject*, 2> objects{};  // by LayerGroup
+  RestorePointEntry* restore_point = nullptr;
+  std::set<SegmentNode*, ByTokens> children;
+
+  uint32_t end() const { return begin + static_cast<uint32_t>(token_ids.size()); }
+};
+
+class PrefixIndex {
+ public:
+  // Null when absent.
+  SegmentNode* Find(const Digest& key) const;
+  // The node of `segment` if it is stored with exactly these tokens.
+  SegmentNode* Find(const KeyedSegment& segment, absl::Span<const uint32_t> prompt) const;
+  SegmentNode* EnsureRoot(const Digest& root);
+  // Null when a node of this key exists with other tokens: a collision, or a broken caller.
+  SegmentNode* Ensure(SegmentNode* parent, const KeyedSegment& segment,
+                      absl::Span<const uint32_t> prompt);
+  // Removes `node` and its ancestors as far as nothing keeps them.
+  void Prune(SegmentNode* node);
+
+  // Longest common token prefix of `prompt` and anything below `root`, whatever its cuts.
+  static uint32_t MatchedTokens(const SegmentNode* root, absl::Span<const uint32_t> prompt,
+                                uint32_t chunk_tokens);
+  // The deepest restore point below `root` whose tokens begin `prompt`, whatever its cuts, and
+  // which leaves a token to compute. Null when there is none.
+  static const SegmentNode* DeepestPoint(const SegmentNode* root, absl::Span<const uint32_t> prompt,
+                                         uint32_t chunk_tokens);
+  // Children of `chunk` shorter than C that are prefixes of `rest`, longest first.
+  static std::vector<SegmentNode*> RemaindersOf(const SegmentNode* chunk,
+                                                absl::Span<const uint32_t> rest,
+                                                uint32_t chunk_tokens);
+
+  size_t size() const { return nodes_.size(); }
+  // Keys looked up since the start, found or not: what a lookup costs here.
+  uint64_t finds() const { return finds_; }
+
+ private:
+  mutable uint64_t finds_ = 0;
+  absl::flat_hash_map<Digest, std::unique_ptr<SegmentNode>> nodes_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_PREFIX_INDEX_H_

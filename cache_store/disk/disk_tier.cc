@@ -1,0 +1,399 @@
+#include "cache_store/disk/disk_tier.h"
+
+#include <rocksdb/convenience.h>
+#include <rocksdb/write_batch.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "cache_store/disk/disk_tier_backup.h"
+#include "cache_store/disk/disk_tier_db.h"
+#include "cache_store/disk/disk_tier_erase.h"
+#include "cache_store/disk/disk_tier_load.h"
+#include "cache_store/disk/disk_tier_promises.h"
+#include "cache_store/disk/disk_tier_reclaim.h"
+#include "cache_store/disk/disk_tier_salvage.h"
+#include "cache_store/disk/disk_tier_tables.h"
+
+namespace hearth {
+namespace {
+
+// Below this a value is copied into memory of its own; above, the read's buffer is handed out.
+constexpr size_t kPinBytes = 4096;
+// Of erased objects at once in the log: a KiB or two an object.
+constexpr size_t kEraseBytes = size_t{256} << 10;
+
+class RocksDiskTier : public DiskTier {
+ public:
+  RocksDiskTier(std::unique_ptr<Database> db, const std::string& dir,
+                std::unique_ptr<DiskPromises> promises, const DiskTierOptions& options)
+      : db_(std::move(db)),
+        dir_(dir),
+        tables_(db_.get(), dir),
+        promises_(std::move(promises)),
+        min_table_bytes_(options.min_table_bytes),
+        patience_(options.patience) {}
+  ~RocksDiskTier() override { promises_->Close(); }
+
+  Tier kind() const override { return Tier::kDisk; }
+
+  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+    auto value = std::make_shared<rocksdb::PinnableSlice>();
+    const rocksdb::Status status = GetSlice(*db_, SliceKey(slice.object, slice.layer), value.get());
+    if (status.IsNotFound()) return std::nullopt;
+    if (!status.ok()) return FromRocks(status, "read");
+    absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value->data()),
+                                      value->size());
+    if (bytes.size() < kPinBytes) return CopySlice(bytes);
+    return SliceView{std::move(value), bytes};
+  }
+
+  absl::Status Write(const SliceRef& slice, SliceView view) override {
+    const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
+    return Change("write", [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),
+                         SliceKey(slice.object, slice.layer), value);
+    });
+  }
+
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
+    uint64_t bytes = 0;
+    for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
+    if (bytes < min_table_bytes_ || resumed_.load()) return SliceTier::WriteAll(slices);
+    return Change("write of a table", [&] { return tables_.Write(slices); });
+  }
+
+  absl::Status WriteObject(const ObjectRecord& object) override {
+    return Change("write of an object record", [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kObjects), NumberKey(object.number),
+                         SerializeObject(object));
+    });
+  }
+
+  absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
+    if (objects.empty()) return absl::OkStatus();
+    rocksdb::WriteBatch batch;
+    for (const uint64_t number : objects) {
+      EraseObject(*db_, number, &batch);
+      if (batch.GetDataSize() < kEraseBytes) continue;
+      if (absl::Status status = WriteBatch("erase", &batch, false); !status.ok()) return status;
+      batch.Clear();
+    }
+    return WriteBatch("erase", &batch, false);
+  }
+
+  absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
+                               absl::Span<const Digest> points,
+                               const FingerprintRecord& fingerprint, bool sync) override {
+    rocksdb::WriteBatch batch;
+    for (const ManifestRecord& record : manifests) {
+      batch.Put(db_->family(kManifests), NumberKey(record.number), SerializeManifestRecord(record));
+    }
+    batch.Put(db_->family(kFingerprints), FingerprintKey(fingerprint),
+              fingerprint.fingerprint.Serialize());
+    // With `sync` the whole log up to here, slices included.
+    return promises_->Commit(manifests, points, sync,
+                             [&] { return WriteBatch("write of manifests", &batch, sync); });
+  }
+
+  absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
+    if (manifests.empty()) return absl::OkStatus();
+    rocksdb::WriteBatch batch;
+    for (const uint64_t number : manifests) {
+      batch.Delete(db_->family(kManifests), NumberKey(number));
+      batch.Delete(db_->family(kMeta), PinKey(number));
+      batch.Delete(db_->family(kMeta), UseKey(number));
+    }
+    return promises_->Erase(manifests, &batch,
+                            [&] { return WriteBatch("erase of manifests", &batch, false); });
+  }
+
+  void Unpromise(absl::Span<const uint64_t> manifests) override { promises_->Release(manifests); }
+
+  absl::Status SetPinned(uint64_t manifest, bool pinned) override {
+    const std::string key = PinKey(manifest);
+    return Change("pin", [&] {
+      return pinned ? (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta), key, "")
+                    : (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key);
+    });
+  }
+
+  absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
+    if (failed_.load()) return absl::UnavailableError("the last change failed");
+    rocksdb::WriteBatch batch;
+    for (const auto& [manifest, used] : uses) {
+      batch.Put(db_->family(kMeta), UseKey(manifest), absl::StrCat(absl::ToUnixSeconds(used)));
+    }
+    return WriteBatch("write of last uses", &batch, false);
+  }
+
+  absl::Status Sync() override {
+    // Not SyncWAL: after a log that could not be written it asserts, where a write is refused.
+    rocksdb::WriteBatch batch;
+    batch.PutLogData("sync");
+    return promises_->Sync([&] { return WriteBatch("sync", &batch, true); });
+  }
+
+  absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) override {
+    absl::StatusOr<std::string> bytes = ReadRecord(kObjects, NumberKey(number));
+    if (!bytes.ok()) return bytes.status();
+    return ParseObject(*bytes);
+  }
+
+  absl::StatusOr<ManifestRecord> ReadManifest(uint64_t number) override {
+    absl::StatusOr<std::string> bytes = ReadRecord(kManifests, NumberKey(number));
+    if (!bytes.ok()) return bytes.status();
+    return ParseManifestRecord(*bytes);
+  }
+
+  absl::StatusOr<std::string> ReadNote(const std::string& name) override {
+    absl::StatusOr<std::string> text = ReadRecord(kMeta, absl::StrCat(kNotePrefix, name));
+    return absl::IsNotFound(text.status()) ? std::string() : text;
+  }
+
+  absl::Status WriteNote(const std::string& name, const std::string& text) override {
+    return Change("write of a note", [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta),
+                         absl::StrCat(kNotePrefix, name), text);
+    });
+  }
+
+  absl::StatusOr<DiskContents> Load() override {
+    absl::StatusOr<DiskContents> contents = LoadContents(*db_);
+    if (!contents.ok()) return contents;
+    if (absl::Status dropped = DropDoubtedObjects(*db_, &*contents); !dropped.ok()) return dropped;
+    promises_->Settle(&*contents, [this](DiskContents* settled) {
+      const bool is_damaged = !settled->damage.empty();
+      if (is_damaged) tables_.KeepDead();
+      const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
+      if (!let_go.ok()) settled->damage.push_back(let_go.ToString());
+      SettleLogs(db_->files(), dir_);
+    });
+    return contents;
+  }
+
+  absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
+      absl::Span<const uint64_t> numbers) override {
+    return LoadManifests(*db_, numbers);
+  }
+  absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
+      const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) override {
+    return FindManifestsNaming(*db_, objects, stopped);
+  }
+
+  absl::Status ReclaimSpace(uint64_t max_bytes) override {
+    if (stopped_.load()) return absl::CancelledError("stopped");
+    // All families: a log file goes only when nothing in it is waiting to be flushed.
+    const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
+    if (!status.ok()) return StoppedBy(FromRocks(status, "flush"));
+    uint64_t table_bytes = 0;
+    absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
+    if (!reclaimed.ok()) return StoppedBy(std::move(reclaimed));
+    return ReclaimBlobs(*db_, max_bytes - std::min(max_bytes, table_bytes));
+  }
+
+  void StopReclaiming() override {
+    if (!stopped_.exchange(true)) (*db_)->DisableManualCompaction();
+  }
+
+  absl::StatusOr<BackupReport> BackUp(const std::string& to) override {
+    return BackUpDatabase(*db_, dir_, to);
+  }
+
+  uint64_t FileBytes() override {
+    uint64_t tables = 0, blobs = 0;
+    for (int i = 0; i < kFamilies; ++i) {
+      uint64_t bytes = 0;
+      (*db_)->GetIntProperty(db_->family(static_cast<Family>(i)),
+                             rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+      tables += bytes;
+    }
+    (*db_)->GetIntProperty(db_->family(kSlices), rocksdb::DB::Properties::kTotalBlobFileSize,
+                           &blobs);
+    rocksdb::VectorLogPtr logs;
+    uint64_t log_bytes = 0;
+    if ((*db_)->GetSortedWalFiles(logs).ok()) {
+      for (const auto& log : logs) log_bytes += log->SizeFileBytes();
+    }
+    return tables + blobs + log_bytes;
+  }
+
+ private:
+  // Of background work: the next change tells RocksDB to go on. What cannot be read stops nothing.
+  absl::Status StoppedBy(absl::Status status) {
+    if (!absl::IsCancelled(status) && !absl::IsDataLoss(status)) failed_.store(true);
+    return status;
+  }
+
+  // Every change goes through here. After one that failed RocksDB refuses all until it is told to
+  // go on, and does so only once what it has not yet written could be: on a full disk, when there
+  // is room again.
+  template <typename F>
+  absl::Status Change(const char* what, F change) {
+    if (failed_.load()) {
+      const absl::MutexLock lock(&resume_mu_);
+      const rocksdb::Status resumed = failed_.load() ? Resume() : rocksdb::Status::OK();
+      if (!resumed.ok()) return FromRocks(resumed, what);
+      failed_.store(false);
+    }
+    const absl::ReaderMutexLock lock(&resume_mu_);
+    HaveSomethingToFlush();
+    const rocksdb::Status status = change();
+    if (!status.ok()) failed_.store(true);
+    return FromRocks(status, what);
+  }
+
+  rocksdb::Status Resume() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
+    if (!gave_up_.load()) {
+      const rocksdb::Status status = ResumeOrGiveUp();
+      if (!status.ok() && !gave_up_.load()) return status;
+    }
+    if (gave_up_.load()) {
+      return rocksdb::Status::IOError(
+          absl::StrCat("the database does not come back: it was told to go on after a write that "
+                       "failed, and had ",
+                       absl::FormatDuration(patience_),
+                       "; what is there is read, nothing is written; restart the store"));
+    }
+    resumed_.store(true);
+    // Where it had nothing to flush it goes on with the log that failed, and asserts against that.
+    if (!db_->files()->log_health().is_broken()) return rocksdb::Status::OK();
+    return rocksdb::Status::IOError(
+        "the log failed before anything else was in memory, for which RocksDB would begin another: "
+        "what is there is read, nothing is written; restart the store");
+  }
+
+  // RocksDB 7.8 may wait for good here: of a flush that was due while a compaction failed it keeps
+  // that it is due, and forgets to begin it. From then on only reads are safe.
+  rocksdb::Status ResumeOrGiveUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(resume_mu_) {
+    absl::Notification done;
+    std::thread watch([&] {
+      if (done.WaitForNotificationWithTimeout(patience_)) return;
+      gave_up_.store(true);
+      rocksdb::CancelAllBackgroundWork(db_->get(), /*wait=*/false);
+    });
+    // It waits until nothing runs in the background, and has compactions begun, which fail, until
+    // it is done: first everything is to come to rest.
+    (*db_)->PauseBackgroundWork().PermitUncheckedError();
+    (*db_)->ContinueBackgroundWork().PermitUncheckedError();
+    // It asserts that no file can be deleted where its own manifest could not be written, and sees
+    // to that itself for most such writes, but not for all.
+    if (!std::exchange(keeps_files_, true)) (*db_)->DisableFileDeletions().PermitUncheckedError();
+    const rocksdb::Status status = (*db_)->Resume();
+    if (status.ok() && std::exchange(keeps_files_, false)) {
+      (*db_)->EnableFileDeletions(/*force=*/false).PermitUncheckedError();
+    }
+    done.Notify();
+    watch.join();
+    return status;
+  }
+
+  // Told to go on after a log that failed, RocksDB begins a new one only if it has anything to
+  // flush.
+  void HaveSomethingToFlush() {
+    uint64_t entries = 1;
+    (*db_)->GetIntProperty(db_->family(kMeta), rocksdb::DB::Properties::kNumEntriesActiveMemTable,
+                           &entries);
+    if (entries > 0) return;
+    rocksdb::WriteOptions beside_the_log;
+    beside_the_log.disableWAL = true;
+    (*db_)
+        ->Put(beside_the_log, db_->family(kMeta), absl::StrCat(kNotePrefix, "opened"), "")
+        .PermitUncheckedError();
+  }
+
+  absl::Status WriteBatch(const char* what, rocksdb::WriteBatch* batch, bool sync) {
+    rocksdb::WriteOptions options;
+    options.sync = sync;
+    return Change(what, [&] { return (*db_)->Write(options, batch); });
+  }
+
+  absl::StatusOr<std::string> ReadRecord(Family family, const std::string& key) {
+    std::string bytes;
+    const rocksdb::Status status = (*db_)->Get(VerifiedReads(), db_->family(family), key, &bytes);
+    if (!status.ok()) return FromRocks(status, "read of a record");
+    return bytes;
+  }
+
+  const std::unique_ptr<Database> db_;
+  const std::string dir_;
+  SliceTables tables_;
+  const std::unique_ptr<DiskPromises> promises_;
+  std::atomic<bool> stopped_{false};
+  const uint64_t min_table_bytes_;
+  const absl::Duration patience_;
+  std::atomic<bool> gave_up_{false};
+  std::atomic<bool> failed_{false};  // the last change
+  absl::Mutex resume_mu_;            // shared by changes
+  bool keeps_files_ ABSL_GUARDED_BY(resume_mu_) = false;
+  // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
+  // which it asserts against. Until the next start everything goes through the log.
+  std::atomic<bool> resumed_{false};
+};
+
+absl::Status PutSynced(const Database& db, const char* key, const std::string& value) {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  return FromRocks(db->Put(options, db.family(kMeta), key, value), absl::StrCat("write of ", key));
+}
+
+// Where the block is damaged that they lie in, they are written anew: with another secret than the
+// folder's nothing of it is found, and nothing damaged is erased (store_load.cc).
+absl::Status CheckMeta(const Database& db, const std::string& dir,
+                       const std::string& secret_check) {
+  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
+  std::string version, check;
+  const rocksdb::ReadOptions reads = VerifiedReads();
+  rocksdb::Status status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
+  if (status.IsNotFound() || status.IsCorruption()) {
+    rocksdb::WriteBatch batch;
+    batch.Put(db.family(kMeta), kVersionKey, current);
+    batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    return FromRocks(db->Write(options, &batch), "write of the version");
+  }
+  if (!status.ok()) return FromRocks(status, "read of the version");
+  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  if (version != current) {
+    absl::Status raised = PutSynced(db, kVersionKey, current);
+    if (!raised.ok()) return raised;
+  }
+  status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
+  if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
+  if (!status.ok()) return FromRocks(status, "read of the secret's check");
+  if (check != secret_check) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir,
+                     " was written with another secret; give it the old one, or an empty "
+                     "folder"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DiskTier>> DiskTier::Open(const std::string& dir,
+                                                         const std::string& secret_check,
+                                                         const DiskTierOptions& options) {
+  rocksdb::Env* const env = options.env != nullptr ? options.env : rocksdb::Env::Default();
+  // Opening the database already changes it.
+  absl::Status status = CheckPromisesVersion(env->GetFileSystem().get(), dir);
+  std::unique_ptr<Database> db;
+  if (status.ok()) status = Database::Open(dir, Database::Mode::kOwn, &db, options);
+  if (!status.ok()) return status;
+  // The file is there before the version says that it is.
+  const absl::StatusOr<bool> has_promises = HasPromises(*db, dir);
+  if (!has_promises.ok()) return has_promises.status();
+  auto promises = std::make_unique<DiskPromises>(db.get(), dir, options, !*has_promises);
+  if (status = CheckMeta(*db, dir, secret_check); !status.ok()) return status;
+  if (status = SliceTables::Prepare(dir); !status.ok()) return status;
+  return std::make_unique<RocksDiskTier>(std::move(db), dir, std::move(promises), options);
+}
+
+}  // namespace hearth

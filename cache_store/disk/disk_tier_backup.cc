@@ -1,0 +1,213 @@
+#include "cache_store/disk/disk_tier_backup.h"
+
+#include <rocksdb/utilities/backup_engine.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/base/secret.h"
+#include "cache_store/disk/data_folder.h"
+#include "cache_store/disk/disk_tier_backup_check.h"
+#include "cache_store/disk/folder_holder.h"
+#include "cache_store/disk/promises/promises.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What RocksDB's engine puts into a backup folder, and we.
+const std::set<std::string> kOurs = {"meta",   "private",  "shared", "shared_checksum",
+                                     "secret", "LOCK_FILE"};
+
+absl::Status Refuse(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat(path, why));
+}
+
+bool IsEmpty(const std::string& path) {
+  std::error_code error;
+  return !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error));
+}
+
+bool IsBackup(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path + "/meta", error);
+}
+
+rocksdb::BackupEngineOptions EngineOptions(const std::string& path) {
+  rocksdb::BackupEngineOptions options(path);
+  options.share_table_files = true;
+  options.share_files_with_checksum = true;
+  options.sync = true;
+  return options;
+}
+
+// Makes the folder, or finds a backup of the same store there.
+absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
+  std::error_code error;
+  if (IsEmpty(to)) {
+    // Parents are the operator's, as those of a data folder.
+    if (mkdir(to.c_str(), 0700) != 0 && errno != EEXIST) {
+      return Refuse(to, absl::StrCat(": ", std::strerror(errno)));
+    }
+    return absl::OkStatus();
+  }
+  for (const auto& entry : fs::directory_iterator(to, error)) {
+    if (kOurs.count(entry.path().filename().string()) == 0) {
+      return Refuse(to, absl::StrCat(" is neither empty nor a backup: it holds ",
+                                     entry.path().filename().string(), "; name another folder"));
+    }
+  }
+  if (error) return Refuse(to, absl::StrCat(": ", error.message()));
+  if (secret.empty() || !fs::exists(to + "/secret")) return absl::OkStatus();
+  const absl::StatusOr<std::string> theirs = ReadSecret(to + "/secret");
+  if (!theirs.ok()) return theirs.status();
+  if (*theirs != secret) return Refuse(to, " holds backups of another store; name another folder");
+  return absl::OkStatus();
+}
+
+uint64_t SumOfBytes(const FolderFiles& files) {
+  uint64_t sum = 0;
+  for (const auto& [path, bytes] : files) sum += bytes;
+  return sum;
+}
+
+// The chosen backup's state, checked byte by byte against what was written then.
+absl::StatusOr<uint32_t> Extract(const std::string& from, uint32_t id, const std::string& to) {
+  rocksdb::BackupEngineReadOnly* opened = nullptr;
+  rocksdb::Status status =
+      rocksdb::BackupEngineReadOnly::Open(rocksdb::Env::Default(), EngineOptions(from), &opened);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", from));
+  const std::unique_ptr<rocksdb::BackupEngineReadOnly> engine(opened);
+  std::vector<rocksdb::BackupInfo> infos;
+  std::vector<rocksdb::BackupID> corrupt;
+  engine->GetBackupInfo(&infos);
+  engine->GetCorruptedBackups(&corrupt);
+  if (id == 0) {
+    for (const rocksdb::BackupInfo& info : infos) id = std::max(id, info.backup_id);
+    for (const rocksdb::BackupID number : corrupt) id = std::max(id, number);
+    if (id == 0) return Refuse(from, " holds no backup");
+  }
+  status = engine->RestoreDBFromBackup(rocksdb::RestoreOptions(), id, to, to);
+  if (status.IsNotFound()) return Refuse(from, absl::StrCat(" holds no backup ", id));
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat("backup ", id, " in ", from,
+                                            " is damaged: ", status.ToString(),
+                                            "; an older one may be whole (--id)"));
+  }
+  return id;
+}
+
+}  // namespace
+
+absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
+                                            const std::string& to) {
+  std::string secret;
+  if (access((dir + "/secret").c_str(), F_OK) == 0) {
+    absl::StatusOr<std::string> read = ReadSecret(dir + "/secret");
+    if (!read.ok()) return read.status();
+    secret = *std::move(read);
+  }
+  if (absl::Status status = PrepareTarget(to, secret); !status.ok()) return status;
+  // First: a backup without it is of no use.
+  if (!secret.empty()) {
+    const absl::Status kept = CopySecret(secret, to + "/secret");
+    if (!kept.ok()) return kept;
+  }
+  const FolderFiles before = FilesUnder(to);
+  rocksdb::BackupEngine* opened = nullptr;
+  rocksdb::BackupEngineOptions options = EngineOptions(to);
+  // Shared with whatever else is written in the background.
+  options.backup_rate_limiter = db->GetDBOptions().rate_limiter;
+  rocksdb::Status status = rocksdb::BackupEngine::Open(rocksdb::Env::Default(), options, &opened);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup ", to));
+  const std::unique_ptr<rocksdb::BackupEngine> engine(opened);
+  rocksdb::BackupID id = 0;
+  status = engine->CreateNewBackup(rocksdb::CreateBackupOptions(), db.get(), &id);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
+  BackupReport report;
+  const FolderFiles after = FilesUnder(to);
+  const uint64_t grown = SumOfBytes(after) - std::min(SumOfBytes(before), SumOfBytes(after));
+  report.id = id;
+  report.has_secret = !secret.empty();
+  rocksdb::BackupInfo info;
+  status = engine->GetBackupInfo(id, &info, /*include_file_details=*/true);
+  if (status.ok()) report.bytes = info.size;
+  if (status.ok()) {
+    const absl::Status whole = CheckBackup(db, info, before, after);
+    info.env_for_open = nullptr;
+    if (!whole.ok()) {
+      // Those that were whole stay the newest.
+      engine->DeleteBackup(id).PermitUncheckedError();
+      return absl::Status(whole.code(), absl::StrCat("no backup was made: ", whole.message()));
+    }
+  }
+  report.new_bytes = std::min(grown, report.bytes);  // what the engine wrote for itself aside
+  if (status.ok()) status = engine->PurgeOldBackups(kKeptBackups);
+  if (!status.ok()) return FromRocks(status, absl::StrCat("backup to ", to));
+  return report;
+}
+
+absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::string& to) {
+  if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
+  const absl::Status promised = CheckPromised(dir);
+  if (!promised.ok() && !FolderHolder(dir).has_value()) return promised;
+  std::unique_ptr<Database> db;
+  DiskTierOptions options;
+  options.background_bytes_per_s = 0;  // nobody else uses it
+  // As it is: a program that could open it before can do so after, and open the backup.
+  const absl::Status status = Database::Open(dir, Database::Mode::kAsIs, &db, options);
+  if (!status.ok()) return status;
+  if (const auto& found = db->found().lines; !found.empty()) {
+    return absl::DataLossError(absl::StrCat("no backup was made: ", found[0]));
+  }
+  if (absl::Status there = CheckNothingWasToGo(*db); !there.ok()) return there;
+  return BackUpDatabase(*db, dir, to);
+}
+
+absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std::string& dir,
+                                             uint32_t id) {
+  if (!IsBackup(from)) return Refuse(from, " is not a backup");
+  if (absl::Status can = CheckIsNoMountPoint(dir); !can.ok()) return can;
+  if (!IsEmpty(dir)) return Refuse(dir, " is not empty; name a folder that is, or is not there");
+  // Beside it, so that it appears whole or not at all.
+  const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");
+  std::error_code error;
+  fs::remove_all(part, error);
+  if (mkdir(part.c_str(), 0700) != 0) {
+    return Refuse(part, absl::StrCat(": ", std::strerror(errno)));
+  }
+  const auto restore = [&]() -> absl::StatusOr<RestoreReport> {
+    RestoreReport report;
+    absl::StatusOr<uint32_t> extracted = Extract(from, id, DatabasePath(part));
+    if (!extracted.ok()) return extracted.status();
+    report.id = *extracted;
+    if (fs::exists(from + "/secret", error)) {
+      const absl::StatusOr<std::string> secret = ReadSecret(from + "/secret");
+      if (!secret.ok()) return secret.status();
+      if (absl::Status kept = CopySecret(*secret, part + "/secret"); !kept.ok()) return kept;
+      report.has_secret = true;
+    }
+    // Promises are what it has: the first start writes them down.
+    std::ofstream(PromisesPath(part), std::ios::binary) << SerializePromise(PromisesHeader());
+    absl::StatusOr<VerifyReport> verified = VerifyDataDir(part);
+    if (!verified.ok()) return verified.status();
+    report.verified = *std::move(verified);
+    fs::rename(part, dir, error);
+    if (error) return Refuse(dir, absl::StrCat(": ", error.message()));
+    return report;
+  };
+  absl::StatusOr<RestoreReport> report = restore();
+  if (!report.ok()) fs::remove_all(part, error);
+  return report;
+}
+
+}  // namespace hearth

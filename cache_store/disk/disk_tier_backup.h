@@ -1,0 +1,20 @@
+// Copying an open database to a backup folder. Private to disk/.
+#ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
+#define HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_store/disk/backup.h"
+#include "cache_store/disk/disk_tier_db.h"
+
+namespace hearth {
+
+// Reads and writes go on meanwhile; the backup is the state at one moment of the call. `dir`: the
+// data folder, for its secret.
+absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::string& dir,
+                                            const std::string& to);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_

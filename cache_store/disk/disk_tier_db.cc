@@ -1,0 +1,305 @@
+#include "cache_store/disk/disk_tier_db.h"
+
+#include <rocksdb/cache.h>
+#include <rocksdb/options.h>
+#include <rocksdb/rate_limiter.h>
+#include <rocksdb/table.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/disk/disk_tier_lost.h"
+#include "cache_store/disk/disk_tier_salvage.h"
+#include "cache_store/disk/files/disk_tier_log.h"
+#include "cache_store/disk/files/disk_tier_manifest.h"
+#include "cache_store/disk/files/disk_tier_reserve.h"
+#include "cache_store/disk/folder_holder.h"
+#include "cache_store/disk/promises/disk_tier_promise_file.h"
+
+namespace hearth {
+namespace {
+
+// Slices are 0.1 to 16 MiB, so one write buffer takes a few to a few hundred of them. Four bound
+// RAM to 128 MiB; the log, and with it what a restart replays, is bounded to three (0.2 to 0.5 s).
+constexpr size_t kWriteBufferBytes = size_t{32} << 20;
+constexpr int kWriteBuffers = 4;
+constexpr uint64_t kMaxLogBytes = uint64_t{96} << 20;
+// Eviction takes the oldest numbers first, so whole blob files empty together. Small enough that
+// one dies soon, large enough that 64 GiB are 1,024 files.
+constexpr uint64_t kBlobFileBytes = uint64_t{64} << 20;
+// Smaller values stay in the tables: tiny models in tests, and nothing else.
+constexpr uint64_t kMinBlobBytes = 4096;
+
+// RocksDB hands out a block where it lies only when that is in a cache; else it copies the value
+// once more. This one keeps nothing: a block goes with the last read of it. The process's, since
+// what was read may be used when the database is closed.
+std::shared_ptr<rocksdb::Cache> PinningCache() {
+  static const auto* const cache = new std::shared_ptr<rocksdb::Cache>(rocksdb::NewLRUCache(0));
+  return *cache;
+}
+
+rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
+  rocksdb::ColumnFamilyOptions options;
+  options.compression = rocksdb::kNoCompression;  // KV bytes are noise to a compressor
+  rocksdb::BlockBasedTableOptions table;
+  table.checksum = rocksdb::kXXH3;
+  if (family == kTables) table.block_cache = PinningCache();
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  if (family != kSlices) {
+    options.write_buffer_size = size_t{8} << 20;
+    return options;
+  }
+  options.write_buffer_size = kWriteBufferBytes;
+  options.max_write_buffer_number = kWriteBuffers;
+  options.enable_blob_files = true;
+  options.min_blob_size = kMinBlobBytes;
+  options.blob_file_size = kBlobFileBytes;
+  options.blob_compression_type = rocksdb::kNoCompression;
+  options.enable_blob_garbage_collection = false;  // disk_tier_reclaim.h does it, and says why
+  return options;
+}
+
+// Tables and blob files kept open: half of what the process may have, the rest is for connections.
+// 4,096 blob files of 64 MiB are 256 GiB; of more, some are opened again for a read.
+int MaxOpenFiles() {
+  constexpr rlim_t kMost = 4096, kLeast = 64;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;
+  return static_cast<int>(std::clamp(limit.rlim_cur / 2, kLeast, kMost));
+}
+
+rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& tier) {
+  const uint64_t background_bytes_per_s = tier.background_bytes_per_s;
+  rocksdb::DBOptions options;
+  options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
+  options.info_log_level = rocksdb::WARN_LEVEL;
+  options.listeners.push_back(std::make_shared<RotIsNoReasonToStop>());
+  // A stand-in (disk_tier_lost.h) has another; every block has a checksum.
+  options.verify_sst_unique_id_in_manifest = false;
+  // A restore point's slices lie one after the other: what the system reads ahead is read next.
+  options.advise_random_on_open = false;
+  options.max_background_jobs = 2;
+  if (background_bytes_per_s > 0) {
+    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(
+        static_cast<int64_t>(std::min(background_bytes_per_s, kMost))));
+  }
+  options.max_open_files = MaxOpenFiles();
+  // After an error the next change tries to go on (disk_tier_files.h says why).
+  options.max_bgerror_resume_count = 0;
+  // More would only be kept alive by the small families' unflushed records.
+  options.max_total_wal_size = kMaxLogBytes;
+  // A torn tail of the log is what kill -9 leaves; everything before it is whole.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.avoid_flush_during_recovery = true;
+  options.avoid_flush_during_shutdown = true;
+  return options;
+}
+
+// The process is out of something; the disk is not to blame. RocksDB keeps only errno's text.
+bool LacksRoom(const rocksdb::Status& status) {
+  return status.IsNoSpace() || absl::StrContains(status.ToString(), std::strerror(ENOSPC));
+}
+
+// Of the database's folder. OK too where there is no folder yet.
+class FolderLock {
+ public:
+  FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
+    const rocksdb::IOOptions plain;
+    if (!files->FileExists(path, plain, nullptr).ok()) return;
+    status_ = files->LockFile(path + "/LOCK", plain, &lock_, nullptr);
+  }
+  ~FolderLock() {
+    const rocksdb::IOOptions plain;
+    if (lock_ != nullptr) files_->UnlockFile(lock_, plain, nullptr).PermitUncheckedError();
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  const rocksdb::Status& status() const { return status_; }
+
+ private:
+  rocksdb::FileSystem* const files_;
+  rocksdb::FileLock* lock_ = nullptr;
+  rocksdb::Status status_;
+};
+
+// Of versions that let RocksDB write its log beside the data.
+void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {
+  const rocksdb::IOOptions plain;
+  std::vector<std::string> names;
+  files->GetChildren(path, plain, &names, nullptr).PermitUncheckedError();
+  for (const std::string& name : names) {
+    if (name != "LOG" && !absl::StartsWith(name, "LOG.old.")) continue;
+    files->DeleteFile(absl::StrCat(path, "/", name), plain, nullptr).PermitUncheckedError();
+  }
+}
+
+absl::Status CannotOpen(const std::string& dir, Database::Mode mode,
+                        const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  if (status.IsIOError() && (absl::StrContains(text, "While lock file") ||
+                             absl::StrContains(text, "lock hold by current process"))) {
+    // The lock of this very process would end with the look at it.
+    const bool is_other = absl::StrContains(text, "While lock file");
+    const std::optional<pid_t> holder = is_other ? FolderHolder(dir) : std::nullopt;
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir, " is held by another process (",
+                     holder.has_value() ? absl::StrCat("its id is ", *holder) : text, ")"));
+  }
+  if (status.IsInvalidArgument() && absl::StrContains(text, "Column famil")) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data folder ", dir, " was written by a newer version of this program (", text, ")"));
+  }
+  const std::string message = absl::StrCat("data folder ", dir, " cannot be opened: ", text);
+  if (status.IsCorruption() || status.IsPathNotFound()) {
+    if (mode == Database::Mode::kLookAtCopy) return absl::DataLossError(message);
+    return absl::DataLossError(absl::StrCat(message, "; hearthctl repair ", dir,
+                                            " rebuilds what is still right in it, or restore a "
+                                            "backup"));
+  }
+  return absl::Status(FromRocks(status, "").code(), message);
+}
+
+}  // namespace
+
+std::string DatabasePath(const std::string& dir) { return dir + "/db"; }
+
+rocksdb::ReadOptions VerifiedReads() {
+  rocksdb::ReadOptions options;
+  options.verify_checksums = true;
+  options.fill_cache = false;
+  return options;
+}
+
+absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
+                            const DiskTierOptions& tier) {
+  rocksdb::DBOptions options = DatabaseOptions(mode, tier);
+  const BootId boot = tier.boot.value_or(ThisBoot());
+  const auto log = std::make_shared<DatabaseLog>(tier.warnings);
+  options.info_log = log;
+  std::unique_ptr<Database> database(new Database);
+  const std::string path = mode == Mode::kLookAtCopy ? dir : DatabasePath(dir);
+  rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
+  database->files_ = std::make_shared<TableKeepingFiles>(env->GetFileSystem());
+  database->env_ = rocksdb::NewCompositeEnv(database->files_);
+  options.env = database->env_.get();
+  std::vector<std::string> names;
+  // A folder of an older version that was not opened since lacks what came later.
+  if (mode != Mode::kOwn) {
+    rocksdb::DB::ListColumnFamilies(options, path, &names).PermitUncheckedError();
+  }
+  const auto is_there = [&](Family family) {
+    return names.empty() ||
+           std::find(names.begin(), names.end(), kFamilyNames[family]) != names.end();
+  };
+  std::vector<rocksdb::ColumnFamilyDescriptor> families;
+  for (int i = 0; i < kFamilies; ++i) {
+    if (is_there(static_cast<Family>(i)))
+      families.emplace_back(kFamilyNames[i], FamilyOptions(static_cast<Family>(i)));
+  }
+  rocksdb::Status status;
+  if (mode == Mode::kOwn) {
+    status = database->OpenAtAnyRate(dir, boot, options, families);
+  } else if (mode == Mode::kAsIs) {
+    // Until it is closed: a repair may need it, and the next start deletes it, or keeps it.
+    database->files_->HoldBack();
+    // What damage RocksDB would not say.
+    const absl::Status looked =
+        SalvageLogs(database->files_.get(), dir, boot, &database->found_, nullptr);
+    if (!looked.ok()) return looked;
+    status = rocksdb::DB::Open(options, path, families, &database->handles_, &database->db_);
+  } else {
+    status =
+        rocksdb::DB::OpenForReadOnly(options, path, families, &database->handles_, &database->db_);
+  }
+  if (!status.ok()) return CannotOpen(dir, mode, status);
+  for (std::string& line : log->dropped()) database->found_.Add(std::move(line));
+  for (int i = 0; i < kFamilies; ++i) {
+    if (!is_there(static_cast<Family>(i))) {
+      database->handles_.insert(database->handles_.begin() + i, nullptr);
+    }
+  }
+  *out = std::move(database);
+  return absl::OkStatus();
+}
+
+rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& boot,
+                                        const rocksdb::DBOptions& options,
+                                        std::vector<rocksdb::ColumnFamilyDescriptor> families) {
+  const std::string path = DatabasePath(dir);
+  files_->HoldBack();
+  rocksdb::Status status = Mend(dir, boot);
+  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) status = Mend(dir, boot);
+  if (!status.ok()) return status;
+  const auto open = [&] {
+    rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
+    if (!LacksRoom(opened)) return opened;
+    GiveUpReserve(files_.get(), dir);  // unless a mend took it
+    // What is in the log stays in memory, for there is no room for the tables it would become.
+    for (rocksdb::ColumnFamilyDescriptor& family : families) {
+      family.options.write_buffer_size = 2 * kMaxLogBytes;
+    }
+    return rocksdb::DB::Open(options, path, families, &handles_, &db_);
+  };
+  status = open();
+  const rocksdb::Options any(options, FamilyOptions(kDefault));
+  const bool is_torn = status.ok() ? !AllTablesOpen(db_, any, {kFamilyNames[kTables]})
+                                   : status.IsCorruption() || status.IsPathNotFound();
+  if (is_torn) {
+    Close();
+    const FolderLock lock(files_.get(), path);
+    if (!lock.status().ok()) return lock.status();
+    absl::Status replaced = ReplaceLostTables(options, path, families, &found_);
+    if (absl::IsResourceExhausted(replaced) && GiveUpReserve(files_.get(), dir)) {
+      replaced = ReplaceLostTables(options, path, families, &found_);
+    }
+    if (absl::IsResourceExhausted(replaced)) {
+      return rocksdb::Status::NoSpace(std::string(replaced.message()));
+    }
+    if (!replaced.ok() && status.ok()) status = rocksdb::Status::IOError(replaced.ToString());
+    if (!replaced.ok()) return status;
+  }
+  if (is_torn) status = open();
+  if (!status.ok()) return status;
+  RemoveInfoLogs(files_.get(), path);
+  KeepReserve(files_.get(), dir);
+  return status;
+}
+
+rocksdb::Status Database::Mend(const std::string& dir, const BootId& boot) {
+  const std::string path = DatabasePath(dir);
+  files_->CreateDirIfMissing(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+  // RocksDB takes it for itself, later.
+  const FolderLock lock(files_.get(), path);
+  if (!lock.status().ok()) return lock.status();
+  absl::Status mended = MendManifest(files_.get(), path, &found_);
+  if (mended.ok()) mended = SalvageLogs(files_.get(), dir, boot, &found_, &logged_);
+  if (mended.ok()) return rocksdb::Status::OK();
+  const std::string text(mended.message());
+  if (absl::IsDataLoss(mended)) return rocksdb::Status::Corruption(text);
+  if (absl::IsResourceExhausted(mended)) return rocksdb::Status::NoSpace(text);
+  return rocksdb::Status::IOError(text);
+}
+
+void Database::Close() {
+  if (db_ == nullptr) return;
+  for (rocksdb::ColumnFamilyHandle* handle : handles_) {
+    if (handle != nullptr) db_->DestroyColumnFamilyHandle(handle);
+  }
+  handles_.clear();
+  db_->Close().PermitUncheckedError();
+  delete db_;
+  db_ = nullptr;
+}
+
+Database::~Database() { Close(); }
+
+}  // namespace hearth

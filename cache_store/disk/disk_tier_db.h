@@ -1,0 +1,94 @@
+// The RocksDB side of the disk tier. Private to disk/: no header that other rooms see names it.
+#ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
+#define HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
+
+#include <rocksdb/db.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/disk/files/disk_tier_files.h"
+#include "cache_store/disk/files/rocks_status.h"
+
+namespace hearth {
+
+// Column families, in the order of their handles. Names are on disk: never change one.
+enum Family {
+  kDefault = 0,
+  kSlices,
+  kObjects,
+  kManifests,
+  kFingerprints,
+  kMeta,
+  kTables,
+  kFamilies
+};
+inline constexpr const char* kFamilyNames[kFamilies] = {
+    "default", "slices", "objects", "manifests", "fingerprints", "meta", "tables"};
+
+inline rocksdb::Slice ToSlice(absl::string_view text) { return {text.data(), text.size()}; }
+inline absl::string_view ToView(const rocksdb::Slice& slice) {
+  return {slice.data(), slice.size()};
+}
+
+// Where RocksDB lives inside the data folder.
+std::string DatabasePath(const std::string& dir);
+
+// Of records of logs that something was lost from: the family's id, the number that the key begins
+// with.
+using LoggedNumbers = std::set<std::pair<uint32_t, uint64_t>>;
+
+// An open database; closes it when it goes.
+class Database {
+ public:
+  enum class Mode {
+    kOwn,         // made when absent, raised to this version
+    kAsIs,        // must be there, and stays of its version
+    kLook,        // read only: needs no lock, so the folder may be in use
+    kLookAtCopy,  // the same, of the very folder that the database is in
+  };
+  static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
+                           const DiskTierOptions& options = {});
+  ~Database();
+
+  rocksdb::DB* operator->() const { return db_; }
+  rocksdb::DB* get() const { return db_; }
+  const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
+  // Null: not kOwn, and the folder is of a version that had no such family.
+  rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
+  TableKeepingFiles* files() const { return files_.get(); }
+  // What was damaged when it was opened, a line for each.
+  const FoundDamage& found() const { return found_; }
+  const LoggedNumbers& logged() const { return logged_; }
+
+ private:
+  Database() = default;
+  // Mends what can be, replaces what is lost, and makes do with what room there is.
+  rocksdb::Status OpenAtAnyRate(const std::string& dir, const BootId& boot,
+                                const rocksdb::DBOptions& options,
+                                std::vector<rocksdb::ColumnFamilyDescriptor> families);
+  rocksdb::Status Mend(const std::string& dir, const BootId& boot);
+  void Close();
+
+  std::shared_ptr<TableKeepingFiles> files_;
+  std::unique_ptr<rocksdb::Env> env_;
+  rocksdb::DB* db_ = nullptr;
+  std::vector<rocksdb::ColumnFamilyHandle*> handles_;
+  FoundDamage found_;
+  LoggedNumbers logged_;
+};
+
+// RocksDB asserts that a block makes sense, so none is looked at that does not match its checksum:
+// XXH3 for tables, CRC32c in software (1.2 GB/s) for blobs. For large slices see
+// disk_tier_blocks.h.
+rocksdb::ReadOptions VerifiedReads();
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_

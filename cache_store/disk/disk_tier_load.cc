@@ -1,0 +1,272 @@
+#include "cache_store/disk/disk_tier_load.h"
+
+#include <rocksdb/metadata.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "proto/byte_codec.h"
+
+namespace hearth {
+namespace {
+
+using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
+
+// Numbers looked at one by one where a block of records is damaged: it holds some dozens.
+constexpr uint64_t kMostOneByOne = 1 << 16;
+constexpr uint64_t kVisitedBetweenAsks = 1024;  // whether to stop: about a millisecond
+
+// What every key begins with; keys of records are just that.
+uint64_t BeginOf(const rocksdb::Slice& key) {
+  std::string padded = key.ToString();
+  padded.resize(std::max<size_t>(padded.size(), 8), '\0');
+  return ParseNumberKey(padded).value_or(0);
+}
+
+using Records = std::unique_ptr<rocksdb::Iterator>;
+
+// A new one: of a block that it could not read an iterator keeps no more than that it was there.
+Records RecordsFrom(const Database& db, Family family, uint64_t begin) {
+  rocksdb::ReadOptions options = VerifiedReads();
+  options.readahead_size = size_t{2} << 20;
+  Records records(db->NewIterator(options, db.family(family)));
+  records->Seek(NumberKey(begin));
+  return records;
+}
+
+// The lowest beginning of a key above `from` from which the family can be read on; 0: none. Where
+// damaged blocks lie apart, one behind the last of those that the search meets.
+uint64_t ReadableAfter(const Database& db, Family family, uint64_t from) {
+  const auto can_read = [&](uint64_t at) {
+    return !RecordsFrom(db, family, at)->status().IsCorruption();
+  };
+  uint64_t damaged = from, readable = 0;
+  for (int bit = 0; readable == 0; ++bit) {
+    if (bit == 64 || from + (uint64_t{1} << bit) < from) return 0;
+    const uint64_t next = from + (uint64_t{1} << bit);
+    (can_read(next) ? readable : damaged) = next;
+  }
+  while (readable - damaged > 1) {
+    const uint64_t middle = damaged + (readable - damaged) / 2;
+    (can_read(middle) ? readable : damaged) = middle;
+  }
+  return readable;
+}
+
+// Every record, those in damaged blocks aside, which `damage` gets a line for. A record of such a
+// block that was written again elsewhere is read from there.
+absl::Status ForEach(const Database& db, Family family, const Visit& visit,
+                     std::vector<std::string>* damage,
+                     const std::function<bool()>& stopped = nullptr) {
+  uint64_t visited = 0;
+  const bool is_numbered = family == kObjects || family == kManifests;
+  for (uint64_t next = 0;;) {  // everything before it was visited
+    const Records it = RecordsFrom(db, family, next);
+    for (; it->Valid(); it->Next()) {
+      if (visited++ % kVisitedBetweenAsks == 0 && stopped != nullptr && stopped()) {
+        return absl::CancelledError("the caller went away");
+      }
+      visit(ToView(it->key()), ToView(it->value()));
+      next = BeginOf(it->key()) + (is_numbered ? 1 : 0);
+    }
+    if (it->status().ok()) return absl::OkStatus();
+    if (!it->status().IsCorruption()) {
+      return FromRocks(it->status(), absl::StrCat("read of ", kFamilyNames[family]));
+    }
+    const uint64_t readable = ReadableAfter(db, family, next);
+    damage->push_back(absl::StrCat("records of ", kFamilyNames[family],
+                                   " are damaged: ", it->status().ToString()));
+    if (is_numbered) {
+      absl::StrAppend(&damage->back(), ", numbers from ", next,
+                      readable > 0 ? absl::StrCat(" to ", readable - 1) : "");
+    }
+    const uint64_t stop =
+        readable > 0 ? std::min(readable, next + kMostOneByOne) : next + kMostOneByOne;
+    for (; is_numbered && next < stop; ++next) {
+      std::string value;
+      const std::string key = NumberKey(next);
+      if (db->Get(VerifiedReads(), db.family(family), key, &value).ok()) visit(key, value);
+    }
+    if (readable == 0) return absl::OkStatus();
+    next = readable;
+  }
+}
+
+// Of the keys of slices, erased ones included. Tables are on stable storage before the records of
+// their objects are: a crash of the machine may leave them alone.
+uint64_t LastNumber(const Database& db, Family family) {
+  if (db.family(family) == nullptr) return 0;
+  rocksdb::ColumnFamilyMetaData files;
+  db->GetColumnFamilyMetaData(db.family(family), &files);
+  uint64_t last = 0;
+  const auto take = [&last](absl::string_view key) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (number.ok()) last = std::max(last, *number);
+  };
+  for (const rocksdb::LevelMetaData& level : files.levels) {
+    for (const rocksdb::SstFileMetaData& file : level.files) take(file.largestkey);
+  }
+  const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(VerifiedReads(), db.family(family)));
+  it->SeekToLast();
+  if (it->Valid()) take(ToView(it->key()));
+  return last;
+}
+
+std::string KeyOfFingerprint(const Digest& digest, absl::string_view tenant) {
+  return absl::StrCat(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), digest.size()), tenant);
+}
+
+void TakeFingerprint(absl::string_view key, absl::string_view value, DiskContents* contents) {
+  absl::StatusOr<Fingerprint> fingerprint = Fingerprint::Parse(value);
+  if (!fingerprint.ok() || key.size() < sizeof(Digest)) return;
+  FingerprintRecord record{*std::move(fingerprint), std::string(key.substr(sizeof(Digest)))};
+  if (FingerprintKey(record) == key) contents->fingerprints.push_back(std::move(record));
+}
+
+// Of damaged ones: those that manifests name are asked for by their keys, for every publish writes
+// its own again.
+absl::Status FindFingerprints(const Database& db, DiskContents* contents) {
+  std::set<std::string> tried;
+  for (const FingerprintRecord& record : contents->fingerprints) {
+    tried.insert(FingerprintKey(record));
+  }
+  for (const ManifestNames& manifest : contents->manifests) {
+    const auto read = LoadManifests(db, {&manifest.number, 1});
+    if (!read.ok()) return read.status();
+    if (!(*read)[0].has_value()) continue;
+    const ManifestRecord& record = *(*read)[0];
+    const std::string key = KeyOfFingerprint(record.manifest.fingerprint, record.tenant);
+    std::string value;
+    if (!tried.insert(key).second) continue;
+    if (db->Get(VerifiedReads(), db.family(kFingerprints), key, &value).ok()) {
+      TakeFingerprint(key, value, contents);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* contents) {
+  if (absl::ConsumePrefix(&key, kUsePrefix)) {
+    const absl::StatusOr<uint64_t> used = ParseNumberKey(key);
+    uint64_t unix_s = 0;
+    if (used.ok() && absl::SimpleAtoi(value, &unix_s)) contents->uses.emplace_back(*used, unix_s);
+  } else if (absl::ConsumePrefix(&key, kPinPrefix)) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (number.ok()) contents->pinned.push_back(*number);
+  } else if (absl::StartsWith(key, kGonePrefix)) {
+    GoneManifests& gone = contents->gone.emplace_back();
+    gone.key = std::string(key);
+    for (; value.size() >= 8; value.remove_prefix(8)) {
+      gone.manifests.push_back(LoadU64(value.substr(0, 8)));
+    }
+  }
+}
+
+}  // namespace
+
+std::string FingerprintKey(const FingerprintRecord& record) {
+  return KeyOfFingerprint(record.fingerprint.digest(), record.tenant);
+}
+
+std::string PinKey(uint64_t manifest) { return absl::StrCat(kPinPrefix, NumberKey(manifest)); }
+std::string UseKey(uint64_t manifest) { return absl::StrCat(kUsePrefix, NumberKey(manifest)); }
+
+absl::Status CheckVersion(const std::string& dir, const std::string& version) {
+  uint64_t number = 0;
+  if (!absl::SimpleAtoi(version, &number) || number > DiskTier::kFormatVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data folder ", dir, " has format version ", version, "; this program reads ",
+        DiskTier::kFormatVersion, " and older: use the newer program, or another folder"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DiskContents> LoadContents(const Database& db) {
+  DiskContents contents;
+  contents.damage = db.found().lines;
+  contents.mended = db.found().mended;
+  contents.last_number = std::max(LastNumber(db, kTables), LastNumber(db, kSlices));
+  absl::Status status;
+  const auto each = [&](Family family, const Visit& visit) {
+    status.Update(ForEach(db, family, visit, &contents.damage));
+  };
+  each(kObjects, [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (!number.ok()) return;
+    absl::StatusOr<ObjectRecord> object = ParseObject(value);
+    if (object.ok() && object->number == *number) {
+      contents.objects.push_back(*std::move(object));
+    } else {
+      contents.unreadable_objects.push_back(*number);
+    }
+  });
+  each(kManifests, [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (number.ok()) contents.manifests.push_back(PeekManifestRecord(*number, value));
+  });
+  const size_t before = contents.damage.size();
+  each(kFingerprints, [&](absl::string_view key, absl::string_view value) {
+    TakeFingerprint(key, value, &contents);
+  });
+  if (contents.damage.size() > before) status.Update(FindFingerprints(db, &contents));
+  each(kMeta,
+       [&](absl::string_view key, absl::string_view value) { TakeMeta(key, value, &contents); });
+  if (!status.ok()) {
+    return absl::DataLossError(absl::StrCat("the data folder cannot be read: ", status.message()));
+  }
+  return contents;
+}
+
+absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
+    const Database& db, absl::Span<const uint64_t> numbers) {
+  std::vector<std::optional<ManifestRecord>> records;
+  // An iterator, not reads: numbers that lie together are mostly in one block.
+  const std::unique_ptr<rocksdb::Iterator> it(
+      db->NewIterator(VerifiedReads(), db.family(kManifests)));
+  for (const uint64_t number : numbers) {
+    std::optional<ManifestRecord>& read = records.emplace_back();
+    const std::string key = NumberKey(number);
+    it->Seek(key);
+    absl::Status status = FromRocks(it->status(), "read of manifests");
+    if (!status.ok() && !absl::IsDataLoss(status)) return status;
+    std::string value;
+    if (!status.ok()) {
+      // It may have been written again, elsewhere than in the block that is damaged.
+      if (!db->Get(VerifiedReads(), db.family(kManifests), key, &value).ok()) continue;
+    } else if (it->Valid() && ToView(it->key()) == key) {
+      value = it->value().ToString();
+    } else {
+      continue;
+    }
+    absl::StatusOr<ManifestRecord> record = ParseManifestRecord(value);
+    if (record.ok() && record->number == number) read = *std::move(record);
+  }
+  return records;
+}
+
+absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
+    const Database& db, const absl::flat_hash_set<uint64_t>& objects,
+    const std::function<bool()>& stopped) {
+  std::vector<uint64_t> naming;
+  std::vector<std::string> ignored;  // a start said what cannot be read
+  const auto visit = [&](absl::string_view key, absl::string_view value) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(key);
+    if (!number.ok()) return;
+    const std::vector<uint64_t> named = PeekManifestRecord(*number, value).objects;
+    const bool is_naming = std::any_of(named.begin(), named.end(),
+                                       [&](uint64_t object) { return objects.contains(object); });
+    if (is_naming) naming.push_back(*number);
+  };
+  absl::Status status = ForEach(db, kManifests, visit, &ignored, stopped);
+  if (!status.ok()) return status;
+  return naming;
+}
+
+}  // namespace hearth

@@ -1,0 +1,35 @@
+// Reading a data folder's records, for opening and for offline verification.
+// Private to disk/.
+#ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_
+#define HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_
+
+#include <functional>
+#include <string>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/statusor.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/disk/disk_tier_db.h"
+
+namespace hearth {
+
+// Fingerprint digest, then tenant.
+std::string FingerprintKey(const FingerprintRecord& record);
+std::string PinKey(uint64_t manifest);
+std::string UseKey(uint64_t manifest);
+// kFailedPrecondition when `version` is newer than this program's, or no number.
+absl::Status CheckVersion(const std::string& dir, const std::string& version);
+
+// Everything but the slices, whose bytes are not touched; of manifests only what they name.
+absl::StatusOr<DiskContents> LoadContents(const Database& db);
+// As DiskTier::ReadManifests.
+absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(
+    const Database& db, absl::Span<const uint64_t> numbers);
+// As DiskTier::ManifestsNaming.
+absl::StatusOr<std::vector<uint64_t>> FindManifestsNaming(
+    const Database& db, const absl::flat_hash_set<uint64_t>& objects,
+    const std::function<bool()>& stopped);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_DISK_TIER_LOAD_H_

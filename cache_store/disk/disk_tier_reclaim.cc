@@ -1,0 +1,84 @@
+#include "cache_store/disk/disk_tier_reclaim.h"
+
+#include <rocksdb/metadata.h>
+
+#include <utility>
+#include <vector>
+
+namespace hearth {
+namespace {
+
+struct BlobFiles {
+  std::vector<rocksdb::BlobMetaData> files;  // oldest first
+  uint64_t bytes = 0;
+  uint64_t dead_bytes = 0;
+
+  bool empty() const { return files.empty(); }
+};
+
+BlobFiles ListBlobFiles(const Database& db) {
+  rocksdb::ColumnFamilyMetaData family;
+  db->GetColumnFamilyMetaData(db.family(kSlices), &family);
+  BlobFiles blobs;
+  blobs.files = std::move(family.blob_files);
+  for (const rocksdb::BlobMetaData& file : blobs.files) {
+    blobs.bytes += file.blob_file_size;
+    blobs.dead_bytes += file.garbage_blob_bytes;
+  }
+  return blobs;
+}
+
+// How many of the oldest files to rewrite so that `excess` bytes are gained: fewer when that would
+// move more than kRewriteBytes, at least one.
+size_t FilesToRewrite(const BlobFiles& blobs, uint64_t excess) {
+  uint64_t dead = 0, live = 0;
+  size_t count = 0;
+  for (const rocksdb::BlobMetaData& file : blobs.files) {
+    live += file.total_blob_bytes - file.garbage_blob_bytes;
+    if (count > 0 && live > kRewriteBytes) break;
+    dead += file.garbage_blob_bytes;
+    ++count;
+    if (dead >= excess) break;
+  }
+  return count;
+}
+
+rocksdb::CompactRangeOptions CompactAll() {
+  rocksdb::CompactRangeOptions options;
+  options.exclusive_manual_compaction = false;
+  // Every table once: a step that met a value twice would move it twice.
+  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  return options;
+}
+
+}  // namespace
+
+absl::Status ReclaimBlobs(const Database& db, uint64_t max_bytes) {
+  // Tables hold keys only, so compacting all of them is cheap. It finds out which values are dead.
+  rocksdb::CompactRangeOptions options = CompactAll();
+  options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kDisable;
+  rocksdb::Status status = db->CompactRange(options, db.family(kSlices), nullptr, nullptr);
+  if (!status.ok()) return FromRocks(status, "compaction");
+
+  BlobFiles blobs = ListBlobFiles(db);
+  if (blobs.empty()) return absl::OkStatus();
+  const uint64_t newest = blobs.files.back().blob_file_number;  // what comes after is not dead yet
+  options.blob_garbage_collection_policy = rocksdb::BlobGarbageCollectionPolicy::kForce;
+  while (!blobs.empty() && blobs.bytes > max_bytes && blobs.dead_bytes > 0) {
+    const uint64_t oldest = blobs.files.front().blob_file_number;
+    if (oldest > newest) break;
+    const size_t count = FilesToRewrite(blobs, blobs.bytes - max_bytes);
+    // RocksDB wants a share of the files, and rounds down.
+    options.blob_garbage_collection_age_cutoff =
+        count == blobs.files.size()
+            ? 1.0
+            : (static_cast<double>(count) + 0.5) / static_cast<double>(blobs.files.size());
+    status = db->CompactRange(options, db.family(kSlices), nullptr, nullptr);
+    if (!status.ok()) return FromRocks(status, "rewriting of blob files");
+    blobs = ListBlobFiles(db);
+    if (!blobs.empty() && blobs.files.front().blob_file_number <= oldest) break;  // in use
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,251 @@
+#include "cache_store/disk/disk_tier_tables.h"
+
+#include <rocksdb/convenience.h>
+#include <rocksdb/metadata.h>
+#include <rocksdb/sst_file_reader.h>
+#include <rocksdb/sst_file_writer.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk/stored_records.h"
+
+namespace hearth {
+namespace {
+
+std::string TableFolder(const std::string& dir) { return absl::StrCat(dir, kTablesFolder); }
+
+// A table is rewritten when at least one part in this many of it is dead: keys and indexes are
+// none.
+constexpr uint64_t kWorthwhile = 64;
+
+// RocksDB's own buffer before the file's: what is larger passes it by.
+constexpr size_t kFileBufferBytes = size_t{64} << 10;
+
+struct Table {
+  std::string first, last;  // keys
+  uint64_t bytes = 0;
+  uint64_t live_bytes = 0;
+  uint64_t dead_bytes() const { return bytes - std::min(bytes, live_bytes); }
+};
+
+// Stored bytes of the objects that have a record and a number in [first, last].
+absl::Status CountLive(const Database& db, Table* table) {
+  const std::string end = table->last.substr(0, NumberKey(0).size());
+  const std::unique_ptr<rocksdb::Iterator> it(
+      db->NewIterator(rocksdb::ReadOptions(), db.family(kObjects)));
+  for (it->Seek(table->first.substr(0, end.size())); it->Valid() && it->key().compare(end) <= 0;
+       it->Next()) {
+    const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
+    // What cannot be read is kept until it is collected by name.
+    table->live_bytes += object.ok() ? object->stored_bytes() : 1;
+  }
+  return FromRocks(it->status(), "read of object records");
+}
+
+absl::StatusOr<std::vector<Table>> ListTables(const Database& db) {
+  rocksdb::ColumnFamilyMetaData family;
+  db->GetColumnFamilyMetaData(db.family(kTables), &family);
+  std::vector<Table> tables;
+  for (const rocksdb::LevelMetaData& level : family.levels) {
+    for (const rocksdb::SstFileMetaData& file : level.files) {
+      tables.push_back({file.smallestkey, file.largestkey, file.size, 0});
+      if (absl::Status status = CountLive(db, &tables.back()); !status.ok()) return status;
+    }
+  }
+  return tables;
+}
+
+uint64_t BytesOf(const std::vector<Table>& tables) {
+  uint64_t bytes = 0;
+  for (const Table& table : tables) bytes += table.bytes;
+  return bytes;
+}
+
+// Of what is to be kept, all counts as live.
+void Keep(const std::set<std::string>& first_keys, std::vector<Table>* tables) {
+  for (Table& table : *tables) {
+    if (first_keys.count(table.first) > 0) table.live_bytes = table.bytes;
+  }
+}
+
+// The tables that are dead and have no live one among their keys: a drop takes whatever lies in its
+// range. `tables` in order of their first keys.
+std::vector<const Table*> Droppable(const std::vector<Table>& tables) {
+  std::vector<const Table*> droppable;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    if (tables[i].live_bytes > 0) continue;
+    bool alone = true;
+    for (size_t j = i + 1; j < tables.size() && tables[j].first <= tables[i].last; ++j) {
+      alone = alone && tables[j].live_bytes == 0;
+    }
+    if (alone) droppable.push_back(&tables[i]);
+  }
+  return droppable;
+}
+
+// `*left`: the tables that stay.
+absl::Status DropDead(const Database& db, std::vector<Table>* left) {
+  std::sort(left->begin(), left->end(),
+            [](const Table& a, const Table& b) { return a.first < b.first; });
+  std::vector<rocksdb::Slice> ends;
+  std::vector<rocksdb::RangePtr> ranges;
+  const std::vector<const Table*> dead = Droppable(*left);
+  ends.reserve(2 * dead.size());  // ranges point into it
+  for (const Table* table : dead) {
+    ends.emplace_back(table->first);
+    ends.emplace_back(table->last);
+    ranges.emplace_back(&ends[ends.size() - 2], &ends.back());
+  }
+  if (ranges.empty()) return absl::OkStatus();
+  const rocksdb::Status status = rocksdb::DeleteFilesInRanges(
+      db.get(), db.family(kTables), ranges.data(), ranges.size(), /*include_end=*/true);
+  return FromRocks(status, "drop of dead tables");
+}
+
+// That the ends of a new table can be read (disk_tier_files.h says why).
+rocksdb::Status CheckEnds(const rocksdb::Options& options, const std::string& path) {
+  rocksdb::SstFileReader reader(options);
+  rocksdb::Status status = reader.Open(path);
+  if (!status.ok()) return status;
+  rocksdb::ReadOptions past_the_cache;  // slices read from it must not outlive it
+  past_the_cache.fill_cache = false;
+  const std::unique_ptr<rocksdb::Iterator> it(reader.NewIterator(past_the_cache));
+  it->SeekToFirst();
+  if (it->Valid()) it->SeekToLast();
+  if (it->Valid()) return it->status();
+  return it->status().ok() ? rocksdb::Status::Corruption("a new table is empty") : it->status();
+}
+
+}  // namespace
+
+absl::Status SliceTables::Prepare(const std::string& dir) {
+  std::error_code error;
+  // The folder stays: on a full disk there may be no room for another.
+  std::filesystem::create_directory(TableFolder(dir), error);
+  for (const auto& left : std::filesystem::directory_iterator(TableFolder(dir), error)) {
+    std::filesystem::remove_all(left.path(), error);
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(TableFolder(dir), ": ", error.message()));
+}
+
+rocksdb::Status SliceTables::Write(absl::Span<const SliceWrite> slices) {
+  std::vector<std::pair<std::string, const SliceWrite*>> ordered;
+  for (const SliceWrite& write : slices) {
+    ordered.emplace_back(SliceKey(write.slice.object, write.slice.layer), &write);
+  }
+  std::sort(ordered.begin(), ordered.end());
+  const std::string path = NewPath();
+  rocksdb::EnvOptions file_options;
+  file_options.writable_file_max_buffer_size = kFileBufferBytes;
+  rocksdb::SstFileWriter writer(file_options, (*db_)->GetOptions(db_->family(kTables)),
+                                db_->family(kTables), /*invalidate_page_cache=*/false);
+  rocksdb::Status status = writer.Open(path);
+  for (const auto& [key, write] : ordered) {
+    if (!status.ok()) break;
+    const absl::Span<const std::byte> bytes = write->view.bytes;
+    status = writer.Put(key, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  }
+  if (status.ok()) status = writer.Finish();
+  if (status.ok()) return TakeOver(path);
+  Remove(path);
+  return status;
+}
+
+std::string SliceTables::NewPath() {
+  return absl::StrCat(TableFolder(dir_), "/", next_file_.fetch_add(1), ".sst");
+}
+
+rocksdb::Status SliceTables::TakeOver(const std::string& path) {
+  rocksdb::Status status = CheckEnds((*db_)->GetOptions(db_->family(kTables)), path);
+  if (status.ok()) {
+    rocksdb::IngestExternalFileOptions options;
+    options.move_files = true;
+    options.snapshot_consistency = false;  // nobody reads an object before its manifest is there
+    options.write_global_seqno = false;
+    const absl::MutexLock lock(&ranges_mu_);
+    status = (*db_)->IngestExternalFile(db_->family(kTables), {path}, options);
+    status.ok() ? db_->files()->Linked() : db_->files()->MayBeLinked();
+  }
+  Remove(path);
+  return status;
+}
+
+void SliceTables::Remove(const std::string& path) {
+  db_->files()->Forget(path);
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+}
+
+rocksdb::Status GetSlice(const Database& db, const std::string& key,
+                         rocksdb::PinnableSlice* value) {
+  rocksdb::ReadOptions options = VerifiedReads();
+  if (db.family(kTables) != nullptr) {
+    options.fill_cache = true;  // which keeps nothing (disk_tier_db.cc)
+    options.verify_checksums = false;
+    rocksdb::Status status;
+    {
+      const OnlySliceBlocks checked;
+      status = db->Get(options, db.family(kTables), key, value);
+    }
+    options.verify_checksums = true;
+    if (!status.ok() && !status.IsNotFound()) {
+      value->Reset();
+      status = db->Get(options, db.family(kTables), key, value);
+    }
+    if (!status.IsNotFound()) return status;
+    value->Reset();
+  }
+  options.fill_cache = false;
+  return db->Get(options, db.family(kSlices), key, value);
+}
+
+void SliceTables::KeepDead() {
+  const absl::MutexLock lock(&ranges_mu_);
+  const absl::StatusOr<std::vector<Table>> tables = ListTables(*db_);
+  if (!tables.ok()) return;  // nor does Reclaim drop any
+  for (const Table& table : *tables) {
+    if (table.live_bytes == 0) kept_.insert(table.first);
+  }
+}
+
+absl::Status SliceTables::Reclaim(uint64_t max_bytes, uint64_t* left_bytes) {
+  absl::StatusOr<std::vector<Table>> tables;
+  {
+    const absl::MutexLock lock(&ranges_mu_);
+    tables = ListTables(*db_);
+    if (!tables.ok()) return tables.status();
+    Keep(kept_, &*tables);
+    if (absl::Status status = DropDead(*db_, &*tables); !status.ok()) return status;
+  }
+  tables = ListTables(*db_);
+  if (!tables.ok()) return tables.status();
+  {
+    const absl::MutexLock lock(&ranges_mu_);
+    Keep(kept_, &*tables);
+  }
+  std::sort(tables->begin(), tables->end(), [](const Table& a, const Table& b) {
+    return static_cast<double>(a.dead_bytes()) * static_cast<double>(b.bytes) >
+           static_cast<double>(b.dead_bytes()) * static_cast<double>(a.bytes);
+  });
+  *left_bytes = BytesOf(*tables);
+  rocksdb::CompactRangeOptions options;
+  options.exclusive_manual_compaction = false;
+  options.bottommost_level_compaction = rocksdb::BottommostLevelCompaction::kForceOptimized;
+  for (const Table& table : *tables) {
+    if (*left_bytes <= max_bytes || table.dead_bytes() * kWorthwhile < table.bytes) break;
+    const rocksdb::Slice first(table.first), last(table.last);
+    const rocksdb::Status status =
+        (*db_)->CompactRange(options, db_->family(kTables), &first, &last);
+    if (!status.ok()) return FromRocks(status, "rewriting of a table");
+    *left_bytes -= table.dead_bytes();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,183 @@
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk/data_folder.h"
+#include "cache_store/disk/disk_tier_load.h"
+#include "cache_store/disk/disk_tier_promises.h"
+#include "cache_store/disk/disk_tier_salvage.h"
+#include "cache_store/disk/disk_tier_tables.h"
+#include "cache_store/disk/slice_codec.h"
+#include "cache_store/disk/verify.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+struct CheckedObject {
+  ObjectRecord record;
+  bool named = false;
+};
+
+class Verifier {
+ public:
+  // `book`: of before the database was opened, so that nothing is missed that is promised later.
+  Verifier(const Database& db, const PromiseBook& book, const BootId& boot)
+      : db_(db), book_(book), boot_(boot) {}
+
+  // `apart`: lines about what the database is not to blame for.
+  absl::StatusOr<VerifyReport> Run(const std::vector<std::string>& apart) {
+    absl::StatusOr<DiskContents> contents = LoadContents(db_);
+    if (!contents.ok()) return contents.status();
+    for (const std::string& line : apart) Problem(line);
+    const std::vector<Promise> missed = MissedPromises(book_, *contents, boot_);
+    report_.missing_points = missed.size();
+    if (!missed.empty()) Problem(MissedLine(missed, "not there"));
+    report_.promise_problems = report_.problem_count;
+    // Not what the log ends with: after a crash of the machine that may be anything.
+    for (size_t i = db_.found().lines.size(); i < contents->damage.size(); ++i) {
+      Problem(contents->damage[i]);
+    }
+    for (const uint64_t number : contents->unreadable_objects) {
+      Problem(absl::StrCat("object ", number, ": record unreadable"));
+    }
+    for (FingerprintRecord& known : contents->fingerprints) {
+      absl::StatusOr<KvLayout> layout = known.fingerprint.Layout();
+      if (layout.ok()) layouts_.emplace(known.fingerprint.digest(), *std::move(layout));
+    }
+    for (ObjectRecord& object : contents->objects) {
+      const uint64_t number = object.number;
+      objects_.emplace(number, CheckedObject{std::move(object), false});
+    }
+    if (absl::Status read = CheckManifests(contents->manifests); !read.ok()) return read;
+    report_.objects = objects_.size();
+    for (const auto& [number, object] : objects_) {
+      if (!object.named) {
+        ++report_.unreferenced_objects;
+        continue;
+      }
+      CheckSlices(object.record);
+    }
+    return std::move(report_);
+  }
+
+ private:
+  void Problem(std::string text) {
+    ++report_.problem_count;
+    if (report_.problems.size() < VerifyReport::kMaxNamedProblems) {
+      report_.problems.push_back(std::move(text));
+    }
+  }
+
+  absl::Status CheckManifests(const std::vector<ManifestNames>& manifests) {
+    for (const ManifestNames& manifest : manifests) {
+      const auto read = LoadManifests(db_, {&manifest.number, 1});
+      if (!read.ok()) return read.status();
+      if ((*read)[0].has_value()) {
+        CheckManifest(*(*read)[0]);
+        ++report_.restore_points;
+      } else {
+        Problem(absl::StrCat("restore point ", manifest.number, ": manifest unreadable"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  void CheckManifest(const ManifestRecord& record) {
+    const std::string name = absl::StrCat("restore point ", record.number, " (",
+                                          record.manifest.token_count, " tokens)");
+    const auto layout = layouts_.find(record.manifest.fingerprint);
+    if (layout == layouts_.end()) {
+      Problem(absl::StrCat(name, ": its fingerprint is not stored"));
+      return;
+    }
+    if (absl::Status status = ValidateManifest(record.manifest, layout->second); !status.ok()) {
+      Problem(absl::StrCat(name, ": ", status.message()));
+      return;
+    }
+    for (size_t i = 0; i < record.objects.size(); ++i) {
+      const auto it = objects_.find(record.objects[i]);
+      if (it == objects_.end()) {
+        Problem(absl::StrCat(name, ": object ", record.objects[i], " is missing"));
+        continue;
+      }
+      it->second.named = true;
+      const ObjectRecord& object = it->second.record;
+      const ManifestObject& wanted = record.manifest.objects[i];
+      if (!(object.id == wanted.id) || object.slice_digests != wanted.slice_digests) {
+        Problem(absl::StrCat(name, ": object ", record.objects[i], " is not the one it names"));
+      }
+    }
+  }
+
+  void CheckSlices(const ObjectRecord& object) {
+    for (size_t i = 0; i < object.layers.size(); ++i) {
+      const std::string name = absl::StrCat("object ", object.number, ", layer ", object.layers[i]);
+      rocksdb::PinnableSlice value;
+      const rocksdb::Status status =
+          GetSlice(db_, SliceKey(object.number, object.layers[i]), &value);
+      ++report_.slices;
+      if (!status.ok()) {
+        Problem(absl::StrCat(name, status.IsNotFound() ? ": missing" : ": " + status.ToString()));
+        continue;
+      }
+      report_.slice_bytes += value.size();
+      absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value.data()),
+                                        value.size());
+      SliceView decoded;
+      if (IsEncodedSlice(bytes, object.slice_bytes)) {
+        absl::StatusOr<SliceView> slice = DecodeSlice(bytes, object.slice_bytes);
+        if (!slice.ok()) {
+          Problem(absl::StrCat(name, ": ", slice.status().message()));
+          continue;
+        }
+        decoded = *std::move(slice);
+        bytes = decoded.bytes;
+      }
+      if (bytes.size() != object.slice_bytes) {
+        Problem(absl::StrCat(name, ": ", bytes.size(), " bytes, expected ", object.slice_bytes));
+      } else if (SliceDigest(bytes.data(), bytes.size()) != object.slice_digests[i]) {
+        Problem(absl::StrCat(name, ": bytes do not match their digest"));
+      }
+    }
+  }
+
+  const Database& db_;
+  const PromiseBook& book_;
+  const BootId boot_;
+  absl::flat_hash_map<Digest, KvLayout> layouts_;
+  absl::flat_hash_map<uint64_t, CheckedObject> objects_;
+  VerifyReport report_;
+};
+
+}  // namespace
+
+absl::StatusOr<VerifyReport> VerifyDataDir(const std::string& dir) {
+  if (absl::Status found = CheckCanBeOpened(dir); !found.ok()) return found;
+  const std::shared_ptr<rocksdb::FileSystem> files = rocksdb::FileSystem::Default();
+  if (absl::Status read = CheckPromisesVersion(files.get(), dir); !read.ok()) return read;
+  const BootId boot = ThisBoot();
+  PromiseBook book;
+  std::vector<std::string> damage;
+  LookAtPromises(files.get(), dir, boot, &book, &damage).PermitUncheckedError();
+  std::unique_ptr<Database> db;
+  if (absl::Status status = Database::Open(dir, Database::Mode::kLook, &db); !status.ok())
+    return status;
+  std::string version;
+  const rocksdb::Status status =
+      (*db)->Get(VerifiedReads(), db->family(kMeta), kVersionKey, &version);
+  if (status.IsCorruption()) version = absl::StrCat(DiskTier::kFormatVersion);  // it is in damage
+  if (!status.ok() && !status.IsCorruption()) {
+    return absl::DataLossError(absl::StrCat(dir, ": no format version: ", status.ToString()));
+  }
+  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
+  FoundDamage apart;
+  if (MakesPromises(version)) apart.lines = std::move(damage);  // else there are none yet
+  // RocksDB reads no further than the damage. Of a store that is running a log may go meanwhile.
+  SalvageLogs(files.get(), dir, boot, &apart, nullptr).IgnoreError();
+  return Verifier(*db, book, boot).Run(apart.lines);
+}
+
+}  // namespace hearth

@@ -1,0 +1,77 @@
+// A look at a slice's block before RocksDB does. Private to disk/.
+//
+// RocksDB asserts that a block makes sense unless it verified the block's checksum before, and
+// Debian's takes as long for that as for the rest of the read. In a table a slice is a block of its
+// own, and all of it but the slice is known: its length, one restart at 0, no compression, an entry
+// that begins anew, ours in length of key, of sequence number 0. A block that is just that cannot
+// meet an assertion, whatever rotted in the key (it is not found) or in the slice (its digest,
+// which every reader checks). Any other block, small slices' among them, is read again with its
+// checksum.
+#ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
+#define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
+
+#include <rocksdb/file_system.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+namespace hearth {
+
+// While there is one, what its thread reads of tables is to be slices' blocks, and is refused else.
+class OnlySliceBlocks {
+ public:
+  OnlySliceBlocks() { wanted() = true; }
+  ~OnlySliceBlocks() { wanted() = false; }
+  OnlySliceBlocks(const OnlySliceBlocks&) = delete;
+  OnlySliceBlocks& operator=(const OnlySliceBlocks&) = delete;
+
+  static bool& wanted() {
+    thread_local bool wanted = false;
+    return wanted;
+  }
+};
+
+// `read`: a block and its trailer.
+inline bool IsSliceBlock(const rocksdb::Slice& read) {
+  constexpr size_t kKeyBytes = 12, kFooterBytes = 8, kRestartBytes = 8, kTrailerBytes = 5;
+  constexpr size_t kAround = kKeyBytes + kFooterBytes + kRestartBytes + kTrailerBytes;
+  constexpr size_t kMostHeaderBytes = 7;
+  if (read.size() < kAround + kMostHeaderBytes) return false;
+  const auto* const bytes = reinterpret_cast<const uint8_t*>(read.data());
+  if (bytes[0] != 0 || bytes[1] != kKeyBytes + kFooterBytes) return false;  // shared, not shared
+  uint64_t value_bytes = 0;
+  size_t at = 2;
+  for (int shift = 0; shift < 35; shift += 7) {
+    const uint8_t byte = bytes[at++];
+    value_bytes |= uint64_t{byte & 0x7Fu} << shift;
+    if (byte < 0x80) break;
+    if (shift == 28) return false;
+  }
+  if (value_bytes + at + kAround != read.size()) return false;
+  constexpr uint8_t kPlainValue[kFooterBytes] = {1};  // of type value, number 0
+  constexpr uint8_t kOneRestart[kRestartBytes] = {0, 0, 0, 0, 1};
+  const uint8_t* const trailer = bytes + read.size() - kTrailerBytes;
+  return std::memcmp(bytes + at + kKeyBytes, kPlainValue, kFooterBytes) == 0 &&
+         std::memcmp(trailer - kRestartBytes, kOneRestart, kRestartBytes) == 0 && trailer[0] == 0;
+}
+
+class TableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  using rocksdb::FSRandomAccessFileOwnerWrapper::FSRandomAccessFileOwnerWrapper;
+
+  rocksdb::IOStatus Read(uint64_t offset, size_t bytes, const rocksdb::IOOptions& options,
+                         rocksdb::Slice* result, char* scratch,
+                         rocksdb::IODebugContext* dbg) const override {
+    rocksdb::IOStatus status =
+        FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
+    if (!status.ok() || !OnlySliceBlocks::wanted() || IsSliceBlock(*result)) return status;
+    return rocksdb::IOStatus::Corruption("not a slice's block");
+  }
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_

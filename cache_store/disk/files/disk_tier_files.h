@@ -1,0 +1,313 @@
+// The file system under the database, which keeps the files of tables that RocksDB gave up, and
+// makes of every failed write one that may be tried again. Private to disk/.
+//
+// Linking a table into the database ends with a record in RocksDB's own manifest. When writing or
+// syncing that record fails, RocksDB deletes the file, though the record may be on disk all the
+// same: then the database could not be opened again, for want of one file. So a file that was being
+// linked is not deleted until the link is known to have worked; what was kept for nothing goes at
+// the next start, as any file that the manifest does not name.
+//
+// On a full disk RocksDB waits for room by itself, gives up when its first try fails, and then
+// refuses to be told to go on, for as long as the process lives; after other errors of a write it
+// refuses that at once. A retryable error it leaves to us (disk_tier.cc): it then writes what is in
+// memory to new files, and begins a new log and a new manifest.
+//
+// While a database is opened, and until what it holds was compared with what was promised, nothing
+// is deleted: of a manifest that lost its end RocksDB deletes every file that only the end named.
+// What it meant to delete then goes, or where something is lost is kept in the folder "lost" of the
+// data folder.
+//
+// Tables on their way into the database, in kTablesFolder, are written past the page cache where
+// the file system can do that (disk_tier_direct.h), and what RocksDB reads of them before it links
+// them is read past it too.
+// Thread safe.
+#ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
+#define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
+
+#include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/disk/files/disk_tier_blocks.h"
+#include "cache_store/disk/files/disk_tier_direct.h"
+#include "cache_store/disk/files/disk_tier_lost_folder.h"
+#include "cache_store/disk/files/disk_tier_manifest.h"
+#include "cache_store/disk/files/disk_tier_wal.h"
+
+namespace hearth {
+
+class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  using Options = rocksdb::IOOptions;
+  using Context = rocksdb::IODebugContext;
+  using Verification = rocksdb::DataVerificationInfo;
+  using rocksdb::FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
+
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           Context* dbg) override {
+    return Retryable(target()->Append(data, options, dbg));
+  }
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           const Verification& verification, Context* dbg) override {
+    return Retryable(target()->Append(data, options, verification, dbg));
+  }
+  rocksdb::IOStatus Truncate(uint64_t size, const Options& options, Context* dbg) override {
+    return Retryable(target()->Truncate(size, options, dbg));
+  }
+  rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
+    return Retryable(target()->Close(options, dbg));
+  }
+  rocksdb::IOStatus Flush(const Options& options, Context* dbg) override {
+    return Retryable(target()->Flush(options, dbg));
+  }
+  rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
+    return Retryable(target()->Sync(options, dbg));
+  }
+  rocksdb::IOStatus Fsync(const Options& options, Context* dbg) override {
+    return Retryable(target()->Fsync(options, dbg));
+  }
+  rocksdb::IOStatus RangeSync(uint64_t offset, uint64_t bytes, const Options& options,
+                              Context* dbg) override {
+    return Retryable(target()->RangeSync(offset, bytes, options, dbg));
+  }
+};
+
+// Of tables that are not yet linked, inside the data folder.
+inline constexpr char kTablesFolder[] = "/tables.tmp";
+inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
+
+// What was read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
+// it is to link, and asserts that they could be read and were whole: they are tried first
+// (disk_tier_tables.cc), and what was found whole is what RocksDB then gets. Thread safe.
+class NewTableReads {
+ public:
+  using Read = std::function<rocksdb::IOStatus(rocksdb::Slice*, char*)>;
+
+  rocksdb::IOStatus Get(uint64_t offset, size_t bytes, const Read& read, rocksdb::Slice* result,
+                        char* scratch) {
+    {
+      absl::MutexLock lock(&mu_);
+      const auto it = reads_.find({offset, bytes});
+      if (it != reads_.end()) {
+        std::memcpy(scratch, it->second.data(), it->second.size());
+        *result = rocksdb::Slice(scratch, it->second.size());
+        return rocksdb::IOStatus::OK();
+      }
+    }
+    rocksdb::IOStatus status = read(result, scratch);
+    if (!status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    reads_[{offset, bytes}] = result->ToString();
+    return status;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::map<std::pair<uint64_t, size_t>, std::string> reads_ ABSL_GUARDED_BY(mu_);
+};
+
+class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
+ public:
+  NewTableReader(std::unique_ptr<rocksdb::FSRandomAccessFile> file,
+                 std::shared_ptr<NewTableReads> reads)
+      : FSRandomAccessFileOwnerWrapper(std::move(file)), reads_(std::move(reads)) {}
+
+  rocksdb::IOStatus Read(uint64_t offset, size_t bytes, const rocksdb::IOOptions& options,
+                         rocksdb::Slice* result, char* scratch,
+                         rocksdb::IODebugContext* dbg) const override {
+    const auto read = [&](rocksdb::Slice* into, char* memory) {
+      return FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, into, memory, dbg);
+    };
+    return reads_->Get(offset, bytes, read, result, scratch);
+  }
+
+ private:
+  const std::shared_ptr<NewTableReads> reads_;
+};
+
+class TableKeepingFiles : public rocksdb::FileSystemWrapper {
+ public:
+  explicit TableKeepingFiles(std::shared_ptr<rocksdb::FileSystem> target)
+      : FileSystemWrapper(std::move(target)) {}
+  const char* Name() const override { return "TableKeepingFiles"; }
+
+  LogHealth& log_health() { return log_health_; }
+  // The links that were made since the last call worked.
+  void Linked() {
+    absl::MutexLock lock(&mu_);
+    linking_.clear();
+  }
+  // They may not have: their files stay.
+  void MayBeLinked() {
+    absl::MutexLock lock(&mu_);
+    kept_.merge(linking_);
+    linking_.clear();
+  }
+
+  // From now on nothing of the database is deleted, until LetGo.
+  void HoldBack() {
+    absl::MutexLock lock(&mu_);
+    holds_back_ = true;
+  }
+  std::set<std::string> held_back() {
+    absl::MutexLock lock(&mu_);
+    return held_back_;
+  }
+  // With `is_damaged` they are kept in the folder "lost", or where that cannot be, where they are,
+  // while the process lives: the status says why.
+  rocksdb::IOStatus LetGo(bool is_damaged) {
+    std::set<std::string> held;
+    {
+      absl::MutexLock lock(&mu_);
+      holds_back_ = false;
+      held.swap(held_back_);
+    }
+    rocksdb::IOStatus all;
+    for (const std::string& path : held) {
+      if (!is_damaged) {
+        DeleteFile(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+        continue;
+      }
+      const rocksdb::IOStatus moved = MoveToLost(target(), path);
+      if (moved.ok()) continue;
+      if (all.ok()) all = moved;
+      absl::MutexLock lock(&mu_);
+      kept_.insert(path);
+    }
+    return all;
+  }
+
+  // The new table is linked, or given up.
+  void Forget(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    new_tables_.erase(path);
+  }
+
+  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* out,
+                                    rocksdb::IODebugContext* dbg) override {
+    if (IsNewTable(path)) return NewTable(path, options, out, dbg);
+    if (IsHeldBack(path)) {
+      rocksdb::IOStatus moved = MoveToLost(target(), path);
+      if (!moved.ok()) return Retryable(moved);
+    }
+    rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
+    if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
+      const auto make = [target = this->target(), path, options](LateLog::File* made) {
+        return target->NewWritableFile(path, options, made, nullptr);
+      };
+      *out = std::make_unique<LateLog>(path, &log_health_, std::move(*out), make);
+      return rocksdb::IOStatus::OK();
+    }
+    if (status.ok() && IsManifest(path)) {
+      const std::string copy_path = path + kCopySuffix;
+      CopiedFile::File copy;
+      target()->NewWritableFile(copy_path, options, &copy, dbg).PermitUncheckedError();
+      *out = std::make_unique<CopiedFile>(std::move(*out), std::move(copy), target(), copy_path);
+    }
+    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
+    return Retryable(status);
+  }
+  rocksdb::IOStatus ReopenWritableFile(const std::string& path, const rocksdb::FileOptions& options,
+                                       std::unique_ptr<rocksdb::FSWritableFile>* out,
+                                       rocksdb::IODebugContext* dbg) override {
+    const rocksdb::IOStatus status = target()->ReopenWritableFile(path, options, out, dbg);
+    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));
+    return Retryable(status);
+  }
+  rocksdb::IOStatus NewRandomAccessFile(const std::string& path,
+                                        const rocksdb::FileOptions& options,
+                                        std::unique_ptr<rocksdb::FSRandomAccessFile>* out,
+                                        rocksdb::IODebugContext* dbg) override {
+    if (!IsNewTable(path)) {
+      rocksdb::IOStatus opened = target()->NewRandomAccessFile(path, options, out, dbg);
+      if (opened.ok() && absl::EndsWith(path, ".sst")) {
+        *out = std::make_unique<TableReader>(std::move(*out));
+      }
+      return opened;
+    }
+    rocksdb::FileOptions direct = options;
+    direct.use_direct_reads = true;
+    rocksdb::IOStatus status = target()->NewRandomAccessFile(path, direct, out, dbg);
+    if (!status.ok()) status = target()->NewRandomAccessFile(path, options, out, dbg);
+    if (!status.ok()) return status;
+    absl::MutexLock lock(&mu_);
+    std::shared_ptr<NewTableReads>& reads = new_tables_[path];
+    if (reads == nullptr) reads = std::make_shared<NewTableReads>();
+    *out = std::make_unique<NewTableReader>(std::move(*out), reads);
+    return status;
+  }
+  rocksdb::IOStatus LinkFile(const std::string& from, const std::string& to,
+                             const rocksdb::IOOptions& options,
+                             rocksdb::IODebugContext* dbg) override {
+    rocksdb::IOStatus status = target()->LinkFile(from, to, options, dbg);
+    if (!status.ok()) return Retryable(status);
+    absl::MutexLock lock(&mu_);
+    linking_.insert(to);
+    return status;
+  }
+  rocksdb::IOStatus DeleteFile(const std::string& path, const rocksdb::IOOptions& options,
+                               rocksdb::IODebugContext* dbg) override {
+    {
+      absl::MutexLock lock(&mu_);
+      if (linking_.count(path) > 0 || kept_.count(path) > 0) return rocksdb::IOStatus::OK();
+      if (holds_back_ && IsData(path)) {
+        held_back_.insert(path);
+        return rocksdb::IOStatus::OK();
+      }
+    }
+    if (IsManifest(path)) {
+      target()->DeleteFile(path + kCopySuffix, options, dbg).PermitUncheckedError();
+    }
+    return target()->DeleteFile(path, options, dbg);
+  }
+
+ private:
+  static bool IsData(const std::string& path) {
+    return absl::EndsWith(path, ".sst") || absl::EndsWith(path, ".blob") ||
+           absl::EndsWith(path, ".log");
+  }
+  // Also what RocksDB does not know of, and makes anew: it lost the number that comes next.
+  bool IsHeldBack(const std::string& path) {
+    absl::MutexLock lock(&mu_);
+    return holds_back_ && IsData(path) &&
+           target()->FileExists(path, rocksdb::IOOptions(), nullptr).ok();
+  }
+  rocksdb::IOStatus NewTable(const std::string& path, const rocksdb::FileOptions& options,
+                             std::unique_ptr<rocksdb::FSWritableFile>* out,
+                             rocksdb::IODebugContext* dbg) {
+    rocksdb::FileOptions direct = options;
+    direct.use_direct_writes = true;
+    std::unique_ptr<rocksdb::FSWritableFile> file;
+    rocksdb::IOStatus status = target()->NewWritableFile(path, direct, &file, dbg);
+    if (status.ok() && DirectBuffers::kAlignment % file->GetRequiredBufferAlignment() == 0) {
+      file = std::make_unique<DirectFile>(std::move(file), &buffers_);
+    } else {
+      status = target()->NewWritableFile(path, options, &file, dbg);  // not on this file system
+    }
+    if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(file));
+    return Retryable(status);
+  }
+
+  LogHealth log_health_;
+  DirectBuffers buffers_;
+  absl::Mutex mu_;
+  std::map<std::string, std::shared_ptr<NewTableReads>> new_tables_ ABSL_GUARDED_BY(mu_);
+  std::set<std::string> linking_ ABSL_GUARDED_BY(mu_), kept_ ABSL_GUARDED_BY(mu_);
+  bool holds_back_ ABSL_GUARDED_BY(mu_) = false;
+  std::set<std::string> held_back_ ABSL_GUARDED_BY(mu_);  // that RocksDB meant to delete
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_

@@ -1,0 +1,92 @@
+// A second copy of RocksDB's manifest, and which of the two to believe. Private to disk/.
+//
+// The manifest says which files are the database. It is a few KiB, and without it all the rest is
+// nothing: RocksDB does not open where a bit of it is flipped, and where its end is gone it deletes
+// every file that only the end named. So each record is written twice, to MANIFEST-n and then to
+// MANIFEST-n.copy, and before RocksDB reads it the one with more whole records is put in the place
+// of the other. Only the first is synced: after a crash of the machine it is whole, and the copy
+// no more than a chance. CURRENT, which names the manifest, can be told from the files themselves.
+#ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_MANIFEST_H_
+#define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_MANIFEST_H_
+
+#include <rocksdb/file_system.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "cache_store/disk/files/disk_tier_damage.h"
+
+namespace hearth {
+
+inline constexpr char kManifestPrefix[] = "MANIFEST-";
+inline constexpr char kCopySuffix[] = ".copy";
+
+// True for the path of a manifest, and not for that of a copy.
+bool IsManifest(absl::string_view path);
+
+// The file appears whole or not at all. An error says no more than that it cannot be written.
+absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path, const std::string& bytes);
+
+// Before a database is opened for writing: puts what is whole in the place of what is damaged.
+// `*found`: one line for each thing that was. kDataLoss: there are tables or logs, and nothing says
+// which of them are the database.
+absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
+                          FoundDamage* found);
+
+// A manifest that is being written, and its copy. Whatever happens to the copy, the file goes on;
+// a copy that may lack something is removed. One caller at a time, as for any writable file.
+class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
+ public:
+  using Options = rocksdb::IOOptions;
+  using Context = rocksdb::IODebugContext;
+  using File = std::unique_ptr<rocksdb::FSWritableFile>;
+
+  CopiedFile(File file, File copy, rocksdb::FileSystem* files, std::string copy_path)
+      : FSWritableFileOwnerWrapper(std::move(file)),
+        copy_(std::move(copy)),
+        files_(files),
+        copy_path_(std::move(copy_path)) {}
+  ~CopiedFile() override = default;
+
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           Context* dbg) override {
+    return Copied(target()->Append(data, options, dbg), data);
+  }
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
+                           const rocksdb::DataVerificationInfo& verification,
+                           Context* dbg) override {
+    return Copied(target()->Append(data, options, verification, dbg), data);
+  }
+  // What could not be synced was not written, whatever the copy has of it after a crash.
+  rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
+    return Copied(target()->Sync(options, dbg), "");
+  }
+  rocksdb::IOStatus Fsync(const Options& options, Context* dbg) override {
+    return Copied(target()->Fsync(options, dbg), "");
+  }
+  rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
+    if (copy_ != nullptr) copy_->Close(options, dbg).PermitUncheckedError();
+    copy_ = nullptr;
+    return target()->Close(options, dbg);
+  }
+
+ private:
+  rocksdb::IOStatus Copied(rocksdb::IOStatus status, const rocksdb::Slice& data) {
+    if (copy_ == nullptr) return status;
+    if (status.ok() && copy_->Append(data, Options(), nullptr).ok()) return status;
+    copy_ = nullptr;
+    files_->DeleteFile(copy_path_, Options(), nullptr).PermitUncheckedError();
+    return status;
+  }
+
+  File copy_;  // null: none, or no longer
+  rocksdb::FileSystem* const files_;
+  const std::string copy_path_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_MANIFEST_H_

@@ -1,0 +1,92 @@
+// The format of RocksDB's logs and manifests, read and written. Private to disk/ and
+// salvage*.cc.
+//
+// Blocks, in which pieces lie one after the other, none across an end; what is left of a block and
+// is too short for a header is zeros. A piece: masked CRC32c of type and bytes, their number (16
+// bits), type; little endian. A record is one piece, or a first, some middle ones and a last.
+// Pure functions, plain values; a RecordEnds is used by one caller at a time.
+#ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RECORDS_H_
+#define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RECORDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+// Of up to eight bytes.
+uint64_t LittleEndianNumber(absl::string_view bytes);
+// CRC32c, changed as RocksDB stores it.
+uint32_t MaskedCrc32c(absl::string_view bytes);
+
+inline constexpr size_t kLogBlockBytes = 32768;
+inline constexpr size_t kLogHeaderBytes = 7;
+// Of a log's record, a batch: the sequence number of its first entry (64 bits), how many there are.
+inline constexpr size_t kBatchHeaderBytes = 12;
+
+enum LogPieceType : uint8_t { kWholeRecord = 1, kFirstPiece = 2, kMiddlePiece = 3, kLastPiece = 4 };
+
+struct LogHeader {
+  uint32_t check = 0;
+  size_t bytes = 0;
+  uint8_t type = 0;
+
+  bool IsKnown() const { return type >= kWholeRecord && type <= kLastPiece; }
+  bool EndsRecord() const { return type == kWholeRecord || type == kLastPiece; }
+};
+// REQUIRES: kLogHeaderBytes of them.
+LogHeader ParseLogHeader(absl::string_view bytes);
+
+struct LogPiece {
+  uint8_t type = 0;
+  std::string body;
+  size_t end = 0;
+};
+// The piece that begins at `at`, or behind what fills the block there. None: it is not whole.
+std::optional<LogPiece> LogPieceAt(absl::string_view log, size_t at);
+// The same of a piece that one flipped bit broke: as it was before. A check of 32 bits tells which
+// bit of a piece it was.
+std::optional<LogPiece> MendedLogPieceAt(absl::string_view log, size_t at);
+
+// How many bytes from the beginning are whole pieces.
+uint64_t WholeBytes(absl::string_view log);
+
+struct LogScan {
+  uint64_t records = 0;   // that can be read
+  uint64_t mended = 0;    // pieces of which one bit was flipped
+  uint64_t holes = 0;     // places where something is lost, and something whole follows
+  bool has_tail = false;  // what it ends with is not whole: torn by a crash, or damaged
+  uint64_t first_sequence = 0, next_sequence = 0;  // RocksDB's, of a log; 0: it has no record
+  uint64_t whole_bytes = 0;  // from the beginning: records, none of them damaged or mended
+};
+// Every record, those that are damaged aside. After damage it goes on where a piece begins for
+// certain: where the damaged one says it ends, or with the next block. It never looks for one
+// inside of others' bytes, which may be made to look like it. `visit` may be null; `holes`: before
+// the record.
+using VisitRecord = std::function<void(absl::string_view record, uint64_t holes)>;
+LogScan ScanLog(absl::string_view log, const VisitRecord& visit);
+
+// Appends a record to a log.
+void AppendLogRecord(absl::string_view record, std::string* log);
+
+// Where the last whole record of a log ends, told from its bytes as they are written.
+class RecordEnds {
+ public:
+  void Feed(absl::string_view data);
+  uint64_t end() const { return end_; }
+
+ private:
+  void BeginBody();
+
+  uint64_t at_ = 0, end_ = 0, body_left_ = 0;
+  bool ends_record_ = false;
+  std::string header_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RECORDS_H_

@@ -1,0 +1,61 @@
+// RawFile: a file of a damaged database, read without RocksDB, which asserts that what it reads
+// makes sense. With it what the readers of such files share: numbers of variable length.
+//
+// Nothing is ever written. A place that cannot be read is damage like any other.
+// Thread safety: a RawFile is used by one thread; the functions are pure.
+#ifndef HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_
+#define HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+class RawFile {
+ public:
+  explicit RawFile(const std::string& path);
+  ~RawFile();
+  RawFile(const RawFile&) = delete;
+  RawFile& operator=(const RawFile&) = delete;
+
+  uint64_t size() const { return size_; }
+  // Fewer bytes where the file ends, or where it cannot be read.
+  std::string Read(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  const int fd_;
+  uint64_t size_ = 0;
+};
+
+// One version of one key, as a file of a damaged database has it.
+struct SalvagedEntry {
+  absl::string_view key, value;  // valid during the visit only
+  uint64_t sequence = 0;         // the higher, the newer
+  bool is_erase = false;
+  // The checksum around it was right. Else only what proves itself is to be believed, and neither
+  // its key nor its age.
+  bool is_sure = false;
+};
+using VisitSalvaged = std::function<void(const SalvagedEntry&)>;
+
+// What was wrong with a file; empty: nothing.
+struct SalvageDamage {
+  uint64_t places = 0;
+  std::string first;  // the first of them, for people
+
+  void Add(std::string what) {
+    if (places++ == 0) first = std::move(what);
+  }
+};
+
+// Of the beginning of `*bytes`, which it is then taken off. None: there is none there.
+std::optional<uint64_t> TakeVarint(absl::string_view* bytes);
+std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_

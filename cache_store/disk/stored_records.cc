@@ -1,0 +1,208 @@
+#include "cache_store/disk/stored_records.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/byte_codec.h"
+
+namespace hearth {
+namespace {
+
+// First byte group of each record. On disk: never change one.
+constexpr uint32_t kObjectTag = 0x314A424F;            // "OBJ1"
+constexpr uint32_t kCompressedObjectTag = 0x324A424F;  // "OBJ2": OBJ1 and compressed_bytes
+constexpr uint32_t kManifestTag = 0x3150524D;          // "MRP1"
+constexpr uint32_t kExpiringManifestTag = 0x3250524D;  // "MRP2": MRP1 and expires_unix_s
+// "MRP3": MRP2 of what nobody published as a whole; expires_unix_s may be 0.
+constexpr uint32_t kInheritedManifestTag = 0x3350524D;
+
+uint32_t TagOf(const ManifestRecord& record) {
+  if (record.inherited) return kInheritedManifestTag;
+  return record.expires_unix_s > 0 ? kExpiringManifestTag : kManifestTag;
+}
+
+// A chunk of the largest model has 62 layers; room to grow, and a bound on what parsing allocates.
+constexpr uint32_t kMaxRecordLayers = 1024;
+
+void Seal(std::string* bytes) { AppendU64(bytes, SliceDigest(bytes->data(), bytes->size())); }
+
+absl::StatusOr<absl::string_view> Unseal(absl::string_view bytes, const char* what) {
+  if (bytes.size() < 8) return absl::DataLossError(absl::StrCat(what, ": torn"));
+  const absl::string_view body = bytes.substr(0, bytes.size() - 8);
+  if (LoadU64(bytes.substr(body.size())) != SliceDigest(body.data(), body.size())) {
+    return absl::DataLossError(absl::StrCat(what, ": checksum does not match"));
+  }
+  return body;
+}
+
+// Reads fields in a row and remembers the first failure, so that callers check once.
+class RecordReader {
+ public:
+  explicit RecordReader(absl::string_view bytes) : reader_(bytes) {}
+  uint32_t U32(const char* what) { return Keep(reader_.U32(what)); }
+  uint64_t U64(const char* what) { return Keep(reader_.U64(what)); }
+  std::string Text(size_t count, const char* what) {
+    return std::string(Keep(reader_.Bytes(count, what)));
+  }
+  std::vector<uint32_t> U32s(size_t count, const char* what) {
+    return Keep(reader_.U32Array(count, what));
+  }
+  std::vector<uint64_t> U64s(size_t count, const char* what) {
+    return Keep(reader_.U64Array(count, what));
+  }
+  void Refuse(const char* what) {
+    if (status_.ok()) status_ = absl::DataLossError(what);
+  }
+  size_t remaining() const { return reader_.remaining(); }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  template <typename T>
+  T Keep(absl::StatusOr<T> value) {
+    if (status_.ok()) status_ = value.status();
+    return status_.ok() ? *std::move(value) : T{};
+  }
+
+  ByteReader reader_;
+  absl::Status status_;
+};
+
+// Up to the manifest.
+absl::Status ReadHead(RecordReader* reader, ManifestRecord* record) {
+  const uint32_t tag = reader->U32("manifest tag");
+  const bool expires = tag == kExpiringManifestTag;
+  record->inherited = tag == kInheritedManifestTag;
+  if (tag != kManifestTag && !expires && !record->inherited) {
+    reader->Refuse("manifest record: unknown tag");
+  }
+  record->number = reader->U64("manifest number");
+  record->created_unix_s = reader->U64("time of creation");
+  if (expires || record->inherited) record->expires_unix_s = reader->U64("time of expiry");
+  if (expires && record->expires_unix_s == 0) {
+    reader->Refuse("manifest record: expires at no time");
+  }
+  const uint32_t tenant_bytes = reader->U32("tenant length");
+  if (tenant_bytes > kMaxTenantBytes) reader->Refuse("manifest record: tenant too long");
+  if (!reader->status().ok()) return reader->status();
+  record->tenant = reader->Text(tenant_bytes, "tenant");
+  const uint32_t objects = reader->U32("object count");
+  if (uint64_t{objects} * 8 > reader->remaining()) reader->Refuse("manifest record: torn");
+  if (!reader->status().ok()) return reader->status();
+  record->objects = reader->U64s(objects, "object numbers");
+  return reader->status();
+}
+
+}  // namespace
+
+std::string SerializeObject(const ObjectRecord& object) {
+  std::string bytes;
+  AppendU32(&bytes, object.compressed_bytes > 0 ? kCompressedObjectTag : kObjectTag);
+  AppendU64(&bytes, object.number);
+  bytes.append(reinterpret_cast<const char*>(object.key.data()), object.key.size());
+  AppendU32(&bytes, object.id.begin);
+  AppendU32(&bytes, object.id.tokens);
+  AppendU32(&bytes, static_cast<uint32_t>(object.id.group));
+  AppendU64(&bytes, object.slice_bytes);
+  AppendU32(&bytes, static_cast<uint32_t>(object.layers.size()));
+  AppendU32Array(&bytes, object.layers);
+  for (const uint64_t digest : object.slice_digests) AppendU64(&bytes, digest);
+  if (object.compressed_bytes > 0) AppendU64(&bytes, object.compressed_bytes);
+  Seal(&bytes);
+  return bytes;
+}
+
+absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
+  absl::StatusOr<absl::string_view> body = Unseal(bytes, "object record");
+  if (!body.ok()) return body.status();
+  RecordReader reader(*body);
+  ObjectRecord object;
+  const uint32_t tag = reader.U32("object tag");
+  const bool compressed = tag == kCompressedObjectTag;
+  if (tag != kObjectTag && !compressed) reader.Refuse("object record: unknown tag");
+  object.number = reader.U64("object number");
+  const std::string key = reader.Text(object.key.size(), "object key");
+  if (key.size() == object.key.size()) std::copy(key.begin(), key.end(), object.key.begin());
+  object.id.begin = reader.U32("object begin");
+  object.id.tokens = reader.U32("object tokens");
+  const uint32_t group = reader.U32("object group");
+  if (group > 1) reader.Refuse("object record: unknown group");
+  object.id.group = static_cast<LayerGroup>(group);
+  object.slice_bytes = reader.U64("slice bytes");
+  const uint32_t layers = reader.U32("layer count");
+  if (layers > kMaxRecordLayers) reader.Refuse("object record: too many layers");
+  if (!reader.status().ok()) return reader.status();
+  object.layers = reader.U32s(layers, "layers");
+  object.slice_digests = reader.U64s(layers, "slice digests");
+  if (compressed) {
+    object.compressed_bytes = reader.U64("compressed bytes");
+    // Divided: no product of what a damaged record says overflows.
+    if (object.compressed_bytes == 0 || layers == 0 ||
+        (object.compressed_bytes - 1) / layers >= object.slice_bytes) {
+      reader.Refuse("object record: compressed to more than it was");
+    }
+  }
+  if (reader.remaining() != 0) reader.Refuse("object record: bytes after its end");
+  if (!reader.status().ok()) return reader.status();
+  return object;
+}
+
+std::string SerializeManifestRecord(const ManifestRecord& record) {
+  std::string bytes;
+  const uint32_t tag = TagOf(record);
+  AppendU32(&bytes, tag);
+  AppendU64(&bytes, record.number);
+  AppendU64(&bytes, record.created_unix_s);
+  if (tag != kManifestTag) AppendU64(&bytes, record.expires_unix_s);
+  AppendU32(&bytes, static_cast<uint32_t>(record.tenant.size()));
+  bytes += record.tenant;
+  AppendU32(&bytes, static_cast<uint32_t>(record.objects.size()));
+  for (const uint64_t object : record.objects) AppendU64(&bytes, object);
+  bytes += SerializeManifest(record.manifest);
+  Seal(&bytes);
+  return bytes;
+}
+
+absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
+  absl::StatusOr<absl::string_view> body = Unseal(bytes, "manifest record");
+  if (!body.ok()) return body.status();
+  RecordReader reader(*body);
+  ManifestRecord record;
+  if (absl::Status head = ReadHead(&reader, &record); !head.ok()) return head;
+  const std::string rest = reader.Text(reader.remaining(), "manifest");
+  if (!reader.status().ok()) return reader.status();
+  absl::StatusOr<Manifest> manifest = ParseManifest(rest);
+  if (!manifest.ok()) return manifest.status();
+  record.manifest = *std::move(manifest);
+  if (record.objects.size() != record.manifest.objects.size()) {
+    return absl::DataLossError("manifest record: object numbers do not match the manifest");
+  }
+  return record;
+}
+
+ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes) {
+  RecordReader reader(bytes);
+  ManifestRecord record;
+  if (!ReadHead(&reader, &record).ok()) record.objects.clear();
+  return {number, record.created_unix_s, record.expires_unix_s, std::move(record.objects)};
+}
+
+std::string NumberKey(uint64_t number) {
+  std::string key(8, '\0');
+  for (int i = 7; i >= 0; --i, number >>= 8) key[i] = static_cast<char>(number & 0xFF);
+  return key;
+}
+
+std::string SliceKey(uint64_t number, uint32_t layer) {
+  std::string key = NumberKey(number);
+  for (int shift = 24; shift >= 0; shift -= 8) key += static_cast<char>((layer >> shift) & 0xFF);
+  return key;
+}
+
+absl::StatusOr<uint64_t> ParseNumberKey(absl::string_view key) {
+  if (key.size() < 8) return absl::DataLossError("key is shorter than a number");
+  uint64_t number = 0;
+  for (int i = 0; i < 8; ++i) number = number << 8 | static_cast<uint8_t>(key[i]);
+  return number;
+}
+
+}  // namespace hearth

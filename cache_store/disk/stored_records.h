@@ -1,0 +1,86 @@
+// Records that the disk tier keeps beside the slices, and their bytes.
+//
+// Each is versioned and ends in the XXH3-64 of everything before it. Parsing trusts nothing: every
+// error is kDataLoss. Pure functions, plain values.
+#ifndef HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
+#define HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "proto/snapshot_format.h"
+
+namespace hearth {
+
+// An object: whose segment, and what each of its slices is.
+struct ObjectRecord {
+  uint64_t number = 0;
+  Digest key{};
+  ObjectId id;
+  uint64_t slice_bytes = 0;
+  std::vector<uint32_t> layers;
+  std::vector<uint64_t> slice_digests;
+  // What the slices take where some are stored compressed; 0: as they are.
+  uint64_t compressed_bytes = 0;
+
+  uint64_t stored_bytes() const {
+    return compressed_bytes > 0 ? compressed_bytes : slice_bytes * layers.size();
+  }
+};
+
+// A restore point: its manifest, and the numbers of the objects, in the manifest's order.
+struct ManifestRecord {
+  uint64_t number = 0;
+  std::string tenant;
+  uint64_t created_unix_s = 0;
+  uint64_t expires_unix_s = 0;  // 0: lives until room is needed
+  bool inherited = false;       // nobody published it as a whole: it has its end from its parts
+  std::vector<uint64_t> objects;
+  Manifest manifest;
+};
+
+// The beginning of a manifest's record: all that a start needs of every one at once.
+struct ManifestNames {
+  uint64_t number = 0;
+  uint64_t created_unix_s = 0;
+  uint64_t expires_unix_s = 0;  // 0: lives until room is needed
+  std::vector<uint64_t> objects;
+};
+
+struct FingerprintRecord {
+  Fingerprint fingerprint;
+  std::string tenant;
+};
+
+inline constexpr size_t kMaxTenantBytes = 256;
+
+// Keys of the family `meta`, on disk: never change one. Prefixes are followed by a number's key, or
+// by a note's name.
+inline constexpr char kVersionKey[] = "format_version";
+inline constexpr char kSecretCheckKey[] = "secret_check";
+inline constexpr char kPinPrefix[] = "pin/";
+inline constexpr char kUsePrefix[] = "use/";
+inline constexpr char kNotePrefix[] = "note/";
+inline constexpr char kGonePrefix[] = "gone/";  // + number: numbers of manifests, 8 bytes each
+
+std::string SerializeObject(const ObjectRecord& object);
+absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
+std::string SerializeManifestRecord(const ManifestRecord& record);
+absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes);
+
+// Not checked: a hint of what the whole record will say. Nothing is named where it makes no sense.
+ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes);
+
+// Big-endian, so that keys sort by number.
+std::string NumberKey(uint64_t number);
+std::string SliceKey(uint64_t number, uint32_t layer);
+absl::StatusOr<uint64_t> ParseNumberKey(absl::string_view key);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_DISK_STORED_RECORDS_H_

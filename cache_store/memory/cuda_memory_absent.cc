@@ -1,0 +1,21 @@
+// What a build without the CUDA toolkit has in place of cuda_memory.cc.
+#include "cache_store/memory/cuda_memory.h"
+
+namespace hearth {
+
+namespace {
+
+absl::Status Absent() {
+  return absl::FailedPreconditionError(
+      "this program was built without CUDA: build it where the CUDA toolkit is");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int, uint64_t) { return Absent(); }
+
+absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int, const DeviceMemoryHandle&) {
+  return Absent();
+}
+
+}  // namespace hearth

@@ -1,0 +1,97 @@
+// The gpu tier: copies of whole objects in a bounded pool of device memory, for workers that
+// compute on the same device.
+//
+// A copy is never the only one: whatever happens to the device costs time alone. The store decides
+// what is copied in; when room is needed the copy used longest ago goes first.
+// Thread safety: all methods from any thread, CopyIn from one at a time.
+// Ownership: a lease keeps its range, and the device's memory, for as long as it lives, also beyond
+// the tier's own end.
+// Invariants: 1. What Find returns was read back from the device and had the right digests.
+// 2. A range is used again only when no lease holds it, and after
+// its generation changed. 3. Once the device is lost nothing is
+// found.
+#ifndef HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
+#define HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "cache_store/base/device_copy.h"
+#include "cache_store/base/device_memory.h"
+#include "cache_store/base/segment_file.h"
+#include "cache_store/base/tier.h"
+
+namespace hearth {
+
+class DeviceTier {
+ public:
+  // Told once, under no lock, when the device is lost.
+  using OnLost = std::function<void(const absl::Status&)>;
+
+  // `shared`: others of this host may map the memory and read what is lent to them.
+  DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, bool shared = false);
+
+  // Null unless it is shared, and can be.
+  const SegmentFile* segment() const;
+
+  // The object's copy, which counts as used; null: there is none.
+  DeviceLease Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Has(uint64_t object) const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // Makes a copy of an object's slices (in order of their layers), which Find does not see before
+  // Show. kResourceExhausted: no room; kDataLoss: what came back from the device was something
+  // else. REQUIRES: the host's bytes match the digests.
+  absl::StatusOr<DeviceLease> CopyIn(absl::Span<const SliceWrite> slices) ABSL_LOCKS_EXCLUDED(mu_);
+  void Show(uint64_t object, DeviceLease copy) ABSL_LOCKS_EXCLUDED(mu_);
+  // From here on nobody finds them; leases stay good.
+  void Erase(absl::Span<const uint64_t> objects) ABSL_LOCKS_EXCLUDED(mu_);
+
+  struct Usage {
+    uint64_t capacity_bytes = 0, bytes = 0, evicted_objects = 0;
+    uint64_t written_bytes = 0, unread_bytes = 0;  // of the latter, what left without being read
+    std::vector<uint64_t> objects;
+  };
+  Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Pool;
+  struct Entry {
+    uint64_t object = 0;
+    DeviceLease copy;
+    bool read = false;
+  };
+  DeviceLease Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  bool MakeRoom(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // The entry after it. Its range is given back with its last lease.
+  std::list<Entry>::iterator Forget(std::list<Entry>::iterator entry)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Verify(const DeviceCopy& copy, absl::Span<const SliceWrite> slices);
+  absl::Status Noted(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_);
+
+  const std::shared_ptr<Pool> pool_;
+  const OnLost on_lost_;
+  std::vector<std::byte> read_back_;  // CopyIn's
+
+  mutable absl::Mutex mu_;                       // before the pool's
+  std::list<Entry> order_ ABSL_GUARDED_BY(mu_);  // used last first
+  absl::flat_hash_map<uint64_t, std::list<Entry>::iterator> entries_ ABSL_GUARDED_BY(mu_);
+  uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0;  // of entries
+  uint64_t evicted_ ABSL_GUARDED_BY(mu_) = 0;
+  uint64_t written_bytes_ ABSL_GUARDED_BY(mu_) = 0, unread_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Status lost_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_

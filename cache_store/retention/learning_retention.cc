@@ -1,0 +1,368 @@
+#include "cache_store/retention/learning_retention.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+#include "cache_store/retention/unit_class.h"
+
+namespace hearth {
+namespace {
+
+// What was seen is taken into account after so many requests, at most so often.
+constexpr uint64_t kLearnRequests = 50;
+constexpr absl::Duration kLearnEvery = absl::Seconds(1);
+// Units get older so often, and at most so many at once: after a quiet hour the first request is
+// not to wait for all of them.
+constexpr absl::Duration kAdvanceEvery = absl::Milliseconds(250);
+constexpr int kAdvanceUnits = 2000;
+
+}  // namespace
+
+LearningRetention::Unit* LearningRetention::Find(Key key) const {
+  const auto found = units_.find(key);
+  return found == units_.end() ? nullptr : found->second.get();
+}
+
+bool LearningRetention::Holds(Key key) const {
+  const Unit* unit = Find(key);
+  if (unit == nullptr) return false;
+  for (const Member& member : unit->members) {
+    if (member.key == key) return member.held;
+  }
+  return false;
+}
+
+// The units of a path, root first, each once; whole blocks only.
+std::vector<LearningRetention::Unit*> LearningRetention::KnownOn(absl::Span<const Key> path,
+                                                                 Unit** remainder) const {
+  std::vector<Unit*> known;
+  for (const Key key : path) {
+    Unit* unit = Find(key);
+    if (unit == nullptr) {
+      if (depend_ == Depend::kOnParent) break;
+    } else if (unit->remainder) {
+      *remainder = unit;
+    } else if (known.empty() || known.back() != unit) {
+      known.push_back(unit);
+    }
+  }
+  return known;
+}
+
+LearningRetention::Use LearningRetention::Classify(const std::vector<Unit*>& path,
+                                                   uint32_t prompt_tokens) const {
+  const uint32_t known = path.empty() ? 0 : path.back()->tokens;
+  const uint32_t fresh_tokens = prompt_tokens > known ? prompt_tokens - known : 0;
+  Use use;
+  uint32_t children = 0, hub_children = 0;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const bool gets_another = i + 1 == path.size() && fresh_tokens > 0;
+    children = path[i]->children_seen + (gets_another ? 1 : 0);
+    if (children >= 2) use.shared = i + 1;
+    if (children < kHubChildren) continue;
+    use.hub = i + 1;
+    hub_children = children;
+  }
+  const bool own = path.size() > use.hub;
+  if (own) use.turn = path.back()->turn + 1;
+  use.added_class = AddedClass(use.turn, own ? children : 0, fresh_tokens, prompt_tokens);
+  use.shared_class = SharedClass(use.turn, prompt_tokens);
+  use.hub_class = HubClass(hub_children);
+  return use;
+}
+
+void LearningRetention::Touch(absl::Span<const Key> path, uint32_t prompt_tokens, absl::Time now) {
+  now_ = std::max(now_, now);
+  ++tick_;
+  Advance();
+  Learn();
+  Unit* remainder = nullptr;
+  const std::vector<Unit*> known = KnownOn(path, &remainder);
+  const Use use = Classify(known, prompt_tokens);
+  for (size_t i = 0; i < known.size(); ++i) {
+    Unit* unit = known[i];
+    if (depend_ == Depend::kNothing && i + 1 < known.size()) {
+      StartLife(unit, PassedClass(unit->children_seen, false));
+    } else {
+      model_.Return(unit->unit_class, unit->age, unit->gain_tokens);
+      StartLife(unit, i < use.hub      ? use.hub_class
+                      : i < use.shared ? use.shared_class
+                                       : use.added_class);
+    }
+    // The request is a turn of what it shares with few.
+    if (i >= use.hub) unit->turn = use.turn;
+  }
+  if (remainder != nullptr) {
+    model_.Return(remainder->unit_class, remainder->age, remainder->gain_tokens);
+    StartLife(remainder, remainder->unit_class);
+  }
+}
+
+void LearningRetention::Renew(absl::Span<const Key> path, absl::Time now) {
+  now_ = std::max(now_, now);
+  ++tick_;
+  Unit* remainder = nullptr;
+  std::vector<Unit*> known = KnownOn(path, &remainder);
+  if (remainder != nullptr) known.push_back(remainder);
+  for (Unit* unit : known) {
+    Leave(unit);
+    unit->age = 0;
+    unit->used = now_;
+    unit->tick = tick_;
+    Enter(unit);
+  }
+}
+
+// Finds or makes the unit of a key that is held from here on, and takes it out of its cell.
+LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bool* is_new) {
+  Unit* unit = Find(key);
+  Unit* with = facts.with.has_value() ? Find(*facts.with) : nullptr;
+  *is_new = unit == nullptr && with == nullptr;
+  if (unit == nullptr) {
+    const UnitPtr owned = with == nullptr ? std::make_shared<Unit>() : units_.at(*facts.with);
+    units_.emplace(key, owned);
+    unit = owned.get();
+    unit->members.push_back(Member{key, facts.tokens, false, {}});
+  }
+  if (!*is_new) Leave(unit);
+  unit->owner = facts.owner;
+  if (unit->held_members == 0 && !*is_new) given_up_.erase(unit->given_up);
+  if (facts.tokens >= unit->tokens) {
+    unit->tokens = facts.tokens;
+    unit->gain_tokens = std::max(1u, facts.gain_tokens);
+    unit->whole_density = facts.cost_steps + DensityOf(unit->gain_tokens, facts.bytes);
+    unit->tail_density = facts.cost_steps + DensityOf(unit->gain_tokens, facts.tail_bytes);
+    unit->remainder = facts.remainder;
+  }
+  Unit* parent = facts.parent.has_value() ? Find(*facts.parent) : nullptr;
+  if (parent == unit) parent = nullptr;
+  if (unit->held_members == 0) {
+    unit->parent = parent == nullptr ? std::nullopt : facts.parent;
+    if (parent != nullptr) {
+      if (*is_new && !facts.remainder) ++parent->children_seen;
+      ChangeChildren(parent, 1);
+    }
+  }
+  for (Member& member : unit->members) {
+    if (member.key != key) continue;
+    assert(!member.held);
+    member.held = true;
+    member.offered[static_cast<size_t>(Room::kStore)] = true;
+  }
+  ++unit->held_members;
+  ++held_;
+  return unit;
+}
+
+void LearningRetention::ClassifyNew(Unit* unit, const Unit* parent, const Prompt& prompt) const {
+  if (parent != nullptr && prompt.number != 0 && parent->added_by == prompt.number) {
+    unit->turn = parent->turn;
+    unit->added_class = parent->added_class;
+    return;
+  }
+  const uint32_t fresh = prompt.tokens - std::min(prompt.tokens, parent ? parent->tokens : 0);
+  // Touch counted this request as a turn already.
+  const bool own = parent != nullptr && parent->children_seen < kHubChildren;
+  unit->turn = own ? parent->turn : 1;
+  unit->added_class = AddedClass(unit->turn, own ? parent->children_seen : 0, fresh, prompt.tokens);
+}
+
+void LearningRetention::Insert(Key key, const Facts& facts, const Prompt& prompt) {
+  now_ = std::max(now_, prompt.now);
+  bool is_new = false;
+  Unit* unit = Hold(key, facts, &is_new);
+  Unit* parent = unit->parent.has_value() ? Find(*unit->parent) : nullptr;
+  if (is_new) {
+    ClassifyNew(unit, parent, prompt);
+    unit->added_by = prompt.number;
+    unit->used = now_;
+    unit->tick = tick_;
+    unit->unit_class = facts.remainder ? RemainderClass() : unit->added_class;
+    model_.Enter(unit->unit_class, 0, unit->gain_tokens);
+  }
+  unit->density = IsPassedClass(unit->unit_class) ? unit->tail_density : unit->whole_density;
+  Enter(unit);
+  if (depend_ == Depend::kNothing && parent != nullptr && unit->held_members == 1) {
+    const bool by_same_request = prompt.number != 0 && parent->added_by == prompt.number;
+    StartLife(parent, PassedClass(parent->children_seen, by_same_request));
+  }
+}
+
+void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl::Time used,
+                              absl::Time now) {
+  now_ = std::max(now_, now);
+  bool is_new = false;
+  Unit* unit = Hold(key, facts, &is_new);
+  if (is_new) {
+    ClassifyNew(unit, nullptr, Prompt{0, facts.tokens, now_});
+    unit->unit_class = has_child ? PassedClass(1, false) : unit->added_class;
+    unit->age = ReturnModel::AgeOf(now_ - used);
+    unit->used = used;
+    unit->tick = --oldest_tick_;
+    model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
+  }
+  unit->density = IsPassedClass(unit->unit_class) ? unit->tail_density : unit->whole_density;
+  Enter(unit, unit->tick == oldest_tick_);
+}
+
+void LearningRetention::SetOffered(Key key, Room room, bool offered) {
+  Unit* unit = Find(key);
+  assert(unit != nullptr);
+  const size_t place = static_cast<size_t>(room);
+  for (Member& member : unit->members) {
+    if (member.key != key || member.offered[place] == offered) continue;
+    assert(member.held);
+    if (MayBeOffered(*unit)) OfferMember(*unit, member, place, offered);
+    member.offered[place] = offered;
+  }
+}
+
+void LearningRetention::Erase(Key key, bool remember) {
+  Unit* unit = Find(key);
+  assert(unit != nullptr && unit->held_members > 0);
+  SetOffered(key, Room::kStore, false);
+  SetOffered(key, Room::kHost, false);
+  for (Member& member : unit->members) {
+    if (member.key == key) member.held = false;
+  }
+  --held_;
+  if (--unit->held_members > 0) return;
+  Unit* parent = unit->parent.has_value() ? Find(*unit->parent) : nullptr;
+  if (parent != nullptr && parent->held_children > 0) ChangeChildren(parent, -1);
+  if (!remember) {
+    Forget(unit);
+    return;
+  }
+  unit->given_up = ++next_given_up_;
+  given_up_.emplace(unit->given_up, unit);
+  if (given_up_.size() <= kRememberedMax) return;
+  Unit* first = given_up_.begin()->second;
+  given_up_.erase(given_up_.begin());
+  Forget(first);
+}
+
+void LearningRetention::Forget(Unit* unit) {
+  Leave(unit);
+  const UnitPtr last_owner = units_.at(unit->members[0].key);
+  for (const Member& member : unit->members) units_.erase(member.key);
+}
+
+void LearningRetention::Visit(Room room, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(room)].Visit(take);
+}
+
+void LearningRetention::VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(room)].VisitOwned(owner, take);
+}
+
+void LearningRetention::StartLife(Unit* unit, int unit_class) {
+  Leave(unit);
+  unit->unit_class = unit_class;
+  unit->density = IsPassedClass(unit_class) ? unit->tail_density : unit->whole_density;
+  unit->age = 0;
+  unit->used = now_;
+  unit->tick = tick_;
+  model_.Enter(unit->unit_class, 0, unit->gain_tokens);
+  Enter(unit);
+}
+
+// In quarter powers of two: what differs by less is as likely noise, and use decides.
+int LearningRetention::WorthOf(const CellId& id) const {
+  const auto& [density, unit_class, age] = id;
+  const double worth = std::max(1e-30, model_.Worth(unit_class, age) * std::exp2(density / 2.0));
+  return static_cast<int>(std::floor(4 * std::log2(worth)));
+}
+
+void LearningRetention::Enter(Unit* unit, bool as_oldest) {
+  Cell& cell = cells_[CellOf(*unit)];
+  unit->older = as_oldest ? nullptr : cell.newest;
+  unit->newer = as_oldest ? cell.oldest : nullptr;
+  (unit->older != nullptr ? unit->older->newer : cell.oldest) = unit;
+  (unit->newer != nullptr ? unit->newer->older : cell.newest) = unit;
+  if (MayBeOffered(*unit)) Offer(*unit, true);
+}
+
+void LearningRetention::Leave(Unit* unit) {
+  if (MayBeOffered(*unit)) Offer(*unit, false);
+  Cell& cell = cells_.at(CellOf(*unit));
+  (unit->older != nullptr ? unit->older->newer : cell.oldest) = unit->newer;
+  (unit->newer != nullptr ? unit->newer->older : cell.newest) = unit->older;
+  unit->older = unit->newer = nullptr;
+}
+
+bool LearningRetention::MayBeOffered(const Unit& unit) const {
+  return depend_ == Depend::kNothing || unit.held_children == 0;
+}
+
+void LearningRetention::ChangeChildren(Unit* unit, int by) {
+  const bool was = MayBeOffered(*unit);
+  if (was) Offer(*unit, false);
+  unit->held_children += by;
+  if (MayBeOffered(*unit)) Offer(*unit, true);
+}
+
+void LearningRetention::Offer(const Unit& unit, bool offered) {
+  for (const Member& member : unit.members) {
+    for (size_t room = 0; room < kRooms; ++room) {
+      if (member.offered[room]) OfferMember(unit, member, room, offered);
+    }
+  }
+}
+
+void LearningRetention::OfferMember(const Unit& unit, const Member& member, size_t room,
+                                    bool offered) {
+  const VictimOrder::Place place{unit.tick, ~member.tokens, member.key};
+  if (offered) {
+    const auto worth = [this](const CellId& id) { return WorthOf(id); };
+    offered_[room].Add(unit.owner, CellOf(unit), place, worth);
+  } else {
+    offered_[room].Remove(unit.owner, CellOf(unit), place);
+  }
+}
+
+// Moves units on to the age they have reached. The oldest first, so that the order within a cell
+// stays that of use.
+void LearningRetention::Advance() {
+  if (now_ - advanced_ < kAdvanceEvery) return;
+  int left = kAdvanceUnits;
+  for (auto cell = cells_.end(); cell != cells_.begin();) {
+    --cell;  // what is put in meanwhile comes after it
+    const int age = std::get<2>(cell->first);
+    if (age + 1 >= ReturnModel::kAges) continue;
+    const absl::Duration end = ReturnModel::AgeBegin(age + 1);
+    Unit* unit = cell->second.oldest;
+    while (unit != nullptr && now_ - unit->used >= end) {
+      if (left-- == 0) return;
+      Unit* const newer = unit->newer;
+      Leave(unit);
+      const int reached = ReturnModel::AgeOf(now_ - unit->used);
+      while (unit->age < reached) {
+        ++unit->age;
+        model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
+      }
+      Enter(unit);
+      unit = newer;
+    }
+  }
+  advanced_ = now_;
+}
+
+void LearningRetention::Learn() {
+  if (learnt_ != absl::InfinitePast() &&
+      (++touches_ < kLearnRequests || now_ - learnt_ < kLearnEvery)) {
+    return;
+  }
+  touches_ = 0;
+  learnt_ = now_;
+  model_.Learn();
+  for (auto next = cells_.begin(); next != cells_.end();) {
+    const auto cell = next++;
+    if (cell->second.oldest == nullptr) cells_.erase(cell);
+  }
+  for (VictimOrder& offered : offered_) {
+    offered.Weigh([this](const CellId& id) { return WorthOf(id); });
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,123 @@
+// LearningRetention: gives up first what saves the least computation for each byte and second.
+//
+// The chance of a return is learnt (return_model.h) for classes of units: how many requests have
+// extended the chain so far, how often it branched where the unit hangs, how long the prompt was
+// and how much of it was new. Units of one class and one age wait in one cell, least recently used
+// first, so a victim costs a look at the least worthy cell's first.
+//
+// Private to cache_store: callers use MakeRetention.
+#ifndef HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_
+#define HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_
+
+#include <array>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "cache_store/retention/retention.h"
+#include "cache_store/retention/return_model.h"
+#include "cache_store/retention/victim_order.h"
+
+namespace hearth {
+
+class LearningRetention final : public Retention {
+ public:
+  explicit LearningRetention(Depend depend) : depend_(depend) {}
+
+  void Touch(absl::Span<const Key> path, uint32_t prompt_tokens, absl::Time now) override;
+  void Renew(absl::Span<const Key> path, absl::Time now) override;
+  void Insert(Key key, const Facts& facts, const Prompt& prompt) override;
+  void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used, absl::Time now) override;
+  void SetOffered(Key key, Room room, bool offered) override;
+  void Erase(Key key, bool remember) override;
+  void Visit(Room room, absl::FunctionRef<Answer(Key)> take) override;
+  void VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
+  bool Holds(Key key) const override;
+  size_t held() const override { return held_; }
+  size_t remembered() const override { return given_up_.size(); }
+
+ private:
+  struct Member {
+    Key key = 0;
+    uint32_t tokens = 0;
+    bool held = false;
+    std::array<bool, kRooms> offered{};
+  };
+  struct Unit {
+    std::vector<Member> members;  // one or, joined by Facts::with, a few
+    std::optional<Key> parent;
+    uint32_t tokens = 0, gain_tokens = 0;
+    uint32_t held_members = 0;
+    uint32_t held_children = 0;
+    uint32_t children_seen = 0;
+    uint32_t turn = 1;      // requests that made and extended its chain
+    uint64_t added_by = 0;  // the request that it was new to
+    bool remainder = false;
+    Owner owner = 0;
+    // What it saves for each byte, log2 in halves: of all of it, and of its tail.
+    int whole_density = 0, tail_density = 0;
+    int density = 0;  // the one of the two that counts now
+    int added_class = 0, unit_class = 0, age = 0;
+    uint64_t tick = 0;
+    uint64_t given_up = 0;  // place in given_up_, when nothing of it is held
+    absl::Time used;
+    Unit* older = nullptr;  // in its cell
+    Unit* newer = nullptr;
+  };
+  using UnitPtr = std::shared_ptr<Unit>;  // one owner for each member's key
+  using CellId = VictimOrder::Class;      // density, class and age
+  struct Cell {
+    Unit* oldest = nullptr;  // of all, held or remembered, in order of use
+    Unit* newest = nullptr;
+  };
+  // What a request says about the units it uses.
+  struct Use {
+    int added_class = 0;         // of what only it extends
+    int shared_class = 0;        // of what it shares with others
+    int hub_class = 0;           // of what many share
+    size_t shared = 0, hub = 0;  // how many units of the path, from the root
+    uint32_t turn = 1;
+  };
+
+  Unit* Find(Key key) const;
+  std::vector<Unit*> KnownOn(absl::Span<const Key> path, Unit** remainder) const;
+  Use Classify(const std::vector<Unit*>& path, uint32_t prompt_tokens) const;
+  void ClassifyNew(Unit* unit, const Unit* parent, const Prompt& prompt) const;
+  Unit* Hold(Key key, const Facts& facts, bool* is_new);
+  // A use ends a unit's life, and the next one begins.
+  void StartLife(Unit* unit, int unit_class);
+  // Into its cell and out of it. `as_oldest`: before all others there.
+  void Enter(Unit* unit, bool as_oldest = false);
+  void Leave(Unit* unit);
+  CellId CellOf(const Unit& unit) const { return {unit.density, unit.unit_class, unit.age}; }
+  bool MayBeOffered(const Unit& unit) const;
+  void ChangeChildren(Unit* unit, int by);
+  void Offer(const Unit& unit, bool offered);
+  void OfferMember(const Unit& unit, const Member& member, size_t room, bool offered);
+  int WorthOf(const CellId& id) const;
+  void Forget(Unit* unit);
+  void Advance();
+  void Learn();
+
+  const Depend depend_;
+  ReturnModel model_;
+  absl::flat_hash_map<Key, UnitPtr> units_;  // held or remembered
+  size_t held_ = 0;
+  std::map<CellId, Cell> cells_;
+  std::array<VictimOrder, kRooms> offered_;
+  std::map<uint64_t, Unit*> given_up_;  // remembered units, in that order
+  uint64_t next_given_up_ = 0;
+  uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here
+  uint64_t oldest_tick_ = uint64_t{1} << 32;
+  uint64_t touches_ = 0;  // since Learn
+  absl::Time now_ = absl::InfinitePast();
+  absl::Time advanced_ = absl::InfinitePast();
+  absl::Time learnt_ = absl::InfinitePast();
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_RETENTION_LEARNING_RETENTION_H_

@@ -1,0 +1,156 @@
+#include "cache_store/retention/return_model.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace hearth {
+namespace {
+
+// Evidence, in tokens, at which a class's own factor weighs as much as its coarser class's: about
+// a dozen requests of 12k tokens. At one age a class's own record weighs as much at thirty times
+// that.
+constexpr double kFactorTokens = 150e3;
+constexpr double kAgeTokens = 5e6;
+constexpr double kBaseTokens = 2.5e3;
+// Before anything was seen: 2 % in the first second, and less with every bucket.
+constexpr double kFirstChance = 0.02, kChanceDecay = 0.8;
+constexpr double kChanceMax = 0.98;
+// What was counted loses a hundredth of its weight with each Learn: habits change.
+constexpr double kMemory = 0.99;
+
+}  // namespace
+
+ReturnModel::ReturnModel()
+    : seen_(kClasses),
+      entered_(kClasses),
+      returned_(kClasses),
+      worth_(kClasses),
+      of_kind_(kKinds),
+      of_fresh_(kKinds * kFresh),
+      of_class_(kClasses) {
+  for (int age = 0; age < kAges; ++age) {
+    const int next = std::min(age + 1, kAges - 1);
+    seconds_[age] = absl::ToDoubleSeconds(AgeBegin(next) - AgeBegin(age));
+  }
+  seconds_[kAges - 1] = seconds_[kAges - 2];
+  for (Ages& ages : entered_) ages.fill(0);
+  for (Ages& ages : returned_) ages.fill(0);
+  Learn();
+}
+
+absl::Duration ReturnModel::AgeBegin(int age) {
+  static const std::array<absl::Duration, kAges> begins = [] {
+    std::array<absl::Duration, kAges> made;
+    for (int i = 0; i < kAges; ++i) {
+      made[i] = i == 0 ? absl::ZeroDuration() : absl::Seconds(std::pow(2.0, (i - 1) / 2.0));
+    }
+    return made;
+  }();
+  return begins[age];
+}
+
+int ReturnModel::AgeOf(absl::Duration since_use) {
+  const double seconds = absl::ToDoubleSeconds(since_use);
+  if (seconds < 1) return 0;
+  int age = std::min(kAges - 1, 1 + static_cast<int>(2 * std::log2(seconds)));
+  // The edges decide, not how log2 rounds.
+  while (age + 1 < kAges && AgeBegin(age + 1) <= since_use) ++age;
+  while (AgeBegin(age) > since_use) --age;
+  return age;
+}
+
+void ReturnModel::Enter(int unit_class, int age, double tokens) {
+  entered_[unit_class][age] += tokens;
+  if (seen_[unit_class]) return;
+  seen_[unit_class] = true;
+  LearnClass(unit_class);
+}
+
+void ReturnModel::Return(int unit_class, int age, double tokens) {
+  returned_[unit_class][age] += tokens;
+}
+
+void ReturnModel::LearnBase() {
+  Ages entered{}, returned{};
+  for (int c = 0; c < kClasses; ++c) {
+    if (!seen_[c]) continue;
+    for (int age = 0; age < kAges; ++age) {
+      entered[age] += entered_[c][age];
+      returned[age] += returned_[c][age];
+    }
+  }
+  for (int age = 0; age < kAges; ++age) {
+    const double before = age > 0 ? base_[age - 1] * kChanceDecay : kFirstChance;
+    const double chance = (returned[age] + kBaseTokens * before) / (entered[age] + kBaseTokens);
+    base_[age] = std::min(chance, kChanceMax);
+  }
+}
+
+void ReturnModel::SumEvidence() {
+  std::fill(of_kind_.begin(), of_kind_.end(), Evidence());
+  std::fill(of_fresh_.begin(), of_fresh_.end(), Evidence());
+  std::fill(of_class_.begin(), of_class_.end(), Evidence());
+  for (int c = 0; c < kClasses; ++c) {
+    if (!seen_[c]) continue;
+    for (int age = 0; age < kAges; ++age) {
+      of_class_[c].returned += returned_[c][age];
+      of_class_[c].expected += entered_[c][age] * base_[age];
+    }
+    for (Evidence* sum : {&of_fresh_[c / kLengths], &of_kind_[c / kLengths / kFresh]}) {
+      sum->returned += of_class_[c].returned;
+      sum->expected += of_class_[c].expected;
+    }
+  }
+}
+
+void ReturnModel::Fade() {
+  for (int c = 0; c < kClasses; ++c) {
+    if (!seen_[c]) continue;
+    for (int age = 0; age < kAges; ++age) {
+      entered_[c][age] *= kMemory;
+      returned_[c][age] *= kMemory;
+    }
+  }
+}
+
+void ReturnModel::Learn() {
+  Fade();
+  LearnBase();
+  SumEvidence();
+  for (int c = 0; c < kClasses; ++c) {
+    if (seen_[c]) LearnClass(c);
+  }
+}
+
+void ReturnModel::LearnClass(int unit_class) {
+  const auto blend = [](const Evidence& evidence, double coarser) {
+    return (evidence.returned + kFactorTokens * coarser) / (evidence.expected + kFactorTokens);
+  };
+  const double of_kind = blend(of_kind_[unit_class / kLengths / kFresh], 1.0);
+  const double factor =
+      blend(of_class_[unit_class], blend(of_fresh_[unit_class / kLengths], of_kind));
+  Ages chance;
+  for (int age = 0; age < kAges; ++age) {
+    const double expected = std::min(kChanceMax, base_[age] * factor);
+    const double own = (returned_[unit_class][age] + kAgeTokens * expected) /
+                       (entered_[unit_class][age] + kAgeTokens);
+    chance[age] = std::min(own, kChanceMax);
+  }
+  for (int age = 0; age < kAges; ++age) {
+    // Keep it until the end of bucket `end`, or until it is used: the best such horizon counts, so
+    // that a unit is not given up while its return is still to come.
+    double best = 0, alive = 1, uses = 0, kept_seconds = 0;
+    for (int end = age; end < kAges - 1; ++end) {
+      // Within its bucket a unit has, on average, somewhat more than half of it before it.
+      const double seconds = seconds_[end] * (end == age ? 0.7 : 1.0);
+      uses += alive * chance[end];
+      kept_seconds += alive * (1 - chance[end] / 2) * seconds;
+      alive *= 1 - chance[end];
+      best = std::max(best, uses / kept_seconds);
+    }
+    worth_[unit_class][age] = best;
+  }
+}
+
+}  // namespace hearth

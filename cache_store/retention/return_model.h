@@ -1,0 +1,66 @@
+// ReturnModel: how likely units of a class are to be used again, learnt from the past.
+//
+// Every life of a unit, from one use to the next, is followed through age buckets. Enter and Return
+// count, in tokens, how much came to an age and how much was used there, so that units which never
+// return are evidence from the start and not only once forgotten. What little evidence a class has
+// is blended with that of coarser ones: all units' chance at that age, times a factor for the kind,
+// for kind and fresh tokens, for kind, fresh tokens and length.
+//
+// Thread safety: none. Holds numbers only; its size is fixed (2 MiB).
+#ifndef HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_
+#define HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace hearth {
+
+class ReturnModel {
+ public:
+  // Bucket 0 is below a second, each further one sqrt(2) longer; the last begins after 6 days.
+  static constexpr int kAges = 40;
+  static constexpr int kKinds = 32, kFresh = 7, kLengths = 8;
+  static constexpr int kClasses = kKinds * kFresh * kLengths;
+
+  ReturnModel();
+
+  static int ClassOf(int kind, int fresh, int length) {
+    return (kind * kFresh + fresh) * kLengths + length;
+  }
+  // Lower edge of a bucket.
+  static absl::Duration AgeBegin(int age);
+  static int AgeOf(absl::Duration since_use);
+
+  // `tokens` of a class came to this age; were used at this age.
+  void Enter(int unit_class, int age, double tokens);
+  void Return(int unit_class, int age, double tokens);
+  // Takes what was counted since into Worth, and lets what is older fade: about 2 us for each class
+  // seen, so call it now and then.
+  void Learn();
+  // Expected uses for each second of being kept, over the horizon that makes the most of it.
+  double Worth(int unit_class, int age) const { return worth_[unit_class][age]; }
+
+ private:
+  using Ages = std::array<double, kAges>;
+  struct Evidence {
+    double returned = 0, expected = 0;
+  };
+  void Fade();
+  void LearnBase();
+  void SumEvidence();
+  void LearnClass(int unit_class);
+
+  std::vector<bool> seen_;                        // by class
+  std::vector<Ages> entered_, returned_, worth_;  // by class
+  std::vector<Evidence> of_kind_, of_fresh_, of_class_;
+  Ages base_;     // chance of a use at each age, over all classes
+  Ages seconds_;  // width of each bucket
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_

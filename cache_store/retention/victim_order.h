@@ -1,0 +1,63 @@
+// The order in which units may be given up, kept by owner: who has too much loses its own, and who
+// is guaranteed what it has is passed over, without a look at what others hold.
+//
+// Units of one class have one worth, and wait in it least recently used first. Of classes the least
+// worth comes first, of equal ones that with the least recently used unit. Private to cache_store:
+// what the policies of retention.h are made of. Thread safety: none.
+// Invariant: Add and Remove cost O(log n); the first offer does not depend on how much there is.
+#ifndef HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
+#define HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "cache_store/retention/retention.h"
+
+namespace hearth {
+
+class VictimOrder {
+ public:
+  using Key = Retention::Key;
+  using Owner = Retention::Owner;
+  using Answer = Retention::Answer;
+  using Class = std::tuple<int, int, int>;
+  using WorthOf = absl::FunctionRef<int(const Class&)>;
+  using Place = std::tuple<uint64_t, uint32_t, Key>;  // tick, ~tokens (longest first), key
+
+  // `worth` is asked when nothing of the class is here.
+  void Add(Owner owner, const Class& of, const Place& place, WorthOf worth);
+  // REQUIRES: as it was added.
+  void Remove(Owner owner, const Class& of, const Place& place);
+  // Asks for the worth of every class again.
+  void Weigh(WorthOf worth);
+  // One owner after the other, by the first that each would give up.
+  void Visit(absl::FunctionRef<Answer(Key)> take) const;
+  void VisitOwned(Owner owner, absl::FunctionRef<Answer(Key)> take) const;
+
+ private:
+  struct Members {
+    int worth = 0;
+    std::set<Place> places;
+  };
+  struct Owned {
+    absl::flat_hash_map<Class, Members> classes;  // none is empty
+    std::set<std::tuple<int, uint64_t, Class>> order;
+  };
+  using Head = std::tuple<int, uint64_t, Owner>;
+
+  static Head HeadOf(Owner owner, const Owned& owned);
+  void Change(Owner owner, const Class& of, WorthOf worth,
+              absl::FunctionRef<void(std::set<Place>*)> change);
+  static Answer VisitOne(const Owned& owned, absl::FunctionRef<Answer(Key)> take);
+
+  absl::flat_hash_map<Owner, std::unique_ptr<Owned>> owned_;  // none is empty
+  std::set<Head> heads_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_

@@ -1,0 +1,49 @@
+// Replays a trace against a retention policy, without bytes: what a cache of some size would have
+// kept, and what requests would have got from it.
+//
+// Pure functions, thread safe. A second or two for 10,000 requests and one size.
+#ifndef HEARTH_CACHE_STORE_SIMULATE_SIMULATE_H_
+#define HEARTH_CACHE_STORE_SIMULATE_SIMULATE_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_store/retention/retention.h"
+#include "cache_store/simulate/trace.h"
+
+namespace hearth {
+
+// What a store can run, and the offline optimum, which knows the future.
+enum class SimulatedPolicy { kDefault, kLru, kOptimum };
+
+// "default", "lru", "optimum".
+const char* PolicyName(SimulatedPolicy policy);
+absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name);
+
+// What decides the bytes of restore points.
+struct ModelShape {
+  const char* name = "";
+  uint32_t global_layers = 0;
+  uint32_t local_layers = 0;
+  uint32_t window = 0;  // tokens, counts the current one
+};
+// "270m", "1b", "4b", "12b", "27b": Gemma 3 as published.
+absl::StatusOr<ModelShape> ParseModelShape(const std::string& name);
+
+// Without a model: blocks of all layers, each kept or not by itself. `capacity` is a share of the
+// trace's unique blocks; the result, of all blocks of all prompts, those found from the prompt's
+// start on without a gap.
+//
+// With a model: restore points as the store keeps them, global layers of the whole prefix and local
+// layers of the tail. Kept are a prompt's end, the block before it, and where a second prompt
+// branched off. `capacity` is a share of the bytes of all full blocks, stored dense; the result,
+// tokens restored of all tokens. kOptimum is then Belady's rule on restore points: a very good
+// choice with the future known, but not proven the best.
+double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
+               double capacity);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SIMULATE_SIMULATE_H_

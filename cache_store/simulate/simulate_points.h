@@ -1,0 +1,54 @@
+// Restore points of a windowed model replayed: global layers of the whole prefix, local layers of
+// the tail, both shared by reference. Private to cache_store. Pure, thread safe.
+#ifndef HEARTH_CACHE_STORE_SIMULATE_SIMULATE_POINTS_H_
+#define HEARTH_CACHE_STORE_SIMULATE_SIMULATE_POINTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "cache_store/retention/retention.h"
+#include "cache_store/simulate/simulate.h"
+#include "cache_store/simulate/trace.h"
+
+namespace hearth {
+
+// What a set of restore points takes, counted in layers of one block.
+class PointSet {
+ public:
+  PointSet(const Trace& trace, const ModelShape& model);
+
+  // Blocks before the longest restore point of this prompt that leaves a token to compute.
+  uint32_t Restorable(const TraceRequest& request) const;
+  // Of a prompt's full blocks, how many from its start on have their global layers.
+  uint32_t Matched(const TraceRequest& request) const;
+  bool Has(uint32_t last_block) const { return points_[last_block] > 0; }
+  // REQUIRES: not there; there.
+  void Add(const std::vector<uint32_t>& blocks, uint32_t end);
+  void Remove(uint32_t last_block);
+
+  int64_t used() const { return used_; }
+  uint32_t tail_blocks() const { return tail_blocks_; }
+  const ModelShape& model() const { return model_; }
+
+ private:
+  void Count(uint32_t last_block, uint32_t end, int32_t by);
+
+  const ModelShape model_;
+  const uint32_t tail_blocks_;
+  std::vector<uint32_t> global_, local_;  // by block: restore points that need it
+  std::vector<uint32_t> points_;          // by last block: blocks before the boundary, or 0
+  std::vector<uint32_t> before_;          // by block: the one before it
+  int64_t used_ = 0;
+};
+
+// The restore points that a request leaves behind, ascending: where it left what was known, the
+// boundary before its last full block, and its last full block's.
+std::vector<uint32_t> KeptEnds(const TraceRequest& request, uint32_t restored, uint32_t matched);
+
+// Tokens restored over the whole trace with this much room.
+uint64_t RestoredTokens(const Trace& trace, const ModelShape& model, RetentionPolicy policy,
+                        double capacity);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_SIMULATE_SIMULATE_POINTS_H_

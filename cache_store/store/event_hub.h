@@ -1,0 +1,76 @@
+// Delivers store events to subscribers, in order, from one thread of its own.
+//
+// Each tenant's events are counted by themselves: a number says nothing of what others do. Posting
+// never blocks. A subscriber that the hub cannot keep up with loses events and is told so by one
+// kLost in their place. The last events of all tenants are kept, so that a subscriber who was away
+// may go on where it was.
+// Thread safety: all methods from any thread, callbacks included.
+#ifndef HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
+#define HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/synchronization/mutex.h"
+#include "cache_store/base/stats.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+class EventHub {
+ public:
+  // Waiting for delivery, and remembered: about 300 bytes each, 1.2 MiB for all tenants together.
+  static constexpr size_t kMaxQueuedEvents = 4096;
+  static constexpr size_t kMaxRecentEvents = 4096;
+
+  explicit EventHub(Counters* counters);
+  ~EventHub();
+
+  void Post(StoreEvent::Kind kind, RestorePoint point,
+            std::optional<Removal> removed = std::nullopt);
+  // `after`: the last event that the subscriber has seen; then, if all since are remembered, the
+  // start is `resumed` and has them. The callback gets what is posted from now on. Its handle may
+  // be dropped after the hub; that waits for a running callback unless dropped by it.
+  WatchStart Subscribe(const std::string& tenant, std::optional<uint64_t> after,
+                       TieredStore::EventCallback callback);
+
+ private:
+  using SharedEvent = std::shared_ptr<const StoreEvent>;
+
+  struct Subscriber {
+    std::string tenant;
+    TieredStore::EventCallback callback;
+    absl::Mutex mu;  // held while the callback runs
+    bool active ABSL_GUARDED_BY(mu) = true;
+    uint64_t seen = 0;  // sequence of the last event delivered or lost; guarded by mu once listed
+  };
+  struct State {
+    absl::Mutex mu;
+    std::deque<SharedEvent> queue ABSL_GUARDED_BY(mu);
+    std::deque<SharedEvent> recent ABSL_GUARDED_BY(mu);
+    std::vector<std::shared_ptr<Subscriber>> subscribers ABSL_GUARDED_BY(mu);
+    // Of each tenant that ever stored something.
+    absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);
+    bool losing ABSL_GUARDED_BY(mu) = false;  // the queue was full, and nobody was told yet
+    bool stopping ABSL_GUARDED_BY(mu) = false;
+    std::thread::id thread ABSL_GUARDED_BY(mu);
+  };
+  void Run();
+  static void Deliver(Subscriber* subscriber, const StoreEvent& event);
+  static void DeliverLoss(Subscriber* subscriber, uint64_t sequence);
+
+  Counters* const counters_;
+  const std::shared_ptr<State> state_;
+  std::thread thread_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_

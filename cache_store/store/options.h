@@ -1,0 +1,97 @@
+// What a store is opened with. Plain values; defaults suit a small machine.
+#ifndef HEARTH_CACHE_STORE_STORE_OPTIONS_H_
+#define HEARTH_CACHE_STORE_STORE_OPTIONS_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cache_store/base/device_memory.h"
+#include "cache_store/base/huge_pages.h"
+#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/retention/retention.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+enum class DiskCompression { kNone, kAuto };
+
+struct StoreOptions {
+  // Parameters that affect behaviour.
+
+  // Folder of the disk tier, made when absent. Empty: no disk tier, everything is lost at exit.
+  std::string data_dir;
+  // Bytes of KV kept in RAM. 0: every read goes to the disk.
+  uint64_t host_bytes = uint64_t{4} << 30;
+  // Bytes of KV kept on disk. 0: no disk tier. Files may take a fifth and 2 GiB more: erased bytes
+  // beside live ones, the log, and what is being moved (disk_tier_reclaim.h).
+  uint64_t disk_bytes = uint64_t{64} << 30;
+  Durability default_durability = Durability::kDisk;
+  // kAuto: what is written from now on is compressed where that saves a tenth. Stored slices are
+  // read back either way.
+  DiskCompression disk_compression = DiskCompression::kNone;
+  // Which restore points go first when room is needed (retention.h).
+  RetentionPolicy retention = RetentionPolicy::kDefault;
+  // Most bytes that pins may hold, so that eviction always has something to choose from.
+  double max_pinned_fraction = 0.5;
+  // File with the key secret. Empty: made once and kept in data_dir, mode 0600.
+  std::string secret_file;
+
+  // What each tenant may hold.
+  TenantQuotas quotas;
+  // How long a restore point lives that is published without a time to live, by a tenant without a
+  // default of its own. Zero: until room is needed.
+  absl::Duration default_ttl;
+
+  // Parameters that affect performance.
+
+  // Open returns once it knows what is on disk; the index is filled while the store serves. Until
+  // it is, lookups find what they would find later, List and Stats see what is there so far, and
+  // what changes what is stored waits, 10 s at most.
+  bool load_in_background = false;
+  // Bytes of publishes accepted but not committed, all streams together.
+  uint64_t max_staged_bytes = uint64_t{1} << 30;
+  // Bytes waiting to be written behind (durability `memory`), and as many read from disk that wait
+  // for their place in RAM.
+  uint64_t max_background_bytes = uint64_t{512} << 20;
+  // The host tier's memory can be mapped by other processes (TieredStore::SharedMemory).
+  bool shared_memory = false;
+  // Under the host tier.
+  HugePages huge_pages = HugePages::kAuto;
+  // Told, from any thread, of what the system does not grant and the store goes on without: huge
+  // pages, or memory to keep ready, at most once of each; and of damage and a disk that fails, a
+  // few lines a minute (warnings.h).
+  std::function<void(const std::string&)> on_warning;
+
+  // Memory of an accelerator for copies of what is fetched often (device_tier.h). Null: no gpu
+  // tier.
+  std::shared_ptr<DeviceMemory> device;
+  // Told once, from a thread of the store's, should the device be lost: the tier is off from then
+  // on.
+  std::function<void(const absl::Status&)> on_device_lost;
+
+  // Bytes a second that the disk tier writes in the background, all of it together: flushes,
+  // compactions, the moving of what is live out of files that are mostly erased, backups. Publishes
+  // are not among it. 0: no limit. The default is a third of what a small SSD takes, so that reads
+  // and publishes find the disk free.
+  uint64_t background_disk_bytes_per_s = uint64_t{128} << 20;
+  // Bytes a second that the scrub reads again from disk, whatever nobody asked for; once a week all
+  // of it. A quarter while others use the disk. 0: off.
+  uint64_t scrub_bytes_per_s = uint64_t{16} << 20;
+  // A pass begins at most this often, however small the store.
+  absl::Duration scrub_period = absl::Hours(24 * 7);
+
+  bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
+  // What the slowest tier keeps: quotas and pins are shares of it.
+  uint64_t capacity_bytes() const { return has_disk() ? disk_bytes : host_bytes; }
+
+  // Checks relations between fields; kInvalidArgument names the field.
+  absl::Status Validate() const;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_OPTIONS_H_

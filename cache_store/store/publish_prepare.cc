@@ -1,0 +1,295 @@
+// Checking what a publisher announces, and taking in its slices.
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/store/sessions.h"
+#include "proto/prefix_key.h"
+
+namespace hearth {
+namespace {
+
+// Objects that the boundaries of one publish name, one by one: a boundary in each of the 4,096
+// chunks of 16 tokens of a 64k prompt would name 8 million. Each costs some 200 ns here, and a
+// fraction of that under the lock.
+constexpr uint64_t kMaxNamedObjects = uint64_t{1} << 20;
+
+absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
+  if (spec.token_ids.empty() || spec.token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", spec.token_ids.size(),
+                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  }
+  if (spec.tenant.empty() || spec.tenant.size() > kMaxTenantBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tenant: ", spec.tenant.size(), " bytes, must be 1 to ", kMaxTenantBytes));
+  }
+  const uint32_t tokens = static_cast<uint32_t>(spec.token_ids.size());
+  if (absl::Status status = ValidateCuts(spec.cuts, tokens); !status.ok()) return status;
+  if (spec.boundaries.empty()) return absl::InvalidArgumentError("boundaries: none");
+  const std::vector<uint32_t> ends = StepEnds(tokens, spec.cuts, layout.chunk_tokens);
+  uint32_t previous = 0;
+  uint64_t named = 0;
+  for (const uint32_t boundary : spec.boundaries) {
+    named += boundary / layout.chunk_tokens + 1;
+    if (named > kMaxNamedObjects) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "boundaries: ", spec.boundaries.size(), " of them name more than ", kMaxNamedObjects,
+          " objects together; keep fewer, or choose a larger chunk"));
+    }
+    if (boundary <= previous || boundary > tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("boundaries: ", boundary, " must be above ",
+                                                     previous, " and at most ", tokens));
+    }
+    if (CutsAreKeyed(layout.exactness) && !std::binary_search(ends.begin(), ends.end(), boundary)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("boundaries: ", boundary, " is neither a multiple of ", layout.chunk_tokens,
+                       " nor a cut nor the prompt's end"));
+    }
+    previous = boundary;
+  }
+  return absl::OkStatus();
+}
+
+std::string ObjectText(const ObjectId& id) {
+  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " [", id.begin, ", ",
+                      uint64_t{id.begin} + id.tokens, ")");
+}
+
+}  // namespace
+
+absl::Status PublishSessionImpl::Prepare(const std::string& secret) {
+  const KvLayout& layout = model_->layout;
+  if (absl::Status status = CheckPrompt(spec_, layout); !status.ok()) return status;
+  chain_ =
+      MakeChain(layout, RootKey(spec_.fingerprint.digest(), spec_.tenant, secret), spec_.token_ids,
+                spec_.cuts, spec_.boundaries.back(), spec_.boundaries, spec_.stopped);
+  if (!chain_.is_whole) return absl::CancelledError("the caller went away");
+  std::map<ObjectId, size_t> announced;
+  for (size_t i = 0; i < spec_.objects.size(); ++i) {
+    if (!announced.emplace(spec_.objects[i].id, i).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("objects: ", ObjectText(spec_.objects[i].id), " twice"));
+    }
+  }
+  items_.resize(spec_.objects.size());
+  needs_.reserve(spec_.boundaries.size());
+  std::vector<bool> wanted(spec_.objects.size(), false);
+  for (const uint32_t boundary : spec_.boundaries) {
+    std::vector<size_t>& needs = needs_.emplace_back();
+    for (const ObjectId& id : NeededObjects(layout, boundary)) {
+      const auto it = announced.find(id);
+      if (it == announced.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("objects: boundary ", boundary, " needs ",
+                                                       ObjectText(id), ", which is not announced"));
+      }
+      needs.push_back(it->second);
+      if (wanted[it->second]) continue;
+      wanted[it->second] = true;
+      const PublishObject& object = spec_.objects[it->second];
+      PublishItem& item = items_[it->second];
+      item.segment = chain_.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+      item.layers = layout.LayersOf(id.group);
+      item.slice_bytes = layout.SliceBytes(id.tokens);
+      const bool without = object.absent && object.slice_digests.empty();
+      if (!without && object.slice_digests.size() != item.layers.size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("objects: ", ObjectText(id), " has ", object.slice_digests.size(),
+                         " digests, its group has ", item.layers.size(), " layers"));
+      }
+    }
+  }
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    if (!wanted[i]) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("objects: no boundary needs ", ObjectText(spec_.objects[i].id)));
+    }
+    assert(items_[i].segment != nullptr);
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
+  std::vector<uint32_t> cuts;
+  if (!CutsAreKeyed(model_->layout.exactness)) return cuts;
+  for (const uint32_t cut : spec_.cuts) {
+    if (cut <= boundary) cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
+  const uint64_t most_of_tenant = store_->options_.quotas.Of(spec_.tenant).max_bytes;
+  const absl::Status status = store_->staged_.Take(spec_.tenant, bytes, most_of_tenant);
+  if (!status.ok()) {
+    store_->counters_.Add(Counter::kPublishesRefusedStaged);
+    return status;
+  }
+  staged_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(size_t bytes) {
+  if (absl::Status status = Stage(bytes); !status.ok()) return status;
+  std::shared_ptr<std::byte> memory = store_->AllocateSlice(bytes);
+  allocated_ = memory.get();
+  return memory;
+}
+
+absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, SliceView slice) {
+  if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  if (object >= items_.size() || !items_[object].needed) {
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
+  }
+  PublishItem& item = items_[object];
+  const auto it = std::lower_bound(item.layers.begin(), item.layers.end(), layer);
+  if (it == item.layers.end() || *it != layer) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("layer ", layer, " is not of the group of object ", object));
+  }
+  const size_t place = static_cast<size_t>(it - item.layers.begin());
+  if (item.staged[place].owner != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("object ", object, ", layer ", layer, ": put twice"));
+  }
+  if (slice.bytes.size() != item.slice_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat("object ", object, ", layer ", layer, ": ",
+                                                   slice.bytes.size(), " bytes, must be ",
+                                                   item.slice_bytes));
+  }
+  if (slice.owner == nullptr || std::exchange(allocated_, nullptr) != slice.owner.get()) {
+    if (absl::Status status = Stage(slice.bytes.size()); !status.ok()) return status;
+  }
+  if (slice.owner == nullptr) {
+    std::shared_ptr<std::byte> memory = store_->AllocateSlice(slice.bytes.size());
+    std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
+    slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
+  }
+  // After the copy, so that what was verified is what is kept.
+  if (SliceDigest(slice.bytes.data(), slice.bytes.size()) !=
+      spec_.objects[object].slice_digests[place]) {
+    store_->counters_.Add(Counter::kDigestMismatches);
+    return absl::DataLossError(absl::StrCat("object ", object, ", layer ", layer,
+                                            ": bytes do not match the announced digest"));
+  }
+  received_bytes_ += slice.bytes.size();
+  item.staged[place] = std::move(slice);
+  ++item.staged_slices;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
+  if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  if (absl::Status loaded = store_->WaitUntilLoaded(); !loaded.ok()) {
+    waited_in_vain_ = true;
+    store_->counters_.Add(Counter::kPublishesRefusedLoading);
+    // Not kUnavailable: the caller would take the store for gone.
+    return absl::ResourceExhaustedError(loaded.message());
+  }
+  committed_ = true;
+  const Stopwatch stopwatch;
+  absl::StatusOr<PublishResult> result = store_->CommitPublish(this);
+  if (result.ok()) {
+    store_->commit_seconds_[static_cast<size_t>(result->durable)].Observe(stopwatch.Elapsed());
+  }
+  return result;
+}
+
+absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
+  counters_.Add(Counter::kPublishes);
+  ExpireByTheWay();
+  auto session = std::make_unique<PublishSessionImpl>(this, std::move(spec));
+  {
+    absl::MutexLock lock(&mu_);
+    session->model_ = fingerprints_.Learn(session->spec_.fingerprint, session->spec_.tenant);
+  }
+  if (session->model_ == nullptr) return session->spec_.fingerprint.Layout().status();
+  if (absl::Status status = session->Prepare(secret_); !status.ok()) return status;
+  LoadFor(session->chain_, session->model_->layout);
+  absl::Status status;
+  {
+    absl::MutexLock lock(&mu_);
+    status = PlanNeeded(session.get());
+  }
+  if (!status.ok()) return status;
+  return session;
+}
+
+absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
+  const PublishSpec& spec = session->spec_;
+  for (size_t i = 0; i < session->items_.size(); ++i) {
+    PublishItem& item = session->items_[i];
+    const ObjectId& id = spec.objects[i].id;
+    SegmentNode* node = catalog_.index().Find(*item.segment, spec.token_ids);
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    if (object == nullptr) {
+      item.needed = !spec.objects[i].absent;
+      continue;
+    }
+    const std::vector<uint64_t>& digests = spec.objects[i].slice_digests;
+    if (!digests.empty() && digests != object->slice_digests &&
+        BitsFollowKeys(session->model_->layout.exactness)) {
+      counters_.Add(Counter::kNondeterminism);
+      return absl::AbortedError(absl::StrCat(
+          ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
+    }
+    item.object = object;
+    catalog_.Hold(object);
+  }
+  // What only boundaries that cannot be completed need is not asked for.
+  std::vector<bool> useful(session->items_.size(), false);
+  for (const std::vector<size_t>& needs : session->needs_) {
+    const bool possible = std::all_of(needs.begin(), needs.end(), [&](const size_t i) {
+      const PublishItem& item = session->items_[i];
+      return item.needed || item.object != nullptr;
+    });
+    if (!possible) continue;
+    for (const size_t i : needs) useful[i] = true;
+  }
+  uint64_t needed_bytes = 0, needed_objects = 0;
+  for (size_t i = 0; i < session->items_.size(); ++i) {
+    PublishItem& item = session->items_[i];
+    item.needed = item.needed && useful[i];
+    if (!item.needed) continue;
+    ++needed_objects;
+    item.staged.resize(item.layers.size());
+    session->needed_.push_back(static_cast<uint32_t>(i));
+    needed_bytes += item.slice_bytes * item.layers.size();
+  }
+  if (needed_bytes > options_.max_staged_bytes) {
+    counters_.Add(Counter::kPublishesRefusedStaged);
+    // Not kResourceExhausted, which asks to come back: it will not fit later either.
+    return absl::InvalidArgumentError(absl::StrCat("publish of ", needed_bytes,
+                                                   " bytes is over max_staged_bytes, ",
+                                                   options_.max_staged_bytes));
+  }
+  // Before a byte comes. What else the tenant holds may go by the time of the commit, which looks
+  // again.
+  if (catalog_.ledger().FitsBesidePins(spec.tenant, needed_bytes, needed_objects)) {
+    return absl::OkStatus();
+  }
+  counters_.Add(Counter::kPublishesRefusedQuota);
+  return catalog_.ledger().NoRoom(spec.tenant, needed_bytes, needed_objects);
+}
+
+void Store::EndPublish(PublishSessionImpl* session) {
+  if (!session->committed_ && !session->waited_in_vain_) {
+    counters_.Add(Counter::kPublishesAbandoned);
+  }
+  // What the RAM tier took is counted there; the rest is gone before its room is given away.
+  for (PublishItem& item : session->items_) item.staged.clear();
+  staged_.Give(session->spec_.tenant, session->staged_bytes_);
+  Unsettled left;
+  {
+    absl::MutexLock lock(&mu_);
+    for (PublishItem& item : session->items_) {
+      if (item.object != nullptr) catalog_.Release(item.object);
+    }
+    left = SettleHost();
+  }
+  SettleLater(left);
+}
+
+}  // namespace hearth

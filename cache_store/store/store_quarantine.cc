@@ -1,0 +1,187 @@
+// Taking out what somebody proved to be wrong, though its digests are right: no start would find
+// out again. So what is not loaded yet and names it goes at once, too, or it would bring it back
+// after a crash. Finding that goes through all manifests, and comes first: a caller that does not
+// wait so long has changed nothing.
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/store/read_manifest.h"
+#include "cache_store/store/sessions.h"
+#include "cache_store/store/unloaded_index.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kSettledAtOnce = 1024;  // under one hold of the lock
+
+// Where the objects end; kInvalidArgument: not in the prompt.
+absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
+  std::vector<uint32_t> ends;
+  for (const ObjectId& id : objects) {
+    if (id.begin + id.tokens > tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("objects: one ends at ", id.begin + id.tokens,
+                                                     ", past the ", tokens, " tokens"));
+    }
+    ends.push_back(id.begin + id.tokens);
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+bool AreAmong(const std::vector<StoredObject*>& objects,
+              const absl::flat_hash_set<uint64_t>& numbers) {
+  return std::all_of(objects.begin(), objects.end(),
+                     [&](const StoredObject* object) { return numbers.contains(object->number); });
+}
+
+}  // namespace
+
+// A manifest that is not loaded yet, and its restore point's id, zeros where it cannot be told.
+struct Store::UnloadedName {
+  uint64_t manifest = 0;
+  Digest point{};
+};
+
+std::vector<uint64_t> Store::PendingOf(const std::vector<uint64_t>& manifests) {
+  std::vector<uint64_t> pending;
+  absl::MutexLock lock(&mu_);
+  for (const uint64_t number : manifests) {
+    if (unloaded_ != nullptr && unloaded_->IsPending(number)) pending.push_back(number);
+  }
+  return pending;
+}
+
+absl::Status Store::FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
+                                 const std::function<bool()>& stopped,
+                                 std::vector<UnloadedName>* names) {
+  std::shared_ptr<UnloadedIndex> unloaded;
+  {
+    absl::MutexLock lock(&mu_);
+    unloaded = unloaded_;
+  }
+  if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
+  const absl::StatusOr<std::vector<uint64_t>> naming = disk_->ManifestsNaming(objects, stopped);
+  if (!naming.ok()) return naming.status();
+  const std::vector<uint64_t> pending = PendingOf(*naming);
+  for (size_t begin = 0; begin < pending.size(); begin += kManifestsAtOnce) {
+    if (stopped != nullptr && stopped()) return absl::CancelledError("the caller went away");
+    const auto some = absl::MakeConstSpan(pending).subspan(begin, kManifestsAtOnce);
+    auto records = disk_->ReadManifests(some);
+    if (!records.ok()) return records.status();
+    for (std::optional<ManifestRecord>& record : *records) {
+      // One that is not whole names nothing for sure: whoever loads it says what it is.
+      if (!record.has_value()) continue;
+      const std::vector<uint64_t>& named = record->objects;
+      const bool is_naming = std::any_of(named.begin(), named.end(),
+                                         [&](uint64_t number) { return objects.contains(number); });
+      const uint64_t number = record->number;
+      if (is_naming)
+        names->push_back({number, CheckManifest(*std::move(record), *unloaded).point()});
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<StoredObject*> Store::FindObjects(const PrefixQuery& query, const PromptChain& chain,
+                                              const KvLayout& layout,
+                                              absl::Span<const ObjectId> objects) {
+  std::vector<StoredObject*> found;
+  for (const ObjectId& id : objects) {
+    const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+    const SegmentNode* node =
+        segment == nullptr ? nullptr : catalog_.index().Find(*segment, query.token_ids);
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    const bool is_it = object != nullptr && object->id == id;
+    if (is_it && std::find(found.begin(), found.end(), object) == found.end()) {
+      found.push_back(object);
+    }
+  }
+  return found;
+}
+
+void Store::TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result) {
+  // One may be there only because another's restore points are.
+  for (StoredObject* object : objects) catalog_.Hold(object);
+  for (StoredObject* object : objects) {
+    const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
+    QuarantineLocked(object);
+    ++result->objects;
+    std::vector<std::string>& names = result->publishers;
+    if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
+  }
+  for (StoredObject* object : objects) catalog_.Release(object);
+}
+
+void Store::SettleUnloaded(const std::vector<UnloadedName>& names) {
+  for (size_t begin = 0; begin < names.size(); begin += kSettledAtOnce) {
+    absl::MutexLock lock(&mu_);
+    if (unloaded_ == nullptr) return;
+    for (const UnloadedName& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
+      if (unloaded_->Settle(name.manifest)) NoteRetired(name.manifest, name.point);
+    }
+  }
+}
+
+absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
+                                                   absl::Span<const ObjectId> objects) {
+  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  std::shared_ptr<const KnownFingerprint> model;
+  {
+    absl::MutexLock lock(&mu_);
+    model = fingerprints_.Find(query.fingerprint, query.tenant);
+  }
+  if (model == nullptr) return absl::NotFoundError("nothing is stored for this fingerprint");
+  const absl::StatusOr<std::vector<uint32_t>> ends = EndsOf(objects, tokens);
+  if (!ends.ok()) return ends.status();
+  const KvLayout& layout = model->layout;
+  const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
+                                      query.token_ids, query.cuts, tokens, *ends, query.stopped);
+  if (!chain.is_whole) return absl::CancelledError("the caller went away");
+  LoadFor(chain, layout);
+
+  QuarantineResult result;
+  std::vector<UnloadedName> unloaded_names;
+  absl::flat_hash_set<uint64_t> looked_for;
+  Unsettled left;
+  while (true) {
+    absl::flat_hash_set<uint64_t> wrong;
+    {
+      absl::MutexLock lock(&mu_);
+      const std::vector<StoredObject*> found = FindObjects(query, chain, layout, objects);
+      if (unloaded_ == nullptr || AreAmong(found, looked_for)) {
+        TakeOut(found, &result);
+        left = SettleHost();
+        break;
+      }
+      for (const StoredObject* object : found) wrong.insert(object->number);
+    }
+    const absl::Status looked = FindUnloaded(wrong, query.stopped, &unloaded_names);
+    if (absl::IsCancelled(looked)) {
+      return absl::CancelledError(
+          "nothing was quarantined: while the index loads, all that is stored is looked through "
+          "for "
+          "what else names these objects; ask again and wait longer, or once it is loaded");
+    }
+    // Wrong bytes are not served meanwhile.
+    result.on_disk.Update(looked);
+    looked_for.insert(wrong.begin(), wrong.end());
+  }
+  if (result.objects == 0) {
+    SettleLater(left);
+    return absl::NotFoundError("none of these objects is stored");
+  }
+  SettleUnloaded(unloaded_names);
+  result.on_disk.Update(SettleDisk());
+  if (disk_ != nullptr && result.on_disk.ok()) result.on_disk = disk_->Sync();
+  return result;
+}
+
+}  // namespace hearth

@@ -1,0 +1,220 @@
+// The scrub: reads everything on disk again, object by object, and quarantines what has rotted.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "cache_store/store/sessions.h"
+
+namespace hearth {
+namespace {
+
+// Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
+constexpr uint64_t kNumbersAtOnce = 4096;
+constexpr absl::Duration kAfterLoading = absl::Seconds(1);
+constexpr char kProgressNote[] = "scrub";
+
+bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
+  stored.created_unix_s = expected.created_unix_s;  // of whichever publish was first
+  return SerializeManifestRecord(stored) == SerializeManifestRecord(expected);
+}
+
+ObjectRecord RecordOf(const StoredObject& object) {
+  return {object.number,          object.key,    object.id,
+          object.slice_bytes,     object.layers, object.slice_digests,
+          object.compressed_bytes};
+}
+
+bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl::IsNotFound(read); }
+
+}  // namespace
+
+void Store::StartThreads() {
+  upkeeper_ = std::make_unique<RepeatingThread>([this] { return UpkeepStep(); });
+  if (disk_ == nullptr) return;
+  if (is_loading_.load()) {
+    loader_ = std::make_unique<RepeatingThread>([this] { return LoadStep(); });
+  }
+  if (options_.scrub_bytes_per_s == 0) return;
+  scrubber_ = std::make_unique<RepeatingThread>([this] { return ScrubStep(); });
+}
+
+absl::Duration Store::ScrubStep() {
+  if (disk_ == nullptr || options_.scrub_bytes_per_s == 0) return absl::InfiniteDuration();
+  if (is_loading_.load()) return kAfterLoading;  // a pass goes by what the index shows
+  const absl::Time now = clock_->Now();
+  if (now < scrub_.next_step && scrub_.next_step <= now + options_.scrub_period) {
+    return scrub_.next_step - now;  // later than a period: the clock was set back
+  }
+  if (!BeginScrubPass(now)) return scrub_.next_step - now;
+  bool at_end = false;
+  StoredObject* object = HoldScrubbed(&at_end);
+  scrub_.next_step = now;
+  if (object == nullptr) {
+    if (!at_end) return absl::ZeroDuration();
+    scrub_.progress.next_object = 0;
+    scrub_.progress.finished_unix_s = absl::ToUnixSeconds(now);
+    counters_.Add(Counter::kScrubPasses);
+    SaveScrubProgress();
+    return absl::ZeroDuration();
+  }
+  if (scrub_.next_slice == 0) ScrubObjectRecord(object);
+  ScrubSlice(object, scrub_.next_slice);
+  scrub_.unsaved_bytes += object->slice_bytes;
+  const absl::Duration pause =
+      ScrubPause(object->slice_bytes, options_.scrub_bytes_per_s, IsDiskInUse());
+  if (++scrub_.next_slice == object->layers.size()) {
+    ScrubManifest(object);
+    counters_.Add(Counter::kScrubbedObjects);
+    scrub_.next_slice = 0;
+    ++scrub_.progress.next_object;
+  }
+  Unsettled left;
+  {
+    absl::MutexLock lock(&mu_);
+    catalog_.Release(object);
+    left = SettleHost();
+  }
+  SettleLater(left);
+  if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveScrubProgress();
+  scrub_.next_step = now + pause;
+  return pause;
+}
+
+// False: not before next_step.
+bool Store::BeginScrubPass(absl::Time now) {
+  ScrubProgress& progress = scrub_.progress;
+  if (!scrub_.loaded) {
+    scrub_.loaded = true;
+    const absl::StatusOr<std::string> note = disk_->ReadNote(kProgressNote);
+    if (note.ok()) progress = ScrubProgress::Parse(*note);
+    last_scrub_unix_s_.store(progress.finished_unix_s);
+  }
+  if (progress.next_object > 0) return true;
+  const absl::Time due = absl::FromUnixSeconds(progress.started_unix_s) + options_.scrub_period;
+  if (now < due && due <= now + options_.scrub_period) {
+    scrub_.next_step = due;
+    return false;
+  }
+  progress.next_object = 1;
+  progress.started_unix_s = absl::ToUnixSeconds(now);
+  scrub_.next_slice = 0;
+  SaveScrubProgress();
+  return true;
+}
+
+// The object to go on with, held. Null: none among the numbers looked at.
+StoredObject* Store::HoldScrubbed(bool* at_end) {
+  uint64_t& number = scrub_.progress.next_object;
+  absl::MutexLock lock(&mu_);
+  const uint64_t end = catalog_.next_number();
+  const uint64_t stop = std::min(end, number + kNumbersAtOnce);
+  for (; number < stop; ++number, scrub_.next_slice = 0) {
+    StoredObject* object = catalog_.FindObject(number);
+    if (object == nullptr || !object->on_disk || object->retired) continue;
+    catalog_.Hold(object);
+    return object;
+  }
+  *at_end = number >= end;
+  return nullptr;
+}
+
+void Store::ScrubSlice(StoredObject* object, size_t slice) {
+  const absl::StatusOr<std::optional<SliceView>> read = disk_slices_->Read(object->Slice(slice));
+  counters_.Add(Counter::kScrubbedBytes, object->slice_bytes);
+  if (read.ok() && read->has_value()) return;
+  if (!read.ok() && !absl::IsDataLoss(read.status())) {
+    counters_.Add(Counter::kTierErrors);
+    if (!IsReadFailureForGood(object, read.status())) return;
+  }
+  counters_.Add(Counter::kScrubCorrupt);
+  Quarantine(object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
+  scrub_.next_slice = object->layers.size() - 1;  // it is gone: on with the next
+}
+
+// What a record says is in memory too: it is written again, and nothing is lost.
+void Store::ScrubObjectRecord(const StoredObject* object) {
+  const ObjectRecord expected = RecordOf(*object);
+  const absl::StatusOr<ObjectRecord> stored = disk_->ReadObject(object->number);
+  if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
+                  : !IsRotten(stored.status())) {
+    return;
+  }
+  // It is held, so no erase of it can come in between.
+  if (disk_->WriteObject(expected).ok()) {
+    counters_.Add(Counter::kScrubRepairedRecords);
+  } else {
+    counters_.Add(Counter::kTierErrors);
+  }
+}
+
+// Every restore point ends with an object of its own last segment.
+void Store::ScrubManifest(const StoredObject* object) {
+  ManifestRecord expected;
+  Digest id{};
+  {
+    absl::MutexLock lock(&mu_);
+    const RestorePointEntry* point =
+        object->node == nullptr ? nullptr : object->node->restore_point;
+    if (point == nullptr || !point->durable) return;
+    id = point->id;
+    expected = ManifestOf(*point);
+  }
+  const absl::StatusOr<ManifestRecord> stored = disk_->ReadManifest(expected.number);
+  if (stored.ok() ? !SameManifest(*stored, expected) : IsRotten(stored.status())) {
+    RepairManifest(id);
+  }
+}
+
+void Store::RepairManifest(const Digest& id) {
+  {
+    absl::MutexLock lock(&mu_);
+    flight_.Claim(&mu_, {id});
+  }
+  const absl::Status written = RewriteManifest(id, true);
+  // Not there: dropped meanwhile, which is why it could not be read.
+  if (!absl::IsNotFound(written)) {
+    counters_.Add(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
+  }
+  absl::MutexLock lock(&mu_);
+  flight_.Release({id});
+}
+
+absl::Status Store::RewriteManifest(const Digest& id, bool sync) {
+  ManifestRecord record;
+  FingerprintRecord fingerprint;
+  {
+    absl::MutexLock lock(&mu_);
+    const RestorePointEntry* point = catalog_.Find(id);
+    if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
+    record = ManifestOf(*point);
+    fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
+  }
+  const absl::Status status = disk_->CommitManifests({record}, {}, fingerprint, sync);
+  bool gone = false;
+  {
+    absl::MutexLock lock(&mu_);
+    const RestorePointEntry* point = catalog_.Find(id);
+    gone = point == nullptr || point->manifest != record.number;
+  }
+  // Its erase may have come before the write.
+  const bool left = gone && !disk_->EraseManifests({record.number}).ok();
+  absl::MutexLock lock(&mu_);
+  if (left) erasures_.AddManifests({record.number});
+  return status;
+}
+
+bool Store::IsDiskInUse() {
+  const uint64_t bytes =
+      counters_.Get(Counter::kBytesReadDisk) + counters_.Get(Counter::kPublishedBytes);
+  return std::exchange(scrub_.foreground_bytes, bytes) != bytes;
+}
+
+void Store::SaveScrubProgress() {
+  scrub_.unsaved_bytes = 0;
+  last_scrub_unix_s_.store(scrub_.progress.finished_unix_s);
+  if (!disk_->WriteNote(kProgressNote, scrub_.progress.Serialize()).ok()) {
+    counters_.Add(Counter::kTierErrors);
+  }
+}
+
+}  // namespace hearth

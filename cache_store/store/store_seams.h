@@ -1,0 +1,39 @@
+// What tests put in the place of a store's surroundings. Private to cache_store/ and its tests.
+// Plain values.
+#ifndef HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
+#define HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/base/tier.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/store/options.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+// What tests replace. Null: the real thing.
+struct StoreSeams {
+  using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
+
+  Clock* clock = nullptr;
+  std::unique_ptr<Executor> executor;
+  WrapTier wrap_host, wrap_disk;     // put in front of the tier, behind its verification
+  rocksdb::Env* disk_env = nullptr;  // the file system under the disk tier
+  std::optional<BootId> boot;        // of the machine under that
+  uint64_t min_table_bytes = DiskTierOptions::kMinTableBytes;
+  absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
+};
+
+absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
+                                                       StoreSeams seams);
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_

@@ -1,0 +1,140 @@
+// Making a committed publish visible: its objects into RAM and the index, its points into the
+// catalog. All of it under the lock; nothing here can fail.
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/store/sessions.h"
+
+namespace hearth {
+
+void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
+  const bool written = plan->level != Durability::kMemory;
+  for (size_t i = 0; i < plan->work.objects.size(); ++i) {
+    catalog_.SetOnDisk(plan->work.objects[i], plan->work.compressed_bytes[i]);
+  }
+  if (!written) {
+    // RAM is their only home, and was reserved: before anything else competes for it.
+    for (const PublishBoundary& kept : plan->boundaries) {
+      for (const size_t i : kept.items) {
+        const PublishItem& item = session->items_[i];
+        if (item.complete() && !item.object->in_host && !item.object->on_disk) {
+          PutInHost(item.object, item.staged);
+        }
+      }
+    }
+  }
+  catalog_.BeginPublish(static_cast<uint32_t>(session->spec_.token_ids.size()));
+  std::vector<PublishBoundary> shown;
+  for (PublishBoundary& kept : plan->boundaries) {
+    // A point that was there already is left out when it was dropped while this wrote.
+    const RestorePointEntry* known = catalog_.Find(kept.segment->key);
+    if (kept.held && (known == nullptr || known->number != kept.number)) {
+      plan->notes.push_back(
+          absl::StrCat("boundary ", kept.boundary, " left out: it was dropped meanwhile"));
+      if (kept.write) catalog_.DiscardManifest(kept.manifest);
+      continue;
+    }
+    if (!Showable(*session, kept)) {
+      plan->notes.push_back(
+          absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
+      if (kept.write) catalog_.DiscardManifest(kept.manifest);
+      continue;
+    }
+    SegmentNode* end = LinkBoundary(session, kept);
+    std::vector<StoredObject*> objects;
+    for (const size_t i : kept.items) objects.push_back(session->items_[i].object);
+    RestorePointEntry* point = end->restore_point;
+    const bool is_new = point == nullptr;
+    if (is_new) {
+      point = catalog_.AddRestorePoint(kept.number, session->spec_.tenant, session->model_, end,
+                                       std::move(objects), session->CutsUpTo(kept.boundary),
+                                       clock_->Now());
+      catalog_.Renew(point, kept.expires);
+      counters_.Add(Counter::kPublishedRestorePoints);
+    } else if (point->inherited || kept.expires > point->expires) {
+      catalog_.Renew(point, kept.expires);
+      if (point->durable) plan->renewed.push_back(point->id);
+    }
+    const bool is_made_durable = kept.write && !point->durable && point->number == kept.number;
+    if (is_made_durable) {
+      catalog_.SetDurable(point);
+      if (point->pinned) plan->newly_durable_pins.push_back(point->manifest);
+    }
+    catalog_.HoldPoint(point);  // not evicted to make room for itself
+    if (AdmitToHost(session, kept)) catalog_.SetResident(point);
+    catalog_.ReleasePoint(point);
+    if (!point->durable) plan->shown.push_back(point->id);
+    catalog_.Touch(point, clock_->Now());
+    // Only now is the record what a list would show.
+    if (is_new) {
+      events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+    } else if (is_made_durable) {
+      events_.Post(StoreEvent::Kind::kDurable, Describe(*point));
+    }
+    shown.push_back(std::move(kept));
+  }
+  plan->boundaries = std::move(shown);
+}
+
+bool Store::Showable(const PublishSessionImpl& session, const PublishBoundary& kept) const {
+  return std::all_of(kept.items.begin(), kept.items.end(), [&](const size_t i) {
+    const StoredObject* object = session.items_[i].object;
+    return !object->retired && (object->in_host || object->on_disk);
+  });
+}
+
+// Makes the path of a boundary and puts its new objects into it.
+SegmentNode* Store::LinkBoundary(PublishSessionImpl* session, const PublishBoundary& kept) {
+  PrefixIndex& index = catalog_.index();
+  const uint32_t chunk_tokens = session->model_->layout.chunk_tokens;
+  SegmentNode* node = index.EnsureRoot(session->chain_.root);
+  size_t next = 0;  // items come in order of their segments
+  for (const Segment& segment : SegmentsTo(kept.boundary, chunk_tokens)) {
+    node = index.Ensure(node, *session->chain_.EndingAt(segment.end(), chunk_tokens),
+                        session->spec_.token_ids);
+    assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
+    for (; next < kept.items.size(); ++next) {
+      StoredObject* object = session->items_[kept.items[next]].object;
+      if (object->id.begin != segment.begin) break;
+      if (object->node == nullptr) catalog_.Link(object, node);
+    }
+  }
+  assert(next == kept.items.size());
+  return node;
+}
+
+// Puts what this publish brought into RAM, if the whole restore point can then be read from there.
+bool Store::AdmitToHost(PublishSessionImpl* session, const PublishBoundary& kept) {
+  uint64_t bytes = 0;
+  for (const size_t i : kept.items) {
+    const PublishItem& item = session->items_[i];
+    if (item.object->in_host) continue;
+    if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
+    bytes += item.object->bytes();
+  }
+  if (!catalog_.ReserveHost(bytes, session->spec_.tenant)) return false;
+  catalog_.UnreserveHost(bytes);
+  for (const size_t i : kept.items) {
+    const PublishItem& item = session->items_[i];
+    if (!item.object->in_host && !PutInHost(item.object, item.staged)) return false;
+  }
+  return true;
+}
+
+bool Store::PutInHost(StoredObject* object, const std::vector<SliceView>& views) {
+  assert(views.size() == object->layers.size());
+  // Evicted copies must leave the tier before others take their room.
+  host_slices_->EraseObjects(catalog_.TakeHostGarbage()).IgnoreError();
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (host_slices_->Write(object->Slice(i), views[i]).ok()) continue;
+    counters_.Add(Counter::kTierErrors);
+    host_slices_->EraseObjects({object->number}).IgnoreError();
+    return false;
+  }
+  catalog_.SetInHost(object);
+  return true;
+}
+
+}  // namespace hearth

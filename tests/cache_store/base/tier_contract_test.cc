@@ -1,0 +1,147 @@
+// One contract, every tier: what tier.h promises holds for RAM, disk and the decorator over them.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+
+#include "cache_store/base/verified_tier.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/memory/host_tier.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+SliceView Bytes(size_t count, uint8_t fill) {
+  std::shared_ptr<std::byte> memory = AllocateSlice(count);
+  std::memset(memory.get(), fill, count);
+  return SliceView{memory, absl::Span<const std::byte>(memory.get(), count)};
+}
+
+SliceRef RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
+  return {object, layer, view.bytes.size(), SliceDigest(view.bytes.data(), view.bytes.size())};
+}
+
+// A tier with whatever it stands on.
+struct Made {
+  std::unique_ptr<TestFolder> folder;
+  std::unique_ptr<SliceTier> below, tier;
+};
+
+Made MakeHost() {
+  Made made;
+  made.tier = std::make_unique<HostTier>(64 << 20);
+  return made;
+}
+Made MakeDisk() {
+  Made made;
+  made.folder = std::make_unique<TestFolder>();
+  made.tier = DiskTier::Open(made.folder->path(), "secret").value();
+  return made;
+}
+Made MakeVerified() {
+  Made made = MakeDisk();
+  made.below = std::move(made.tier);
+  made.tier = std::make_unique<VerifiedTier>(made.below.get());
+  return made;
+}
+
+struct Maker {
+  const char* name;
+  std::function<Made()> make;
+};
+
+class TierContract : public ::testing::TestWithParam<Maker> {
+ protected:
+  Made made_ = GetParam().make();
+  SliceTier& tier() { return *made_.tier; }
+};
+
+TEST_P(TierContract, AMissIsNoError) {
+  const auto read = tier().Read(SliceRef{1, 0, 8, 0});
+  ASSERT_TRUE(read.ok());
+  EXPECT_FALSE(read->has_value());
+}
+
+TEST_P(TierContract, WhatIsWrittenIsReadInEverySize) {
+  uint64_t object = 0;
+  for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20, 16u << 20}) {
+    const SliceView view = Bytes(bytes, 7);
+    const SliceRef ref = RefOf(++object, 3, view);
+    ASSERT_TRUE(tier().Write(ref, view).ok());
+    const auto read = tier().Read(ref).value();
+    ASSERT_TRUE(read.has_value());
+    ASSERT_EQ(read->bytes.size(), bytes);
+    EXPECT_EQ(std::memcmp(read->bytes.data(), view.bytes.data(), bytes), 0);
+  }
+}
+
+TEST_P(TierContract, AViewOutlivesTheSliceItShows) {
+  const SliceView view = Bytes(100000, 9);
+  const SliceRef ref = RefOf(1, 0, view);
+  ASSERT_TRUE(tier().Write(ref, view).ok());
+  const SliceView read = *tier().Read(ref).value();
+  ASSERT_TRUE(tier().EraseObjects({1}).ok());
+  EXPECT_FALSE(tier().Read(ref).value().has_value());
+  EXPECT_EQ(SliceDigest(read.bytes.data(), read.bytes.size()), ref.digest);
+}
+
+TEST_P(TierContract, WritingAgainReplaces) {
+  const SliceView before = Bytes(5000, 1), after = Bytes(6000, 2);
+  ASSERT_TRUE(tier().Write(RefOf(1, 0, before), before).ok());
+  ASSERT_TRUE(tier().Write(RefOf(1, 0, after), after).ok());
+  const auto read = tier().Read(RefOf(1, 0, after)).value();
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->bytes.size(), 6000u);
+}
+
+TEST_P(TierContract, ErasingOneObjectLeavesItsNeighbours) {
+  const SliceView view = Bytes(5000, 1);
+  for (uint64_t object = 1; object <= 3; ++object) {
+    for (uint32_t layer = 0; layer < 4; ++layer) {
+      ASSERT_TRUE(tier().Write(RefOf(object, layer, view), view).ok());
+    }
+  }
+  ASSERT_TRUE(tier().EraseObjects({2, 77}).ok());
+  for (uint32_t layer = 0; layer < 4; ++layer) {
+    EXPECT_TRUE(tier().Read(RefOf(1, layer, view)).value().has_value());
+    EXPECT_FALSE(tier().Read(RefOf(2, layer, view)).value().has_value());
+    EXPECT_TRUE(tier().Read(RefOf(3, layer, view)).value().has_value());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiers, TierContract,
+                         ::testing::Values(Maker{"Host", MakeHost}, Maker{"Disk", MakeDisk},
+                                           Maker{"Verified", MakeVerified}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(HostTier, CountsEveryByteAndRefusesOneTooMany) {
+  HostTier tier(10000);
+  const SliceView half = Bytes(5000, 1), small = Bytes(4000, 2);
+  ASSERT_TRUE(tier.Write(RefOf(1, 0, half), half).ok());
+  ASSERT_TRUE(tier.Write(RefOf(1, 1, half), half).ok());
+  EXPECT_EQ(tier.bytes(), 10000u);
+  EXPECT_EQ(tier.Write(RefOf(2, 0, small), small).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(tier.Write(RefOf(1, 1, small), small).ok()) << "replacing frees first";
+  EXPECT_EQ(tier.bytes(), 9000u);
+  ASSERT_TRUE(tier.EraseObjects({1}).ok());
+  EXPECT_EQ(tier.bytes(), 0u);
+  tier.Reap();
+}
+
+TEST(VerifiedTier, LetsNoWrongBytesOut) {
+  HostTier host(1 << 20);
+  VerifiedTier tier(&host);
+  const SliceView view = Bytes(5000, 1);
+  SliceRef ref = RefOf(1, 0, view);
+  ASSERT_TRUE(host.Write(ref, view).ok());
+  ref.digest ^= 1;
+  EXPECT_TRUE(absl::IsDataLoss(tier.Read(ref).status()));
+  ref.digest ^= 1;
+  ref.bytes = 5001;
+  EXPECT_TRUE(absl::IsDataLoss(tier.Read(ref).status()));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,136 @@
+#include "cache_store/catalog/compute_leases.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace hearth {
+namespace {
+
+using Boundary = ComputeLeases::Boundary;
+
+class ComputeLeasesTest : public ::testing::Test {
+ protected:
+  static Digest Key(const std::string& name) { return Sha256(name); }
+  static std::vector<KeyedSegment> Chunks(const std::string& names) {
+    std::vector<KeyedSegment> chunks;
+    for (const char name : names) {
+      chunks.emplace_back();
+      chunks.back().key = Key(std::string(1, name));
+    }
+    return chunks;
+  }
+  ComputeLeases::Id Grant(const std::vector<Boundary>& boundaries, const std::string& chunks,
+                          absl::Duration lease = absl::Seconds(10)) {
+    return leases_.Grant(boundaries, Chunks(chunks), now_ + lease);
+  }
+  ComputeLeases::Id Wait(const std::string& key) {
+    return leases_.Wait(Key(key), [this, key] { woken_ += key; });
+  }
+  // Who was woken since the last time.
+  std::string Woken() {
+    for (const auto& wake : wakes_) wake();
+    wakes_.clear();
+    return std::exchange(woken_, "");
+  }
+
+  absl::Time now_ = absl::FromUnixSeconds(1700000000);
+  ComputeLeases leases_;
+  ComputeLeases::Wakes wakes_;
+  std::string woken_;
+};
+
+TEST_F(ComputeLeasesTest, FindsTheLongestPromisedBoundary) {
+  EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
+  ASSERT_NE(Grant({{16, Key("a")}, {48, Key("c")}}, "abc"), 0u);
+  const auto promise =
+      leases_.Find({{16, Key("a")}, {32, Key("b")}, {48, Key("c")}, {64, Key("d")}});
+  ASSERT_TRUE(promise.has_value());
+  EXPECT_EQ(promise->tokens, 48u);
+  EXPECT_EQ(promise->key, Key("c"));
+  EXPECT_EQ(promise->until, now_ + absl::Seconds(10));
+  EXPECT_EQ(leases_.Find({{16, Key("a")}, {32, Key("b")}})->tokens, 16u);
+}
+
+TEST_F(ComputeLeasesTest, ABoundaryIsPromisedOnce) {
+  const auto first = Grant({{16, Key("a")}}, "a");
+  EXPECT_EQ(Grant({{16, Key("a")}}, "a"), 0u);
+  const auto second = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
+  ASSERT_NE(second, 0u) << "for what is left";
+  leases_.End(second, &wakes_);
+  EXPECT_TRUE(leases_.Find({{16, Key("a")}}).has_value()) << "the first one's";
+  leases_.End(first, &wakes_);
+  EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
+}
+
+TEST_F(ComputeLeasesTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
+  const auto lease = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
+  Wait("a");
+  Wait("a");
+  Wait("b");
+  leases_.Published({Key("a")}, &wakes_);
+  EXPECT_EQ(Woken(), "aa");
+  EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
+  leases_.End(lease, &wakes_);
+  EXPECT_EQ(Woken(), "b");
+  EXPECT_EQ(leases_.waiters(), 0u);
+}
+
+TEST_F(ComputeLeasesTest, ALeaseEndsAtItsDeadline) {
+  Grant({{16, Key("a")}}, "a", absl::Seconds(1));
+  Grant({{32, Key("b")}}, "ab", absl::Seconds(2));
+  Wait("a");
+  Wait("b");
+  leases_.Expire(now_ + absl::Milliseconds(999), &wakes_);
+  EXPECT_EQ(Woken(), "");
+  leases_.Expire(now_ + absl::Seconds(1), &wakes_);
+  EXPECT_EQ(Woken(), "a");
+  leases_.Expire(now_ + absl::Seconds(5), &wakes_);
+  EXPECT_EQ(Woken(), "b");
+  EXPECT_EQ(leases_.leases(), 0u);
+  EXPECT_EQ(leases_.SharedChunks(Chunks("a")), 0u);
+}
+
+TEST_F(ComputeLeasesTest, TheEndOfAnExpiredLeaseLeavesItsSuccessorsAlone) {
+  const auto first = Grant({{16, Key("a")}}, "a");
+  leases_.Expire(now_ + absl::Seconds(10), &wakes_);
+  ASSERT_NE(Grant({{16, Key("a")}}, "a"), 0u);
+  Wait("a");
+  leases_.End(first, &wakes_);
+  leases_.End(12345, &wakes_);
+  EXPECT_EQ(Woken(), "");
+  EXPECT_TRUE(leases_.Find({{16, Key("a")}}).has_value());
+}
+
+TEST_F(ComputeLeasesTest, OneWhoLeftIsNotWoken) {
+  const auto lease = Grant({{16, Key("a")}}, "a");
+  const auto waiter = Wait("a");
+  leases_.Leave(waiter);
+  leases_.Leave(waiter);
+  leases_.End(lease, &wakes_);
+  EXPECT_EQ(Woken(), "");
+  EXPECT_EQ(leases_.waiters(), 0u);
+}
+
+TEST_F(ComputeLeasesTest, SharedChunksAreThoseOfPromptsUnderWay) {
+  const auto first = Grant({{48, Key("c")}}, "abc");
+  EXPECT_EQ(leases_.SharedChunks(Chunks("abx")), 2u);
+  EXPECT_EQ(leases_.SharedChunks(Chunks("x")), 0u);
+  const auto second = Grant({{48, Key("x")}}, "abx");
+  leases_.End(first, &wakes_);
+  EXPECT_EQ(leases_.SharedChunks(Chunks("abc")), 2u);
+  leases_.End(second, &wakes_);
+  EXPECT_EQ(leases_.SharedChunks(Chunks("abc")), 0u);
+}
+
+TEST_F(ComputeLeasesTest, BothTablesAreBounded) {
+  for (size_t i = 0; i < ComputeLeases::kMaxLeases; ++i) {
+    ASSERT_NE(Grant({{16, Key(std::to_string(i))}}, ""), 0u);
+  }
+  EXPECT_EQ(Grant({{16, Key("one more")}}, ""), 0u);
+  for (size_t i = 0; i < ComputeLeases::kMaxWaiters; ++i) ASSERT_NE(Wait("0"), 0u);
+  EXPECT_EQ(Wait("0"), 0u);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,258 @@
+// Backups: everything acknowledged is in them, what is damaged is refused, nothing half is left.
+#include "cache_store/disk/backup.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rocksdb/rate_limiter.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "cache_store/disk/disk_tier_backup.h"
+#include "cache_store/disk/disk_tier_db.h"
+#include "tests/support/raw_database.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Backup : public ::testing::Test {
+ protected:
+  Backup() {
+    KitModel geometry;
+    geometry.head_dim = 512;  // 64 KiB slices: prompts of 200 tokens are tables, of 33 are not
+    geometry.layer_types = "llg";
+    model_ = geometry.Make();
+  }
+  std::unique_ptr<TieredStore> Open(const std::string& dir) {
+    StoreOptions options;
+    options.data_dir = dir;
+    options.host_bytes = 1 << 20;
+    options.disk_bytes = uint64_t{1} << 30;
+    return TieredStore::Open(options).value();
+  }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, seed % 2 ? 200 : 33), {}}; }
+  static uint32_t Boundary(uint64_t seed) { return seed % 2 ? 192 : 32; }
+  void Publish(TieredStore* store, uint64_t first, uint64_t last) {
+    for (uint64_t seed = first; seed <= last; ++seed) {
+      ASSERT_TRUE(KitPublish(store, model_, Prompt(seed), {16, Boundary(seed)}).ok());
+    }
+  }
+  // Exact bytes, or a miss.
+  void ExpectHolds(const std::string& dir, uint64_t first, uint64_t last, bool holds = true) {
+    const auto store = Open(dir);
+    for (uint64_t seed = first; seed <= last; ++seed) {
+      EXPECT_EQ(KitFetch(store.get(), model_, Prompt(seed)).value(), holds ? Boundary(seed) : 0u)
+          << seed;
+    }
+  }
+  std::string At(const char* name) const { return folder_.path() + "/" + name; }
+  static void FlipABitOf(const fs::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(fs::file_size(path) / 2));
+    const char byte = static_cast<char>(file.get() ^ 0x20);
+    file.seekp(static_cast<std::streamoff>(fs::file_size(path) / 2));
+    file.put(byte);
+  }
+
+  const TestFolder folder_;
+  Fingerprint model_ = KitModel().Make();
+};
+
+TEST_F(Backup, RestoresEveryRestorePointWithEqualBytesAndPins) {
+  {
+    const auto store = Open(At("data"));
+    Publish(store.get(), 1, 8);
+    ASSERT_TRUE(store->SetPinned(store->List("default").at(0).id, "default", true).ok());
+  }
+  const auto backup = BackUpDataDir(At("data"), At("backup"));
+  ASSERT_TRUE(backup.ok()) << backup.status();
+  EXPECT_TRUE(backup->has_secret);
+  const auto restored = RestoreDataDir(At("backup"), At("again"));
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_TRUE(restored->verified.ok());
+  EXPECT_EQ(restored->verified.restore_points, 16u);
+  struct stat info {};
+  for (const char* secret : {"backup/secret", "again/secret"}) {
+    ASSERT_EQ(stat(At(secret).c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0600u);
+  }
+  ExpectHolds(At("again"), 1, 8);
+  EXPECT_EQ(Open(At("again"))->Stats().pinned_bytes, Open(At("data"))->Stats().pinned_bytes);
+}
+
+TEST_F(Backup, OfAStoreThatServesIsTheStateOfAMomentAndTheNextOneIsSmall) {
+  const auto store = Open(At("data"));
+  Publish(store.get(), 1, 9);
+  const auto first = store->BackUp(At("backup"));
+  ASSERT_TRUE(first.ok()) << first.status();
+  Publish(store.get(), 10, 11);
+  const auto second = store->BackUp(At("backup"));
+  ASSERT_TRUE(second.ok()) << second.status();
+  Publish(store.get(), 12, 13);
+  EXPECT_EQ(second->id, first->id + 1);
+  EXPECT_GT(second->bytes, first->bytes);
+  EXPECT_LT(second->new_bytes, second->bytes / 2) << "tables that were there are not copied again";
+  ASSERT_TRUE(RestoreDataDir(At("backup"), At("first"), first->id).ok());
+  ExpectHolds(At("first"), 1, 9);
+  ExpectHolds(At("first"), 10, 11, false);
+  ASSERT_TRUE(RestoreDataDir(At("backup"), At("newest")).ok());
+  ExpectHolds(At("newest"), 1, 11);
+  ExpectHolds(At("newest"), 12, 13, false);
+}
+
+TEST_F(Backup, OfAFolderInUseSharesTheRateOfTheBackground) {
+  Publish(Open(At("data")).get(), 1, 4);
+  std::unique_ptr<Database> db;
+  DiskTierOptions options;
+  options.background_bytes_per_s = uint64_t{1} << 30;
+  ASSERT_TRUE(Database::Open(At("data"), Database::Mode::kOwn, &db, options).ok());
+  const auto passed = [&] {
+    return static_cast<uint64_t>((*db)->GetDBOptions().rate_limiter->GetTotalBytesThrough());
+  };
+  const uint64_t before = passed();
+  const auto report = BackUpDatabase(*db, At("data"), At("backup"));
+  ASSERT_TRUE(report.ok()) << report.status();
+  ASSERT_GT(report->new_bytes, uint64_t{1} << 20);
+  EXPECT_GE(passed() - before, report->new_bytes);
+}
+
+// A backup is made before an upgrade: what it is made of stays as it was.
+TEST_F(Backup, LeavesAnOlderFormatAsItIs) {
+  const TestFolder data;
+  Publish(Open(data.path()).get(), 2, 2);  // too small for tables
+  {
+    RawDatabase raw(data);
+    raw.Put("meta", "format_version", "1");
+    raw.DropFamily("tables");
+  }
+  const auto backup = BackUpDataDir(data.path(), At("backup"));
+  ASSERT_TRUE(backup.ok()) << backup.status();
+  {
+    RawDatabase raw(data);
+    EXPECT_EQ(raw.family("tables"), nullptr);
+    EXPECT_THAT(raw.All("meta"), ::testing::Contains(::testing::Pair("format_version", "1")));
+  }
+  ASSERT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
+  ExpectHolds(At("again"), 2, 2);
+}
+
+TEST_F(Backup, RefusesFoldersThatHoldSomethingElse) {
+  Open(At("data")).reset();
+  Open(At("other")).reset();
+  fs::create_directory(At("full"));
+  std::ofstream(At("full/file")) << "mine";
+  const auto refused = [](const absl::Status& status, const char* why) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  };
+  refused(BackUpDataDir(At("data"), At("full")).status(), "neither empty nor a backup");
+  refused(BackUpDataDir(At("full"), At("backup")).status(), "not a store's data folder");
+  refused(BackUpDataDir(At("data"), At("no/such/parent")).status(), "No such file");
+  ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
+  refused(BackUpDataDir(At("other"), At("backup")).status(), "another store");
+  refused(RestoreDataDir(At("backup"), At("full")).status(), "is not empty");
+  refused(RestoreDataDir(At("full"), At("again")).status(), "is not a backup");
+  refused(RestoreDataDir(At("backup"), At("again"), 7).status(), "no backup 7");
+  EXPECT_FALSE(fs::exists(At("again"))) << "a refusal leaves nothing behind";
+  EXPECT_FALSE(fs::exists(At("again.restoring")));
+  const auto store = Open(At("data"));
+  refused(BackUpDataDir(At("data"), At("backup")).status(), "held by another process");
+}
+
+TEST_F(Backup, ADamagedOneIsRefusedAndNothingOfItIsLeft) {
+  Publish(Open(At("data")).get(), 1, 6);
+  ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(At("backup"))) {
+    const bool counts = entry.is_regular_file() && entry.file_size() > 0 &&
+                        entry.path().filename() != "secret" &&
+                        entry.path().filename() != "LOCK_FILE";
+    if (counts) files.push_back(entry.path());
+  }
+  ASSERT_GT(files.size(), 5u);
+  for (const fs::path& path : files) {
+    FlipABitOf(path);
+    const absl::Status refused = RestoreDataDir(At("backup"), At("again")).status();
+    EXPECT_FALSE(refused.ok()) << path;
+    EXPECT_FALSE(fs::exists(At("again"))) << path;
+    EXPECT_FALSE(fs::exists(At("again.restoring"))) << path;
+    FlipABitOf(path);
+  }
+  EXPECT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
+}
+
+TEST_F(Backup, AnInterruptedOneIsNoBackupAndTheNextClearsItAway) {
+  Publish(Open(At("data")).get(), 1, 4);
+  // As a process that died while it copied left it: files, but no list of them.
+  ASSERT_TRUE(BackUpDataDir(At("data"), At("backup")).ok());
+  fs::rename(At("backup/meta/1"), At("backup/meta/1.tmp"));
+  const absl::Status none = RestoreDataDir(At("backup"), At("again")).status();
+  EXPECT_THAT(std::string(none.message()), HasSubstr("holds no backup"));
+  const auto next = BackUpDataDir(At("data"), At("backup"));
+  ASSERT_TRUE(next.ok()) << next.status();
+  ASSERT_TRUE(RestoreDataDir(At("backup"), At("again")).ok());
+  ExpectHolds(At("again"), 1, 4);
+}
+
+// The start put it right, and what is there is whole.
+TEST_F(Backup, OfAStoreThatServesIsMadeWhereAllThatWasDamagedIsMended) {
+  Publish(Open(At("data")).get(), 1, 8);
+  const auto damage = [&](const std::string& what) {
+    for (const auto& entry : fs::directory_iterator(At("data/db"))) {
+      const std::string name = entry.path().filename().string();
+      const bool is_it = what == ".log"
+                             ? entry.path().extension() == what && entry.file_size() > 0
+                             : name.rfind(what, 0) == 0 && name.find(".copy") == name.npos;
+      if (is_it) FlipABitOf(entry.path());
+    }
+  };
+  for (const std::string what : {"CURRENT", "MANIFEST-", ".log"}) {
+    SCOPED_TRACE(what);
+    damage(what);
+    {
+      const auto store = Open(At("data"));
+      EXPECT_GT(store->Stats().counters.at("recovery_damage"), 0u);
+      const auto made = store->BackUp(At("backup"));
+      ASSERT_TRUE(made.ok()) << made.status();
+    }
+    const auto restored = RestoreDataDir(At("backup"), At("again"));
+    ASSERT_TRUE(restored.ok()) << restored.status();
+    EXPECT_TRUE(restored->verified.ok());
+    ExpectHolds(At("again"), 1, 8);
+    fs::remove_all(At("again"));
+  }
+}
+
+TEST_F(Backup, OfAStoreThatServesIsRefusedWhereMoreWasDamagedThanIsMended) {
+  Publish(Open(At("data")).get(), 1, 7);
+  FlipABitOf(At("data/db/CURRENT"));
+  std::fstream(At("data/promises"), std::ios::in | std::ios::out | std::ios::binary)
+      .seekp(4 * 64 + 20)
+      .put('x');
+  const auto store = Open(At("data"));
+  EXPECT_EQ(store->Stats().counters.at("recovery_damage"), 2u);
+  const absl::Status refused = store->BackUp(At("backup")).status();
+  EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("promises is damaged"));
+}
+
+TEST_F(Backup, KeepsTheNewestFew) {
+  const auto store = Open(At("data"));
+  uint32_t newest = 0;
+  for (uint64_t seed = 1; seed <= kKeptBackups + 2; ++seed) {
+    Publish(store.get(), seed, seed);
+    newest = store->BackUp(At("backup")).value().id;
+  }
+  EXPECT_FALSE(RestoreDataDir(At("backup"), At("old"), newest - kKeptBackups).ok());
+  EXPECT_TRUE(RestoreDataDir(At("backup"), At("oldest"), newest - kKeptBackups + 1).ok());
+}
+
+}  // namespace
+}  // namespace hearth

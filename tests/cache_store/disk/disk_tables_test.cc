@@ -1,0 +1,371 @@
+// Tables of slices on disk: whole or not at all, and dropped only when nothing in them lives.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rocksdb/sst_file_reader.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <numeric>
+#include <random>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "cache_store/disk/disk_tier.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kSliceBytes = size_t{1} << 20;  // one is enough for a table
+
+class DiskTables : public ::testing::Test {
+ protected:
+  void Open(absl::Duration patience = absl::Minutes(1)) {
+    tier_.reset();
+    DiskTierOptions options;
+    options.env = disk_.env();
+    options.patience = patience;
+    tier_ = DiskTier::Open(folder_.path(), "secret", options).value();
+    EXPECT_TRUE(tier_->Load().ok());
+  }
+  static SliceView Bytes(uint64_t object) {
+    const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
+    return CopySlice(bytes);
+  }
+  static SliceRef Ref(uint64_t object) { return {object, 0, kSliceBytes, 0}; }
+  // One table with a slice of each object.
+  void WriteTable(const std::vector<uint64_t>& objects) {
+    std::vector<SliceWrite> slices;
+    for (const uint64_t object : objects) {
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+      ASSERT_TRUE(tier_->WriteObject(record).ok());
+      slices.push_back({Ref(object), Bytes(object)});
+    }
+    ASSERT_TRUE(tier_->WriteAll(slices).ok());
+  }
+  bool Holds(uint64_t object) {
+    const auto read = tier_->Read(Ref(object));
+    EXPECT_TRUE(read.ok()) << read.status();
+    if (!read->has_value()) return false;
+    const SliceView expected = Bytes(object);
+    EXPECT_EQ((*read)->bytes, expected.bytes) << object;
+    return true;
+  }
+
+  // RocksDB deletes a file when the last job is done that began before it was dead, on a thread of
+  // its own.
+  void AwaitTablesBelow(uint64_t most) {
+    const absl::Time limit = absl::Now() + absl::Minutes(1);
+    uint64_t bytes = most;
+    while (bytes >= most && absl::Now() < limit) {
+      std::this_thread::yield();
+      bytes = 0;
+      for (const auto& file : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+        std::error_code gone;
+        const uint64_t size = file.path().extension() == ".sst" ? file.file_size(gone) : 0;
+        if (!gone) bytes += size;
+      }
+    }
+    EXPECT_LT(bytes, most);
+  }
+
+  const TestFolder folder_;
+  FaultyDisk disk_;
+  std::unique_ptr<DiskTier> tier_;
+};
+
+TEST_F(DiskTables, AreReadableAtOnceAndAfterReopening) {
+  Open();
+  WriteTable({3, 1, 2});  // in any order
+  for (int opened = 0; opened < 2; ++opened) {
+    for (const uint64_t object : {1, 2, 3}) EXPECT_TRUE(Holds(object));
+    EXPECT_FALSE(Holds(4));
+    Open();
+  }
+}
+
+TEST_F(DiskTables, ADeadOneGoesAndFreesItsBytes) {
+  Open();
+  WriteTable({1, 2});
+  WriteTable({3, 4});
+  const uint64_t full = tier_->FileBytes();
+  ASSERT_TRUE(tier_->EraseObjects({{1, 2}}).ok());
+  EXPECT_FALSE(Holds(1));
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
+  EXPECT_LT(tier_->FileBytes(), full - 3 * kSliceBytes / 2);
+  EXPECT_FALSE(Holds(2));
+  EXPECT_TRUE(Holds(3) && Holds(4));
+}
+
+TEST_F(DiskTables, AHalfDeadOneIsRewrittenOnlyWhenRoomIsNeeded) {
+  Open();
+  WriteTable({1, 2, 3, 4});
+  const uint64_t full = tier_->FileBytes();
+  ASSERT_TRUE(tier_->EraseObjects({{1, 3}}).ok());
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
+  EXPECT_GT(tier_->FileBytes(), full - kSliceBytes);
+  ASSERT_TRUE(tier_->ReclaimSpace(2 * kSliceBytes + (64 << 10)).ok());
+  EXPECT_LT(tier_->FileBytes(), full - kSliceBytes);
+  EXPECT_TRUE(Holds(2) && Holds(4));
+  EXPECT_FALSE(Holds(1) || Holds(3));
+}
+
+TEST_F(DiskTables, ALiveOneAmongTheNumbersOfADeadOneStays) {
+  Open();
+  WriteTable({5, 40});
+  WriteTable({11, 12});
+  WriteTable({20});
+  ASSERT_TRUE(tier_->EraseObjects({{5, 40}}).ok());
+  for (const uint64_t room : {uint64_t{1} << 40, uint64_t{0}}) {
+    ASSERT_TRUE(tier_->ReclaimSpace(room).ok());
+    EXPECT_TRUE(Holds(11) && Holds(12) && Holds(20)) << room;
+    EXPECT_FALSE(Holds(5) || Holds(40)) << room;
+  }
+  Open();
+  EXPECT_TRUE(Holds(11) && Holds(12) && Holds(20));
+}
+
+TEST_F(DiskTables, AnObjectWrittenAgainAfterItsEraseIsThere) {
+  Open();
+  WriteTable({7, 8});
+  ASSERT_TRUE(tier_->EraseObjects({{7, 8}}).ok());
+  WriteTable({7, 8});
+  EXPECT_TRUE(Holds(7) && Holds(8));
+  ASSERT_TRUE(tier_->ReclaimSpace(0).ok());
+  EXPECT_TRUE(Holds(7) && Holds(8));
+  Open();
+  EXPECT_TRUE(Holds(7) && Holds(8));
+}
+
+TEST_F(DiskTables, WhatACrashLeftHalfWrittenIsRemovedAtTheNextStart) {
+  Open();
+  const std::string left = folder_.path() + "/tables.tmp/17.sst";
+  std::ofstream(left) << "half a table";
+  ASSERT_TRUE(std::filesystem::exists(left));
+  Open();
+  EXPECT_FALSE(std::filesystem::exists(left));
+  WriteTable({1});
+  EXPECT_TRUE(Holds(1));
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path() + "/tables.tmp"));
+}
+
+// One for the table, one for its name, and RocksDB's manifest before and after.
+TEST_F(DiskTables, OneCostsFourSyncs) {
+  Open();
+  WriteTable({1});
+  const int before = disk_.syncs();
+  WriteTable({2, 3});
+  EXPECT_EQ(disk_.syncs() - before, 4);
+}
+
+TEST_F(DiskTables, WhatWasWrittenOutlivesTheMachine) {
+  std::mt19937_64 random(1);
+  Open();
+  for (uint64_t object = 1; object <= 12; object += 2) {
+    WriteTable({object, object + 1});
+    disk_.Die();
+    tier_.reset();
+    disk_.Restart(/*machine=*/true, &random);
+    Open();
+    for (uint64_t known = 1; known <= object + 1; ++known) EXPECT_TRUE(Holds(known)) << known;
+  }
+}
+
+// RocksDB asserts that it can read the ends of a table that it is to link.
+TEST_F(DiskTables, OneThatCannotBeReadBackIsAnErrorAndNotTheEnd) {
+  for (const DiskFault fault : {DiskFault::kFailedRead, DiskFault::kFlippedBit}) {
+    for (int nth = 1; nth <= 8; ++nth) {
+      Open();
+      const uint64_t object = 100 * (fault == DiskFault::kFlippedBit) + 2 * nth;
+      ObjectRecord record{object, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+      ASSERT_TRUE(tier_->WriteObject(record).ok());
+      const SliceWrite slices[] = {{Ref(object), Bytes(object)}};
+      disk_.Arm(fault, nth);
+      const absl::Status written = tier_->WriteAll(slices);
+      disk_.Arm(fault, 1 << 20);  // no more
+      EXPECT_TRUE(!written.ok() || Holds(object)) << nth;
+      Open();
+      EXPECT_TRUE(!written.ok() || Holds(object)) << nth;
+    }
+  }
+  EXPECT_GT(disk_.struck(), 4);
+}
+
+// Of a block of records, no record's own checksum covers how it is laid out; RocksDB asserts it.
+TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
+  Open();
+  const ObjectRecord record{1, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+  ASSERT_TRUE(tier_->WriteObject(record).ok());
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // from the log into a block
+  const std::string bytes = SerializeObject(record);
+  int rotten = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(file)), {});
+    const size_t begin = content.find(bytes);
+    if (begin == std::string::npos) continue;
+    const size_t end = begin + bytes.size() + 8;  // and where its entries are
+    for (size_t at = 0; at < end; ++at, ++rotten) {
+      const auto put = [&](char byte) { file.seekp(static_cast<std::streamoff>(at)).put(byte); };
+      put(static_cast<char>(content[at] ^ 0x40));
+      file.flush();
+      EXPECT_TRUE(absl::IsDataLoss(tier_->ReadObject(1).status())) << at;
+      put(content[at]);
+      file.flush();
+    }
+    EXPECT_TRUE(tier_->ReadObject(1).ok());
+  }
+  EXPECT_GT(rotten, 0);
+}
+
+TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
+  Open();
+  const std::vector<std::byte> small(16), large(8192);  // in the block, and in a blob file
+  const SliceRef refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
+  ASSERT_TRUE(tier_->Write(refs[0], CopySlice(small)).ok());
+  ASSERT_TRUE(tier_->Write(refs[1], CopySlice(large)).ok());
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
+  int lost = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+    if (entry.path().extension() != ".sst") continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string content((std::istreambuf_iterator<char>(file)), {});
+    const auto put = [&](size_t at, char byte) {
+      file.seekp(static_cast<std::streamoff>(at)).put(byte).flush();
+    };
+    for (size_t at = 0; at < content.size(); ++at) {
+      put(at, static_cast<char>(content[at] ^ 0x40));
+      for (const SliceRef& ref : refs) {
+        const auto read = tier_->Read(ref);
+        EXPECT_TRUE(read.ok() ? (*read)->bytes.size() == ref.bytes
+                              : absl::IsDataLoss(read.status()))
+            << at << ": " << read.status();
+        lost += !read.ok();
+      }
+      put(at, content[at]);
+    }
+  }
+  EXPECT_GT(lost, 0);
+}
+
+// RocksDB leaves these eight bytes out of their block's checksum, and does not open a database in
+// which they are not what its MANIFEST says.
+TEST_F(DiskTables, AFlippedBitOfTheNumberThatNoChecksumCoversCostsNothing) {
+  Open();
+  WriteTable({1, 2});
+  tier_.reset();
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+    if (entry.path().extension() != ".sst") continue;
+    rocksdb::SstFileReader reader{rocksdb::Options()};
+    ASSERT_TRUE(reader.Open(entry.path()).ok());
+    const uint64_t at = reader.GetTableProperties()->external_sst_file_global_seqno_offset;
+    if (at == 0) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(at + 3));
+    file.put(0x10);
+  }
+  for (int opened = 0; opened < 2; ++opened) {
+    tier_ = DiskTier::Open(folder_.path(), "secret", {}).value();
+    EXPECT_EQ(tier_->Load().value().damage.size(), opened == 0 ? 1u : 0u);
+    EXPECT_TRUE(Holds(1) && Holds(2));
+    tier_.reset();
+  }
+}
+
+// Told to go on, RocksDB asserts what a failed drop of tables does not see to.
+TEST_F(DiskTables, AReclaimThatFailsIsTriedAgainAndFreesItsBytes) {
+  for (int nth = 1; nth <= 8; ++nth) {
+    const auto object = static_cast<uint64_t>(nth);
+    Open();
+    WriteTable({object});
+    ASSERT_TRUE(tier_->EraseObjects({{object}}).ok());
+    disk_.Arm(DiskFault::kFailedWrite, nth);
+    tier_->ReclaimSpace(uint64_t{1} << 40).IgnoreError();
+    disk_.Arm(DiskFault::kFailedWrite, 1 << 20);  // no more
+    EXPECT_TRUE(tier_->SetPinned(object, true).ok() || tier_->SetPinned(object, true).ok()) << nth;
+    const absl::Status reclaimed = tier_->ReclaimSpace(uint64_t{1} << 40);
+    EXPECT_TRUE(reclaimed.ok()) << nth << ": " << reclaimed;
+    AwaitTablesBelow(kSliceBytes);
+  }
+  EXPECT_GT(disk_.struck(), 2);
+}
+
+// Of a table that a compaction begins and writes nothing to, RocksDB looks at the first key, and
+// asserts that there is one where the table could not be written.
+TEST_F(DiskTables, NothingIsLeftOfWhatWasErasedWhateverWriteFails) {
+  int failed = 0;
+  for (int nth = 14; nth <= 30; ++nth) {
+    const uint64_t first = 10 * static_cast<uint64_t>(nth);
+    Open();
+    WriteTable({first, first + 2});
+    WriteTable({first + 1, first + 3});
+    for (const uint64_t small : {first + 4, first + 5}) {
+      const ObjectRecord record{small, {}, {0, 16, LayerGroup::kGlobal}, 9, {0}, {0}, 0};
+      ASSERT_TRUE(tier_->WriteObject(record).ok());
+      ASSERT_TRUE(tier_->Write(Ref(small), CopySlice(std::vector<std::byte>(9))).ok());
+    }
+    std::vector<uint64_t> all(6);
+    std::iota(all.begin(), all.end(), first);
+    ASSERT_TRUE(tier_->EraseObjects(all).ok());
+    disk_.Arm(DiskFault::kFailedWrite, nth);
+    failed += tier_->ReclaimSpace(0).ok() ? 0 : 1;
+    disk_.Disarm();
+    for (const uint64_t object : all) EXPECT_FALSE(Holds(object)) << nth;
+  }
+  EXPECT_GT(failed, 4);
+}
+
+TEST_F(DiskTables, AReadThatFailsKeepsNothingFromBeingErased) {
+  Open();
+  WriteTable({1, 2});
+  ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());  // flushes the records
+  Open();
+  const int struck = disk_.struck();
+  disk_.Arm(DiskFault::kFailedRead, 1);
+  EXPECT_TRUE(tier_->EraseObjects({{1, 2}}).ok());
+  EXPECT_EQ(disk_.struck(), struck + 1);
+  EXPECT_FALSE(Holds(1) || Holds(2));
+}
+
+// RocksDB 7.8 may wait for good for a flush that it has lost.
+TEST_F(DiskTables, AnEndlessWaitForTheDiskBecomesARefusalAndReadsGoOn) {
+  Open(absl::Milliseconds(20));
+  WriteTable({1});
+  const ObjectRecord record{2, {}, {0, 16, LayerGroup::kGlobal}, kSliceBytes, {0}, {0}, 0};
+  disk_.Arm(DiskFault::kFailedWrite, 1);
+  EXPECT_FALSE(tier_->WriteObject(record).ok());
+  disk_.SetStuck(true);
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status refused = tier_->WriteObject(record);
+    EXPECT_THAT(std::string(refused.message()),
+                ::testing::HasSubstr("had 20ms; what is there is read, nothing is written; "
+                                     "restart the store"));
+  }
+  EXPECT_TRUE(Holds(1));
+  disk_.SetStuck(false);
+  Open();
+  EXPECT_TRUE(Holds(1));
+  EXPECT_TRUE(tier_->WriteObject(record).ok());
+}
+
+TEST_F(DiskTables, WithoutDirectWritesTheyGoThroughThePageCache) {
+  std::mt19937_64 random(1);
+  disk_.SetLacksDirect();
+  Open();
+  WriteTable({1, 2, 3});
+  EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
+  disk_.Die();
+  tier_.reset();
+  disk_.Restart(/*machine=*/true, &random);
+  Open();
+  EXPECT_TRUE(Holds(1) && Holds(2) && Holds(3));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,241 @@
+// One flipped bit anywhere in a data folder: the store starts, serves no wrong byte, and of what it
+// lost for it says so: a counter, a line, and an answer to whoever asks why.
+//
+// Flips are made one at a time, each in a fresh copy of one folder, by a child process: what ends
+// that is a failure of the flip, and the next child goes on behind it. Seeded; HEARTH_FLIPS=N makes
+// N of them, HEARTH_FLIPS_FIRST=N begins with another than the first.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <random>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cache_store/disk/backup.h"
+#include "cache_store/disk/disk_tier_db.h"
+#include "cache_store/disk/promises/promises.h"
+#include "cache_store/disk/verify.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/run_in_child.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+
+uint64_t NumberFrom(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+struct StoredPoint {
+  Fingerprint model;
+  KitPrompt prompt;
+};
+
+// Slices in the records' own blocks, in blob files, and in tables of their own.
+std::vector<StoredPoint> PointsOf(uint64_t first_seed) {
+  std::vector<StoredPoint> points;
+  for (const auto& [head_dim, count] : std::map<uint32_t, int>{{2, 6}, {64, 3}, {512, 2}}) {
+    KitModel geometry;
+    geometry.head_dim = head_dim;
+    geometry.layer_types = "llllg";
+    for (int i = 0; i < count; ++i) {
+      points.push_back({geometry.Make(), {KitTokens(first_seed++, 65), {}}});
+    }
+  }
+  return points;
+}
+
+class Flips {
+ public:
+  explicit Flips(const TestFolder& folder) : folder_(folder) {}
+
+  // What lies in tables and blob files, and then what lies in the log.
+  void MakeFolder() {
+    for (const uint64_t first_seed : {1, 100}) {
+      {
+        const auto store = Open(Base());
+        for (const StoredPoint& point : PointsOf(first_seed)) {
+          if (!KitPublish(store.get(), point.model, point.prompt, {64}).ok()) std::abort();
+        }
+        const RestorePoint pinned = store->List("default").at(0);
+        if (!store->SetPinned(pinned.id, "default", true).ok()) std::abort();
+      }
+      if (first_seed > 1) break;
+      std::unique_ptr<Database> db;
+      if (!Database::Open(Base(), Database::Mode::kOwn, &db).ok()) std::abort();
+      if (!(*db)->Flush(rocksdb::FlushOptions(), db->families()).ok()) std::abort();
+    }
+  }
+
+  // Of flip number `flip`: what is wrong, a line each.
+  std::string Try(uint64_t flip, std::string* what) {
+    wrong_.str("");
+    lines_.clear();
+    fs::remove_all(Work());
+    fs::copy(Base(), Work(), fs::copy_options::recursive);
+    std::mt19937_64 random(flip);
+    *what = Flip(&random, flip % 16 == 7);
+    VerifyDataDir(Work()).status().IgnoreError();
+    if (flip % 8 == 0) {
+      fs::remove_all(Work() + ".backup");
+      BackUpDataDir(Work(), Work() + ".backup").status().IgnoreError();
+    }
+    Check();
+    return wrong_.str();
+  }
+
+ private:
+  std::string Base() const { return folder_.File("base"); }
+  std::string Work() const { return folder_.File("work"); }
+
+  std::unique_ptr<TieredStore> Open(const std::string& dir) {
+    StoreOptions options;
+    options.data_dir = dir;
+    options.host_bytes = 0;
+    options.disk_bytes = uint64_t{1} << 30;
+    options.scrub_bytes_per_s = uint64_t{1} << 30;
+    options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
+    absl::StatusOr<std::unique_ptr<TieredStore>> opened =
+        OpenStore(options, SteppedSeams(&executor_, &clock_));
+    if (opened.ok()) return *std::move(opened);
+    wrong_ << "does not start: " << opened.status() << "\n";
+    return nullptr;
+  }
+
+  // One bit of one file; half of them where a table or a manifest has what all else hangs on.
+  std::string Flip(std::mt19937_64* random, bool in_promises) {
+    std::vector<fs::path> files;
+    for (const auto& entry : fs::directory_iterator(Work() + "/db")) {
+      if (entry.is_regular_file() && entry.file_size() > 0) files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    fs::path path = files[(*random)() % files.size()];
+    if (in_promises) path = PromisesPath(Work());
+    const uint64_t size = fs::file_size(path);
+    constexpr uint64_t kEnd = 1500;
+    uint64_t at = (*random)() % size;
+    if ((*random)() % 2 == 0 && size > kEnd) at = size - 1 - at % kEnd;
+    const int bit = static_cast<int>((*random)() % 8);
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekg(static_cast<std::streamoff>(at));
+    const char byte = static_cast<char>(file.get());
+    file.seekp(static_cast<std::streamoff>(at));
+    file.put(static_cast<char>(byte ^ 1 << bit));
+    return absl::StrCat(path.filename().string(), ", byte ", at, " of ", size, ", bit ", bit);
+  }
+
+  void Check() {
+    std::unique_ptr<TieredStore> store = Open(Work());
+    if (store == nullptr) return;
+    std::vector<StoredPoint> all = PointsOf(1);
+    for (StoredPoint& point : PointsOf(100)) all.push_back(std::move(point));
+    std::vector<const StoredPoint*> lost;
+    for (const StoredPoint& point : all) {
+      if (!Fetches(store.get(), point)) lost.push_back(&point);
+    }
+    for (int step = 0; step < 2000; ++step) {
+      const absl::Duration pause = static_cast<Store*>(store.get())->ScrubStep();
+      if (pause > absl::Hours(1)) break;
+      clock_.Advance(pause);
+    }
+    executor_->RunAll();
+    if (!lost.empty()) CheckSaid(store.get(), lost);
+    const StoredPoint added{all[0].model, {KitTokens(1000, 65), {}}};
+    const absl::Status published =
+        KitPublish(store.get(), added.model, added.prompt, {64}).status();
+    if (!published.ok()) wrong_ << "takes no publish: " << published << "\n";
+    store.reset();
+    store = Open(Work());
+    if (store == nullptr) return;
+    if (!Fetches(store.get(), added)) wrong_ << "lost what was published after\n";
+    for (const StoredPoint& point : all) {
+      const bool is_lost = std::any_of(lost.begin(), lost.end(),
+                                       [&](const StoredPoint* one) { return one == &point; });
+      if (!is_lost && !Fetches(store.get(), point)) wrong_ << "lost with the second start\n";
+    }
+  }
+
+  // Exact bytes, all of them.
+  bool Fetches(TieredStore* store, const StoredPoint& point) {
+    const absl::StatusOr<uint32_t> usable = KitFetch(store, point.model, point.prompt);
+    if (absl::IsInternal(usable.status())) wrong_ << "WRONG BYTES: " << usable.status() << "\n";
+    executor_->RunAll();
+    return usable.ok() && *usable == 64;
+  }
+
+  void CheckSaid(TieredStore* store, const std::vector<const StoredPoint*>& lost) {
+    const auto counters = store->Stats().counters;
+    uint64_t counted = 0;
+    for (const char* name :
+         {"quarantined_objects", "recovery_dropped_manifests", "recovery_damage"}) {
+      counted += counters.at(name);
+    }
+    if (counted == 0) wrong_ << lost.size() << " lost, and nothing counted it\n";
+    const uint64_t each =
+        counters.at("quarantined_objects") + counters.at("recovery_lost_restore_points");
+    if (each < lost.size()) wrong_ << lost.size() << " lost, and " << each << " counted\n";
+    const bool is_said = std::any_of(lines_.begin(), lines_.end(), [](const std::string& line) {
+      return absl::StartsWith(line, "damage: ");
+    });
+    if (!is_said) wrong_ << lost.size() << " lost, and no line said it\n";
+    for (const StoredPoint* point : lost) {
+      const auto report = store->Explain(KitQuery(point->model, point->prompt));
+      if (!report.ok() || !(absl::StrContains(report->summary, "quarantined") ||
+                            absl::StrContains(report->summary, "damaged"))) {
+        wrong_ << "not explained: " << (report.ok() ? report->summary : "no report") << "\n";
+      }
+    }
+  }
+
+  const TestFolder& folder_;
+  FakeClock clock_;
+  ManualExecutor* executor_ = nullptr;
+  std::vector<std::string> lines_;
+  std::ostringstream wrong_;
+};
+
+TEST(Flip, OfOneBitAnywhereCostsWhatItHitAtMostAndIsSaid) {
+  // Copies and syncs by the hundred: in memory where there is such a folder.
+  if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0);
+  const TestFolder folder;
+  ASSERT_EQ(RunInChild([&] { Flips(folder).MakeFolder(); }), 0);
+  const uint64_t first = NumberFrom("HEARTH_FLIPS_FIRST", 1);
+  const uint64_t end = first + NumberFrom("HEARTH_FLIPS", 500);
+  for (uint64_t next = first; next < end;) {
+    const int status = RunInChild([&] {
+      Flips flips(folder);
+      for (uint64_t flip = next; flip < end; ++flip) {
+        std::ofstream(folder.File("at")) << flip;
+        std::string what;
+        const std::string wrong = flips.Try(flip, &what);
+        if (wrong.empty()) continue;
+        std::ofstream(folder.File("wrong"), std::ios::app)
+            << "HEARTH_FLIPS_FIRST=" << flip << ": " << what << "\n"
+            << wrong;
+      }
+    });
+    if (status == 0) break;
+    const uint64_t at = std::strtoull(folder.Read("at").c_str(), nullptr, 10);
+    ADD_FAILURE() << "HEARTH_FLIPS_FIRST=" << at << ": the process ended with " << status;
+    next = at + 1;
+  }
+  EXPECT_EQ(folder.Read("wrong"), "");
+}
+
+}  // namespace
+}  // namespace hearth

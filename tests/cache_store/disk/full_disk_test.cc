@@ -1,0 +1,229 @@
+// A disk that fills up or fails: what is there is served, what cannot be kept is refused, and when
+// there is room again the store takes it, without a restart.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <memory>
+#include <random>
+
+#include "cache_store/disk/disk_tier_db.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+class FullDisk : public ::testing::TestWithParam<uint32_t> {
+ protected:
+  FullDisk() {
+    KitModel geometry;
+    geometry.head_dim = GetParam();
+    model_ = geometry.Make();
+  }
+  void Open() {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = 0;
+    options.disk_bytes = uint64_t{1} << 30;
+    StoreSeams seams = SteppedSeams(&executor_);
+    seams.disk_env = disk_.env();
+    store_ = OpenStore(options, std::move(seams)).value();
+  }
+  absl::Status Publish(uint64_t seed) {
+    return KitPublish(store_.get(), model_, Prompt(seed), {64}).status();
+  }
+  // The point of this many tokens.
+  absl::Status Drop(uint32_t tokens) {
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.tokens == tokens) return store_->Drop(point.id, "default", true).status();
+    }
+    return absl::NotFoundError("no such point");
+  }
+  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+
+  const TestFolder folder_;
+  Fingerprint model_ = KitModel().Make();
+  FaultyDisk disk_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  for (int round = 0; round < 3; ++round) {
+    disk_.SetFull(true);
+    for (int i = 0; i < 3; ++i) {
+      const absl::Status refused = Publish(2 + round);
+      EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("No space left"));
+      EXPECT_EQ(Fetch(1), 64u);
+      EXPECT_EQ(Fetch(2 + round), 0u);
+      executor_->RunAll();
+    }
+    static_cast<Store*>(store_.get())->CheckInvariants();
+    disk_.SetFull(false);
+    const absl::Status taken = Publish(2 + round);
+    EXPECT_TRUE(taken.ok()) << taken;
+    EXPECT_EQ(Fetch(2 + round), 64u);
+  }
+  Open();
+  for (const uint64_t seed : {1, 2, 3, 4}) EXPECT_EQ(Fetch(seed), 64u);
+}
+
+TEST_P(FullDisk, ClosesAndOpensAgainWithEverythingThatWasAcknowledged) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  disk_.SetFull(true);
+  EXPECT_FALSE(Publish(2).ok());
+  store_.reset();
+  disk_.SetFull(false);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+  EXPECT_EQ(Fetch(2), 0u);
+  EXPECT_TRUE(Publish(2).ok());
+}
+
+TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  for (const DiskFault fault : {DiskFault::kFailedWrite, DiskFault::kShortWrite}) {
+    disk_.Arm(fault, 1);
+    const absl::Status failed = Publish(2);
+    EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+    EXPECT_EQ(Fetch(1), 64u);
+    EXPECT_EQ(Fetch(2), 0u);
+    const absl::Status taken = Publish(2);
+    EXPECT_TRUE(taken.ok()) << taken;
+    Open();
+    EXPECT_TRUE(Fetch(1) == 64 && Fetch(2) == 64);
+    ASSERT_TRUE(store_->DropAll("default", true).ok());
+    ASSERT_TRUE(Publish(1).ok());
+  }
+}
+
+// What a machine forgets that stops: all that was not synced.
+TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
+  disk_.Die();
+  store_.reset();
+  std::mt19937_64 random(1);
+  disk_.Restart(true, &random);
+  disk_.SetRoom(0);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+}
+
+// The stand-in for it needs room (disk_tier_lost.h).
+TEST_P(FullDisk, ALostTableCostsItsOwnObjectsThereToo) {
+  const auto lose_records = [&] {
+    store_.reset();
+    for (const auto& entry : std::filesystem::directory_iterator(folder_.path() + "/db")) {
+      if (entry.path().extension() == ".sst") std::filesystem::remove(entry.path());
+    }
+  };
+  const auto flush = [&] {
+    store_.reset();
+    std::unique_ptr<Database> db;
+    ASSERT_TRUE(Database::Open(folder_.path(), Database::Mode::kOwn, &db).ok());
+    ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
+  };
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  flush();
+  Open();
+  ASSERT_TRUE(Publish(2).ok());  // in the log, or in a table of its own
+  lose_records();
+  disk_.SetRoom(0);
+  Open();
+  EXPECT_EQ(Fetch(1), 0u);
+  const auto second = KitFetch(store_.get(), model_, Prompt(2));
+  EXPECT_EQ(second.value_or(0), GetParam() > 2 ? 0u : 64u) << second.status();
+  // Without what is kept for a start it says what is lacking, and goes on where there is room.
+  disk_.SetRoom(FaultyDisk::kAmple);
+  ASSERT_TRUE(Publish(3).ok());
+  flush();
+  lose_records();
+  std::filesystem::remove(folder_.path() + "/reserve");
+  disk_.SetRoom(0);
+  StoreOptions options;
+  options.data_dir = folder_.path();
+  StoreSeams seams;
+  seams.disk_env = disk_.env();
+  const absl::Status refused = OpenStore(options, std::move(seams)).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("replacing the lost table"));
+  disk_.SetRoom(FaultyDisk::kAmple);
+  Open();
+  EXPECT_EQ(Fetch(3), 0u);
+}
+
+// Its manifest could not be erased, and then its objects could: not in that order.
+TEST_P(FullDisk, WhatWasDroppedMeanwhileIsErasedOnceThereIsRoomAndBeforeWhatItNames) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {16, 32}).ok());
+  disk_.SetFull(true);
+  EXPECT_FALSE(Drop(16).ok());
+  disk_.SetFull(false);
+  EXPECT_TRUE(Drop(32).ok());
+  disk_.Die();
+  store_.reset();
+  std::mt19937_64 random(1);
+  disk_.Restart(false, &random);
+  Open();
+  EXPECT_EQ(store_->Stats().counters.at("recovery_dropped_manifests"), 0u);
+  EXPECT_TRUE(store_->List("default").empty());
+}
+
+TEST_P(FullDisk, WhatWasDroppedMeanwhileDoesNotComeBack) {
+  for (const bool publishes_after : {true, false}) {
+    Open();
+    ASSERT_TRUE(Publish(1).ok());
+    disk_.SetFull(true);
+    EXPECT_FALSE(Drop(64).ok());
+    disk_.SetFull(false);
+    if (publishes_after) {
+      ASSERT_TRUE(Publish(2).ok());
+    }
+    Open();
+    EXPECT_EQ(Fetch(1), 0u);
+    EXPECT_EQ(store_->List("default").size(), publishes_after ? 1u : 0u);
+    EXPECT_EQ(store_->Stats().counters.at("recovery_collected_objects"), 0u);
+    ASSERT_TRUE(store_->DropAll("default", true).ok());
+  }
+}
+
+TEST_P(FullDisk, APinThatIsRefusedIsToldToBeUndone) {
+  Open();
+  ASSERT_TRUE(Publish(1).ok());
+  WatchFrom from;
+  from.snapshot = false;
+  from.incarnation = store_->incarnation();
+  const auto ignore = [](const StoreEvent&) {};
+  from.sequence = store_->Subscribe("default", from, ignore).sequence;
+  const RestorePoint point = store_->List("default").at(0);
+  disk_.SetFull(true);
+  EXPECT_FALSE(store_->SetPinned(point.id, "default", true).ok());
+  EXPECT_FALSE(store_->List("default").at(0).pinned);
+  bool told = false;
+  for (const StoreEvent& event : store_->Subscribe("default", from, ignore).missed) {
+    told = event.restore_point.pinned;
+  }
+  EXPECT_FALSE(told) << "whoever follows the events believes that it is pinned";
+}
+
+// Through the log, and as tables.
+INSTANTIATE_TEST_SUITE_P(Slices, FullDisk, ::testing::Values(2u, 1024u),
+                         [](const auto& info) { return info.param > 2 ? "Large" : "Small"; });
+
+}  // namespace
+}  // namespace hearth

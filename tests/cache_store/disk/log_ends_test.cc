@@ -1,0 +1,306 @@
+// Where a log ends that the machine, or a medium, left torn: what a start does not read is never
+// read again, and nothing that was promised is behind what it does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "cache_store/disk/disk_tier_db.h"
+#include "cache_store/disk/files/disk_tier_records.h"
+#include "cache_store/disk/verify.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class LogEnds : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<TieredStore>> TryToOpen(rocksdb::Env* env = nullptr) {
+    StoreOptions options;
+    options.data_dir = folder_.File("data");
+    options.host_bytes = 0;
+    options.disk_bytes = uint64_t{1} << 30;
+    options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    seams.boot = boot_;
+    seams.disk_env = env;
+    return OpenStore(options, std::move(seams));
+  }
+  void Open() {
+    store_.reset();
+    absl::StatusOr<std::unique_ptr<TieredStore>> opened = TryToOpen();
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    store_ = *std::move(opened);
+  }
+  void OpenAfterTheMachineStopped() {
+    ++boot_[1];
+    Open();
+  }
+  // A process that dies leaves the folder as it is at that moment.
+  void Die() {
+    const std::string left = folder_.File("left"), data = folder_.File("data");
+    fs::copy(data, left, fs::copy_options::recursive);
+    store_.reset();
+    fs::remove_all(data);
+    fs::rename(left, data);
+  }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+  void Publish(uint64_t first, uint64_t last, Durability level = Durability::kDisk) {
+    for (uint64_t seed = first; seed <= last; ++seed) {
+      const auto published = KitPublish(store_.get(), model_, Prompt(seed), {64}, level);
+      ASSERT_TRUE(published.ok()) << published.status();
+    }
+  }
+  std::set<uint64_t> There(uint64_t first, uint64_t last) {
+    std::set<uint64_t> there;
+    store_->Observe(model_, "default");
+    for (uint64_t seed = first; seed <= last; ++seed) {
+      if (KitFetch(store_.get(), model_, Prompt(seed)).value() == 64) there.insert(seed);
+    }
+    return there;
+  }
+  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
+  fs::path Log(bool is_newest) {
+    std::vector<fs::path> logs;
+    for (const auto& entry : fs::directory_iterator(folder_.File("data/db"))) {
+      if (entry.path().extension() == ".log" && entry.file_size() > 0) logs.push_back(entry.path());
+    }
+    std::sort(logs.begin(), logs.end());
+    return is_newest ? logs.back() : logs.front();
+  }
+  // Of its middle a page never came to the disk.
+  static void LoseAPage(const fs::path& log) {
+    constexpr size_t kPage = 4096;
+    std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(fs::file_size(log) / 2 / kPage * kPage));
+    const std::string zeros(kPage, '\0');
+    file.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
+  }
+
+  const TestFolder folder_;
+  BootId boot_ = {1};
+  FakeClock clock_;
+  Fingerprint model_ = KitModel().Make();
+  std::vector<std::string> lines_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(LogEnds, WhatTheMachineLostBehindAHoleStaysLost) {
+  Open();
+  Publish(1, 2, Durability::kSync);
+  Publish(3, 30);
+  Die();
+  LoseAPage(Log(/*is_newest=*/true));
+  OpenAfterTheMachineStopped();
+  const std::set<uint64_t> there = There(1, 30);
+  EXPECT_TRUE(there.count(1) == 1 && there.count(2) == 1);
+  EXPECT_LT(there.size(), 30u);
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+  Publish(31, 45);
+  for (int life = 0; life < 2; ++life) {
+    Die();
+    Open();
+    EXPECT_EQ(There(1, 30), there) << "by the numbers of these others go since";
+    EXPECT_EQ(There(31, 45).size(), 15u);
+    EXPECT_EQ(Counted("recovery_damage"), 0u);
+    EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+  }
+  EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
+}
+
+// The manifest of a point whose end is put off is written again, under the number by which it was
+// promised as `sync` when it was new.
+TEST_F(LogEnds, WhatIsWrittenAgainBehindAHoleWasNotPromisedThere) {
+  const auto publish_first_for = [&](absl::Duration ttl, Durability level) {
+    PublishSpec spec = KitSpec(model_, Prompt(1), {64}, level);
+    spec.ttl = ttl;
+    auto session = store_->Publish(spec).value();
+    EXPECT_TRUE(KitPutAll(session.get(), spec, model_, Prompt(1)).ok());
+    EXPECT_TRUE(session->Commit().ok());
+  };
+  for (const bool is_in_tables : {false, true}) {
+    fs::remove_all(folder_.File("data"));
+    Open();
+    publish_first_for(absl::Minutes(5), Durability::kSync);
+    if (is_in_tables) {
+      store_.reset();
+      std::unique_ptr<Database> db;
+      ASSERT_TRUE(Database::Open(folder_.File("data"), Database::Mode::kOwn, &db).ok());
+      ASSERT_TRUE((*db)->Flush(rocksdb::FlushOptions(), db->families()).ok());
+      db.reset();
+      Open();
+    }
+    Publish(2, 30);
+    publish_first_for(absl::Minutes(10), Durability::kDisk);
+    Die();
+    LoseAPage(Log(/*is_newest=*/true));
+    OpenAfterTheMachineStopped();
+    EXPECT_EQ(Counted("recovery_damage"), 0u) << is_in_tables;
+    EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+    EXPECT_EQ(There(1, 1).size(), 1u);
+    store_.reset();
+  }
+}
+
+TEST_F(LogEnds, WhatLaterLogsPromisedIsReadBehindAHole) {
+  Open();
+  Publish(1, 30);
+  Die();
+  Open();
+  for (const RestorePoint& point : store_->List("default")) {
+    ASSERT_TRUE(store_->Drop(point.id, "default", /*subtree=*/false).ok());
+  }
+  Publish(31, 40, Durability::kSync);
+  Die();
+  LoseAPage(Log(/*is_newest=*/false));
+  OpenAfterTheMachineStopped();
+  EXPECT_EQ(There(31, 40).size(), 10u);
+  EXPECT_EQ(There(1, 30).size(), 0u);
+  EXPECT_GT(Counted("recovery_damage"), 0u);
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
+}
+
+// The start that put a log right may end before it has told what it lost.
+TEST_F(LogEnds, WhatAStartFoundItTellsTheNextIfItCannotGoOn) {
+  KitModel geometry;
+  geometry.head_dim = 256;  // the page is of one slice, whose object and manifest are there
+  model_ = geometry.Make();
+  Open();
+  Publish(1, 9);
+  Die();
+  LoseAPage(Log(/*is_newest=*/true));
+  StoreOptions options;
+  options.data_dir = folder_.File("data");
+  options.secret_file = folder_.File("another");
+  std::ofstream(options.secret_file) << std::string(64, 'a');
+  fs::permissions(options.secret_file, fs::perms::owner_read);
+  StoreSeams seams = SteppedSeams(&executor_, &clock_);
+  seams.boot = boot_;
+  EXPECT_FALSE(OpenStore(options, std::move(seams)).ok());
+  Open();
+  EXPECT_GT(Counted("recovery_damage"), 0u);
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 9 - There(1, 9).size());
+  Open();
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+}
+
+// A start that was killed while it put a log right, or whoever copied the folder by links: what is
+// cut off here is still to be had there.
+TEST_F(LogEnds, WhatIsCutOffIsKeptUnderOtherNames) {
+  Open();
+  Publish(1, 30);
+  Die();
+  Open();
+  Publish(31, 40);
+  Die();
+  LoseAPage(Log(/*is_newest=*/false));
+  fs::create_directory(folder_.File("data/lost"));
+  std::vector<std::pair<fs::path, std::string>> kept;
+  for (const bool is_newest : {false, true}) {
+    const fs::path log = Log(is_newest), other = folder_.File("data/lost") / log.filename();
+    fs::create_hard_link(log, other);
+    kept.emplace_back(other, folder_.Read("data/lost/" + log.filename().string()));
+  }
+  OpenAfterTheMachineStopped();
+  EXPECT_EQ(There(31, 40).size(), 0u);
+  EXPECT_LT(There(1, 30).size(), 30u);
+  for (const auto& [path, bytes] : kept) {
+    EXPECT_TRUE(folder_.Read("data/lost/" + path.filename().string()) == bytes) << path;
+  }
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+}
+
+// The disk is full, and nothing is damaged.
+TEST_F(LogEnds, WhatCannotBeCutOffForWantOfRoomIsNotCalledDamaged) {
+  Open();
+  Publish(1, 30);
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  LoseAPage(log);
+  fs::create_directory(folder_.File("data/lost"));
+  fs::create_hard_link(log, folder_.File("data/lost") / log.filename());
+  ++boot_[1];
+  FaultyDisk disk;
+  disk.SetFull(true);
+  const absl::Status full = TryToOpen(disk.env()).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(std::string(full.message()),
+              AllOf(HasSubstr(log.filename().string() + " is to end after "), HasSubstr("No space"),
+                    Not(HasSubstr("damaged"))));
+  Open();
+  EXPECT_LT(There(1, 30).size(), 30u);
+}
+
+// A flipped bit is put right, and behind the hole of one log nothing is taken in.
+TEST_F(LogEnds, VerifySaysWhatTheStartTakesInAndWhatNot) {
+  Open();
+  Publish(1, 30);
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  LoseAPage(log);
+  std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
+  const auto at = static_cast<std::streamoff>(fs::file_size(log) / 4);
+  const char byte = static_cast<char>(file.seekg(at).get());
+  file.seekp(at).put(static_cast<char>(byte ^ 4)).flush();
+  const std::string bytes = folder_.Read("data/db/" + log.filename().string());
+  const uint64_t before = ScanLog(bytes.substr(0, WholeBytes(bytes)), nullptr).records;
+  const VerifyReport report = VerifyDataDir(folder_.File("data")).value();
+  OpenAfterTheMachineStopped();
+  const auto number_in = [](const std::vector<std::string>& lines, const std::string& before) {
+    for (const std::string& line : lines) {
+      const size_t at = line.find(before);
+      if (at != line.npos) return std::strtoull(line.c_str() + at + before.size(), nullptr, 10);
+    }
+    return 0ull;
+  };
+  const uint64_t kept =
+      number_in(lines_, "flipped bits were put right, what else was hit is lost, ");
+  EXPECT_GT(kept, before);
+  EXPECT_EQ(number_in(report.problems, "is damaged: behind that "), kept - before);
+  EXPECT_GT(number_in(report.problems, "takes them in, but not the "), 0u);
+}
+
+// It is cut off before the next log begins, elsewhere perhaps than where this one ends.
+TEST_F(LogEnds, ATornEndIsNoDamageLater) {
+  Open();
+  Publish(1, 5);
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  const uint64_t torn_bytes = fs::file_size(log) - 10;
+  fs::resize_file(log, torn_bytes);
+  OpenAfterTheMachineStopped();
+  EXPECT_LT(fs::file_size(log), torn_bytes);
+  EXPECT_EQ(There(1, 5).size(), 4u);
+  Publish(6, 9);
+  for (int life = 0; life < 2; ++life) {
+    Die();
+    Open();
+    EXPECT_EQ(There(1, 9).size(), 8u);
+    EXPECT_EQ(Counted("recovery_damage"), 0u);
+  }
+  EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,261 @@
+// What both policies promise, and what the learning one learns.
+#include "cache_store/retention/retention.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+namespace hearth {
+namespace {
+
+using Key = Retention::Key;
+using Room = Retention::Room;
+
+absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+
+std::vector<Key> Offered(Retention* retention, Room room = Room::kStore) {
+  std::vector<Key> keys;
+  retention->Visit(room, [&](Key key) {
+    keys.push_back(key);
+    return Retention::Answer::kNext;
+  });
+  return keys;
+}
+
+Retention::Facts PointOf(uint32_t tokens) {
+  Retention::Facts facts;
+  facts.tokens = facts.gain_tokens = tokens;
+  facts.tail_bytes = 1000;
+  facts.bytes = 1000 + tokens;
+  return facts;
+}
+
+// Equal in all policies: what is offered, but not in which order.
+class RetentionContractTest : public ::testing::TestWithParam<RetentionPolicy> {
+ protected:
+  std::unique_ptr<Retention> Make(Retention::Depend depend = Retention::Depend::kNothing) {
+    return MakeRetention(GetParam(), depend);
+  }
+};
+
+TEST_P(RetentionContractTest, OfUnitsOfOneRequestTheLongestGoesFirst) {
+  const auto retention = Make();
+  retention->Insert(1, PointOf(512), {1, 2048, At(0)});
+  retention->Insert(2, PointOf(1024), {2, 2048, At(0)});
+  retention->Insert(3, PointOf(2048), {3, 2048, At(0)});
+  retention->Renew({1, 2, 3}, At(1));
+  const std::vector<Key> offered = Offered(retention.get());
+  ASSERT_EQ(offered.size(), 3u);
+  EXPECT_EQ(GetParam() == RetentionPolicy::kLru ? offered : std::vector<Key>({3, 2, 1}),
+            std::vector<Key>({3, 2, 1}));
+}
+
+TEST_P(RetentionContractTest, ARoomIsOfferedWhatWasSaidToMakeRoomThere) {
+  const auto retention = Make();
+  retention->Insert(1, PointOf(512), {1, 512, At(0)});
+  retention->Insert(2, PointOf(512), {2, 512, At(1)});
+  EXPECT_EQ(Offered(retention.get()).size(), 2u);
+  EXPECT_TRUE(Offered(retention.get(), Room::kHost).empty());
+  retention->SetOffered(2, Room::kHost, true);
+  retention->SetOffered(2, Room::kStore, false);
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
+  EXPECT_EQ(Offered(retention.get(), Room::kHost), std::vector<Key>({2}));
+  retention->Erase(2, true);
+  EXPECT_TRUE(Offered(retention.get(), Room::kHost).empty());
+  EXPECT_FALSE(retention->Holds(2));
+  EXPECT_EQ(retention->held(), 1u);
+}
+
+TEST_P(RetentionContractTest, AdoptedUnitsGoOldestFirst) {
+  const auto retention = Make();
+  retention->Insert(9, PointOf(512), {1, 512, At(1000)});
+  for (int i = 0; i < 4; ++i) {
+    retention->Adopt(i, PointOf(512), false, At(900 - i), At(1000));
+  }
+  const std::vector<Key> offered = Offered(retention.get());
+  ASSERT_EQ(offered.size(), 5u);
+  std::vector<Key> adopted;
+  for (const Key key : offered) {
+    if (key != 9) adopted.push_back(key);
+  }
+  EXPECT_EQ(adopted, std::vector<Key>({3, 2, 1, 0}));
+}
+
+TEST_P(RetentionContractTest, TimeThatGoesBackStandsStill) {
+  const auto retention = Make();
+  retention->Insert(1, PointOf(512), {1, 512, At(100)});
+  retention->Touch({1}, 512, At(50));
+  retention->Insert(2, PointOf(512), {2, 512, At(10)});
+  retention->Renew({1}, At(0));
+  retention->Touch({1, 2}, 512, At(101));
+  EXPECT_EQ(Offered(retention.get()).size(), 2u);
+}
+
+// Random histories: everything held is offered once, in each room exactly what was said, and the
+// same history gives the same order again.
+TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
+  for (const auto depend : {Retention::Depend::kNothing, Retention::Depend::kOnParent}) {
+    const auto retention = Make(depend), twin = Make(depend);
+    std::mt19937 random(7);
+    std::map<int, bool> held;  // key, in RAM
+    double now = 0;
+    for (int step = 0; step < 20'000; ++step) {
+      now += random() % 100 / 10.0;
+      const int chain = static_cast<int>(random() % 40), depth = 1 + static_cast<int>(random() % 6);
+      const int key = chain * 10 + depth;
+      for (Retention* each : {retention.get(), twin.get()}) {
+        Retention::Facts facts = PointOf(depth * 512);
+        if (depth > 1) facts.parent = key - 1;
+        if (depth > 2 && chain % 3 == 0 && held.count(key - 1) > 0) facts.with = key - 1;
+        if (held.count(key) == 0) {
+          each->Insert(key, facts, {static_cast<uint64_t>(step) + 1, 4096, At(now)});
+        } else if (chain % 4 == 0) {
+          each->SetOffered(key, Room::kHost, !held[key]);
+        } else if (chain % 4 == 1) {
+          each->Erase(key, depth % 2 == 0);
+        } else {
+          std::vector<Key> path;
+          for (int i = 1; i <= depth; ++i) path.push_back(chain * 10 + i);
+          each->Touch(path, 4096, At(now));
+        }
+      }
+      if (held.count(key) == 0) {
+        held[key] = false;
+      } else if (chain % 4 == 0) {
+        held[key] = !held[key];
+      } else if (chain % 4 == 1) {
+        held.erase(key);
+      }
+      if (step % 500 != 0) continue;
+      const std::vector<Key> offered = Offered(retention.get());
+      EXPECT_EQ(offered, Offered(twin.get()));
+      EXPECT_EQ(retention->held(), held.size());
+      const std::set<Key> distinct(offered.begin(), offered.end());
+      EXPECT_EQ(distinct.size(), offered.size());
+      for (const Key key_offered : offered) EXPECT_TRUE(retention->Holds(key_offered));
+      if (depend == Retention::Depend::kNothing) {
+        EXPECT_EQ(offered.size(), held.size());
+        size_t in_host = 0;
+        for (const auto& [one, resident] : held) in_host += resident ? 1 : 0;
+        EXPECT_EQ(Offered(retention.get(), Room::kHost).size(), in_host);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, RetentionContractTest,
+                         ::testing::Values(RetentionPolicy::kDefault, RetentionPolicy::kLru),
+                         [](const auto& info) {
+                           return info.param == RetentionPolicy::kLru ? "lru" : "default";
+                         });
+
+TEST(LruRetentionTest, TheLeastRecentlyUsedGoesFirst) {
+  const auto retention = MakeRetention(RetentionPolicy::kLru, Retention::Depend::kNothing);
+  for (int i = 1; i <= 3; ++i) retention->Insert(i, PointOf(512), {1, 512, At(i)});
+  retention->Touch({1}, 512, At(4));
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({2, 3, 1}));
+  EXPECT_EQ(retention->remembered(), 0u);
+}
+
+TEST(LearningRetentionTest, ABlockIsNotOfferedWhileItsChildIsHeld) {
+  const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kOnParent);
+  Retention::Facts facts = PointOf(512);
+  retention->Insert(1, facts, {1, 1024, At(0)});
+  facts.tokens = 1024;
+  facts.parent = 1;
+  retention->Insert(2, facts, {1, 1024, At(0)});
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({2}));
+  retention->Erase(2, true);
+  EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
+}
+
+TEST(LearningRetentionTest, WhatGoesTogetherIsUsedAndOfferedTogether) {
+  const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
+  for (int i = 0; i < 3; ++i) {
+    retention->Insert(10 * i, PointOf(1024), {1u + i, 1536, At(i)});
+    Retention::Facts end = PointOf(1536);
+    end.parent = end.with = 10 * i;
+    retention->Insert(10 * i + 1, end, {1u + i, 1536, At(i)});
+  }
+  // The boundary before the end is what comes back; it speaks for both.
+  retention->Touch({0}, 2048, At(5));
+  const std::vector<Key> offered = Offered(retention.get());
+  ASSERT_EQ(offered.size(), 6u);
+  for (size_t i = 0; i < 6; i += 2) {
+    EXPECT_EQ(offered[i], offered[i + 1] + 1) << "the longer one first, then the one before it";
+  }
+  retention->Erase(11, true);
+  EXPECT_TRUE(retention->Holds(10));
+  EXPECT_EQ(retention->remembered(), 0u) << "a part of it is held";
+  retention->Erase(10, true);
+  EXPECT_EQ(retention->remembered(), 1u);
+}
+
+// While a longer one is held, what goes with a restore point is its tail alone: it is weighed by
+// that, not by all that it names.
+TEST(LearningRetentionTest, WhatALongerOneContinuesIsWeighedByItsTail) {
+  const auto order = [](bool continued) {
+    const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
+    Retention::Facts small = PointOf(1024), large = PointOf(1024);
+    small.bytes = large.bytes = 100'000;
+    small.tail_bytes = 1'000;
+    large.tail_bytes = 50'000;
+    retention->Insert(1, small, {1, 2048, At(0)});
+    retention->Insert(2, large, {2, 2048, At(1)});
+    if (continued) {
+      for (const Key parent : {1, 2}) {
+        Retention::Facts longer = PointOf(2048);
+        longer.parent = parent;
+        retention->Insert(parent + 10, longer, {static_cast<uint64_t>(parent), 2048, At(2)});
+      }
+    }
+    std::vector<Key> both;
+    for (const Key key : Offered(retention.get())) {
+      if (key < 10) both.push_back(key);
+    }
+    return both;
+  };
+  EXPECT_EQ(order(false), std::vector<Key>({1, 2})) << "equal but for their last use";
+  EXPECT_EQ(order(true), std::vector<Key>({2, 1}));
+}
+
+TEST(LearningRetentionTest, MemoryOfWhatWasGivenUpIsBounded) {
+  const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
+  for (uint64_t i = 0; i < Retention::kRememberedMax + 1000; ++i) {
+    retention->Insert(i, PointOf(512), {i + 1, 512, At(i)});
+    retention->Erase(i, true);
+  }
+  EXPECT_EQ(retention->held(), 0u);
+  EXPECT_EQ(retention->remembered(), Retention::kRememberedMax);
+  // Dropped is not given up: nothing is kept of it.
+  retention->Insert(1, PointOf(512), {1, 512, At(1e6)});
+  retention->Erase(1, false);
+  EXPECT_EQ(retention->remembered(), Retention::kRememberedMax);
+}
+
+// Long prompts come back, short ones do not; the trace is the same for both, so LRU cannot tell.
+TEST(LearningRetentionTest, LearnsWhichPromptsComeBack) {
+  const auto retention = MakeRetention(RetentionPolicy::kDefault, Retention::Depend::kNothing);
+  for (uint64_t i = 0; i < 2000; ++i) {
+    const bool is_long = i % 2 == 0;
+    const uint32_t tokens = is_long ? 16'384 : 1024;
+    if (is_long && i >= 40) retention->Touch({i - 40}, tokens, At(i));
+    Retention::Facts facts = PointOf(tokens);
+    facts.bytes = tokens;  // so that bytes do not tell
+    retention->Insert(i, facts, {i + 1, tokens, At(i)});
+  }
+  std::vector<Key> offered = Offered(retention.get());
+  ASSERT_EQ(offered.size(), 2000u);
+  // Of the last 40, which are all that could still come back, the short ones go first.
+  std::vector<bool> last_are_long;
+  for (const Key key : offered) {
+    if (key >= 1960) last_are_long.push_back(key % 2 == 0);
+  }
+  for (size_t i = 0; i < last_are_long.size(); ++i) EXPECT_EQ(last_are_long[i], i >= 20) << i;
+}
+
+}  // namespace
+}  // namespace hearth

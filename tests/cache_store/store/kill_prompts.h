@@ -1,0 +1,54 @@
+// What the killed child publishes and its parent expects: pure functions of a seed.
+#ifndef HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_
+#define HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_
+
+#include <string>
+#include <vector>
+
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+
+// 16 KiB slices: about 2 MB a long prompt, so that a kill usually lands between two slices.
+inline Fingerprint KillModel() {
+  KitModel model;
+  model.chunk_tokens = 16;
+  model.head_dim = 128;
+  model.window = 40;
+  model.layer_types = "lllllg";
+  return model.Make();
+}
+
+// Every third is short: through the log, where the others are tables of their own.
+inline bool IsShortKillPrompt(uint64_t seed) { return seed % 3 == 2; }
+
+// Prompts come in families of four that share their first 64 tokens.
+inline KitPrompt KillPrompt(uint64_t seed) {
+  if (IsShortKillPrompt(seed)) return {KitTokens(500000 + seed, 33), {}};
+  KitPrompt prompt{KitTokens(1000 + seed / 4, 64), {}};
+  for (const uint32_t token : KitTokens(seed, 137)) prompt.tokens.push_back(token);
+  prompt.cuts = {100};
+  return prompt;
+}
+
+inline std::vector<uint32_t> KillBoundaries(uint64_t seed) {
+  if (IsShortKillPrompt(seed)) return {32};
+  return {64, 100, 192};
+}
+
+// Two stores of one process, in folders of these names: in one there is room for everything, the
+// other evicts all the time.
+inline StoreOptions KillOptions(const std::string& folder, bool ample) {
+  StoreOptions options;
+  options.data_dir = folder + (ample ? "/ample" : "/small");
+  options.host_bytes = 8 << 20;  // four long prompts: the rest is demoted
+  options.disk_bytes = ample ? uint64_t{16} << 30 : uint64_t{24} << 20;
+  options.load_in_background = true;
+  options.scrub_bytes_per_s = uint64_t{256} << 20;
+  options.scrub_period = absl::Milliseconds(1);  // all the time
+  return options;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_

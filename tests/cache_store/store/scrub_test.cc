@@ -1,0 +1,177 @@
+// The scrub: what rots on disk is found though nobody asks for it, at a bounded rate.
+#include <gtest/gtest.h>
+
+#include "absl/time/clock.h"
+#include "cache_store/disk/verify.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/raw_database.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint64_t kSliceBytes = 128 << 10;
+
+class Scrub : public ::testing::Test {
+ protected:
+  Scrub() {
+    KitModel geometry;
+    geometry.head_dim = 1024;
+    geometry.layer_types = "llllg";
+    model_ = geometry.Make();
+    options_.data_dir = folder_.path();
+    options_.host_bytes = 0;
+    options_.disk_bytes = 64 * kMiB;
+    options_.scrub_bytes_per_s = kMiB;
+  }
+  void Open() {
+    store_.reset();
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    store_ = OpenStore(options_, std::move(seams)).value();
+  }
+  // A table of its own: 1.6 MiB in 13 slices.
+  void Publish(uint64_t seed) {
+    ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(seed), {64}).ok());
+  }
+  static KitPrompt Prompt(uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; }
+  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
+  absl::Duration Step() { return static_cast<Store*>(store_.get())->ScrubStep(); }
+  // Until nothing is left to read for days.
+  void RunPass() {
+    const uint64_t passes = Counted("scrub_passes");
+    for (int step = 0; step < 1000 && Counted("scrub_passes") == passes; ++step) {
+      clock_.Advance(Step());
+    }
+    ASSERT_EQ(Counted("scrub_passes"), passes + 1);
+    executor_->RunAll();
+    static_cast<Store*>(store_.get())->CheckInvariants();
+  }
+  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
+  // The bytes of one slice of a prompt, as they lie on disk.
+  std::string SliceOf(uint64_t seed) {
+    const SliceView slice = KitSlice(model_, Prompt(seed), {48, 16, LayerGroup::kGlobal}, 4);
+    return {reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size()};
+  }
+
+  const TestFolder folder_;
+  Fingerprint model_ = KitModel().Make();
+  FakeClock clock_;
+  StoreOptions options_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(Scrub, FindsARottenSliceAndQuarantinesWhatItHitAlone) {
+  Open();
+  for (const uint64_t seed : {1, 2, 3}) Publish(seed);
+  RunPass();
+  EXPECT_EQ(Counted("scrub_corrupt_objects"), 0u);
+  EXPECT_EQ(Counted("scrubbed_bytes"), store_->Stats().counters.at("published_bytes"));
+  EXPECT_EQ(Counted("scrubbed_objects"), store_->Stats().objects);
+  ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
+  clock_.Advance(options_.scrub_period);
+  RunPass();
+  EXPECT_EQ(Counted("scrub_corrupt_objects"), 1u);
+  EXPECT_EQ(Counted("quarantined_objects"), 1u);
+  EXPECT_EQ(Fetch(2), 0u) << "a miss, not an error: it was found before";
+  EXPECT_TRUE(Fetch(1) == 64 && Fetch(3) == 64);
+  Publish(2);
+  EXPECT_EQ(Fetch(2), 64u) << "healed by the next publish";
+  store_.reset();
+  EXPECT_TRUE(VerifyDataDir(folder_.path()).value().ok());
+}
+
+TEST_F(Scrub, KeepsItsRateAndGivesWayToOthers) {
+  Open();
+  Publish(1);
+  Publish(2);
+  const absl::Duration alone = absl::Seconds(static_cast<double>(kSliceBytes) / kMiB);
+  EXPECT_EQ(Step(), kScrubYield * alone) << "published just before";
+  clock_.Advance(kScrubYield * alone);
+  EXPECT_EQ(Step(), alone);
+  EXPECT_EQ(Counted("scrubbed_bytes"), 2 * kSliceBytes);
+  clock_.Advance(alone / 2);
+  EXPECT_EQ(Step(), alone / 2) << "not yet";
+  EXPECT_EQ(Counted("scrubbed_bytes"), 2 * kSliceBytes);
+  clock_.Advance(alone / 2);
+  EXPECT_EQ(Fetch(2), 64u);
+  EXPECT_EQ(Step(), kScrubYield * alone);
+}
+
+TEST_F(Scrub, ReadsAllOnceAPeriodAndGoesOnWhereAnotherProcessStopped) {
+  Open();
+  EXPECT_EQ(Counted("last_full_scrub_unix_s"), 0u);
+  for (uint64_t seed = 0; seed < 6; ++seed) Publish(seed);
+  RunPass();
+  const uint64_t all = Counted("scrubbed_bytes");
+  const auto finished = static_cast<uint64_t>(absl::ToUnixSeconds(clock_.Now()));
+  EXPECT_EQ(Counted("last_full_scrub_unix_s"), finished);
+  const absl::Duration left = Step();
+  EXPECT_GT(left, options_.scrub_period - absl::Minutes(2));
+  clock_.Advance(left - absl::Seconds(1));
+  Open();
+  EXPECT_EQ(Step(), absl::Seconds(1)) << "remembered";
+  EXPECT_EQ(Counted("last_full_scrub_unix_s"), finished);
+  EXPECT_EQ(Counted("scrubbed_bytes"), 0u);
+  clock_.Advance(absl::Seconds(1));
+  RunPass();
+  EXPECT_EQ(Counted("scrubbed_bytes"), all);
+}
+
+TEST_F(Scrub, SkipsWhatWasDroppedUnderIt) {
+  Open();
+  for (const uint64_t seed : {1, 2, 3}) Publish(seed);
+  clock_.Advance(Step());
+  ASSERT_EQ(store_->DropAll("default", true).value().dropped, 3u);
+  RunPass();
+  EXPECT_EQ(Counted("scrubbed_bytes"), kSliceBytes);
+  EXPECT_EQ(Counted("quarantined_objects"), 0u);
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+TEST_F(Scrub, WritesRottenRecordsAnewFromMemory) {
+  Open();
+  Publish(1);
+  Publish(2);
+  store_.reset();
+  std::string manifest, object;
+  {
+    RawDatabase raw(folder_);
+    manifest = raw.All("manifests").at(0).second;
+    object = raw.All("objects").at(0).second;
+    raw.Flush();
+  }
+  Open();
+  ASSERT_EQ(RotOnDisk(folder_, manifest), 1);
+  ASSERT_EQ(RotOnDisk(folder_, object), 1);
+  RunPass();
+  EXPECT_GE(Counted("scrub_repaired_records"), 2u);
+  EXPECT_EQ(Counted("scrub_corrupt_objects"), 0u);
+  EXPECT_TRUE(Fetch(1) == 64 && Fetch(2) == 64);
+  Open();
+  EXPECT_EQ(Counted("recovery_dropped_manifests"), 0u);
+  EXPECT_TRUE(Fetch(1) == 64 && Fetch(2) == 64);
+}
+
+TEST_F(Scrub, OffReadsNothing) {
+  options_.scrub_bytes_per_s = 0;
+  Open();
+  Publish(1);
+  EXPECT_EQ(Step(), absl::InfiniteDuration());
+  EXPECT_EQ(Counted("scrubbed_bytes"), 0u);
+}
+
+TEST_F(Scrub, AStoreThatClosesWaitsForNoPause) {
+  options_.scrub_bytes_per_s = 1;
+  store_ = OpenStore(options_, StoreSeams{}).value();
+  Publish(1);
+  const absl::Time start = absl::Now();
+  store_.reset();
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20)) << "a slice at this rate takes a day";
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,198 @@
+// Who computes and who waits, on a store whose clock stands.
+#include <gtest/gtest.h>
+
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+// C = 16, W = 24: a prompt of 70 tokens keeps 64.
+class StoreLeasesTest : public ::testing::Test {
+ protected:
+  StoreLeasesTest() {
+    StoreOptions options;
+    options.disk_bytes = 0;
+    StoreSeams seams;
+    seams.clock = &clock_;
+    store_ = OpenStore(options, std::move(seams)).value();
+    for (const char* tenant : {"default", "other"}) store_->Observe(model_, tenant);
+  }
+  LeaseAsk Ask() {
+    LeaseAsk ask;
+    ask.min_tokens = 16;
+    ask.lease = absl::Seconds(10);
+    ask.wait_until = clock_.Now() + absl::Seconds(5);
+    ask.wake = [this] { ++woken_; };
+    return ask;
+  }
+  LeaseTurn Take(const KitPrompt& prompt, const LeaseAsk& ask) {
+    return store_->Lease(KitQuery(model_, prompt), ask).value();
+  }
+  LeaseTurn Take(const KitPrompt& prompt) { return Take(prompt, Ask()); }
+  LeaseTurn Again(const KitPrompt& prompt, LeaseTurn* waited) {
+    LeaseAsk ask = Ask();
+    ask.wait_until = wait_until_;
+    ask.waited_for = waited->boundary;
+    waited->ticket.reset();
+    return Take(prompt, ask);
+  }
+  uint64_t Count(const char* name) { return store_->Stats().counters.at(name); }
+  // `common` tokens that all share, then `own` of `seed`.
+  static KitPrompt Branch(uint64_t seed, uint32_t common, uint32_t own) {
+    KitPrompt prompt{KitTokens(7, common), {}};
+    for (const uint32_t token : KitTokens(seed, own)) prompt.tokens.push_back(token);
+    return prompt;
+  }
+
+  FakeClock clock_;
+  const Fingerprint model_ = KitModel().Make();
+  std::unique_ptr<TieredStore> store_;
+  const KitPrompt prompt_{KitTokens(1, 70), {}};
+  const absl::Time wait_until_ = clock_.Now() + absl::Seconds(5);
+  int woken_ = 0;
+};
+
+TEST_F(StoreLeasesTest, OneComputesTheOthersWaitUntilItIsPublished) {
+  LeaseTurn holder = Take(prompt_);
+  EXPECT_EQ(holder.role, LeaseRole::kCompute);
+  EXPECT_EQ(holder.boundary, 64u);
+  std::vector<LeaseTurn> followers;
+  for (int i = 0; i < 7; ++i) followers.push_back(Take(prompt_));
+  for (const LeaseTurn& turn : followers) {
+    EXPECT_EQ(turn.role, LeaseRole::kWait);
+    EXPECT_EQ(turn.boundary, 64u);
+    EXPECT_EQ(turn.until, wait_until_);
+  }
+  ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
+  EXPECT_EQ(woken_, 7);
+  for (LeaseTurn& turn : followers) {
+    const LeaseTurn now = Again(prompt_, &turn);
+    EXPECT_EQ(now.role, LeaseRole::kNone);
+    EXPECT_EQ(now.usable_tokens, 64u);
+  }
+  holder.ticket.reset();
+  EXPECT_EQ(woken_, 7);
+  EXPECT_EQ(Count("leases_granted"), 1u);
+  EXPECT_EQ(Count("lease_waits"), 7u);
+  EXPECT_EQ(Count("lease_waits_hit"), 7u);
+}
+
+TEST_F(StoreLeasesTest, OneTakesOverFromAHolderThatGivesUp) {
+  LeaseTurn holder = Take(prompt_);
+  LeaseTurn first = Take(prompt_), second = Take(prompt_);
+  holder.ticket.reset();
+  EXPECT_EQ(woken_, 2);
+  first = Again(prompt_, &first);
+  second = Again(prompt_, &second);
+  EXPECT_EQ(first.role, LeaseRole::kCompute);
+  EXPECT_EQ(second.role, LeaseRole::kWait);
+  EXPECT_EQ(Count("lease_takeovers"), 1u);
+  EXPECT_EQ(Count("lease_waits"), 2u) << "a wait that goes on is counted once";
+}
+
+TEST_F(StoreLeasesTest, OneTakesOverAtTheDeadline) {
+  LeaseAsk hasty = Ask();
+  hasty.lease = absl::Seconds(2);
+  const LeaseTurn holder = Take(prompt_, hasty);
+  LeaseTurn follower = Take(prompt_);
+  EXPECT_EQ(follower.until, clock_.Now() + absl::Seconds(2));
+  clock_.Advance(absl::Seconds(2));
+  EXPECT_EQ(Again(prompt_, &follower).role, LeaseRole::kCompute);
+  EXPECT_EQ(Count("lease_takeovers"), 1u);
+}
+
+TEST_F(StoreLeasesTest, WhoHasWaitedEnoughComputes) {
+  const LeaseTurn holder = Take(prompt_);
+  LeaseTurn follower = Take(prompt_);
+  clock_.Advance(absl::Seconds(5));
+  const LeaseTurn now = Again(prompt_, &follower);
+  EXPECT_EQ(now.role, LeaseRole::kNone) << "the holder's promise stands";
+  EXPECT_EQ(now.usable_tokens, 0u);
+  EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
+}
+
+TEST_F(StoreLeasesTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaitedFor) {
+  LeaseAsk reader = Ask();
+  reader.lease = absl::ZeroDuration();
+  EXPECT_EQ(Take(prompt_, reader).role, LeaseRole::kNone);
+  const LeaseTurn holder = Take(prompt_);
+  EXPECT_EQ(holder.role, LeaseRole::kCompute);
+  EXPECT_EQ(Take(prompt_, reader).role, LeaseRole::kWait) << "one that only reads waits too";
+  LeaseAsk hurried = Ask();
+  hurried.wait_until = clock_.Now();
+  EXPECT_EQ(Take(prompt_, hurried).role, LeaseRole::kNone);
+}
+
+TEST_F(StoreLeasesTest, ALittleIsNotWorthAWait) {
+  LeaseAsk ask = Ask();
+  ask.above_tokens = 48;
+  ask.min_tokens = 17;
+  EXPECT_EQ(Take(prompt_, ask).role, LeaseRole::kNone);
+  const LeaseTurn holder = Take(prompt_);
+  EXPECT_EQ(Take(prompt_, ask).role, LeaseRole::kNone);
+  ask.min_tokens = 16;
+  EXPECT_EQ(Take(prompt_, ask).role, LeaseRole::kWait);
+}
+
+TEST_F(StoreLeasesTest, TenantsDoNotWaitForEachOther) {
+  const LeaseTurn holder = Take(prompt_);
+  KitPrompt theirs = prompt_;
+  theirs.tenant = "other";
+  const LeaseTurn turn = Take(theirs);
+  EXPECT_EQ(turn.role, LeaseRole::kCompute);
+  EXPECT_EQ(turn.matched_tokens, 0u);
+}
+
+TEST_F(StoreLeasesTest, PromptsThatBranchOffShareTheirCommonPrefix) {
+  // 70 common tokens, then 40 of each one's own. The first promises its own end alone; the second
+  // learns that another is at the common part and keeps a tail there; all others wait for that.
+  const LeaseTurn first = Take(Branch(11, 70, 40));
+  EXPECT_EQ(first.role, LeaseRole::kCompute);
+  EXPECT_EQ(first.matched_tokens, 0u);
+  const LeaseTurn second = Take(Branch(12, 70, 40));
+  EXPECT_EQ(second.role, LeaseRole::kCompute);
+  EXPECT_EQ(second.matched_tokens, 64u);
+  for (uint64_t seed = 13; seed < 19; ++seed) {
+    const LeaseTurn turn = Take(Branch(seed, 70, 40));
+    EXPECT_EQ(turn.role, LeaseRole::kWait);
+    EXPECT_EQ(turn.boundary, 64u);
+  }
+}
+
+TEST_F(StoreLeasesTest, ADeclaredBreakpointIsPromisedAtOnce) {
+  KitPrompt mine = Branch(11, 70, 40), yours = Branch(12, 70, 40);
+  mine.cuts = yours.cuts = {70};
+  const LeaseTurn holder = Take(mine);
+  LeaseTurn follower = Take(yours);
+  EXPECT_EQ(follower.role, LeaseRole::kWait);
+  EXPECT_EQ(follower.boundary, 70u);
+  ASSERT_TRUE(KitPublish(store_.get(), model_, mine, {70}).ok());
+  EXPECT_EQ(woken_, 1);
+  follower = Again(yours, &follower);
+  EXPECT_EQ(follower.usable_tokens, 70u);
+  EXPECT_EQ(follower.role, LeaseRole::kCompute) << "what comes after it";
+}
+
+TEST_F(StoreLeasesTest, WhoLeavesIsNotWoken) {
+  LeaseTurn holder = Take(prompt_);
+  LeaseTurn follower = Take(prompt_);
+  follower.ticket.reset();
+  holder.ticket.reset();
+  EXPECT_EQ(woken_, 0);
+}
+
+TEST_F(StoreLeasesTest, AnUnknownFingerprintHasNoTurns) {
+  KitModel other;
+  other.weights = "w1";
+  EXPECT_EQ(store_->Lease(KitQuery(other.Make(), prompt_), Ask())->role, LeaseRole::kNone);
+}
+
+TEST_F(StoreLeasesTest, AWrongQueryIsNamed) {
+  const auto turn = store_->Lease(KitQuery(model_, {{}, {}}), Ask());
+  EXPECT_TRUE(absl::IsInvalidArgument(turn.status()));
+}
+
+}  // namespace
+}  // namespace hearth

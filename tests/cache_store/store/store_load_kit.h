@@ -1,0 +1,97 @@
+// StoreLoad: a folder of a hundred restore points, and stores whose index loads when a test says
+// so.
+#ifndef HEARTH_TESTS_CACHE_STORE_STORE_STORE_LOAD_KIT_H_
+#define HEARTH_TESTS_CACHE_STORE_STORE_STORE_LOAD_KIT_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <utility>
+
+#include "cache_store/disk/stored_records.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/raw_database.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+
+inline constexpr uint64_t kPrompts = 100;
+inline constexpr uint32_t kShared = 64;
+inline constexpr uint32_t kLast = 96;
+
+class StoreLoad : public ::testing::Test {
+ protected:
+  // Families of ten begin alike. Every prompt has a restore point of its own, at kLast.
+  static KitPrompt Prompt(uint64_t prompt) {
+    KitPrompt kit{KitTokens(1000 + prompt / 10, kShared), {}};
+    for (const uint32_t token : KitTokens(prompt, kLast + 4 - kShared)) {
+      kit.tokens.push_back(token + 1);
+    }
+    return kit;
+  }
+  StoreOptions Options(bool in_background, uint64_t disk_bytes = uint64_t{1} << 30) {
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = 1 << 20;
+    options.disk_bytes = disk_bytes;
+    options.load_in_background = in_background;
+    return options;
+  }
+  // The index loads step by step, when a test says so.
+  void OpenLoading(rocksdb::Env* env = nullptr, uint64_t disk_bytes = uint64_t{1} << 30) {
+    store_.reset();
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    seams.disk_env = env;
+    seams.load_patience = absl::ZeroDuration();
+    store_ = OpenStore(Options(true, disk_bytes), std::move(seams)).value();
+  }
+  void OpenWhole() {
+    store_.reset();
+    store_ = TieredStore::Open(Options(false)).value();
+  }
+  void Fill() {
+    OpenWhole();
+    for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) ASSERT_TRUE(Publish(prompt).ok());
+    store_.reset();
+  }
+  // Writes the nth manifest once more, under a later number: as a crash between a write and the
+  // erase of what it replaced may leave it. REQUIRES: no store is open.
+  static constexpr uint64_t kDuplicate = 1'000'000;
+  void DuplicateManifest(size_t nth) {
+    RawDatabase raw(folder_);
+    ManifestRecord copy = ParseManifestRecord(raw.All("manifests").at(nth).second).value();
+    copy.number = kDuplicate;
+    raw.Put("manifests", NumberKey(copy.number), SerializeManifestRecord(copy));
+  }
+  absl::StatusOr<PublishResult> Publish(uint64_t prompt) {
+    return KitPublish(store_.get(), model_, Prompt(prompt), {kLast});
+  }
+  uint32_t Fetch(uint64_t prompt) { return KitFetch(store_.get(), model_, Prompt(prompt)).value(); }
+  absl::Duration Step() { return store()->LoadStep(); }
+  void LoadAll() {
+    for (int steps = 0; store()->is_loading(); ++steps) {
+      ASSERT_LT(steps, 1000);
+      Step();
+    }
+    EXPECT_EQ(Step(), absl::InfiniteDuration());
+    store()->CheckInvariants();
+  }
+  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
+  Store* store() { return static_cast<Store*>(store_.get()); }
+  void ExpectAllThere() {
+    for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) EXPECT_EQ(Fetch(prompt), kLast);
+  }
+
+  const TestFolder folder_;
+  const Fingerprint model_ = KitModel().Make();
+  FakeClock clock_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_CACHE_STORE_STORE_STORE_LOAD_KIT_H_

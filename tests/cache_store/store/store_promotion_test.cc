@@ -1,0 +1,218 @@
+// What is read from disk goes to RAM behind the reader's back: whole objects, whatever becomes of
+// the fetch, bounded, and never in place of what RAM alone has.
+#include <gtest/gtest.h>
+
+#include "cache_store/store/store_impl.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+// At C = 16, W = 24 and these layers, of 64 tokens: 4 global objects of one slice of 256 bytes and
+// 2 local ones of two.
+constexpr uint64_t kPointBytes = 8 * 256;
+constexpr size_t kPointObjects = 6;
+
+class StorePromotion : public ::testing::Test {
+ protected:
+  void Open(uint64_t host_bytes, uint64_t max_background_bytes = 1 << 20) {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = host_bytes;
+    options.disk_bytes = 1 << 20;
+    options.max_background_bytes = max_background_bytes;
+    StoreSeams seams = SteppedSeams(&executor_);
+    store_ = OpenStore(options, std::move(seams)).value();
+  }
+  void Publish(uint64_t seed, Durability durability = Durability::kDisk) {
+    const auto result = KitPublish(store_.get(), model_, Prompt(seed), {64}, durability);
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
+  std::unique_ptr<FetchSession> Fetch(uint64_t seed) {
+    return store_->Fetch(KitQuery(model_, Prompt(seed)), 0, 0).value();
+  }
+  void ReadObjects(FetchSession* session, size_t count) {
+    const KvLayout layout = model_.Layout().value();
+    for (size_t i = 0; i < count; ++i) {
+      for (const uint32_t layer : layout.LayersOf(session->plan().objects[i].id.group)) {
+        ASSERT_TRUE(session->ReadSlice(i, layer).ok());
+      }
+    }
+  }
+  void ReadAll(uint64_t seed) {
+    EXPECT_TRUE(KitReadAll(Fetch(seed).get(), model_, Prompt(seed)).ok());
+  }
+  size_t ObjectsInRam(uint64_t seed) {
+    size_t count = 0;
+    const auto session = Fetch(seed);
+    for (const PlannedObject& object : session->plan().objects) {
+      if (object.tier == Tier::kHost) ++count;
+    }
+    return count;
+  }
+  uint64_t Count(const std::string& name) { return store_->Stats().counters.at(name); }
+  uint64_t HostBytes() { return store_->Stats().tiers.at(0).bytes; }
+  void Settle() {
+    executor_->RunAll();
+    static_cast<Store*>(store_.get())->CheckInvariants();
+  }
+
+  const TestFolder folder_;
+  const Fingerprint model_ = KitModel().Make();
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThatNeeds) {
+  Open(4 * kPointBytes);
+  for (uint64_t seed = 1; seed <= 5; ++seed) Publish(seed);
+  ASSERT_EQ(Count("demoted_restore_points"), 1u);
+  ASSERT_EQ(ObjectsInRam(1), 0u);
+  {
+    const auto session = Fetch(1);
+    ReadObjects(session.get(), 2);
+    EXPECT_EQ(Count("demoted_restore_points"), 1u) << "not on the reader's path";
+  }
+  Settle();
+  EXPECT_EQ(Count("demoted_restore_points"), 2u) << "one had to make room, the others stay";
+  EXPECT_EQ(ObjectsInRam(1), 2u);
+  EXPECT_EQ(Count("promoted_restore_points"), 0u);
+  // The next attempt gets those from RAM, and the disk is asked for the rest only.
+  const uint64_t before = Count("bytes_read_disk");
+  ReadAll(1);
+  EXPECT_EQ(Count("bytes_read_disk") - before, kPointBytes - 2 * 256);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), kPointObjects);
+  EXPECT_EQ(Count("promoted_restore_points"), 1u);
+  EXPECT_EQ(Count("demoted_restore_points"), 2u);
+  EXPECT_EQ(Count("promotions_skipped"), 0u);
+}
+
+TEST_F(StorePromotion, AFetchThatReadsNothingEvictsNothing) {
+  Open(kPointBytes);
+  Publish(1);
+  Publish(2);
+  for (int i = 0; i < 3; ++i) Fetch(1);
+  // Half an object is none.
+  { ASSERT_TRUE(Fetch(1)->ReadSlice(kPointObjects - 1, 0).ok()); }
+  Settle();
+  EXPECT_EQ(ObjectsInRam(2), kPointObjects);
+  EXPECT_EQ(HostBytes(), kPointBytes);
+  ReadAll(1);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), kPointObjects) << "nothing was left claimed";
+}
+
+TEST_F(StorePromotion, WhatIsPartlyInRamIsDemotedLikeAnyOther) {
+  Open(2 * kPointBytes);
+  for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
+  ReadObjects(Fetch(1).get(), 2);
+  Settle();
+  ASSERT_EQ(ObjectsInRam(1), 2u);
+  for (uint64_t seed = 4; seed <= 7; ++seed) Publish(seed);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), 0u);
+  EXPECT_EQ(HostBytes(), 2 * kPointBytes);
+}
+
+TEST_F(StorePromotion, WhatIsInRamAloneIsNeverRemovedForAPromotion) {
+  Open(2 * kPointBytes);
+  Publish(1);
+  executor_->SetFull(true);  // what comes now is not written behind
+  Publish(2, Durability::kMemory);
+  Publish(3, Durability::kMemory);
+  executor_->SetFull(false);
+  ReadAll(1);
+  Settle();
+  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  EXPECT_EQ(Count("evicted_restore_points"), 0u);
+  EXPECT_EQ(ObjectsInRam(1), 0u);
+  EXPECT_EQ(ObjectsInRam(2), kPointObjects);
+  EXPECT_EQ(ObjectsInRam(3), kPointObjects);
+}
+
+TEST_F(StorePromotion, RoomThatIsGoneWhenTheSlicesCameIsCountedOnce) {
+  Open(2 * kPointBytes);
+  for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
+  ReadAll(1);
+  const auto second = Fetch(2), third = Fetch(3);  // in use when the job wants their room
+  Settle();
+  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  EXPECT_EQ(ObjectsInRam(1), 0u);
+  EXPECT_EQ(ObjectsInRam(2), kPointObjects);
+}
+
+TEST_F(StorePromotion, WhatWaitsForItsPlaceIsBounded) {
+  Open(4 * kPointBytes, 2 * 256);
+  Publish(1);
+  Open(4 * kPointBytes, 2 * 256);
+  ReadAll(1);  // no job has run yet
+  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), 2u);
+  ReadAll(1);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), 4u) << "what was taken in waits no longer";
+}
+
+TEST_F(StorePromotion, AQueueThatIsFullIsCounted) {
+  Open(4 * kPointBytes);
+  Publish(1);
+  Open(4 * kPointBytes);
+  executor_->SetFull(true);
+  ReadAll(1);
+  executor_->SetFull(false);
+  EXPECT_EQ(Count("promotions_skipped"), 1u);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), 0u);
+  ReadAll(1);
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), kPointObjects);
+}
+
+TEST_F(StorePromotion, WhatIsDroppedBeforeItsTurnStaysAway) {
+  Open(4 * kPointBytes);
+  Publish(1);
+  Open(4 * kPointBytes);
+  ReadAll(1);
+  ASSERT_EQ(store_->DropAll("default", true)->dropped, 1u);
+  Settle();
+  EXPECT_EQ(HostBytes(), 0u);
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+TEST_F(StorePromotion, ReadersOfTheSamePromoteItOnce) {
+  Open(4 * kPointBytes);
+  Publish(1);
+  Open(4 * kPointBytes);
+  {
+    const auto first = Fetch(1), second = Fetch(1);
+    ReadObjects(first.get(), 3);
+    ReadObjects(second.get(), kPointObjects);
+    ReadObjects(first.get(), kPointObjects);
+  }
+  Settle();
+  EXPECT_EQ(ObjectsInRam(1), kPointObjects);
+  EXPECT_EQ(HostBytes(), kPointBytes);
+  EXPECT_EQ(Count("promoted_restore_points"), 1u);
+}
+
+TEST_F(StorePromotion, AStoreThatClosesFinishesWhatWasRead) {
+  StoreOptions options;
+  options.data_dir = folder_.path();
+  options.host_bytes = options.disk_bytes = 1 << 20;
+  for (int i = 0; i < 2; ++i) {
+    const auto store = TieredStore::Open(options).value();
+    ASSERT_TRUE(KitPublish(store.get(), model_, Prompt(1), {64}, Durability::kDisk).ok());
+    EXPECT_EQ(KitFetch(store.get(), model_, Prompt(1)).value(), 64u);
+    if (i == 0) continue;
+    EXPECT_EQ(store->DropAll("default", true)->dropped, 1u);
+  }
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,189 @@
+// Objects that an audit found wrong: gone for good, in their tenant, with the name of who published
+// them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "cache_store/store/store_impl.h"
+#include "tests/support/faulty_disk.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class StoreQuarantine : public ::testing::Test {
+ protected:
+  StoreQuarantine() { Open(); }
+  void Open() {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = 1 << 20;
+    options.disk_bytes = 1 << 20;
+    store_ = TieredStore::Open(options).value();
+  }
+  void PublishAs(const std::string& publisher, const KitPrompt& prompt, uint32_t boundary) {
+    PublishSpec spec = KitSpec(model_, prompt, {boundary}, Durability::kDisk);
+    spec.publisher = publisher;
+    auto session = store_->Publish(spec);
+    ASSERT_TRUE(session.ok()) << session.status();
+    ASSERT_TRUE(KitPutAll(session->get(), spec, model_, prompt).ok());
+    ASSERT_TRUE((*session)->Commit().ok());
+  }
+  uint32_t Usable(const KitPrompt& prompt) {
+    return KitFetch(store_.get(), model_, prompt).value();
+  }
+
+  const TestFolder folder_;
+  const Fingerprint model_ = KitModel().Make();  // C = 16, W = 24
+  const KitPrompt prompt_{KitTokens(1, 100), {}};
+  const std::vector<ObjectId> wrong_ = {{16, 16, LayerGroup::kGlobal}};
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(StoreQuarantine, ItIsNotServedAgainAndWhoPublishedItIsNamed) {
+  PublishAs("worker-1", prompt_, 64);
+  PublishAs("worker-2", prompt_, 96);  // the chunks after 64, and the tail
+  ASSERT_EQ(Usable(prompt_), 96u);
+  const auto result = store_->Quarantine(KitQuery(model_, prompt_), wrong_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->objects, 1u);
+  EXPECT_THAT(result->publishers, ElementsAre("worker-1"));
+  EXPECT_EQ(Usable(prompt_), 0u) << "all that is stored needs it";
+  EXPECT_THAT(store_->Explain(KitQuery(model_, prompt_))->summary, HasSubstr("quarantined"));
+  EXPECT_EQ(store_->Quarantine(KitQuery(model_, prompt_), wrong_).status().code(),
+            absl::StatusCode::kNotFound);
+  // Whoever computes it can publish it anew.
+  PublishAs("worker-3", prompt_, 96);
+  EXPECT_EQ(Usable(prompt_), 96u);
+}
+
+TEST_F(StoreQuarantine, AnotherTenantKeepsItsOwn) {
+  KitPrompt theirs = prompt_;
+  theirs.tenant = "b";
+  PublishAs("worker-1", prompt_, 96);
+  PublishAs("worker-1", theirs, 96);
+  ASSERT_TRUE(store_->Quarantine(KitQuery(model_, prompt_), wrong_).ok());
+  EXPECT_EQ(Usable(prompt_), 0u);
+  EXPECT_EQ(Usable(theirs), 96u);
+}
+
+TEST_F(StoreQuarantine, AfterARestartItIsStillGoneAndItsPublisherForgotten) {
+  PublishAs("worker-1", prompt_, 64);
+  Open();
+  const auto result = store_->Quarantine(KitQuery(model_, prompt_), wrong_);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->publishers, ElementsAre("")) << "nobody remembers";
+  Open();
+  EXPECT_EQ(Usable(prompt_), 0u);
+}
+
+// Its digests are right: a start that found it again would serve it.
+TEST(StoreQuarantineCrash, WhateverDiesNextItIsStillGone) {
+  for (const bool machine : {false, true}) {
+    SCOPED_TRACE(machine ? "the machine" : "the process");
+    const TestFolder folder;
+    const Fingerprint model = KitModel().Make();
+    const KitPrompt prompt{KitTokens(1, 100), {}};
+    FaultyDisk disk;
+    const auto open = [&] {
+      StoreOptions options;
+      options.data_dir = folder.path();
+      options.host_bytes = 1 << 20;
+      options.disk_bytes = 1 << 20;
+      ManualExecutor* executor = nullptr;
+      StoreSeams seams = SteppedSeams(&executor);
+      seams.disk_env = disk.env();
+      return OpenStore(options, std::move(seams)).value();
+    };
+    auto store = open();
+    ASSERT_TRUE(KitPublish(store.get(), model, prompt, {96}, Durability::kSync).ok());
+    ASSERT_TRUE(store->Quarantine(KitQuery(model, prompt), {{16, 16, LayerGroup::kGlobal}}).ok());
+    disk.Die();
+    store.reset();
+    std::mt19937_64 random(1);
+    disk.Restart(machine, &random);
+    store = open();
+    EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 0u);
+  }
+}
+
+// Of the prompts that share what is wrong the index had not loaded all.
+TEST(StoreQuarantineCrash, NorDoesItComeBackByWhatWasNotLoadedYet) {
+  const TestFolder folder;
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt asked{KitTokens(1, 20), {}};
+  const auto other = [](uint64_t seed) {
+    KitPrompt prompt{KitTokens(1, 16), {}};
+    for (const uint32_t token : KitTokens(seed, 84)) prompt.tokens.push_back(token);
+    return prompt;
+  };
+  FaultyDisk disk;
+  StoreOptions options;
+  options.data_dir = folder.path();
+  ManualExecutor* executor = nullptr;
+  const auto open = [&] {
+    StoreSeams seams = SteppedSeams(&executor);
+    seams.load_patience = absl::ZeroDuration();
+    seams.disk_env = disk.env();
+    return OpenStore(options, std::move(seams)).value();
+  };
+  auto store = open();
+  ASSERT_TRUE(KitPublish(store.get(), model, asked, {16}, Durability::kSync).ok());
+  for (const uint64_t seed : {2, 3, 4}) {
+    ASSERT_TRUE(KitPublish(store.get(), model, other(seed), {96}, Durability::kSync).ok());
+  }
+  store.reset();
+  options.load_in_background = true;
+  store = open();
+  const auto result = store->Quarantine(KitQuery(model, asked), {{0, 16, LayerGroup::kGlobal}});
+  ASSERT_TRUE(result.ok() && result->on_disk.ok()) << result.status();
+  ASSERT_TRUE(static_cast<Store*>(store.get())->is_loading());
+  disk.Die();
+  store.reset();
+  std::mt19937_64 random(1);
+  disk.Restart(/*machine=*/false, &random);
+  options.load_in_background = false;
+  store = open();
+  for (const uint64_t seed : {2, 3, 4}) {
+    EXPECT_EQ(KitFetch(store.get(), model, other(seed)).value(), 0u) << seed;
+  }
+  EXPECT_EQ(store->Stats().counters.at("recovery_lost_restore_points"), 0u);
+}
+
+TEST(StoreQuarantineCrash, ADiskThatKeepsItIsSaid) {
+  const TestFolder folder;
+  const Fingerprint model = KitModel().Make();
+  const KitPrompt prompt{KitTokens(1, 100), {}};
+  FaultyDisk disk;
+  StoreOptions options;
+  options.data_dir = folder.path();
+  ManualExecutor* executor = nullptr;
+  StoreSeams seams = SteppedSeams(&executor);
+  seams.disk_env = disk.env();
+  const auto store = OpenStore(options, std::move(seams)).value();
+  ASSERT_TRUE(KitPublish(store.get(), model, prompt, {96}, Durability::kSync).ok());
+  disk.SetFull(true);
+  const auto result = store->Quarantine(KitQuery(model, prompt), {{16, 16, LayerGroup::kGlobal}});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->on_disk.code(), absl::StatusCode::kResourceExhausted) << result->on_disk;
+  EXPECT_EQ(KitFetch(store.get(), model, prompt).value(), 0u) << "until a crash it is gone";
+}
+
+TEST_F(StoreQuarantine, RefusesWhatIsNoPartOfThePrompt) {
+  PublishAs("worker-1", prompt_, 96);
+  const auto past = store_->Quarantine(KitQuery(model_, prompt_), {{96, 16, LayerGroup::kGlobal}});
+  EXPECT_EQ(past.status().code(), absl::StatusCode::kInvalidArgument);
+  const auto other = store_->Quarantine(KitQuery(model_, prompt_), {{96, 3, LayerGroup::kGlobal}});
+  EXPECT_EQ(other.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Usable(prompt_), 96u);
+}
+
+}  // namespace
+}  // namespace hearth

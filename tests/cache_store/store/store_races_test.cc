@@ -1,0 +1,196 @@
+// Calls that meet in the middle of a write: each interleaving is forced, none is waited for.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "cache_store/store/store_impl.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Calls a function before each write, whose error is the write's.
+class HookTier : public SliceTier {
+ public:
+  HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write)
+      : tier_(tier), before_write_(before_write) {}
+  Tier kind() const override { return tier_->kind(); }
+  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+    return tier_->Read(slice);
+  }
+  absl::Status Write(const SliceRef& slice, SliceView view) override {
+    if (*before_write_ != nullptr) {
+      if (absl::Status status = (*before_write_)(); !status.ok()) return status;
+    }
+    return tier_->Write(slice, std::move(view));
+  }
+  absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
+    if (*before_write_ != nullptr) {
+      if (absl::Status status = (*before_write_)(); !status.ok()) return status;
+    }
+    return tier_->WriteAll(slices);
+  }
+  absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
+    return tier_->EraseObjects(objects);
+  }
+
+ private:
+  SliceTier* const tier_;
+  const std::function<absl::Status()>* const before_write_;
+};
+
+class StoreRaces : public ::testing::Test {
+ protected:
+  void Open() {
+    store_.reset();
+    StoreOptions options;
+    options.data_dir = folder_.path();
+    options.host_bytes = 1 << 20;
+    options.disk_bytes = 64 << 20;
+    StoreSeams seams = SteppedSeams(&executor_);
+    seams.wrap_disk = [this](SliceTier* tier) {
+      return std::make_unique<HookTier>(tier, &before_write_);
+    };
+    store_ = OpenStore(options, std::move(seams)).value();
+  }
+  // Runs `hook` once, before the next write to the disk.
+  void BeforeNextWrite(std::function<absl::Status()> hook) {
+    before_write_ = [this, hook = std::move(hook)] {
+      const auto once = std::move(hook);
+      before_write_ = nullptr;
+      return once();
+    };
+  }
+  absl::StatusOr<PublishResult> Publish(Durability durability) {
+    return KitPublish(store_.get(), model_, prompt_, {64}, durability);
+  }
+  RestorePoint OnlyPoint() {
+    const auto points = store_->List("default");
+    EXPECT_EQ(points.size(), 1u);
+    return points.at(0);
+  }
+  void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
+
+  const TestFolder folder_;
+  const Fingerprint model_ = KitModel().Make();
+  const KitPrompt prompt_{KitTokens(1, 65), {}};
+  std::function<absl::Status()> before_write_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+TEST_F(StoreRaces, AWriteBehindThatFailsAfterItsPointWasDroppedLeavesNothing) {
+  Open();
+  ASSERT_TRUE(Publish(Durability::kMemory).ok());
+  BeforeNextWrite([this] {
+    EXPECT_EQ(store_->DropAll("default", true).value().dropped, 1u);
+    return absl::UnavailableError("disk on fire");
+  });
+  executor_->RunAll();
+  EXPECT_EQ(store_->Stats().objects, 0u);
+  CheckInvariants();
+  ASSERT_TRUE(Publish(Durability::kDisk).ok());
+  Open();
+  EXPECT_EQ(KitFetch(store_.get(), model_, prompt_).value(), 64u);
+}
+
+TEST_F(StoreRaces, APinOfAPointInRamReachesTheDiskWithIt) {
+  for (const bool pinned_while_written : {false, true}) {
+    Open();
+    ASSERT_TRUE(Publish(Durability::kMemory).ok());
+    const Digest id = OnlyPoint().id;
+    ASSERT_TRUE(store_->SetPinned(id, "default", true).ok());
+    if (pinned_while_written) {
+      ASSERT_TRUE(Publish(Durability::kDisk).ok());  // another publisher makes it durable
+    } else {
+      executor_->RunAll();
+    }
+    Open();
+    EXPECT_TRUE(OnlyPoint().pinned);
+    ASSERT_TRUE(store_->SetPinned(id, "default", false).ok());
+    Open();
+    EXPECT_FALSE(OnlyPoint().pinned);
+    ASSERT_TRUE(store_->DropAll("default", true).ok());
+  }
+}
+
+TEST_F(StoreRaces, ABoundaryDroppedDuringItsPublishIsLeftOutAndSaidSo) {
+  Open();
+  ASSERT_TRUE(Publish(Durability::kDisk).ok());
+  const KitPrompt longer{KitTokens(1, 97), {}};
+  BeforeNextWrite([this] {
+    EXPECT_EQ(store_->Drop(OnlyPoint().id, "default", true).value().dropped, 1u);
+    return absl::OkStatus();
+  });
+  const auto result = KitPublish(store_.get(), model_, longer, {64, 96}, Durability::kDisk);
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_THAT(result->boundaries, ElementsAre(96u));
+  EXPECT_THAT(result->notes, ElementsAre(HasSubstr("boundary 64 left out: it was dropped")));
+  CheckInvariants();
+  Open();  // what was acknowledged, no more and no less
+  EXPECT_EQ(OnlyPoint().tokens, 96u);
+  EXPECT_EQ(KitFetch(store_.get(), model_, longer).value(), 96u);
+}
+
+TEST_F(StoreRaces, AFetchThatOutlivesADropHarmsNoLaterPoint) {
+  Open();
+  ASSERT_TRUE(Publish(Durability::kDisk).ok());
+  auto fetch = store_->Fetch(KitQuery(model_, prompt_), 0, 65);
+  ASSERT_TRUE(fetch.ok());
+  ASSERT_TRUE(store_->DropAll("default", true).ok());
+  ASSERT_TRUE(Publish(Durability::kDisk).ok());
+  fetch->reset();
+  executor_->RunAll();
+  CheckInvariants();
+  EXPECT_EQ(store_->DropAll("default", false).value().dropped, 1u);
+  executor_->RunAll();
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+TEST_F(StoreRaces, MoreFingerprintsThanTheBookKeepsLoseNothing) {
+  Open();
+  std::vector<Fingerprint> models;
+  for (size_t i = 0; i < FingerprintBook::kMaxPerTenant + 8; ++i) {
+    KitModel kit;
+    kit.weights = "w" + std::to_string(i);
+    models.push_back(kit.Make());
+    ASSERT_TRUE(KitPublish(store_.get(), models[i], prompt_, {64}, Durability::kDisk).ok());
+  }
+  for (int reopened = 0; reopened < 2; ++reopened) {
+    EXPECT_EQ(store_->List("default").size(), models.size());
+    for (const Fingerprint& model : models) {
+      EXPECT_EQ(KitFetch(store_.get(), model, prompt_).value(), 64u) << reopened;
+    }
+    Open();
+  }
+}
+
+TEST(FingerprintBookTest, ForgetsTheOneNotUsedForLongest) {
+  FingerprintBook book;
+  const auto model = [](size_t i) {
+    KitModel kit;
+    kit.weights = "w" + std::to_string(i);
+    return kit.Make();
+  };
+  const auto held = book.Learn(model(0), "default");
+  for (size_t i = 1; i < FingerprintBook::kMaxPerTenant; ++i) book.Learn(model(i), "default");
+  book.Learn(model(1), "default");  // used again
+  book.Learn(model(100), "default");
+  EXPECT_NE(book.Find(model(0).digest(), "default"), nullptr) << "somebody refers to it";
+  EXPECT_NE(book.Find(model(1).digest(), "default"), nullptr);
+  EXPECT_EQ(book.Find(model(2).digest(), "default"), nullptr);
+  EXPECT_EQ(book.Of("default").size(), FingerprintBook::kMaxPerTenant);
+  EXPECT_THAT(book.Of("other"), IsEmpty());
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,223 @@
+// What the store keeps when room is short: the policy's order, through the store's own doors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "cache_store/catalog/compute_cost.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+// A conversation of `turns` prompts, each of which continues the one before.
+KitPrompt Turn(uint64_t conversation, uint32_t turn) {
+  return KitPrompt{KitTokens(conversation, 32 + 32 * turn + 1), {}};
+}
+
+class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
+ protected:
+  void Open(uint64_t host_bytes, uint64_t disk_bytes = 0) {
+    StoreOptions options;
+    options.retention = GetParam();
+    options.host_bytes = host_bytes;
+    options.disk_bytes = disk_bytes;
+    if (disk_bytes > 0) options.data_dir = folder_.path();
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    auto opened = OpenStore(options, std::move(seams));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    opened_ = *std::move(opened);
+    store_ = static_cast<Store*>(opened_.get());
+  }
+  // As a worker would: asks, then publishes the prompt's end and the boundary before it.
+  uint32_t Ask(const KitPrompt& prompt) {
+    clock_.Advance(absl::Seconds(1));
+    const uint32_t found = KitFetch(store_, model_, prompt).value();
+    const uint32_t end = (static_cast<uint32_t>(prompt.tokens.size()) - 1) / 16 * 16;
+    EXPECT_TRUE(KitPublish(store_, model_, prompt, {end - 16, end}).ok());
+    executor_->RunAll();
+    store_->CheckInvariants();
+    return found;
+  }
+  // A store of twenty first turns: what they take on disk.
+  uint64_t AskOfTwenty() {
+    Open(0, 64 << 20);
+    for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
+    return store_->Stats().tiers.back().bytes;
+  }
+
+  const Fingerprint model_ = KitModel().Make();
+  TestFolder folder_;
+  FakeClock clock_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> opened_;
+  Store* store_ = nullptr;
+};
+
+// Every second conversation comes back at once and then once more; the others never do.
+TEST_P(StoreRetention, TheDefaultKeepsWhatComesBackAndLruWhatCameLast) {
+  // Room for some twelve prompts.
+  Open(12 * 10 * 256);
+  uint64_t returned = 0, asked = 0;
+  for (uint64_t i = 0; i < 600; ++i) {
+    Ask(Turn(i, i % 2 == 0 ? 3 : 0));  // long prompts are the ones that come back
+    if (i % 2 == 0 && i >= 24) {
+      ++asked;
+      if (Ask(Turn(i - 24, 4)) > 0) ++returned;
+    }
+  }
+  EXPECT_GT(asked, 200u);
+  if (GetParam() == RetentionPolicy::kDefault) {
+    EXPECT_GT(returned, asked / 10);
+  } else {
+    EXPECT_LT(returned, asked / 10) << "all that came since has pushed it out";
+  }
+}
+
+TEST_P(StoreRetention, APromptsEndAndTheBoundaryBeforeItLeaveTogether) {
+  Open(40 * 256);
+  for (uint64_t i = 0; i < 40; ++i) Ask(Turn(i, 1));
+  size_t alone = 0;
+  const std::vector<RestorePoint> points = store_->List("default");
+  for (const RestorePoint& point : points) {
+    if (point.tokens == 48) ++alone;
+    if (point.tokens == 64) --alone;
+  }
+  EXPECT_GE(points.size(), 2u);
+  EXPECT_LE(alone, 1u) << "one may be half gone";
+}
+
+TEST_P(StoreRetention, PinnedPointsStayAndAcknowledgedOnesAreWritten) {
+  Open(8 * 10 * 256, 200'000);
+  Ask(Turn(1000, 1));
+  const Digest pinned = store_->List("default").at(0).id;
+  ASSERT_TRUE(store_->SetPinned(pinned, "default", true).ok());
+  for (uint64_t i = 0; i < 60; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    const auto published = KitPublish(store_, model_, Turn(i, 1), {64}, Durability::kDisk);
+    ASSERT_TRUE(published.ok());
+    EXPECT_EQ(published->durable, Durability::kDisk);
+    EXPECT_GT(KitFetch(store_, model_, Turn(i, 1)).value(), 0u) << "just acknowledged";
+    executor_->RunAll();
+    store_->CheckInvariants();
+  }
+  bool is_there = false;
+  for (const RestorePoint& point : store_->List("default")) is_there |= point.id == pinned;
+  EXPECT_TRUE(is_there);
+}
+
+TEST_P(StoreRetention, AfterARestartTheOldestGoFirst) {
+  Open(0, 64 << 20);
+  for (uint64_t i = 0; i < 20; ++i) Ask(Turn(i, 1));
+  const size_t before = store_->List("default").size();
+  const uint64_t used = store_->Stats().tiers.back().bytes;
+  opened_.reset();
+  Open(0, used / 2);
+  const size_t after = store_->List("default").size();
+  EXPECT_GT(after, 0u);
+  EXPECT_LT(after, before);
+  EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
+  EXPECT_EQ(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  store_->CheckInvariants();
+}
+
+// Bytes and uses are the same: what a token costs to compute is not.
+TEST_P(StoreRetention, OfTwoModelsTheOneThatIsDearerToComputeStays) {
+  Open(24 * 256 * 4);
+  KitModel small, large;
+  small.hidden_size = 64;
+  large.hidden_size = 1024;
+  const Fingerprint models[] = {small.Make(), large.Make()};
+  size_t kept[2] = {};
+  for (uint64_t i = 0; i < 40; ++i) {
+    clock_.Advance(absl::Seconds(1));
+    ASSERT_TRUE(KitPublish(store_, models[i % 2], Turn(i, 1), {64}).ok());
+  }
+  for (const RestorePoint& point : store_->List("default")) {
+    ++kept[point.fingerprint == models[1].digest() ? 1 : 0];
+  }
+  if (GetParam() == RetentionPolicy::kDefault) {
+    EXPECT_EQ(kept[0], 0u);
+    EXPECT_GT(kept[1], 4u);
+  } else {
+    EXPECT_LE(kept[1], kept[0] + 1) << "half of each";
+  }
+}
+
+TEST(ComputeCostTest, IsTheModelsOwnOrAnEstimate) {
+  const auto steps = [](const Fingerprint& model) {
+    return CostStepsOf(MultiplyAddsPerToken(model, model.Layout().value()));
+  };
+  // Gemma 3 270M and 27B: 0.1 and 25.6 billion multiply-adds.
+  const auto gemma = [](uint64_t layers, uint64_t kv_heads, uint64_t head_dim, uint64_t hidden,
+                        uint64_t intermediate, uint64_t heads) {
+    return Fingerprint::Create({{"chunk_tokens", uint64_t{128}},
+                                {"window", uint64_t{512}},
+                                {"kv_heads", kv_heads},
+                                {"head_dim", head_dim},
+                                {"kv_dtype", std::string("bfloat16")},
+                                {"exactness", std::string("exact")},
+                                {"layer_types", std::string(layers, 'g')},
+                                {"object_layout", uint64_t{1}},
+                                {"codec", std::string("raw")},
+                                {"hidden_size", hidden},
+                                {"intermediate_size", intermediate},
+                                {"heads", heads}})
+        .value();
+  };
+  const Fingerprint m270 = gemma(18, 1, 256, 640, 2048, 4);
+  EXPECT_NEAR(MultiplyAddsPerToken(m270, m270.Layout().value()), 0.1e9, 0.01e9);
+  const Fingerprint m27b = gemma(62, 16, 128, 5376, 21504, 32);
+  EXPECT_EQ(steps(m27b) - steps(m270), 16) << "256 times";
+  KitModel unknown, twice;
+  twice.head_dim = 4;
+  EXPECT_EQ(steps(twice.Make()) - steps(unknown.Make()), 2) << "as much for each byte";
+  KitModel absurd;
+  absurd.hidden_size = UINT32_MAX;
+  EXPECT_LT(steps(absurd.Make()), 200);
+}
+
+// Made first, asked for again much later.
+TEST_P(StoreRetention, AfterARestartWhatWasUsedLastStays) {
+  const uint64_t used = AskOfTwenty();
+  clock_.Advance(absl::Hours(1));
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  opened_.reset();
+  clock_.Advance(absl::Hours(1));
+  Open(0, used / 2);
+  EXPECT_EQ(store_->List("default").front().age, absl::Hours(1));
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u) << "used last, though made first";
+  EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
+  EXPECT_GT(KitFetch(store_, model_, Turn(19, 1)).value(), 0u);
+  store_->CheckInvariants();
+}
+
+TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {
+  const uint64_t used = AskOfTwenty();
+  clock_.Advance(absl::Minutes(2));
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  store_->UpkeepStep();
+  // What a kill would leave, notes of what came later not among it.
+  std::filesystem::copy(folder_.path(), folder_.path() + ".killed",
+                        std::filesystem::copy_options::recursive);
+  EXPECT_GT(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
+  opened_.reset();
+  std::filesystem::remove_all(folder_.path());
+  std::filesystem::rename(folder_.path() + ".killed", folder_.path());
+  Open(0, used / 2);
+  EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
+  EXPECT_EQ(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, StoreRetention,
+                         ::testing::Values(RetentionPolicy::kDefault, RetentionPolicy::kLru),
+                         [](const auto& info) {
+                           return info.param == RetentionPolicy::kLru ? "lru" : "default";
+                         });
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,183 @@
+// The disk tier's files stay near its limit, whatever was evicted, and a close waits for none of
+// it.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+class StoreSpace : public ::testing::Test {
+ protected:
+  StoreSpace() {
+    KitModel geometry;
+    geometry.head_dim = 1024;  // 128 KiB slices
+    geometry.layer_types = "llllg";
+    model_ = geometry.Make();
+  }
+  void Open(uint64_t disk_bytes, uint64_t host_bytes = 0) {
+    Close();
+    options_.data_dir = folder_.path();
+    options_.host_bytes = host_bytes;
+    options_.disk_bytes = disk_bytes;
+    StoreSeams seams = SteppedSeams(&executor_);
+    seams.wrap_host = [this](SliceTier* tier) {
+      return std::make_unique<WatchingTier>(tier, &host_copies_);
+    };
+    store_ = OpenStore(options_, std::move(seams)).value();
+  }
+  // Files that RocksDB let go are deleted by then.
+  void Close() { store_.reset(); }
+  // 1.6 MiB.
+  void Publish(uint64_t seed) {
+    const auto result = KitPublish(store_.get(), model_, Prompt(seed), {64});
+    ASSERT_TRUE(result.ok()) << result.status();
+    ASSERT_LE(store_->Stats().tiers.at(1).bytes, options_.disk_bytes);
+    executor_->RunAll();
+  }
+  uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
+  uint64_t FileBytes() {
+    uint64_t bytes = 0;
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder_.path())) {
+      if (file.is_regular_file() && file.path().filename() != "reserve") bytes += file.file_size();
+    }
+    return bytes;
+  }
+  static KitPrompt Prompt(uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; }
+
+  // Remembers what was written without keeping it alive.
+  class WatchingTier : public SliceTier {
+   public:
+    using Copies = std::vector<std::weak_ptr<const void>>;
+    WatchingTier(SliceTier* tier, Copies* copies) : tier_(tier), copies_(copies) {}
+    Tier kind() const override { return tier_->kind(); }
+    absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+      return tier_->Read(slice);
+    }
+    absl::Status Write(const SliceRef& slice, SliceView view) override {
+      copies_->push_back(view.owner);
+      return tier_->Write(slice, std::move(view));
+    }
+    absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
+      return tier_->EraseObjects(objects);
+    }
+
+   private:
+    SliceTier* const tier_;
+    Copies* const copies_;
+  };
+
+  const TestFolder folder_;
+  Fingerprint model_ = KitModel().Make();
+  StoreOptions options_;
+  WatchingTier::Copies host_copies_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> store_;
+};
+
+// A limit and what may be on top of it: an eighth dead beside something live, a sixteenth not yet
+// reclaimed, as much in the log, and tables and settings of less than a MiB.
+uint64_t MostFileBytes(uint64_t disk_bytes) {
+  return disk_bytes + disk_bytes / 8 + disk_bytes / 16 + disk_bytes / 16 + kMiB;
+}
+
+TEST_F(StoreSpace, AFullDiskTierEvictsOldOnesAndGivesTheSpaceBack) {
+  Open(32 * kMiB);
+  for (uint64_t seed = 0; seed < 100; ++seed) Publish(seed);
+  EXPECT_GT(store_->Stats().counters.at("evicted_restore_points"), 70u);
+  EXPECT_EQ(Fetch(0), 0u);
+  EXPECT_EQ(Fetch(99), 64u);
+  Close();
+  EXPECT_LT(FileBytes(), MostFileBytes(32 * kMiB));
+}
+
+TEST_F(StoreSpace, WhatStaysInUseAmongWhatIsEvictedDoesNotKeepItsFiles) {
+  Open(32 * kMiB);
+  // One in five is used again and again: every file holds something that lives.
+  std::vector<uint64_t> used;
+  for (uint64_t seed = 0; seed < 150; ++seed) {
+    Publish(seed);
+    if (seed % 10 == 0 && used.size() < 8) used.push_back(seed);
+    for (const uint64_t old : used) ASSERT_EQ(Fetch(old), 64u) << old << " after " << seed;
+  }
+  Close();
+  EXPECT_LT(FileBytes(), MostFileBytes(32 * kMiB));
+  Open(32 * kMiB);
+  for (const uint64_t old : used) EXPECT_EQ(Fetch(old), 64u) << "moved, and still there";
+}
+
+TEST_F(StoreSpace, ASmallerLimitGivesDiskBackAtTheNextStart) {
+  Open(64 * kMiB);
+  for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
+  Open(8 * kMiB);
+  executor_->RunAll();
+  Close();
+  EXPECT_LT(FileBytes(), MostFileBytes(8 * kMiB));
+}
+
+TEST_F(StoreSpace, WhatWasErasedAndNotGivenBackIsGivenBackAtTheNextStart) {
+  Open(64 * kMiB);
+  for (uint64_t seed = 0; seed < 20; ++seed) Publish(seed);
+  ASSERT_TRUE(store_->DropAll("default", false).ok());
+  Close();  // before the job ran
+  EXPECT_GT(FileBytes(), 30 * kMiB);
+  Open(64 * kMiB);
+  executor_->RunAll();
+  Close();
+  EXPECT_LT(FileBytes(), kMiB);
+}
+
+TEST_F(StoreSpace, AStoppedTierReclaimsNoMore) {
+  const auto tier = DiskTier::Open(folder_.path(), "secret").value();
+  EXPECT_TRUE(tier->ReclaimSpace(0).ok());
+  tier->StopReclaiming();
+  tier->StopReclaiming();
+  EXPECT_TRUE(absl::IsCancelled(tier->ReclaimSpace(0)));
+}
+
+TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
+  const auto tier = DiskTier::Open(folder_.path(), "secret").value();
+  const SliceView view = KitSlice(model_, Prompt(1), {0, 16, LayerGroup::kLocal}, 0);
+  for (uint64_t object = 1; object <= 40; ++object) {
+    ASSERT_TRUE(tier->Write(SliceRef{object, 0, view.bytes.size(), 0}, view).ok());
+  }
+  absl::Notification began;
+  absl::Status ended;
+  std::thread reclaiming([&] {
+    ended = tier->ReclaimSpace(0);
+    began.Notify();
+    while (ended.ok()) ended = tier->ReclaimSpace(0);
+  });
+  began.WaitForNotification();
+  tier->StopReclaiming();
+  reclaiming.join();
+  EXPECT_TRUE(absl::IsCancelled(ended)) << ended;
+}
+
+TEST_F(StoreSpace, RamThatWasLeftIsFreeBeforeOtherBackgroundWork) {
+  Open(64 * kMiB, 2 * kMiB);  // room for one
+  Publish(1);
+  const size_t first = host_copies_.size();
+  ASSERT_GT(first, 0u);
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(2), {64}).ok());
+  ASSERT_GT(host_copies_.size(), first);
+  for (size_t i = 0; i < first; ++i) EXPECT_TRUE(host_copies_[i].expired()) << i;
+  // A fetch that promotes the first again takes the room of the second.
+  const size_t second = host_copies_.size();
+  executor_->RunAll();
+  EXPECT_EQ(Fetch(1), 64u);
+  executor_->RunAll();
+  ASSERT_EQ(store_->Stats().counters.at("promoted_restore_points"), 1u);
+  for (size_t i = first; i < second; ++i) EXPECT_TRUE(host_copies_[i].expired()) << i;
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,73 @@
+// A caller that goes away while keys are computed: the work ends, and nothing of it is left.
+#include <gtest/gtest.h>
+
+#include "cache_store/store/tiered_store.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+// Long enough that the keys of all its chunks and cuts are not computed between two questions.
+KitPrompt LongPrompt() {
+  KitPrompt prompt{KitTokens(1, 400000), {}};
+  for (uint32_t cut = 3; cut < prompt.tokens.size() && prompt.cuts.size() < 60000; cut += 6) {
+    prompt.cuts.push_back(cut);
+  }
+  return prompt;
+}
+
+class StoreStopped : public ::testing::Test {
+ protected:
+  StoreStopped() {
+    StoreOptions options;
+    options.host_bytes = 1 << 20;
+    options.disk_bytes = 0;
+    store_ = TieredStore::Open(options).value();
+    store_->Observe(model_, "default");
+  }
+  // Goes away when it is asked for the `questions`th time.
+  std::function<bool()> StopAt(int questions) {
+    asked_ = 0;
+    return [this, questions] { return ++asked_ >= questions; };
+  }
+
+  const Fingerprint model_ = KitModel().Make();
+  const KitPrompt prompt_ = LongPrompt();
+  std::unique_ptr<TieredStore> store_;
+  int asked_ = 0;
+};
+
+TEST_F(StoreStopped, ALookupEndsAtTheFirstQuestionThatSaysSo) {
+  PrefixQuery query = KitQuery(model_, prompt_);
+  query.stopped = StopAt(2);
+  EXPECT_EQ(store_->Fetch(query, 0, 0).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked_, 2);
+  query.stopped = StopAt(2);
+  EXPECT_EQ(store_->Lease(query, {}).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(asked_, 2);
+  query.stopped = StopAt(2);
+  EXPECT_EQ(store_->Explain(query).status().code(), absl::StatusCode::kCancelled);
+}
+
+TEST_F(StoreStopped, AskedAndNotStoppedItAnswersAsEver) {
+  PrefixQuery query = KitQuery(model_, prompt_);
+  query.stopped = [this] { return ++asked_ < 0; };
+  const auto session = store_->Fetch(query, 0, 0);
+  ASSERT_TRUE(session.ok()) << session.status();
+  EXPECT_EQ((*session)->plan().miss_reason, "nothing stored for this fingerprint");
+  EXPECT_GT(asked_, 2);
+}
+
+TEST_F(StoreStopped, APublishThatIsStoppedLeavesNothing) {
+  // Keys come first: what else is announced does not matter, and for all chunks it takes minutes.
+  PublishSpec spec = KitSpec(model_, KitPrompt{KitTokens(1, 33), {}}, {32});
+  spec.token_ids = prompt_.tokens;
+  spec.cuts = prompt_.cuts;
+  spec.boundaries = {399984};
+  spec.stopped = StopAt(1);
+  EXPECT_EQ(store_->Publish(spec).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_TRUE(store_->List("default").empty());
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,196 @@
+// What tenants share and what they do not: the public namespace, and the work of a lookup.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache_store/catalog/fingerprint_book.h"
+#include "cache_store/store/store_impl.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kPointTokens = 64;
+
+class StoreTenants : public ::testing::Test {
+ protected:
+  StoreTenants() {
+    StoreOptions options;
+    options.host_bytes = 1 << 20;
+    opened_ = TieredStore::Open(options).value();
+    store_ = static_cast<Store*>(opened_.get());
+  }
+  static KitPrompt Prompt(const std::string& tenant, uint64_t seed, uint32_t tokens) {
+    return {KitTokens(seed, tokens), {}, tenant};
+  }
+  void Publish(const std::string& tenant, uint64_t seed, uint32_t tokens) {
+    ASSERT_TRUE(KitPublish(store_, model_, Prompt(tenant, seed, tokens), {tokens}).ok());
+  }
+  // As "a", who may read the public namespace if `reads`.
+  PrefixQuery QueryOfA(uint64_t seed, uint32_t tokens, bool reads = true) {
+    PrefixQuery query = KitQuery(model_, Prompt("a", seed, tokens));
+    if (reads) query.public_tenant = "public";
+    return query;
+  }
+  LookupPlan FetchAsA(uint64_t seed, uint32_t tokens, bool reads = true) {
+    const auto session = store_->Fetch(QueryOfA(seed, tokens, reads), 0, 0).value();
+    const LookupPlan plan = session->plan();
+    if (plan.usable_tokens > 0) {
+      // The kit makes other bytes for each tenant: these are whose the plan says.
+      const std::string whose = plan.from_public ? "public" : "a";
+      EXPECT_TRUE(KitReadAll(session.get(), model_, Prompt(whose, seed, tokens)).ok());
+    }
+    store_->CheckInvariants();
+    return plan;
+  }
+
+  const Fingerprint model_ = KitModel().Make();
+  std::unique_ptr<TieredStore> opened_;
+  Store* store_ = nullptr;
+};
+
+TEST_F(StoreTenants, ThePublicNamespaceIsReadWhereItReachesFurther) {
+  Publish("public", 1, kPointTokens);
+  EXPECT_EQ(FetchAsA(1, kPointTokens + 9, /*reads=*/false).usable_tokens, 0u)
+      << "who is not let in";
+  store_->Observe(model_, "a");
+  LookupPlan plan = FetchAsA(1, kPointTokens + 9);
+  EXPECT_EQ(plan.usable_tokens, kPointTokens);
+  EXPECT_TRUE(plan.from_public);
+  EXPECT_EQ(store_->Stats().counters.at("public_hits"), 1u);
+  Publish("a", 1, 32);
+  EXPECT_TRUE(FetchAsA(1, kPointTokens + 9).from_public) << "the tenant's own is shorter";
+  Publish("a", 1, kPointTokens);
+  plan = FetchAsA(1, kPointTokens + 9);
+  EXPECT_EQ(plan.usable_tokens, kPointTokens);
+  EXPECT_FALSE(plan.from_public) << "of two that are as long, the tenant's own";
+  Publish("public", 1, kPointTokens + 16);
+  EXPECT_EQ(FetchAsA(1, kPointTokens + 30).usable_tokens, kPointTokens + 16);
+}
+
+TEST_F(StoreTenants, ReadingThePublicNamespaceLeavesNothingInEither) {
+  Publish("public", 1, kPointTokens);
+  store_->Observe(model_, "a");
+  const uint64_t bytes = store_->StatsOf("public").usage.bytes;
+  EXPECT_EQ(FetchAsA(1, kPointTokens + 9).usable_tokens, kPointTokens);
+  EXPECT_EQ(store_->StatsOf("a").usage, TenantUsage());
+  EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
+  EXPECT_TRUE(store_->List("a").empty());
+  // What goes on from it is the tenant's own, whole.
+  Publish("a", 1, kPointTokens + 16);
+  EXPECT_GT(store_->StatsOf("a").usage.bytes, bytes);
+  EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
+}
+
+TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
+  Publish("public", 1, kPointTokens);
+  Publish("a", 1, 32);
+  const ExplainReport report = store_->Explain(QueryOfA(1, kPointTokens + 9)).value();
+  EXPECT_EQ(report.usable_tokens, kPointTokens);
+  EXPECT_THAT(report.summary, AllOf(HasSubstr("public namespace \"public\""),
+                                    HasSubstr("of the tenant's own, hit: 32")));
+  uint32_t previous = 0;
+  for (const BoundaryReport& boundary : report.boundaries) {
+    EXPECT_GT(boundary.boundary, previous);
+    previous = boundary.boundary;
+    if (boundary.boundary == 32) {
+      EXPECT_TRUE(boundary.usable && !boundary.from_public);
+      EXPECT_TRUE(boundary.restore_point_id.has_value());
+    }
+    if (boundary.boundary != kPointTokens) continue;
+    EXPECT_TRUE(boundary.usable && boundary.from_public);
+    EXPECT_GT(boundary.bytes, 0u);
+    // When others used it last is not told.
+    EXPECT_FALSE(boundary.restore_point_id.has_value());
+    EXPECT_EQ(boundary.age, absl::ZeroDuration());
+  }
+  EXPECT_GE(previous, kPointTokens);
+  EXPECT_EQ(store_->Explain(QueryOfA(1, kPointTokens + 9, false))->usable_tokens, 32u);
+}
+
+TEST_F(StoreTenants, NobodyComputesWhatIsPublic) {
+  Publish("public", 1, kPointTokens);
+  store_->Observe(model_, "a");
+  LeaseAsk ask;
+  ask.lease = absl::Seconds(10);
+  ask.min_tokens = 16;
+  const LeaseTurn turn = store_->Lease(QueryOfA(1, kPointTokens + 1), ask).value();
+  EXPECT_EQ(turn.role, LeaseRole::kNone);
+  EXPECT_EQ(turn.usable_tokens, kPointTokens);
+  const LeaseTurn alone = store_->Lease(QueryOfA(1, kPointTokens + 1, false), ask).value();
+  EXPECT_EQ(alone.role, LeaseRole::kCompute);
+}
+
+// Not the time, which no test can hold to, but what takes it.
+TEST_F(StoreTenants, AnothersPromptIsAsMuchWorkToLookUpAsAnUnknownOne) {
+  for (uint64_t seed : {1, 2, 3}) Publish("b", seed, kPointTokens);
+  Publish("a", 9, kPointTokens);  // so that its fingerprint is known
+  const auto finds_of = [&](uint64_t seed, const std::string& public_tenant) {
+    PrefixQuery query = QueryOfA(seed, kPointTokens + 9, false);
+    query.public_tenant = public_tenant;
+    const uint64_t before = store_->index_finds();
+    EXPECT_EQ(store_->Fetch(query, 0, 0).value()->plan().usable_tokens, 0u);
+    const uint64_t fetched = store_->index_finds() - before;
+    EXPECT_TRUE(store_->Explain(query).ok());
+    LeaseAsk ask;
+    EXPECT_TRUE(store_->Lease(query, ask).ok());
+    return std::make_pair(fetched, store_->index_finds() - before);
+  };
+  for (const std::string public_tenant : {"", "public"}) {
+    const auto unknown = finds_of(1000, public_tenant);
+    EXPECT_GT(unknown.first, 0u);
+    for (uint64_t seed : {1, 2, 3}) EXPECT_EQ(finds_of(seed, public_tenant), unknown);
+  }
+  // The count tells a known prompt from an unknown one, or it would say nothing.
+  EXPECT_NE(finds_of(1000, "b").first, 0u);
+  const uint64_t before = store_->index_finds();
+  EXPECT_GT(store_->Fetch(QueryOfA(9, kPointTokens + 9, false), 0, 0).value()->plan().usable_tokens,
+            0u);
+  EXPECT_GT(store_->index_finds() - before, finds_of(1000, "").first);
+}
+
+TEST_F(StoreTenants, MoreTenantsThanAreRememberedAreServed) {
+  Publish("first", 1, kPointTokens);
+  for (size_t i = 0; i < FingerprintBook::kMaxTenants + 10; ++i) {
+    store_->Observe(model_, "visitor-" + std::to_string(i));
+  }
+  Publish("last", 1, kPointTokens);
+  for (const std::string tenant : {"first", "last"}) {
+    EXPECT_EQ(KitFetch(store_, model_, Prompt(tenant, 1, kPointTokens + 1)).value(), kPointTokens)
+        << tenant;
+  }
+}
+
+// One request is not to keep the store busy for minutes: the work is boundaries times chunks.
+TEST_F(StoreTenants, APublishOfTooManyBoundariesIsRefusedBeforeTheWork) {
+  PublishSpec spec;
+  spec.fingerprint = model_;
+  spec.tenant = "a";
+  spec.token_ids = KitTokens(1, 4096 * 16);
+  for (uint32_t chunk = 4096 - 300; chunk <= 4096; ++chunk) spec.boundaries.push_back(chunk * 16);
+  const auto refused = store_->Publish(spec);
+  ASSERT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              HasSubstr("boundaries: 301 of them name more than 1048576 objects"));
+  spec.boundaries = {4096 * 16};
+  EXPECT_THAT(std::string(store_->Publish(spec).status().message()), HasSubstr("not announced"));
+}
+
+TEST(FingerprintBookTest, ForgetsTheTenantThatWasSilentForLongestAndStoresNothing) {
+  FingerprintBook book;
+  const Fingerprint model = KitModel().Make();
+  const auto in_use = book.Learn(model, "0");
+  for (size_t i = 1; i < FingerprintBook::kMaxTenants; ++i) book.Learn(model, std::to_string(i));
+  book.Learn(model, "1");
+  book.Learn(model, "one more");
+  EXPECT_EQ(book.tenants(), FingerprintBook::kMaxTenants);
+  EXPECT_NE(book.Find(model.digest(), "0"), nullptr) << "referred to";
+  EXPECT_NE(book.Find(model.digest(), "1"), nullptr) << "heard of again";
+  EXPECT_EQ(book.Find(model.digest(), "2"), nullptr);
+  EXPECT_NE(book.Find(model.digest(), "one more"), nullptr);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,378 @@
+// Times to live: what is over is not served, whoever else holds parts of it, and is told apart.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cache_store/store/store_impl.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/stepped_seams.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+KitPrompt Prompt(uint64_t seed, uint32_t tokens) { return {KitTokens(seed, tokens), {}}; }
+
+class StoreTtl : public ::testing::Test {
+ protected:
+  StoreTtl() {
+    options_.host_bytes = 1 << 20;
+    options_.disk_bytes = 64 << 20;
+    options_.data_dir = folder_.path();
+  }
+  void Open() {
+    opened_.reset();
+    StoreSeams seams = SteppedSeams(&executor_, &clock_);
+    auto opened = OpenStore(options_, std::move(seams));
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    opened_ = *std::move(opened);
+    store_ = static_cast<Store*>(opened_.get());
+  }
+  void OpenInRam() {
+    options_.disk_bytes = 0;
+    Open();
+  }
+  PublishResult Publish(const KitPrompt& prompt, const std::vector<uint32_t>& boundaries,
+                        absl::Duration ttl, Durability durability = Durability::kDefault) {
+    PublishSpec spec = KitSpec(model_, prompt, boundaries, durability);
+    spec.ttl = ttl;
+    auto session = store_->Publish(spec).value();
+    EXPECT_TRUE(KitPutAll(session.get(), spec, model_, prompt).ok());
+    const absl::StatusOr<PublishResult> result = session->Commit();
+    EXPECT_TRUE(result.ok()) << result.status();
+    store_->CheckInvariants();
+    return result.ok() ? *result : PublishResult();
+  }
+  static KitPrompt UpTo(KitPrompt prompt, uint32_t tokens) {
+    prompt.tokens.resize(tokens);
+    return prompt;
+  }
+  // What can be restored of a prompt.
+  uint32_t Usable(const KitPrompt& prompt) {
+    const uint32_t usable = KitFetch(store_, model_, prompt).value();
+    executor_->RunAll();
+    store_->CheckInvariants();
+    return usable;
+  }
+  uint64_t Expired() { return store_->Stats().removed.at("expired"); }
+  RestorePoint Only(const std::string& tenant = "default") {
+    const std::vector<RestorePoint> points = store_->List(tenant);
+    EXPECT_EQ(points.size(), 1u);
+    return points.empty() ? RestorePoint() : points[0];
+  }
+
+  const Fingerprint model_ = KitModel().Make();
+  TestFolder folder_;
+  StoreOptions options_;
+  FakeClock clock_;
+  ManualExecutor* executor_ = nullptr;
+  std::unique_ptr<TieredStore> opened_;
+  Store* store_ = nullptr;
+};
+
+TEST_F(StoreTtl, WhatIsOverIsAMissAtOnceAndSaysWhy) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 65);
+  const WatchStart start = store_->Subscribe("default", {}, [](const StoreEvent&) {});
+  Publish(prompt, {64}, absl::Minutes(1));
+  clock_.Advance(absl::Seconds(59));
+  EXPECT_EQ(Only().expires_in, absl::Seconds(1));
+  EXPECT_EQ(Usable(prompt), 64u);
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_EQ(Usable(prompt), 0u);
+  EXPECT_THAT(store_->List("default"), IsEmpty());
+  EXPECT_EQ(Expired(), 1u);
+  EXPECT_EQ(store_->Stats().counters.at("evicted_restore_points"), 0u) << "nobody needed room";
+  EXPECT_EQ(store_->Stats().tiers.back().bytes, 0u);
+  clock_.Advance(absl::Seconds(5));
+  const ExplainReport report = store_->Explain(KitQuery(model_, prompt)).value();
+  const BoundaryReport& last = report.boundaries.back();
+  EXPECT_EQ(last.miss, MissReason::kRemoved);
+  EXPECT_EQ(last.removed, Removal::kExpired);
+  EXPECT_THAT(last.reason, HasSubstr("expired 5s ago"));
+  const WatchStart missed = store_->Subscribe("default", {store_->incarnation(), start.sequence},
+                                              [](const StoreEvent&) {});
+  ASSERT_EQ(missed.missed.size(), 2u);
+  EXPECT_EQ(missed.missed[1].kind, StoreEvent::Kind::kEvicted);
+  EXPECT_EQ(missed.missed[1].removed, Removal::kExpired);
+}
+
+TEST_F(StoreTtl, UpkeepRemovesWhatNobodyAsksFor) {
+  OpenInRam();
+  for (uint64_t i = 0; i < 200; ++i) Publish(Prompt(i, 33), {32}, absl::Seconds(10 + i % 2));
+  EXPECT_EQ(store_->UpkeepStep(), absl::Seconds(1));
+  EXPECT_EQ(Expired(), 0u);
+  clock_.Advance(absl::Seconds(10));
+  EXPECT_LT(store_->UpkeepStep(), absl::Seconds(1)) << "there is more, a batch at a time";
+  EXPECT_GT(Expired(), 0u);
+  EXPECT_LT(Expired(), 100u);
+  EXPECT_EQ(store_->UpkeepStep(), absl::Seconds(1));
+  EXPECT_EQ(Expired(), 100u);
+  clock_.Advance(absl::Seconds(1));
+  for (int step = 0; step < 3; ++step) store_->UpkeepStep();
+  EXPECT_EQ(Expired(), 200u);
+  EXPECT_EQ(store_->Stats().tiers[0].bytes, 0u);
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+TEST_F(StoreTtl, NothingThatIsOverIsServedWhileMuchIsLeftToRemove) {
+  OpenInRam();
+  // The boundary at 16 has no restore point; what names its object is over, or is not.
+  const KitPrompt longer = Prompt(1000, 33), live = Prompt(1001, 33);
+  for (uint64_t i = 0; i < 100; ++i) Publish(Prompt(i, 33), {32}, absl::Seconds(5));
+  Publish(longer, {32}, absl::Seconds(5));
+  Publish(live, {32}, absl::ZeroDuration());
+  clock_.Advance(absl::Seconds(5));
+  const KitPrompt shorter = UpTo(longer, 20);
+  const ExplainReport report = store_->Explain(KitQuery(model_, shorter)).value();
+  EXPECT_EQ(report.usable_tokens, 0u);
+  EXPECT_EQ(report.boundaries.back().removed, Removal::kExpired);
+  EXPECT_EQ(Usable(shorter), 0u);
+  EXPECT_LT(Expired(), 50u) << "a lookup removes a few only";
+  EXPECT_EQ(Usable(live), 32u);
+}
+
+TEST_F(StoreTtl, PublishingAgainRenewsAndNeverShortens) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 65);
+  Publish(prompt, {64}, absl::Minutes(1));
+  clock_.Advance(absl::Seconds(30));
+  Publish(prompt, {64}, absl::Seconds(10));
+  EXPECT_EQ(Only().expires_in, absl::Seconds(30));
+  Publish(prompt, {64}, absl::Minutes(1));
+  EXPECT_EQ(Only().expires_in, absl::Minutes(1));
+  clock_.Advance(absl::Seconds(59));
+  EXPECT_EQ(Usable(prompt), 64u);
+  Open();
+  EXPECT_EQ(Only().expires_in, absl::Seconds(1)) << "the renewal is on disk";
+  Publish(prompt, {64}, absl::ZeroDuration());
+  EXPECT_EQ(Only().expires_in, absl::Seconds(1)) << "whoever asks for nothing changes nothing";
+  Publish(prompt, {64}, absl::Hours(1000));
+  Open();
+  clock_.Advance(absl::Hours(999));
+  EXPECT_EQ(Usable(prompt), 64u);
+  EXPECT_EQ(Expired(), 0u);
+}
+
+TEST_F(StoreTtl, ItSurvivesARestartAndEndsWhileTheStoreIsDown) {
+  Open();
+  const KitPrompt early = Prompt(1, 65), late = Prompt(2, 65), behind = Prompt(3, 65);
+  Publish(early, {64}, absl::Minutes(1));
+  Publish(late, {64}, absl::Minutes(2));
+  Publish(behind, {64}, absl::Minutes(2), Durability::kMemory);
+  executor_->RunAll();
+  opened_.reset();
+  clock_.Advance(absl::Minutes(1));
+  Open();
+  EXPECT_EQ(Usable(early), 0u);
+  EXPECT_EQ(Usable(late), 64u);
+  EXPECT_EQ(Usable(behind), 64u);
+  const ExplainReport report = store_->Explain(KitQuery(model_, early)).value();
+  EXPECT_EQ(report.boundaries.back().removed, Removal::kExpired);
+  clock_.Advance(absl::Minutes(1));
+  EXPECT_EQ(Usable(late) + Usable(behind), 0u);
+  opened_.reset();
+  Open();
+  EXPECT_EQ(store_->Stats().restore_points, 0u);
+  EXPECT_EQ(store_->Stats().counters.at("recovery_collected_objects"), 0u);
+}
+
+TEST_F(StoreTtl, APinHoldsWhatWouldBeOver) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 33);
+  const KitPrompt shorter = UpTo(prompt, 20);
+  Publish(prompt, {32}, absl::Minutes(1));
+  const Digest id = Only().id;
+  ASSERT_TRUE(store_->SetPinned(id, "default", true).ok());
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(Usable(prompt), 32u);
+  EXPECT_EQ(Usable(shorter), 16u) << "what is below it is there thanks to the pin";
+  Open();
+  EXPECT_EQ(Usable(prompt), 32u);
+  ASSERT_TRUE(store_->SetPinned(id, "default", false).ok());
+  EXPECT_EQ(Usable(prompt), 16u);
+  EXPECT_FALSE(store_->SetPinned(id, "default", true).ok()) << "it is gone";
+  clock_.Advance(absl::Minutes(10));
+  EXPECT_EQ(Usable(shorter), 0u) << "and so is what was made of it meanwhile";
+}
+
+TEST_F(StoreTtl, OnlyWhatNobodyElseNamesGoesWithIt) {
+  Open();
+  const KitPrompt longer = Prompt(1, 129);
+  Publish(longer, {128}, absl::ZeroDuration());
+  const uint64_t alone = store_->Stats().objects;
+  Publish(longer, {64, 128}, absl::Minutes(1));
+  EXPECT_GT(store_->Stats().objects, alone) << "the tail at 64";
+  const KitPrompt shorter = UpTo(longer, 65);
+  EXPECT_EQ(Usable(shorter), 64u);
+  clock_.Advance(absl::Minutes(1));
+  EXPECT_EQ(Usable(shorter), 0u);
+  EXPECT_EQ(store_->Stats().objects, alone);
+  EXPECT_EQ(Usable(longer), 128u);
+  EXPECT_EQ(Expired(), 1u) << "the point at 128 lives as long as it was to";
+}
+
+TEST_F(StoreTtl, ABoundaryWithoutAPointOfItsOwnLivesAsLongAsItsParts) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 33);
+  const KitPrompt shorter = UpTo(prompt, 20);
+  Publish(prompt, {32}, absl::Minutes(1));
+  clock_.Advance(absl::Seconds(20));
+  EXPECT_EQ(Usable(shorter), 16u);
+  for (const RestorePoint& point : store_->List("default")) {
+    EXPECT_EQ(point.expires_in, absl::Seconds(40)) << point.tokens;
+  }
+  clock_.Advance(absl::Seconds(40));
+  EXPECT_EQ(Usable(shorter), 0u);
+  EXPECT_EQ(store_->Stats().objects, 0u);
+}
+
+TEST_F(StoreTtl, WhatIsPublishedAsAWholeHasItsOwnEndThoughItsPartsStay) {
+  const KitPrompt prompt = Prompt(1, 33);
+  const KitPrompt shorter = UpTo(prompt, 20);
+  const auto expires_in = [&] {
+    for (const RestorePoint& point : store_->List("default")) {
+      if (point.tokens == 16) return point.expires_in;
+    }
+    return absl::ZeroDuration();
+  };
+  for (const bool made_by_a_lookup : {false, true}) {
+    Open();
+    Publish(prompt, {32}, absl::ZeroDuration());
+    if (made_by_a_lookup) {
+      EXPECT_EQ(Usable(shorter), 16u);
+    }
+    for (const absl::Duration ttl : {absl::Seconds(30), absl::Seconds(60)}) {
+      Publish(shorter, {16}, ttl);
+      EXPECT_EQ(expires_in(), ttl);
+      Open();
+      EXPECT_EQ(expires_in(), ttl) << "the disk says the same";
+    }
+    clock_.Advance(absl::Minutes(1));
+    EXPECT_EQ(Usable(shorter), 16u) << "from its parts";
+    for (const RestorePoint& point : store_->List("default")) {
+      ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
+    }
+    executor_->RunAll();
+  }
+}
+
+TEST_F(StoreTtl, WhatIsPublishedAsAWholeDoesNotEndWithItsParts) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 33);
+  const KitPrompt shorter = UpTo(prompt, 20);
+  Publish(prompt, {32}, absl::Minutes(1));
+  EXPECT_EQ(Usable(shorter), 16u) << "now there is a restore point that nobody published";
+  Publish(shorter, {16}, absl::ZeroDuration());
+  Open();
+  clock_.Advance(absl::Hours(1));
+  EXPECT_EQ(Usable(shorter), 16u);
+  EXPECT_EQ(Usable(prompt), 16u);
+}
+
+// One that a lookup made: the first who publishes it says when it ends, before a restart or after.
+TEST_F(StoreTtl, WhatNobodyPublishedAsAWholeIsStillThatAfterARestart) {
+  uint64_t seed = 1;
+  for (const bool restarts : {false, true}) {
+    for (const absl::Duration ttl_of_parts :
+         {absl::ZeroDuration(), absl::Duration(absl::Hours(1))}) {
+      SCOPED_TRACE(testing::Message() << restarts << ttl_of_parts);
+      Open();
+      const KitPrompt prompt = Prompt(seed++, 33);
+      const KitPrompt shorter = UpTo(prompt, 20);
+      const auto expires_in = [&] {
+        for (const RestorePoint& point : store_->List("default")) {
+          if (point.tokens == 16) return point.expires_in;
+        }
+        return absl::ZeroDuration();
+      };
+      Publish(prompt, {32}, ttl_of_parts);
+      EXPECT_EQ(Usable(shorter), 16u);
+      const absl::Duration inherited = expires_in();
+      for (int restart = 0; restarts && restart < 2; ++restart) Open();
+      EXPECT_EQ(expires_in(), inherited);
+      EXPECT_EQ(store_->List("default").size(), 2u);
+      Publish(shorter, {16}, absl::Seconds(30));
+      EXPECT_EQ(expires_in(), absl::Seconds(30));
+      Open();
+      EXPECT_EQ(expires_in(), absl::Seconds(30)) << "now it is somebody's";
+      Publish(shorter, {16}, absl::Seconds(10));
+      EXPECT_EQ(expires_in(), absl::Seconds(30));
+      for (const RestorePoint& point : store_->List("default")) {
+        ASSERT_TRUE(store_->Drop(point.id, "default", true).ok());
+      }
+      executor_->RunAll();
+    }
+  }
+}
+
+TEST_F(StoreTtl, APublishThatBeganBeforeTheEndKeepsWhatItWasPromised) {
+  Open();
+  const KitPrompt prompt = Prompt(1, 65);
+  Publish(prompt, {64}, absl::Minutes(1));
+  PublishSpec spec = KitSpec(model_, prompt, {64});
+  spec.ttl = absl::Minutes(1);
+  auto session = store_->Publish(spec).value();
+  EXPECT_THAT(session->needed(), IsEmpty());
+  clock_.Advance(absl::Minutes(1));
+  store_->UpkeepStep();
+  EXPECT_EQ(Expired(), 1u);
+  EXPECT_THAT(session->Commit().value().boundaries, ElementsAre(64));
+  session.reset();
+  store_->CheckInvariants();
+  EXPECT_EQ(Only().expires_in, absl::Minutes(1));
+  EXPECT_EQ(Usable(prompt), 64u);
+  Open();
+  EXPECT_EQ(Usable(prompt), 64u);
+}
+
+TEST_F(StoreTtl, TenantsHaveADefaultAndAMaximum) {
+  options_.default_ttl = absl::Hours(1);
+  options_.quotas.by_tenant["bounded"].max_ttl_s = 60;
+  options_.quotas.by_tenant["brief"].default_ttl_s = 10;
+  Open();
+  KitPrompt prompt = Prompt(1, 65);
+  const auto life = [&](const std::string& tenant, absl::Duration ttl) {
+    prompt.tenant = tenant;
+    prompt.tokens[0] += 1;
+    Publish(prompt, {64}, ttl);
+    return store_->List(tenant).front().expires_in;
+  };
+  EXPECT_EQ(life("default", absl::ZeroDuration()), absl::Hours(1));
+  EXPECT_EQ(life("default", absl::Hours(9)), absl::Hours(9)) << "a default is no limit";
+  EXPECT_EQ(life("brief", absl::ZeroDuration()), absl::Seconds(10));
+  EXPECT_EQ(life("bounded", absl::ZeroDuration()), absl::Minutes(1));
+  EXPECT_EQ(life("bounded", absl::Seconds(7)), absl::Seconds(7));
+  prompt.tokens[0] += 1;
+  EXPECT_THAT(Publish(prompt, {64}, absl::Hours(1)).notes,
+              ElementsAre("ttl_s lowered to the tenant's max_ttl_s, 60"));
+  options_.quotas.by_tenant["bounded"].default_ttl_s = 61;
+  EXPECT_THAT(options_.Validate().message(), HasSubstr("tenants.bounded.default_ttl_s"));
+}
+
+TEST_F(StoreTtl, AManifestThatDoesNotExpireIsWrittenAsEver) {
+  Open();
+  Publish(Prompt(1, 65), {64}, absl::ZeroDuration());
+  ManifestRecord record;
+  record.tenant = "default";
+  const std::string plain = SerializeManifestRecord(record);
+  EXPECT_EQ(plain.substr(0, 4), "MRP1");
+  record.expires_unix_s = 1;
+  const std::string expiring = SerializeManifestRecord(record);
+  EXPECT_EQ(expiring.substr(0, 4), "MRP2");
+  EXPECT_EQ(expiring.size(), plain.size() + 8);
+  record.inherited = true;
+  for (const uint64_t expires : {0, 1}) {
+    record.expires_unix_s = expires;
+    const std::string inherited = SerializeManifestRecord(record);
+    EXPECT_EQ(inherited.substr(0, 4), "MRP3");
+    EXPECT_EQ(inherited.size(), plain.size() + 8);
+  }
+}
+
+}  // namespace
+}  // namespace hearth
