@@ -11,6 +11,7 @@
 
 #include <rocksdb/file_system.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -36,8 +37,12 @@ absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path, const 
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
                           FoundDamage* found);
 
-// A manifest that is being written, and its copy. Whatever happens to the copy, the file goes on;
-// a copy that may lack something is removed. One caller at a time, as for any writable file.
+// A manifest that is being written, and its copy. Whatever happens to the copy, the file goes on.
+// One caller at a time, as for any writable file.
+//
+// A copy that may lack something is removed. Where it is the file that fails, the copy ends with
+// what was synced of it: RocksDB goes on in another manifest, but only with its next change, and
+// until then this one is the database.
 class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   using Options = rocksdb::IOOptions;
@@ -47,25 +52,25 @@ class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
   CopiedFile(File file, File copy, rocksdb::FileSystem* files, std::string copy_path)
       : FSWritableFileOwnerWrapper(std::move(file)),
         copy_(std::move(copy)),
+        has_copy_(copy_ != nullptr),
         files_(files),
         copy_path_(std::move(copy_path)) {}
   ~CopiedFile() override = default;
 
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            Context* dbg) override {
-    return Copied(target()->Append(data, options, dbg), data);
+    return Appended(target()->Append(data, options, dbg), data);
   }
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            const rocksdb::DataVerificationInfo& verification,
                            Context* dbg) override {
-    return Copied(target()->Append(data, options, verification, dbg), data);
+    return Appended(target()->Append(data, options, verification, dbg), data);
   }
-  // What could not be synced was not written, whatever the copy has of it after a crash.
   rocksdb::IOStatus Sync(const Options& options, Context* dbg) override {
-    return Copied(target()->Sync(options, dbg), "");
+    return Synced(target()->Sync(options, dbg));
   }
   rocksdb::IOStatus Fsync(const Options& options, Context* dbg) override {
-    return Copied(target()->Fsync(options, dbg), "");
+    return Synced(target()->Fsync(options, dbg));
   }
   rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
     if (copy_ != nullptr) copy_->Close(options, dbg).PermitUncheckedError();
@@ -74,15 +79,42 @@ class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
   }
 
  private:
-  rocksdb::IOStatus Copied(rocksdb::IOStatus status, const rocksdb::Slice& data) {
-    if (copy_ == nullptr) return status;
-    if (status.ok() && copy_->Append(data, Options(), nullptr).ok()) return status;
-    copy_ = nullptr;
-    files_->DeleteFile(copy_path_, Options(), nullptr).PermitUncheckedError();
+  rocksdb::IOStatus Appended(rocksdb::IOStatus status, const rocksdb::Slice& data) {
+    if (!status.ok()) {
+      EndCopy();
+    } else if (copy_ == nullptr || !copy_->Append(data, Options(), nullptr).ok()) {
+      RemoveCopy();
+    } else {
+      copied_bytes_ += data.size();
+    }
     return status;
   }
+  // What could not be synced was not written, whatever the file has of it after a crash.
+  rocksdb::IOStatus Synced(rocksdb::IOStatus status) {
+    if (status.ok()) {
+      synced_bytes_ = copied_bytes_;
+    } else {
+      EndCopy();
+    }
+    return status;
+  }
+  void EndCopy() {
+    if (copy_ == nullptr) return;
+    const bool ends = synced_bytes_ > 0 &&
+                      copy_->Truncate(synced_bytes_, Options(), nullptr).ok() &&
+                      copy_->Sync(Options(), nullptr).ok();
+    copy_ = nullptr;
+    if (!ends) RemoveCopy();
+  }
+  void RemoveCopy() {
+    copy_ = nullptr;
+    if (!std::exchange(has_copy_, false)) return;
+    files_->DeleteFile(copy_path_, Options(), nullptr).PermitUncheckedError();
+  }
 
-  File copy_;  // null: none, or no longer
+  File copy_;      // null: none, or no longer written
+  bool has_copy_;  // there is a file of its name
+  uint64_t copied_bytes_ = 0, synced_bytes_ = 0;
   rocksdb::FileSystem* const files_;
   const std::string copy_path_;
 };

@@ -12,7 +12,6 @@
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/disk_tier_tables.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
-#include "cache_store/disk/files/disk_tier_records.h"
 #include "cache_store/disk/verify.h"
 #include "cache_store/store/store_impl.h"
 #include "tests/support/raw_database.h"
@@ -323,63 +322,6 @@ TEST_F(Damage, ABackupOfRotIsRefusedWithTheTablesName) {
   store_.reset();
   const auto made = BackUpDataDir(folder_.path(), to.File("rotten"));
   EXPECT_TRUE(made.ok()) << made.status();
-}
-
-TEST(ManifestCopy, WholeBytesEndAtTheFirstRecordThatIsNot) {
-  const TestFolder folder;
-  {
-    StoreOptions options;
-    options.data_dir = folder.path();
-    TieredStore::Open(options).value();
-  }
-  std::string name;
-  for (const auto& entry : fs::directory_iterator(folder.path() + "/db")) {
-    if (IsManifest(entry.path().string())) name = "db/" + entry.path().filename().string();
-  }
-  const std::string bytes = folder.Read(name);
-  ASSERT_EQ(WholeBytes(bytes), bytes.size());
-  EXPECT_EQ(folder.Read(name + kCopySuffix), bytes);
-  for (size_t cut = 0; cut < bytes.size(); ++cut) {
-    ASSERT_LE(WholeBytes(bytes.substr(0, cut)), cut);
-    std::string flipped = bytes;
-    flipped[cut] = static_cast<char>(flipped[cut] ^ 0x10);
-    ASSERT_LE(WholeBytes(flipped), cut);
-  }
-}
-
-// A file whose syncs fail.
-class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
- public:
-  using FSWritableFileOwnerWrapper::FSWritableFileOwnerWrapper;
-  rocksdb::IOStatus Sync(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
-    return rocksdb::IOStatus::IOError("sync failed");
-  }
-  rocksdb::IOStatus Fsync(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
-    return rocksdb::IOStatus::IOError("sync failed");
-  }
-};
-
-// RocksDB takes such a record for not written. After a crash of the machine the copy may have it
-// where the file does not, and it would be taken for what the file has lost.
-TEST(ManifestCopy, GoesWithWhatCouldNotBeSynced) {
-  const TestFolder folder;
-  const std::string path = folder.path() + "/MANIFEST-000001", copy_path = path + kCopySuffix;
-  const auto files = rocksdb::FileSystem::Default();
-  const rocksdb::IOOptions plain;
-  for (const bool data_only : {false, true}) {
-    CopiedFile::File file, copy;
-    ASSERT_TRUE(files->NewWritableFile(path, {}, &file, nullptr).ok());
-    ASSERT_TRUE(files->NewWritableFile(copy_path, {}, &copy, nullptr).ok());
-    CopiedFile both(std::make_unique<UnsyncedFile>(std::move(file)), std::move(copy), files.get(),
-                    copy_path);
-    ASSERT_TRUE(both.Append("a record", plain, nullptr).ok());
-    EXPECT_TRUE(fs::exists(copy_path));
-    EXPECT_FALSE((data_only ? both.Sync(plain, nullptr) : both.Fsync(plain, nullptr)).ok());
-    EXPECT_FALSE(fs::exists(copy_path));
-    ASSERT_TRUE(both.Append("another", plain, nullptr).ok());
-    EXPECT_TRUE(both.Close(plain, nullptr).ok());
-    EXPECT_EQ(folder.Read("MANIFEST-000001"), "a recordanother");
-  }
 }
 
 TEST(WarningLines, OfOneKindComeAFewAMinute) {
