@@ -56,7 +56,7 @@ class UnloadedIndex;
 struct PublishPlan;
 struct PublishBoundary;
 
-class Store : public TieredStore {
+class Store : public SteppedStore {
  public:
   Store(const StoreOptions& options, StoreSeams seams, std::string secret,
         std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
@@ -92,19 +92,12 @@ class Store : public TieredStore {
   absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
   absl::Status Flush(absl::Time deadline) override;
 
-  // Reads one slice more of what is on disk, if it is time to; how long to wait until the next.
-  // One caller at a time: a thread of the store's own, unless the executor is a test's.
-  absl::Duration ScrubStep();
-  // Removes some of what is over, and notes last uses on disk now and then; how long to wait until
-  // the next. By whom: as ScrubStep.
-  absl::Duration UpkeepStep();
-  // Adopts a few restore points more; how long to wait until the next. By whom: as ScrubStep.
-  absl::Duration LoadStep();
-  bool is_loading() const { return is_loading_.load(); }
-
-  // For tests: asserts the catalog's invariants against the tiers; PrefixIndex::finds.
-  void CheckInvariants();
-  uint64_t index_finds();
+  absl::Duration ScrubStep() override;
+  absl::Duration UpkeepStep() override;
+  absl::Duration LoadStep() override;
+  bool is_loading() const override { return is_loading_.load(); }
+  void CheckInvariants() override;
+  uint64_t index_finds() override;
 
  private:
   friend class FetchSessionImpl;

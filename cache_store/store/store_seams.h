@@ -31,6 +31,24 @@ struct StoreSeams {
   absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
 };
 
+// A store whose background steps a test takes itself, and looks into. What OpenStore and
+// TieredStore::Open return is one.
+class SteppedStore : public TieredStore {
+ public:
+  // Reads one slice more of what is on disk, if it is time to; how long to wait until the next.
+  // One caller at a time: a thread of the store's own, unless the executor is a test's.
+  virtual absl::Duration ScrubStep() = 0;
+  // Removes some of what expired, and notes last uses on disk now and then; how long to wait until
+  // the next. By whom: as ScrubStep.
+  virtual absl::Duration UpkeepStep() = 0;
+  // Adopts a few restore points more; how long to wait until the next. By whom: as ScrubStep.
+  virtual absl::Duration LoadStep() = 0;
+  virtual bool is_loading() const = 0;
+  // Asserts the catalog's invariants against the tiers.
+  virtual void CheckInvariants() = 0;
+  virtual uint64_t index_finds() = 0;  // PrefixIndex::finds
+};
+
 absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& options,
                                                        StoreSeams seams);
 

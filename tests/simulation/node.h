@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "cache_store/disk/repair/repair.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/timeline.h"
 #include "tests/support/fake_device.h"
@@ -60,7 +60,7 @@ class Node {
   void Drain();
   bool is_draining() const { return is_draining_; }
   bool is_idle() const;
-  Store* store() const { return static_cast<Store*>(store_.get()); }
+  SteppedStore* store() const { return static_cast<SteppedStore*>(store_.get()); }
   Ledger* ledger() { return &ledger_; }
   FaultyDisk* disk() { return &disk_; }
   FakeDevice* device() { return device_.get(); }  // null: there is none

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/manual_executor.h"
 
 namespace hearth {

@@ -13,7 +13,7 @@
 #include "cache_store/disk/disk_tier_tables.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"

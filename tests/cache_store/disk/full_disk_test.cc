@@ -8,7 +8,7 @@
 #include <random>
 
 #include "cache_store/disk/disk_tier_db.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -69,7 +69,7 @@ TEST_P(FullDisk, RefusesServesAndTakesAgainWhenThereIsRoom) {
       EXPECT_EQ(Fetch(2 + round), 0u);
       executor_->RunAll();
     }
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
     disk_.SetFull(false);
     const absl::Status taken = Publish(2 + round);
     EXPECT_TRUE(taken.ok()) << taken;

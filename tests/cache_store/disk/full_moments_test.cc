@@ -19,7 +19,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -141,7 +141,7 @@ class Moment {
     if (!taken.ok()) taken = Publish();
     EXPECT_TRUE(taken.ok()) << "with room again: " << taken;
     CheckServes("with room again");
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
     store_.reset();
     Open();
     ASSERT_NE(store_, nullptr);

@@ -17,7 +17,7 @@
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/files/disk_tier_records.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"

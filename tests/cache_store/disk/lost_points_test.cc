@@ -15,7 +15,7 @@
 #include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/files/disk_tier_records.h"
 #include "cache_store/disk/promises/promises.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
@@ -261,7 +261,7 @@ TEST_F(LostPoints, AreNotThoseThatWereDroppedOrExpired) {
     ASSERT_TRUE(session->Commit().ok());
     session.reset();
     clock_.Advance(absl::Seconds(10));
-    static_cast<Store*>(store_.get())->UpkeepStep();
+    static_cast<SteppedStore*>(store_.get())->UpkeepStep();
   }
 }
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cache_store/disk/disk_tier_db.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 

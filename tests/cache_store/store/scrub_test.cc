@@ -3,7 +3,7 @@
 
 #include "absl/time/clock.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
@@ -38,7 +38,7 @@ class Scrub : public ::testing::Test {
   }
   static KitPrompt Prompt(uint64_t seed) { return KitPrompt{KitTokens(seed, 65), {}}; }
   uint32_t Fetch(uint64_t seed) { return KitFetch(store_.get(), model_, Prompt(seed)).value(); }
-  absl::Duration Step() { return static_cast<Store*>(store_.get())->ScrubStep(); }
+  absl::Duration Step() { return static_cast<SteppedStore*>(store_.get())->ScrubStep(); }
   // Until nothing is left to read for days.
   void RunPass() {
     const uint64_t passes = Counted("scrub_passes");
@@ -47,7 +47,7 @@ class Scrub : public ::testing::Test {
     }
     ASSERT_EQ(Counted("scrub_passes"), passes + 1);
     executor_->RunAll();
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
   }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
   // The bytes of one slice of a prompt, as they lie on disk.

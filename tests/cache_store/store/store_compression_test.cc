@@ -6,7 +6,7 @@
 #include <random>
 
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"
@@ -90,7 +90,7 @@ class StoreCompression : public ::testing::Test {
   }
   uint64_t DiskBytes() { return store_->Stats().tiers.at(1).bytes; }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
+  void CheckInvariants() { static_cast<SteppedStore*>(store_.get())->CheckInvariants(); }
 
   const TestFolder folder_;
   const Fingerprint model_ = [] {

@@ -17,7 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
@@ -93,7 +93,7 @@ class CrashRun {
     store_ = *std::move(opened);
   }
 
-  Store* store() { return static_cast<Store*>(store_.get()); }
+  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
   bool IsLoading() { return store()->is_loading(); }
   void LoadAll() {
     for (int steps = 0; store()->LoadStep() < absl::InfiniteDuration(); ++steps) {

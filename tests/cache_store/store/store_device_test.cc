@@ -5,7 +5,7 @@
 
 #include <cstring>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"

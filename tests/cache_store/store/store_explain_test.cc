@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "cache_store/store/miss_explainer.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/stepped_seams.h"
@@ -32,7 +32,7 @@ class StoreFaults : public ::testing::Test {
     store_ = OpenStore(options, std::move(seams)).value();
   }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
+  void CheckInvariants() { static_cast<SteppedStore*>(store_.get())->CheckInvariants(); }
 
   const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();

@@ -1,7 +1,7 @@
 // Who computes and who waits, on a store whose clock stands.
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/store_kit.h"
 

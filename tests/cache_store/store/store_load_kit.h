@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "cache_store/disk/stored_records.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
 #include "tests/support/stepped_seams.h"
@@ -80,7 +80,7 @@ class StoreLoad : public ::testing::Test {
     store()->CheckInvariants();
   }
   uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  Store* store() { return static_cast<Store*>(store_.get()); }
+  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
   void ExpectAllThere() {
     for (uint64_t prompt = 0; prompt < kPrompts; ++prompt) EXPECT_EQ(Fetch(prompt), kLast);
   }

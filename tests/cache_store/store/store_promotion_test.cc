@@ -2,7 +2,7 @@
 // the fetch, bounded, and never in place of what RAM alone has.
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -58,7 +58,7 @@ class StorePromotion : public ::testing::Test {
   uint64_t HostBytes() { return store_->Stats().tiers.at(0).bytes; }
   void Settle() {
     executor_->RunAll();
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
   }
 
   const TestFolder folder_;

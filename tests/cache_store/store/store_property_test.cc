@@ -13,7 +13,7 @@
 #include <set>
 
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "proto/restore_rule.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_device.h"
@@ -186,7 +186,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     }
   }
 
-  Store* store() { return static_cast<Store*>(store_.get()); }
+  SteppedStore* store() { return static_cast<SteppedStore*>(store_.get()); }
   bool IsLoading() { return store()->is_loading(); }
   void LoadAll() {
     for (int steps = 0; store()->LoadStep() < absl::InfiniteDuration(); ++steps) {
@@ -235,7 +235,7 @@ TEST_P(StoreProperty, HoldsAfterEveryOperation) {
       if (device_ != nullptr && random_() % 8 == 0) device_->FlipOnce();
       if (device_ != nullptr && random_() % 32 == 0) device_->Lose();
       executor_->RunAll();
-      static_cast<Store*>(store_.get())->UpkeepStep();
+      static_cast<SteppedStore*>(store_.get())->UpkeepStep();
     } else if (dice < 98) {
       PinOrDrop();
     } else {

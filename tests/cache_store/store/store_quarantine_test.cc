@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_disk.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -144,7 +144,7 @@ TEST(StoreQuarantineCrash, NorDoesItComeBackByWhatWasNotLoadedYet) {
   store = open();
   const auto result = store->Quarantine(KitQuery(model, asked), {{0, 16, LayerGroup::kGlobal}});
   ASSERT_TRUE(result.ok() && result->on_disk.ok()) << result.status();
-  ASSERT_TRUE(static_cast<Store*>(store.get())->is_loading());
+  ASSERT_TRUE(static_cast<SteppedStore*>(store.get())->is_loading());
   disk.Die();
   store.reset();
   std::mt19937_64 random(1);

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cache_store/base/pin_share.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/store_kit.h"
 
 namespace hearth {
@@ -39,7 +39,7 @@ class QuotaTest : public testing::Test {
   }
   absl::Status Publish(const std::string& tenant, uint64_t seed) {
     const auto result = KitPublish(store_.get(), model_, Prompt(tenant, seed), {kTokens});
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
     return result.status();
   }
   bool Has(const std::string& tenant, uint64_t seed) {
@@ -109,7 +109,7 @@ TEST_F(QuotaTest, WhatAPublishGoesOnFromStaysCountedWhileItIsEvicted) {
   ASSERT_TRUE(Publish("b", 3).ok());
   const KitPrompt longer{KitTokens(1, kTokens + 16), {}, "b"};
   ASSERT_TRUE(KitPublish(store_.get(), model_, longer, {kTokens + 16}).ok());
-  static_cast<Store*>(store_.get())->CheckInvariants();
+  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
   EXPECT_LE(Usage("b").bytes, 3 * unit_.bytes);
 }
 
@@ -128,11 +128,11 @@ TEST_F(QuotaTest, WhatReadersHoldComesBackOnlyWithinTheCeiling) {
     ASSERT_TRUE(Publish("b", 3).ok());
     ASSERT_EQ(Usage("b").bytes, 2 * unit_.bytes);
     EXPECT_TRUE(Has("b", 1)) << "held, and so still complete";
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
     EXPECT_LE(Usage("b").bytes, 2 * unit_.bytes);
   }
   PinAll("b");
-  static_cast<Store*>(store_.get())->CheckInvariants();
+  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
 }
 
 TEST_F(QuotaTest, WhatIsSharedCountsOnce) {
@@ -154,7 +154,7 @@ TEST_F(QuotaTest, ATenantsShareOfPinsIsItsOwnWhateverOthersPin) {
   }
   const auto pin = [&](const std::string& tenant, size_t which) {
     const auto pinned = store_->SetPinned(store_->List(tenant).at(which).id, tenant, true);
-    static_cast<Store*>(store_.get())->CheckInvariants();
+    static_cast<SteppedStore*>(store_.get())->CheckInvariants();
     return pinned.status();
   };
   ASSERT_TRUE(pin("a", 0).ok());
@@ -232,7 +232,7 @@ TEST_F(QuotaTest, ARefusalThatAGuaranteeIsTheCauseOfTakesNothingFromOthers) {
   // What c gives up is enough for this one, and b is not asked.
   const KitPrompt smaller{KitTokens(9, 3 * kTokens), {}, "a"};
   ASSERT_TRUE(KitPublish(store_.get(), model_, smaller, {3 * kTokens}).ok());
-  static_cast<Store*>(store_.get())->CheckInvariants();
+  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
   EXPECT_FALSE(Has("c", 1));
   EXPECT_TRUE(Has("b", 1));
   EXPECT_TRUE(Has("b", 2));
@@ -249,7 +249,7 @@ TEST_F(QuotaTest, BesideAGuaranteeAllThatMayGoDoes) {
   const KitPrompt large{KitTokens(9, 2 * kTokens), {}, "a"};
   const auto stored = KitPublish(store_.get(), model_, large, {2 * kTokens});
   ASSERT_TRUE(stored.ok()) << stored.status();
-  static_cast<Store*>(store_.get())->CheckInvariants();
+  static_cast<SteppedStore*>(store_.get())->CheckInvariants();
   EXPECT_TRUE(Has("b", 1));
 }
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
@@ -78,7 +78,7 @@ class StoreRaces : public ::testing::Test {
     EXPECT_EQ(points.size(), 1u);
     return points.at(0);
   }
-  void CheckInvariants() { static_cast<Store*>(store_.get())->CheckInvariants(); }
+  void CheckInvariants() { static_cast<SteppedStore*>(store_.get())->CheckInvariants(); }
 
   const TestFolder folder_;
   const Fingerprint model_ = KitModel().Make();

@@ -5,7 +5,7 @@
 #include <filesystem>
 
 #include "cache_store/catalog/compute_cost.h"
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -31,7 +31,7 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
     auto opened = OpenStore(options, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
-    store_ = static_cast<Store*>(opened_.get());
+    store_ = static_cast<SteppedStore*>(opened_.get());
   }
   // As a worker would: asks, then publishes the prompt's end and the boundary before it.
   uint32_t Ask(const KitPrompt& prompt) {
@@ -55,7 +55,7 @@ class StoreRetention : public ::testing::TestWithParam<RetentionPolicy> {
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> opened_;
-  Store* store_ = nullptr;
+  SteppedStore* store_ = nullptr;
 };
 
 // Every second conversation comes back at once and then once more; the others never do.

@@ -1,7 +1,7 @@
 // What Stats tells of tiers, reasons and times, against what was done.
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/faulty_tier.h"
 #include "tests/support/manual_executor.h"
 #include "tests/support/store_kit.h"

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "cache_store/store/store_impl.h"
+#include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
@@ -30,7 +30,7 @@ class StoreTtl : public ::testing::Test {
     auto opened = OpenStore(options_, std::move(seams));
     ASSERT_TRUE(opened.ok()) << opened.status();
     opened_ = *std::move(opened);
-    store_ = static_cast<Store*>(opened_.get());
+    store_ = static_cast<SteppedStore*>(opened_.get());
   }
   void OpenInRam() {
     options_.disk_bytes = 0;
@@ -71,7 +71,7 @@ class StoreTtl : public ::testing::Test {
   FakeClock clock_;
   ManualExecutor* executor_ = nullptr;
   std::unique_ptr<TieredStore> opened_;
-  Store* store_ = nullptr;
+  SteppedStore* store_ = nullptr;
 };
 
 TEST_F(StoreTtl, WhatIsOverIsAMissAtOnceAndSaysWhy) {
