@@ -121,10 +121,10 @@ std::vector<uint32_t> PublishSessionImpl::CutsUpTo(uint32_t boundary) const {
 }
 
 absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
-  const uint64_t most_of_tenant = store_->options_.quotas.Of(spec_.tenant).max_bytes;
+  const uint64_t most_of_tenant = store_->core_->options.quotas.Of(spec_.tenant).max_bytes;
   const absl::Status status = store_->staged_.Take(spec_.tenant, bytes, most_of_tenant);
   if (!status.ok()) {
-    store_->counters_.Add(Counter::kPublishesRefusedStaged);
+    store_->core_->Count(Counter::kPublishesRefusedStaged);
     return status;
   }
   staged_bytes_ += bytes;
@@ -133,7 +133,7 @@ absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
 
 absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(size_t bytes) {
   if (absl::Status status = Stage(bytes); !status.ok()) return status;
-  std::shared_ptr<std::byte> memory = store_->AllocateSlice(bytes);
+  std::shared_ptr<std::byte> memory = store_->core_->tiers.AllocateSlice(bytes);
   allocated_ = memory.get();
   return memory;
 }
@@ -163,14 +163,14 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
     if (absl::Status status = Stage(slice.bytes.size()); !status.ok()) return status;
   }
   if (slice.owner == nullptr) {
-    std::shared_ptr<std::byte> memory = store_->AllocateSlice(slice.bytes.size());
+    std::shared_ptr<std::byte> memory = store_->core_->tiers.AllocateSlice(slice.bytes.size());
     std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
     slice = SliceView{memory, {memory.get(), slice.bytes.size()}};
   }
   // After the copy, so that what was verified is what is kept.
   if (SliceDigest(slice.bytes.data(), slice.bytes.size()) !=
       spec_.objects[object].slice_digests[place]) {
-    store_->counters_.Add(Counter::kDigestMismatches);
+    store_->core_->Count(Counter::kDigestMismatches);
     return absl::DataLossError(absl::StrCat("object ", object, ", layer ", layer,
                                             ": bytes do not match the announced digest"));
   }
@@ -184,7 +184,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   if (committed_) return absl::FailedPreconditionError("the publish was committed already");
   if (absl::Status loaded = store_->WaitUntilLoaded(); !loaded.ok()) {
     waited_in_vain_ = true;
-    store_->counters_.Add(Counter::kPublishesRefusedLoading);
+    store_->core_->Count(Counter::kPublishesRefusedLoading);
     // Not kUnavailable: the caller would take the store for gone.
     return absl::ResourceExhaustedError(loaded.message());
   }
@@ -192,25 +192,25 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   const Stopwatch stopwatch;
   absl::StatusOr<PublishResult> result = store_->CommitPublish(this);
   if (result.ok()) {
-    store_->commit_seconds_[static_cast<size_t>(result->durable)].Observe(stopwatch.Elapsed());
+    store_->core_->meters.ObserveCommit(result->durable, stopwatch.Elapsed());
   }
   return result;
 }
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
-  counters_.Add(Counter::kPublishes);
+  core_->Count(Counter::kPublishes);
   ExpireByTheWay();
   auto session = std::make_unique<PublishSessionImpl>(this, std::move(spec));
   {
-    absl::MutexLock lock(&mu_);
-    session->model_ = fingerprints_.Learn(session->spec_.fingerprint, session->spec_.tenant);
+    absl::MutexLock lock(&state_->mu);
+    session->model_ = state_->fingerprints.Learn(session->spec_.fingerprint, session->spec_.tenant);
   }
   if (session->model_ == nullptr) return session->spec_.fingerprint.Layout().status();
-  if (absl::Status status = session->Prepare(secret_); !status.ok()) return status;
+  if (absl::Status status = session->Prepare(core_->secret); !status.ok()) return status;
   LoadFor(session->chain_, session->model_->layout);
   absl::Status status;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     status = PlanNeeded(session.get());
   }
   if (!status.ok()) return status;
@@ -222,7 +222,7 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
   for (size_t i = 0; i < session->items_.size(); ++i) {
     PublishItem& item = session->items_[i];
     const ObjectId& id = spec.objects[i].id;
-    SegmentNode* node = catalog_.index().Find(*item.segment, spec.token_ids);
+    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec.token_ids);
     StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
       item.needed = !spec.objects[i].absent;
@@ -231,12 +231,12 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
     const std::vector<uint64_t>& digests = spec.objects[i].slice_digests;
     if (!digests.empty() && digests != object->slice_digests &&
         BitsFollowKeys(session->model_->layout.exactness)) {
-      counters_.Add(Counter::kNondeterminism);
+      core_->Count(Counter::kNondeterminism);
       return absl::AbortedError(absl::StrCat(
           ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
     }
     item.object = object;
-    catalog_.Hold(object);
+    state_->catalog.Hold(object);
   }
   // What only boundaries that cannot be completed need is not asked for.
   std::vector<bool> useful(session->items_.size(), false);
@@ -258,38 +258,35 @@ absl::Status Store::PlanNeeded(PublishSessionImpl* session) {
     session->needed_.push_back(static_cast<uint32_t>(i));
     needed_bytes += item.slice_bytes * item.layers.size();
   }
-  if (needed_bytes > options_.max_staged_bytes) {
-    counters_.Add(Counter::kPublishesRefusedStaged);
+  if (needed_bytes > core_->options.max_staged_bytes) {
+    core_->Count(Counter::kPublishesRefusedStaged);
     // Not kResourceExhausted, which asks to come back: it will not fit later either.
     return absl::InvalidArgumentError(absl::StrCat("publish of ", needed_bytes,
                                                    " bytes is over max_staged_bytes, ",
-                                                   options_.max_staged_bytes));
+                                                   core_->options.max_staged_bytes));
   }
   // Before a byte comes. What else the tenant holds may go by the time of the commit, which looks
   // again.
-  if (catalog_.ledger().FitsBesidePins(spec.tenant, needed_bytes, needed_objects)) {
+  if (state_->catalog.ledger().FitsBesidePins(spec.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();
   }
-  counters_.Add(Counter::kPublishesRefusedQuota);
-  return catalog_.ledger().NoRoom(spec.tenant, needed_bytes, needed_objects);
+  core_->Count(Counter::kPublishesRefusedQuota);
+  return state_->catalog.ledger().NoRoom(spec.tenant, needed_bytes, needed_objects);
 }
 
 void Store::EndPublish(PublishSessionImpl* session) {
   if (!session->committed_ && !session->waited_in_vain_) {
-    counters_.Add(Counter::kPublishesAbandoned);
+    core_->Count(Counter::kPublishesAbandoned);
   }
   // What the RAM tier took is counted there; the rest is gone before its room is given away.
   for (PublishItem& item : session->items_) item.staged.clear();
   staged_.Give(session->spec_.tenant, session->staged_bytes_);
-  Unsettled left;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_);
     for (PublishItem& item : session->items_) {
-      if (item.object != nullptr) catalog_.Release(item.object);
+      if (item.object != nullptr) state_->catalog.Release(item.object);
     }
-    left = SettleHost();
   }
-  SettleLater(left);
 }
 
 }  // namespace hearth

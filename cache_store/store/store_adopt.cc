@@ -26,13 +26,13 @@ bool NamesRetired(const ManifestRecord& record, const UnloadedIndex::Objects& ob
 absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
   std::shared_ptr<UnloadedIndex> unloaded;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     unloaded = unloaded_;
   }
   if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
   for (size_t begin = 0; begin < numbers.size(); begin += kManifestsAtOnce) {
     const auto some = numbers.subspan(begin, kManifestsAtOnce);
-    auto records = disk_->ReadManifests(some);
+    auto records = core_->tiers.disk->ReadManifests(some);
     if (!records.ok()) return records.status();
     std::vector<ReadManifest> read(some.size());
     for (size_t i = 0; i < some.size(); ++i) {
@@ -43,7 +43,7 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
       read[i] = CheckManifest(std::move(record), *unloaded);
     }
     {
-      absl::MutexLock lock(&mu_);
+      absl::MutexLock lock(&state_->mu);
       if (unloaded_ == nullptr) break;
       for (size_t i = 0; i < some.size(); ++i) {
         if (unloaded_->Settle(some[i]) && !AdoptManifest(read[i])) NoteUseless(some[i], read[i]);
@@ -57,24 +57,24 @@ absl::Status Store::LoadManifests(absl::Span<const uint64_t> numbers) {
 // Of a manifest that was not adopted.
 void Store::NoteUseless(uint64_t number, const ReadManifest& read) {
   if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
-  counters_.Add(Counter::kRecoveryDroppedManifests);
+  core_->Count(Counter::kRecoveryDroppedManifests);
   if (unloaded_->WasPromised(number)) {
     unloaded_->NoteDropped(number);
   } else if (damage_.empty()) {
     // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
-    erasures_.AddManifests({number});
+    state_->erasures.AddManifests({number});
   }
 }
 
 // Known, and said then: it goes as those went that were there.
 void Store::NoteRetired(uint64_t number, const Digest& point) {
   retired_unloaded_.fetch_add(1);
-  counters_.Add(Counter::kRecoveryDroppedManifests);
-  ++removed_[static_cast<size_t>(Removal::kQuarantined)];
-  if (point != Digest{} && catalog_.Find(point) == nullptr) {
-    history_.Record(point, Removal::kQuarantined, clock_->Now());
+  core_->Count(Counter::kRecoveryDroppedManifests);
+  core_->meters.AddRemoved(Removal::kQuarantined);
+  if (point != Digest{} && state_->catalog.Find(point) == nullptr) {
+    state_->history.Record(point, Removal::kQuarantined, core_->clock->Now());
   }
-  erasures_.AddManifests({number});
+  state_->erasures.AddManifests({number});
 }
 
 Store::ReadManifest Store::CheckManifest(ManifestRecord record, const UnloadedIndex& unloaded) {
@@ -83,9 +83,9 @@ Store::ReadManifest Store::CheckManifest(ManifestRecord record, const UnloadedIn
   if (found == unloaded.models().end() || found->second == nullptr) return {};
   const KvLayout& layout = found->second->layout;
   if (!ValidateManifest(manifest, layout).ok()) return {};
-  PromptChain chain =
-      MakeChain(layout, RootKey(manifest.fingerprint, record.tenant, secret_), manifest.token_ids,
-                manifest.cuts, manifest.token_count, {&manifest.token_count, 1});
+  PromptChain chain = MakeChain(layout, RootKey(manifest.fingerprint, record.tenant, core_->secret),
+                                manifest.token_ids, manifest.cuts, manifest.token_count,
+                                {&manifest.token_count, 1});
   return {std::move(record), found->second, std::move(chain)};
 }
 
@@ -98,7 +98,7 @@ bool Store::AdoptManifest(const ReadManifest& read) {
   const PromptChain& chain = read.chain;
   UnloadedIndex::Objects* const table = &unloaded_->objects();
   const KeyedSegment* last = chain.EndingAt(manifest.token_count, layout.chunk_tokens);
-  if (last == nullptr || catalog_.Find(last->key) != nullptr) return false;
+  if (last == nullptr || state_->catalog.Find(last->key) != nullptr) return false;
   for (size_t i = 0; i < record.objects.size(); ++i) {
     const auto it = table->find(record.objects[i]);
     if (it == table->end()) return false;
@@ -117,18 +117,18 @@ bool Store::AdoptManifest(const ReadManifest& read) {
     if (it->second.adopted != nullptr) {
       if (it->second.adopted->retired) return false;
     } else {
-      const SegmentNode* node = catalog_.index().Find(segment->key);
+      const SegmentNode* node = state_->catalog.index().Find(segment->key);
       if (node != nullptr && node->objects[static_cast<size_t>(named.id.group)] != nullptr) {
         return false;
       }
     }
   }
-  SegmentNode* node = catalog_.index().EnsureRoot(chain.root);
+  SegmentNode* node = state_->catalog.index().EnsureRoot(chain.root);
   std::vector<StoredObject*> objects;
   size_t next = 0;
   for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
     const KeyedSegment& keyed = *chain.EndingAt(segment.end(), layout.chunk_tokens);
-    node = catalog_.index().Ensure(node, keyed, manifest.token_ids);
+    node = state_->catalog.index().Ensure(node, keyed, manifest.token_ids);
     assert(node != nullptr);
     for (; next < record.objects.size(); ++next) {
       if (manifest.objects[next].id.begin != segment.begin) break;
@@ -136,23 +136,24 @@ bool Store::AdoptManifest(const ReadManifest& read) {
       if (recovered.adopted == nullptr) {
         const ObjectRecord& object = recovered.record;
         recovered.adopted =
-            catalog_.NewObject(object.number, object.key, object.id, object.slice_digests,
-                               object.layers, object.slice_bytes);
-        catalog_.Link(recovered.adopted, node);
-        catalog_.AdoptOnDisk(recovered.adopted, object.compressed_bytes);
+            state_->catalog.NewObject(object.number, object.key, object.id, object.slice_digests,
+                                      object.layers, object.slice_bytes);
+        state_->catalog.Link(recovered.adopted, node);
+        state_->catalog.AdoptOnDisk(recovered.adopted, object.compressed_bytes);
       }
       objects.push_back(recovered.adopted);
     }
   }
-  RestorePointEntry* point =
-      catalog_.AddRestorePoint(record.number, record.tenant, read.model, node, std::move(objects),
-                               manifest.cuts, absl::FromUnixSeconds(record.created_unix_s));
-  catalog_.AdoptEnd(point, EndOf(record), record.inherited);
-  catalog_.SetDurable(point);
-  catalog_.SetPinned(point, unloaded_->IsPinned(record.number));
-  counters_.Add(Counter::kRecoveredRestorePoints);
+  RestorePointEntry* point = state_->catalog.AddRestorePoint(
+      record.number, record.tenant, read.model, node, std::move(objects), manifest.cuts,
+      absl::FromUnixSeconds(record.created_unix_s));
+  state_->catalog.AdoptEnd(point, EndOf(record), record.inherited);
+  state_->catalog.SetDurable(point);
+  state_->catalog.SetPinned(point, unloaded_->IsPinned(record.number));
+  core_->Count(Counter::kRecoveredRestorePoints);
   // Whoever watches already was told of what there was.
-  if (options_.load_in_background) events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+  if (core_->options.load_in_background)
+    core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   return true;
 }
 

@@ -77,8 +77,8 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
   ExplainReport report;
   std::shared_ptr<const KnownFingerprint> model;
   {
-    absl::MutexLock lock(&mu_);
-    model = fingerprints_.Find(query.fingerprint, query.tenant);
+    absl::MutexLock lock(&state_->mu);
+    model = state_->fingerprints.Find(query.fingerprint, query.tenant);
   }
   if (model == nullptr) {
     report.summary = "miss: the store has never seen this fingerprint from this tenant";
@@ -87,22 +87,23 @@ ExplainReport Store::ExplainOwn(const PrefixQuery& query) {
   }
   const KvLayout& layout = model->layout;
   const PromptChain chain =
-      MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_), query.token_ids,
+      MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
                 query.cuts, tokens, query.cuts, query.stopped);
   if (!chain.is_whole) return report;  // nobody reads it
   LoadFor(chain, layout);
   {
-    absl::MutexLock lock(&mu_);
-    if (const SegmentNode* root = catalog_.index().Find(chain.root); root != nullptr) {
+    absl::MutexLock lock(&state_->mu);
+    if (const SegmentNode* root = state_->catalog.index().Find(chain.root); root != nullptr) {
       report.matched_tokens =
           PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
     }
-    const MissExplainer misses({&catalog_.index(), &history_, &layout, &chain, query.token_ids,
-                                report.matched_tokens, clock_->Now(), &options_});
+    const MissExplainer misses({&state_->catalog.index(), &state_->history, &layout, &chain,
+                                query.token_ids, report.matched_tokens, core_->clock->Now(),
+                                &core_->options});
     size_t silent = 0, silent_declared = 0;
     absl::flat_hash_map<const SegmentNode*, PathSums> of_globals;
     for (const BoundaryState& state :
-         WalkPrompt(catalog_.index(), layout, chain, query.token_ids, tokens)) {
+         WalkPrompt(state_->catalog.index(), layout, chain, query.token_ids, tokens)) {
       BoundaryReport boundary = ReportOn(state, misses, layout, &of_globals);
       // At least one token is always left to compute.
       if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
@@ -173,7 +174,7 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
                                absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
   BoundaryReport report;
   report.boundary = state.boundary;
-  report.usable = IsUsable(state, layout, clock_->Now());
+  report.usable = IsUsable(state, layout, core_->clock->Now());
   if (!report.usable && state.usable()) {
     report.miss = MissReason::kRemoved;
     report.removed = Removal::kExpired;
@@ -187,11 +188,11 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
   const PathSums sums = SumsOf(layout, state.node, of_globals);
   report.bytes = sums.bytes;
   report.slowest_tier = sums.in_host ? Tier::kHost : Tier::kDisk;
-  if (device_ != nullptr && IsOnDevice(ObjectsOf(layout, state.node))) {
+  if (core_->tiers.device != nullptr && core_->tiers.AreOnDevice(ObjectsOf(layout, state.node))) {
     report.slowest_tier = Tier::kGpu;
   }
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
-    report.age = std::max(absl::ZeroDuration(), clock_->Now() - point->last_use);
+    report.age = std::max(absl::ZeroDuration(), core_->clock->Now() - point->last_use);
     report.pinned = point->pinned;
     report.restore_point_id = point->id;
   }
@@ -202,9 +203,9 @@ BoundaryReport Store::ReportOn(const BoundaryState& state, const MissExplainer& 
 void Store::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
                         ExplainReport* report) {
   if (!CutsAreKeyed(model.layout.exactness)) return;
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&state_->mu);
   const SegmentNode* root =
-      catalog_.index().Find(RootKey(query.fingerprint, query.tenant, secret_));
+      state_->catalog.index().Find(RootKey(query.fingerprint, query.tenant, core_->secret));
   if (root == nullptr) return;
   const SegmentNode* stored =
       PrefixIndex::DeepestPoint(root, query.token_ids, model.layout.chunk_tokens);
@@ -219,16 +220,16 @@ void Store::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* aske
                           ExplainReport* report) {
   std::vector<std::shared_ptr<const KnownFingerprint>> known;
   {
-    absl::MutexLock lock(&mu_);
-    known = fingerprints_.Of(query.tenant);
+    absl::MutexLock lock(&state_->mu);
+    known = state_->fingerprints.Of(query.tenant);
   }
   for (const auto& other : known) {
     if (other->fingerprint.digest() == query.fingerprint) continue;
     uint32_t matched = 0, usable = 0;
     {
-      const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, secret_);
-      absl::MutexLock lock(&mu_);
-      const SegmentNode* root = catalog_.index().Find(root_key);
+      const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, core_->secret);
+      absl::MutexLock lock(&state_->mu);
+      const SegmentNode* root = state_->catalog.index().Find(root_key);
       if (root == nullptr) continue;
       const uint32_t chunk_tokens = other->layout.chunk_tokens;
       matched = PrefixIndex::MatchedTokens(root, query.token_ids, chunk_tokens);

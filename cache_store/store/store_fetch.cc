@@ -15,17 +15,9 @@ constexpr uint32_t kMostReadFailures = 2;
 
 }  // namespace
 
-absl::Status CheckQuery(const PrefixQuery& query) {
-  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
-                                                   " tokens, must be 1 to ", kMaxPromptTokens));
-  }
-  return ValidateCuts(query.cuts, static_cast<uint32_t>(query.token_ids.size()));
-}
-
 std::unique_ptr<FetchSession> Store::Miss(const PrefixQuery& query, Counter why, const char* reason,
                                           uint32_t matched_tokens) {
-  if (!query.again) counters_.Add(why);
+  if (!query.again) core_->Count(why);
   auto session = std::make_unique<FetchSessionImpl>(this);
   session->plan_.matched_tokens = matched_tokens;
   session->plan_.miss_reason = reason;
@@ -37,7 +29,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Fetch(const PrefixQuery& qu
                                                            uint32_t max_tokens) {
   const Stopwatch stopwatch;
   auto session = Lookup(query, above_tokens, max_tokens);
-  lookup_seconds_.Observe(stopwatch.Elapsed());
+  core_->meters.ObserveLookup(stopwatch.Elapsed());
   return session;
 }
 
@@ -46,8 +38,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
                                                             uint32_t max_tokens) {
   if (absl::Status status = CheckQuery(query); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
-  counters_.Add(query.again ? Counter::kRefetches : Counter::kFetches);
-  if (!query.again) counters_.Add(Counter::kLookupTokens, tokens);
+  core_->Count(query.again ? Counter::kRefetches : Counter::kFetches);
+  if (!query.again) core_->Count(Counter::kLookupTokens, tokens);
   const uint32_t highest = max_tokens == 0 ? tokens - 1 : std::min(max_tokens, tokens);
   const absl::StatusOr<std::vector<Namespace>> chained = NamespacesOf(query, highest);
   if (!chained.ok()) return chained.status();
@@ -58,22 +50,21 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
   for (const Namespace& space : spaces) LoadFor(space.chain, space.model->layout);
   std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
-  Unsettled left;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_);
     Found best;
     bool is_known = false;
     for (const Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
-      if (!query.again) catalog_.Request(space.chain, tokens, clock_->Now());
+      if (!query.again) state_->catalog.Request(space.chain, tokens, core_->clock->Now());
       Found found = Search(query, space, highest);
       is_known |= found.is_known || unloaded_ != nullptr;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
       if (found.boundary > best.boundary) best = found;
       best.matched_tokens = matched;
     }
-    if (!query.again) counters_.Add(Counter::kMatchedTokens, best.matched_tokens);
+    if (!query.again) core_->Count(Counter::kMatchedTokens, best.matched_tokens);
     if (!is_known) {
       return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint",
                   0);
@@ -93,9 +84,8 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
     session->plan_.matched_tokens = best.matched_tokens;
     session->plan_.from_public = best.space->tenant != query.tenant;
     session->again_ = query.again;
-    if (!query.again) counters_.Add(Counter::kHits);
-    if (session->plan_.from_public && !query.again) counters_.Add(Counter::kPublicHits);
-    left = SettleHost();
+    if (!query.again) core_->Count(Counter::kHits);
+    if (session->plan_.from_public && !query.again) core_->Count(Counter::kPublicHits);
   }
   LookupPlan& plan = session->plan_;
   if (CutsAreKeyed(plan.layout.exactness)) {
@@ -105,7 +95,6 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
       if (cut <= plan.usable_tokens) plan.cuts.push_back(cut);
     }
   }
-  SettleLater(left);
   if (!new_points.empty()) ScheduleWriteBehind(new_points, 0);
   return session;
 }
@@ -113,10 +102,10 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Store::Lookup(const PrefixQuery& q
 absl::StatusOr<std::unique_ptr<FetchSession>> Store::FetchById(const Digest& id,
                                                                const std::string& tenant) {
   if (absl::Status status = LoadPoint(id); !status.ok()) return status;
-  absl::MutexLock lock(&mu_);
-  RestorePointEntry* point = FindOwned(id, tenant);
+  absl::MutexLock lock(&state_->mu);
+  RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return absl::NotFoundError("no such restore point");
-  counters_.Add(Counter::kExports);
+  core_->Count(Counter::kExports);
   std::unique_ptr<FetchSessionImpl> session = Hold(point);
   session->is_export_ = true;
   session->plan_.matched_tokens = session->plan_.usable_tokens;
@@ -129,9 +118,9 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(const Namespace& space, Segm
   if (point == nullptr) {
     point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
-    if (disk_ != nullptr) new_points->push_back(point->id);
+    if (core_->tiers.disk != nullptr) new_points->push_back(point->id);
   }
-  catalog_.Touch(point, clock_->Now());
+  state_->catalog.Touch(point, core_->clock->Now());
   ++point->hits;
   auto session = Hold(point);
   const LookupPlan& plan = session->plan_;
@@ -141,7 +130,7 @@ std::unique_ptr<FetchSessionImpl> Store::BeginFetch(const Namespace& space, Segm
 
 std::unique_ptr<FetchSessionImpl> Store::Hold(RestorePointEntry* point) {
   auto session = std::make_unique<FetchSessionImpl>(this);
-  catalog_.HoldPoint(point);
+  state_->catalog.HoldPoint(point);
   session->point_id_ = point->id;
   session->point_number_ = point->number;
   session->objects_ = point->objects;
@@ -154,7 +143,7 @@ std::unique_ptr<FetchSessionImpl> Store::Hold(RestorePointEntry* point) {
   plan.total_bytes = point->bytes();
   plan.slowest_tier = point->slowest_tier();
   for (StoredObject* object : point->objects) {
-    catalog_.Hold(object);
+    state_->catalog.Hold(object);
     plan.objects.push_back(PlannedObject{object->id, object->slice_digests,
                                          object->in_host ? Tier::kHost : Tier::kDisk});
   }
@@ -162,7 +151,7 @@ std::unique_ptr<FetchSessionImpl> Store::Hold(RestorePointEntry* point) {
   for (const StoredObject* object : session->objects_) {
     session->unserved_slices_ += object->layers.size();
   }
-  plan.on_device = IsOnDevice(point->objects);
+  plan.on_device = core_->tiers.AreOnDevice(point->objects);
   return session;
 }
 
@@ -171,41 +160,39 @@ std::unique_ptr<FetchSessionImpl> Store::Hold(RestorePointEntry* point) {
 RestorePointEntry* Store::MakePoint(const Namespace& space, SegmentNode* node) {
   std::vector<StoredObject*> objects = ObjectsOf(space.model->layout, node);
   assert(!objects.empty());
-  for (StoredObject* object : objects) catalog_.Hold(object);
+  for (StoredObject* object : objects) state_->catalog.Hold(object);
   RestorePointEntry* point = nullptr;
-  if (catalog_.Promise(space.tenant, objects)) {
-    catalog_.BeginPublish(node->end());
-    point = catalog_.AddRestorePoint(catalog_.NextNumber(), space.tenant, space.model, node,
-                                     objects, CutsOf(node, space.model->layout), clock_->Now());
-    catalog_.Unpromise(objects);
-    if (point->slowest_tier() == Tier::kHost) catalog_.SetResident(point);
-    counters_.Add(Counter::kImplicitHits);
-    events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+  if (state_->catalog.Promise(space.tenant, objects)) {
+    state_->catalog.BeginPublish(node->end());
+    point = state_->catalog.AddRestorePoint(state_->catalog.NextNumber(), space.tenant, space.model,
+                                            node, objects, CutsOf(node, space.model->layout),
+                                            core_->clock->Now());
+    state_->catalog.Unpromise(objects);
+    if (point->slowest_tier() == Tier::kHost) state_->catalog.SetResident(point);
+    core_->Count(Counter::kImplicitHits);
+    core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }
-  for (StoredObject* object : objects) catalog_.Release(object);
+  for (StoredObject* object : objects) state_->catalog.Release(object);
   return point;
 }
 
 void Store::EndFetch(FetchSessionImpl* session) {
   if (session->point_number_ == 0) return;
-  Unsettled left;
   {
-    absl::MutexLock lock(&mu_);
-    RestorePointEntry* point = catalog_.Find(session->point_id_);
+    StoreLock lock(core_);
+    RestorePointEntry* point = state_->catalog.Find(session->point_id_);
     const bool present = point != nullptr && point->number == session->point_number_;
     for (size_t i = 0; i < session->kept_.size(); ++i) {
       if (!session->kept_[i].slices.empty()) UnclaimPromotion(session->objects_[i]);
     }
-    if (present) catalog_.ReleasePoint(point);
+    if (present) state_->catalog.ReleasePoint(point);
     for (size_t i = 0; i < session->objects_.size(); ++i) {
       if (session->served_[i].from_host) session->objects_[i]->read_in_host = true;
       if (session->served_[i].from_disk) session->objects_[i]->read_on_disk = true;
     }
     if (!session->is_export_) QueueForDevice(*session);
-    for (StoredObject* object : session->objects_) catalog_.Release(object);
-    left = SettleHost();
+    for (StoredObject* object : session->objects_) state_->catalog.Release(object);
   }
-  SettleLater(left);
 }
 
 void FetchSessionImpl::NoteServed(size_t object, Tier from) {
@@ -226,10 +213,8 @@ void Store::CountHit(const FetchSessionImpl& session) {
     if (served.from_host) tier = std::max(tier, Tier::kHost);
     if (served.from_disk) tier = Tier::kDisk;
   }
-  fetch_seconds_[static_cast<size_t>(tier)].Observe(session.begun_.Elapsed());
-  if (session.again_) return;
-  absl::MutexLock lock(&mu_);
-  hit_tokens_[static_cast<size_t>(tier)] += session.plan_.usable_tokens;
+  core_->meters.ObserveFetch(tier, session.begun_.Elapsed());
+  if (!session.again_) core_->meters.AddHitTokens(tier, session.plan_.usable_tokens);
 }
 
 absl::StatusOr<size_t> FetchSessionImpl::PlaceOf(size_t object, uint32_t layer) const {
@@ -258,27 +243,27 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
 absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, bool* from_disk) {
   const SliceRef ref = object->Slice(slice);
   const Stopwatch stopwatch;
-  absl::StatusOr<std::optional<SliceView>> read = host_slices_->Read(ref);
+  absl::StatusOr<std::optional<SliceView>> read = core_->tiers.host_slices->Read(ref);
   if (read.ok() && read->has_value()) {
-    counters_.Add(Counter::kBytesReadHost, ref.bytes);
-    read_seconds_[static_cast<size_t>(Tier::kHost)].Observe(stopwatch.Elapsed());
+    core_->Count(Counter::kBytesReadHost, ref.bytes);
+    core_->meters.ObserveSliceRead(Tier::kHost, stopwatch.Elapsed());
     return **std::move(read);
   }
   if (!read.ok()) {
     // A broken RAM copy is a miss of that tier: the disk may still have the bytes.
-    counters_.Add(absl::IsDataLoss(read.status()) ? Counter::kHostCorrupt : Counter::kTierErrors);
+    core_->Count(absl::IsDataLoss(read.status()) ? Counter::kHostCorrupt : Counter::kTierErrors);
     QuarantineHostCopy(object);
   }
-  if (disk_ != nullptr) {
+  if (core_->tiers.disk != nullptr) {
     *from_disk = true;
-    read = disk_slices_->Read(ref);
+    read = core_->tiers.disk_slices->Read(ref);
     if (read.ok() && read->has_value()) {
-      counters_.Add(Counter::kBytesReadDisk, ref.bytes);
-      read_seconds_[static_cast<size_t>(Tier::kDisk)].Observe(stopwatch.Elapsed());
+      core_->Count(Counter::kBytesReadDisk, ref.bytes);
+      core_->meters.ObserveSliceRead(Tier::kDisk, stopwatch.Elapsed());
       return **std::move(read);
     }
     if (!read.ok() && !absl::IsDataLoss(read.status())) {
-      counters_.Add(Counter::kTierErrors);
+      core_->Count(Counter::kTierErrors);
       if (!IsReadFailureForGood(object, read.status())) return read.status();
       read = absl::DataLossError(absl::StrCat("failed twice: ", read.status().message()));
     }
@@ -297,52 +282,47 @@ absl::StatusOr<SliceView> Store::ReadSlice(StoredObject* object, size_t slice, b
 // (file descriptors, memory) says nothing about the object.
 bool Store::IsReadFailureForGood(StoredObject* object, const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) return false;
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&state_->mu);
   return ++object->read_failures >= kMostReadFailures;
 }
 
 void Store::QuarantineHostCopy(StoredObject* object) {
-  Unsettled left;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_);
     if (!object->in_host) return;
     if (object->on_disk) {
-      for (RestorePointEntry* point : catalog_.PointsNaming(object)) catalog_.Demote(point);
-      catalog_.DropHostCopy(object);
+      for (RestorePointEntry* point : state_->catalog.PointsNaming(object))
+        state_->catalog.Demote(point);
+      state_->catalog.DropHostCopy(object);
     } else {
       QuarantineLocked(object);
     }
-    left = SettleHost();
   }
-  SettleLater(left);
 }
 
 void Store::Quarantine(StoredObject* object, const absl::Status& why) {
-  Unsettled left;
   bool is_new = false;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_);
     is_new = QuarantineLocked(object);
-    left = SettleHost();
   }
   if (is_new) {
-    warnings_.Say("damage", absl::StrCat("object ", object->number,
-                                         " is quarantined with all that "
-                                         "names it: ",
-                                         why.message()));
+    core_->warnings.Say("damage", absl::StrCat("object ", object->number,
+                                               " is quarantined with all that "
+                                               "names it: ",
+                                               why.message()));
   }
-  SettleLater(left);
 }
 
 bool Store::QuarantineLocked(StoredObject* object) {
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return false;
-  counters_.Add(Counter::kQuarantined);
-  history_.Record(object->key, Removal::kQuarantined, clock_->Now());
-  for (RestorePointEntry* point : catalog_.PointsNaming(object)) {
-    catalog_.Remove(point, Removal::kQuarantined);
+  core_->Count(Counter::kQuarantined);
+  state_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
+  for (RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
+    state_->catalog.Remove(point, Removal::kQuarantined);
   }
-  catalog_.Retire(object);
+  state_->catalog.Retire(object);
   return true;
 }
 

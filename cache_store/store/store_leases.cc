@@ -46,7 +46,7 @@ absl::StatusOr<LeaseTurn> Store::Lease(const PrefixQuery& query, LeaseAsk ask) {
   LeaseTurn turn;
   ComputeLeases::Wakes wakes;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     turn = TakeTurn(query, spaces, std::move(ask), &wakes);
   }
   Run(wakes);
@@ -60,7 +60,7 @@ LeaseTurn Store::TakeTurn(const PrefixQuery& query, const std::vector<Namespace>
   const uint32_t chunk_tokens = layout.chunk_tokens;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
-  const absl::Time now = clock_->Now();
+  const absl::Time now = core_->clock->Now();
   leases_.Expire(now, wakes);
 
   LeaseTurn turn;
@@ -76,12 +76,12 @@ LeaseTurn Store::TakeTurn(const PrefixQuery& query, const std::vector<Namespace>
                                           chain, chunk_tokens, least, highest));
   if (promise.has_value() && now < ask.wait_until) {
     if (const ComputeLeases::Id id = leases_.Wait(promise->key, std::move(ask.wake)); id != 0) {
-      if (ask.waited_for == 0) counters_.Add(Counter::kLeaseWaits);
+      if (ask.waited_for == 0) core_->Count(Counter::kLeaseWaits);
       turn.role = LeaseRole::kWait;
       turn.boundary = promise->tokens;
       turn.until = std::min(promise->until, ask.wait_until);
       turn.ticket = Ticket([this, id] {
-        absl::MutexLock lock(&mu_);
+        absl::MutexLock lock(&state_->mu);
         leases_.Leave(id);
       });
       return turn;
@@ -107,14 +107,14 @@ void Store::Promise(const PrefixQuery& query, const KvLayout& layout, const Prom
   path = path.subspan(0, promised.back().tokens / layout.chunk_tokens);
   const ComputeLeases::Id id = leases_.Grant(promised, path, now + ask.lease);
   if (id == 0) return;
-  counters_.Add(Counter::kLeasesGranted);
+  core_->Count(Counter::kLeasesGranted);
   turn->role = LeaseRole::kCompute;
   turn->boundary = promised.back().tokens;
   turn->until = now + ask.lease;
   turn->ticket = Ticket([this, id] {
     ComputeLeases::Wakes wakes;
     {
-      absl::MutexLock lock(&mu_);
+      absl::MutexLock lock(&state_->mu);
       leases_.End(id, &wakes);
     }
     Run(wakes);
@@ -124,11 +124,11 @@ void Store::Promise(const PrefixQuery& query, const KvLayout& layout, const Prom
 void Store::CountWait(const LeaseAsk& ask, absl::Time now, const LeaseTurn& turn) {
   if (ask.waited_for == 0) return;
   if (turn.usable_tokens >= ask.waited_for) {
-    counters_.Add(Counter::kLeaseWaitsHit);
+    core_->Count(Counter::kLeaseWaitsHit);
   } else if (now >= ask.wait_until) {
-    counters_.Add(Counter::kLeaseWaitsTimedOut);
+    core_->Count(Counter::kLeaseWaitsTimedOut);
   } else if (turn.role == LeaseRole::kCompute) {
-    counters_.Add(Counter::kLeaseTakeovers);
+    core_->Count(Counter::kLeaseTakeovers);
   }
 }
 
@@ -144,7 +144,7 @@ std::shared_ptr<void> Store::Ticket(std::function<void()> give_back) {
 void Store::WakeWaiters(const PublishPlan& plan) {
   ComputeLeases::Wakes wakes;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     std::vector<Digest> keys;
     for (const PublishBoundary& kept : plan.boundaries) keys.push_back(kept.segment->key);
     leases_.Published(keys, &wakes);

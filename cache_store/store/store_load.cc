@@ -30,25 +30,25 @@ void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
 }  // namespace
 
 absl::Status Store::Recover() {
-  if (disk_ == nullptr) return absl::OkStatus();
-  absl::StatusOr<DiskContents> contents = disk_->Load();
+  if (core_->tiers.disk == nullptr) return absl::OkStatus();
+  absl::StatusOr<DiskContents> contents = core_->tiers.disk->Load();
   if (!contents.ok()) return contents.status();
   NoteDamage(std::move(contents->damage), contents->mended);
   const auto lost = std::move(contents->lost);
   auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     for (const auto& promise : lost) NoteLost(promise.id);
-    catalog_.ReserveNumbersBelow(unloaded->next_number());
+    state_->catalog.ReserveNumbersBelow(unloaded->next_number());
     // All of them: the book forgets what is over its limit and no restore point refers to.
     for (const auto& [name, model] : unloaded->models()) {
-      if (model != nullptr) fingerprints_.Remember(model, name.first);
+      if (model != nullptr) state_->fingerprints.Remember(model, name.first);
     }
     unloaded_ = std::move(unloaded);
-    catalog_.BeginAdopting();
+    state_->catalog.BeginAdopting();
   }
   is_loading_.store(true);
-  if (options_.load_in_background) return absl::OkStatus();
+  if (core_->options.load_in_background) return absl::OkStatus();
   absl::StatusOr<bool> more = true;
   while (more.ok() && *more) more = LoadNext();
   // A full disk takes no erase: what could not be erased is noted.
@@ -57,9 +57,9 @@ absl::Status Store::Recover() {
 }
 
 void Store::NoteDamage(std::vector<std::string> damage, const std::vector<std::string>& mended) {
-  counters_.Add(Counter::kRecoveryDamage, damage.size());
+  core_->Count(Counter::kRecoveryDamage, damage.size());
   for (const std::string& line : damage) {
-    warnings_.Say("damage", line);
+    core_->warnings.Say("damage", line);
     const bool is_mended = std::find(mended.begin(), mended.end(), line) != mended.end();
     if (!is_mended && unmended_.empty()) unmended_ = line;
   }
@@ -67,9 +67,9 @@ void Store::NoteDamage(std::vector<std::string> damage, const std::vector<std::s
 }
 
 void Store::NoteLost(const Digest& id) {
-  counters_.Add(Counter::kRecoveryLostRestorePoints);
-  ++removed_[static_cast<size_t>(Removal::kLost)];
-  history_.Record(id, Removal::kLost, clock_->Now());
+  core_->Count(Counter::kRecoveryLostRestorePoints);
+  core_->meters.AddRemoved(Removal::kLost);
+  state_->history.Record(id, Removal::kLost, core_->clock->Now());
 }
 
 bool Store::NoteDropped(const UnloadedIndex& unloaded) {
@@ -78,21 +78,21 @@ bool Store::NoteDropped(const UnloadedIndex& unloaded) {
   size_t lost = 0;
   for (const UnloadedIndex::Dropped& dropped : unloaded.DroppedPromises()) {
     manifests.push_back(dropped.manifest);
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     // Of two that a crash left one is of no use.
-    if (catalog_.Find(dropped.point) != nullptr) {
-      if (damage_.empty()) erasures_.AddManifests({dropped.manifest});
+    if (state_->catalog.Find(dropped.point) != nullptr) {
+      if (damage_.empty()) state_->erasures.AddManifests({dropped.manifest});
       continue;
     }
     NoteLost(dropped.point);
     if (lost++ == 0) first = DigestHex(dropped.point).substr(0, 16);
   }
-  disk_->Unpromise(manifests);
+  core_->tiers.disk->Unpromise(manifests);
   if (lost == 0) return true;
-  warnings_.Say("damage", absl::StrCat(lost,
-                                       " restore points that were acknowledged do not match "
-                                       "their objects and are lost, the first is ",
-                                       first));
+  core_->warnings.Say("damage", absl::StrCat(lost,
+                                             " restore points that were acknowledged do not match "
+                                             "their objects and are lost, the first is ",
+                                             first));
   return false;
 }
 
@@ -109,7 +109,7 @@ absl::Duration Store::LoadStep() {
 absl::StatusOr<bool> Store::LoadNext() {
   std::vector<uint64_t> numbers;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     numbers = unloaded_->Next(kManifestsAtOnce);
   }
   if (numbers.empty()) return false;
@@ -123,9 +123,9 @@ absl::StatusOr<bool> Store::LoadNext() {
       any = true;
       continue;
     }
-    counters_.Add(Counter::kTierErrors);
+    core_->Count(Counter::kTierErrors);
     failed = std::move(status);
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     unloaded_->Postpone(number);
   }
   if (any || failed.ok()) return true;
@@ -136,14 +136,14 @@ void Store::LoadFor(const PromptChain& chain, const KvLayout& layout) {
   if (!is_loading_.load()) return;
   std::vector<uint64_t> numbers;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     if (unloaded_ == nullptr) return;
     numbers = unloaded_->Touching(chain, layout.exactness);
   }
   if (LoadManifests(numbers).ok()) return;
   // What cannot be read now is not found now.
   for (const uint64_t number : numbers) {
-    if (!LoadManifests({number}).ok()) counters_.Add(Counter::kTierErrors);
+    if (!LoadManifests({number}).ok()) core_->Count(Counter::kTierErrors);
   }
 }
 
@@ -151,21 +151,23 @@ absl::Status Store::LoadPoint(const Digest& id) {
   if (!is_loading_.load()) return absl::OkStatus();
   std::vector<uint64_t> numbers;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     if (unloaded_ == nullptr) return absl::OkStatus();
     numbers = unloaded_->EndingAt(id);
   }
   absl::Status status = LoadManifests(numbers);
-  if (!status.ok()) counters_.Add(Counter::kTierErrors);
+  if (!status.ok()) core_->Count(Counter::kTierErrors);
   return status;
 }
 
 absl::Status Store::WaitUntilLoaded() {
   if (!is_loading_.load()) return absl::OkStatus();
-  absl::MutexLock lock(&mu_);
-  const auto is_loaded = [this]()
-                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return unloaded_ == nullptr; };
-  if (mu_.AwaitWithTimeout(absl::Condition(&is_loaded), load_patience_)) return absl::OkStatus();
+  absl::MutexLock lock(&state_->mu);
+  const auto is_loaded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return unloaded_ == nullptr;
+  };
+  if (state_->mu.AwaitWithTimeout(absl::Condition(&is_loaded), load_patience_))
+    return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat("the index is still loading, ", unloaded_->left(),
                                              " of ", unloaded_->manifests(),
                                              " restore points are left: try again later"));
@@ -173,16 +175,16 @@ absl::Status Store::WaitUntilLoaded() {
 
 // All manifests are settled: what none of them names is collected, and the store is as any other.
 absl::Status Store::FinishLoading() {
-  const uint64_t file_bytes = disk_->FileBytes();
+  const uint64_t file_bytes = core_->tiers.disk->FileBytes();
   // Freed behind the lock: it may be large.
   std::shared_ptr<UnloadedIndex> unloaded;
   std::vector<Digest> points;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     unloaded = unloaded_;
     points = implicit_points_;
   }
-  counters_.Add(Counter::kRecoveryUnreadManifests, unloaded->given_up());
+  core_->Count(Counter::kRecoveryUnreadManifests, unloaded->given_up());
   const bool all_there = NoteDropped(*unloaded);
   const bool may_erase = damage_.empty() && all_there && unloaded->given_up() == 0;
   std::vector<uint64_t> collected;
@@ -197,9 +199,9 @@ absl::Status Store::FinishLoading() {
   }
   for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     for (StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
-      catalog_.Release(object);
+      state_->catalog.Release(object);
     }
   }
   const size_t known = points.size();
@@ -207,30 +209,31 @@ absl::Status Store::FinishLoading() {
   AdoptUses(points);
   std::vector<Digest> write_behind;
   {
-    absl::MutexLock lock(&mu_);
-    catalog_.EndAdopting(absl::MakeSpan(implicit_points_).subspan(known), clock_->Now());
+    absl::MutexLock lock(&state_->mu);
+    state_->catalog.EndAdopting(absl::MakeSpan(implicit_points_).subspan(known),
+                                core_->clock->Now());
     // Opened with a smaller limit than it was filled under.
-    if (!catalog_.ReserveDisk(0, "")) counters_.Add(Counter::kPublishesRefusedFull);
-    Garbage garbage = catalog_.TakeGarbage();
+    if (!state_->catalog.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+    Garbage garbage = state_->catalog.TakeGarbage();
     garbage.disk_objects.insert(garbage.disk_objects.end(), collected.begin(), collected.end());
     // Of manifests that went while the note was written.
     const std::vector<uint64_t>& strays = unloaded->stray_uses();
     garbage.manifests.insert(garbage.manifests.end(), strays.begin(), strays.end());
     // Evicted now, collected, or erased before and not yet given back.
-    garbage.disk_bytes = file_bytes - std::min(file_bytes, catalog_.disk_bytes());
-    counters_.Add(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
-    Settle(garbage);
+    garbage.disk_bytes = file_bytes - std::min(file_bytes, state_->catalog.disk_bytes());
+    core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
+    core_->eraser.CarryOut(garbage);
     unloaded_ = nullptr;
     write_behind = std::move(implicit_points_);
     is_loading_.store(false);
   }
   unloaded = nullptr;
   {
-    absl::MutexLock lock(&mu_);
-    fingerprints_.Trim();
+    absl::MutexLock lock(&state_->mu);
+    state_->fingerprints.Trim();
   }
   for (const Digest& id : write_behind) ScheduleWriteBehind({id}, 0);
-  return SettleDisk();
+  return core_->eraser.EraseFromDisk();
 }
 
 // A part under each hold of the lock: there may be millions.
@@ -239,15 +242,16 @@ void Store::AdoptUses(absl::Span<const Digest> points) {
   uses.reserve(points.size());
   for (size_t i = 0; i < points.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    absl::MutexLock lock(&mu_);
-    const std::vector<Catalog::PastUse> some = catalog_.UsesOf(points.subspan(i, kObjectsAtOnce));
+    absl::MutexLock lock(&state_->mu);
+    const std::vector<Catalog::PastUse> some =
+        state_->catalog.UsesOf(points.subspan(i, kObjectsAtOnce));
     uses.insert(uses.end(), some.begin(), some.end());
   }
   std::sort(uses.rbegin(), uses.rend());
   for (size_t i = 0; i < uses.size(); i += kObjectsAtOnce) {
     LetOthersIn();
-    absl::MutexLock lock(&mu_);
-    catalog_.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), clock_->Now());
+    absl::MutexLock lock(&state_->mu);
+    state_->catalog.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), core_->clock->Now());
   }
 }
 

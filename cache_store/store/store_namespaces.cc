@@ -19,11 +19,11 @@ absl::StatusOr<std::vector<Store::Namespace>> Store::NamespacesOf(const PrefixQu
     Namespace space;
     space.tenant = *tenant;
     {
-      absl::MutexLock lock(&mu_);
-      space.model = fingerprints_.Find(query.fingerprint, *tenant);
+      absl::MutexLock lock(&state_->mu);
+      space.model = state_->fingerprints.Find(query.fingerprint, *tenant);
     }
     if (space.model == nullptr) continue;
-    space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, secret_),
+    space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, core_->secret),
                             query.token_ids, query.cuts, highest, query.cuts, query.stopped);
     if (!space.chain.is_whole) return absl::CancelledError("the caller went away");
     spaces.push_back(std::move(space));
@@ -33,16 +33,16 @@ absl::StatusOr<std::vector<Store::Namespace>> Store::NamespacesOf(const PrefixQu
 
 Store::Found Store::Search(const PrefixQuery& query, const Namespace& space, uint32_t highest) {
   Found found;
-  const SegmentNode* root = catalog_.index().Find(space.chain.root);
+  const SegmentNode* root = state_->catalog.index().Find(space.chain.root);
   if (root == nullptr) return found;
   const KvLayout& layout = space.model->layout;
   found.is_known = true;
   found.matched_tokens = PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
   const std::vector<BoundaryState> states =
-      WalkPrompt(catalog_.index(), layout, space.chain, query.token_ids, highest);
-  const absl::Time now = clock_->Now();
+      WalkPrompt(state_->catalog.index(), layout, space.chain, query.token_ids, highest);
+  const absl::Time now = core_->clock->Now();
   const auto best = std::find_if(states.rbegin(), states.rend(), [&](const BoundaryState& state) {
-    mu_.AssertHeld();
+    state_->mu.AssertHeld();
     return IsUsable(state, layout, now);
   });
   if (best == states.rend()) return found;

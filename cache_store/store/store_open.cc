@@ -8,8 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/secret.h"
-#include "cache_store/base/verified_tier.h"
-#include "cache_store/disk/decoding_tier.h"
 #include "cache_store/store/sessions.h"
 
 namespace hearth {
@@ -56,10 +54,6 @@ DiskTierOptions DiskOf(const StoreOptions& options, const StoreSeams& seams) {
   return disk;
 }
 
-Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
-  return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0, options.retention};
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TieredStore>> TieredStore::Open(const StoreOptions& options) {
@@ -103,57 +97,40 @@ absl::StatusOr<std::unique_ptr<TieredStore>> OpenStore(const StoreOptions& optio
 
 Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
              std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk)
-    : options_(options),
-      secret_(std::move(secret)),
+    : owned_core_(std::make_unique<StoreCore>(options, seams, std::move(secret), std::move(arena),
+                                              std::move(disk))),
+      core_(owned_core_.get()),
+      state_(&core_->state),
       incarnation_(MakeIncarnation()),
-      clock_(seams.clock != nullptr ? seams.clock : &system_clock_),
       load_patience_(seams.load_patience),
-      events_(&counters_),
-      warnings_(options.on_warning),
-      arena_(std::move(arena)),
-      host_(options.host_bytes),
-      disk_(std::move(disk)),
-      device_(options.device == nullptr
-                  ? nullptr
-                  : std::make_unique<DeviceTier>(options.device, options.on_device_lost,
-                                                 options.shared_memory)),
-      catalog_(LimitsOf(options, disk_ != nullptr), options.quotas,
-               [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
-      uses_noted_(clock_->Now()),
-      executor_(std::move(seams.executor)) {
-  SliceTier* host = &host_;
-  if (seams.wrap_host) host = (wrapped_host_ = seams.wrap_host(host)).get();
-  unverified_host_ = host;
-  host_slices_ = std::make_unique<VerifiedTier>(host);
-  if (disk_ != nullptr) {
-    SliceTier* slices = disk_.get();
-    if (seams.wrap_disk) slices = (wrapped_disk_ = seams.wrap_disk(slices)).get();
-    decoded_disk_ = std::make_unique<DecodingTier>(slices);
-    disk_slices_ = std::make_unique<VerifiedTier>(decoded_disk_.get());
-  }
-  if (executor_ == nullptr) {
-    executor_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
-    if (disk_ != nullptr) reclaimer_ = std::make_unique<ThreadExecutor>(0);
-    if (device_ != nullptr) {
+      staged_(options.max_staged_bytes),
+      uses_noted_(core_->clock->Now()) {
+  core_->executor = std::move(seams.executor);
+  std::unique_ptr<Executor> reclaimer;
+  if (core_->executor == nullptr) {
+    core_->executor = std::make_unique<ThreadExecutor>(options.max_background_bytes);
+    if (core_->tiers.disk != nullptr) reclaimer = std::make_unique<ThreadExecutor>(0);
+    if (core_->tiers.device != nullptr) {
       device_copier_ = std::make_unique<ThreadExecutor>(options.max_background_bytes);
     }
   }
+  core_->eraser.Start(core_->executor.get(), std::move(reclaimer));
 }
 
 Store::~Store() {
   loader_.reset();  // what it did not come to is there at the next start
   scrubber_.reset();
   upkeeper_.reset();
-  if (disk_ != nullptr) disk_->StopReclaiming();  // the next start goes on with it
+  DiskTier* const disk = core_->tiers.disk.get();
+  if (disk != nullptr) disk->StopReclaiming();  // the next start goes on with it
   device_copier_.reset();
-  executor_.reset();  // runs what was accepted
-  reclaimer_.reset();
-  if (disk_ == nullptr) return;
+  core_->executor.reset();  // runs what was accepted
+  core_->eraser.Stop();
+  if (disk == nullptr) return;
   while (NoteUses()) {
   }
-  uint64_t erased_bytes = 0;
-  EraseFromDisk({}, &erased_bytes).IgnoreError();
-  disk_->Sync().IgnoreError();
+  core_->eraser.EraseAtEnd().IgnoreError();
+  disk->Sync().IgnoreError();
 }
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// Moving what is in RAM to the disk, and carrying out what the catalog let go.
+// Moving what is in RAM to the disk.
 #include <algorithm>
 #include <cassert>
 #include <utility>
@@ -9,112 +9,8 @@
 #include "cache_store/store/sessions.h"
 
 namespace hearth {
-namespace {
-
-// Erased values stay in files until these are rewritten or found empty. At most 1/16 of the limit,
-// or 1 GiB of a large one, is dead before the disk is asked to give it back.
-constexpr uint64_t kReclaimDivisor = 16;
-constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
-// What is dead in files that also hold something live may take an eighth of the limit on top of it:
-// the less, the more live bytes are moved for each byte gained.
-constexpr uint64_t kDeadDivisor = 8;
-
-}  // namespace
-
-Store::Unsettled Store::SettleHost() { return Settle(catalog_.TakeGarbage()); }
-
-Store::Unsettled Store::Settle(const Garbage& garbage) {
-  if (!garbage.host_objects.empty()) {
-    if (!host_slices_->EraseObjects(garbage.host_objects).ok()) {
-      counters_.Add(Counter::kTierErrors);
-    }
-  }
-  if (device_ != nullptr) device_->Erase(garbage.gone_objects);
-  erasures_.AddManifests(garbage.manifests);
-  erasures_.AddObjects(garbage.disk_objects, garbage.disk_bytes);
-  return {!garbage.host_objects.empty(),
-          !garbage.manifests.empty() || !garbage.disk_objects.empty()};
-}
-
-absl::Status Store::SettleDisk(absl::Span<const uint64_t> in_vain) {
-  host_.Reap();
-  if (disk_ == nullptr) return absl::OkStatus();
-  uint64_t erased_bytes = 0;
-  const absl::Status status = EraseFromDisk(in_vain, &erased_bytes);
-  ReclaimLater(erased_bytes);
-  // What could not be erased is tried again with the next, and when the store closes.
-  if (!status.ok()) counters_.Add(Counter::kTierErrors);
-  return status;
-}
-
-absl::Status Store::EraseFromDisk(absl::Span<const uint64_t> in_vain, uint64_t* erased_bytes) {
-  Erasures::Objects objects;
-  // Manifests first: a crash in between leaves objects that nothing names, never the reverse.
-  while (true) {
-    std::vector<uint64_t> manifests;
-    {
-      absl::MutexLock lock(&mu_);
-      manifests = erasures_.SomeManifests();
-      if (manifests.empty()) {
-        objects = erasures_.TakeObjects();
-        break;
-      }
-    }
-    if (absl::Status status = disk_->EraseManifests(manifests); !status.ok()) return status;
-    absl::MutexLock lock(&mu_);
-    erasures_.ManifestsErased(manifests);
-  }
-  absl::Status status;
-  if (!in_vain.empty()) status = disk_slices_->EraseObjects(in_vain);
-  const absl::Span<const uint64_t> numbers(objects.numbers);
-  for (size_t i = 0; status.ok() && i < numbers.size(); i += Erasures::kMostAtOnce) {
-    status = disk_slices_->EraseObjects(numbers.subspan(i, Erasures::kMostAtOnce));
-  }
-  if (status.ok()) {
-    *erased_bytes = objects.bytes;
-    return status;
-  }
-  absl::MutexLock lock(&mu_);
-  erasures_.AddObjects(numbers, objects.bytes);
-  return status;
-}
-
-void Store::ReclaimLater(uint64_t erased_bytes) {
-  if (erased_bytes == 0) return;
-  {
-    absl::MutexLock lock(&mu_);
-    unreclaimed_bytes_ += erased_bytes;
-    const uint64_t worthwhile = std::min(options_.disk_bytes / kReclaimDivisor, kReclaimBytes);
-    if (unreclaimed_bytes_ < worthwhile || reclaim_queued_) return;
-    reclaim_queued_ = true;
-  }
-  Executor* const executor = reclaimer_ != nullptr ? reclaimer_.get() : executor_.get();
-  if (executor->TrySchedule(0, [this] { Reclaim(); })) return;
-  absl::MutexLock lock(&mu_);
-  reclaim_queued_ = false;
-}
-
-void Store::Reclaim() {
-  {
-    absl::MutexLock lock(&mu_);
-    reclaim_queued_ = false;
-    unreclaimed_bytes_ = 0;
-  }
-  const absl::Status status =
-      disk_->ReclaimSpace(options_.disk_bytes + options_.disk_bytes / kDeadDivisor);
-  if (!status.ok() && !absl::IsCancelled(status)) counters_.Add(Counter::kTierErrors);
-}
-
-void Store::SettleLater(const Unsettled& left) {
-  if (left.in_host) host_.Reap();  // RAM is not to wait behind the disk
-  if (!left.on_disk) return;
-  if (!executor_->TrySchedule(0, [this] { SettleDisk().IgnoreError(); })) {
-    SettleDisk().IgnoreError();
-  }
-}
-
 uint64_t Store::Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views) {
-  if (options_.disk_compression == DiskCompression::kNone) return 0;
+  if (core_->options.disk_compression == DiskCompression::kNone) return 0;
   const absl::StatusOr<KvLayout> layout = fingerprint.Layout();
   if (!layout.ok()) return 0;
   uint64_t before = 0, after = 0;
@@ -126,13 +22,13 @@ uint64_t Store::Compress(const Fingerprint& fingerprint, std::vector<SliceView>*
     after += view.bytes.size();
   }
   if (after == before) return 0;
-  counters_.Add(Counter::kCompressedFromBytes, before);
-  counters_.Add(Counter::kCompressedToBytes, after);
+  core_->Count(Counter::kCompressedFromBytes, before);
+  core_->Count(Counter::kCompressedToBytes, after);
   return after;
 }
 
 absl::Status Store::Write(Persisting* work, bool sync) {
-  assert(disk_ != nullptr && work->objects.size() == work->views.size());
+  assert(core_->tiers.disk != nullptr && work->objects.size() == work->views.size());
   std::vector<SliceWrite> slices;
   for (size_t i = 0; i < work->objects.size(); ++i) {
     const StoredObject& object = *work->objects[i];
@@ -145,48 +41,41 @@ absl::Status Store::Write(Persisting* work, bool sync) {
                         object.slice_digests,
                         work->compressed_bytes[i]};
     ++work->begun_objects;
-    if (absl::Status status = disk_->WriteObject(record); !status.ok()) return status;
+    if (absl::Status status = core_->tiers.disk->WriteObject(record); !status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {
       slices.push_back({object.Slice(slice), work->views[i][slice]});
     }
   }
-  if (absl::Status status = disk_slices_->WriteAll(slices); !status.ok()) return status;
+  if (absl::Status status = core_->tiers.disk_slices->WriteAll(slices); !status.ok()) return status;
   if (!work->manifests.empty()) {
     work->begun_manifests = true;
-    return disk_->CommitManifests(work->manifests, work->points, work->fingerprint, sync);
+    return core_->tiers.disk->CommitManifests(work->manifests, work->points, work->fingerprint,
+                                              sync);
   }
-  return sync ? disk_->Sync() : absl::OkStatus();
+  return sync ? core_->tiers.disk->Sync() : absl::OkStatus();
 }
 
-std::vector<uint64_t> Store::Forsake(const Persisting& work) {
-  std::vector<uint64_t> in_vain;
+std::vector<uint64_t> Store::AbandonWrite(const Persisting& work) {
+  std::vector<uint64_t> orphans;
   for (size_t i = 0; i < work.begun_objects; ++i) {
     work.objects[i]->begun_on_disk = true;
-    in_vain.push_back(work.objects[i]->number);
+    orphans.push_back(work.objects[i]->number);
   }
-  if (!work.begun_manifests) return in_vain;
+  if (!work.begun_manifests) return orphans;
   for (size_t i = 0; i < work.manifests.size(); ++i) {
     const uint64_t number = work.manifests[i].number;
-    erasures_.AddManifests({number});
+    state_->erasures.AddManifests({number});
     // The erase may have to wait: what the point is written as next is not to be hit by it.
-    RestorePointEntry* point = catalog_.Find(work.points[i]);
-    if (point != nullptr && point->manifest == number) point->manifest = catalog_.NextNumber();
+    RestorePointEntry* point = state_->catalog.Find(work.points[i]);
+    if (point != nullptr && point->manifest == number)
+      point->manifest = state_->catalog.NextNumber();
   }
-  return in_vain;
-}
-
-bool Store::HostViews(const StoredObject* object, std::vector<SliceView>* views) {
-  for (size_t i = 0; i < object->layers.size(); ++i) {
-    absl::StatusOr<std::optional<SliceView>> view = host_slices_->Read(object->Slice(i));
-    if (!view.ok() || !view->has_value()) return false;
-    views->push_back(**std::move(view));
-  }
-  return true;
+  return orphans;
 }
 
 void Store::ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) {
   if (is_loading_.load()) {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     if (unloaded_ != nullptr) {
       implicit_points_.insert(implicit_points_.end(), points.begin(), points.end());
       return;
@@ -195,7 +84,7 @@ void Store::ScheduleWriteBehind(std::vector<Digest> points, uint64_t bytes) {
   const auto job = [this, points = std::move(points)] {
     for (const Digest& id : points) WriteBehind(id);
   };
-  if (!executor_->TrySchedule(bytes, job)) counters_.Add(Counter::kWriteBehindSkipped);
+  if (!core_->executor->TrySchedule(bytes, job)) core_->Count(Counter::kWriteBehindSkipped);
 }
 
 ManifestRecord Store::ManifestOf(const RestorePointEntry& point) const {
@@ -225,11 +114,11 @@ bool Store::PreparePersist(RestorePointEntry* point, Persisting* work) {
     work->objects.push_back(object);
     bytes += object->disk_cost_bytes();
   }
-  for (StoredObject* object : work->objects) catalog_.Hold(object);
-  catalog_.HoldPoint(point);
-  const bool reserved = catalog_.ReserveDisk(bytes, point->tenant);
+  for (StoredObject* object : work->objects) state_->catalog.Hold(object);
+  state_->catalog.HoldPoint(point);
+  const bool reserved = state_->catalog.ReserveDisk(bytes, point->tenant);
   if (reserved) work->reserved_bytes = bytes;
-  catalog_.ReleasePoint(point);
+  state_->catalog.ReleasePoint(point);
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   work->manifests.push_back(ManifestOf(*point));
   work->points.push_back(point->id);
@@ -241,14 +130,14 @@ void Store::WriteBehind(const Digest& id) {
   std::vector<Digest> claims = {id};
   bool ready = false;
   {
-    absl::MutexLock lock(&mu_);
-    if (RestorePointEntry* point = catalog_.Find(id); point != nullptr) {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    if (RestorePointEntry* point = state_->catalog.Find(id); point != nullptr) {
       for (const StoredObject* object : point->objects) {
         if (!object->on_disk) claims.push_back(object->key);
       }
     }
-    flight_.Claim(&mu_, claims);
-    RestorePointEntry* point = catalog_.Find(id);
+    state_->flight.Claim(&state_->mu, claims);
+    RestorePointEntry* point = state_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
       for (const StoredObject* object : point->objects) {
@@ -257,53 +146,51 @@ void Store::WriteBehind(const Digest& id) {
       }
     }
     if (point == nullptr || point->durable || unclaimed) {
-      if (unclaimed) counters_.Add(Counter::kWriteBehindSkipped);
-      flight_.Release(claims);
+      if (unclaimed) core_->Count(Counter::kWriteBehindSkipped);
+      state_->flight.Release(claims);
       return;
     }
-    if (!catalog_.IsWorthWriting(*point)) {
-      counters_.Add(Counter::kWriteBehindSkipped);
-      flight_.Release(claims);
+    if (!state_->catalog.IsWorthWriting(*point)) {
+      core_->Count(Counter::kWriteBehindSkipped);
+      state_->flight.Release(claims);
       return;
     }
     ready = PreparePersist(point, &work);
-    SettleHost();
   }
-  SettleDisk().IgnoreError();
+  core_->eraser.EraseFromDisk().IgnoreError();
   // RAM reads verify digests, so they are done without the lock; references keep the copies.
   for (const StoredObject* object : work.objects) {
-    ready = ready && HostViews(object, &work.views.emplace_back());
+    ready = ready && core_->tiers.HostViews(object, &work.views.emplace_back());
   }
   const bool written = ready && Write(&work, false).ok();
-  if (!written) counters_.Add(Counter::kWriteBehindFailed);
-  std::vector<uint64_t> in_vain;
+  if (!written) core_->Count(Counter::kWriteBehindFailed);
+  std::vector<uint64_t> orphans;
   bool pinned = false;
   {
-    absl::MutexLock lock(&mu_);
-    catalog_.UnreserveDisk(work.reserved_bytes);
-    RestorePointEntry* point = catalog_.Find(id);
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    state_->catalog.UnreserveDisk(work.reserved_bytes);
+    RestorePointEntry* point = state_->catalog.Find(id);
     const bool present = point != nullptr && point->manifest == work.manifests[0].number;
     if (written && present) {
-      catalog_.SetDurable(point);
-      events_.Post(StoreEvent::Kind::kDurable, Describe(*point));
+      state_->catalog.SetDurable(point);
+      core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
       pinned = point->pinned;
     } else if (written) {
-      catalog_.DiscardManifest(work.manifests[0].number);
+      state_->catalog.DiscardManifest(work.manifests[0].number);
     } else {
-      in_vain = Forsake(work);
+      orphans = AbandonWrite(work);
     }
     for (size_t i = 0; i < work.objects.size(); ++i) {
       StoredObject* object = work.objects[i];
-      if (written) catalog_.SetOnDisk(object, work.compressed_bytes[i]);
-      catalog_.Release(object);  // may be its end
+      if (written) state_->catalog.SetOnDisk(object, work.compressed_bytes[i]);
+      state_->catalog.Release(object);  // may be its end
     }
-    SettleHost();
   }
-  SettleDisk(in_vain).IgnoreError();
+  core_->eraser.EraseFromDisk(orphans).IgnoreError();
   if (pinned) PersistPin(work.manifests[0].number, true).IgnoreError();
   // Last: what was erased may be another publisher's to write.
-  absl::MutexLock lock(&mu_);
-  flight_.Release(claims);
+  absl::MutexLock lock(&state_->mu);
+  state_->flight.Release(claims);
 }
 
 }  // namespace hearth

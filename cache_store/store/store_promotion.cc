@@ -13,13 +13,13 @@ namespace hearth {
 
 // One that RAM cannot hold beside what must stay there would push everything else out, in vain.
 void Store::BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session) {
-  if (catalog_.limits().host_bytes == 0) return;
+  if (state_->catalog.limits().host_bytes == 0) return;
   uint64_t bytes = 0;
   for (const StoredObject* object : point->objects) {
     if (!object->in_host) bytes += object->bytes();
   }
-  if (!catalog_.MayDemoteFor(bytes)) {
-    counters_.Add(Counter::kPromotionsSkipped);
+  if (!state_->catalog.MayDemoteFor(bytes)) {
+    core_->Count(Counter::kPromotionsSkipped);
     return;
   }
   session->promotion_ = std::make_shared<Promotion>();
@@ -29,13 +29,13 @@ void Store::BeginPromotion(RestorePointEntry* point, FetchSessionImpl* session) 
 }
 
 void Store::SkipPromotion(Promotion* promotion) {
-  if (!promotion->skipped.exchange(true)) counters_.Add(Counter::kPromotionsSkipped);
+  if (!promotion->skipped.exchange(true)) core_->Count(Counter::kPromotionsSkipped);
 }
 
 bool Store::ClaimPromotion(StoredObject* object, Promotion* promotion) {
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&state_->mu);
   if (object->in_host || object->promoting || object->retired) return false;
-  if (object->bytes() > options_.max_background_bytes - promoting_bytes_) {
+  if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     SkipPromotion(promotion);
     return false;
   }
@@ -67,21 +67,21 @@ void FetchSessionImpl::Keep(size_t object, size_t place, const SliceView& view) 
 void Store::Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
                     std::vector<SliceView> views) {
   {
-    absl::MutexLock lock(&mu_);
-    catalog_.Hold(object);
+    absl::MutexLock lock(&state_->mu);
+    state_->catalog.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.
-  const bool scheduled = executor_->TrySchedule(
+  const bool scheduled = core_->executor->TrySchedule(
       0, [this, promotion, object, views] { TakeIn(promotion.get(), object, views); });
   if (scheduled) return;
   SkipPromotion(promotion.get());
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&state_->mu);
   UnclaimPromotion(object);
-  catalog_.Release(object);  // the session holds it, too
+  state_->catalog.Release(object);  // the session holds it, too
 }
 
 RestorePointEntry* Store::PromotedPoint(const Promotion& promotion) {
-  RestorePointEntry* point = catalog_.Find(promotion.point_id);
+  RestorePointEntry* point = state_->catalog.Find(promotion.point_id);
   return point != nullptr && point->number == promotion.point_number ? point : nullptr;
 }
 
@@ -89,38 +89,37 @@ RestorePointEntry* Store::PromotedPoint(const Promotion& promotion) {
 void Store::TakeIn(Promotion* promotion, StoredObject* object, std::vector<SliceView> views) {
   bool has_room = false;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_, StoreLock::kErasesItself);
     RestorePointEntry* point = PromotedPoint(*promotion);
     if (point != nullptr && !object->in_host && !object->retired && !promotion->no_room) {
-      catalog_.HoldPoint(point);  // not demoted to make room for itself
-      has_room = catalog_.ReserveHostByDemoting(object->bytes());
-      catalog_.ReleasePoint(point);
+      state_->catalog.HoldPoint(point);  // not demoted to make room for itself
+      has_room = state_->catalog.ReserveHostByDemoting(object->bytes());
+      state_->catalog.ReleasePoint(point);
       if (!has_room) {
         promotion->no_room = true;
         SkipPromotion(promotion);
       }
     }
-    SettleHost();
   }
-  host_.Reap();
+  core_->tiers.host.Reap();
   if (has_room) {
-    for (SliceView& view : views) view = InArena(view);
+    for (SliceView& view : views) view = core_->tiers.InArena(view);
   }
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
-      catalog_.UnreserveHost(object->bytes());
+      state_->catalog.UnreserveHost(object->bytes());
       RestorePointEntry* point = PromotedPoint(*promotion);
       if (point != nullptr && !object->in_host && !object->retired && PutInHost(object, views)) {
-        catalog_.SetResident(point);
-        if (point->slowest_tier() == Tier::kHost) counters_.Add(Counter::kPromotedRestorePoints);
+        state_->catalog.SetResident(point);
+        if (point->slowest_tier() == Tier::kHost) core_->Count(Counter::kPromotedRestorePoints);
       }
     }
     UnclaimPromotion(object);
-    catalog_.Release(object);
-    SettleHost();
+    state_->catalog.Release(object);
   }
-  SettleDisk().IgnoreError();  // here: the store may be closing, and take no job any more
+  core_->eraser.EraseFromDisk()
+      .IgnoreError();  // here: the store may be closing, and take no job any more
 }
 
 }  // namespace hearth

@@ -12,14 +12,14 @@ namespace hearth {
 absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) {
   PublishPlan plan;
   Durability asked = session->spec_.durability;
-  if (asked == Durability::kDefault) asked = options_.default_durability;
-  plan.level = disk_ == nullptr ? Durability::kMemory : asked;
+  if (asked == Durability::kDefault) asked = core_->options.default_durability;
+  plan.level = core_->tiers.disk == nullptr ? Durability::kMemory : asked;
   if (plan.level < session->spec_.durability) {
     plan.notes.push_back("no disk tier: kept in memory only");
   }
   absl::Status status;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_, StoreLock::kErasesItself);
     ClaimFor(session, &plan);
     status = AdoptStaged(session);
     if (status.ok()) {
@@ -28,11 +28,10 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     }
     if (!status.ok()) {
       EndPlan(&plan);
-      flight_.Release(plan.claims);
+      state_->flight.Release(plan.claims);
     }
-    SettleHost();
   }
-  SettleDisk().IgnoreError();
+  core_->eraser.EraseFromDisk().IgnoreError();
   if (!status.ok()) return status;
 
   if (plan.level != Durability::kMemory) {
@@ -41,32 +40,31 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
     }
     if (status.ok()) status = Write(&plan.work, plan.level == Durability::kSync);
   }
-  std::vector<uint64_t> in_vain;
+  std::vector<uint64_t> orphans;
   {
-    absl::MutexLock lock(&mu_);
-    catalog_.UnreserveDisk(plan.work.reserved_bytes);
-    catalog_.UnreserveHost(plan.host_reserved_bytes);
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    state_->catalog.UnreserveDisk(plan.work.reserved_bytes);
+    state_->catalog.UnreserveHost(plan.host_reserved_bytes);
     EndPlan(&plan);
     if (status.ok()) {
       Show(session, &plan);
     } else {
-      in_vain = Forsake(plan.work);
+      orphans = AbandonWrite(plan.work);
     }
-    SettleHost();
   }
-  if (!status.ok()) counters_.Add(Counter::kTierErrors);
-  SettleDisk(in_vain).IgnoreError();
+  if (!status.ok()) core_->Count(Counter::kTierErrors);
+  core_->eraser.EraseFromDisk(orphans).IgnoreError();
   for (const uint64_t number : plan.newly_durable_pins) PersistPin(number, true).IgnoreError();
   const absl::Status renewed = WriteRenewals(plan);
   {
     // Only now: what a failed write left was erased, and is another publisher's to write again.
-    absl::MutexLock lock(&mu_);
-    flight_.Release(plan.claims);
+    absl::MutexLock lock(&state_->mu);
+    state_->flight.Release(plan.claims);
   }
   if (!status.ok()) return status;
   WakeWaiters(plan);
   if (!renewed.ok()) return renewed;
-  if (disk_ != nullptr && plan.level == Durability::kMemory && !plan.shown.empty()) {
+  if (core_->tiers.disk != nullptr && plan.level == Durability::kMemory && !plan.shown.empty()) {
     ScheduleWriteBehind(plan.shown, plan.shown_bytes);
   }
   PublishResult result;
@@ -74,7 +72,7 @@ absl::StatusOr<PublishResult> Store::CommitPublish(PublishSessionImpl* session) 
   for (const PublishBoundary& kept : plan.boundaries) result.boundaries.push_back(kept.boundary);
   result.bytes_received = session->received_bytes_;
   result.notes = std::move(plan.notes);
-  counters_.Add(Counter::kPublishedBytes, result.bytes_received);
+  core_->Count(Counter::kPublishedBytes, result.bytes_received);
   return result;
 }
 
@@ -87,7 +85,7 @@ void Store::ClaimFor(PublishSessionImpl* session, PublishPlan* plan) {
   for (const uint32_t boundary : session->spec_.boundaries) {
     plan->claims.push_back(session->chain_.EndingAt(boundary, chunk_tokens)->key);
   }
-  flight_.Claim(&mu_, plan->claims);
+  state_->flight.Claim(&state_->mu, plan->claims);
 }
 
 // Gives every complete staged object a place, or finds that another publisher was first.
@@ -102,27 +100,27 @@ absl::Status Store::AdoptStaged(PublishSessionImpl* session) {
     }
     if (!item.complete()) continue;
     const ObjectId& id = spec.objects[i].id;
-    SegmentNode* known = catalog_.index().Find(item.segment->key);
-    SegmentNode* node = catalog_.index().Find(*item.segment, spec.token_ids);
+    SegmentNode* known = state_->catalog.index().Find(item.segment->key);
+    SegmentNode* node = state_->catalog.index().Find(*item.segment, spec.token_ids);
     if (known != node) {
       return absl::InternalError("another prompt is stored under the same key");
     }
     StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
       item.object =
-          catalog_.NewObject(catalog_.NextNumber(), item.segment->key, id,
-                             spec.objects[i].slice_digests, item.layers, item.slice_bytes);
+          state_->catalog.NewObject(state_->catalog.NextNumber(), item.segment->key, id,
+                                    spec.objects[i].slice_digests, item.layers, item.slice_bytes);
       item.object->publisher = publisher;
       continue;
     }
     // Portable points agree within rounding: the first stays.
     if (object->slice_digests != spec.objects[i].slice_digests &&
         BitsFollowKeys(session->model_->layout.exactness)) {
-      counters_.Add(Counter::kNondeterminism);
+      core_->Count(Counter::kNondeterminism);
       return absl::AbortedError(
           "an object was stored meanwhile with other bytes under the same key: nondeterminism");
     }
-    catalog_.Hold(object);
+    state_->catalog.Hold(object);
     item.object = object;
   }
   return absl::OkStatus();
@@ -163,10 +161,10 @@ absl::Status Store::ReserveQuota(PublishSessionImpl* session, PublishPlan* plan)
     }
   }
   const std::string& tenant = session->spec_.tenant;
-  if (catalog_.Promise(tenant, plan->promised)) return absl::OkStatus();
+  if (state_->catalog.Promise(tenant, plan->promised)) return absl::OkStatus();
   plan->promised.clear();
-  counters_.Add(Counter::kPublishesRefusedQuota);
-  return catalog_.ledger().NoRoom(tenant, new_bytes, new_objects);
+  core_->Count(Counter::kPublishesRefusedQuota);
+  return state_->catalog.ledger().NoRoom(tenant, new_bytes, new_objects);
 }
 
 // Reserves RAM or disk for what is new, and lists what is to be written.
@@ -175,19 +173,19 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
   std::vector<StoredObject*> unwritten;
   absl::flat_hash_set<const StoredObject*> listed;
   uint64_t disk_bytes = 0;
-  const absl::Time now = clock_->Now();
+  const absl::Time now = core_->clock->Now();
   plan->expires = ExpiryOf(session->spec_, now, &plan->notes);
   for (PublishBoundary& kept : plan->boundaries) {
-    RestorePointEntry* point = catalog_.Find(kept.segment->key);
+    RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
     if (point != nullptr && Catalog::IsOver(*point, now)) {
-      catalog_.Remove(point, Removal::kExpired);
+      state_->catalog.Remove(point, Removal::kExpired);
       point = nullptr;
     }
     kept.held = point != nullptr;
     kept.expires = plan->expires;
     if (kept.held) {
-      catalog_.HoldPoint(point);
-      catalog_.BeginRenewal(point);
+      state_->catalog.HoldPoint(point);
+      state_->catalog.BeginRenewal(point);
       // The first who publishes it says when it ends, and others only move that further away. Who
       // asks for nothing does not make what was to end stay for good.
       const bool asks = plan->expires != absl::InfiniteFuture();
@@ -195,7 +193,7 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
         kept.expires = asks ? std::max(plan->expires, point->expires) : point->expires;
       }
     }
-    kept.number = kept.held ? point->number : catalog_.NextNumber();
+    kept.number = kept.held ? point->number : state_->catalog.NextNumber();
     kept.manifest = kept.held ? point->manifest : kept.number;
     std::vector<StoredObject*> objects;
     for (const size_t i : kept.items) {
@@ -210,29 +208,29 @@ absl::Status Store::MakeRoom(PublishSessionImpl* session, PublishPlan* plan) {
   }
   if (absl::Status status = ReserveQuota(session, plan); !status.ok()) return status;
   if (plan->level == Durability::kMemory) {
-    if (catalog_.ReserveHost(new_bytes, session->spec_.tenant)) {
+    if (state_->catalog.ReserveHost(new_bytes, session->spec_.tenant)) {
       plan->host_reserved_bytes = plan->shown_bytes = new_bytes;
       return absl::OkStatus();
     }
-    if (disk_ == nullptr) {
-      counters_.Add(Counter::kPublishesRefusedFull);
+    if (core_->tiers.disk == nullptr) {
+      core_->Count(Counter::kPublishesRefusedFull);
       return absl::ResourceExhaustedError(
           absl::StrCat("host tier full: ", new_bytes, " bytes do not fit in host_bytes, ",
-                       options_.host_bytes, ", beside what is pinned or in use"));
+                       core_->options.host_bytes, ", beside what is pinned or in use"));
     }
     plan->level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
-  if (!catalog_.ReserveDisk(disk_bytes, session->spec_.tenant)) {
-    counters_.Add(Counter::kPublishesRefusedFull);
+  if (!state_->catalog.ReserveDisk(disk_bytes, session->spec_.tenant)) {
+    core_->Count(Counter::kPublishesRefusedFull);
     return absl::ResourceExhaustedError(
         absl::StrCat("disk tier full: ", disk_bytes, " bytes do not fit in disk_bytes, ",
-                     options_.disk_bytes, ", beside what is pinned or in use"));
+                     core_->options.disk_bytes, ", beside what is pinned or in use"));
   }
   plan->work.reserved_bytes = disk_bytes;
   plan->work.objects = std::move(unwritten);
   plan->work.fingerprint = FingerprintRecord{session->spec_.fingerprint, session->spec_.tenant};
   for (PublishBoundary& kept : plan->boundaries) {
-    kept.write = !kept.held || !catalog_.Find(kept.segment->key)->durable;
+    kept.write = !kept.held || !state_->catalog.Find(kept.segment->key)->durable;
     if (!kept.write) continue;
     plan->work.manifests.push_back(RecordFor(*session, kept));
     plan->work.points.push_back(kept.segment->key);
@@ -244,7 +242,7 @@ ManifestRecord Store::RecordFor(const PublishSessionImpl& session, const Publish
   ManifestRecord record;
   record.number = kept.manifest;
   record.tenant = session.spec_.tenant;
-  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(clock_->Now()));
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(core_->clock->Now()));
   record.expires_unix_s = ExpiresUnixSeconds(kept.expires);
   Manifest& manifest = record.manifest;
   manifest.fingerprint = session.spec_.fingerprint.digest();
@@ -270,20 +268,20 @@ absl::Status Store::ViewsFor(PublishSessionImpl* session, const StoredObject* ob
       return absl::OkStatus();
     }
   }
-  if (HostViews(object, views)) return absl::OkStatus();
+  if (core_->tiers.HostViews(object, views)) return absl::OkStatus();
   return absl::UnavailableError("an object that was only in RAM could not be read back");
 }
 
 // Gives back the quota that was reserved, and the points that were held.
 void Store::EndPlan(PublishPlan* plan) {
-  catalog_.Unpromise(plan->promised);
+  state_->catalog.Unpromise(plan->promised);
   plan->promised.clear();
   for (const PublishBoundary& kept : plan->boundaries) {
     if (!kept.held) continue;
-    RestorePointEntry* point = catalog_.Find(kept.segment->key);
+    RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
     if (point == nullptr || point->number != kept.number) continue;
-    catalog_.EndRenewal(point);
-    catalog_.ReleasePoint(point);
+    state_->catalog.EndRenewal(point);
+    state_->catalog.ReleasePoint(point);
   }
 }
 

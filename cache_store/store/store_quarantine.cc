@@ -51,7 +51,7 @@ struct Store::UnloadedName {
 
 std::vector<uint64_t> Store::PendingOf(const std::vector<uint64_t>& manifests) {
   std::vector<uint64_t> pending;
-  absl::MutexLock lock(&mu_);
+  absl::MutexLock lock(&state_->mu);
   for (const uint64_t number : manifests) {
     if (unloaded_ != nullptr && unloaded_->IsPending(number)) pending.push_back(number);
   }
@@ -63,17 +63,18 @@ absl::Status Store::FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
                                  std::vector<UnloadedName>* names) {
   std::shared_ptr<UnloadedIndex> unloaded;
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     unloaded = unloaded_;
   }
   if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
-  const absl::StatusOr<std::vector<uint64_t>> naming = disk_->ManifestsNaming(objects, stopped);
+  const absl::StatusOr<std::vector<uint64_t>> naming =
+      core_->tiers.disk->ManifestsNaming(objects, stopped);
   if (!naming.ok()) return naming.status();
   const std::vector<uint64_t> pending = PendingOf(*naming);
   for (size_t begin = 0; begin < pending.size(); begin += kManifestsAtOnce) {
     if (stopped != nullptr && stopped()) return absl::CancelledError("the caller went away");
     const auto some = absl::MakeConstSpan(pending).subspan(begin, kManifestsAtOnce);
-    auto records = disk_->ReadManifests(some);
+    auto records = core_->tiers.disk->ReadManifests(some);
     if (!records.ok()) return records.status();
     for (std::optional<ManifestRecord>& record : *records) {
       // One that is not whole names nothing for sure: whoever loads it says what it is.
@@ -96,7 +97,7 @@ std::vector<StoredObject*> Store::FindObjects(const PrefixQuery& query, const Pr
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
     const SegmentNode* node =
-        segment == nullptr ? nullptr : catalog_.index().Find(*segment, query.token_ids);
+        segment == nullptr ? nullptr : state_->catalog.index().Find(*segment, query.token_ids);
     StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     const bool is_it = object != nullptr && object->id == id;
     if (is_it && std::find(found.begin(), found.end(), object) == found.end()) {
@@ -108,7 +109,7 @@ std::vector<StoredObject*> Store::FindObjects(const PrefixQuery& query, const Pr
 
 void Store::TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result) {
   // One may be there only because another's restore points are.
-  for (StoredObject* object : objects) catalog_.Hold(object);
+  for (StoredObject* object : objects) state_->catalog.Hold(object);
   for (StoredObject* object : objects) {
     const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
     QuarantineLocked(object);
@@ -116,12 +117,12 @@ void Store::TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult*
     std::vector<std::string>& names = result->publishers;
     if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
   }
-  for (StoredObject* object : objects) catalog_.Release(object);
+  for (StoredObject* object : objects) state_->catalog.Release(object);
 }
 
 void Store::SettleUnloaded(const std::vector<UnloadedName>& names) {
   for (size_t begin = 0; begin < names.size(); begin += kSettledAtOnce) {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     if (unloaded_ == nullptr) return;
     for (const UnloadedName& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
       if (unloaded_->Settle(name.manifest)) NoteRetired(name.manifest, name.point);
@@ -135,30 +136,29 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   std::shared_ptr<const KnownFingerprint> model;
   {
-    absl::MutexLock lock(&mu_);
-    model = fingerprints_.Find(query.fingerprint, query.tenant);
+    absl::MutexLock lock(&state_->mu);
+    model = state_->fingerprints.Find(query.fingerprint, query.tenant);
   }
   if (model == nullptr) return absl::NotFoundError("nothing is stored for this fingerprint");
   const absl::StatusOr<std::vector<uint32_t>> ends = EndsOf(objects, tokens);
   if (!ends.ok()) return ends.status();
   const KvLayout& layout = model->layout;
-  const PromptChain chain = MakeChain(layout, RootKey(query.fingerprint, query.tenant, secret_),
-                                      query.token_ids, query.cuts, tokens, *ends, query.stopped);
+  const PromptChain chain =
+      MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
+                query.cuts, tokens, *ends, query.stopped);
   if (!chain.is_whole) return absl::CancelledError("the caller went away");
   LoadFor(chain, layout);
 
   QuarantineResult result;
   std::vector<UnloadedName> unloaded_names;
   absl::flat_hash_set<uint64_t> looked_for;
-  Unsettled left;
   while (true) {
     absl::flat_hash_set<uint64_t> wrong;
     {
-      absl::MutexLock lock(&mu_);
+      StoreLock lock(core_, StoreLock::kErasesItself);
       const std::vector<StoredObject*> found = FindObjects(query, chain, layout, objects);
       if (unloaded_ == nullptr || AreAmong(found, looked_for)) {
         TakeOut(found, &result);
-        left = SettleHost();
         break;
       }
       for (const StoredObject* object : found) wrong.insert(object->number);
@@ -174,13 +174,11 @@ absl::StatusOr<QuarantineResult> Store::Quarantine(const PrefixQuery& query,
     result.on_disk.Update(looked);
     looked_for.insert(wrong.begin(), wrong.end());
   }
-  if (result.objects == 0) {
-    SettleLater(left);
-    return absl::NotFoundError("none of these objects is stored");
-  }
+  if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
   SettleUnloaded(unloaded_names);
-  result.on_disk.Update(SettleDisk());
-  if (disk_ != nullptr && result.on_disk.ok()) result.on_disk = disk_->Sync();
+  result.on_disk.Update(core_->eraser.EraseFromDisk());
+  if (core_->tiers.disk != nullptr && result.on_disk.ok())
+    result.on_disk = core_->tiers.disk->Sync();
   return result;
 }
 

@@ -30,19 +30,20 @@ bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl:
 
 void Store::StartThreads() {
   upkeeper_ = std::make_unique<RepeatingThread>([this] { return UpkeepStep(); });
-  if (disk_ == nullptr) return;
+  if (core_->tiers.disk == nullptr) return;
   if (is_loading_.load()) {
     loader_ = std::make_unique<RepeatingThread>([this] { return LoadStep(); });
   }
-  if (options_.scrub_bytes_per_s == 0) return;
+  if (core_->options.scrub_bytes_per_s == 0) return;
   scrubber_ = std::make_unique<RepeatingThread>([this] { return ScrubStep(); });
 }
 
 absl::Duration Store::ScrubStep() {
-  if (disk_ == nullptr || options_.scrub_bytes_per_s == 0) return absl::InfiniteDuration();
+  if (core_->tiers.disk == nullptr || core_->options.scrub_bytes_per_s == 0)
+    return absl::InfiniteDuration();
   if (is_loading_.load()) return kAfterLoading;  // a pass goes by what the index shows
-  const absl::Time now = clock_->Now();
-  if (now < scrub_.next_step && scrub_.next_step <= now + options_.scrub_period) {
+  const absl::Time now = core_->clock->Now();
+  if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub_period) {
     return scrub_.next_step - now;  // later than a period: the clock was set back
   }
   if (!BeginScrubPass(now)) return scrub_.next_step - now;
@@ -53,7 +54,7 @@ absl::Duration Store::ScrubStep() {
     if (!at_end) return absl::ZeroDuration();
     scrub_.progress.next_object = 0;
     scrub_.progress.finished_unix_s = absl::ToUnixSeconds(now);
-    counters_.Add(Counter::kScrubPasses);
+    core_->Count(Counter::kScrubPasses);
     SaveScrubProgress();
     return absl::ZeroDuration();
   }
@@ -61,20 +62,17 @@ absl::Duration Store::ScrubStep() {
   ScrubSlice(object, scrub_.next_slice);
   scrub_.unsaved_bytes += object->slice_bytes;
   const absl::Duration pause =
-      ScrubPause(object->slice_bytes, options_.scrub_bytes_per_s, IsDiskInUse());
+      ScrubPause(object->slice_bytes, core_->options.scrub_bytes_per_s, IsDiskInUse());
   if (++scrub_.next_slice == object->layers.size()) {
     ScrubManifest(object);
-    counters_.Add(Counter::kScrubbedObjects);
+    core_->Count(Counter::kScrubbedObjects);
     scrub_.next_slice = 0;
     ++scrub_.progress.next_object;
   }
-  Unsettled left;
   {
-    absl::MutexLock lock(&mu_);
-    catalog_.Release(object);
-    left = SettleHost();
+    StoreLock lock(core_);
+    state_->catalog.Release(object);
   }
-  SettleLater(left);
   if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveScrubProgress();
   scrub_.next_step = now + pause;
   return pause;
@@ -85,13 +83,14 @@ bool Store::BeginScrubPass(absl::Time now) {
   ScrubProgress& progress = scrub_.progress;
   if (!scrub_.loaded) {
     scrub_.loaded = true;
-    const absl::StatusOr<std::string> note = disk_->ReadNote(kProgressNote);
+    const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kProgressNote);
     if (note.ok()) progress = ScrubProgress::Parse(*note);
     last_scrub_unix_s_.store(progress.finished_unix_s);
   }
   if (progress.next_object > 0) return true;
-  const absl::Time due = absl::FromUnixSeconds(progress.started_unix_s) + options_.scrub_period;
-  if (now < due && due <= now + options_.scrub_period) {
+  const absl::Time due =
+      absl::FromUnixSeconds(progress.started_unix_s) + core_->options.scrub_period;
+  if (now < due && due <= now + core_->options.scrub_period) {
     scrub_.next_step = due;
     return false;
   }
@@ -105,13 +104,13 @@ bool Store::BeginScrubPass(absl::Time now) {
 // The object to go on with, held. Null: none among the numbers looked at.
 StoredObject* Store::HoldScrubbed(bool* at_end) {
   uint64_t& number = scrub_.progress.next_object;
-  absl::MutexLock lock(&mu_);
-  const uint64_t end = catalog_.next_number();
+  absl::MutexLock lock(&state_->mu);
+  const uint64_t end = state_->catalog.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
   for (; number < stop; ++number, scrub_.next_slice = 0) {
-    StoredObject* object = catalog_.FindObject(number);
+    StoredObject* object = state_->catalog.FindObject(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
-    catalog_.Hold(object);
+    state_->catalog.Hold(object);
     return object;
   }
   *at_end = number >= end;
@@ -119,14 +118,15 @@ StoredObject* Store::HoldScrubbed(bool* at_end) {
 }
 
 void Store::ScrubSlice(StoredObject* object, size_t slice) {
-  const absl::StatusOr<std::optional<SliceView>> read = disk_slices_->Read(object->Slice(slice));
-  counters_.Add(Counter::kScrubbedBytes, object->slice_bytes);
+  const absl::StatusOr<std::optional<SliceView>> read =
+      core_->tiers.disk_slices->Read(object->Slice(slice));
+  core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
   if (read.ok() && read->has_value()) return;
   if (!read.ok() && !absl::IsDataLoss(read.status())) {
-    counters_.Add(Counter::kTierErrors);
+    core_->Count(Counter::kTierErrors);
     if (!IsReadFailureForGood(object, read.status())) return;
   }
-  counters_.Add(Counter::kScrubCorrupt);
+  core_->Count(Counter::kScrubCorrupt);
   Quarantine(object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
   scrub_.next_slice = object->layers.size() - 1;  // it is gone: on with the next
 }
@@ -134,16 +134,16 @@ void Store::ScrubSlice(StoredObject* object, size_t slice) {
 // What a record says is in memory too: it is written again, and nothing is lost.
 void Store::ScrubObjectRecord(const StoredObject* object) {
   const ObjectRecord expected = RecordOf(*object);
-  const absl::StatusOr<ObjectRecord> stored = disk_->ReadObject(object->number);
+  const absl::StatusOr<ObjectRecord> stored = core_->tiers.disk->ReadObject(object->number);
   if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
                   : !IsRotten(stored.status())) {
     return;
   }
   // It is held, so no erase of it can come in between.
-  if (disk_->WriteObject(expected).ok()) {
-    counters_.Add(Counter::kScrubRepairedRecords);
+  if (core_->tiers.disk->WriteObject(expected).ok()) {
+    core_->Count(Counter::kScrubRepairedRecords);
   } else {
-    counters_.Add(Counter::kTierErrors);
+    core_->Count(Counter::kTierErrors);
   }
 }
 
@@ -152,14 +152,14 @@ void Store::ScrubManifest(const StoredObject* object) {
   ManifestRecord expected;
   Digest id{};
   {
-    absl::MutexLock lock(&mu_);
+    absl::MutexLock lock(&state_->mu);
     const RestorePointEntry* point =
         object->node == nullptr ? nullptr : object->node->restore_point;
     if (point == nullptr || !point->durable) return;
     id = point->id;
     expected = ManifestOf(*point);
   }
-  const absl::StatusOr<ManifestRecord> stored = disk_->ReadManifest(expected.number);
+  const absl::StatusOr<ManifestRecord> stored = core_->tiers.disk->ReadManifest(expected.number);
   if (stored.ok() ? !SameManifest(*stored, expected) : IsRotten(stored.status())) {
     RepairManifest(id);
   }
@@ -167,53 +167,53 @@ void Store::ScrubManifest(const StoredObject* object) {
 
 void Store::RepairManifest(const Digest& id) {
   {
-    absl::MutexLock lock(&mu_);
-    flight_.Claim(&mu_, {id});
+    absl::MutexLock lock(&state_->mu);
+    state_->flight.Claim(&state_->mu, {id});
   }
   const absl::Status written = RewriteManifest(id, true);
   // Not there: dropped meanwhile, which is why it could not be read.
   if (!absl::IsNotFound(written)) {
-    counters_.Add(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
+    core_->Count(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
   }
-  absl::MutexLock lock(&mu_);
-  flight_.Release({id});
+  absl::MutexLock lock(&state_->mu);
+  state_->flight.Release({id});
 }
 
 absl::Status Store::RewriteManifest(const Digest& id, bool sync) {
   ManifestRecord record;
   FingerprintRecord fingerprint;
   {
-    absl::MutexLock lock(&mu_);
-    const RestorePointEntry* point = catalog_.Find(id);
+    absl::MutexLock lock(&state_->mu);
+    const RestorePointEntry* point = state_->catalog.Find(id);
     if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
     record = ManifestOf(*point);
     fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
   }
-  const absl::Status status = disk_->CommitManifests({record}, {}, fingerprint, sync);
+  const absl::Status status = core_->tiers.disk->CommitManifests({record}, {}, fingerprint, sync);
   bool gone = false;
   {
-    absl::MutexLock lock(&mu_);
-    const RestorePointEntry* point = catalog_.Find(id);
+    absl::MutexLock lock(&state_->mu);
+    const RestorePointEntry* point = state_->catalog.Find(id);
     gone = point == nullptr || point->manifest != record.number;
   }
   // Its erase may have come before the write.
-  const bool left = gone && !disk_->EraseManifests({record.number}).ok();
-  absl::MutexLock lock(&mu_);
-  if (left) erasures_.AddManifests({record.number});
+  const bool left = gone && !core_->tiers.disk->EraseManifests({record.number}).ok();
+  absl::MutexLock lock(&state_->mu);
+  if (left) state_->erasures.AddManifests({record.number});
   return status;
 }
 
 bool Store::IsDiskInUse() {
-  const uint64_t bytes =
-      counters_.Get(Counter::kBytesReadDisk) + counters_.Get(Counter::kPublishedBytes);
+  const uint64_t bytes = core_->meters.counters().Get(Counter::kBytesReadDisk) +
+                         core_->meters.counters().Get(Counter::kPublishedBytes);
   return std::exchange(scrub_.foreground_bytes, bytes) != bytes;
 }
 
 void Store::SaveScrubProgress() {
   scrub_.unsaved_bytes = 0;
   last_scrub_unix_s_.store(scrub_.progress.finished_unix_s);
-  if (!disk_->WriteNote(kProgressNote, scrub_.progress.Serialize()).ok()) {
-    counters_.Add(Counter::kTierErrors);
+  if (!core_->tiers.disk->WriteNote(kProgressNote, scrub_.progress.Serialize()).ok()) {
+    core_->Count(Counter::kTierErrors);
   }
 }
 

@@ -12,7 +12,7 @@ namespace hearth {
 void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
   const bool written = plan->level != Durability::kMemory;
   for (size_t i = 0; i < plan->work.objects.size(); ++i) {
-    catalog_.SetOnDisk(plan->work.objects[i], plan->work.compressed_bytes[i]);
+    state_->catalog.SetOnDisk(plan->work.objects[i], plan->work.compressed_bytes[i]);
   }
   if (!written) {
     // RAM is their only home, and was reserved: before anything else competes for it.
@@ -25,21 +25,21 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
       }
     }
   }
-  catalog_.BeginPublish(static_cast<uint32_t>(session->spec_.token_ids.size()));
+  state_->catalog.BeginPublish(static_cast<uint32_t>(session->spec_.token_ids.size()));
   std::vector<PublishBoundary> shown;
   for (PublishBoundary& kept : plan->boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.
-    const RestorePointEntry* known = catalog_.Find(kept.segment->key);
+    const RestorePointEntry* known = state_->catalog.Find(kept.segment->key);
     if (kept.held && (known == nullptr || known->number != kept.number)) {
       plan->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: it was dropped meanwhile"));
-      if (kept.write) catalog_.DiscardManifest(kept.manifest);
+      if (kept.write) state_->catalog.DiscardManifest(kept.manifest);
       continue;
     }
     if (!Showable(*session, kept)) {
       plan->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
-      if (kept.write) catalog_.DiscardManifest(kept.manifest);
+      if (kept.write) state_->catalog.DiscardManifest(kept.manifest);
       continue;
     }
     SegmentNode* end = LinkBoundary(session, kept);
@@ -48,30 +48,30 @@ void Store::Show(PublishSessionImpl* session, PublishPlan* plan) {
     RestorePointEntry* point = end->restore_point;
     const bool is_new = point == nullptr;
     if (is_new) {
-      point = catalog_.AddRestorePoint(kept.number, session->spec_.tenant, session->model_, end,
-                                       std::move(objects), session->CutsUpTo(kept.boundary),
-                                       clock_->Now());
-      catalog_.Renew(point, kept.expires);
-      counters_.Add(Counter::kPublishedRestorePoints);
+      point = state_->catalog.AddRestorePoint(
+          kept.number, session->spec_.tenant, session->model_, end, std::move(objects),
+          session->CutsUpTo(kept.boundary), core_->clock->Now());
+      state_->catalog.Renew(point, kept.expires);
+      core_->Count(Counter::kPublishedRestorePoints);
     } else if (point->inherited || kept.expires > point->expires) {
-      catalog_.Renew(point, kept.expires);
+      state_->catalog.Renew(point, kept.expires);
       if (point->durable) plan->renewed.push_back(point->id);
     }
     const bool is_made_durable = kept.write && !point->durable && point->number == kept.number;
     if (is_made_durable) {
-      catalog_.SetDurable(point);
+      state_->catalog.SetDurable(point);
       if (point->pinned) plan->newly_durable_pins.push_back(point->manifest);
     }
-    catalog_.HoldPoint(point);  // not evicted to make room for itself
-    if (AdmitToHost(session, kept)) catalog_.SetResident(point);
-    catalog_.ReleasePoint(point);
+    state_->catalog.HoldPoint(point);  // not evicted to make room for itself
+    if (AdmitToHost(session, kept)) state_->catalog.SetResident(point);
+    state_->catalog.ReleasePoint(point);
     if (!point->durable) plan->shown.push_back(point->id);
-    catalog_.Touch(point, clock_->Now());
+    state_->catalog.Touch(point, core_->clock->Now());
     // Only now is the record what a list would show.
     if (is_new) {
-      events_.Post(StoreEvent::Kind::kStored, Describe(*point));
+      core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
     } else if (is_made_durable) {
-      events_.Post(StoreEvent::Kind::kDurable, Describe(*point));
+      core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
     }
     shown.push_back(std::move(kept));
   }
@@ -87,7 +87,7 @@ bool Store::Showable(const PublishSessionImpl& session, const PublishBoundary& k
 
 // Makes the path of a boundary and puts its new objects into it.
 SegmentNode* Store::LinkBoundary(PublishSessionImpl* session, const PublishBoundary& kept) {
-  PrefixIndex& index = catalog_.index();
+  PrefixIndex& index = state_->catalog.index();
   const uint32_t chunk_tokens = session->model_->layout.chunk_tokens;
   SegmentNode* node = index.EnsureRoot(session->chain_.root);
   size_t next = 0;  // items come in order of their segments
@@ -98,7 +98,7 @@ SegmentNode* Store::LinkBoundary(PublishSessionImpl* session, const PublishBound
     for (; next < kept.items.size(); ++next) {
       StoredObject* object = session->items_[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
-      if (object->node == nullptr) catalog_.Link(object, node);
+      if (object->node == nullptr) state_->catalog.Link(object, node);
     }
   }
   assert(next == kept.items.size());
@@ -114,8 +114,8 @@ bool Store::AdmitToHost(PublishSessionImpl* session, const PublishBoundary& kept
     if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
     bytes += item.object->bytes();
   }
-  if (!catalog_.ReserveHost(bytes, session->spec_.tenant)) return false;
-  catalog_.UnreserveHost(bytes);
+  if (!state_->catalog.ReserveHost(bytes, session->spec_.tenant)) return false;
+  state_->catalog.UnreserveHost(bytes);
   for (const size_t i : kept.items) {
     const PublishItem& item = session->items_[i];
     if (!item.object->in_host && !PutInHost(item.object, item.staged)) return false;
@@ -126,14 +126,14 @@ bool Store::AdmitToHost(PublishSessionImpl* session, const PublishBoundary& kept
 bool Store::PutInHost(StoredObject* object, const std::vector<SliceView>& views) {
   assert(views.size() == object->layers.size());
   // Evicted copies must leave the tier before others take their room.
-  host_slices_->EraseObjects(catalog_.TakeHostGarbage()).IgnoreError();
+  core_->tiers.host_slices->EraseObjects(state_->catalog.TakeHostGarbage()).IgnoreError();
   for (size_t i = 0; i < views.size(); ++i) {
-    if (host_slices_->Write(object->Slice(i), views[i]).ok()) continue;
-    counters_.Add(Counter::kTierErrors);
-    host_slices_->EraseObjects({object->number}).IgnoreError();
+    if (core_->tiers.host_slices->Write(object->Slice(i), views[i]).ok()) continue;
+    core_->Count(Counter::kTierErrors);
+    core_->tiers.host_slices->EraseObjects({object->number}).IgnoreError();
     return false;
   }
-  catalog_.SetInHost(object);
+  state_->catalog.SetInHost(object);
   return true;
 }
 

@@ -30,10 +30,10 @@ constexpr size_t kUsesAtOnce = 4096;
 
 absl::Time Store::ExpiryOf(const PublishSpec& spec, absl::Time now,
                            std::vector<std::string>* notes) const {
-  const TenantQuota& quota = catalog_.ledger().QuotaOf(spec.tenant);
+  const TenantQuota& quota = state_->catalog.ledger().QuotaOf(spec.tenant);
   absl::Duration ttl = spec.ttl;
   if (ttl <= absl::ZeroDuration()) {
-    ttl = quota.default_ttl_s > 0 ? absl::Seconds(quota.default_ttl_s) : options_.default_ttl;
+    ttl = quota.default_ttl_s > 0 ? absl::Seconds(quota.default_ttl_s) : core_->options.default_ttl;
   }
   const absl::Duration most = absl::Seconds(quota.max_ttl_s);
   if (quota.max_ttl_s > 0 && (ttl == absl::ZeroDuration() || ttl > most)) {
@@ -47,7 +47,7 @@ absl::Time Store::ExpiryOf(const PublishSpec& spec, absl::Time now,
 
 bool Store::IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const {
   if (!state.usable()) return false;
-  const bool any_is_over = catalog_.next_expiry() <= now;
+  const bool any_is_over = state_->catalog.next_expiry() <= now;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
     return !any_is_over || !Catalog::IsOver(*point, now);
   }
@@ -59,24 +59,21 @@ bool Store::IsUsable(const BoundaryState& state, const KvLayout& layout, absl::T
 }
 
 bool Store::ExpireSome(int most) {
-  const absl::Time now = clock_->Now();
+  const absl::Time now = core_->clock->Now();
   bool any = false;
   for (; most > 0; --most, any = true) {
-    RestorePointEntry* point = catalog_.FirstExpired(now);
+    RestorePointEntry* point = state_->catalog.FirstExpired(now);
     if (point == nullptr) break;
-    catalog_.Remove(point, Removal::kExpired);
+    state_->catalog.Remove(point, Removal::kExpired);
   }
   return any;
 }
 
 void Store::ExpireByTheWay() {
-  Unsettled left;
   {
-    absl::MutexLock lock(&mu_);
-    if (!ExpireSome(kExpiredByTheWay)) return;
-    left = SettleHost();
+    StoreLock lock(core_);
+    ExpireSome(kExpiredByTheWay);
   }
-  SettleLater(left);
 }
 
 absl::Status Store::WriteRenewals(const PublishPlan& plan) {
@@ -86,7 +83,7 @@ absl::Status Store::WriteRenewals(const PublishPlan& plan) {
     if (!absl::IsNotFound(written)) status.Update(std::move(written));
   }
   if (status.ok()) return status;
-  counters_.Add(Counter::kTierErrors);
+  core_->Count(Counter::kTierErrors);
   return plan.level == Durability::kMemory ? absl::OkStatus() : status;
 }
 
@@ -94,13 +91,12 @@ absl::Duration Store::UpkeepStep() {
   absl::Time next;
   bool removed = false;
   {
-    absl::MutexLock lock(&mu_);
+    StoreLock lock(core_, StoreLock::kErasesItself);
     removed = ExpireSome(kExpiredAtOnce);
-    if (removed) SettleHost();
-    next = catalog_.next_expiry();
+    next = state_->catalog.next_expiry();
   }
-  if (removed) SettleDisk().IgnoreError();
-  const absl::Time now = clock_->Now();
+  if (removed) core_->eraser.EraseFromDisk().IgnoreError();
+  const absl::Time now = core_->clock->Now();
   if (now - uses_noted_ >= kNoteUsesEvery || now < uses_noted_) {
     if (NoteUses()) return kBreath;
     uses_noted_ = now;
@@ -109,15 +105,15 @@ absl::Duration Store::UpkeepStep() {
 }
 
 bool Store::NoteUses() {
-  if (disk_ == nullptr) return false;
+  if (core_->tiers.disk == nullptr) return false;
   std::vector<std::pair<uint64_t, absl::Time>> uses;
   {
-    absl::MutexLock lock(&mu_);
-    uses = catalog_.TakeUses(kUsesAtOnce);
+    absl::MutexLock lock(&state_->mu);
+    uses = state_->catalog.TakeUses(kUsesAtOnce);
   }
   if (uses.empty()) return false;
   // They are only worth what they cost: what cannot be written is forgotten.
-  if (!disk_->NoteUses(uses).ok()) counters_.Add(Counter::kTierErrors);
+  if (!core_->tiers.disk->NoteUses(uses).ok()) core_->Count(Counter::kTierErrors);
   return true;
 }
 

@@ -1,0 +1,88 @@
+#include "cache_store/store/store_core.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kShownTokens = 8;
+
+Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
+  return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0, options.retention};
+}
+
+}  // namespace
+
+absl::Status CheckQuery(const PrefixQuery& query) {
+  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
+                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+  }
+  return ValidateCuts(query.cuts, static_cast<uint32_t>(query.token_ids.size()));
+}
+
+StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
+                     std::string store_secret, std::shared_ptr<HostArena> arena,
+                     std::unique_ptr<DiskTier> disk)
+    : options(store_options),
+      secret(std::move(store_secret)),
+      clock(seams.clock != nullptr ? seams.clock : &system_clock),
+      events(&meters.counters()),
+      warnings(options.on_warning),
+      tiers(options, seams, std::move(arena), std::move(disk)),
+      state(LimitsOf(options, tiers.disk != nullptr), options.quotas,
+            [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
+      eraser(options.disk_bytes, &tiers, &state, &meters.counters()) {}
+
+RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
+  RestorePoint described;
+  described.id = point.id;
+  described.fingerprint = point.model->fingerprint.digest();
+  described.tenant = point.tenant;
+  described.tokens = point.tokens();
+  described.bytes = point.bytes();
+  described.tier = tiers.AreOnDevice(point.objects) ? Tier::kGpu : point.slowest_tier();
+  described.durable = point.durable;
+  described.pinned = point.pinned;
+  described.age = std::max(absl::ZeroDuration(), clock->Now() - point.last_use);
+  described.expires_in = std::max(absl::ZeroDuration(), point.expires - clock->Now());
+  described.hits = point.hits;
+  std::vector<uint32_t>& last = described.last_token_ids;
+  for (const SegmentNode* node = point.node; node != nullptr && last.size() < kShownTokens;
+       node = node->parent) {
+    const size_t count = std::min(node->token_ids.size(), kShownTokens - last.size());
+    last.insert(last.begin(), node->token_ids.end() - static_cast<ptrdiff_t>(count),
+                node->token_ids.end());
+  }
+  return described;
+}
+
+RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
+  RestorePointEntry* point = state.catalog.Find(id);
+  if (point == nullptr || point->tenant != tenant) return nullptr;
+  return Catalog::IsOver(*point, clock->Now()) ? nullptr : point;
+}
+
+void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
+  state.mu.AssertHeld();
+  const absl::Time now = clock->Now();
+  state.history.Record(point.id, why, now);
+  for (const StoredObject* object : point.objects) {
+    if (object->restore_points == 1) state.history.Record(object->key, why, now);
+  }
+  meters.AddRemoved(why);
+  StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;
+  if (IsEviction(why)) Count(Counter::kEvicted);
+  if (why == Removal::kDropped) {
+    Count(Counter::kDropped);
+    kind = StoreEvent::Kind::kDropped;
+  }
+  if (why == Removal::kQuarantined) kind = StoreEvent::Kind::kQuarantined;
+  events.Post(kind, Describe(point), why);
+}
+
+}  // namespace hearth

@@ -1,0 +1,86 @@
+// StoreCore: what all parts of a store work on: its options, clock, meters, tiers and state.
+//
+// Made by Store before its parts, and outlives them. Thread safety: the state under its own mutex,
+// what is const or thread safe by itself without. Ownership: owns all of it.
+#ifndef HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
+#define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/base/warnings.h"
+#include "cache_store/store/eraser.h"
+#include "cache_store/store/event_hub.h"
+#include "cache_store/store/options.h"
+#include "cache_store/store/store_meters.h"
+#include "cache_store/store/store_seams.h"
+#include "cache_store/store/store_state.h"
+#include "cache_store/store/store_tiers.h"
+#include "cache_store/store/tiered_store.h"
+
+namespace hearth {
+
+// kInvalidArgument names the field.
+absl::Status CheckQuery(const PrefixQuery& query);
+
+struct StoreCore {
+  StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,
+            std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
+
+  void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
+  // As a list shows it. Under the lock.
+  RestorePoint Describe(const RestorePointEntry& point) const;
+  // Null: there is none, or another tenant's, which is as absent as one that never was.
+  RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
+
+  const StoreOptions options;
+  const std::string secret;
+  SystemClock system_clock;
+  Clock* const clock;
+  StoreMeters meters;
+  EventHub events;
+  Warnings warnings;
+  StoreTiers tiers;
+  StoreState state;
+  Eraser eraser;
+  std::unique_ptr<Executor> executor;  // for jobs of all parts; reset before any part ends
+
+ private:
+  // The catalog tells it of each restore point that leaves. Under the lock.
+  void OnRemoved(const RestorePointEntry& point, Removal why);
+};
+
+// Holds the store's mutex; when it is released, what the catalog let go meanwhile is erased.
+class ABSL_SCOPED_LOCKABLE StoreLock {
+ public:
+  // Who erases from the disk.
+  enum OnDisk {
+    kInBackground,
+    kErasesItself,  // the holder, by Eraser::EraseFromDisk, when it has let go of the lock
+  };
+
+  explicit StoreLock(StoreCore* core, OnDisk on_disk = kInBackground)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(core->state.mu)
+      : core_(core), on_disk_(on_disk) {
+    core_->state.mu.Lock();
+  }
+  ~StoreLock() ABSL_UNLOCK_FUNCTION() {
+    const Eraser::Rest rest = core_->eraser.CarryOut(core_->state.catalog.TakeGarbage());
+    core_->state.mu.Unlock();
+    if (on_disk_ == kInBackground) core_->eraser.Finish(rest);
+  }
+  StoreLock(const StoreLock&) = delete;
+  StoreLock& operator=(const StoreLock&) = delete;
+
+ private:
+  StoreCore* const core_;
+  const OnDisk on_disk_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_STORE_CORE_H_

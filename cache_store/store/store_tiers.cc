@@ -1,0 +1,68 @@
+#include "cache_store/store/store_tiers.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "cache_store/base/verified_tier.h"
+#include "cache_store/disk/decoding_tier.h"
+
+namespace hearth {
+namespace {
+
+std::unique_ptr<DeviceTier> DeviceOf(const StoreOptions& options) {
+  if (options.device == nullptr) return nullptr;
+  return std::make_unique<DeviceTier>(options.device, options.on_device_lost,
+                                      options.shared_memory);
+}
+
+}  // namespace
+
+StoreTiers::StoreTiers(const StoreOptions& options, const StoreSeams& seams,
+                       std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier)
+    : is_shared(options.shared_memory),
+      arena(std::move(host_arena)),
+      host(options.host_bytes),
+      disk(std::move(disk_tier)),
+      device(DeviceOf(options)) {
+  unverified_host = &host;
+  if (seams.wrap_host) unverified_host = (wrapped_host = seams.wrap_host(&host)).get();
+  host_slices = std::make_unique<VerifiedTier>(unverified_host);
+  if (disk == nullptr) return;
+  SliceTier* slices = disk.get();
+  if (seams.wrap_disk) slices = (wrapped_disk = seams.wrap_disk(slices)).get();
+  decoded_disk = std::make_unique<DecodingTier>(slices);
+  disk_slices = std::make_unique<VerifiedTier>(decoded_disk.get());
+}
+
+std::shared_ptr<std::byte> StoreTiers::AllocateSlice(size_t bytes) const {
+  std::shared_ptr<std::byte> memory;
+  if (arena != nullptr) memory = arena->Allocate(bytes);
+  return memory != nullptr ? memory : hearth::AllocateSlice(bytes);
+}
+
+SliceView StoreTiers::InArena(const SliceView& slice) const {
+  if (!is_shared || arena == nullptr) return slice;
+  std::shared_ptr<std::byte> memory = arena->Allocate(slice.bytes.size());
+  if (memory == nullptr) return slice;
+  std::memcpy(memory.get(), slice.bytes.data(), slice.bytes.size());
+  const absl::Span<const std::byte> bytes(memory.get(), slice.bytes.size());
+  return SliceView{std::move(memory), bytes};
+}
+
+bool StoreTiers::HostViews(const StoredObject* object, std::vector<SliceView>* views) const {
+  for (size_t i = 0; i < object->layers.size(); ++i) {
+    absl::StatusOr<std::optional<SliceView>> view = host_slices->Read(object->Slice(i));
+    if (!view.ok() || !view->has_value()) return false;
+    views->push_back(**std::move(view));
+  }
+  return true;
+}
+
+bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {
+  return device != nullptr && !objects.empty() &&
+         std::all_of(objects.begin(), objects.end(),
+                     [this](const StoredObject* object) { return device->Has(object->number); });
+}
+
+}  // namespace hearth

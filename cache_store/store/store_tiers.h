@@ -1,0 +1,50 @@
+// StoreTiers: the tiers that a store keeps slices in, each as the device and behind what verifies
+// it.
+//
+// Thread safe, as the tiers are. Ownership: owns all of them.
+#ifndef HEARTH_CACHE_STORE_STORE_STORE_TIERS_H_
+#define HEARTH_CACHE_STORE_STORE_STORE_TIERS_H_
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "cache_store/base/slice_view.h"
+#include "cache_store/base/tier.h"
+#include "cache_store/catalog/catalog.h"
+#include "cache_store/disk/disk_tier.h"
+#include "cache_store/memory/device_tier.h"
+#include "cache_store/memory/host_arena.h"
+#include "cache_store/memory/host_tier.h"
+#include "cache_store/store/options.h"
+#include "cache_store/store/store_seams.h"
+
+namespace hearth {
+
+struct StoreTiers {
+  StoreTiers(const StoreOptions& options, const StoreSeams& seams,
+             std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier);
+
+  // Memory for a slice, in the arena where that has room.
+  std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
+  // The same bytes where workers can see them, when that is worth a copy.
+  SliceView InArena(const SliceView& slice) const;
+  // All slices of an object from RAM, verified. False: not all of them are there and right.
+  bool HostViews(const StoredObject* object, std::vector<SliceView>* views) const;
+  // Whether all of these have a copy on the device.
+  bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
+
+  const bool is_shared;                    // StoreOptions::shared_memory
+  const std::shared_ptr<HostArena> arena;  // null: no RAM tier
+  HostTier host;
+  const std::unique_ptr<DiskTier> disk;  // null: RAM only
+  std::unique_ptr<SliceTier> wrapped_host, wrapped_disk, decoded_disk;
+  SliceTier* unverified_host = nullptr;
+  std::unique_ptr<SliceTier> host_slices, disk_slices;  // verified
+  const std::unique_ptr<DeviceTier> device;             // null: no gpu tier
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_STORE_TIERS_H_
