@@ -71,8 +71,12 @@ touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
 measure_edits() {
   local name file
   cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
-  for name in cache_store/store/store_impl.h worker/gemma.cc proto/cache_store.proto; do
+  # The header that all of the store's parts include: each revision has one of the two.
+  for name in cache_store/store_impl.h cache_store/store/store_core.h worker/gemma.cc \
+    proto/cache_store.proto; do
+    [[ -f $name ]] || continue
     file=$(basename "$name")
+    [[ $name != cache_store/store* ]] || file=the-store
     touch_line "$name"
     cost "${revision}_after-a-line-in-$file" bash -c "$(in_hearth 'build_release')"
   done
@@ -115,7 +119,7 @@ for revision in "${revisions[@]}"; do
   measure "$revision"
 done
 ((${#revisions[@]} == 2)) || exit 0
-for key in set-up build-of-the-demo ci after-a-line-in-store_impl.h after-a-line-in-gemma.cc \
+for key in set-up build-of-the-demo ci after-a-line-in-the-store after-a-line-in-gemma.cc \
   after-a-line-in-cache_store.proto; do
   before=${seconds[${revisions[0]}_$key]:-} after=${seconds[${revisions[1]}_$key]:-}
   [[ -n $before && -n $after ]] || continue

@@ -43,6 +43,10 @@ ROOMS = {
     "cache_store/catalog": {"cache_store/base", "cache_store/retention"},
     "cache_store/store": {"cache_store/base", "cache_store/memory", "cache_store/disk",
                           "cache_store/catalog", "cache_store/retention"},
+    "cache_store/store/background": {"cache_store/base", "cache_store/disk", "cache_store/catalog",
+                                     "cache_store/store"},
+    "cache_store/store/calls": {"cache_store/base", "cache_store/disk", "cache_store/catalog",
+                                "cache_store/store", "cache_store/store/background"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})

@@ -343,7 +343,7 @@ absl::Status PutSynced(const Database& db, const char* key, const std::string& v
 }
 
 // Where the block is damaged that they lie in, they are written anew: with another secret than the
-// folder's nothing of it is found, and nothing damaged is erased (store_load.cc).
+// folder's nothing of it is found, and nothing damaged is erased (IndexLoader).
 absl::Status CheckMeta(const Database& db, const std::string& dir,
                        const std::string& secret_check) {
   const std::string current = absl::StrCat(DiskTier::kFormatVersion);

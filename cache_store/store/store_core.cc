@@ -1,6 +1,7 @@
 #include "cache_store/store/store_core.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +66,20 @@ RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& ten
   RestorePointEntry* point = state.catalog.Find(id);
   if (point == nullptr || point->tenant != tenant) return nullptr;
   return Catalog::IsOver(*point, clock->Now()) ? nullptr : point;
+}
+
+bool StoreCore::PutInHost(StoredObject* object, const std::vector<SliceView>& views) {
+  assert(views.size() == object->layers.size());
+  // Evicted copies must leave the tier before others take their room.
+  tiers.host_slices->EraseObjects(state.catalog.TakeHostGarbage()).IgnoreError();
+  for (size_t i = 0; i < views.size(); ++i) {
+    if (tiers.host_slices->Write(object->Slice(i), views[i]).ok()) continue;
+    Count(Counter::kTierErrors);
+    tiers.host_slices->EraseObjects({object->number}).IgnoreError();
+    return false;
+  }
+  state.catalog.SetInHost(object);
+  return true;
 }
 
 void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {

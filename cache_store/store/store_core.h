@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cache_store/base/clock.h"
@@ -35,6 +36,11 @@ struct StoreCore {
   RestorePoint Describe(const RestorePointEntry& point) const;
   // Null: there is none, or another tenant's, which is as absent as one that never was.
   RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
+
+  // Writes an object to the RAM tier and says so to the catalog. False: the tier refused it.
+  // REQUIRES: room, from a reservation given back under the same lock.
+  bool PutInHost(StoredObject* object, const std::vector<SliceView>& views)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
   const StoreOptions options;

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/unloaded_index.h"
+#include "cache_store/store/background/unloaded_index.h"
 #include "tests/cache_store/store/store_load_kit.h"
 
 namespace hearth {

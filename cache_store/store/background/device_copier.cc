@@ -1,0 +1,63 @@
+#include "cache_store/store/background/device_copier.h"
+
+#include <utility>
+#include <vector>
+
+namespace hearth {
+namespace {
+
+// What is fetched once may never be again: three of four blocks of real traffic are not.
+constexpr uint32_t kFetchesToCopy = 2;
+
+}  // namespace
+
+void DeviceCopier::NoteFetched(StoredObject* object) {
+  if (core_->tiers.device == nullptr) return;
+  if (++object->fetches < kFetchesToCopy || object->device_queued || object->retired ||
+      !object->in_host || core_->tiers.device->Has(object->number)) {
+    return;
+  }
+  Executor* const executor = executor_ != nullptr ? executor_.get() : core_->executor.get();
+  object->device_queued =
+      executor->TrySchedule(object->bytes(), [this, number = object->number] { Copy(number); });
+  if (!object->device_queued) core_->Count(Counter::kGpuPromotionsDropped);
+}
+
+// The job. It holds no memory while it waits: what left RAM meanwhile is not worth a copy any more.
+void DeviceCopier::Copy(uint64_t number) {
+  StoredObject* object = nullptr;
+  {
+    absl::MutexLock lock(&state_->mu);
+    object = state_->catalog.FindObject(number);
+    if (object == nullptr || object->retired || !object->in_host) {
+      if (object != nullptr) object->device_queued = false;
+      core_->Count(Counter::kGpuPromotionsDropped);
+      return;
+    }
+    state_->catalog.Hold(object);
+  }
+  // Verified as they are read; a copy that rotted is for the next reader to quarantine.
+  std::vector<SliceView> views;
+  absl::StatusOr<DeviceLease> copy = absl::DataLossError("no whole copy in RAM");
+  if (core_->tiers.HostViews(object, &views)) {
+    std::vector<SliceWrite> slices;
+    for (size_t i = 0; i < views.size(); ++i) slices.push_back({object->Slice(i), views[i]});
+    copy = core_->tiers.device->CopyIn(slices);
+  }
+  {
+    StoreLock lock(core_);
+    object->device_queued = false;
+    if (copy.ok() && !object->retired) {
+      core_->tiers.device->Show(number, *std::move(copy));
+      object->fetches = 0;  // evicted there, it has to be worth another
+      core_->Count(Counter::kGpuPromotedObjects);
+    } else {
+      const bool no_room = absl::IsResourceExhausted(copy.status());
+      core_->Count(copy.ok() || no_room ? Counter::kGpuPromotionsDropped
+                                        : Counter::kGpuPromotionsFailed);
+    }
+    state_->catalog.Release(object);
+  }
+}
+
+}  // namespace hearth

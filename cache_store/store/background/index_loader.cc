@@ -1,0 +1,341 @@
+#include "cache_store/store/background/index_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+// Under one hold of the lock.
+constexpr size_t kObjectsAtOnce = 1024;  // objects, or restore points
+// After an error of the disk.
+constexpr absl::Duration kReadAgain = absl::Seconds(1);
+
+// Between two holds of the lock: whoever lets go and takes it at once again leaves no chance to
+// those who wait.
+void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
+
+// An object of it was found wrong while the index loaded, and is gone.
+bool NamesRetired(const ManifestRecord& record, const UnloadedIndex::Objects& objects) {
+  return std::any_of(record.objects.begin(), record.objects.end(), [&](uint64_t number) {
+    const auto it = objects.find(number);
+    return it != objects.end() && it->second.adopted != nullptr && it->second.adopted->retired;
+  });
+}
+
+}  // namespace
+
+std::shared_ptr<UnloadedIndex> IndexLoader::SharedUnloaded() {
+  absl::MutexLock lock(&state_->mu);
+  return unloaded_;
+}
+
+absl::Status IndexLoader::Recover() {
+  if (core_->tiers.disk == nullptr) return absl::OkStatus();
+  absl::StatusOr<DiskContents> contents = core_->tiers.disk->Load();
+  if (!contents.ok()) return contents.status();
+  NoteDamage(std::move(contents->damage), contents->mended);
+  const auto lost = std::move(contents->lost);
+  auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
+  {
+    absl::MutexLock lock(&state_->mu);
+    for (const auto& promise : lost) NoteLost(promise.id);
+    state_->catalog.ReserveNumbersBelow(unloaded->next_number());
+    // All of them: the book forgets what is over its limit and no restore point refers to.
+    for (const auto& [name, model] : unloaded->models()) {
+      if (model != nullptr) state_->fingerprints.Remember(model, name.first);
+    }
+    unloaded_ = std::move(unloaded);
+    state_->catalog.BeginAdopting();
+    write_behind_->BeginDeferring();
+  }
+  is_loading_.store(true);
+  if (core_->options.load_in_background) return absl::OkStatus();
+  absl::StatusOr<bool> more = true;
+  while (more.ok() && *more) more = LoadNext();
+  // A full disk takes no erase: what could not be erased is noted.
+  if (more.ok()) Finish().IgnoreError();
+  return more.status();
+}
+
+void IndexLoader::NoteDamage(std::vector<std::string> damage,
+                             const std::vector<std::string>& mended) {
+  core_->Count(Counter::kRecoveryDamage, damage.size());
+  for (const std::string& line : damage) {
+    core_->warnings.Say("damage", line);
+    const bool is_mended = std::find(mended.begin(), mended.end(), line) != mended.end();
+    if (!is_mended && unmended_.empty()) unmended_ = line;
+  }
+  damage_ = std::move(damage);
+}
+
+void IndexLoader::NoteLost(const Digest& id) {
+  core_->Count(Counter::kRecoveryLostRestorePoints);
+  core_->meters.AddRemoved(Removal::kLost);
+  state_->history.Record(id, Removal::kLost, core_->clock->Now());
+}
+
+bool IndexLoader::NoteDropped(const UnloadedIndex& unloaded) {
+  std::vector<uint64_t> manifests;
+  std::string first;
+  size_t lost = 0;
+  for (const UnloadedIndex::Dropped& dropped : unloaded.DroppedPromises()) {
+    manifests.push_back(dropped.manifest);
+    absl::MutexLock lock(&state_->mu);
+    // Of two that a crash left one is of no use.
+    if (state_->catalog.Find(dropped.point) != nullptr) {
+      if (damage_.empty()) state_->erasures.AddManifests({dropped.manifest});
+      continue;
+    }
+    NoteLost(dropped.point);
+    if (lost++ == 0) first = DigestHex(dropped.point).substr(0, 16);
+  }
+  core_->tiers.disk->Unpromise(manifests);
+  if (lost == 0) return true;
+  core_->warnings.Say("damage", absl::StrCat(lost,
+                                             " restore points that were acknowledged do not match "
+                                             "their objects and are lost, the first is ",
+                                             first));
+  return false;
+}
+
+absl::Duration IndexLoader::Step() {
+  if (!is_loading_.load()) return absl::InfiniteDuration();
+  const absl::StatusOr<bool> more = LoadNext();
+  if (!more.ok()) return kReadAgain;
+  if (*more) return absl::ZeroDuration();
+  Finish().IgnoreError();  // what could not be erased is noted
+  return absl::InfiniteDuration();
+}
+
+// False: none is left.
+absl::StatusOr<bool> IndexLoader::LoadNext() {
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&state_->mu);
+    numbers = unloaded_->Next(kManifestsAtOnce);
+  }
+  if (numbers.empty()) return false;
+  if (LoadManifests(numbers).ok()) return true;
+  // One that cannot be read keeps no other back.
+  absl::Status failed;
+  bool any = false;
+  for (const uint64_t number : numbers) {
+    absl::Status status = LoadManifests({number});
+    if (status.ok()) {
+      any = true;
+      continue;
+    }
+    core_->Count(Counter::kTierErrors);
+    failed = std::move(status);
+    absl::MutexLock lock(&state_->mu);
+    unloaded_->Postpone(number);
+  }
+  if (any || failed.ok()) return true;
+  return failed;
+}
+
+void IndexLoader::LoadFor(const PromptChain& chain, const KvLayout& layout) {
+  if (!is_loading_.load()) return;
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (unloaded_ == nullptr) return;
+    numbers = unloaded_->Touching(chain, layout.exactness);
+  }
+  if (LoadManifests(numbers).ok()) return;
+  // What cannot be read now is not found now.
+  for (const uint64_t number : numbers) {
+    if (!LoadManifests({number}).ok()) core_->Count(Counter::kTierErrors);
+  }
+}
+
+absl::Status IndexLoader::LoadPoint(const Digest& id) {
+  if (!is_loading_.load()) return absl::OkStatus();
+  std::vector<uint64_t> numbers;
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (unloaded_ == nullptr) return absl::OkStatus();
+    numbers = unloaded_->EndingAt(id);
+  }
+  absl::Status status = LoadManifests(numbers);
+  if (!status.ok()) core_->Count(Counter::kTierErrors);
+  return status;
+}
+
+absl::Status IndexLoader::WaitUntilLoaded() {
+  if (!is_loading_.load()) return absl::OkStatus();
+  absl::MutexLock lock(&state_->mu);
+  const auto is_loaded = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return unloaded_ == nullptr;
+  };
+  if (state_->mu.AwaitWithTimeout(absl::Condition(&is_loaded), patience_)) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the index is still loading, ", unloaded_->left(),
+                                             " of ", unloaded_->manifests(),
+                                             " restore points are left: try again later"));
+}
+
+// All manifests are settled: what none of them names is collected, and the store is as any other.
+absl::Status IndexLoader::Finish() {
+  const uint64_t file_bytes = core_->tiers.disk->FileBytes();
+  // Freed behind the lock: it may be large.
+  std::shared_ptr<UnloadedIndex> unloaded;
+  std::vector<Digest> points;
+  {
+    absl::MutexLock lock(&state_->mu);
+    unloaded = unloaded_;
+    points = write_behind_->deferred();
+  }
+  core_->Count(Counter::kRecoveryUnreadManifests, unloaded->given_up());
+  const bool all_there = NoteDropped(*unloaded);
+  const bool may_erase = damage_.empty() && all_there && unloaded->given_up() == 0;
+  std::vector<uint64_t> collected;
+  if (damage_.empty() && all_there) collected = unloaded->unreadable_objects();
+  std::vector<StoredObject*> held;
+  for (const auto& [number, object] : unloaded->objects()) {
+    if (object.adopted != nullptr) {
+      held.push_back(object.adopted);
+    } else if (may_erase) {  // else what was not read may name it
+      collected.push_back(number);
+    }
+  }
+  for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
+    LetOthersIn();
+    absl::MutexLock lock(&state_->mu);
+    for (StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
+      state_->catalog.Release(object);
+    }
+  }
+  const size_t known = points.size();
+  for (const Digest& id : unloaded->Ids()) points.push_back(id);
+  AdoptUses(points);
+  std::vector<Digest> write_behind;
+  {
+    absl::MutexLock lock(&state_->mu);
+    state_->catalog.EndAdopting(absl::MakeConstSpan(write_behind_->deferred()).subspan(known),
+                                core_->clock->Now());
+    // Opened with a smaller limit than it was filled under.
+    if (!state_->catalog.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+    Garbage garbage = state_->catalog.TakeGarbage();
+    garbage.disk_objects.insert(garbage.disk_objects.end(), collected.begin(), collected.end());
+    // Of manifests that went while the note was written.
+    const std::vector<uint64_t>& strays = unloaded->stray_uses();
+    garbage.manifests.insert(garbage.manifests.end(), strays.begin(), strays.end());
+    // Evicted now, collected, or erased before and not yet given back.
+    garbage.disk_bytes = file_bytes - std::min(file_bytes, state_->catalog.disk_bytes());
+    core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
+    core_->eraser.CarryOut(garbage);
+    unloaded_ = nullptr;
+    write_behind = write_behind_->EndDeferring();
+    is_loading_.store(false);
+  }
+  unloaded = nullptr;
+  {
+    absl::MutexLock lock(&state_->mu);
+    state_->fingerprints.Trim();
+  }
+  for (const Digest& id : write_behind) write_behind_->Schedule({id}, 0);
+  return core_->eraser.EraseFromDisk();
+}
+
+// A part under each hold of the lock: there may be millions.
+void IndexLoader::AdoptUses(absl::Span<const Digest> points) {
+  std::vector<Catalog::PastUse> uses;
+  uses.reserve(points.size());
+  for (size_t i = 0; i < points.size(); i += kObjectsAtOnce) {
+    LetOthersIn();
+    absl::MutexLock lock(&state_->mu);
+    const std::vector<Catalog::PastUse> some =
+        state_->catalog.UsesOf(points.subspan(i, kObjectsAtOnce));
+    uses.insert(uses.end(), some.begin(), some.end());
+  }
+  std::sort(uses.rbegin(), uses.rend());
+  for (size_t i = 0; i < uses.size(); i += kObjectsAtOnce) {
+    LetOthersIn();
+    absl::MutexLock lock(&state_->mu);
+    state_->catalog.AdoptUses(absl::MakeSpan(uses).subspan(i, kObjectsAtOnce), core_->clock->Now());
+  }
+}
+
+// Reads and checks without the lock, adopts under it.
+absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
+  std::shared_ptr<UnloadedIndex> unloaded = SharedUnloaded();
+  if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
+  for (size_t begin = 0; begin < numbers.size(); begin += kManifestsAtOnce) {
+    const auto some = numbers.subspan(begin, kManifestsAtOnce);
+    auto records = core_->tiers.disk->ReadManifests(some);
+    if (!records.ok()) return records.status();
+    std::vector<ReadManifest> read(some.size());
+    for (size_t i = 0; i < some.size(); ++i) {
+      if (!(*records)[i].has_value()) continue;
+      ManifestRecord& record = *(*records)[i];
+      // From here on it is the last use, as when it was written again.
+      record.created_unix_s = std::max(record.created_unix_s, unloaded->UseOf(some[i]));
+      read[i] = adopter_.Check(std::move(record), *unloaded);
+    }
+    {
+      absl::MutexLock lock(&state_->mu);
+      if (unloaded_ == nullptr) break;
+      for (size_t i = 0; i < some.size(); ++i) {
+        if (unloaded_->Settle(some[i]) && !adopter_.Adopt(read[i], unloaded_.get()))
+          NoteUseless(some[i], read[i]);
+      }
+    }
+    upkeep_->ExpireFew();  // while any is there, fewer boundaries are usable
+  }
+  return absl::OkStatus();
+}
+
+// Of a manifest that was not adopted.
+void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
+  if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
+  core_->Count(Counter::kRecoveryDroppedManifests);
+  if (unloaded_->WasPromised(number)) {
+    unloaded_->NoteDropped(number);
+  } else if (damage_.empty()) {
+    // Of a damaged folder nothing is erased: what it seems to lack may be where nobody looked.
+    state_->erasures.AddManifests({number});
+  }
+}
+
+// Known, and said then: it goes as those went that were there.
+void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
+  retired_unloaded_.fetch_add(1);
+  core_->Count(Counter::kRecoveryDroppedManifests);
+  core_->meters.AddRemoved(Removal::kQuarantined);
+  if (point != Digest{} && state_->catalog.Find(point) == nullptr) {
+    state_->history.Record(point, Removal::kQuarantined, core_->clock->Now());
+  }
+  state_->erasures.AddManifests({number});
+}
+
+// Of a damaged folder nothing is erased: what the start gave up is in it, and what it has not read
+// yet may be lost with a table. Where all was put right neither is so, once every restore point was
+// looked at.
+absl::Status IndexLoader::CheckIsWhole() const {
+  const bool is_loading = is_loading_.load();  // what it counts is counted before it ends
+  const bool has_lost = core_->meters.counters().Get(Counter::kRecoveryLostRestorePoints) > 0;
+  // What a quarantine took is not what the start gave up.
+  const bool has_given_up =
+      core_->meters.counters().Get(Counter::kRecoveryDroppedManifests) > retired_unloaded_.load() ||
+      core_->meters.counters().Get(Counter::kRecoveryUnreadManifests) > 0;
+  if (!has_lost && unmended_.empty() && !damage_.empty() && is_loading) {
+    return absl::UnavailableError(
+        absl::StrCat("no backup was made: ", damage_[0],
+                     "; whether all is there is known once the index is loaded: try again then"));
+  }
+  if (!has_lost && unmended_.empty() && (damage_.empty() || !has_given_up)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(absl::StrCat(
+      "no backup was made: ",
+      unmended_.empty() ? "restore points do not match their objects, or could not be read"
+                        : unmended_,
+      "; this start found it: start the store again, and if that finds it too, repair the folder "
+      "(hearthctl repair)"));
+}
+
+}  // namespace hearth

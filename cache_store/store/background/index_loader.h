@@ -1,0 +1,99 @@
+// IndexLoader: fills the index after a start. Opening reads the records once, of manifests only
+// which objects they name; the manifests themselves are read, checked and adopted a few at a time,
+// before Open returns or, with load_in_background, while the store serves.
+//
+// Until all are adopted, whatever looks up one prompt adopts what that prompt needs first, and
+// finds what it would find later. What changes what is stored waits: nothing is written or evicted
+// on the word of half an index, so a close or a crash meanwhile loses nothing and no limit is
+// passed. Thread safe but for Recover and Step, which one thread calls. Ownership: borrows the
+// rest.
+#ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_INDEX_LOADER_H_
+#define HEARTH_CACHE_STORE_STORE_BACKGROUND_INDEX_LOADER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/store/background/manifest_adopter.h"
+#include "cache_store/store/background/unloaded_index.h"
+#include "cache_store/store/background/upkeep.h"
+#include "cache_store/store/background/write_behind.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+class IndexLoader {
+ public:
+  // Under one hold of the lock: a millisecond or so, of the longest prompts some 20.
+  static constexpr size_t kManifestsAtOnce = 8;
+
+  // `patience`: how long what changes the store waits for the index.
+  IndexLoader(StoreCore* core, WriteBehind* write_behind, Upkeep* upkeep, absl::Duration patience)
+      : core_(core),
+        state_(&core->state),
+        write_behind_(write_behind),
+        upkeep_(upkeep),
+        patience_(patience),
+        adopter_(core) {}
+
+  // Rebuilds the index, or begins to. Before any other method, once.
+  absl::Status Recover();
+  // SteppedStore::LoadStep.
+  absl::Duration Step() ABSL_LOCKS_EXCLUDED(state_->mu);
+  bool is_loading() const { return is_loading_.load(); }
+
+  // Loads what a lookup of this prompt may find; what cannot be read now is not found now.
+  void LoadFor(const PromptChain& chain, const KvLayout& layout) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status LoadPoint(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(state_->mu);  // kUnavailable after `patience`
+
+  // Null: all is loaded.
+  UnloadedIndex* unloaded() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
+    return unloaded_.get();
+  }
+  std::shared_ptr<UnloadedIndex> SharedUnloaded() ABSL_LOCKS_EXCLUDED(state_->mu);
+  const ManifestAdopter& adopter() const { return adopter_; }
+  // A manifest that was not loaded names what is quarantined. `point`: its restore point's id,
+  // zeros: it cannot be told.
+  void NoteRetired(uint64_t number, const Digest& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+  // That the start found on disk; constant once Recover has returned.
+  const std::vector<std::string>& damage() const { return damage_; }
+  absl::Status CheckIsWhole() const;  // as far as the start could tell
+
+ private:
+  // False: none is left.
+  absl::StatusOr<bool> LoadNext() ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status LoadManifests(absl::Span<const uint64_t> numbers) ABSL_LOCKS_EXCLUDED(state_->mu);
+  absl::Status Finish() ABSL_LOCKS_EXCLUDED(state_->mu);
+  void NoteDamage(std::vector<std::string> damage, const std::vector<std::string>& mended);
+  void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void NoteUseless(uint64_t number, const ReadManifest& read)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Of what was promised and turned out to be of no use. True: nothing of it was.
+  bool NoteDropped(const UnloadedIndex& unloaded) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(state_->mu);
+
+  StoreCore* const core_;
+  StoreState* const state_;
+  WriteBehind* const write_behind_;
+  Upkeep* const upkeep_;
+  const absl::Duration patience_;
+  ManifestAdopter adopter_;
+  std::shared_ptr<UnloadedIndex> unloaded_ ABSL_GUARDED_BY(state_->mu);
+  std::atomic<bool> is_loading_{false};  // follows unloaded_: saves taking the lock
+  std::vector<std::string> damage_;
+  std::string unmended_;  // the first line of it by which something may be lost
+  std::atomic<uint64_t> retired_unloaded_{0};  // manifests that a quarantine took while they loaded
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_BACKGROUND_INDEX_LOADER_H_

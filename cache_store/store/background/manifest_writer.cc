@@ -1,0 +1,120 @@
+#include "cache_store/store/background/manifest_writer.h"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <utility>
+
+#include "cache_store/catalog/prefix_walk.h"
+#include "cache_store/disk/slice_codec.h"
+
+namespace hearth {
+
+absl::Status ManifestWriter::Write(Persisting* work, bool sync) {
+  assert(core_->tiers.disk != nullptr && work->objects.size() == work->views.size());
+  std::vector<SliceWrite> slices;
+  for (size_t i = 0; i < work->objects.size(); ++i) {
+    const StoredObject& object = *work->objects[i];
+    work->compressed_bytes.push_back(Compress(work->fingerprint.fingerprint, &work->views[i]));
+    ObjectRecord record{object.number,
+                        object.key,
+                        object.id,
+                        object.slice_bytes,
+                        object.layers,
+                        object.slice_digests,
+                        work->compressed_bytes[i]};
+    ++work->begun_objects;
+    if (absl::Status status = core_->tiers.disk->WriteObject(record); !status.ok()) return status;
+    for (size_t slice = 0; slice < object.layers.size(); ++slice) {
+      slices.push_back({object.Slice(slice), work->views[i][slice]});
+    }
+  }
+  if (absl::Status status = core_->tiers.disk_slices->WriteAll(slices); !status.ok()) return status;
+  if (!work->manifests.empty()) {
+    work->begun_manifests = true;
+    return core_->tiers.disk->CommitManifests(work->manifests, work->points, work->fingerprint,
+                                              sync);
+  }
+  return sync ? core_->tiers.disk->Sync() : absl::OkStatus();
+}
+
+uint64_t ManifestWriter::Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views) {
+  if (core_->options.disk_compression == DiskCompression::kNone) return 0;
+  const absl::StatusOr<KvLayout> layout = fingerprint.Layout();
+  if (!layout.ok()) return 0;
+  uint64_t before = 0, after = 0;
+  for (SliceView& view : *views) {
+    before += view.bytes.size();
+    std::optional<SliceView> encoded =
+        EncodeSlice(view.bytes, static_cast<uint32_t>(KvDtypeBytes(layout->dtype)));
+    if (encoded.has_value()) view = *std::move(encoded);
+    after += view.bytes.size();
+  }
+  if (after == before) return 0;
+  core_->Count(Counter::kCompressedFromBytes, before);
+  core_->Count(Counter::kCompressedToBytes, after);
+  return after;
+}
+
+std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
+  std::vector<uint64_t> orphans;
+  for (size_t i = 0; i < work.begun_objects; ++i) {
+    work.objects[i]->begun_on_disk = true;
+    orphans.push_back(work.objects[i]->number);
+  }
+  if (!work.begun_manifests) return orphans;
+  for (size_t i = 0; i < work.manifests.size(); ++i) {
+    const uint64_t number = work.manifests[i].number;
+    state_->erasures.AddManifests({number});
+    // The erase may have to wait: what the point is written as next is not to be hit by it.
+    RestorePointEntry* point = state_->catalog.Find(work.points[i]);
+    if (point != nullptr && point->manifest == number)
+      point->manifest = state_->catalog.NextNumber();
+  }
+  return orphans;
+}
+
+ManifestRecord ManifestWriter::RecordOf(const RestorePointEntry& point) {
+  ManifestRecord record;
+  record.number = point.manifest;
+  record.tenant = point.tenant;
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
+  record.expires_unix_s = ExpiresUnixSeconds(point.expires);
+  record.inherited = point.inherited;
+  Manifest& manifest = record.manifest;
+  manifest.fingerprint = point.model->fingerprint.digest();
+  manifest.token_count = manifest.next_position = point.tokens();
+  manifest.token_ids = TokensOf(point.node);
+  manifest.cuts = point.cuts;
+  for (const StoredObject* object : point.objects) {
+    record.objects.push_back(object->number);
+    manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
+  }
+  return record;
+}
+
+absl::Status ManifestWriter::Rewrite(const Digest& id, bool sync) {
+  ManifestRecord record;
+  FingerprintRecord fingerprint;
+  {
+    absl::MutexLock lock(&state_->mu);
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    if (point == nullptr || !point->durable) return absl::NotFoundError("not on disk");
+    record = RecordOf(*point);
+    fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
+  }
+  const absl::Status status = core_->tiers.disk->CommitManifests({record}, {}, fingerprint, sync);
+  bool gone = false;
+  {
+    absl::MutexLock lock(&state_->mu);
+    const RestorePointEntry* point = state_->catalog.Find(id);
+    gone = point == nullptr || point->manifest != record.number;
+  }
+  // Its erase may have come before the write.
+  const bool left = gone && !core_->tiers.disk->EraseManifests({record.number}).ok();
+  absl::MutexLock lock(&state_->mu);
+  if (left) state_->erasures.AddManifests({record.number});
+  return status;
+}
+
+}  // namespace hearth

@@ -1,0 +1,45 @@
+// ManifestWriter: puts objects and manifests on the disk.
+//
+// Thread safe. Errors: a write that failed may have left something; AbandonWrite says what is to be
+// erased. Ownership: borrows the core. REQUIRES: the store has a disk tier.
+#ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
+#define HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "cache_store/disk/stored_records.h"
+#include "cache_store/store/background/persisting.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+class ManifestWriter {
+ public:
+  explicit ManifestWriter(StoreCore* core) : core_(core), state_(&core->state) {}
+
+  // What the disk is to say of a restore point. REQUIRES: the lock.
+  static ManifestRecord RecordOf(const RestorePointEntry& point);
+  // Fills `compressed_bytes` of the work.
+  absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Of a failed write: notes that what it may have left is to be erased; the objects that it began.
+  // These may be in RAM and written again: only while their keys are claimed can they be erased.
+  std::vector<uint64_t> AbandonWrite(const Persisting& work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Writes a restore point's manifest again. kNotFound: it is not on disk. REQUIRES: its id is
+  // claimed.
+  absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
+
+ private:
+  // Compresses the views of one object where the options ask for it and it is worth it; 0: none.
+  uint64_t Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views);
+
+  StoreCore* const core_;
+  StoreState* const state_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_

@@ -1,0 +1,106 @@
+#include "cache_store/store/background/promoter.h"
+
+#include <cassert>
+#include <utility>
+
+namespace hearth {
+
+std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
+  if (state_->catalog.limits().host_bytes == 0) return nullptr;
+  uint64_t bytes = 0;
+  for (const StoredObject* object : point.objects) {
+    if (!object->in_host) bytes += object->bytes();
+  }
+  if (!state_->catalog.MayDemoteFor(bytes)) {
+    core_->Count(Counter::kPromotionsSkipped);
+    return nullptr;
+  }
+  auto promotion = std::make_shared<Promotion>();
+  promotion->point_id = point.id;
+  promotion->point_number = point.number;
+  return promotion;
+}
+
+void Promoter::Skip(Promotion* promotion) {
+  if (!promotion->skipped.exchange(true)) core_->Count(Counter::kPromotionsSkipped);
+}
+
+bool Promoter::Claim(StoredObject* object, Promotion* promotion) {
+  absl::MutexLock lock(&state_->mu);
+  if (object->in_host || object->promoting || object->retired) return false;
+  if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
+    Skip(promotion);
+    return false;
+  }
+  promoting_bytes_ += object->bytes();
+  object->promoting = true;
+  return true;
+}
+
+void Promoter::Unclaim(StoredObject* object) {
+  assert(object->promoting && promoting_bytes_ >= object->bytes());
+  promoting_bytes_ -= object->bytes();
+  object->promoting = false;
+}
+
+void Promoter::Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
+                       std::vector<SliceView> views) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    state_->catalog.Hold(object);
+  }
+  // The executor's bytes are for what would be lost without it: write-behind.
+  const bool scheduled = core_->executor->TrySchedule(
+      0, [this, promotion, object, views] { InsertIntoHost(promotion.get(), object, views); });
+  if (scheduled) return;
+  Skip(promotion.get());
+  absl::MutexLock lock(&state_->mu);
+  Unclaim(object);
+  state_->catalog.Release(object);  // the session holds it, too
+}
+
+RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
+  RestorePointEntry* point = state_->catalog.Find(promotion.point_id);
+  return point != nullptr && point->number == promotion.point_number ? point : nullptr;
+}
+
+// The job. What was evicted is gone from RAM before its room is used.
+void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
+                              std::vector<SliceView> views) {
+  bool has_room = false;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    RestorePointEntry* point = PointOf(*promotion);
+    if (point != nullptr && !object->in_host && !object->retired && !promotion->no_room) {
+      state_->catalog.HoldPoint(point);  // not demoted to make room for itself
+      has_room = state_->catalog.ReserveHostByDemoting(object->bytes());
+      state_->catalog.ReleasePoint(point);
+      if (!has_room) {
+        promotion->no_room = true;
+        Skip(promotion);
+      }
+    }
+  }
+  core_->tiers.host.Reap();
+  if (has_room) {
+    for (SliceView& view : views) view = core_->tiers.InArena(view);
+  }
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    if (has_room) {
+      state_->catalog.UnreserveHost(object->bytes());
+      RestorePointEntry* point = PointOf(*promotion);
+      if (point != nullptr && !object->in_host && !object->retired &&
+          core_->PutInHost(object, views)) {
+        state_->catalog.SetResident(point);
+        if (point->slowest_tier() == Tier::kHost) core_->Count(Counter::kPromotedRestorePoints);
+      }
+    }
+    Unclaim(object);
+    state_->catalog.Release(object);
+  }
+  core_->eraser.EraseFromDisk()
+      .IgnoreError();  // here: the store may be closing, and take no job any more
+}
+
+}  // namespace hearth

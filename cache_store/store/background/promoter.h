@@ -1,0 +1,57 @@
+// Promoter: what a reader got from the disk is put into RAM, object by object, in the background.
+//
+// A session keeps the slices of one object until it has read all of them, and hands them to the
+// background executor, which makes room and inserts them. A fetch that ends early has so promoted
+// whole objects, and evicted no more than these needed. Room is made by demoting only: a promotion
+// loses nothing. Thread safe. Ownership: borrows the core; its jobs run in the core's executor.
+#ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
+#define HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+// What a session and the jobs that put into RAM what it read have in common.
+struct Promotion {
+  Digest point_id{};
+  uint64_t point_number = 0;
+  std::atomic<bool> no_room{false};  // nothing more fits beside what may not be demoted
+  std::atomic<bool> skipped{false};  // counted once
+};
+
+class Promoter {
+ public:
+  explicit Promoter(StoreCore* core) : core_(core), state_(&core->state) {}
+
+  // Null: RAM cannot hold the point beside what must stay there, so that trying would push
+  // everything else out for nothing.
+  std::shared_ptr<Promotion> Begin(const RestorePointEntry& point)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Whether this reader is to promote the object: it is not in RAM, nobody else does, and what is
+  // held for promotions stays below its limit.
+  bool Claim(StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void Unclaim(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Ends the claim. REQUIRES: claimed, and held by the caller; `views` are all of its slices.
+  void Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
+               std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(state_->mu);
+
+ private:
+  void Skip(Promotion* promotion);
+  RestorePointEntry* PointOf(const Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void InsertIntoHost(Promotion* promotion, StoredObject* object, std::vector<SliceView> views)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+
+  StoreCore* const core_;
+  StoreState* const state_;
+  uint64_t promoting_bytes_ ABSL_GUARDED_BY(state_->mu) = 0;  // of objects that are claimed
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_

@@ -1,0 +1,228 @@
+#include "cache_store/store/background/quarantiner.h"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+constexpr size_t kSettledAtOnce = 1024;  // under one hold of the lock
+constexpr uint32_t kMaxReadFailures = 2;
+
+// Where the objects end; kInvalidArgument: not in the prompt.
+absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects, uint32_t tokens) {
+  std::vector<uint32_t> ends;
+  for (const ObjectId& id : objects) {
+    if (id.begin + id.tokens > tokens) {
+      return absl::InvalidArgumentError(absl::StrCat("objects: one ends at ", id.begin + id.tokens,
+                                                     ", past the ", tokens, " tokens"));
+    }
+    ends.push_back(id.begin + id.tokens);
+  }
+  std::sort(ends.begin(), ends.end());
+  ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
+  return ends;
+}
+
+bool AreAmong(const std::vector<StoredObject*>& objects,
+              const absl::flat_hash_set<uint64_t>& numbers) {
+  return std::all_of(objects.begin(), objects.end(),
+                     [&](const StoredObject* object) { return numbers.contains(object->number); });
+}
+
+}  // namespace
+
+// A manifest that is not loaded yet, and its restore point's id, zeros where it cannot be told.
+struct Quarantiner::UnloadedName {
+  uint64_t manifest = 0;
+  Digest point{};
+};
+
+std::vector<uint64_t> Quarantiner::PendingOf(const std::vector<uint64_t>& manifests) {
+  std::vector<uint64_t> pending;
+  absl::MutexLock lock(&state_->mu);
+  for (const uint64_t number : manifests) {
+    if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPending(number))
+      pending.push_back(number);
+  }
+  return pending;
+}
+
+absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
+                                       const std::function<bool()>& stopped,
+                                       std::vector<UnloadedName>* names) {
+  std::shared_ptr<UnloadedIndex> unloaded = loader_->SharedUnloaded();
+  if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
+  const absl::StatusOr<std::vector<uint64_t>> naming =
+      core_->tiers.disk->ManifestsNaming(objects, stopped);
+  if (!naming.ok()) return naming.status();
+  const std::vector<uint64_t> pending = PendingOf(*naming);
+  for (size_t begin = 0; begin < pending.size(); begin += IndexLoader::kManifestsAtOnce) {
+    if (stopped != nullptr && stopped()) return absl::CancelledError("the caller went away");
+    const auto some = absl::MakeConstSpan(pending).subspan(begin, IndexLoader::kManifestsAtOnce);
+    auto records = core_->tiers.disk->ReadManifests(some);
+    if (!records.ok()) return records.status();
+    for (std::optional<ManifestRecord>& record : *records) {
+      // One that is not whole names nothing for sure: whoever loads it says what it is.
+      if (!record.has_value()) continue;
+      const std::vector<uint64_t>& named = record->objects;
+      const bool is_naming = std::any_of(named.begin(), named.end(),
+                                         [&](uint64_t number) { return objects.contains(number); });
+      const uint64_t number = record->number;
+      if (is_naming)
+        names->push_back({number, loader_->adopter().Check(*std::move(record), *unloaded).point()});
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<StoredObject*> Quarantiner::FindObjects(const PrefixQuery& query,
+                                                    const PromptChain& chain,
+                                                    const KvLayout& layout,
+                                                    absl::Span<const ObjectId> objects) {
+  std::vector<StoredObject*> found;
+  for (const ObjectId& id : objects) {
+    const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
+    const SegmentNode* node =
+        segment == nullptr ? nullptr : state_->catalog.index().Find(*segment, query.token_ids);
+    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    const bool is_it = object != nullptr && object->id == id;
+    if (is_it && std::find(found.begin(), found.end(), object) == found.end()) {
+      found.push_back(object);
+    }
+  }
+  return found;
+}
+
+void Quarantiner::TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result) {
+  // One may be there only because another's restore points are.
+  for (StoredObject* object : objects) state_->catalog.Hold(object);
+  for (StoredObject* object : objects) {
+    const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
+    QuarantineLocked(object);
+    ++result->objects;
+    std::vector<std::string>& names = result->publishers;
+    if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
+  }
+  for (StoredObject* object : objects) state_->catalog.Release(object);
+}
+
+void Quarantiner::SettleUnloaded(const std::vector<UnloadedName>& names) {
+  for (size_t begin = 0; begin < names.size(); begin += kSettledAtOnce) {
+    absl::MutexLock lock(&state_->mu);
+    if (loader_->unloaded() == nullptr) return;
+    for (const UnloadedName& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
+      if (loader_->unloaded()->Settle(name.manifest))
+        loader_->NoteRetired(name.manifest, name.point);
+    }
+  }
+}
+
+absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& query,
+                                                         absl::Span<const ObjectId> objects) {
+  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  std::shared_ptr<const KnownFingerprint> model;
+  {
+    absl::MutexLock lock(&state_->mu);
+    model = state_->fingerprints.Find(query.fingerprint, query.tenant);
+  }
+  if (model == nullptr) return absl::NotFoundError("nothing is stored for this fingerprint");
+  const absl::StatusOr<std::vector<uint32_t>> ends = EndsOf(objects, tokens);
+  if (!ends.ok()) return ends.status();
+  const KvLayout& layout = model->layout;
+  const PromptChain chain =
+      MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
+                query.cuts, tokens, *ends, query.stopped);
+  if (!chain.is_whole) return absl::CancelledError("the caller went away");
+  loader_->LoadFor(chain, layout);
+
+  QuarantineResult result;
+  std::vector<UnloadedName> unloaded_names;
+  absl::flat_hash_set<uint64_t> looked_for;
+  while (true) {
+    absl::flat_hash_set<uint64_t> wrong;
+    {
+      StoreLock lock(core_, StoreLock::kErasesItself);
+      const std::vector<StoredObject*> found = FindObjects(query, chain, layout, objects);
+      if (loader_->unloaded() == nullptr || AreAmong(found, looked_for)) {
+        TakeOut(found, &result);
+        break;
+      }
+      for (const StoredObject* object : found) wrong.insert(object->number);
+    }
+    const absl::Status looked = FindUnloaded(wrong, query.stopped, &unloaded_names);
+    if (absl::IsCancelled(looked)) {
+      return absl::CancelledError(
+          "nothing was quarantined: while the index loads, all that is stored is looked through "
+          "for "
+          "what else names these objects; ask again and wait longer, or once it is loaded");
+    }
+    // Wrong bytes are not served meanwhile.
+    result.on_disk.Update(looked);
+    looked_for.insert(wrong.begin(), wrong.end());
+  }
+  if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
+  SettleUnloaded(unloaded_names);
+  result.on_disk.Update(core_->eraser.EraseFromDisk());
+  if (core_->tiers.disk != nullptr && result.on_disk.ok())
+    result.on_disk = core_->tiers.disk->Sync();
+  return result;
+}
+
+// One error may be the device's bad moment. A second one of the same object is a bad sector or a
+// file that is gone: until the object goes, nobody can publish it anew. What the process lacks
+// (file descriptors, memory) says nothing about the object.
+bool Quarantiner::IsReadFailureForGood(StoredObject* object, const absl::Status& status) {
+  if (absl::IsResourceExhausted(status)) return false;
+  absl::MutexLock lock(&state_->mu);
+  return ++object->read_failures >= kMaxReadFailures;
+}
+
+void Quarantiner::QuarantineHostCopy(StoredObject* object) {
+  {
+    StoreLock lock(core_);
+    if (!object->in_host) return;
+    if (object->on_disk) {
+      for (RestorePointEntry* point : state_->catalog.PointsNaming(object))
+        state_->catalog.Demote(point);
+      state_->catalog.DropHostCopy(object);
+    } else {
+      QuarantineLocked(object);
+    }
+  }
+}
+
+void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why) {
+  bool is_new = false;
+  {
+    StoreLock lock(core_);
+    is_new = QuarantineLocked(object);
+  }
+  if (is_new) {
+    core_->warnings.Say("damage", absl::StrCat("object ", object->number,
+                                               " is quarantined with all that "
+                                               "names it: ",
+                                               why.message()));
+  }
+}
+
+bool Quarantiner::QuarantineLocked(StoredObject* object) {
+  assert(object->sessions > 0);  // the reader's: it stays until the session ends
+  if (object->retired) return false;
+  core_->Count(Counter::kQuarantined);
+  state_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
+  for (RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
+    state_->catalog.Remove(point, Removal::kQuarantined);
+  }
+  state_->catalog.Retire(object);
+  return true;
+}
+
+}  // namespace hearth

@@ -1,0 +1,68 @@
+// Quarantiner: takes out what is wrong, with all that names it: what a reader found broken, and
+// what somebody proved to be wrong though its digests are right.
+//
+// No start would find the latter again. So what is not loaded yet and names it goes at once, too,
+// or it would bring it back after a crash. Finding that goes through all manifests, and comes
+// first: a caller that does not wait so long has changed nothing. Thread safe. Ownership: borrows
+// the rest.
+#ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
+#define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cache_store/store/background/index_loader.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+class Quarantiner {
+ public:
+  Quarantiner(StoreCore* core, IndexLoader* loader)
+      : core_(core), state_(&core->state), loader_(loader) {}
+
+  // TieredStore::Quarantine.
+  absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
+                                              absl::Span<const ObjectId> objects)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Of an object that the caller holds: in no tier are its bytes, and right.
+  void QuarantineObject(StoredObject* object, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Its copy in RAM is broken: only that goes where there is another on disk.
+  void QuarantineHostCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
+  // Counts an error of the disk; true: as often as only what is lost fails.
+  bool IsReadFailureForGood(StoredObject* object, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+
+ private:
+  struct UnloadedName;
+
+  bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  std::vector<StoredObject*> FindObjects(const PrefixQuery& query, const PromptChain& chain,
+                                         const KvLayout& layout, absl::Span<const ObjectId> objects)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // What is not loaded yet and names one of these, in `names`. kCancelled; other errors: of the
+  // disk.
+  absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
+                            const std::function<bool()>& stopped, std::vector<UnloadedName>* names)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  void TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void SettleUnloaded(const std::vector<UnloadedName>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
+  std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+
+  StoreCore* const core_;
+  StoreState* const state_;
+  IndexLoader* const loader_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_

@@ -1,0 +1,185 @@
+#include "cache_store/store/background/scrubber.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace hearth {
+namespace {
+
+// Numbers looked at under one hold of the lock, some 50 ns each; most may be gone.
+constexpr uint64_t kNumbersAtOnce = 4096;
+constexpr absl::Duration kAfterLoading = absl::Seconds(1);
+constexpr char kProgressNote[] = "scrub";
+
+bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
+  stored.created_unix_s = expected.created_unix_s;  // of whichever publish was first
+  return SerializeManifestRecord(stored) == SerializeManifestRecord(expected);
+}
+
+ObjectRecord RecordOf(const StoredObject& object) {
+  return {object.number,          object.key,    object.id,
+          object.slice_bytes,     object.layers, object.slice_digests,
+          object.compressed_bytes};
+}
+
+bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl::IsNotFound(read); }
+
+}  // namespace
+
+absl::Duration Scrubber::Step() {
+  if (core_->tiers.disk == nullptr || core_->options.scrub_bytes_per_s == 0)
+    return absl::InfiniteDuration();
+  if (loader_->is_loading()) return kAfterLoading;  // a pass goes by what the index shows
+  const absl::Time now = core_->clock->Now();
+  if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub_period) {
+    return scrub_.next_step - now;  // later than a period: the clock was set back
+  }
+  if (!BeginPass(now)) return scrub_.next_step - now;
+  bool at_end = false;
+  StoredObject* object = HoldNext(&at_end);
+  scrub_.next_step = now;
+  if (object == nullptr) {
+    if (!at_end) return absl::ZeroDuration();
+    scrub_.progress.next_object = 0;
+    scrub_.progress.finished_unix_s = absl::ToUnixSeconds(now);
+    core_->Count(Counter::kScrubPasses);
+    SaveProgress();
+    return absl::ZeroDuration();
+  }
+  if (scrub_.next_slice == 0) CheckObjectRecord(object);
+  CheckSlice(object, scrub_.next_slice);
+  scrub_.unsaved_bytes += object->slice_bytes;
+  const absl::Duration pause =
+      ScrubPause(object->slice_bytes, core_->options.scrub_bytes_per_s, IsDiskInUse());
+  if (++scrub_.next_slice == object->layers.size()) {
+    CheckManifest(object);
+    core_->Count(Counter::kScrubbedObjects);
+    scrub_.next_slice = 0;
+    ++scrub_.progress.next_object;
+  }
+  {
+    StoreLock lock(core_);
+    state_->catalog.Release(object);
+  }
+  if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveProgress();
+  scrub_.next_step = now + pause;
+  return pause;
+}
+
+// False: not before next_step.
+bool Scrubber::BeginPass(absl::Time now) {
+  ScrubProgress& progress = scrub_.progress;
+  if (!scrub_.loaded) {
+    scrub_.loaded = true;
+    const absl::StatusOr<std::string> note = core_->tiers.disk->ReadNote(kProgressNote);
+    if (note.ok()) progress = ScrubProgress::Parse(*note);
+    finished_unix_s_.store(progress.finished_unix_s);
+  }
+  if (progress.next_object > 0) return true;
+  const absl::Time due =
+      absl::FromUnixSeconds(progress.started_unix_s) + core_->options.scrub_period;
+  if (now < due && due <= now + core_->options.scrub_period) {
+    scrub_.next_step = due;
+    return false;
+  }
+  progress.next_object = 1;
+  progress.started_unix_s = absl::ToUnixSeconds(now);
+  scrub_.next_slice = 0;
+  SaveProgress();
+  return true;
+}
+
+// The object to go on with, held. Null: none among the numbers looked at.
+StoredObject* Scrubber::HoldNext(bool* at_end) {
+  uint64_t& number = scrub_.progress.next_object;
+  absl::MutexLock lock(&state_->mu);
+  const uint64_t end = state_->catalog.next_number();
+  const uint64_t stop = std::min(end, number + kNumbersAtOnce);
+  for (; number < stop; ++number, scrub_.next_slice = 0) {
+    StoredObject* object = state_->catalog.FindObject(number);
+    if (object == nullptr || !object->on_disk || object->retired) continue;
+    state_->catalog.Hold(object);
+    return object;
+  }
+  *at_end = number >= end;
+  return nullptr;
+}
+
+void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
+  const absl::StatusOr<std::optional<SliceView>> read =
+      core_->tiers.disk_slices->Read(object->Slice(slice));
+  core_->Count(Counter::kScrubbedBytes, object->slice_bytes);
+  if (read.ok() && read->has_value()) return;
+  if (!read.ok() && !absl::IsDataLoss(read.status())) {
+    core_->Count(Counter::kTierErrors);
+    if (!quarantiner_->IsReadFailureForGood(object, read.status())) return;
+  }
+  core_->Count(Counter::kScrubCorrupt);
+  quarantiner_->QuarantineObject(
+      object, read.ok() ? absl::DataLossError("a slice is gone") : read.status());
+  scrub_.next_slice = object->layers.size() - 1;  // it is gone: on with the next
+}
+
+// What a record says is in memory too: it is written again, and nothing is lost.
+void Scrubber::CheckObjectRecord(const StoredObject* object) {
+  const ObjectRecord expected = RecordOf(*object);
+  const absl::StatusOr<ObjectRecord> stored = core_->tiers.disk->ReadObject(object->number);
+  if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
+                  : !IsRotten(stored.status())) {
+    return;
+  }
+  // It is held, so no erase of it can come in between.
+  if (core_->tiers.disk->WriteObject(expected).ok()) {
+    core_->Count(Counter::kScrubRepairedRecords);
+  } else {
+    core_->Count(Counter::kTierErrors);
+  }
+}
+
+// Every restore point ends with an object of its own last segment.
+void Scrubber::CheckManifest(const StoredObject* object) {
+  ManifestRecord expected;
+  Digest id{};
+  {
+    absl::MutexLock lock(&state_->mu);
+    const RestorePointEntry* point =
+        object->node == nullptr ? nullptr : object->node->restore_point;
+    if (point == nullptr || !point->durable) return;
+    id = point->id;
+    expected = ManifestWriter::RecordOf(*point);
+  }
+  const absl::StatusOr<ManifestRecord> stored = core_->tiers.disk->ReadManifest(expected.number);
+  if (stored.ok() ? !SameManifest(*stored, expected) : IsRotten(stored.status())) {
+    RepairManifest(id);
+  }
+}
+
+void Scrubber::RepairManifest(const Digest& id) {
+  {
+    absl::MutexLock lock(&state_->mu);
+    state_->flight.Claim(&state_->mu, {id});
+  }
+  const absl::Status written = manifests_->Rewrite(id, true);
+  // Not there: dropped meanwhile, which is why it could not be read.
+  if (!absl::IsNotFound(written)) {
+    core_->Count(written.ok() ? Counter::kScrubRepairedRecords : Counter::kTierErrors);
+  }
+  absl::MutexLock lock(&state_->mu);
+  state_->flight.Release({id});
+}
+
+bool Scrubber::IsDiskInUse() {
+  const uint64_t bytes = core_->meters.counters().Get(Counter::kBytesReadDisk) +
+                         core_->meters.counters().Get(Counter::kPublishedBytes);
+  return std::exchange(scrub_.foreground_bytes, bytes) != bytes;
+}
+
+void Scrubber::SaveProgress() {
+  scrub_.unsaved_bytes = 0;
+  finished_unix_s_.store(scrub_.progress.finished_unix_s);
+  if (!core_->tiers.disk->WriteNote(kProgressNote, scrub_.progress.Serialize()).ok()) {
+    core_->Count(Counter::kTierErrors);
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,96 @@
+// FetchSessionImpl: one lookup's answer, and the reading of what it found.
+//
+// Used by one thread at a time; what it changes in the store it changes under the store's lock. It
+// holds references on its objects from its making to its end, so none is evicted in between.
+// Ownership: borrows the parts, which outlive it.
+#ifndef HEARTH_CACHE_STORE_STORE_CALLS_FETCH_SESSION_H_
+#define HEARTH_CACHE_STORE_STORE_CALLS_FETCH_SESSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "cache_store/store/background/device_copier.h"
+#include "cache_store/store/background/promoter.h"
+#include "cache_store/store/background/quarantiner.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+// What a session works with.
+struct FetchParts {
+  StoreCore* core = nullptr;
+  Quarantiner* quarantiner = nullptr;
+  Promoter* promoter = nullptr;
+  DeviceCopier* copier = nullptr;
+};
+
+class FetchSessionImpl : public FetchSession {
+ public:
+  // Of a miss.
+  FetchSessionImpl(const FetchParts& parts, const char* miss_reason, uint32_t matched_tokens);
+  // Holds the point and all it names.
+  FetchSessionImpl(const FetchParts& parts, RestorePointEntry* point)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.core->state.mu);
+  ~FetchSessionImpl() override;
+
+  // Before the session is handed out.
+  LookupPlan* mutable_plan() { return &plan_; }
+  void BeginPromotion(const RestorePointEntry& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void SetAgain(bool again) { again_ = again; }  // PrefixQuery::again
+  void SetExport() { is_export_ = true; }        // by id: serves nobody's prompt
+
+  const LookupPlan& plan() const override { return plan_; }
+  absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
+  std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) override;
+  std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
+  DeviceLease OnDevice(size_t object) override;
+  std::optional<SegmentRange> ShareOnDevice(size_t object) override;
+
+ private:
+  struct Served {
+    bool from_device = false, from_host = false, from_disk = false;
+  };
+  // Of an object: its slices as they were read from disk, until it is whole.
+  struct Kept {
+    bool tried = false;
+    std::vector<SliceView> slices;  // empty: not to be promoted, or on its way
+    size_t count = 0;
+  };
+
+  // One more slice went out.
+  void NoteServed(size_t object, Tier from);
+  void NoteUnverified(size_t object, size_t bytes, const Stopwatch& stopwatch);
+  void CountHit();
+  // Of a slice of the plan; kInvalidArgument when there is none.
+  absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
+  absl::StatusOr<SliceView> ReadVerified(StoredObject* object, size_t slice, bool* from_disk);
+  std::optional<SliceView> InHost(size_t object, uint32_t layer);
+  // A slice that was read from disk: of use for RAM.
+  void Keep(size_t object, size_t place, const SliceView& view);
+
+  const FetchParts parts_;
+  StoreCore* const core_;
+  StoreState* const state_;
+  LookupPlan plan_;
+  std::vector<StoredObject*> objects_;  // held
+  std::vector<Served> served_;          // by object
+  size_t unserved_slices_ = 0;
+  std::vector<SliceView> shared_;  // keeps what was shared where it is
+  std::vector<DeviceLease> shared_on_device_;
+  Digest point_id_{};
+  uint64_t point_number_ = 0;  // 0: none held
+  const Stopwatch begun_;
+  bool again_ = false;
+  bool is_export_ = false;
+  std::shared_ptr<Promotion> promotion_;  // null: nothing is to be promoted
+  std::vector<Kept> kept_;                // by object
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_CALLS_FETCH_SESSION_H_

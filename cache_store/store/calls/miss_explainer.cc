@@ -1,0 +1,146 @@
+#include "cache_store/store/calls/miss_explainer.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstdio>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+// Not since when the store remembers: that would tell of what others lost.
+constexpr char kNeverStored[] = "never stored, or longer ago than the store remembers";
+
+std::string AgoText(absl::Duration ago) {
+  ago = std::max(ago, absl::ZeroDuration());
+  // Two units are enough for a person: "12s", "3m4s", "5h10m".
+  const absl::Duration unit = ago < absl::Hours(1) ? absl::Seconds(1) : absl::Minutes(1);
+  return absl::StrCat(absl::FormatDuration(absl::Trunc(ago, unit)), " ago");
+}
+
+std::string LimitText(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.4g %s", value, kUnits[unit]);
+  return text;
+}
+
+}  // namespace
+
+const char* MissName(MissReason miss) {
+  switch (miss) {
+    case MissReason::kNone:
+      return "";
+    case MissReason::kNeverStored:
+      return "never_stored";
+    case MissReason::kRemoved:
+      return "removed";
+    case MissReason::kTailGone:
+      return "tail_gone";
+    case MissReason::kGlobalsGone:
+      return "globals_gone";
+    case MissReason::kOtherCuts:
+      return "other_cuts";
+  }
+  return "";
+}
+
+std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions& options) {
+  const std::string when = AgoText(ago);
+  switch (removal) {
+    case Removal::kHostFull:
+      return absl::StrCat("evicted ", when, ": RAM was full (host_bytes ",
+                          LimitText(options.host_bytes), ")");
+    case Removal::kDiskFull:
+      return absl::StrCat("evicted ", when, ": the disk was full (disk_bytes ",
+                          LimitText(options.disk_bytes), ")");
+    case Removal::kQuota:
+      return absl::StrCat("evicted ", when, ": the tenant's quota was reached");
+    case Removal::kExpired:
+      return absl::StrCat("expired ", when);
+    case Removal::kDropped:
+      return absl::StrCat("dropped ", when, " on request");
+    case Removal::kQuarantined:
+      return absl::StrCat("quarantined ", when, ": bytes of it failed verification");
+    case Removal::kLost:
+      return absl::StrCat("lost: it was acknowledged, and damage of the disk took it; found ",
+                          when);
+  }
+  return "";
+}
+
+MissExplainer::MissExplainer(const Prompt& prompt) : prompt_(prompt) {
+  for (const KeyedSegment& chunk : prompt_.chain->chunks) {
+    if (!Lacks(chunk, LayerGroup::kGlobal)) continue;
+    globals_departure_ = prompt_.history->Find(chunk.key);
+    return;
+  }
+}
+
+bool MissExplainer::Lacks(const KeyedSegment& segment, LayerGroup group) const {
+  const SegmentNode* node = prompt_.index->Find(segment, prompt_.token_ids);
+  return node == nullptr || node->objects[static_cast<size_t>(group)] == nullptr;
+}
+
+// The last to leave of what the local layers lack before `boundary`. Null: nothing of it is known.
+const Departure* MissExplainer::TailDeparture(uint32_t boundary) const {
+  const KvLayout& layout = *prompt_.layout;
+  const Departure* latest = nullptr;
+  for (uint32_t end = boundary; end > LocalTailBegin(layout, boundary);) {
+    const KeyedSegment* segment = prompt_.chain->EndingAt(end, layout.chunk_tokens);
+    if (segment == nullptr) break;
+    const Departure* gone = prompt_.history->Find(segment->key);
+    if (gone != nullptr && Lacks(*segment, LayerGroup::kLocal) &&
+        (latest == nullptr || gone->when > latest->when)) {
+      latest = gone;
+    }
+    end = segment->segment.begin;
+  }
+  return latest;
+}
+
+void MissExplainer::Explain(const BoundaryState& state, BoundaryReport* report) const {
+  assert(!state.usable());
+  const KvLayout& layout = *prompt_.layout;
+  const KeyedSegment* segment = prompt_.chain->EndingAt(state.boundary, layout.chunk_tokens);
+  const Departure* gone = segment == nullptr ? nullptr : prompt_.history->Find(segment->key);
+  std::string subject;
+  if (state.node == nullptr) {
+    if (gone != nullptr) {
+      report->miss = MissReason::kRemoved;
+    } else if (state.boundary > prompt_.matched_tokens) {
+      report->miss = MissReason::kNeverStored;
+      report->reason = kNeverStored;
+    } else {
+      report->miss = MissReason::kOtherCuts;
+      report->reason = CutsAreKeyed(layout.exactness)
+                           ? "these tokens are stored with other cuts, or were not kept up to here"
+                           : "not kept up to here";
+    }
+  } else if (!state.globals_present) {
+    report->miss = MissReason::kGlobalsGone;
+    gone = globals_departure_;
+    subject = "global objects before it are gone";
+  } else {
+    report->miss = MissReason::kTailGone;
+    gone = TailDeparture(state.boundary);
+    subject = absl::StrCat("tail gone: the local layers' last ", layout.window - 1,
+                           " tokens are not stored here");
+  }
+  if (gone == nullptr) {
+    if (!subject.empty()) report->reason = subject;
+    return;
+  }
+  report->removed = gone->why;
+  report->removed_ago = std::max(absl::ZeroDuration(), prompt_.now - gone->when);
+  report->reason = absl::StrCat(subject, subject.empty() ? "" : "; ",
+                                RemovalText(gone->why, report->removed_ago, *prompt_.options));
+}
+
+}  // namespace hearth

@@ -1,0 +1,58 @@
+// PrefixFinder: where a prompt is looked for, and the longest restore point of it: among its
+// tenant's prefixes, and then, where callers may read one, in a namespace that is everybody's.
+//
+// Thread safe. Ownership: borrows the rest.
+#ifndef HEARTH_CACHE_STORE_STORE_CALLS_PREFIX_FINDER_H_
+#define HEARTH_CACHE_STORE_STORE_CALLS_PREFIX_FINDER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "cache_store/catalog/prefix_walk.h"
+#include "cache_store/store/background/index_loader.h"
+#include "cache_store/store/background/upkeep.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+class PrefixFinder {
+ public:
+  struct Namespace {  // that a prompt is looked for in
+    std::string tenant;
+    std::shared_ptr<const KnownFingerprint> model;
+    PromptChain chain;  // to the highest boundary that is of use
+  };
+  struct Found {
+    bool is_known = false;  // something of this fingerprint is stored
+    uint32_t matched_tokens = 0;
+    const Namespace* space = nullptr;
+    SegmentNode* node = nullptr;  // ends the longest restore point
+    uint32_t boundary = 0;        // 0: none
+  };
+
+  PrefixFinder(StoreCore* core, const IndexLoader* loader, Upkeep* upkeep)
+      : core_(core), state_(&core->state), loader_(loader), upkeep_(upkeep) {}
+
+  // The tenant's own first. None: no fingerprint like this was seen in any of them. kCancelled.
+  absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
+      ABSL_LOCKS_EXCLUDED(state_->mu);
+  Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  // Not a boundary that is there only because something expired is still held.
+  bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+ private:
+  StoreCore* const core_;
+  StoreState* const state_;
+  const IndexLoader* const loader_;
+  Upkeep* const upkeep_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_CALLS_PREFIX_FINDER_H_

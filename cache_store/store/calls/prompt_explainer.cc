@@ -1,0 +1,258 @@
+#include "cache_store/store/calls/prompt_explainer.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/prefix_key.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+// Boundaries with nothing to say (never stored, beyond the match) are cut off after this many;
+// declared ones, which the caller will look for, after as many as stay within half a megabyte.
+constexpr size_t kMaxSilentBoundaries = 16;
+constexpr size_t kMaxSilentDeclared = 4096;
+
+}  // namespace
+
+absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query) {
+  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  ExplainReport report = ExplainOwn(query);
+  if (query.stopped && query.stopped()) return absl::CancelledError("the caller went away");
+  if (!query.public_tenant.empty() && query.public_tenant != query.tenant) {
+    PrefixQuery theirs = query;
+    theirs.tenant = std::exchange(theirs.public_tenant, "");
+    AddPublic(ExplainOwn(theirs), query, &report);
+  }
+  const std::vector<std::string>& damage = loader_->damage();
+  if (!damage.empty()) {
+    absl::StrAppend(&report.summary,
+                    "; when the store started its disk was damaged, and what was "
+                    "stored there may be lost: ",
+                    damage[0]);
+    if (damage.size() > 1) absl::StrAppend(&report.summary, " and ", damage.size() - 1, " more");
+  }
+  if (loader_->is_loading()) absl::StrAppend(&report.summary, "; the index is still loading");
+  return report;
+}
+
+void PromptExplainer::AddPublic(const ExplainReport& theirs, const PrefixQuery& query,
+                                ExplainReport* report) {
+  std::vector<BoundaryReport> all;
+  auto own = report->boundaries.begin();
+  const auto own_end = report->boundaries.end();
+  for (const BoundaryReport& shared : theirs.boundaries) {
+    if (!shared.usable) continue;
+    while (own != own_end && own->boundary < shared.boundary) all.push_back(std::move(*own++));
+    if (own != own_end && own->boundary == shared.boundary) {
+      if (own->usable) continue;
+      ++own;
+    } else if (report->omitted_boundaries > 0) {
+      --report->omitted_boundaries;
+    }
+    BoundaryReport& added = all.emplace_back();
+    added.boundary = shared.boundary;
+    added.usable = added.from_public = true;
+    added.slowest_tier = shared.slowest_tier;
+    added.bytes = shared.bytes;
+  }
+  std::move(own, own_end, std::back_inserter(all));
+  report->boundaries = std::move(all);
+  report->matched_tokens = std::max(report->matched_tokens, theirs.matched_tokens);
+  if (theirs.usable_tokens <= report->usable_tokens) return;
+  report->usable_tokens = theirs.usable_tokens;
+  report->summary = absl::StrCat("hit: ", theirs.usable_tokens, " of ", query.token_ids.size(),
+                                 " tokens can be restored from the public namespace \"",
+                                 query.public_tenant, "\"; of the tenant's own, ", report->summary);
+}
+
+ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
+  upkeep_->ExpireFew();
+  const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
+  ExplainReport report;
+  std::shared_ptr<const KnownFingerprint> model;
+  {
+    absl::MutexLock lock(&state_->mu);
+    model = state_->fingerprints.Find(query.fingerprint, query.tenant);
+  }
+  if (model == nullptr) {
+    report.summary = "miss: the store has never seen this fingerprint from this tenant";
+    ExplainOthers(query, nullptr, &report);
+    return report;
+  }
+  const KvLayout& layout = model->layout;
+  const PromptChain chain =
+      MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
+                query.cuts, tokens, query.cuts, query.stopped);
+  if (!chain.is_whole) return report;  // nobody reads it
+  loader_->LoadFor(chain, layout);
+  {
+    absl::MutexLock lock(&state_->mu);
+    if (const SegmentNode* root = state_->catalog.index().Find(chain.root); root != nullptr) {
+      report.matched_tokens =
+          PrefixIndex::MatchedTokens(root, query.token_ids, layout.chunk_tokens);
+    }
+    const MissExplainer misses({&state_->catalog.index(), &state_->history, &layout, &chain,
+                                query.token_ids, report.matched_tokens, core_->clock->Now(),
+                                &core_->options});
+    size_t silent = 0, silent_declared = 0;
+    absl::flat_hash_map<const SegmentNode*, PathSums> of_globals;
+    for (const BoundaryState& state :
+         WalkPrompt(state_->catalog.index(), layout, chain, query.token_ids, tokens)) {
+      BoundaryReport boundary = ReportOn(state, misses, layout, &of_globals);
+      // At least one token is always left to compute.
+      if (boundary.usable && state.boundary < tokens) report.usable_tokens = state.boundary;
+      if (boundary.miss == MissReason::kNeverStored) {
+        const bool declared =
+            std::binary_search(query.cuts.begin(), query.cuts.end(), state.boundary);
+        const bool is_kept =
+            declared ? ++silent_declared <= kMaxSilentDeclared : ++silent <= kMaxSilentBoundaries;
+        if (!is_kept) {
+          ++report.omitted_boundaries;
+          continue;
+        }
+      }
+      report.boundaries.push_back(std::move(boundary));
+    }
+  }
+  if (report.usable_tokens > 0) {
+    report.summary = absl::StrCat("hit: ", report.usable_tokens, " of ", tokens,
+                                  " tokens can be restored, ", report.matched_tokens, " match");
+  } else {
+    report.summary = report.matched_tokens == 0
+                         ? absl::StrCat("miss: nothing that tenant \"", query.tenant,
+                                        "\" stored under this fingerprint begins like this "
+                                        "prompt; prefixes are each tenant's own")
+                         : absl::StrCat("miss: ", report.matched_tokens,
+                                        " tokens match, but no restore point in them is complete");
+    const auto last = std::find_if(
+        report.boundaries.rbegin(), report.boundaries.rend(),
+        [](const BoundaryReport& b) { return !b.usable && b.miss != MissReason::kNeverStored; });
+    if (last != report.boundaries.rend()) {
+      absl::StrAppend(&report.summary, "; at ", last->boundary, ": ", last->reason);
+    }
+  }
+  ExplainCuts(query, *model, &report);
+  ExplainOthers(query, model.get(), &report);
+  return report;
+}
+
+// What a boundary's objects add up to, without looking at those before the last again.
+PromptExplainer::PathSums PromptExplainer::SumsOf(
+    const KvLayout& layout, const SegmentNode* last,
+    absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
+  const auto add = [](const StoredObject* object, PathSums* sums) {
+    if (object == nullptr) return;
+    sums->bytes += object->bytes();
+    sums->in_host &= object->in_host;
+  };
+  // Up to where it is known, then down again.
+  std::vector<const SegmentNode*> path;
+  const SegmentNode* node = last;
+  for (; node->parent != nullptr && !of_globals->contains(node); node = node->parent) {
+    path.push_back(node);
+  }
+  const auto known = of_globals->find(node);
+  PathSums sums = known == of_globals->end() ? PathSums() : known->second;
+  for (; !path.empty(); path.pop_back()) {
+    add(path.back()->objects[static_cast<size_t>(LayerGroup::kGlobal)], &sums);
+    of_globals->emplace(path.back(), sums);
+  }
+  const uint32_t tail_begin = LocalTailBegin(layout, last->end());
+  for (node = last; node->parent != nullptr && node->end() > tail_begin; node = node->parent) {
+    add(node->objects[static_cast<size_t>(LayerGroup::kLocal)], &sums);
+  }
+  return sums;
+}
+
+BoundaryReport PromptExplainer::ReportOn(
+    const BoundaryState& state, const MissExplainer& misses, const KvLayout& layout,
+    absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {
+  BoundaryReport report;
+  report.boundary = state.boundary;
+  report.usable = finder_->IsUsable(state, layout, core_->clock->Now());
+  if (!report.usable && state.usable()) {
+    report.miss = MissReason::kRemoved;
+    report.removed = Removal::kExpired;
+    report.reason = "expired";
+    return report;
+  }
+  if (!report.usable) {
+    misses.Explain(state, &report);
+    return report;
+  }
+  const PathSums sums = SumsOf(layout, state.node, of_globals);
+  report.bytes = sums.bytes;
+  report.slowest_tier = sums.in_host ? Tier::kHost : Tier::kDisk;
+  if (core_->tiers.device != nullptr && core_->tiers.AreOnDevice(ObjectsOf(layout, state.node))) {
+    report.slowest_tier = Tier::kGpu;
+  }
+  if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
+    report.age = std::max(absl::ZeroDuration(), core_->clock->Now() - point->last_use);
+    report.pinned = point->pinned;
+    report.restore_point_id = point->id;
+  }
+  return report;
+}
+
+// Would the same tokens have hit, or further, with the cuts that are stored, or with none?
+void PromptExplainer::ExplainCuts(const PrefixQuery& query, const KnownFingerprint& model,
+                                  ExplainReport* report) {
+  if (!CutsAreKeyed(model.layout.exactness)) return;
+  absl::MutexLock lock(&state_->mu);
+  const SegmentNode* root =
+      state_->catalog.index().Find(RootKey(query.fingerprint, query.tenant, core_->secret));
+  if (root == nullptr) return;
+  const SegmentNode* stored =
+      PrefixIndex::DeepestPoint(root, query.token_ids, model.layout.chunk_tokens);
+  if (stored == nullptr || stored->end() <= report->usable_tokens) return;
+  const std::string cuts = absl::StrJoin(CutsOf(stored, model.layout), ", ");
+  absl::StrAppend(&report->summary, "; the same tokens are stored to ", stored->end(),
+                  cuts.empty() ? " without cuts" : absl::StrCat(" with cuts at ", cuts));
+}
+
+// Would the tenant's other models have hit, or further? Then the field that differs is the answer.
+void PromptExplainer::ExplainOthers(const PrefixQuery& query, const KnownFingerprint* asked,
+                                    ExplainReport* report) {
+  std::vector<std::shared_ptr<const KnownFingerprint>> known;
+  {
+    absl::MutexLock lock(&state_->mu);
+    known = state_->fingerprints.Of(query.tenant);
+  }
+  for (const auto& other : known) {
+    if (other->fingerprint.digest() == query.fingerprint) continue;
+    uint32_t matched = 0, usable = 0;
+    {
+      const Digest root_key = RootKey(other->fingerprint.digest(), query.tenant, core_->secret);
+      absl::MutexLock lock(&state_->mu);
+      const SegmentNode* root = state_->catalog.index().Find(root_key);
+      if (root == nullptr) continue;
+      const uint32_t chunk_tokens = other->layout.chunk_tokens;
+      matched = PrefixIndex::MatchedTokens(root, query.token_ids, chunk_tokens);
+      const SegmentNode* deepest = PrefixIndex::DeepestPoint(root, query.token_ids, chunk_tokens);
+      if (deepest != nullptr) usable = deepest->end();
+    }
+    // Of a miss every token more says something; of a hit only what could be restored.
+    const bool matches_more = report->usable_tokens == 0 && matched > report->matched_tokens;
+    if (usable <= report->usable_tokens && !matches_more) continue;
+    std::vector<FieldDifference> differences;
+    if (asked != nullptr) {
+      differences = Compare(asked->fingerprint, other->fingerprint);
+    } else {
+      differences.push_back({"fingerprint", DigestHex(query.fingerprint).substr(0, 16),
+                             DigestHex(other->fingerprint.digest()).substr(0, 16)});
+    }
+    for (FieldDifference& difference : differences) {
+      absl::StrAppend(&report->summary, "; under another fingerprint ", matched,
+                      " tokens match: ", difference.field, " is ", difference.ours, " here and ",
+                      difference.theirs, " there");
+      report->other_fingerprints.push_back(OtherFingerprint{std::move(difference), matched});
+    }
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,353 @@
+#include "cache_store/store/calls/store.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "cache_store/base/pin_share.h"
+#include "cache_store/base/secret.h"
+
+namespace hearth {
+namespace {
+
+uint64_t MakeIncarnation() {
+  const absl::StatusOr<std::string> random = MakeSecret();
+  uint64_t incarnation = 0;
+  if (random.ok()) std::memcpy(&incarnation, random->data(), sizeof(incarnation));
+  return incarnation;
+}
+
+// Null where the executor is a test's, or there is no gpu tier.
+std::unique_ptr<Executor> CopierOf(const StoreOptions& options, bool is_tests) {
+  if (is_tests || options.device == nullptr) return nullptr;
+  return std::make_unique<ThreadExecutor>(options.max_background_bytes);
+}
+
+}  // namespace
+
+Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
+             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk)
+    : incarnation_(MakeIncarnation()),
+      owned_core_(std::make_unique<StoreCore>(options, seams, std::move(secret), std::move(arena),
+                                              std::move(disk))),
+      core_(owned_core_.get()),
+      state_(&core_->state),
+      staged_(options.max_staged_bytes),
+      manifests_(core_),
+      write_behind_(core_, &manifests_),
+      upkeep_(core_),
+      loader_(core_, &write_behind_, &upkeep_, seams.load_patience),
+      finder_(core_, &loader_, &upkeep_),
+      quarantiner_(core_, &loader_),
+      promoter_(core_),
+      copier_(core_, CopierOf(options, seams.executor != nullptr)),
+      leases_(core_, &finder_, &loader_),
+      explainer_(core_, &finder_, &loader_, &upkeep_),
+      scrubber_(core_, &loader_, &quarantiner_, &manifests_),
+      fetcher_(FetchParts{core_, &quarantiner_, &promoter_, &copier_}, &finder_, &loader_,
+               &write_behind_) {
+  std::unique_ptr<Executor> reclaimer;
+  core_->executor = std::move(seams.executor);
+  if (core_->executor == nullptr) {
+    core_->executor = std::make_unique<ThreadExecutor>(options.max_background_bytes);
+    if (core_->tiers.disk != nullptr) reclaimer = std::make_unique<ThreadExecutor>(0);
+  }
+  core_->eraser.Start(core_->executor.get(), std::move(reclaimer));
+}
+
+Store::~Store() {
+  threads_.clear();  // what they did not come to is there at the next start
+  DiskTier* const disk = core_->tiers.disk.get();
+  if (disk != nullptr) disk->StopReclaiming();  // the next start goes on with it
+  copier_.Stop();
+  core_->executor.reset();  // runs what was accepted
+  core_->eraser.Stop();
+  if (disk == nullptr) return;
+  while (upkeep_.NoteUses()) {
+  }
+  core_->eraser.EraseAtEnd().IgnoreError();
+  disk->Sync().IgnoreError();
+}
+
+void Store::StartThreads() {
+  const auto start = [this](std::function<absl::Duration()> step) {
+    threads_.push_back(std::make_unique<RepeatingThread>(std::move(step)));
+  };
+  start([this] { return upkeep_.Step(); });
+  if (core_->tiers.disk == nullptr) return;
+  if (loader_.is_loading()) start([this] { return loader_.Step(); });
+  if (core_->options.scrub_bytes_per_s > 0) start([this] { return scrubber_.Step(); });
+}
+
+absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
+  core_->Count(Counter::kPublishes);
+  upkeep_.ExpireFew();
+  const PublishParts parts{{core_, &manifests_, &write_behind_, &leases_}, &loader_, &staged_};
+  return PublishSessionImpl::Begin(parts, std::move(spec));
+}
+
+void Store::Observe(const Fingerprint& fingerprint, const std::string& tenant) {
+  absl::MutexLock lock(&state_->mu);
+  state_->fingerprints.Learn(fingerprint, tenant);
+}
+
+absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::string& tenant,
+                                              bool pinned) {
+  if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
+  RestorePoint described;
+  uint64_t durable_number = 0;
+  {
+    absl::MutexLock lock(&state_->mu);
+    // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
+    if (core_->FindOwned(id, tenant) == nullptr)
+      return absl::NotFoundError("no such restore point");
+    // Pins of one point reach the disk in the order in which they were asked for, and never beside
+    // the write that makes the point durable.
+    state_->flight.Claim(&state_->mu, {id});
+    const absl::Status status = PinLocked(id, tenant, pinned, &described, &durable_number);
+    if (!status.ok() || durable_number == 0) state_->flight.Release({id});
+    if (!status.ok()) return status;
+  }
+  if (durable_number == 0) return described;
+  absl::Status status = core_->tiers.disk->SetPinned(durable_number, pinned);
+  bool gone = false;
+  {
+    absl::MutexLock lock(&state_->mu);
+    RestorePointEntry* point = state_->catalog.Find(id);
+    gone = point == nullptr || point->manifest != durable_number;
+    if (!status.ok() && !gone) {
+      state_->catalog.SetPinned(point, !pinned);
+      core_->events.Post(pinned ? StoreEvent::Kind::kUnpinned : StoreEvent::Kind::kPinned,
+                         core_->Describe(*point));
+    }
+  }
+  // A drop in between may have erased the pin before it was written.
+  if (gone && pinned) status = core_->tiers.disk->SetPinned(durable_number, false);
+  absl::MutexLock lock(&state_->mu);
+  state_->flight.Release({id});
+  if (!status.ok()) return status;
+  return described;
+}
+
+absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
+                              RestorePoint* described, uint64_t* durable_number) {
+  RestorePointEntry* point = core_->FindOwned(id, tenant);
+  if (point == nullptr) return absl::NotFoundError("no such restore point");
+  if (point->pinned != pinned) {
+    if (pinned) {
+      const absl::Status status =
+          MayPin(core_->options.quotas, state_->catalog.ledger(),
+                 PinRoomOf(core_->options.quotas, core_->options.capacity_bytes(),
+                           core_->options.max_pinned_fraction),
+                 state_->catalog.pinned_bytes(), tenant, state_->catalog.BytesToPin(*point));
+      if (!status.ok()) return status;
+    }
+    state_->catalog.SetPinned(point, pinned);
+    if (point->durable) *durable_number = point->manifest;
+    core_->events.Post(pinned ? StoreEvent::Kind::kPinned : StoreEvent::Kind::kUnpinned,
+                       core_->Describe(*point));
+  }
+  *described = core_->Describe(*point);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tenant, bool force) {
+  if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
+  DropResult result;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    RestorePointEntry* point = core_->FindOwned(id, tenant);
+    if (point == nullptr) return absl::NotFoundError("no such restore point");
+    result = DropPoints({point}, force);
+  }
+  if (absl::Status status = core_->eraser.EraseFromDisk(); !status.ok()) return status;
+  return result;
+}
+
+absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force) {
+  if (absl::Status status = loader_.WaitUntilLoaded(); !status.ok()) return status;
+  DropResult result;
+  {
+    StoreLock lock(core_, StoreLock::kErasesItself);
+    result = DropPoints(state_->catalog.PointsOf(tenant), force);
+  }
+  if (absl::Status status = core_->eraser.EraseFromDisk(); !status.ok()) return status;
+  return result;
+}
+
+DropResult Store::DropPoints(const std::vector<RestorePointEntry*>& points, bool force) {
+  DropResult result;
+  const uint64_t before = state_->catalog.object_bytes();
+  for (RestorePointEntry* point : points) {
+    if (point->pinned && !force) {
+      ++result.kept_pinned;
+      continue;
+    }
+    state_->catalog.Remove(point, Removal::kDropped);
+    ++result.dropped;
+  }
+  result.freed_bytes = before - state_->catalog.object_bytes();
+  return result;
+}
+
+std::vector<RestorePoint> Store::List(const std::string& tenant) {
+  upkeep_.ExpireFew();
+  absl::MutexLock lock(&state_->mu);
+  std::vector<RestorePoint> listed;
+  for (const RestorePointEntry* point : state_->catalog.PointsOf(tenant)) {
+    listed.push_back(core_->Describe(*point));
+  }
+  std::reverse(listed.begin(), listed.end());  // most recently used first
+  return listed;
+}
+
+std::vector<RestorePoint> Store::Hottest(size_t limit) {
+  absl::MutexLock lock(&state_->mu);
+  std::vector<RestorePoint> hottest;
+  for (const RestorePointEntry* point : state_->catalog.MostHit(limit))
+    hottest.push_back(core_->Describe(*point));
+  return hottest;
+}
+
+TenantFigures Store::StatsOf(const std::string& tenant) {
+  absl::MutexLock lock(&state_->mu);
+  return {state_->catalog.ledger().UsageOf(tenant), state_->catalog.ledger().QuotaOf(tenant)};
+}
+
+StoreStats Store::Stats() {
+  StoreStats stats;
+  stats.incarnation = incarnation_;
+  stats.counters = core_->meters.counters().Snapshot();
+  stats.latencies =
+      core_->meters.Latencies(core_->tiers.disk != nullptr, core_->tiers.device != nullptr);
+  stats.staged_bytes = staged_.bytes();
+  stats.most_staged_bytes = staged_.most_bytes();
+  if (core_->tiers.arena != nullptr) {
+    const HostArena::Usage memory = core_->tiers.arena->usage();
+    stats.resident_bytes = memory.resident_bytes;
+    stats.counters["host_growths_failed"] = memory.failed_growths;
+  }
+  absl::MutexLock lock(&state_->mu);
+  if (loader_.unloaded() != nullptr) stats.unloaded_restore_points = loader_.unloaded()->left();
+  // Not 0 before changes are taken.
+  stats.counters["unloaded_restore_points"] =
+      loader_.unloaded() == nullptr ? 0 : std::max<uint64_t>(1, loader_.unloaded()->left());
+  stats.counters["demoted_restore_points"] = state_->catalog.demoted();
+  const DeviceTier::Usage device =
+      core_->tiers.device == nullptr ? DeviceTier::Usage() : core_->tiers.device->usage();
+  stats.counters["gpu_evicted_objects"] = device.evicted_objects;
+  stats.counters["last_full_scrub_unix_s"] = static_cast<uint64_t>(scrubber_.finished_unix_s());
+  TierUsage host;
+  host.tier = Tier::kHost;
+  host.bytes = core_->tiers.host.bytes();
+  host.capacity_bytes = core_->tiers.host.capacity_bytes();
+  host.objects = core_->tiers.host.objects();
+  host.evicted_restore_points = state_->catalog.demoted();
+  host.hit_tokens = core_->meters.hit_tokens(Tier::kHost);
+  host.read_bytes = core_->meters.counters().Get(Counter::kBytesReadHost);
+  host.written_bytes = state_->catalog.host_flow().written_bytes;
+  host.unread_bytes = state_->catalog.host_flow().unread_bytes;
+  if (core_->tiers.disk == nullptr) host.evicted_restore_points = state_->catalog.evicted();
+  stats.tiers.push_back(host);
+  if (core_->tiers.disk != nullptr) {
+    TierUsage disk;
+    disk.tier = Tier::kDisk;
+    disk.bytes = state_->catalog.disk_bytes();
+    disk.capacity_bytes = core_->options.disk_bytes;
+    disk.objects = state_->catalog.disk_objects();
+    disk.evicted_restore_points = state_->catalog.evicted();
+    disk.hit_tokens = core_->meters.hit_tokens(Tier::kDisk);
+    disk.read_bytes = core_->meters.counters().Get(Counter::kBytesReadDisk);
+    disk.written_bytes = state_->catalog.disk_flow().written_bytes;
+    disk.unread_bytes = state_->catalog.disk_flow().unread_bytes;
+    stats.tiers.push_back(disk);
+  }
+  if (core_->tiers.device != nullptr) {
+    TierUsage gpu;
+    gpu.tier = Tier::kGpu;
+    gpu.bytes = device.bytes;
+    gpu.capacity_bytes = device.capacity_bytes;
+    gpu.objects = device.objects.size();
+    gpu.hit_tokens = core_->meters.hit_tokens(Tier::kGpu);
+    gpu.read_bytes = core_->meters.counters().Get(Counter::kBytesReadGpu);
+    gpu.written_bytes = device.written_bytes;
+    gpu.unread_bytes = device.unread_bytes;
+    stats.tiers.push_back(gpu);
+  }
+  stats.restore_points = state_->catalog.restore_points();
+  stats.objects = state_->catalog.objects();
+  stats.pinned_bytes = state_->catalog.pinned_bytes();
+  stats.removed = core_->meters.removed();
+  return stats;
+}
+
+WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
+                            EventCallback callback) {
+  const bool known = from.incarnation == incarnation_;
+  // Events are posted under this lock: what is listed is the state after `start.sequence`.
+  absl::MutexLock lock(&state_->mu);
+  WatchStart start = core_->events.Subscribe(
+      tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
+  if (start.resumed || !from.snapshot) return start;
+  for (const RestorePointEntry* point : state_->catalog.PointsOf(tenant)) {
+    start.snapshot.push_back(core_->Describe(*point));
+  }
+  return start;
+}
+
+absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
+  if (core_->tiers.disk == nullptr)
+    return absl::FailedPreconditionError("no disk tier: nothing to back up");
+  if (absl::Status whole = loader_.CheckIsWhole(); !whole.ok()) return whole;
+  return core_->tiers.disk->BackUp(to);
+}
+
+absl::Status Store::Flush(absl::Time deadline) {
+  if (!core_->executor->WaitIdle(deadline)) {
+    return absl::DeadlineExceededError("write-behind did not finish in time");
+  }
+  return core_->tiers.disk == nullptr ? absl::OkStatus() : core_->tiers.disk->Sync();
+}
+
+uint64_t Store::index_finds() {
+  absl::MutexLock lock(&state_->mu);
+  return state_->catalog.index().finds();
+}
+
+void Store::CheckInvariants() {
+  absl::MutexLock lock(&state_->mu);
+  assert(core_->tiers.host.bytes() <= core_->tiers.host.capacity_bytes());
+  assert(state_->catalog.host_bytes() <= state_->catalog.limits().host_bytes);
+  // Evictions that a crash of the machine undid come back, and go again once all is loaded.
+  assert(loader_.unloaded() != nullptr ||
+         state_->catalog.disk_bytes() <= state_->catalog.limits().disk_bytes);
+  state_->catalog.CheckInvariants();
+  if (core_->tiers.device == nullptr) return;
+  const DeviceTier::Usage usage = core_->tiers.device->usage();
+  assert(usage.bytes <= core_->options.device->size_bytes());
+  for (const uint64_t number : usage.objects) {
+    const StoredObject* object = state_->catalog.FindObject(number);
+    assert(object != nullptr && !object->retired);
+    (void)object;
+  }
+}
+
+std::optional<SharedMemory> Store::shared_memory() const {
+  if (!core_->options.shared_memory || core_->tiers.arena == nullptr) return std::nullopt;
+  return SharedMemory{core_->tiers.arena->segment_fd(), core_->tiers.arena->layout()};
+}
+
+void Store::WaitForMemory() {
+  if (core_->tiers.arena != nullptr) core_->tiers.arena->WaitUntilAhead();
+}
+
+std::optional<SharedMemory> Store::shared_device() const {
+  if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr)
+    return std::nullopt;
+  return SharedMemory{core_->tiers.device->segment()->fd(),
+                      core_->tiers.device->segment()->layout()};
+}
+
+}  // namespace hearth

@@ -1,0 +1,122 @@
+// Store: the store behind tiered_store.h. Makes its parts, hands each call to the one that it is
+// for, and does itself what takes a few lines under the lock: listing, pinning, dropping, counting.
+//
+//   lookup:  hash the chain -> lock: walk, take references -> read and verify outside
+//   publish: lock: what is lacking, references -> stage -> lock: claim, make room -> write slices,
+//            then the manifests -> lock: reveal -> answer
+//
+// Thread safe: as TieredStore; locking in store_state.h. Ownership: owns its parts.
+#ifndef HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
+#define HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "cache_store/base/repeating_thread.h"
+#include "cache_store/base/staged_bytes.h"
+#include "cache_store/store/background/device_copier.h"
+#include "cache_store/store/background/index_loader.h"
+#include "cache_store/store/background/manifest_writer.h"
+#include "cache_store/store/background/promoter.h"
+#include "cache_store/store/background/quarantiner.h"
+#include "cache_store/store/background/scrubber.h"
+#include "cache_store/store/background/upkeep.h"
+#include "cache_store/store/background/write_behind.h"
+#include "cache_store/store/calls/fetcher.h"
+#include "cache_store/store/calls/lease_desk.h"
+#include "cache_store/store/calls/prefix_finder.h"
+#include "cache_store/store/calls/prompt_explainer.h"
+#include "cache_store/store/calls/publish_session.h"
+#include "cache_store/store/store_core.h"
+
+namespace hearth {
+
+class Store : public SteppedStore {
+ public:
+  Store(const StoreOptions& options, StoreSeams seams, std::string secret,
+        std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
+  ~Store() override;
+  // Rebuilds the index, or begins to. Before any other method, once.
+  absl::Status Recover() { return loader_.Recover(); }
+  void StartThreads();  // upkeep, the loader, the scrub
+
+  absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
+                                                      uint32_t above_tokens,
+                                                      uint32_t max_tokens) override {
+    return fetcher_.Fetch(query, above_tokens, max_tokens);
+  }
+  absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
+                                                          const std::string& tenant) override {
+    return fetcher_.FetchById(id, tenant);
+  }
+  absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
+  absl::StatusOr<LeaseTurn> Lease(const PrefixQuery& query, LeaseAsk ask) override {
+    return leases_.Lease(query, std::move(ask));
+  }
+  void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
+  absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override {
+    return explainer_.Explain(query);
+  }
+  absl::StatusOr<RestorePoint> SetPinned(const Digest& id, const std::string& tenant,
+                                         bool pinned) override;
+  absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant, bool force) override;
+  absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) override;
+  absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
+                                              absl::Span<const ObjectId> objects) override {
+    return quarantiner_.Quarantine(query, objects);
+  }
+  std::vector<RestorePoint> List(const std::string& tenant) override;
+  std::vector<RestorePoint> Hottest(size_t limit) override;
+  StoreStats Stats() override;
+  TenantFigures StatsOf(const std::string& tenant) override;
+  uint64_t incarnation() const override { return incarnation_; }
+  std::optional<SharedMemory> shared_memory() const override;
+  std::optional<SharedMemory> shared_device() const override;
+  void WaitForMemory() override;
+  WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
+                       EventCallback callback) override;
+  absl::StatusOr<BackupReport> BackUp(const std::string& to) override;
+  absl::Status Flush(absl::Time deadline) override;
+
+  absl::Duration ScrubStep() override { return scrubber_.Step(); }
+  absl::Duration UpkeepStep() override { return upkeep_.Step(); }
+  absl::Duration LoadStep() override { return loader_.Step(); }
+  bool is_loading() const override { return loader_.is_loading(); }
+  void CheckInvariants() override;
+  uint64_t index_finds() override;
+
+ private:
+  absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
+                         RestorePoint* described, uint64_t* durable_number)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+  const uint64_t incarnation_;
+  const std::unique_ptr<StoreCore> owned_core_;
+  StoreCore* const core_;
+  StoreState* const state_;
+  StagedBytes staged_;
+  ManifestWriter manifests_;
+  WriteBehind write_behind_;
+  Upkeep upkeep_;
+  IndexLoader loader_;
+  PrefixFinder finder_;
+  Quarantiner quarantiner_;
+  Promoter promoter_;
+  DeviceCopier copier_;
+  LeaseDesk leases_;
+  PromptExplainer explainer_;
+  Scrubber scrubber_;
+  Fetcher fetcher_;
+  std::vector<std::unique_ptr<RepeatingThread>> threads_;  // last: they use all else
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_CALLS_STORE_H_
