@@ -20,7 +20,7 @@ namespace hearth {
 
 // Names a slice and what its bytes must be. `object` numbers are given once and never again while
 // a store lives, so a late erase cannot hit a newer object.
-struct SliceRef {
+struct StoredSlice {
   uint64_t object = 0;
   uint32_t layer = 0;  // model layer index
   uint64_t bytes = 0;
@@ -28,7 +28,7 @@ struct SliceRef {
 };
 
 struct SliceWrite {
-  SliceRef slice;
+  StoredSlice slice;
   SliceView view;
 };
 
@@ -36,9 +36,9 @@ class SliceTier {
  public:
   virtual ~SliceTier() = default;
   virtual Tier kind() const = 0;
-  virtual absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) = 0;
+  virtual absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) = 0;
   // kResourceExhausted when full; then nothing changed. Writing the same slice again replaces it.
-  virtual absl::Status Write(const SliceRef& slice, SliceView view) = 0;
+  virtual absl::Status Write(const StoredSlice& slice, SliceView view) = 0;
   // Writes slices that belong together, which a tier may do better than one by one. After an error
   // some may be written.
   virtual absl::Status WriteAll(absl::Span<const SliceWrite> slices) {

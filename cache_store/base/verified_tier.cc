@@ -11,7 +11,7 @@ absl::Status VerifiedTier::Named(const absl::Status& status) const {
   return absl::Status(status.code(), absl::StrCat(TierName(kind()), " tier: ", status.message()));
 }
 
-absl::StatusOr<std::optional<SliceView>> VerifiedTier::Read(const SliceRef& slice) {
+absl::StatusOr<std::optional<SliceView>> VerifiedTier::Read(const StoredSlice& slice) {
   absl::StatusOr<std::optional<SliceView>> read = tier_->Read(slice);
   if (!read.ok()) return Named(read.status());
   if (!read->has_value()) return std::nullopt;
@@ -28,7 +28,7 @@ absl::StatusOr<std::optional<SliceView>> VerifiedTier::Read(const SliceRef& slic
   return read;
 }
 
-absl::Status VerifiedTier::Write(const SliceRef& slice, SliceView view) {
+absl::Status VerifiedTier::Write(const StoredSlice& slice, SliceView view) {
   assert(view.bytes.size() <= slice.bytes);  // fewer when encoded
   return Named(tier_->Write(slice, std::move(view)));
 }

@@ -17,9 +17,9 @@ class VerifiedTier : public SliceTier {
   explicit VerifiedTier(SliceTier* tier) : tier_(tier) {}
 
   Tier kind() const override { return tier_->kind(); }
-  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override;
+  absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override;
   // REQUIRES: the view's length and digest are those of `slice` (checked when it was taken in).
-  absl::Status Write(const SliceRef& slice, SliceView view) override;
+  absl::Status Write(const StoredSlice& slice, SliceView view) override;
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override;
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override;
 

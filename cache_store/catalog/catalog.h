@@ -69,8 +69,8 @@ struct StoredObject {
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }
   uint64_t stored_bytes() const { return compressed_bytes > 0 ? compressed_bytes : bytes(); }
   uint64_t disk_cost_bytes() const;
-  SliceRef Slice(size_t i) const {
-    return SliceRef{number, layers[i], slice_bytes, slice_digests[i]};
+  StoredSlice Slice(size_t i) const {
+    return StoredSlice{number, layers[i], slice_bytes, slice_digests[i]};
   }
 };
 

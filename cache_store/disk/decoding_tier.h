@@ -16,7 +16,7 @@ class DecodingTier : public SliceTier {
   explicit DecodingTier(SliceTier* tier) : tier_(tier) {}
 
   Tier kind() const override { return tier_->kind(); }
-  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+  absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     absl::StatusOr<std::optional<SliceView>> read = tier_->Read(slice);
     if (!read.ok() || !read->has_value()) return read;
     const absl::Span<const std::byte> stored = (*read)->bytes;
@@ -25,7 +25,7 @@ class DecodingTier : public SliceTier {
     if (!decoded.ok()) return decoded.status();
     return *std::move(decoded);
   }
-  absl::Status Write(const SliceRef& slice, SliceView view) override {
+  absl::Status Write(const StoredSlice& slice, SliceView view) override {
     return tier_->Write(slice, std::move(view));
   }
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {

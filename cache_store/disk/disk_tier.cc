@@ -42,7 +42,7 @@ class RocksDiskTier : public DiskTier {
 
   Tier kind() const override { return Tier::kDisk; }
 
-  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+  absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     auto value = std::make_shared<rocksdb::PinnableSlice>();
     const rocksdb::Status status = GetSlice(*db_, SliceKey(slice.object, slice.layer), value.get());
     if (status.IsNotFound()) return std::nullopt;
@@ -53,7 +53,7 @@ class RocksDiskTier : public DiskTier {
     return SliceView{std::move(value), bytes};
   }
 
-  absl::Status Write(const SliceRef& slice, SliceView view) override {
+  absl::Status Write(const StoredSlice& slice, SliceView view) override {
     const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
     return Change("write", [&] {
       return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),

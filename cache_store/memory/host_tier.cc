@@ -6,7 +6,7 @@
 
 namespace hearth {
 
-absl::StatusOr<std::optional<SliceView>> HostTier::Read(const SliceRef& slice) {
+absl::StatusOr<std::optional<SliceView>> HostTier::Read(const StoredSlice& slice) {
   absl::MutexLock lock(&mu_);
   const auto it = slices_.find(slice.object);
   if (it == slices_.end()) return std::nullopt;
@@ -16,7 +16,7 @@ absl::StatusOr<std::optional<SliceView>> HostTier::Read(const SliceRef& slice) {
   return std::nullopt;
 }
 
-absl::Status HostTier::Write(const SliceRef& slice, SliceView view) {
+absl::Status HostTier::Write(const StoredSlice& slice, SliceView view) {
   SliceView replaced;  // destroyed after the lock
   absl::MutexLock lock(&mu_);
   uint64_t old_bytes = 0;

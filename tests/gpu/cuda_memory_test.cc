@@ -68,7 +68,7 @@ TEST(CudaMemory, CarriesAGpuTierThroughEvictions) {
   DeviceTier tier(memory, [](const absl::Status& lost) { ADD_FAILURE() << lost; });
   for (uint32_t object = 0; object < 100; ++object) {
     const std::vector<std::byte> bytes = RandomBytes(3 * kMiB + object, object);
-    const SliceRef slice{object, 0, bytes.size(), SliceDigest(bytes.data(), bytes.size())};
+    const StoredSlice slice{object, 0, bytes.size(), SliceDigest(bytes.data(), bytes.size())};
     const auto copy = tier.CopyIn({{slice, CopySlice(bytes)}});  // read back and compared
     ASSERT_TRUE(copy.ok()) << copy.status();
     tier.Show(object, *copy);

@@ -64,7 +64,7 @@ class FaultyTier : public SliceTier {
 
   Tier kind() const override { return tier_->kind(); }
 
-  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+  absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     absl::StatusOr<std::optional<SliceView>> read = tier_->Read(slice);
     if (!read.ok() || !read->has_value()) return read;
     if (faults_->Take(Fault::kReadError)) return absl::UnavailableError("disk on fire");
@@ -79,7 +79,7 @@ class FaultyTier : public SliceTier {
     if (last.owner != nullptr && faults_->Take(Fault::kWrongKey)) view = last;
     return view;
   }
-  absl::Status Write(const SliceRef& slice, SliceView view) override {
+  absl::Status Write(const StoredSlice& slice, SliceView view) override {
     if (faults_->Take(Fault::kFull)) return absl::ResourceExhaustedError("no space left");
     if (faults_->Take(Fault::kWriteError)) return absl::UnavailableError("disk on fire");
     if (faults_->Take(Fault::kLostWrite)) return absl::OkStatus();

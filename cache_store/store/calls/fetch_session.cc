@@ -113,7 +113,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
 
 absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(StoredObject* object, size_t slice,
                                                          bool* from_disk) {
-  const SliceRef ref = object->Slice(slice);
+  const StoredSlice ref = object->Slice(slice);
   const Stopwatch stopwatch;
   absl::StatusOr<std::optional<SliceView>> read = core_->tiers.host_slices->Read(ref);
   if (read.ok() && read->has_value()) {
@@ -152,7 +152,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(StoredObject* object, s
 std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer) {
   const absl::StatusOr<size_t> place = PlaceOf(object, layer);
   if (!place.ok()) return std::nullopt;
-  const SliceRef ref = objects_[object]->Slice(*place);
+  const StoredSlice ref = objects_[object]->Slice(*place);
   absl::StatusOr<std::optional<SliceView>> held = core_->tiers.unverified_host->Read(ref);
   // What is wrong with it is ReadSlice's to find out.
   if (!held.ok() || !held->has_value() || (*held)->bytes.size() != ref.bytes) return std::nullopt;

@@ -19,7 +19,7 @@ SliceView Bytes(size_t count, uint8_t fill) {
   return SliceView{memory, absl::Span<const std::byte>(memory.get(), count)};
 }
 
-SliceRef RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
+StoredSlice RefOf(uint64_t object, uint32_t layer, const SliceView& view) {
   return {object, layer, view.bytes.size(), SliceDigest(view.bytes.data(), view.bytes.size())};
 }
 
@@ -59,7 +59,7 @@ class TierContract : public ::testing::TestWithParam<Maker> {
 };
 
 TEST_P(TierContract, AMissIsNoError) {
-  const auto read = tier().Read(SliceRef{1, 0, 8, 0});
+  const auto read = tier().Read(StoredSlice{1, 0, 8, 0});
   ASSERT_TRUE(read.ok());
   EXPECT_FALSE(read->has_value());
 }
@@ -68,7 +68,7 @@ TEST_P(TierContract, WhatIsWrittenIsReadInEverySize) {
   uint64_t object = 0;
   for (const size_t bytes : {8u, 4095u, 4096u, 70000u, 3u << 20, 16u << 20}) {
     const SliceView view = Bytes(bytes, 7);
-    const SliceRef ref = RefOf(++object, 3, view);
+    const StoredSlice ref = RefOf(++object, 3, view);
     ASSERT_TRUE(tier().Write(ref, view).ok());
     const auto read = tier().Read(ref).value();
     ASSERT_TRUE(read.has_value());
@@ -79,7 +79,7 @@ TEST_P(TierContract, WhatIsWrittenIsReadInEverySize) {
 
 TEST_P(TierContract, AViewOutlivesTheSliceItShows) {
   const SliceView view = Bytes(100000, 9);
-  const SliceRef ref = RefOf(1, 0, view);
+  const StoredSlice ref = RefOf(1, 0, view);
   ASSERT_TRUE(tier().Write(ref, view).ok());
   const SliceView read = *tier().Read(ref).value();
   ASSERT_TRUE(tier().EraseObjects({1}).ok());
@@ -134,7 +134,7 @@ TEST(VerifiedTier, LetsNoWrongBytesOut) {
   HostTier host(1 << 20);
   VerifiedTier tier(&host);
   const SliceView view = Bytes(5000, 1);
-  SliceRef ref = RefOf(1, 0, view);
+  StoredSlice ref = RefOf(1, 0, view);
   ASSERT_TRUE(host.Write(ref, view).ok());
   ref.digest ^= 1;
   EXPECT_TRUE(absl::IsDataLoss(tier.Read(ref).status()));

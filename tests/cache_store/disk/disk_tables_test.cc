@@ -37,7 +37,7 @@ class DiskTables : public ::testing::Test {
     const std::vector<std::byte> bytes(kSliceBytes, static_cast<std::byte>(object));
     return CopySlice(bytes);
   }
-  static SliceRef Ref(uint64_t object) { return {object, 0, kSliceBytes, 0}; }
+  static StoredSlice Ref(uint64_t object) { return {object, 0, kSliceBytes, 0}; }
   // One table with a slice of each object.
   void WriteTable(const std::vector<uint64_t>& objects) {
     std::vector<SliceWrite> slices;
@@ -227,7 +227,7 @@ TEST_F(DiskTables, ARecordWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
 TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
   Open();
   const std::vector<std::byte> small(16), large(8192);  // in the block, and in a blob file
-  const SliceRef refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
+  const StoredSlice refs[] = {{1, 0, small.size(), 0}, {2, 0, large.size(), 0}};
   ASSERT_TRUE(tier_->Write(refs[0], CopySlice(small)).ok());
   ASSERT_TRUE(tier_->Write(refs[1], CopySlice(large)).ok());
   ASSERT_TRUE(tier_->ReclaimSpace(uint64_t{1} << 40).ok());
@@ -241,7 +241,7 @@ TEST_F(DiskTables, ASmallSliceWhoseBlockHasRottenIsDataLossAndNotTheEnd) {
     };
     for (size_t at = 0; at < content.size(); ++at) {
       put(at, static_cast<char>(content[at] ^ 0x40));
-      for (const SliceRef& ref : refs) {
+      for (const StoredSlice& ref : refs) {
         const auto read = tier_->Read(ref);
         EXPECT_TRUE(read.ok() ? (*read)->bytes.size() == ref.bytes
                               : absl::IsDataLoss(read.status()))

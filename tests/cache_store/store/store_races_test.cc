@@ -24,10 +24,10 @@ class HookTier : public SliceTier {
   HookTier(SliceTier* tier, const std::function<absl::Status()>* before_write)
       : tier_(tier), before_write_(before_write) {}
   Tier kind() const override { return tier_->kind(); }
-  absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+  absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
     return tier_->Read(slice);
   }
-  absl::Status Write(const SliceRef& slice, SliceView view) override {
+  absl::Status Write(const StoredSlice& slice, SliceView view) override {
     if (*before_write_ != nullptr) {
       if (absl::Status status = (*before_write_)(); !status.ok()) return status;
     }

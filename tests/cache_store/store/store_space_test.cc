@@ -59,10 +59,10 @@ class StoreSpace : public ::testing::Test {
     using Copies = std::vector<std::weak_ptr<const void>>;
     WatchingTier(SliceTier* tier, Copies* copies) : tier_(tier), copies_(copies) {}
     Tier kind() const override { return tier_->kind(); }
-    absl::StatusOr<std::optional<SliceView>> Read(const SliceRef& slice) override {
+    absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override {
       return tier_->Read(slice);
     }
-    absl::Status Write(const SliceRef& slice, SliceView view) override {
+    absl::Status Write(const StoredSlice& slice, SliceView view) override {
       copies_->push_back(view.owner);
       return tier_->Write(slice, std::move(view));
     }
@@ -147,7 +147,7 @@ TEST_F(StoreSpace, AReclaimThatRunsEndsWhenItIsStopped) {
   const auto tier = DiskTier::Open(folder_.path(), "secret").value();
   const SliceView view = KitSlice(model_, Prompt(1), {0, 16, LayerGroup::kLocal}, 0);
   for (uint64_t object = 1; object <= 40; ++object) {
-    ASSERT_TRUE(tier->Write(SliceRef{object, 0, view.bytes.size(), 0}, view).ok());
+    ASSERT_TRUE(tier->Write(StoredSlice{object, 0, view.bytes.size(), 0}, view).ok());
   }
   absl::Notification began;
   absl::Status ended;
