@@ -27,8 +27,8 @@ class RepeatingThread {
  private:
   void Run() {
     // No single wait for longer: clocks are set, too.
-    constexpr absl::Duration kMostAtOnce = absl::Minutes(10);
-    while (!stop_.WaitForNotificationWithTimeout(std::min(step_(), kMostAtOnce))) {
+    constexpr absl::Duration kMaxAtOnce = absl::Minutes(10);
+    while (!stop_.WaitForNotificationWithTimeout(std::min(step_(), kMaxAtOnce))) {
     }
   }
 

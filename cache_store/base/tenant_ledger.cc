@@ -67,11 +67,6 @@ void TenantLedger::Settle(TenantAccount* account) {
   accounts_.erase(std::string(account->tenant));
 }
 
-uint32_t TenantLedger::OwnerOf(const std::string& tenant) const {
-  const auto it = accounts_.find(tenant);
-  return it == accounts_.end() ? 0 : it->second->owner;
-}
-
 bool TenantLedger::IsWithin(const TenantAccount& account) {
   return Within(account.quota.max_bytes, account.usage.bytes + account.promised.bytes) &&
          Within(account.quota.max_objects, account.usage.objects + account.promised.objects);

@@ -76,8 +76,6 @@ class TenantLedger {
   // Stays where it is until Settle finds that it holds nothing.
   TenantAccount* AccountOf(const std::string& tenant);
   void Settle(TenantAccount* account);
-  // 0 for tenants that hold nothing, and those without ceiling and floor.
-  uint32_t OwnerOf(const std::string& tenant) const;
 
   // All that is held and promised is within the ceiling; it could be, if all that may go went.
   static bool IsWithin(const TenantAccount& account);

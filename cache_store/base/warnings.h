@@ -23,7 +23,7 @@ class Warnings {
  public:
   using Sink = std::function<void(const std::string&)>;
   // Of one kind. A disk that fails says the same with every write.
-  static constexpr int kMostAMinute = 6;
+  static constexpr int kMaxAMinute = 6;
 
   // `sink` may be null: then nothing is said.
   explicit Warnings(Sink sink) : sink_(std::move(sink)) {}
@@ -39,7 +39,7 @@ class Warnings {
         left_out = said.left_out;
         said = Kind{now, 0, 0};
       }
-      if (said.lines >= kMostAMinute) {
+      if (said.lines >= kMaxAMinute) {
         ++said.left_out;
         return;
       }

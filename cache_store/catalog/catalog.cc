@@ -186,11 +186,11 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->manifest_cost_bytes = ManifestCostBytes(node->end(), tenant.size(), point->objects);
   node->restore_point = point;
   Schedule(point);
-  Enlist(point, now);
+  Register(point, now);
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
     Charge(object, point->account);
-    CountName(Retention::Room::kStore, object, point, 1);
+    CountName(Retention::Scope::kStore, object, point, 1);
   }
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
@@ -219,8 +219,8 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   const bool was_resident = point->in_host;
   const std::vector<StoredObject*> objects = std::move(point->objects);
   for (StoredObject* object : objects) {
-    CountName(Retention::Room::kStore, object, point, -1);
-    if (was_resident) CountName(Retention::Room::kHost, object, point, -1);
+    CountName(Retention::Scope::kStore, object, point, -1);
+    if (was_resident) CountName(Retention::Scope::kHost, object, point, -1);
     // The node of the last object may be pruned here; `node` is not used after.
     if (object->restore_points == 0) {
       Uncharge(object);
@@ -272,7 +272,7 @@ void Catalog::SetResident(RestorePointEntry* point) {
   point->in_host = true;
   for (StoredObject* object : point->objects) {
     assert(object->in_host || object->on_disk);
-    CountName(Retention::Room::kHost, object, point, 1);
+    CountName(Retention::Scope::kHost, object, point, 1);
   }
 }
 
@@ -284,7 +284,7 @@ void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
     point->pinned = pinned;
   }
   Schedule(point);
-  UpdateOffered(point);
+  UpdateEvictable(point);
   for (StoredObject* object : point->objects) {
     const Change change(this, object);
     object->pins += pinned ? 1 : -1;

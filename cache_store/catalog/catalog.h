@@ -314,19 +314,19 @@ class Catalog {
   bool DemoteOne();
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
-  void VisitLeastWorth(Retention::Room room, Take take);
+  void VisitLeastWorth(Retention::Scope scope, Take take);
   void Charge(StoredObject* object, TenantAccount* account);
   void Uncharge(StoredObject* object);
   void Schedule(RestorePointEntry* point);
   void Unschedule(const RestorePointEntry& point);
   void CheckExpiry() const;
-  void Enlist(RestorePointEntry* point, absl::Time now);
+  void Register(RestorePointEntry* point, absl::Time now);
   void Delist(RestorePointEntry* point, bool may_return);
   void SetListed(RestorePointEntry* point);
   void CheckSole() const;
-  void UpdateOffered(RestorePointEntry* point);
+  void UpdateEvictable(RestorePointEntry* point);
   // `room` kHost: of the names, those of points that are resident in RAM.
-  void CountName(Retention::Room room, StoredObject* object, RestorePointEntry* point, int by);
+  void CountName(Retention::Scope scope, StoredObject* object, RestorePointEntry* point, int by);
   void Unlink(StoredObject* object);
   void FreeIfUnused(StoredObject* object);
   void ForgetHostCopy(StoredObject* object);

@@ -78,7 +78,7 @@ void Catalog::BeginPublish(uint32_t tokens) {
   publish_.tokens = tokens;
 }
 
-void Catalog::Enlist(RestorePointEntry* point, absl::Time now) {
+void Catalog::Register(RestorePointEntry* point, absl::Time now) {
   if (is_adopting_) return;
   retention_->Insert(KeyOf(point->id), FactsOf(*point), {publish_.number, publish_.tokens, now});
   SetListed(point);
@@ -87,7 +87,7 @@ void Catalog::Enlist(RestorePointEntry* point, absl::Time now) {
 void Catalog::SetListed(RestorePointEntry* point) {
   by_key_[KeyOf(point->id)] = point;
   point->listed = true;
-  UpdateOffered(point);
+  UpdateEvictable(point);
 }
 
 void Catalog::Delist(RestorePointEntry* point, bool may_return) {
@@ -109,7 +109,7 @@ void Catalog::BeginAdopting() {
 void Catalog::EndAdopting(absl::Span<const Digest> ids, absl::Time now) {
   is_adopting_ = false;
   const auto enlist = [&](RestorePointEntry* point) {
-    if (point != nullptr && !point->listed) Enlist(point, now);
+    if (point != nullptr && !point->listed) Register(point, now);
   };
   for (const Digest& id : ids) enlist(Find(id));
   for (auto point = points_.begin(); by_key_.size() < points_.size(); ++point) {
@@ -193,38 +193,38 @@ bool Catalog::IsWorthWriting(const RestorePointEntry& point) const {
   }
   if (disk_bytes() + bytes <= limits_.disk_bytes) return true;
   bool is_first = false;
-  retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
+  retention_->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
     is_first = key == KeyOf(point.id);
     return Retention::Answer::kTake;
   });
   return !is_first;
 }
 
-void Catalog::VisitLeastWorth(Retention::Room room, Take take) {
-  retention_->Visit(room, [&](Retention::Key key) {
+void Catalog::VisitLeastWorth(Retention::Scope scope, Take take) {
+  retention_->Visit(scope, [&](Retention::Key key) {
     const auto found = by_key_.find(key);
     assert(found != by_key_.end());
     return take(found->second);
   });
 }
 
-void Catalog::UpdateOffered(RestorePointEntry* point) {
+void Catalog::UpdateEvictable(RestorePointEntry* point) {
   if (!point->listed) return;
   const Retention::Key key = KeyOf(point->id);
-  retention_->SetOffered(key, Retention::Room::kStore, point->sole > 0 && !point->pinned);
-  retention_->SetOffered(key, Retention::Room::kHost, point->host_sole > 0);
+  retention_->SetEvictable(key, Retention::Scope::kStore, point->sole > 0 && !point->pinned);
+  retention_->SetEvictable(key, Retention::Scope::kHost, point->host_sole > 0);
 }
 
 // An object knows the only point that names it: the addresses of all that do, combined by xor.
-void Catalog::CountName(Retention::Room room, StoredObject* object, RestorePointEntry* point,
+void Catalog::CountName(Retention::Scope scope, StoredObject* object, RestorePointEntry* point,
                         int by) {
-  const NameCount& count = room == Retention::Room::kStore ? kStoreNames : kHostNames;
+  const NameCount& count = scope == Retention::Scope::kStore ? kStoreNames : kHostNames;
   const auto change_sole = [&](int change) {
     if (object->*count.names != 1) return;
     auto* only = reinterpret_cast<RestorePointEntry*>(object->*count.points);
     const bool was = only->*count.sole > 0;
     only->*count.sole += change;
-    if (was != (only->*count.sole > 0)) UpdateOffered(only);
+    if (was != (only->*count.sole > 0)) UpdateEvictable(only);
   };
   change_sole(-1);
   object->*count.points ^= reinterpret_cast<uintptr_t>(point);

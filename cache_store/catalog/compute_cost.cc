@@ -12,7 +12,7 @@ namespace {
 // For each element of keys and values: between Gemma 3 270M's 11 thousand and 27B's 100.
 constexpr double kMultiplyAddsPerElement = 32768;
 // Numbers come from callers.
-constexpr double kMostSteps = 128;
+constexpr double kMaxSteps = 128;
 
 // 0 where there is none.
 double Integer(const Fingerprint& fingerprint, const char* name) {
@@ -40,7 +40,7 @@ double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layo
 
 int CostStepsOf(double multiply_adds) {
   const double steps = std::round(2 * std::log2(std::max(1.0, multiply_adds)));
-  return static_cast<int>(std::min(steps, kMostSteps));
+  return static_cast<int>(std::min(steps, kMaxSteps));
 }
 
 }  // namespace hearth

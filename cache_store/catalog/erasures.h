@@ -19,9 +19,9 @@ namespace hearth {
 class Erasures {
  public:
   // Of one call: of manifests a few hundred KiB of the log.
-  static constexpr size_t kMostAtOnce = 4096;
+  static constexpr size_t kMaxAtOnce = 4096;
   // Of each kind, 10 MB: beyond that the lowest are left to the next start.
-  static constexpr size_t kMost = size_t{1} << 20;
+  static constexpr size_t kMaxEntries = size_t{1} << 20;
 
   struct Objects {
     std::vector<uint64_t> numbers;
@@ -36,7 +36,7 @@ class Erasures {
   // Some of them. They stay until they are known to be erased.
   std::vector<uint64_t> SomeManifests() const {
     std::vector<uint64_t> some;
-    for (auto it = manifests_.begin(); it != manifests_.end() && some.size() < kMostAtOnce; ++it) {
+    for (auto it = manifests_.begin(); it != manifests_.end() && some.size() < kMaxAtOnce; ++it) {
       some.push_back(*it);
     }
     return some;
@@ -56,7 +56,7 @@ class Erasures {
 
   static void Add(absl::Span<const uint64_t> numbers, Numbers* to) {
     to->insert(numbers.begin(), numbers.end());
-    while (to->size() > kMost) to->erase(to->begin());
+    while (to->size() > kMaxEntries) to->erase(to->begin());
   }
 
   Numbers manifests_, objects_;

@@ -70,7 +70,7 @@ bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 bool Catalog::EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant) {
   if (ledger_.GuaranteedBytes(tenant) == 0) return true;
   EvictionPlan plan(why == Removal::kDiskFull, bytes, tenant);
-  VisitLeastWorth(Retention::Room::kStore,
+  VisitLeastWorth(Retention::Scope::kStore,
                   [&](RestorePointEntry* point) { return plan.Offer(point); });
   plan.OfferWhatIsLeft();
   if (!plan.IsEnough()) return false;
@@ -130,7 +130,7 @@ using Answer = Retention::Answer;
 
 bool Catalog::DemoteOne() {
   RestorePointEntry* chosen = nullptr;
-  VisitLeastWorth(Retention::Room::kHost, [&](RestorePointEntry* point) {
+  VisitLeastWorth(Retention::Scope::kHost, [&](RestorePointEntry* point) {
     if (!IsWholeOnDisk(*point) || !FreesHost(*point)) return Answer::kNext;
     chosen = point;
     return Answer::kTake;
@@ -149,9 +149,9 @@ bool Catalog::EvictOneForHost(const std::string& tenant) {
     chosen = point;
     return Answer::kTake;
   };
-  VisitLeastWorth(Retention::Room::kHost, take);
+  VisitLeastWorth(Retention::Scope::kHost, take);
   // Then what is partly in RAM only, and so not resident: a publish that RAM had no room for.
-  if (chosen == nullptr) VisitLeastWorth(Retention::Room::kStore, take);
+  if (chosen == nullptr) VisitLeastWorth(Retention::Scope::kStore, take);
   if (chosen == nullptr) return false;
   if (IsWholeOnDisk(*chosen)) {
     Demote(chosen);
@@ -163,7 +163,7 @@ bool Catalog::EvictOneForHost(const std::string& tenant) {
 
 bool Catalog::EvictOneForDisk(const std::string& tenant) {
   RestorePointEntry* chosen = nullptr;
-  VisitLeastWorth(Retention::Room::kStore, [&](RestorePointEntry* point) {
+  VisitLeastWorth(Retention::Scope::kStore, [&](RestorePointEntry* point) {
     if (!FreesDisk(*point)) return Answer::kNext;
     if (!MayLeaveFor(*point, tenant)) return Answer::kNextOwner;
     chosen = point;
@@ -217,7 +217,7 @@ void Catalog::Unpromise(const std::vector<StoredObject*>& objects) {
 
 bool Catalog::EvictOneOf(const TenantAccount& account) {
   RestorePointEntry* chosen = nullptr;
-  retention_->VisitOwned(Retention::Room::kStore, account.owner, [&](Retention::Key key) {
+  retention_->VisitOwned(Retention::Scope::kStore, account.owner, [&](Retention::Key key) {
     RestorePointEntry* point = by_key_.at(key);
     if (point->pinned || point->sessions > 0) return Answer::kNext;
     chosen = point;
@@ -233,7 +233,7 @@ void Catalog::Demote(RestorePointEntry* point) {
   point->in_host = false;
   ++demoted_;
   for (StoredObject* object : point->objects) {
-    CountName(Retention::Room::kHost, object, point, -1);
+    CountName(Retention::Scope::kHost, object, point, -1);
     if (object->host_restore_points == 0 && object->sessions == 0 && object->on_disk) {
       DropHostCopy(object);
     }

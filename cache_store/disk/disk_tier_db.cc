@@ -188,7 +188,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   std::unique_ptr<Database> database(new Database);
   const std::string path = mode == Mode::kLookAtCopy ? dir : DatabasePath(dir);
   rocksdb::Env* const env = tier.env != nullptr ? tier.env : rocksdb::Env::Default();
-  database->files_ = std::make_shared<TableKeepingFiles>(env->GetFileSystem());
+  database->files_ = std::make_shared<RocksFileSystem>(env->GetFileSystem());
   database->env_ = rocksdb::NewCompositeEnv(database->files_);
   options.env = database->env_.get();
   std::vector<std::string> names;

@@ -62,7 +62,7 @@ class Database {
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
   // Null: not kOwn, and the folder is of a version that had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
-  TableKeepingFiles* files() const { return files_.get(); }
+  RocksFileSystem* files() const { return files_.get(); }
   // What was damaged when it was opened, a line for each.
   const FoundDamage& found() const { return found_; }
   const LoggedNumbers& logged() const { return logged_; }
@@ -76,7 +76,7 @@ class Database {
   rocksdb::Status Mend(const std::string& dir, const BootId& boot);
   void Close();
 
-  std::shared_ptr<TableKeepingFiles> files_;
+  std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;

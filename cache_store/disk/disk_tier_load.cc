@@ -19,7 +19,7 @@ namespace {
 using Visit = std::function<void(absl::string_view key, absl::string_view value)>;
 
 // Numbers looked at one by one where a block of records is damaged: it holds some dozens.
-constexpr uint64_t kMostOneByOne = 1 << 16;
+constexpr uint64_t kMaxOneByOne = 1 << 16;
 constexpr uint64_t kVisitedBetweenAsks = 1024;  // whether to stop: about a millisecond
 
 // What every key begins with; keys of records are just that.
@@ -87,7 +87,7 @@ absl::Status ForEach(const Database& db, Family family, const Visit& visit,
                       readable > 0 ? absl::StrCat(" to ", readable - 1) : "");
     }
     const uint64_t stop =
-        readable > 0 ? std::min(readable, next + kMostOneByOne) : next + kMostOneByOne;
+        readable > 0 ? std::min(readable, next + kMaxOneByOne) : next + kMaxOneByOne;
     for (; is_numbered && next < stop; ++next) {
       std::string value;
       const std::string key = NumberKey(next);

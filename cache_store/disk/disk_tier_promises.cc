@@ -15,10 +15,10 @@ namespace hearth {
 namespace {
 
 // Notes of erases in the database before the file is synced for their sake.
-constexpr size_t kMostNotes = 256;
+constexpr size_t kMaxNotes = 256;
 // More than that many publishes never end at once: the file was cut, or not written to.
-constexpr size_t kMostUnfinished = 256;
-constexpr size_t kMostNamed = 3;
+constexpr size_t kMaxUnfinished = 256;
+constexpr size_t kMaxNamed = 3;
 // More than are given out between two starts.
 constexpr uint64_t kNumbersApart = uint64_t{1} << 32;
 // The version of the folder.
@@ -100,11 +100,11 @@ std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents&
 std::string MissedLine(const std::vector<Promise>& missed, absl::string_view what) {
   std::string line =
       absl::StrCat(missed.size(), " restore points that were acknowledged are ", what, ": ");
-  for (size_t i = 0; i < std::min(missed.size(), kMostNamed); ++i) {
+  for (size_t i = 0; i < std::min(missed.size(), kMaxNamed); ++i) {
     absl::StrAppend(&line, i > 0 ? ", " : "", DigestHex(missed[i].id).substr(0, 16), " (",
                     missed[i].tokens, " tokens)");
   }
-  return missed.size() > kMostNamed ? absl::StrCat(line, " and others") : line;
+  return missed.size() > kMaxNamed ? absl::StrCat(line, " and others") : line;
 }
 
 absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
@@ -180,7 +180,7 @@ void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
       kept.push_back(present.EntryOf(manifest));
     }
   }
-  if (kept.size() > kMostUnfinished && !is_new_ && book.entries > 1 && warnings_ != nullptr) {
+  if (kept.size() > kMaxUnfinished && !is_new_ && book.entries > 1 && warnings_ != nullptr) {
     warnings_->Say("disk", absl::StrCat("the file of promises did not name ", kept.size(),
                                         " restore points that are there: it was cut, or not "
                                         "written to; it names them now"));
@@ -272,7 +272,7 @@ absl::Status DiskPromises::Erase(absl::Span<const uint64_t> manifests, rocksdb::
   {
     const absl::MutexLock lock(&mu_);
     notes_.push_back({key, place});
-    are_many = notes_.size() % kMostNotes == 0;
+    are_many = notes_.size() % kMaxNotes == 0;
   }
   if (are_many) file_.EndSync(file_.BeginSync()).PermitUncheckedError();
   return written;

@@ -148,7 +148,7 @@ LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bo
     if (member.key != key) continue;
     assert(!member.held);
     member.held = true;
-    member.offered[static_cast<size_t>(Room::kStore)] = true;
+    member.offered[static_cast<size_t>(Scope::kStore)] = true;
   }
   ++unit->held_members;
   ++held_;
@@ -206,10 +206,10 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
   Enter(unit, unit->tick == oldest_tick_);
 }
 
-void LearningRetention::SetOffered(Key key, Room room, bool offered) {
+void LearningRetention::SetEvictable(Key key, Scope scope, bool offered) {
   Unit* unit = Find(key);
   assert(unit != nullptr);
-  const size_t place = static_cast<size_t>(room);
+  const size_t place = static_cast<size_t>(scope);
   for (Member& member : unit->members) {
     if (member.key != key || member.offered[place] == offered) continue;
     assert(member.held);
@@ -221,8 +221,8 @@ void LearningRetention::SetOffered(Key key, Room room, bool offered) {
 void LearningRetention::Erase(Key key, bool remember) {
   Unit* unit = Find(key);
   assert(unit != nullptr && unit->held_members > 0);
-  SetOffered(key, Room::kStore, false);
-  SetOffered(key, Room::kHost, false);
+  SetEvictable(key, Scope::kStore, false);
+  SetEvictable(key, Scope::kHost, false);
   for (Member& member : unit->members) {
     if (member.key == key) member.held = false;
   }
@@ -248,12 +248,12 @@ void LearningRetention::Forget(Unit* unit) {
   for (const Member& member : unit->members) units_.erase(member.key);
 }
 
-void LearningRetention::Visit(Room room, absl::FunctionRef<Answer(Key)> take) {
-  offered_[static_cast<size_t>(room)].Visit(take);
+void LearningRetention::Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(scope)].Visit(take);
 }
 
-void LearningRetention::VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) {
-  offered_[static_cast<size_t>(room)].VisitOwned(owner, take);
+void LearningRetention::VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(scope)].VisitOwned(owner, take);
 }
 
 void LearningRetention::StartLife(Unit* unit, int unit_class) {
@@ -304,20 +304,20 @@ void LearningRetention::ChangeChildren(Unit* unit, int by) {
 
 void LearningRetention::Offer(const Unit& unit, bool offered) {
   for (const Member& member : unit.members) {
-    for (size_t room = 0; room < kRooms; ++room) {
-      if (member.offered[room]) OfferMember(unit, member, room, offered);
+    for (size_t scope = 0; scope < kScopes; ++scope) {
+      if (member.offered[scope]) OfferMember(unit, member, scope, offered);
     }
   }
 }
 
-void LearningRetention::OfferMember(const Unit& unit, const Member& member, size_t room,
+void LearningRetention::OfferMember(const Unit& unit, const Member& member, size_t scope,
                                     bool offered) {
   const VictimOrder::Place place{unit.tick, ~member.tokens, member.key};
   if (offered) {
     const auto worth = [this](const CellId& id) { return WorthOf(id); };
-    offered_[room].Add(unit.owner, CellOf(unit), place, worth);
+    offered_[scope].Add(unit.owner, CellOf(unit), place, worth);
   } else {
-    offered_[room].Remove(unit.owner, CellOf(unit), place);
+    offered_[scope].Remove(unit.owner, CellOf(unit), place);
   }
 }
 

@@ -31,10 +31,10 @@ class LearningRetention final : public Retention {
   void Renew(absl::Span<const Key> path, absl::Time now) override;
   void Insert(Key key, const Facts& facts, const Prompt& prompt) override;
   void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used, absl::Time now) override;
-  void SetOffered(Key key, Room room, bool offered) override;
+  void SetEvictable(Key key, Scope scope, bool offered) override;
   void Erase(Key key, bool remember) override;
-  void Visit(Room room, absl::FunctionRef<Answer(Key)> take) override;
-  void VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
+  void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) override;
+  void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
   bool Holds(Key key) const override;
   size_t held() const override { return held_; }
   size_t remembered() const override { return given_up_.size(); }
@@ -44,7 +44,7 @@ class LearningRetention final : public Retention {
     Key key = 0;
     uint32_t tokens = 0;
     bool held = false;
-    std::array<bool, kRooms> offered{};
+    std::array<bool, kScopes> offered{};
   };
   struct Unit {
     std::vector<Member> members;  // one or, joined by Facts::with, a few
@@ -96,7 +96,7 @@ class LearningRetention final : public Retention {
   bool MayBeOffered(const Unit& unit) const;
   void ChangeChildren(Unit* unit, int by);
   void Offer(const Unit& unit, bool offered);
-  void OfferMember(const Unit& unit, const Member& member, size_t room, bool offered);
+  void OfferMember(const Unit& unit, const Member& member, size_t scope, bool offered);
   int WorthOf(const CellId& id) const;
   void Forget(Unit* unit);
   void Advance();
@@ -107,7 +107,7 @@ class LearningRetention final : public Retention {
   absl::flat_hash_map<Key, UnitPtr> units_;  // held or remembered
   size_t held_ = 0;
   std::map<CellId, Cell> cells_;
-  std::array<VictimOrder, kRooms> offered_;
+  std::array<VictimOrder, kScopes> offered_;
   std::map<uint64_t, Unit*> given_up_;  // remembered units, in that order
   uint64_t next_given_up_ = 0;
   uint64_t tick_ = uint64_t{1} << 32;  // adopted units count down from here

@@ -19,21 +19,21 @@ void LruRetention::Touch(absl::Span<const Key> path, uint32_t, absl::Time) {
 }
 
 void LruRetention::SetTick(Key key, Unit* unit, uint64_t tick) {
-  for (size_t room = 0; room < kRooms; ++room) {
-    if (unit->offered[room]) Offer(key, *unit, room, false);
+  for (size_t scope = 0; scope < kScopes; ++scope) {
+    if (unit->offered[scope]) Offer(key, *unit, scope, false);
   }
   unit->tick = tick;
-  for (size_t room = 0; room < kRooms; ++room) {
-    if (unit->offered[room]) Offer(key, *unit, room, true);
+  for (size_t scope = 0; scope < kScopes; ++scope) {
+    if (unit->offered[scope]) Offer(key, *unit, scope, true);
   }
 }
 
-void LruRetention::Offer(Key key, const Unit& unit, size_t room, bool offered) {
+void LruRetention::Offer(Key key, const Unit& unit, size_t scope, bool offered) {
   const VictimOrder::Place place{unit.tick, ~unit.tokens, key};
   if (offered) {
-    offered_[room].Add(unit.owner, {}, place, NoWorth);
+    offered_[scope].Add(unit.owner, {}, place, NoWorth);
   } else {
-    offered_[room].Remove(unit.owner, {}, place);
+    offered_[scope].Remove(unit.owner, {}, place);
   }
 }
 
@@ -41,7 +41,7 @@ void LruRetention::Add(Key key, const Unit& unit) {
   const bool inserted = units_.emplace(key, unit).second;
   assert(inserted);
   (void)inserted;
-  SetOffered(key, Room::kStore, true);
+  SetEvictable(key, Scope::kStore, true);
 }
 
 void LruRetention::Insert(Key key, const Facts& facts, const Prompt&) {
@@ -52,26 +52,26 @@ void LruRetention::Adopt(Key key, const Facts& facts, bool, absl::Time, absl::Ti
   Add(key, Unit{--oldest_tick_, facts.tokens, facts.owner, {}});
 }
 
-void LruRetention::SetOffered(Key key, Room room, bool offered) {
+void LruRetention::SetEvictable(Key key, Scope scope, bool offered) {
   Unit& unit = units_.at(key);
-  const size_t place = static_cast<size_t>(room);
+  const size_t place = static_cast<size_t>(scope);
   if (unit.offered[place] == offered) return;
   unit.offered[place] = offered;
   Offer(key, unit, place, offered);
 }
 
 void LruRetention::Erase(Key key, bool) {
-  SetOffered(key, Room::kStore, false);
-  SetOffered(key, Room::kHost, false);
+  SetEvictable(key, Scope::kStore, false);
+  SetEvictable(key, Scope::kHost, false);
   units_.erase(key);
 }
 
-void LruRetention::Visit(Room room, absl::FunctionRef<Answer(Key)> take) {
-  offered_[static_cast<size_t>(room)].Visit(take);
+void LruRetention::Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(scope)].Visit(take);
 }
 
-void LruRetention::VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) {
-  offered_[static_cast<size_t>(room)].VisitOwned(owner, take);
+void LruRetention::VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) {
+  offered_[static_cast<size_t>(scope)].VisitOwned(owner, take);
 }
 
 }  // namespace hearth

@@ -55,8 +55,8 @@ class Retention {
     kNothing,   // whole: a restore point, whose objects are counted by reference
   };
   // Where room is short: in all of the cache, or in its RAM.
-  enum class Room { kStore, kHost };
-  static constexpr size_t kRooms = 2;
+  enum class Scope { kStore, kHost };
+  static constexpr size_t kScopes = 2;
 
   // What a request leaves behind. `number` tells requests apart; 0 is none.
   struct Prompt {
@@ -83,14 +83,14 @@ class Retention {
   virtual void Touch(absl::Span<const Key> path, uint32_t prompt_tokens, absl::Time now) = 0;
   // The same units, written again: they count as just used, but nothing is learnt from it.
   virtual void Renew(absl::Span<const Key> path, absl::Time now) = 0;
-  // Offered in Room::kStore from here on. REQUIRES: the key is not held.
+  // Offered in Scope::kStore from here on. REQUIRES: the key is not held.
   virtual void Insert(Key key, const Facts& facts, const Prompt& prompt) = 0;
   // From before a restart: `used` is earlier than the last use of all that is held. `has_child`: a
   // longer unit was adopted before it.
   virtual void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used,
                      absl::Time now) = 0;
   // REQUIRES: held.
-  virtual void SetOffered(Key key, Room room, bool offered) = 0;
+  virtual void SetEvictable(Key key, Scope scope, bool offered) = 0;
   // The key is no longer held. `remember`: it was given up for room and may return; false: it was
   // dropped, and is forgotten. REQUIRES: held.
   virtual void Erase(Key key, bool remember) = 0;
@@ -99,9 +99,9 @@ class Retention {
   // Offers what is held, the least worth keeping first, until it is taken: all of one owner, then
   // all of the next, in order of the first that each would give up. `take` must not change the
   // retention.
-  virtual void Visit(Room room, absl::FunctionRef<Answer(Key)> take) = 0;
+  virtual void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) = 0;
   // The same of one owner only.
-  virtual void VisitOwned(Room room, Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
+  virtual void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
   virtual bool Holds(Key key) const = 0;
   virtual size_t held() const = 0;        // keys
   virtual size_t remembered() const = 0;  // units

@@ -52,7 +52,7 @@ class DenseCache {
   void Shrink() {
     while (retention_->held() > capacity_blocks_) {
       std::optional<Retention::Key> first;
-      retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
+      retention_->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
         first = key;
         return Retention::Answer::kTake;
       });

@@ -67,7 +67,7 @@ class PointCache {
 
   void GiveUpOne() {
     std::optional<Retention::Key> first;
-    retention_->Visit(Retention::Room::kStore, [&](Retention::Key key) {
+    retention_->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
       first = key;
       return Retention::Answer::kTake;
     });

@@ -81,8 +81,8 @@ absl::Status Eraser::EraseNoted(absl::Span<const uint64_t> orphans, uint64_t* er
   absl::Status status;
   if (!orphans.empty()) status = tiers_->disk_slices->EraseObjects(orphans);
   const absl::Span<const uint64_t> numbers(objects.numbers);
-  for (size_t i = 0; status.ok() && i < numbers.size(); i += Erasures::kMostAtOnce) {
-    status = tiers_->disk_slices->EraseObjects(numbers.subspan(i, Erasures::kMostAtOnce));
+  for (size_t i = 0; status.ok() && i < numbers.size(); i += Erasures::kMaxAtOnce) {
+    status = tiers_->disk_slices->EraseObjects(numbers.subspan(i, Erasures::kMaxAtOnce));
   }
   if (status.ok()) {
     *erased_bytes = objects.bytes;

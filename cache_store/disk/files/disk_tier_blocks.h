@@ -38,8 +38,8 @@ class OnlySliceBlocks {
 inline bool IsSliceBlock(const rocksdb::Slice& read) {
   constexpr size_t kKeyBytes = 12, kFooterBytes = 8, kRestartBytes = 8, kTrailerBytes = 5;
   constexpr size_t kAround = kKeyBytes + kFooterBytes + kRestartBytes + kTrailerBytes;
-  constexpr size_t kMostHeaderBytes = 7;
-  if (read.size() < kAround + kMostHeaderBytes) return false;
+  constexpr size_t kMaxHeaderBytes = 7;
+  if (read.size() < kAround + kMaxHeaderBytes) return false;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(read.data());
   if (bytes[0] != 0 || bytes[1] != kKeyBytes + kFooterBytes) return false;  // shared, not shared
   uint64_t value_bytes = 0;

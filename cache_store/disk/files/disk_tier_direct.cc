@@ -28,7 +28,7 @@ DirectBuffers::Buffer DirectBuffers::Take() {
 void DirectBuffers::Give(Buffer buffer) {
   if (buffer == nullptr) return;
   absl::MutexLock lock(&mu_);
-  if (kept_.size() < kMostKept) kept_.push_back(std::move(buffer));
+  if (kept_.size() < kMaxKept) kept_.push_back(std::move(buffer));
 }
 
 DirectFile::DirectFile(std::unique_ptr<rocksdb::FSWritableFile> file, DirectBuffers* buffers)

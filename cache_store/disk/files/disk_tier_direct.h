@@ -33,7 +33,7 @@ class DirectBuffers {
  public:
   using Buffer = std::unique_ptr<std::byte, void (*)(void*)>;
   static constexpr size_t kAlignment = 4096;
-  static constexpr size_t kMostKept = 16;  // of eight files at once
+  static constexpr size_t kMaxKept = 16;  // of eight files at once
 
   Buffer Take();
   void Give(Buffer buffer);

@@ -135,11 +135,11 @@ class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
   const std::shared_ptr<NewTableReads> reads_;
 };
 
-class TableKeepingFiles : public rocksdb::FileSystemWrapper {
+class RocksFileSystem : public rocksdb::FileSystemWrapper {
  public:
-  explicit TableKeepingFiles(std::shared_ptr<rocksdb::FileSystem> target)
+  explicit RocksFileSystem(std::shared_ptr<rocksdb::FileSystem> target)
       : FileSystemWrapper(std::move(target)) {}
-  const char* Name() const override { return "TableKeepingFiles"; }
+  const char* Name() const override { return "RocksFileSystem"; }
 
   LogHealth& log_health() { return log_health_; }
   // The links that were made since the last call worked.
@@ -203,10 +203,10 @@ class TableKeepingFiles : public rocksdb::FileSystemWrapper {
     }
     rocksdb::IOStatus status = target()->NewWritableFile(path, options, out, dbg);
     if (absl::EndsWith(path, ".log") && (status.ok() || status.IsIOError())) {
-      const auto make = [target = this->target(), path, options](LateLog::File* made) {
+      const auto make = [target = this->target(), path, options](DeferredLogFile::File* made) {
         return target->NewWritableFile(path, options, made, nullptr);
       };
-      *out = std::make_unique<LateLog>(path, &log_health_, std::move(*out), make);
+      *out = std::make_unique<DeferredLogFile>(path, &log_health_, std::move(*out), make);
       return rocksdb::IOStatus::OK();
     }
     if (status.ok() && IsManifest(path)) {

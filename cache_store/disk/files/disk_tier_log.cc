@@ -12,7 +12,7 @@ namespace hearth {
 namespace {
 
 constexpr size_t kLineBytes = 512;  // more of a line says no more
-constexpr size_t kMostDropped = 16;
+constexpr size_t kMaxDropped = 16;
 
 // Of a log that ends in the middle of a record it says "trailing data" or "truncated": a crash
 // leaves that.
@@ -33,7 +33,7 @@ void DatabaseLog::Logv(rocksdb::InfoLogLevel level, const char* format, va_list 
       absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(line), {{"\n", " "}, {"\r", " "}});
   if (IsDropped(text)) {
     absl::MutexLock lock(&mu_);
-    if (dropped_.size() < kMostDropped) {
+    if (dropped_.size() < kMaxDropped) {
       dropped_.push_back(
           absl::StrCat("the log is damaged, what was written after is lost: ", text));
     }

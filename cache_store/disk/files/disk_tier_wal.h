@@ -55,14 +55,14 @@ class LogHealth {
 // After such a write the log is cut off where its last whole record ends: RocksDB goes on with a
 // new one, and at the next start would take half a record in the middle of its logs for damage,
 // and not open what was flushed since ("SST file is ahead of WALs").
-class LateLog : public rocksdb::FSWritableFile {
+class DeferredLogFile : public rocksdb::FSWritableFile {
  public:
   using Options = rocksdb::IOOptions;
   using Context = rocksdb::IODebugContext;
   using File = std::unique_ptr<rocksdb::FSWritableFile>;
   using Make = std::function<rocksdb::IOStatus(File*)>;
   // `file`: null when it could not be made.
-  LateLog(std::string path, LogHealth* health, File file, Make make)
+  DeferredLogFile(std::string path, LogHealth* health, File file, Make make)
       : path_(std::move(path)), health_(health), file_(std::move(file)), make_(std::move(make)) {
     health_->Begin(path_);
   }

@@ -12,7 +12,7 @@ namespace {
 // and value, time of expiry (64 bits each), CRC32c of these, CRC32c of key and value, key, value.
 constexpr uint64_t kBlobFileHeadBytes = 30, kBlobFileEndBytes = 32, kBlobHeadBytes = 32;
 constexpr uint64_t kBlobKeyBytes = 12;  // of slices: SliceKey
-constexpr uint64_t kMostBlobBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxBlobBytes = uint64_t{1} << 30;
 constexpr uint64_t kSearchBytes = uint64_t{1} << 20;
 
 // How many bytes the value has; 0: no record begins there.
@@ -21,7 +21,7 @@ uint64_t BlobBytes(absl::string_view head) {
     return 0;
   }
   const uint64_t bytes = LittleEndianNumber(head.substr(8, 8));
-  if (bytes > kMostBlobBytes) return 0;
+  if (bytes > kMaxBlobBytes) return 0;
   return MaskedCrc32c(head.substr(0, 24)) == LittleEndianNumber(head.substr(24, 4)) ? bytes : 0;
 }
 

@@ -16,8 +16,8 @@ constexpr uint64_t kTableMagic = 0x88e241b785f4cff7;
 constexpr size_t kTrailerBytes = 5;   // of a block: compression, checksum
 constexpr size_t kSequenceBytes = 8;  // at the end of a key: kind, sequence number
 // Slices are 16 MiB at most, and one is at most a block.
-constexpr uint64_t kMostBlockBytes = uint64_t{1} << 30;
-constexpr uint64_t kMostKeyBytes = 4096;
+constexpr uint64_t kMaxBlockBytes = uint64_t{1} << 30;
+constexpr uint64_t kMaxKeyBytes = 4096;
 constexpr uint64_t kFirstGuessBytes = 64 << 10;
 constexpr char kCrc32c = 1, kXxh3 = 4;
 constexpr uint8_t kErasedKind = 0, kValueKind = 1;
@@ -69,7 +69,7 @@ size_t RestartListBytes(absl::string_view list, bool* ends_early) {
 // entry without a key. Sizes are checked against what is there, so any bytes may be looked at.
 // `more`: how many the file has behind them.
 BlockScan ScanBlock(absl::string_view bytes, uint64_t more = 0) {
-  constexpr size_t kMostHeadBytes = 30;
+  constexpr size_t kMaxHeadBytes = 30;
   BlockScan block;
   absl::string_view rest = bytes;
   while (true) {
@@ -81,13 +81,13 @@ BlockScan ScanBlock(absl::string_view bytes, uint64_t more = 0) {
     }
     const auto shared = TakeVarint(&rest), fresh = TakeVarint(&rest), value = TakeVarint(&rest);
     if (!value.has_value()) {
-      block.ends_early = rest.size() < kMostHeadBytes && more > 0;
+      block.ends_early = rest.size() < kMaxHeadBytes && more > 0;
       return block;
     }
     const size_t before = block.entries.empty() ? 0 : block.entries.back().key.size();
-    if (*fresh == 0 || *shared > before || *shared + *fresh > kMostKeyBytes) return block;
+    if (*fresh == 0 || *shared > before || *shared + *fresh > kMaxKeyBytes) return block;
     if (*fresh > rest.size() || *value > rest.size() - *fresh) {
-      block.ends_early = *value <= kMostBlockBytes && *fresh + *value <= rest.size() + more;
+      block.ends_early = *value <= kMaxBlockBytes && *fresh + *value <= rest.size() + more;
       return block;
     }
     BlockEntry entry;
@@ -141,7 +141,7 @@ class TableReading {
  private:
   std::optional<BlockPlace> TakePlace(absl::string_view* bytes) const {
     const auto offset = TakeVarint(bytes), size = TakeVarint(bytes);
-    if (!size.has_value() || *offset > file_.size() || *size > kMostBlockBytes ||
+    if (!size.has_value() || *offset > file_.size() || *size > kMaxBlockBytes ||
         *size + kTrailerBytes > file_.size() - *offset) {
       return std::nullopt;
     }
@@ -216,7 +216,7 @@ void VisitInARow(const RawFile& file, const VisitSalvaged& visit, SalvageDamage*
       block = ScanBlock(bytes, file.size() - offset - bytes.size());
       const bool lacks_trailer = block.bytes > 0 && block.bytes + kTrailerBytes > bytes.size();
       if (!block.ends_early && !lacks_trailer) break;
-      if (bytes.size() < guess || guess >= kMostBlockBytes) break;
+      if (bytes.size() < guess || guess >= kMaxBlockBytes) break;
       guess *= 4;
     }
     const bool has_end = block.bytes > 0 && block.bytes + kTrailerBytes <= bytes.size();

@@ -121,7 +121,7 @@ void UnloadedIndex::Postpone(uint64_t manifest) {
   if (found == manifests_.end() || found->settled) return;
   Pending& pending = manifests_[static_cast<size_t>(found - manifests_.begin())];
   if (pending.tries++ == 0) postponed_.push_back(manifest);
-  if (pending.tries < kMostTries) return;
+  if (pending.tries < kMaxTries) return;
   Settle(manifest);
   ++given_up_;
 }

@@ -70,8 +70,8 @@ class UnloadedIndex {
   std::vector<Digest> Ids() const;
   // At most `most` that are not settled, the last used first; at the end all that were postponed.
   std::vector<uint64_t> Next(size_t most);
-  // It could not be read. After kMostTries it is settled, and counted in given_up().
-  static constexpr uint8_t kMostTries = 60;
+  // It could not be read. After kMaxTries it is settled, and counted in given_up().
+  static constexpr uint8_t kMaxTries = 60;
   void Postpone(uint64_t manifest);
   size_t given_up() const { return given_up_; }
   // Those without which the catalog does not show all there is of this prompt; of one restore

@@ -12,7 +12,7 @@ namespace {
 constexpr int kExpiredInPassing = 8;
 constexpr int kExpiredAtOnce = 64;
 // How long what is over may stay unnoticed where nobody looks anything up.
-constexpr absl::Duration kMostPause = absl::Seconds(1);
+constexpr absl::Duration kMaxPause = absl::Seconds(1);
 // Between two batches others get the lock.
 constexpr absl::Duration kBreath = absl::Milliseconds(1);
 // A crash forgets the uses of so long. Some 40 bytes each, 4,096 of them in one batch.
@@ -53,7 +53,7 @@ absl::Duration Upkeep::Step() {
     if (NoteUses()) return kBreath;
     uses_noted_ = now;
   }
-  return std::clamp(next - now, kBreath, kMostPause);
+  return std::clamp(next - now, kBreath, kMaxPause);
 }
 
 bool Upkeep::NoteUses() {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kSmallestSlab = kSegmentDataAlignment;
 constexpr uint64_t kLargestSlab = uint64_t{32} << 20;
-constexpr uint64_t kMostAhead = uint64_t{256} << 20;
+constexpr uint64_t kMaxAhead = uint64_t{256} << 20;
 
 absl::Status MakeFolder(const std::string& path) {
   // Parents are the operator's: a typo should not make a tree.
@@ -28,7 +28,7 @@ ArenaOptions ArenaOf(const StoreOptions& options) {
   ArenaOptions arena;
   arena.slab_bytes = std::clamp(options.host_bytes / 64, kSmallestSlab, kLargestSlab);
   arena.slab_bytes -= arena.slab_bytes % kSegmentDataAlignment;
-  arena.ahead_bytes = std::clamp(options.host_bytes / 16, arena.slab_bytes, kMostAhead);
+  arena.ahead_bytes = std::clamp(options.host_bytes / 16, arena.slab_bytes, kMaxAhead);
   arena.capacity_bytes =
       options.host_bytes + std::min(options.host_bytes, options.max_staged_bytes);
   arena.shared = options.shared_memory;

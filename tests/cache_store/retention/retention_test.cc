@@ -12,13 +12,13 @@ namespace hearth {
 namespace {
 
 using Key = Retention::Key;
-using Room = Retention::Room;
+using Scope = Retention::Scope;
 
 absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 
-std::vector<Key> Offered(Retention* retention, Room room = Room::kStore) {
+std::vector<Key> Offered(Retention* retention, Scope scope = Scope::kStore) {
   std::vector<Key> keys;
-  retention->Visit(room, [&](Key key) {
+  retention->Visit(scope, [&](Key key) {
     keys.push_back(key);
     return Retention::Answer::kNext;
   });
@@ -58,13 +58,13 @@ TEST_P(RetentionContractTest, ARoomIsOfferedWhatWasSaidToMakeRoomThere) {
   retention->Insert(1, PointOf(512), {1, 512, At(0)});
   retention->Insert(2, PointOf(512), {2, 512, At(1)});
   EXPECT_EQ(Offered(retention.get()).size(), 2u);
-  EXPECT_TRUE(Offered(retention.get(), Room::kHost).empty());
-  retention->SetOffered(2, Room::kHost, true);
-  retention->SetOffered(2, Room::kStore, false);
+  EXPECT_TRUE(Offered(retention.get(), Scope::kHost).empty());
+  retention->SetEvictable(2, Scope::kHost, true);
+  retention->SetEvictable(2, Scope::kStore, false);
   EXPECT_EQ(Offered(retention.get()), std::vector<Key>({1}));
-  EXPECT_EQ(Offered(retention.get(), Room::kHost), std::vector<Key>({2}));
+  EXPECT_EQ(Offered(retention.get(), Scope::kHost), std::vector<Key>({2}));
   retention->Erase(2, true);
-  EXPECT_TRUE(Offered(retention.get(), Room::kHost).empty());
+  EXPECT_TRUE(Offered(retention.get(), Scope::kHost).empty());
   EXPECT_FALSE(retention->Holds(2));
   EXPECT_EQ(retention->held(), 1u);
 }
@@ -113,7 +113,7 @@ TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
         if (held.count(key) == 0) {
           each->Insert(key, facts, {static_cast<uint64_t>(step) + 1, 4096, At(now)});
         } else if (chain % 4 == 0) {
-          each->SetOffered(key, Room::kHost, !held[key]);
+          each->SetEvictable(key, Scope::kHost, !held[key]);
         } else if (chain % 4 == 1) {
           each->Erase(key, depth % 2 == 0);
         } else {
@@ -140,7 +140,7 @@ TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
         EXPECT_EQ(offered.size(), held.size());
         size_t in_host = 0;
         for (const auto& [one, resident] : held) in_host += resident ? 1 : 0;
-        EXPECT_EQ(Offered(retention.get(), Room::kHost).size(), in_host);
+        EXPECT_EQ(Offered(retention.get(), Scope::kHost).size(), in_host);
       }
     }
   }

@@ -224,7 +224,7 @@ TEST(UnloadedIndexTest, WhatCannotBeReadComesLastAndIsGivenUpInTheEnd) {
   EXPECT_EQ(index.Next(2), std::vector<uint64_t>({4, 3}));
   for (const uint64_t number : {4, 3, 2, 1}) EXPECT_TRUE(index.Settle(number));
   EXPECT_EQ(index.left(), 1u);
-  for (int tries = 1; tries < UnloadedIndex::kMostTries; ++tries) {
+  for (int tries = 1; tries < UnloadedIndex::kMaxTries; ++tries) {
     ASSERT_EQ(index.Next(2), std::vector<uint64_t>({5})) << tries;
     index.Postpone(5);
   }
