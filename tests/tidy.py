@@ -10,7 +10,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from tidy_rules import check_arrows, check_registered, check_shape, check_words  # noqa: E402
+from tidy_rules import (  # noqa: E402
+    check_arrows, check_classes, check_registered, check_shape, check_words)
 
 SKIPPED = {".git", ".venv", ".deps", "build", "models", "__pycache__", "node_modules"}
 SUFFIXES = {".cc", ".h", ".py", ".sh", ".proto", ".cmake"}
@@ -33,7 +34,7 @@ def read_tree(root):
 def check(root):
     files = read_tree(root)
     findings = []
-    for rule in (check_shape, check_arrows, check_words, check_registered):
+    for rule in (check_shape, check_arrows, check_classes, check_words, check_registered):
         findings += rule(files)
     return sorted(findings)
 

@@ -4,9 +4,12 @@ import pathlib
 import tempfile
 
 GOOD = {
-    "proto/CMakeLists.txt": "add_library(p a.cc)\n",
-    "proto/a.cc": '#include "proto/a.h"\n\nnamespace hearth {\nint F() { return 1; }\n}\n',
-    "proto/a.h": "// A.\nclass A {\n public:\n  int G() const { return 2; }\n};\n",
+    "proto/CMakeLists.txt": "add_library(p a.cc b.cc)\n",
+    "proto/a.cc": '#include "proto/a.h"\n\nnamespace hearth {\nint F() { return 1; }\n'
+                  "std::vector<A::B> A::I(int x) const {\n  return {};\n}\n}\n",
+    "proto/a.h": "// A.\nclass A {\n public:\n  int G() const { return 2; }\n"
+                 "  struct B {\n    int x = 1;\n  };\n" + "  static int H();\n" * 44 + "};\n",
+    "proto/b.cc": "namespace {\nclass A {\n  int x[3] = {1, 2, 3};\n};\n}\n",
     "worker/CMakeLists.txt": "add_library(w w.cc)\n",
     "worker/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
     "worker/w.h": "// Private to worker/: includes ATen.\n#include <ATen/Tensor.h>\n",
@@ -34,6 +37,14 @@ BAD = {
     "a long Python function": ("tests/b_test.py", "def f():\n" + "    x = 1\n" * 80, "f has 81"),
     "worker sees the store": ("worker/w.cc", '#include "cache_store/base/t.h"\n', "may not see"),
     "store sees worker": ("cache_store/base/c.h", '#include "worker/engine.h"\n', "may not see"),
+    "a large class": ("proto/a.h", "class A {\n" + "  void F();\n" * 46 + "};\n", "46 methods"),
+    "a class of many fields": (
+        "proto/a.h", "struct A {\n  std::function<void(int)> f, g;\n" + "  int x = F(1);\n" * 19
+        + "  int G() const { int a; return a; }\n};\n", "A has 21 fields"),
+    "a type twice": ("worker/w.h", "namespace hearth {\nstruct A {\n};\n}\n", "A is a type in"),
+    "a class in two files": (
+        "proto/b.cc", "namespace hearth {\nvoid A::G() {\n}\nint A::H() const {\n}\n}\n",
+        "A is in 2 .cc files"),
     "a room looks up": (
         "cache_store/base/b.h", '#include "cache_store/catalog/c.h"\n', "may not see"),
     "a room looks aside": (
