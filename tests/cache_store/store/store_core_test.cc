@@ -1,0 +1,133 @@
+// The parts of a store that need no other: its lock, its eraser, its meters, and promotions'
+// claims.
+#include "cache_store/store/store_core.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache_store/store/background/promoter.h"
+#include "proto/kv_layout.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/manual_executor.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint64_t kObjectBytes = 4096;
+
+class StoreCoreTest : public testing::Test {
+ protected:
+  StoreCoreTest() {
+    StoreOptions options;
+    options.host_bytes = 2 * kObjectBytes;
+    options.max_background_bytes = kObjectBytes;
+    StoreSeams seams;
+    seams.clock = &clock_;
+    core_ = std::make_unique<StoreCore>(options, seams, "secret", nullptr, nullptr);
+    auto executor = std::make_unique<ManualExecutor>();
+    executor_ = executor.get();
+    core_->executor = std::move(executor);
+    core_->eraser.Start(executor_, nullptr);
+  }
+
+  // An object of one slice, held, in no tier.
+  StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->state.mu) {
+    Catalog& catalog = core_->state.catalog;
+    const uint64_t number = catalog.NextNumber();
+    Digest key{};
+    key[0] = static_cast<uint8_t>(number);
+    return catalog.NewObject(number, key, ObjectId{}, {SliceDigest(bytes_.data(), bytes_.size())},
+                             {0}, kObjectBytes);
+  }
+  SliceView View() const {
+    auto owner = AllocateSlice(bytes_.size());
+    std::copy(bytes_.begin(), bytes_.end(), reinterpret_cast<char*>(owner.get()));
+    const absl::Span<const std::byte> bytes(owner.get(), bytes_.size());
+    return SliceView{std::move(owner), bytes};
+  }
+  uint64_t Counted(Counter counter) const { return core_->meters.counters().Get(counter); }
+
+  const std::string bytes_ = std::string(kObjectBytes, 'x');
+  FakeClock clock_;
+  std::unique_ptr<StoreCore> core_;
+  ManualExecutor* executor_ = nullptr;
+};
+
+TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
+  StoredObject* object = nullptr;
+  {
+    StoreLock lock(core_.get());
+    object = MakeObject();
+    ASSERT_TRUE(core_->PutInHost(object, {View()}));
+  }
+  EXPECT_EQ(core_->tiers.host.bytes(), kObjectBytes);
+  std::vector<SliceView> views;
+  EXPECT_TRUE(core_->tiers.HostViews(object, &views));
+  {
+    StoreLock lock(core_.get());
+    core_->state.catalog.Release(object);
+    EXPECT_EQ(core_->tiers.host.bytes(), kObjectBytes) << "not before the lock is released";
+  }
+  EXPECT_EQ(core_->tiers.host.bytes(), 0u);
+}
+
+TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
+  {
+    StoreLock lock(core_.get(), StoreLock::kErasesItself);
+    core_->state.catalog.Release(MakeObject());
+  }
+  EXPECT_TRUE(core_->eraser.EraseFromDisk().ok());
+  executor_->RunAll();
+  EXPECT_EQ(Counted(Counter::kTierErrors), 0u);
+}
+
+TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
+  Promoter promoter(core_.get());
+  Promotion promotion;
+  StoredObject *first = nullptr, *second = nullptr;
+  {
+    StoreLock lock(core_.get());
+    first = MakeObject();
+    second = MakeObject();
+  }
+  EXPECT_TRUE(promoter.Claim(first, &promotion));
+  EXPECT_FALSE(promoter.Claim(first, &promotion)) << "somebody promotes it";
+  EXPECT_FALSE(promoter.Claim(second, &promotion)) << "over the limit";
+  EXPECT_EQ(Counted(Counter::kPromotionsSkipped), 1u);
+  {
+    StoreLock lock(core_.get());
+    promoter.Unclaim(first);
+  }
+  EXPECT_TRUE(promoter.Claim(second, &promotion));
+  StoreLock lock(core_.get());
+  promoter.Unclaim(second);
+  core_->state.catalog.Release(first);
+  core_->state.catalog.Release(second);
+}
+
+TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
+  StoreMeters meters;
+  meters.ObserveFetch(Tier::kHost, std::chrono::milliseconds(1));
+  meters.AddHitTokens(Tier::kHost, 128);
+  meters.AddRemoved(Removal::kDropped);
+  EXPECT_EQ(meters.hit_tokens(Tier::kHost), 128u);
+  EXPECT_EQ(meters.hit_tokens(Tier::kDisk), 0u);
+  EXPECT_EQ(meters.removed().at(RemovalName(Removal::kDropped)), 1u);
+  const auto fetches = [&](bool has_disk, bool has_device) {
+    std::vector<std::string> tiers;
+    for (const LatencySeries& series : meters.Latencies(has_disk, has_device)) {
+      if (series.name == "fetch") tiers.push_back(series.label_value);
+    }
+    return tiers;
+  };
+  EXPECT_THAT(fetches(false, false), testing::ElementsAre(TierName(Tier::kHost)));
+  EXPECT_THAT(fetches(true, true), testing::ElementsAre(TierName(Tier::kGpu), TierName(Tier::kHost),
+                                                        TierName(Tier::kDisk)));
+}
+
+}  // namespace
+}  // namespace hearth
