@@ -103,7 +103,8 @@ struct FinishedInfo {
   std::vector<SampleEnd> samples;
   uint32_t computed_tokens = 0;  // prompt tokens that went through the model
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
-  uint64_t kv_bytes = 0;  // keys and values that it held at its end
+  // Keys and values that it held at its end; what samples share counts once.
+  uint64_t kv_bytes = 0;
   Exactness exactness = Exactness::kExact;
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };

@@ -152,6 +152,7 @@ class EngineImpl : public Engine {
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::Status BeginSamples(const SequencePtr& first);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  void CountHeld(const Sequence& sequence) const;
   void Finish(const SequencePtr& sequence, FinishReason reason);
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);

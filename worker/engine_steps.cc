@@ -229,11 +229,25 @@ void EngineImpl::Left() {
   --active_;
 }
 
+// In blocks samples share the prompt's whole chunks: these count once, as the one that holds most
+// of them has them.
+void EngineImpl::CountHeld(const Sequence& sequence) const {
+  if (sequence.kv == nullptr) return;
+  const Sequence& first = sequence.first == nullptr ? sequence : *sequence.first;
+  const uint32_t prompt = first.tokens();
+  const bool in_blocks = layout_.exactness == Exactness::kInvariant;
+  const auto shared = static_cast<int>(in_blocks ? prompt - prompt % layout_.chunk_tokens : 0);
+  const uint64_t own = sequence.kv->held_bytes(shared);
+  RequestState& state = *sequence.state;
+  state.own_kv_bytes += own;
+  state.shared_kv_bytes = std::max(state.shared_kv_bytes, sequence.kv->held_bytes(0) - own);
+}
+
 // With its last sample a request is over.
 void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   KeepAnswer(sequence.get());
   RequestState& state = *sequence->state;
-  if (sequence->kv != nullptr) state.kv_bytes += sequence->kv->held_bytes();
+  CountHeld(*sequence);
   state.ends[sequence->sample] = {reason, sequence->generated};
   Leave(sequence.get());
   if (--state.unfinished > 0) return Left();
@@ -246,7 +260,7 @@ void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
   info.samples = state.ends;
   info.computed_tokens = first.computed_tokens;
-  info.kv_bytes = state.kv_bytes;
+  info.kv_bytes = state.own_kv_bytes + state.shared_kv_bytes;
   info.exactness = layout_.exactness;
   info.queue_ms = Milliseconds(first.submitted_at, first.admitted_at);
   info.fetch_ms = Milliseconds(first.admitted_at, first.restored_at);

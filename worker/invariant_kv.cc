@@ -49,11 +49,11 @@ int InvariantKv::first_held(int layer) const {
   return GroupOf(layer) == LayerGroup::kLocal ? first_local_ : 0;
 }
 
-uint64_t InvariantKv::held_bytes() const {
+uint64_t InvariantKv::held_bytes(int from) const {
   uint64_t bytes = 0;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    const int begin = group == LayerGroup::kLocal ? first_local_ : 0;
-    bytes += static_cast<uint64_t>(length_ - begin) * layout_->ObjectBytes(1, group);
+    const int begin = std::max(from, group == LayerGroup::kLocal ? first_local_ : 0);
+    bytes += static_cast<uint64_t>(std::max(0, length_ - begin)) * layout_->ObjectBytes(1, group);
   }
   return bytes;
 }

@@ -37,7 +37,8 @@ class InvariantKv : public SequenceKv {
 
   int length() const override { return length_; }
   int first_held(int layer) const override;
-  uint64_t held_bytes() const override;
+  uint64_t held_bytes(int from) const override;
+  uint64_t set_aside_bytes() const override { return set_aside_bytes_; }
   void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
@@ -93,6 +94,7 @@ class InvariantKv : public SequenceKv {
   KvBlocks* arena_ = nullptr;
   uint64_t model_ = 0;  // 0: none
   KvBlocks::Reservation reserved_;
+  uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
   uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
   std::array<std::vector<KvBlock>, 2> blocks_;  // by group and split; null: left by the window

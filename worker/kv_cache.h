@@ -12,6 +12,7 @@
 #ifndef HEARTH_WORKER_KV_CACHE_H_
 #define HEARTH_WORKER_KV_CACHE_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -37,9 +38,11 @@ class KvCache : public SequenceKv {
   // Bytes of one token of one layer in a slice, keys and values together.
   int64_t token_bytes() const;
 
-  uint64_t held_bytes() const override {
+  uint64_t held_bytes(int from) const override {
     uint64_t rows = 0;
-    for (int i = 0; i < num_layers(); ++i) rows += static_cast<uint64_t>(length() - first_held(i));
+    for (int i = 0; i < num_layers(); ++i) {
+      rows += static_cast<uint64_t>(std::max(0, length() - std::max(from, first_held(i))));
+    }
     return rows * static_cast<uint64_t>(token_bytes());
   }
   // First position that a layer still holds: 0 for global layers. Local layers keep the rows of the

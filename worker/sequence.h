@@ -53,7 +53,7 @@ struct RequestState {
   // The engine's thread only.
   bool failed = false;  // and the caller was told
   uint32_t unfinished = 1;
-  uint64_t kv_bytes = 0;
+  uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // of those that ended
   std::vector<SampleEnd> ends;
 };
 

@@ -162,6 +162,13 @@ TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
   EXPECT_EQ(next.answers, wanted.answers);
   EXPECT_LE(most, options.kv_bytes);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
+  EXPECT_LE(four.run.finished.kv_bytes, most) << "what they share counts once";
+  const uint64_t row = chunk / 16;
+  Sampled one;
+  ASSERT_TRUE(one.Submit(&any, Drawn(1, 331)).ok());
+  one.run.WaitAll();
+  // The other three hold what is behind the 20 chunks of the prompt beside it.
+  EXPECT_EQ(four.run.finished.kv_bytes, one.run.finished.kv_bytes + 3 * (331 + 39 - 320) * row);
   options.kv_bytes -= 1;
   TestWorker small(SamplesDir(), options, nullptr, /*with_cache=*/false);
   Sampled refused;
