@@ -159,6 +159,7 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
   if (!engine.ok()) return FailToStart(kProgram, engine.status());
   for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
+  for (const std::string& warning : (*engine)->warnings()) Log(LogLevel::kWarning, warning);
   Metrics metrics("hearth_worker");
   CallGate gate(RecordCalls(&metrics));
   const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);

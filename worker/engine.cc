@@ -98,6 +98,7 @@ struct LoadedModel {
 absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
   if (!model.ok()) return model.status();
+  if (options.kv_bytes > 0) absl::StrAppend(&why, " (so --kv-bytes has no effect)");
   return LoadedModel{*std::move(model), std::move(why)};
 }
 
@@ -140,7 +141,10 @@ absl::Status EngineOptions::Validate() const {
     if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
   }
   if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
-  if (max_running < 1) return absl::InvalidArgumentError("max_running: at least 1");
+  if (max_running < 1 || max_running > kMaxRunning) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_running: ", max_running, " is not in [1, ", kMaxRunning, "]"));
+  }
   if (fetch_budget < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("fetch_budget: negative");
   }

@@ -64,6 +64,8 @@ struct EngineOptions {
 };
 
 inline constexpr uint32_t kMaxSamples = 16;
+// All may decode in one step, whose logits take a megabyte each.
+inline constexpr uint32_t kMaxRunning = 512;
 
 enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
 enum class FinishReason { kLength, kEos, kStop };
@@ -158,6 +160,8 @@ class Engine {
   virtual std::string dtype() const = 0;
   virtual std::string weights() const = 0;             // "stored", or a dtype
   virtual std::vector<std::string> notes() const = 0;  // to be logged at start
+  // Likewise, as warnings: what was asked for and is not so.
+  virtual std::vector<std::string> warnings() const = 0;
   // A sentence; empty in the class invariant.
   virtual std::string why_not_invariant() const = 0;
   virtual EngineStats Stats() const = 0;

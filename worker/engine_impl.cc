@@ -158,10 +158,16 @@ void EngineImpl::Drain(absl::Time deadline) {
 
 std::vector<std::string> EngineImpl::notes() const {
   std::vector<std::string> notes = model_->notes();
-  if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty()) {
+  if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty() &&
+      warnings().empty()) {
     notes.push_back(absl::StrCat("exact, not invariant (--exactness auto): ", why_not_invariant_));
   }
   return notes;
+}
+
+std::vector<std::string> EngineImpl::warnings() const {
+  if (options_.kv_bytes == 0 || layout_.exactness == Exactness::kInvariant) return {};
+  return {absl::StrCat(ExactnessName(layout_.exactness), ", not invariant: ", why_not_invariant_)};
 }
 
 EngineStats EngineImpl::Stats() const {

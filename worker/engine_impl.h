@@ -59,6 +59,7 @@ class EngineImpl : public Engine {
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
   std::string weights() const override { return model_->weights(); }
   std::vector<std::string> notes() const override;
+  std::vector<std::string> warnings() const override;
   std::string why_not_invariant() const override { return why_not_invariant_; }
   EngineStats Stats() const override;
 

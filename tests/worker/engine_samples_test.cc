@@ -130,6 +130,11 @@ TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
   const absl::Status refused = worker->Submit(Drawn(4), {}).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("max_running is 3"));
+  options.model_dir = SamplesDir();
+  options.max_running = kMaxRunning;
+  EXPECT_TRUE(options.Validate().ok());
+  options.max_running += 1;  // with more no step of all of them could be made
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("513 is not in [1, 512]"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),

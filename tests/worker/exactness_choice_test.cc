@@ -54,6 +54,14 @@ TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
   TestWorker other(ChoiceDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_EQ(other->layout().exactness, Exactness::kExact);
   EXPECT_THAT(other->why_not_invariant(), HasSubstr("dtype is bfloat16"));
+  EXPECT_THAT(other->warnings(), testing::IsEmpty());
+  options.kv_bytes = uint64_t{64} << 20;
+  TestWorker bounded(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_THAT(bounded->why_not_invariant(), HasSubstr("(so --kv-bytes has no effect)"));
+  EXPECT_THAT(bounded->warnings(),
+              testing::ElementsAre("exact, not invariant: " + bounded->why_not_invariant()));
+  EXPECT_THAT(bounded->notes(), testing::Not(testing::Contains(HasSubstr("invariant"))))
+      << "it is said once";
 }
 
 TEST(ExactnessChoiceTest, AutoIsExactWhereTheSelfTestFailsAndSaysSoOnce) {
