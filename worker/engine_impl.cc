@@ -124,7 +124,7 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRe
     return absl::UnavailableError("the worker is shutting down");
   }
   const SequenceId id = next_id_++;
-  if (!scheduler_.Enqueue(id, request.samples)) {
+  if (!scheduler_.Enqueue(id, request.samples, request.tenant)) {
     counters_.Add(EngineCounter::kRequestsRefused);
     return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
                                                      options_.max_queued, ", max_running ",
@@ -214,7 +214,7 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
     round.auditing = MayAudit();
     if (round.auditing) return round;
     // Memory is let go without a bell where a cache holds it beyond its call.
-    const bool lacking = lacking_.id != 0 && scheduler_.Candidate() == lacking_.id;
+    const bool lacking = !scheduler_.Candidates().empty();
     const absl::Time retry = lacking ? absl::Now() + kRoomRetry : absl::InfiniteFuture();
     if (bell_.WaitWithDeadline(&mu_, std::min(NextTimer(), retry)) && lacking) ++releases_;
   }

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -88,9 +89,9 @@ class EngineImpl : public Engine {
     std::vector<Part> step;  // empty: nothing to step
     bool auditing = false;   // there is nothing else to do
   };
-  // The sequence that is next for a place but has no memory yet, and what was so when it was tried.
+  // Those that might have a place but found no memory, and what was so when they were tried.
   struct Lacking {
-    SequenceId id = 0;  // 0: none
+    std::set<SequenceId> tried;
     uint64_t free_bytes = 0, releases = 0;
   };
   // One that is under way.
@@ -114,6 +115,7 @@ class EngineImpl : public Engine {
 
   // engine_room.cc: from the queue to a place, and the memory that goes with it.
   bool MayAdmit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool LackingIsOver() const;
   SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
   void AdmitWaiting();
   absl::Status ReserveFor(Sequence* sequence);

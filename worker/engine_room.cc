@@ -1,32 +1,43 @@
 // EngineImpl, from the queue to a place: the memory that a sequence may come to need is set aside
 // before it begins, so that what has begun ends.
 
-#include <cassert>
+#include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine_impl.h"
+#include "worker/kv_blocks.h"
 
 namespace hearth {
 
-// One that found no memory is tried again when somebody has let some go.
+// Those that found no memory are tried again when somebody has let some go.
 bool EngineImpl::MayAdmit() const {
-  const std::optional<SequenceId> next = scheduler_.Candidate();
-  if (!next.has_value()) return false;
-  return *next != lacking_.id || releases_ != lacking_.releases ||
-         model_->kv_bytes().free() > lacking_.free_bytes;
+  const std::vector<SequenceId> candidates = scheduler_.Candidates();
+  if (candidates.empty()) return false;
+  if (LackingIsOver()) return true;
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [&](SequenceId id) { return lacking_.tried.count(id) == 0; });
+}
+
+bool EngineImpl::LackingIsOver() const {
+  return releases_ != lacking_.releases || model_->kv_bytes().free() > lacking_.free_bytes;
 }
 
 EngineImpl::SequencePtr EngineImpl::Candidate() const {
   absl::MutexLock lock(&mu_);
-  const std::optional<SequenceId> next = scheduler_.Candidate();
-  return next.has_value() ? sequences_.at(*next) : nullptr;
+  for (const SequenceId id : scheduler_.Candidates()) {
+    if (lacking_.tried.count(id) == 0) return sequences_.at(id);
+  }
+  return nullptr;
 }
 
 void EngineImpl::AdmitWaiting() {
+  if (LackingIsOver()) lacking_.tried.clear();
   while (const SequencePtr sequence = Candidate()) {
-    const Lacking now{sequence->id, model_->kv_bytes().free(), releases_};
+    const uint64_t free_bytes = model_->kv_bytes().free(), releases = releases_;
     absl::Status room;
     try {
       room = ReserveFor(sequence.get());
@@ -34,11 +45,12 @@ void EngineImpl::AdmitWaiting() {
       room = absl::InternalError(absl::StrCat("memory for keys and values: ", error.what()));
     }
     if (absl::IsResourceExhausted(room) && model_->kv_bytes().budget > 0) {
-      lacking_ = now;
+      lacking_.tried.insert(sequence->id);
+      lacking_.free_bytes = free_bytes;
+      lacking_.releases = releases;
       sequence->pooled = PooledPrefix();  // what it would hold meanwhile is others'
-      return;
+      continue;
     }
-    lacking_ = Lacking();
     if (!room.ok()) {
       Fail(sequence, room);
       continue;
@@ -89,26 +101,27 @@ absl::Status EngineImpl::ReserveFor(Sequence* sequence) {
 }
 
 // What there is no memory for is tried again without the audit that waits for an idle moment, and
-// with less in the pool, where that frees some.
+// with less in the pool: where these hold what is lacking. Else nobody gives anything up.
 absl::Status EngineImpl::WithRoom(absl::FunctionRef<absl::Status()> use) {
   absl::Status status = use();
-  if (absl::IsResourceExhausted(status) && audit_ != nullptr) {
+  if (!absl::IsResourceExhausted(status)) return status;
+  const auto frees = [&](const KvObject& object) { return model_->FreesKvBytes(object); };
+  if (const std::optional<uint64_t> lacking = LackingKvBytes(status); lacking.has_value()) {
+    uint64_t most = pool_.EvictableBytes(frees);
+    if (audit_ != nullptr && audit_->kv != nullptr) most += audit_->kv->set_aside_bytes();
+    if (*lacking > most) return status;
+  }
+  if (audit_ != nullptr) {
     SkipAudit();
     status = use();
   }
-  const auto frees = [&](const KvObject& object) { return model_->FreesKvBytes(object); };
   while (absl::IsResourceExhausted(status) && pool_.EvictOne(frees)) status = use();
   return status;
 }
 
 // For blocks that others will hold when the sequence has left them.
 bool EngineImpl::ReserveShared(Sequence* sequence, uint64_t bytes) {
-  return WithRoom([&] {
-           return model_->ReserveMore(sequence->kv.get(), bytes)
-                      ? absl::OkStatus()
-                      : absl::ResourceExhaustedError("kv-bytes");
-         })
-      .ok();
+  return WithRoom([&] { return model_->ReserveMore(sequence->kv.get(), bytes); }).ok();
 }
 
 }  // namespace hearth

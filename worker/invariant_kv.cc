@@ -37,6 +37,7 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   blocks_ = std::exchange(other.blocks_, {});
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
+  set_aside_bytes_ = std::exchange(other.set_aside_bytes_, 0);
   reservable_bytes_ = std::exchange(other.reservable_bytes_, 0);
   length_ = std::exchange(other.length_, 0);
   restoring_ = std::exchange(other.restoring_, 0);
@@ -88,13 +89,16 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
 
 absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes) {
   assert(bytes <= most_bytes);
+  if (absl::Status room = arena_->Reserve(bytes, &reserved_); !room.ok()) return room;
+  set_aside_bytes_ += bytes;
   reservable_bytes_ = most_bytes - bytes;
-  return arena_->Reserve(bytes, &reserved_);
+  return absl::OkStatus();
 }
 
 absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
   const uint64_t more = std::min(bytes, reservable_bytes_);
   if (absl::Status room = arena_->Reserve(more, &reserved_); !room.ok()) return room;
+  set_aside_bytes_ += more;
   reservable_bytes_ -= more;
   return absl::OkStatus();
 }

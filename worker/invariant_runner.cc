@@ -132,22 +132,26 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
         "kv-bytes: ", forks + 1, " samples of ", tokens, " tokens may need ", all, " bytes of ",
         budget, " in all: ask for fewer of either, or raise --kv-bytes"));
   }
-  if (absl::Status room = BlocksOf(kv)->ReserveMore(left); !room.ok()) return room;
   std::vector<std::unique_ptr<SequenceKv>> made;
-  while (made.size() < forks) {
+  uint64_t untried = forks;
+  absl::Status room = BlocksOf(kv)->ReserveMore(left);
+  while (room.ok() && made.size() < forks) {
     auto fork = std::make_unique<InvariantKv>(gemma_->NewKv());
-    if (absl::Status room = fork->Reserve(bytes, bytes); !room.ok()) return room;
+    room = fork->Reserve(bytes, bytes);
+    --untried;
     made.push_back(std::move(fork));
   }
-  return made;
+  if (room.ok()) return made;
+  AddLackingKvBytes(untried * bytes, &room);
+  return room;
 }
 
 void InvariantRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
   BlocksOf(fork)->ShareAll(static_cast<const InvariantKv&>(kv));
 }
 
-bool InvariantRunner::ReserveMore(SequenceKv* kv, uint64_t bytes) {
-  return BlocksOf(kv)->ReserveMore(bytes).ok();
+absl::Status InvariantRunner::ReserveMore(SequenceKv* kv, uint64_t bytes) {
+  return BlocksOf(kv)->ReserveMore(bytes);
 }
 
 absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,

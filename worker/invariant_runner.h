@@ -30,7 +30,7 @@ class InvariantRunner : public ModelRunner {
   bool FreesKvBytes(const KvObject& object) const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
-  bool ReserveMore(SequenceKv* kv, uint64_t bytes) override;
+  absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
   absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
                                                                     int tokens,

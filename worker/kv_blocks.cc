@@ -7,10 +7,30 @@
 #include <new>
 #include <utility>
 
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "worker/kernels/workspace.h"
 
 namespace hearth {
+namespace {
+
+constexpr char kLackingBytes[] = "hearth.kv_bytes.lacking";
+
+}  // namespace
+
+std::optional<uint64_t> LackingKvBytes(const absl::Status& status) {
+  const absl::optional<absl::Cord> said = status.GetPayload(kLackingBytes);
+  uint64_t bytes = 0;
+  if (!said.has_value() || !absl::SimpleAtoi(std::string(*said), &bytes)) return std::nullopt;
+  return bytes;
+}
+
+void AddLackingKvBytes(uint64_t bytes, absl::Status* status) {
+  const std::optional<uint64_t> said = LackingKvBytes(*status);
+  if (!said.has_value()) return;
+  status->SetPayload(kLackingBytes, absl::Cord(absl::StrCat(*said + bytes)));
+}
 
 // Under the account's lock.
 struct KvBlocks::Aside {
@@ -24,10 +44,13 @@ struct KvBlocks::Account {
   explicit Account(uint64_t budget) : budget_bytes(budget) {}
   // REQUIRES, as the others: the lock is held.
   absl::Status CheckRoom(uint64_t bytes) const {
-    if (bytes <= budget_bytes - used_bytes - reserved_bytes) return absl::OkStatus();
-    return absl::ResourceExhaustedError(absl::StrCat("kv-bytes: ", bytes, " more are needed, and ",
-                                                     used_bytes + reserved_bytes, " of ",
-                                                     budget_bytes, " are in use"));
+    const uint64_t free = budget_bytes - used_bytes - reserved_bytes;
+    if (bytes <= free) return absl::OkStatus();
+    absl::Status lacking = absl::ResourceExhaustedError(
+        absl::StrCat("kv-bytes: ", bytes, " more are needed, and ", used_bytes + reserved_bytes,
+                     " of ", budget_bytes, " are in use"));
+    lacking.SetPayload(kLackingBytes, absl::Cord(absl::StrCat(bytes - free)));
+    return lacking;
   }
   // `bytes` from what is set aside, as far as it goes, and from what is free. Says how many came
   // from what was set aside.

@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,6 +26,12 @@ namespace hearth {
 
 // Aligned to 64 bytes, as objects are. Written by the one that took it until it is shared.
 using KvBlock = std::shared_ptr<std::byte[]>;
+
+// How many bytes more a kResourceExhausted of the budget asks for than were free; nullopt where it
+// is no such error.
+std::optional<uint64_t> LackingKvBytes(const absl::Status& status);
+// For who needs more than the part that it did not get.
+void AddLackingKvBytes(uint64_t bytes, absl::Status* status);
 
 class KvBlocks {
  public:

@@ -70,11 +70,11 @@ class ModelRunner {
   // either.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
                                                             const KvObjects& shared) = 0;
-  // Sets more memory aside for a sequence whose blocks others will hold longer than it does. False:
-  // there is no room.
-  virtual bool ReserveMore(SequenceKv* kv, uint64_t bytes) {
+  // Sets more memory aside for a sequence whose blocks others will hold longer than it does.
+  // kResourceExhausted: there is no room.
+  virtual absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) {
     (void)kv, (void)bytes;
-    return true;
+    return absl::OkStatus();
   }
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
   // Empty, for copies of `kv` at `prompt` tokens that go on up to `tokens`, with memory set aside,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -136,6 +137,19 @@ bool PrefixPool::EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) {
   if (together == points_.end()) return false;
   Evict(together);
   return true;
+}
+
+uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts) const {
+  absl::MutexLock lock(&mu_);
+  std::set<const KvObject*> counted;
+  uint64_t bytes = 0;
+  for (const Point& point : points_) {
+    for (const auto& object : point.objects) {
+      if (!counted.insert(object.get()).second) continue;
+      if (OnlyHolders(object, counts) > 0) bytes += object->size_bytes;
+    }
+  }
+  return bytes;
 }
 
 void PrefixPool::Evict(Points::iterator point) {

@@ -10,6 +10,9 @@ namespace {
 // Of a sequence in a batch: fewer cost a pass through its attention for next to nothing.
 constexpr uint32_t kLeastPart = 16;
 
+// Of those that wait: each that is tried costs a look into the pool.
+constexpr size_t kMaxLookedAt = 64;
+
 bool Erase(std::deque<SequenceId>* ids, SequenceId id) {
   auto it = std::find(ids->begin(), ids->end(), id);
   if (it == ids->end()) return false;
@@ -28,26 +31,57 @@ uint32_t Scheduler::running() const {
   return static_cast<uint32_t>(idle_.size() + prefilling_.size() + decoding_.size()) + kept_;
 }
 
-bool Scheduler::Enqueue(SequenceId id, uint32_t places) {
+bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenant) {
   assert(running() <= max_running_ && places >= 1 && places <= max_running_);
   const size_t room = size_t{max_queued_} + (max_running_ - running());
   if (queue_.size() >= room) return false;
-  queue_.push_back(id);
+  queue_.push_back({id, places, tenant});
   if (places > 1) beside_[id] = places - 1;
   return true;
 }
 
-std::optional<SequenceId> Scheduler::Candidate() const {
-  if (queue_.empty()) return std::nullopt;
-  const auto beside = beside_.find(queue_.front());
-  const uint32_t places = beside == beside_.end() ? 1 : 1 + beside->second;
-  if (running() + places > max_running_) return std::nullopt;
-  return queue_.front();
+std::vector<SequenceId> Scheduler::Candidates() const {
+  std::vector<const Waiting*> may;
+  const uint32_t free = max_running_ - running();
+  size_t looked_at = 0;
+  for (const Waiting& waiting : queue_) {
+    if (free == 0 || ++looked_at > kMaxLookedAt) break;
+    if (waiting.places <= free) may.push_back(&waiting);
+    if (waiting.overtaken >= kMaxOvertaken) break;
+  }
+  const auto overtakes = [&](const Waiting* waiting) {
+    if (waiting == &queue_.front()) return int64_t{-1};
+    const auto known = overtakers_.find(waiting->tenant);
+    return known == overtakers_.end() ? int64_t{0} : int64_t{known->second};
+  };
+  std::stable_sort(may.begin(), may.end(),
+                   [&](const Waiting* a, const Waiting* b) { return overtakes(a) < overtakes(b); });
+  std::vector<SequenceId> ids;
+  for (const Waiting* waiting : may) ids.push_back(waiting->id);
+  return ids;
+}
+
+bool Scheduler::Unqueue(SequenceId id) {
+  const auto place = std::find_if(queue_.begin(), queue_.end(),
+                                  [&](const Waiting& waiting) { return waiting.id == id; });
+  if (place == queue_.end()) return false;
+  if (place == queue_.begin()) overtakers_.clear();
+  queue_.erase(place);
+  return true;
 }
 
 void Scheduler::Admit(SequenceId id) {
-  assert(Candidate() == id);
-  queue_.pop_front();
+  for (Waiting& before : queue_) {
+    if (before.id == id) {
+      if (&before != &queue_.front()) ++overtakers_[before.tenant];
+      break;
+    }
+    assert(before.overtaken < kMaxOvertaken);
+    ++before.overtaken;
+  }
+  const bool queued = Unqueue(id);
+  assert(queued && running() < max_running_);
+  (void)queued;
   idle_.insert(id);
   if (const auto beside = beside_.find(id); beside != beside_.end()) kept_ += beside->second;
 }
@@ -79,7 +113,7 @@ void Scheduler::StartDecode(SequenceId id) {
 
 void Scheduler::Remove(SequenceId id) {
   prefills_.erase(id);
-  const bool queued = Erase(&queue_, id);
+  const bool queued = Unqueue(id);
   if (const auto beside = beside_.find(id); beside != beside_.end()) {
     if (!queued) kept_ -= beside->second;
     beside_.erase(beside);

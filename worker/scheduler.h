@@ -2,7 +2,8 @@
 // tensors, no clock, no threads.
 //
 // A sequence waits in a bounded queue, first come first served, until one of `max_running` places
-// is free: of several, where it will become several sequences. With a place it is first idle (its
+// is free: of several, where it will become several sequences. Who has room is the caller's to say:
+// those behind one that has none may overtake it. With a place it is first idle (its
 // prefix is being looked up), then prefills, then decodes. A model whose steps hold one sequence
 // asks for Next(): prefilling sequences take turns, and between two prefill steps every decoding
 // sequence takes one. Others ask for NextBatch(): every decoding sequence is in every step, and
@@ -15,7 +16,8 @@
 //   3. By Next(), between two steps of one decoding sequence there is at most one prefill step.
 //   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
-//   5. Tenants that prefill share these rows alike, and so do the sequences of one, in parts of 16
+//   5. Nobody is overtaken more than kMaxOvertaken times. Of those who overtake tenants take turns.
+//   6. Tenants that prefill share these rows alike, and so do the sequences of one, in parts of 16
 //      at least; who had none in one batch is first in the next.
 #ifndef HEARTH_WORKER_SCHEDULER_H_
 #define HEARTH_WORKER_SCHEDULER_H_
@@ -34,6 +36,10 @@ using SequenceId = uint64_t;
 
 enum class StepKind { kPrefill, kDecode };
 
+// Two turns of the default places. Whoever needs much memory, or many places, waits for what runs,
+// and for as many as that which came later.
+inline constexpr uint32_t kMaxOvertaken = 16;
+
 struct PlannedStep {
   SequenceId id = 0;
   StepKind kind = StepKind::kPrefill;
@@ -47,10 +53,11 @@ class Scheduler {
 
   // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
   // REQUIRES: 1 <= places <= max_running.
-  bool Enqueue(SequenceId id, uint32_t places = 1);
-  // The one that has waited longest, where there is a place for it. Nobody overtakes it.
-  std::optional<SequenceId> Candidate() const;
-  // Gives the candidate its place; it is idle now. REQUIRES: `id` is the candidate.
+  bool Enqueue(SequenceId id, uint32_t places = 1, const std::string& tenant = "");
+  // Those that there are places for and that may have them now, in the order in which to try them:
+  // the one that has waited longest, then those that may overtake.
+  std::vector<SequenceId> Candidates() const;
+  // Gives a candidate its place; it is idle now. REQUIRES: `id` is one of the candidates.
   void Admit(SequenceId id);
   // Of `tokens` and of whom matters to batches alone. REQUIRES: the sequence is idle.
   void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "");
@@ -73,17 +80,25 @@ class Scheduler {
   uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }
 
  private:
+  struct Waiting {
+    SequenceId id = 0;
+    uint32_t places = 1;
+    std::string tenant;
+    uint32_t overtaken = 0;  // times
+  };
   struct Prefill {
     uint32_t tokens = 0;  // left to be taken
     std::string tenant;
   };
   std::vector<uint32_t> Shares(uint32_t rows) const;
+  bool Unqueue(SequenceId id);
 
   const uint32_t max_running_;
   const uint32_t max_queued_;
-  std::deque<SequenceId> queue_;
-  std::map<SequenceId, uint32_t> beside_;  // places beside its own, where there are any
-  uint32_t kept_ = 0;                      // of them, those of sequences that have their place
+  std::deque<Waiting> queue_;
+  std::map<std::string, uint32_t> overtakers_;  // by tenant, while the same one is in front
+  std::map<SequenceId, uint32_t> beside_;       // places beside its own, where there are any
+  uint32_t kept_ = 0;                           // of them, those of sequences that have their place
   std::set<SequenceId> idle_;
   std::deque<SequenceId> prefilling_;       // front is next
   std::map<SequenceId, Prefill> prefills_;  // of each of them

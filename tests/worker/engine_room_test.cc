@@ -39,11 +39,11 @@ EngineRequest Uncached(std::vector<int32_t> prompt, uint32_t max_new_tokens) {
   return request;
 }
 
-TEST(EngineRoomTest, WhatWasAdmittedEndsAndTheRestWaitsInItsTurn) {
+TEST(EngineRoomTest, WhatWasAdmittedEndsAndWhatFindsNoRoomIsOvertaken) {
   struct Asked {
     size_t prompt, answer;
   };
-  // The first leaves no room for the second; the third and the fourth would fit beside it.
+  // The first leaves no room for the second; the third and the fourth fit beside it.
   const std::vector<Asked> asked = {{40, 60}, {100, 44}, {10, 6}, {12, 4}, {60, 40}};
   TestWorker alone(RoomDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
   const EngineOptions options = Room(10);
@@ -71,7 +71,7 @@ TEST(EngineRoomTest, WhatWasAdmittedEndsAndTheRestWaitsInItsTurn) {
     ASSERT_TRUE(runs[i]->error.ok()) << i << runs[i]->error;
     EXPECT_EQ(runs[i]->tokens, alone.Run(request(i))->tokens) << i;
   }
-  EXPECT_THAT(begun, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(begun, ElementsAre(0, 2, 3, 1, 4));
   EXPECT_LE(most, options.kv_bytes);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }
@@ -193,6 +193,34 @@ TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
     ASSERT_TRUE(again->error.ok()) << again->error;
     EXPECT_EQ(again->tokens.front(), first->tokens.front());
   }
+}
+
+// What waits for others gives up neither the pool nor an audit, which would not make enough room.
+TEST(EngineRoomTest, NothingIsEvictedThatWouldNotBeEnough) {
+  EngineOptions options = Room(20);
+  options.pool_bytes = kPoolBytes;
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  worker.Run(Request(Prompt(64, 9), {}, 1));  // four chunks of the pool
+  const uint64_t pooled = worker->Stats().pool_bytes;
+  ASSERT_GT(pooled, 0u);
+  Collector large, waiting;
+  absl::Notification submitted;
+  uint64_t least = pooled;
+  large.on_token = [&](size_t) {
+    submitted.WaitForNotification();
+    least = std::min(least, worker->Stats().pool_bytes);
+    return true;
+  };
+  EngineRequest running = Uncached(Prompt(100), 60);  // ten chunks; six are free
+  worker.Submit(running, &large);
+  large.WaitStarted();
+  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // twelve
+  submitted.Notify();
+  large.WaitEnd();
+  waiting.WaitEnd();
+  ASSERT_TRUE(large.error.ok() && waiting.error.ok()) << large.error << waiting.error;
+  EXPECT_EQ(least, pooled);
+  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nor was it in the way afterwards";
 }
 
 constexpr uint64_t kGiB = uint64_t{1} << 30;

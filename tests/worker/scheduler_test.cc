@@ -23,9 +23,11 @@ std::vector<SequenceId> Steps(Scheduler* scheduler, int count) {
 // Places for all that there are places for.
 std::vector<SequenceId> Admit(Scheduler* scheduler) {
   std::vector<SequenceId> admitted;
-  while (const std::optional<SequenceId> next = scheduler->Candidate()) {
-    scheduler->Admit(*next);
-    admitted.push_back(*next);
+  for (;;) {
+    const std::vector<SequenceId> candidates = scheduler->Candidates();
+    if (candidates.empty()) return admitted;
+    scheduler->Admit(candidates.front());
+    admitted.push_back(candidates.front());
   }
   return admitted;
 }
@@ -111,7 +113,6 @@ TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
   Scheduler scheduler(4, 8);
   scheduler.Enqueue(1, 3);
   scheduler.Enqueue(2, 2);
-  scheduler.Enqueue(3);
   EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{1}) << "two places are not there";
   EXPECT_EQ(scheduler.running(), 3u);
   scheduler.StartPrefill(1);
@@ -125,7 +126,54 @@ TEST(SchedulerTest, ForksHaveTheirPlacesFromTheBeginning) {
   EXPECT_EQ(Steps(&scheduler, 2), (std::vector<SequenceId>{12, 12}));
   scheduler.Remove(2);  // with the place of its fork
   EXPECT_EQ(scheduler.running(), 1u);
-  EXPECT_EQ(Admit(&scheduler), std::vector<SequenceId>{3});
+}
+
+using Ids = std::vector<SequenceId>;
+
+TEST(SchedulerTest, OneThatFindsNoRoomIsOvertakenAndNotWithoutEnd) {
+  Scheduler scheduler(2, 100);
+  for (SequenceId id = 1; id <= 30; ++id) scheduler.Enqueue(id);
+  SequenceId next = 2;  // who is in front never finds room
+  for (uint32_t i = 0; i < kMaxOvertaken; ++i) {
+    const Ids candidates = scheduler.Candidates();
+    ASSERT_EQ((Ids{candidates[0], candidates[1]}), (Ids{1, next}));
+    scheduler.Admit(next);
+    scheduler.Remove(next++);
+  }
+  EXPECT_EQ(scheduler.Candidates(), Ids{1}) << "who waits so long is waited for";
+  scheduler.Admit(1);
+  EXPECT_EQ(scheduler.Candidates().size(), 30u - next + 1);
+}
+
+TEST(SchedulerTest, OneThatNeedsSeveralPlacesIsOvertakenLikewise) {
+  Scheduler scheduler(2, 100);
+  for (SequenceId id : {1, 2}) scheduler.Enqueue(id);
+  EXPECT_EQ(Admit(&scheduler), (Ids{1, 2}));
+  scheduler.Enqueue(3, 2);
+  for (SequenceId id = 4; id < 40; ++id) scheduler.Enqueue(id);
+  uint32_t overtaken = 0;
+  for (SequenceId running = 2; overtaken <= kMaxOvertaken; ++overtaken) {
+    scheduler.Remove(running);
+    const Ids admitted = Admit(&scheduler);
+    if (admitted.empty()) break;
+    running = admitted.front();
+  }
+  EXPECT_EQ(overtaken, kMaxOvertaken);
+  scheduler.Remove(1);
+  EXPECT_EQ(Admit(&scheduler), Ids{3});
+}
+
+TEST(SchedulerTest, TenantsOvertakeInTurn) {
+  Scheduler scheduler(8, 100);
+  scheduler.Enqueue(1, 1, "large");
+  for (SequenceId id : {2, 3, 4, 5}) scheduler.Enqueue(id, 1, "many");
+  for (SequenceId id : {6, 7}) scheduler.Enqueue(id, 1, "few");
+  Ids overtaking;
+  while (scheduler.Candidates().size() > 1) {
+    overtaking.push_back(scheduler.Candidates()[1]);
+    scheduler.Admit(overtaking.back());
+  }
+  EXPECT_EQ(overtaking, (Ids{2, 6, 3, 7, 4, 5}));
 }
 
 // Random arrivals, steps and departures: limits hold, nobody waits for more than one prefill step
