@@ -9,12 +9,16 @@
 // order. Equal logits, parameters and step give the same token on every machine, except where exp()
 // of two C libraries differs in its last bit right at the drawn point.
 //
+// That order is a vocabulary long. Where sums in vectors, with a bound on their error, leave no
+// doubt which token it gives, they are all that is computed; where they do, it is followed.
+//
 // Thread safety: one thread at a time (it keeps scratch space); copies are independent.
 // Ownership: nothing is kept of the logits.
 #ifndef HEARTH_WORKER_SAMPLER_H_
 #define HEARTH_WORKER_SAMPLER_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -74,8 +78,19 @@ class Sampler {
  private:
   void KeepTopK(absl::Span<const float> logits, uint32_t k);
   void KeepTopP(double top_p);
+  void WeighCandidates(double greatest, double temperature);
+  // The same without a look at each logit. False: there is doubt, and nothing is of use.
+  bool KeepTopPOf(absl::Span<const float> logits, double greatest, const SamplingParams& params);
+  std::optional<int32_t> DrawOf(absl::Span<const float> logits, double greatest,
+                                const SamplingParams& params, double share);
+  double SumOf(absl::Span<const float> logits, double greatest, double temperature);
+  int32_t Draw(absl::Span<const float> logits, double greatest, const SamplingParams& params,
+               uint64_t step);
+  void FillLogprobs(absl::Span<const float> logits, double greatest, uint32_t count,
+                    SampledToken* token);
 
   std::vector<Candidate> candidates_;
+  std::vector<double> sums_;  // of weights, by block
 };
 
 // Of a request's answers the first has its seed, the others have seeds that follow from it.

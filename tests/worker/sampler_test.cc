@@ -1,5 +1,6 @@
 #include "worker/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -145,6 +146,90 @@ TEST(Sampler, LogprobsAreThoseOfTheModel) {
   EXPECT_NEAR(token->top[2].logprob, std::log(0.15), 1e-6);
   params.logprobs = 20;
   EXPECT_EQ(sampler.Sample(logits, params, 0)->top.size(), 4U);
+}
+
+// What sampler.h writes down, step by step: a vocabulary long.
+struct WrittenDown {
+  std::vector<Candidate> kept;
+  int32_t id = 0;
+  float logprob = 0;
+};
+
+WrittenDown SampleAsWritten(const std::vector<float>& logits, const SamplingParams& params,
+                            uint64_t step) {
+  WrittenDown made;
+  const double greatest = *std::max_element(logits.begin(), logits.end());
+  double all = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    made.kept.push_back({static_cast<int32_t>(i), logits[i],
+                         std::exp((logits[i] - greatest) / params.temperature)});
+    all += std::exp(logits[i] - greatest);
+  }
+  const bool top_k = params.top_k > 0 && params.top_k < logits.size();
+  const bool top_p = params.top_p > 0 && params.top_p < 1;
+  double sum = 0;
+  for (const Candidate& candidate : made.kept) sum += candidate.weight;
+  if (top_k || top_p) {
+    std::stable_sort(made.kept.begin(), made.kept.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.logit > b.logit; });
+  }
+  if (top_k) {
+    made.kept.resize(params.top_k);
+    sum = 0;
+    for (const Candidate& candidate : made.kept) sum += candidate.weight;
+  }
+  if (top_p) {
+    double reached = 0;
+    size_t kept = 0;
+    while (kept < made.kept.size() && reached < params.top_p * sum) {
+      reached += made.kept[kept++].weight;
+    }
+    made.kept.resize(kept);
+  }
+  sum = 0;
+  for (const Candidate& candidate : made.kept) sum += candidate.weight;
+  const double point = UniformAt(params.seed, step) * sum;
+  double reached = 0;
+  for (const Candidate& candidate : made.kept) {
+    if (candidate.weight > 0) made.id = candidate.id;
+    reached += candidate.weight;
+    if (reached > point) break;
+  }
+  made.logprob = static_cast<float>(logits[made.id] - (greatest + std::log(all)));
+  return made;
+}
+
+// Flat, as a model has them, peaked, with many equals.
+std::vector<float> SomeLogits(size_t count, int kind, uint64_t seed) {
+  std::vector<float> logits(count);
+  for (size_t i = 0; i < count; ++i) {
+    const double draw = UniformAt(seed, i);
+    const double by_kind[] = {draw, -30 * draw, 200 * draw * draw * draw, std::floor(8 * draw)};
+    logits[i] = static_cast<float>(by_kind[kind]);
+  }
+  return logits;
+}
+
+TEST(Sampler, GivesTheTokenThatTheWholeVocabularyInOrderGives) {
+  for (const size_t count : {1u, 3u, 255u, 300u, 1024u, 1025u, 2500u}) {
+    for (int kind = 0; kind < 4; ++kind) {
+      const std::vector<float> logits = SomeLogits(count, kind, count);
+      for (SamplingParams params : {Params(1), Params(0.3F), Params(7), Params(1, 0, 0.4F),
+                                    Params(0.2F, 0, 0.95F), Params(1, 40), Params(2, 300, 0.8F)}) {
+        params.report_logprobs = true;
+        Sampler sampler;
+        for (uint64_t step = 0; step < (count < 1000 ? 12 : 2); ++step) {
+          const WrittenDown wanted = SampleAsWritten(logits, params, step);
+          const auto token = sampler.Sample(logits, params, step);
+          ASSERT_EQ(token->id, wanted.id) << count << " " << kind << " " << step;
+          ASSERT_EQ(token->logprob, wanted.logprob) << count << " " << kind << " " << step;
+        }
+        std::vector<int32_t> ids;
+        for (const Candidate& one : SampleAsWritten(logits, params, 0).kept) ids.push_back(one.id);
+        ASSERT_EQ(Kept(logits, params), ids) << count << " " << kind;
+      }
+    }
+  }
 }
 
 TEST(Sampler, RefusesLogitsThatAreNoNumbers) {
