@@ -320,6 +320,8 @@ void AttendForTarget(const SharedAttendCall& call, KernelPhases* phases) {
       return AttendOf<BFloat16>(call, phases);
     case ElementType::kFloat16:
       return AttendOf<Float16>(call, phases);
+    case ElementType::kInt8:
+      assert(false);  // of weights only
   }
 }
 

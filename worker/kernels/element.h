@@ -1,5 +1,5 @@
-// Elements as they are stored: float32, or 16 bits that a kernel widens in registers. Widening is
-// exact.
+// Elements of weights: float32, or 16 or 8 bits that a kernel widens in registers. Widening is
+// exact; what an int8 is worth is its group's to say (packed_weights.h).
 #ifndef HEARTH_WORKER_KERNELS_ELEMENT_H_
 #define HEARTH_WORKER_KERNELS_ELEMENT_H_
 
@@ -9,7 +9,7 @@
 
 namespace hearth {
 
-enum class ElementType { kFloat32, kBFloat16, kFloat16 };
+enum class ElementType { kFloat32, kBFloat16, kFloat16, kInt8 };
 
 struct BFloat16 {
   uint16_t bits;
@@ -17,8 +17,13 @@ struct BFloat16 {
 struct Float16 {
   uint16_t bits;
 };
+struct Int8 {
+  int8_t value;
+};
 
-constexpr size_t ElementBytes(ElementType type) { return type == ElementType::kFloat32 ? 4 : 2; }
+constexpr size_t ElementBytes(ElementType type) {
+  return type == ElementType::kFloat32 ? 4 : type == ElementType::kInt8 ? 1 : 2;
+}
 
 inline float FloatOfBits(uint32_t bits) {
   float value;
@@ -27,6 +32,7 @@ inline float FloatOfBits(uint32_t bits) {
 }
 
 inline float WidenOne(float value) { return value; }
+inline float WidenOne(Int8 value) { return static_cast<float>(value.value); }
 inline float WidenOne(BFloat16 value) { return FloatOfBits(uint32_t{value.bits} << 16); }
 inline float WidenOne(Float16 value) {
   const uint32_t sign = uint32_t{value.bits & 0x8000u} << 16, rest = value.bits & 0x7fffu;

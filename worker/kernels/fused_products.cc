@@ -177,6 +177,8 @@ void GeluProductForTarget(const GeluProductCall& call) {
       return GeluProductOf<BFloat16>(call);
     case ElementType::kFloat16:
       return GeluProductOf<Float16>(call);
+    case ElementType::kInt8:
+      return GeluProductOf<Int8>(call);
   }
 }
 
@@ -188,6 +190,8 @@ void TopForTarget(const TopCall& call) {
       return TopOf<BFloat16>(call);
     case ElementType::kFloat16:
       return TopOf<Float16>(call);
+    case ElementType::kInt8:
+      return TopOf<Int8>(call);
   }
 }
 

@@ -1,11 +1,17 @@
 // PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in the
-// bits that it is stored in.
+// bits that it is stored in, or as float32 or int8.
 //
 // A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
 // of weights is one load and memory is read in one stream. Of bfloat16 two inputs lie side by side:
 // [inputs / 2][kPanelOutputs][2], and an odd last input by itself; one load then has two vectors,
 // each widened by one operation, a shift or a mask. The last panel is as wide as what is left,
 // rounded up to kPanelGrain; what is added are zeros.
+//
+// Of int8 kGroupInputs inputs of an output are one group, whose values are multiples of one float:
+// behind the group's [inputs][kPanelOutputs] in a panel are its outputs' scales, as floats. A value
+// is the nearest to weight / scale, the even one of two, and the scale is the group's largest
+// magnitude / 127; a group of less than kLeastMagnitude is of zeros, and one with an infinity or a
+// NaN has a NaN for its scale.
 //
 // Thread safety: as const. Owns its bytes, or holds its arena's; moved, never copied.
 #ifndef HEARTH_WORKER_KERNELS_PACKED_WEIGHTS_H_
@@ -28,9 +34,15 @@ struct WeightRows {
   int64_t outputs = 0;
 };
 
+// What weights are kept as. kFloat32 gives the bits of kStored, as widening is exact.
+enum class WeightForm { kStored, kFloat32, kInt8 };
+const char* WeightFormName(WeightForm form);  // as --weights has it
+
 class PackedWeights {
  public:
   static constexpr int64_t kPanelOutputs = 48, kPanelGrain = 16;
+  static constexpr int64_t kGroupInputs = 64;          // of int8
+  static constexpr float kLeastMagnitude = 0x1p-100f;  // its scale is no subnormal number
 
   PackedWeights() = default;
   PackedWeights(PackedWeights&&) = default;
@@ -40,12 +52,13 @@ class PackedWeights {
   // In a piece of `arena`, or where that is null in memory of its own.
   // REQUIRES: inputs >= 1; each matrix has outputs >= 1.
   static PackedWeights Pack(absl::Span<const WeightRows> matrices, ElementType type, int64_t inputs,
-                            ParallelFor parallel, KernelArena* arena = nullptr);
+                            ParallelFor parallel, KernelArena* arena = nullptr,
+                            WeightForm form = WeightForm::kStored);
 
   ElementType type() const { return type_; }
   int64_t outputs() const { return outputs_; }
   int64_t inputs() const { return inputs_; }
-  size_t bytes() const { return static_cast<size_t>(padded() * inputs_) * ElementBytes(type_); }
+  size_t bytes() const { return static_cast<size_t>(padded()) * OutputBytes(inputs_); }
 
   int64_t panels() const { return (outputs_ + kPanelOutputs - 1) / kPanelOutputs; }
   // Outputs that the panel has room for, and how many of them are real.
@@ -55,19 +68,34 @@ class PackedWeights {
   int64_t PanelReal(int64_t panel) const {
     return std::min(kPanelOutputs, outputs_ - panel * kPanelOutputs);
   }
-  // Where a panel has the weight of an input and its output number n.
+  // Where a panel, or of kInt8 a group, has the weight of an input and its output number n.
   int64_t IndexInPanel(int64_t panel, int64_t input, int64_t n) const {
     const bool paired = type_ == ElementType::kBFloat16 && (input | 1) < inputs_;
+    if (type_ == ElementType::kInt8) input %= kGroupInputs;
     return paired ? (input & ~int64_t{1}) * PanelWidth(panel) + 2 * n + (input & 1)
                   : input * PanelWidth(panel) + n;
   }
-  // REQUIRES: T is the type's element.
+  // A panel from one of its inputs on.
+  // REQUIRES: T is the type's element; an input of kInt8 is the first of a group, one of kBFloat16
+  // the first of a pair.
   template <typename T>
-  const T* Panel(int64_t panel) const {
-    return reinterpret_cast<const T*>(bytes_.get()) + panel * kPanelOutputs * inputs_;
+  const T* Panel(int64_t panel, int64_t input = 0) const {
+    const size_t bytes = static_cast<size_t>(panel * kPanelOutputs) * OutputBytes(inputs_) +
+                         static_cast<size_t>(PanelWidth(panel)) * OutputBytes(input);
+    return reinterpret_cast<const T*>(bytes_.get() + bytes);
   }
+  // Of kInt8: the scale of the group that an input is in, and of output number n of a panel.
+  float Scale(int64_t panel, int64_t input, int64_t n) const;
 
  private:
+  // A panel from rows of `type`; moves `rows`.
+  void FillFrom(const std::byte** rows, ElementType type, int64_t panel);
+  // Of one output: its weights of the first inputs, with their scales.
+  size_t OutputBytes(int64_t inputs) const {
+    const int64_t groups = (inputs + kGroupInputs - 1) / kGroupInputs;
+    return static_cast<size_t>(inputs) * ElementBytes(type_) +
+           (type_ == ElementType::kInt8 ? static_cast<size_t>(groups) * sizeof(float) : 0);
+  }
   int64_t padded() const { return (outputs_ + kPanelGrain - 1) / kPanelGrain * kPanelGrain; }
 
   ElementType type_ = ElementType::kFloat32;

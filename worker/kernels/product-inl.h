@@ -34,8 +34,11 @@ constexpr int64_t kWidth = PackedWeights::kPanelOutputs, kGrain = PackedWeights:
 // Inputs of a block, where there are several tiles: 96 KiB of a panel in 16 bits, and so much of a
 // tile's rows as a first-level cache has.
 constexpr int64_t kBlockInputs = 1024;
+static_assert(kBlockInputs % PackedWeights::kGroupInputs == 0, "a block is of whole groups");
 // Inputs between a weight's prefetch and its use.
 constexpr int64_t kAhead = 64;
+template <typename T>
+constexpr int64_t kAheadOf = sizeof(T) == 1 ? 2 * kAhead : kAhead;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
@@ -90,7 +93,7 @@ template <bool kPrefetches, int R, int N, typename T>
 HWY_INLINE void OneByOne(const float* x, const T* weights, int64_t width, int64_t inputs,
                          V (&sums)[R][N]) {
   for (int64_t k = 0; k < inputs; ++k, weights += width, x += R) {
-    if (kPrefetches) PrefetchAhead(weights, kAhead * width);
+    if (kPrefetches) PrefetchAhead(weights, kAheadOf<T> * width);
     Step(
         x, [weights](int n) HWY_ATTR { return Widen(D(), weights + n * kLanes); }, sums);
   }
@@ -149,6 +152,40 @@ HWY_INLINE void Chains(const Tile& tile, const T* weights, int64_t at) {
   }
 }
 
+// Of int8 each group is R * N chains from +0; a group's scale joins its chain to the sum of those
+// before, which waits in memory.
+template <int R, int N, bool kPrefetches>
+HWY_INLINE void Chains(const Tile& tile, const Int8* weights, int64_t at) {
+  const D d;
+  const int64_t width = tile.width;
+  const float* x = tile.x;
+  for (int64_t k = 0; k < tile.inputs; k += PackedWeights::kGroupInputs) {
+    const int64_t inputs = std::min(PackedWeights::kGroupInputs, tile.inputs - k);
+    V sums[R][N];
+#pragma GCC unroll 8
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 8
+      for (int n = 0; n < N; ++n) sums[r][n] = hn::Zero(d);
+    }
+    OneByOne<kPrefetches>(x, weights + at, width, inputs, sums);
+    x += inputs * R;
+    weights += inputs * width;
+    const float* scales = reinterpret_cast<const float*>(weights) + at;
+    weights += width * static_cast<int64_t>(sizeof(float));
+    const bool begins = tile.begins && k == 0;
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const V scale = hn::LoadU(d, scales + n * kLanes);
+      float* chains = tile.chains + at + n * kLanes;
+#pragma GCC unroll 8
+      for (int r = 0; r < R; ++r, chains += kWidth) {
+        const V before = begins ? hn::Zero(d) : hn::LoadU(d, chains);
+        hn::StoreU(hn::MulAdd(sums[r][n], scale, before), d, chains);
+      }
+    }
+  }
+}
+
 // A panel, in as few goes as the registers allow; a narrow one grain by grain.
 template <int R, typename T>
 HWY_NOINLINE void TileOfPanel(const Tile& tile, const T* weights) {
@@ -203,7 +240,7 @@ void PanelOfRows(const PackedRows& x, const PackedWeights& weights, int64_t pane
       TileOf(rows,
              Tile{x.data + row * inputs + k * rows, std::min(block, inputs - k), k == 0,
                   chains + (row - x.FirstRow(first)) * kWidth, width},
-             weights.Panel<T>(panel) + k * width);
+             weights.Panel<T>(panel, k));
     }
   }
 }

@@ -86,6 +86,8 @@ void ProductForTarget(const ProductCall& call) {
       return ProductOf<BFloat16>(call);
     case ElementType::kFloat16:
       return ProductOf<Float16>(call);
+    case ElementType::kInt8:
+      return ProductOf<Int8>(call);
   }
 }
 

@@ -1,5 +1,6 @@
 #include "worker/kernels/reference.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -21,6 +22,23 @@ float OneOutput(const float* x, const PackedWeights& weights, int64_t output) {
   return sum;
 }
 
+// A chain for each group, which its scale joins to the sum.
+float OneInt8Output(const float* x, const PackedWeights& weights, int64_t output) {
+  constexpr int64_t kGroup = PackedWeights::kGroupInputs;
+  const int64_t panel = output / PackedWeights::kPanelOutputs;
+  const int64_t n = output % PackedWeights::kPanelOutputs;
+  float sum = 0;
+  for (int64_t begin = 0; begin < weights.inputs(); begin += kGroup) {
+    const Int8* from = weights.Panel<Int8>(panel, begin);
+    float chain = 0;
+    for (int64_t k = begin; k < std::min(begin + kGroup, weights.inputs()); ++k) {
+      chain = std::fma(x[k], WidenOne(from[weights.IndexInPanel(panel, k, n)]), chain);
+    }
+    sum = std::fma(chain, weights.Scale(panel, begin, n), sum);
+  }
+  return sum;
+}
+
 uint32_t BitsOf(float value) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof bits);
@@ -33,7 +51,8 @@ void ProductRow(const float* x, const PackedWeights& weights, int64_t begin, int
                 float* y) {
   for (int64_t output = begin; output < end; ++output) {
     y[output - begin] =
-        weights.type() == ElementType::kFloat32    ? OneOutput<float>(x, weights, output)
+        weights.type() == ElementType::kInt8       ? OneInt8Output(x, weights, output)
+        : weights.type() == ElementType::kFloat32  ? OneOutput<float>(x, weights, output)
         : weights.type() == ElementType::kBFloat16 ? OneOutput<BFloat16>(x, weights, output)
                                                    : OneOutput<Float16>(x, weights, output);
   }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <vector>
 
@@ -85,6 +86,8 @@ void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t
       return RowOf<BFloat16>(shape, blocks, kv_head, position, query, out);
     case ElementType::kFloat16:
       return RowOf<Float16>(shape, blocks, kv_head, position, query, out);
+    case ElementType::kInt8:
+      assert(false);  // of weights only
   }
 }
 

@@ -41,7 +41,7 @@ void ExpectGeluProduct(const FencedRows& x, int64_t rows, const PackedWeights& g
 
 TEST(GeluProduct, EqualsTheReferencesAtEachNumberOfRows) {
   for (const ElementType type :
-       {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kFloat16}) {
+       {ElementType::kFloat32, ElementType::kBFloat16, ElementType::kFloat16, ElementType::kInt8}) {
     const ProductShape shape{type == ElementType::kBFloat16 ? 111 : 49, 35};
     Numbers numbers(9);
     const PackedWeights gate = MakeWeights(shape, type, &numbers);

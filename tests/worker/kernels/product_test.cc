@@ -54,7 +54,7 @@ TEST_P(ProductOfType, EqualsTheReferenceAtEachNumberOfRows) {
 }
 INSTANTIATE_TEST_SUITE_P(Types, ProductOfType,
                          testing::Values(ElementType::kFloat32, ElementType::kBFloat16,
-                                         ElementType::kFloat16));
+                                         ElementType::kFloat16, ElementType::kInt8));
 
 // The inputs of each Gemma's products (hidden, heads * head_dim, feed-forward), a slice of outputs.
 TEST(Product, EqualsTheReferenceAtTheInputsOfEachGemma) {

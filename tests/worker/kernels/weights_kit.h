@@ -38,7 +38,13 @@ inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementTy
   return stored;
 }
 
+// Of kInt8: from float32.
 inline PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
+  if (type == ElementType::kInt8) {
+    const std::vector<std::byte> stored = StoredWeights(shape, ElementType::kFloat32, numbers);
+    return PackedWeights::Pack({{stored.data(), shape.outputs}}, ElementType::kFloat32,
+                               shape.inputs, InThisThread, nullptr, WeightForm::kInt8);
+  }
   const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
   return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
 }
