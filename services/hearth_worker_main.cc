@@ -73,6 +73,10 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
                  "with the cache as without, shared by equal machines; portable: within rounding, "
                  "shared by all; auto: invariant on a CPU where it holds, else exact");
+  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8"},
+                 "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
+                 "answers; int8: half of 16 bits, other answers, shared with int8 only; auto: "
+                 "stored");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
   set->AddBytes("kv-bytes", &engine->kv_bytes,
                 "Keys and values of running requests, class invariant; 0: half of the "

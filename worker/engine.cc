@@ -57,12 +57,21 @@ uint64_t WeightFileBytes(const std::string& model_dir) {
   return bytes;
 }
 
+WeightForm FormOf(WeightsChoice weights) {
+  return weights == WeightsChoice::kFloat32 ? WeightForm::kFloat32
+         : weights == WeightsChoice::kInt8  ? WeightForm::kInt8
+                                            : WeightForm::kStored;
+}
+
 std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
 // What --kv-bytes is where it is not given, and how that came.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
   if (options.kv_bytes > 0) return options.kv_bytes;
-  const uint64_t memory = MemoryBytes(), weights = WeightFileBytes(options.model_dir);
+  // As float32 they take up to twice as much.
+  const uint64_t weights =
+      WeightFileBytes(options.model_dir) * (options.weights == WeightsChoice::kFloat32 ? 2 : 1);
+  const uint64_t memory = MemoryBytes();
   const uint64_t bytes = DefaultKvBytes(memory, weights, options.pool_bytes);
   notes->push_back(absl::StrCat("kv-bytes: ", MiBText(bytes), ", by ", MiBText(memory),
                                 " of memory, weights of ", MiBText(weights), " and a pool of ",
@@ -77,6 +86,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   gemma_options.chunk = static_cast<int>(options.chunk_tokens);
   gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
   gemma_options.digest_cache_dir = options.digest_cache_dir;
+  gemma_options.weights = FormOf(options.weights);
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
@@ -96,6 +106,11 @@ struct LoadedModel {
 };
 
 absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
+  if (options.weights != WeightsChoice::kAuto) {  // what was asked for does not become another
+    return absl::FailedPreconditionError(absl::StrCat(
+        "weights: ", WeightsChoiceName(options.weights),
+        " is of the class invariant, which exactness auto does not serve here: ", why));
+  }
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
   if (!model.ok()) return model.status();
   if (options.kv_bytes > 0) absl::StrAppend(&why, " (so --kv-bytes has no effect)");
@@ -140,6 +155,7 @@ absl::Status EngineOptions::Validate() const {
   if (exactness == ExactnessChoice::kInvariant) {
     if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
   }
+  if (absl::Status may = MayHaveWeights(weights, exactness, device, dtype); !may.ok()) return may;
   if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
   if (max_running < 1 || max_running > kMaxRunning) {
     return absl::InvalidArgumentError(

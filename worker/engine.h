@@ -38,6 +38,7 @@ struct EngineOptions {
   std::string dtype = "auto";  // auto, float32, bfloat16
   uint32_t chunk_tokens = kDefaultChunkTokens;
   ExactnessChoice exactness = ExactnessChoice::kAuto;
+  WeightsChoice weights = WeightsChoice::kAuto;
   // Folder of remembered weight digests. Empty: computed at each start.
   std::string digest_cache_dir;
 
@@ -158,7 +159,7 @@ class Engine {
   virtual const KvLayout& layout() const = 0;
   virtual std::string device() const = 0;
   virtual std::string dtype() const = 0;
-  virtual std::string weights() const = 0;             // "stored", or a dtype
+  virtual std::string weights() const = 0;             // "stored", "int8", or a dtype
   virtual std::vector<std::string> notes() const = 0;  // to be logged at start
   // Likewise, as warnings: what was asked for and is not so.
   virtual std::vector<std::string> warnings() const = 0;

@@ -29,6 +29,34 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
   return absl::OkStatus();
 }
 
+const char* WeightsChoiceName(WeightsChoice weights) {
+  constexpr const char* kNames[] = {"auto", "float32", "stored", "int8"};
+  return kNames[static_cast<int>(weights)];
+}
+
+absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
+                            const std::string& device, const std::string& dtype) {
+  if (weights == WeightsChoice::kAuto) return absl::OkStatus();
+  const char* name = WeightsChoiceName(weights);
+  if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "weights: ", name, " is of the class invariant, and exactness is ",
+        exactness == ExactnessChoice::kExact ? "exact" : "portable",
+        ", whose weights are of --dtype: leave --weights at auto, or --exactness at auto"));
+  }
+  if (device != "cpu") {
+    return absl::InvalidArgumentError(absl::StrCat("weights: ", name,
+                                                   " is computed on the CPU, and device is ",
+                                                   device, ": leave --weights at auto"));
+  }
+  if (dtype != "auto" && dtype != "float32") {
+    return absl::InvalidArgumentError(absl::StrCat("weights: ", name,
+                                                   " is computed in float32, and dtype is ", dtype,
+                                                   ": leave --weights or --dtype at auto"));
+  }
+  return absl::OkStatus();
+}
+
 uint64_t MemoryBytes(const std::string& root) {
   const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGE_SIZE);
   uint64_t bytes = kUnknownMachineBytes;

@@ -14,8 +14,17 @@ namespace hearth {
 // In the order of the flag's names.
 enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 
+// What weights are kept as, in the class invariant; kAuto: as each class does by itself. In the
+// order of the flag's names.
+enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8 };
+const char* WeightsChoiceName(WeightsChoice weights);
+
 // Whether the class `invariant` has what is asked for; the error names the option that it has not.
 absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
+
+// Whether `weights` can be had in the class; the error names both options.
+absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
+                            const std::string& device, const std::string& dtype);
 
 // The memory that this process may have: the machine's, or the least that its control group and
 // those around it allow. `root` stands before the paths of the system's files.

@@ -122,6 +122,7 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
 InvariantGemma::InvariantGemma(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
 InvariantGemma::~InvariantGemma() = default;
 const ModelConfig& InvariantGemma::config() const { return rep_->config; }
+WeightForm InvariantGemma::weights() const { return rep_->form; }
 int InvariantGemma::threads() const { return rep_->pool->threads(); }
 const Digest& InvariantGemma::weights_digest() const { return rep_->weights_digest; }
 const std::vector<std::string>& InvariantGemma::notes() const { return rep_->notes; }

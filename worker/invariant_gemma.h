@@ -2,8 +2,8 @@
 // its tokens alone, not on the step it came in, on the sequences beside it, on prefill or decode,
 // nor on the number of threads.
 //
-// On the CPU, in float32, with weights in the bits that they are stored in. It serves the class
-// `invariant`; Gemma (gemma.h) serves the others, and devices.
+// On the CPU, in float32, with weights in the bits that they are stored in, or as told. It serves
+// the class `invariant`; Gemma (gemma.h) serves the others, and devices.
 //
 // Thread safety: const methods from any thread, one Step at a time. Owns its weights; the files of
 // the model stay mapped.
@@ -32,6 +32,8 @@ struct InvariantGemmaOptions {
   int chunk = 128;                        // C, a multiple of 16 up to 1024
   uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
   std::string digest_cache_dir = "";      // of weight digests; empty: none
+  // Of layers and head; the embedding's rows are read as they are stored.
+  WeightForm weights = WeightForm::kStored;
 };
 
 class InvariantGemma {
@@ -51,6 +53,7 @@ class InvariantGemma {
 
   const ModelConfig& config() const;
   int threads() const;
+  WeightForm weights() const;
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const;
   // What a person should know about the load, one sentence each.

@@ -38,11 +38,11 @@ absl::Status CheckOneType(const std::vector<TensorView>& parts) {
   return absl::OkStatus();
 }
 
-PackedWeights PackStacked(const std::vector<TensorView>& parts, ParallelFor parallel,
-                          KernelArena* arena) {
+PackedWeights PackStacked(const std::vector<TensorView>& parts, WeightForm form,
+                          ParallelFor parallel, KernelArena* arena) {
   std::vector<WeightRows> matrices;
   for (const TensorView& part : parts) matrices.push_back({part.data, part.shape[0]});
-  return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel, arena);
+  return PackedWeights::Pack(matrices, TypeOf(parts[0]), parts[0].shape[1], parallel, arena, form);
 }
 
 // Of tests; empty otherwise.
@@ -95,6 +95,9 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
   const FloatMode mode;  // norms are widened here
   const auto threads = parallel();
   KernelArena arena;
+  const auto pack = [&](const std::vector<TensorView>& parts) {
+    return PackStacked(parts, form, threads, &arena);
+  };
   const float query_scale = static_cast<float>(1.0 / std::sqrt(config.query_pre_attn_scalar));
   for (int i = 0; i < config.num_layers; ++i) {
     const LayerTensors& from = tensors.layers[static_cast<size_t>(i)];
@@ -108,14 +111,14 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
     layer.k_norm = NormScaleOf(from.k_norm);
     if (absl::Status s = CheckOneType({from.q, from.k, from.v}); !s.ok()) return s;
     if (absl::Status s = CheckOneType({from.gate, from.up}); !s.ok()) return s;
-    layer.qkv = PackStacked({from.q, from.k, from.v}, threads, &arena);
-    layer.out = PackStacked({from.o}, threads, &arena);
-    layer.gate = PackStacked({from.gate}, threads, &arena);
-    layer.up = PackStacked({from.up}, threads, &arena);
-    layer.down = PackStacked({from.down}, threads, &arena);
+    layer.qkv = pack({from.q, from.k, from.v});
+    layer.out = pack({from.o});
+    layer.gate = pack({from.gate});
+    layer.up = pack({from.up});
+    layer.down = pack({from.down});
     layers.push_back(std::move(layer));
   }
-  head = PackStacked({tensors.head}, threads, &arena);
+  head = pack({tensors.head});
   final_norm = NormScaleOf(tensors.final_norm);
   return absl::OkStatus();
 }
@@ -139,6 +142,7 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   rep->number = ++models;
   rep->config = *std::move(config);
   rep->chunk = options.chunk;
+  rep->form = options.weights;
   rep->layout = std::make_shared<KvLayout>(LayoutOf(
       rep->config, KvDtype::kFloat32, static_cast<uint32_t>(options.chunk), Exactness::kInvariant));
   rep->kv_blocks = std::make_unique<KvBlocks>(options.kv_bytes);

@@ -59,6 +59,7 @@ struct InvariantGemma::Rep {
   uint64_t number = 0;  // of this model in this process
   ModelConfig config;
   int64_t chunk = 0;
+  WeightForm form = WeightForm::kStored;
   std::shared_ptr<const KvLayout> layout;
   std::unique_ptr<KvBlocks> kv_blocks;
   Digest weights_digest{};

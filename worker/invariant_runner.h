@@ -23,7 +23,7 @@ class InvariantRunner : public ModelRunner {
   KvDtype kv_dtype() const override { return KvDtype::kFloat32; }
   const std::string& device_kind() const override { return device_kind_; }
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
-  std::string weights() const override { return "stored"; }
+  std::string weights() const override { return WeightFormName(gemma_->weights()); }
   const std::vector<std::string>& notes() const override { return notes_; }
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;

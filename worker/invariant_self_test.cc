@@ -219,7 +219,7 @@ absl::Status InvariantSelfTest::Run() {
 
 absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
   const absl::Time begin = absl::Now();
-  const SelfTestMemory memory(cache_dir, rep_->weights_digest, rep_->chunk);
+  const SelfTestMemory memory(cache_dir, rep_->weights_digest, rep_->form, rep_->chunk);
   if (memory.Holds()) {
     rep_->notes.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();

@@ -17,16 +17,18 @@
 
 namespace hearth {
 
-// What decides the last bit of a KV computed here, beside the model itself: the exact class only.
+// What decides the last bit of a KV computed here, beside the model itself.
 struct ComputeIdentity {
   std::string device_kind;
   std::string compute_version;
+  std::string weights;         // class invariant: what the model's were made into; empty: nothing
   std::string cpu_capability;  // empty: another device computes
   int threads = 0;
   Digest canary{};
 };
 
-// `identity` is not read in the portable class; in the invariant one compute_version alone is.
+// `identity` is not read in the portable class; in the invariant one compute_version and weights
+// alone are.
 absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLayout& layout,
                                           const Digest& weights_digest,
                                           const ComputeIdentity& identity);

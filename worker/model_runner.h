@@ -40,7 +40,7 @@ class ModelRunner {
   virtual KvDtype kv_dtype() const = 0;
   virtual const std::string& device_kind() const = 0;
   virtual const Digest& weights_digest() const = 0;
-  // What is multiplied with: "stored", in the checkpoint's own bits, or a dtype.
+  // What is multiplied with: "stored", in the checkpoint's own bits, "int8", or a dtype.
   virtual std::string weights() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
   // The most tokens of one sequence that a step is to have, while nothing decodes; at least a

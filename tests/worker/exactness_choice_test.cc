@@ -92,5 +92,75 @@ TEST(ExactnessChoiceTest, AutoDoesNotHideWhatIsWrongWithTheModelOrTheBudget) {
   EXPECT_FALSE(Engine::Create(options).ok());
 }
 
+std::string Refusal(const EngineOptions& options) {
+  return std::string(options.Validate().message());
+}
+
+TEST(WeightsChoiceTest, WhatMakesNoSenseIsRefusedByBothNames) {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = ChoiceDir();
+  options.weights = WeightsChoice::kInt8;
+  options.exactness = ExactnessChoice::kAuto;
+  EXPECT_EQ(Refusal(options), "");
+  options.device = "cuda";
+  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: int8"), HasSubstr("device")));
+  options.device = "cpu";
+  options.dtype = "bfloat16";
+  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: int8"), HasSubstr("dtype")));
+  options.dtype = "float32";
+  for (const auto& [exactness, name] : {std::pair(ExactnessChoice::kExact, "exactness is exact"),
+                                        {ExactnessChoice::kPortable, "exactness is portable"}}) {
+    options.exactness = exactness;
+    for (const WeightsChoice weights :
+         {WeightsChoice::kInt8, WeightsChoice::kFloat32, WeightsChoice::kStored}) {
+      options.weights = weights;
+      EXPECT_THAT(Refusal(options),
+                  testing::AllOf(HasSubstr(WeightsChoiceName(weights)), HasSubstr(name)));
+    }
+    options.weights = WeightsChoice::kAuto;
+    EXPECT_EQ(Refusal(options), "");
+  }
+}
+
+// Asked for with --exactness auto, on a machine that cannot have the class.
+TEST(WeightsChoiceTest, WhatWasAskedForDoesNotBecomeAnother) {
+  if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  options.model_dir = ChoiceDir();
+  options.weights = WeightsChoice::kInt8;
+  options.digest_cache_dir = "";
+  DependOn(5);
+  const auto engine = Engine::Create(options);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("weights: int8"), HasSubstr("M = 5 ")));
+}
+
+TEST(WeightsChoiceTest, Int8HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
+  EngineOptions options = InvariantOptions();
+  TestWorker automatic(ChoiceDir(), options);
+  EXPECT_EQ(automatic->weights(), "stored");
+  options.weights = WeightsChoice::kFloat32;
+  TestWorker wide(ChoiceDir(), options);
+  EXPECT_EQ(wide->weights(), "float32");
+  EXPECT_TRUE(Compare(automatic->fingerprint(), wide->fingerprint()).empty());
+  options.weights = WeightsChoice::kInt8;
+  TestWorker narrow(ChoiceDir(), options);
+  EXPECT_EQ(narrow->weights(), "int8");
+  EXPECT_EQ(narrow->layout().exactness, Exactness::kInvariant);
+  const auto differences = Compare(automatic->fingerprint(), narrow->fingerprint());
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].field, "weights");
+  EXPECT_EQ(differences[0].theirs, "int8 in groups of 64");
+  // Other weights: other logits.
+  const auto request = Request(Prompt(40));
+  EXPECT_EQ(automatic.Run(request)->finished.first_logits_sha256,
+            wide.Run(request)->finished.first_logits_sha256);
+  EXPECT_NE(automatic.Run(request)->finished.first_logits_sha256,
+            narrow.Run(request)->finished.first_logits_sha256);
+}
+
 }  // namespace
 }  // namespace hearth

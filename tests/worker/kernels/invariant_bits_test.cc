@@ -113,5 +113,37 @@ TEST(InvariantBits, OfEveryTokenAreThoseThatAreWrittenDown) {
   }
 }
 
+InvariantGemmaOptions With(WeightForm form, int threads) {
+  InvariantGemmaOptions options{threads, /*chunk=*/16};
+  options.weights = form;
+  return options;
+}
+
+TEST(InvariantBits, OfWeightsAsFloat32AreThoseOfWeightsAsStored) {
+  const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
+  const auto stored = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
+  const auto wide = InvariantGemma::Load(dir, With(WeightForm::kFloat32, 2));
+  ASSERT_TRUE(stored.ok() && wide.ok());
+  EXPECT_EQ(AllLogitsSha256(**wide, 130, 7), AllLogitsSha256(**stored, 130, 7));
+}
+
+// Whoever changes these changes the fingerprint's field `weights`.
+TEST(InvariantBits, OfWeightsAsInt8AreThoseThatAreWrittenDown) {
+  const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
+  for (const int threads : {1, 3}) {
+    const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kInt8, threads));
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    EXPECT_TRUE((*gemma)->SelfTest("").ok());
+    ForEachTarget([&](const std::string& target) {
+      for (const int step : {1, 7, 130}) {
+        if ((step == 1 || target == "plain") && (threads > 1 || step == 130)) continue;
+        EXPECT_EQ(AllLogitsSha256(**gemma, 130, step),
+                  "07af2c7947187565447f9b2a52155564e3930a2a64ea04ed201e7a2b4f27a2ce")
+            << target << ", " << threads << " threads, steps of " << step;
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace hearth
