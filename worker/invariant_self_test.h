@@ -3,10 +3,11 @@
 // that the kernels are defined by.
 //
 // One local and one global layer take a window, a chunk and a row: all rows at once, then the last
-// M of them again, for each M. After every operation the first, the middle and the last row must
-// have the bits that they had among all. The head takes a few rows likewise. With the smallest M
-// the first row goes through the scalar references too, operation by operation, and with M = 1 so
-// do some of the head's outputs: what holds for these rows holds for all M then.
+// M of them again, for each M, and once as several sequences of different lengths, as a step has
+// them that decodes and prefills. After every operation the first, the middle and the last row of a
+// sequence must have the bits that they had among all. The head takes a few rows likewise. With the
+// smallest M the first row goes through the scalar references too, operation by operation, and with
+// M = 1 so do some of the head's outputs: what holds for these rows holds for all M then.
 //
 // Thread safety: none; no step of the model may run meanwhile. It leaves the model as it was.
 // Errors: kFailedPrecondition names the operation, the layer and M.
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -32,8 +34,11 @@ class InvariantSelfTest {
   int passes() const { return passes_; }
 
  private:
-  // Rows [begin, rows_) through the two layers.
-  absl::Status Pass(int begin);
+  // Rows [begin, rows_) through the two layers: of a sequence for each of `begins`.
+  absl::Status Pass(const std::vector<int>& begins);
+  absl::Status PassOfSequences(const std::vector<int>& begins);
+  absl::Status Layers(const std::vector<InvariantGemma::Part>& parts);
+  std::vector<int32_t> TokensFrom(int begin) const;
   // The last rows of the pass before, by the final norm.
   std::vector<float> LastRows(int64_t count) const;
   absl::Status Head(const std::vector<float>& rows);
@@ -41,13 +46,16 @@ class InvariantSelfTest {
   // Of row `begin`, which the layer is about to begin with.
   InvariantReference ReferenceOf(const InvariantLayer& layer, int number, int begin,
                                  const std::vector<float>& next_norm);
-  void See(const char* operation, const Rows& values, int64_t columns, int begin, bool local);
+  void See(const char* operation, const Rows& values, int64_t columns, bool local);
+  void Remember(const Rows& values, int64_t columns, uint64_t number);
+  std::string AmongRows() const;
   bool IsCompared(int row) const;
 
   InvariantGemma::Rep* const rep_;
   std::vector<int> layers_;  // numbers of the two
   int rows_ = 0;             // W + C + 1
   std::vector<int> sizes_;   // M
+  std::vector<int> begins_;  // of this pass's sequences
   std::unique_ptr<KvBlocks> arena_;
   InvariantKv kv_;
   std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row

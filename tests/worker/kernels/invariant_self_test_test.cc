@@ -53,7 +53,7 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs) {
 TEST(InvariantSelfTest, HoldsAndLeavesTheModelAsItWas) {
   const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
   EXPECT_TRUE(gemma->SelfTest("").ok());
-  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 31 step sizes"));
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 32 steps"));
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
   std::vector<float> logits, same;
   InvariantGemma::Kv kv = gemma->NewKv(), other = untested->NewKv();
@@ -75,6 +75,12 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("the product q, k, v of a local layer"),
                       HasSubstr("M = " + std::to_string(rows) + " rows")));
+  }
+  // A chunk of 16, and beside it 1, 17, 1 and 3 rows of other sequences.
+  for (const int64_t row : {0, 1, 17, 18, 33, 34, 37}) {
+    EXPECT_THAT(std::string(SelfTestWith(38, row, qkv).message()),
+                HasSubstr("M = 38 rows of 5 sequences than among 517"))
+        << row;
   }
   EXPECT_THAT(std::string(SelfTestWith(64, 0, config.intermediate_size).message()),
               HasSubstr("product gate, up"));
@@ -127,6 +133,11 @@ TEST(InvariantSelfTest, WhatHeldIsRememberedAndWhatDidNotIsNot) {
   EXPECT_THAT(gemma->notes().back(), HasSubstr("held in"));
   EXPECT_TRUE(again->SelfTest(folder.path()).ok());
   EXPECT_THAT(again->notes().back(), HasSubstr("on an earlier start"));
+  InvariantGemmaOptions options{/*threads=*/2, /*chunk=*/16};
+  options.weights = WeightForm::kInt8;  // other products
+  const auto narrow = InvariantGemma::Load(SelfTestDir(), options);
+  ASSERT_TRUE(narrow.ok() && (*narrow)->SelfTest(folder.path()).ok());
+  EXPECT_THAT((*narrow)->notes().back(), HasSubstr("held in"));
 }
 
 }  // namespace
