@@ -1,0 +1,35 @@
+// A layer in the shapes of a larger Gemma than is at hand: bits that depend on no step, thread or
+// instruction set, where the window slides. shape_bench asks the same of all shapes, 512 rows each.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/support/made_up_layer.h"
+#include "tests/worker/kernels/kernel_kit.h"
+
+namespace hearth {
+namespace {
+
+TEST(LayerShapes, OfA1BHaveBitsThatDependOnNoStep) {
+  constexpr int64_t kBegin = 500, kEnd = 530;  // behind 512 local rows slide
+  MadeUpLayer layer(kShape1B, kEnd);
+  ThreadPool one(1), three(3);
+  for (const bool local : {true, false}) {
+    const std::vector<float> want = layer.Run(local, kBegin, kEnd, kEnd - kBegin, &one);
+    const auto expect = [&](int64_t step, ThreadPool* pool, const std::string& what) {
+      const std::vector<float> is = layer.Run(local, kBegin, kEnd, step, pool);
+      EXPECT_EQ(std::memcmp(is.data(), want.data(), want.size() * sizeof(float)), 0)
+          << (local ? "local, " : "global, ") << what << ", steps of " << step;
+    };
+    for (const KernelTarget target : UsableTargets()) {
+      if (target == KernelTarget::kPlain) continue;  // minutes
+      ForceTarget(target);
+      expect(7, &three, KernelTargetName(target));
+    }
+    ForceTarget(UsableTargets().back());
+    expect(1, &three, "three threads");
+  }
+}
+
+}  // namespace
+}  // namespace hearth
