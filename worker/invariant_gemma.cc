@@ -27,7 +27,7 @@ void InvariantGemma::Rep::AddEmbedding(const std::vector<float>& first_norm, Ker
     float* x = step.shared().x.Row(row);
     WidenRow(embedding, step.token(row), hidden, x);
     for (int64_t i = 0; i < hidden; ++i) x[i] = x[i] * scale;
-    RmsNorm({x, 1, hidden}, hidden, first_norm.data(), epsilon,
+    RmsNorm({x, 1, hidden}, hidden, first_norm.data(), epsilon(),
             {step.shared().normed.Row(row), 1, hidden});
   });
 }
@@ -43,7 +43,7 @@ LayerWeights InvariantGemma::Rep::WeightsOf(const InvariantLayer& layer) const {
   weights.pre_feedforward_norm = layer.pre_feedforward_norm.data();
   weights.post_feedforward_norm = layer.post_feedforward_norm.data();
   weights.heads = {config.num_heads,    config.num_kv_heads, config.head_dim,
-                   layer.q_norm.data(), layer.k_norm.data(), epsilon};
+                   layer.q_norm.data(), layer.k_norm.data(), epsilon()};
   weights.attend.heads = config.num_heads;
   weights.attend.kv_heads = config.num_kv_heads;
   weights.attend.head_dim = config.head_dim;

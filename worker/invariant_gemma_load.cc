@@ -147,7 +147,6 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
       rep->config, KvDtype::kFloat32, static_cast<uint32_t>(options.chunk), Exactness::kInvariant));
   rep->kv_blocks = std::make_unique<KvBlocks>(options.kv_bytes);
   rep->notes = tensors->notes;
-  rep->epsilon = static_cast<float>(rep->config.rms_norm_eps);
   rep->pool = std::make_unique<ThreadPool>(options.threads);
   absl::StatusOr<RememberedDigest> digest = DigestOfFiles(
       tensors->used, files->files(), options.digest_cache_dir, absl::Now(), rep->pool.get());

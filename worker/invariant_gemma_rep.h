@@ -48,6 +48,7 @@ struct InvariantGemma::Rep {
   // The logits of rows that the final norm has been through.
   void AddHead(const ConstRows& normed, absl::Span<float* const> logits, KernelPhases* list);
 
+  float epsilon() const { return static_cast<float>(config.rms_norm_eps); }
   LayerWeights WeightsOf(const InvariantLayer& layer) const;
   RopeTable& RopeOf(const InvariantLayer& layer) { return layer.local ? local_rope : global_rope; }
   std::function<void(int64_t, KernelPart)> parallel() {
@@ -64,7 +65,6 @@ struct InvariantGemma::Rep {
   std::unique_ptr<KvBlocks> kv_blocks;
   Digest weights_digest{};
   std::vector<std::string> notes;
-  float epsilon = 0;
   std::unique_ptr<Safetensors> files;
   TensorView embedding;
   std::vector<InvariantLayer> layers;
