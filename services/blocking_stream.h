@@ -63,6 +63,11 @@ class BlockingStream {
     call_->Read(response, this);
     return Wait();
   }
+  // Of the ops from here on.
+  void SetPatience(absl::Time patience) { patience_ = patience; }
+  // Whether an op was not over in time, which ended the call.
+  bool late() const { return late_; }
+
   // Once. Reads on to the end of a stream that the peer has not ended: cancel the context first to
   // end it at once.
   grpc::Status Finish() {
@@ -90,7 +95,7 @@ class BlockingStream {
   }
 
   grpc::ClientContext* const context_;
-  const absl::Time patience_;
+  absl::Time patience_;
   grpc::CompletionQueue queue_;
   grpc::TemplatedGenericStub<Request, Response> stub_;
   const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, Response>> call_;

@@ -39,6 +39,11 @@ CacheCounters::Snapshot CacheCounters::Read() const {
   return counts_;
 }
 
+const char* FetchName(const FetchOutcome& outcome) {
+  if (outcome.usable_tokens > 0) return "hit";
+  return outcome.declined_tokens > 0 ? "declined" : "miss";
+}
+
 const char* FailureOutcome(const absl::Status& status) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:

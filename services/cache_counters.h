@@ -12,13 +12,15 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "worker/prefix_cache.h"
 
 namespace hearth {
 
 class CacheCounters {
  public:
   // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
-  // just before), "deadline", "corrupt", "mismatch", "refused", "full", "error".
+  // just before), "declined" and "abandoned" (computing is faster), "deadline", "corrupt",
+  // "mismatch", "refused", "full", "error".
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
   // Of a fetch's bytes, those copied out of the store's shared memory.
   void CountShared(uint64_t bytes);
@@ -43,6 +45,10 @@ class CacheCounters {
   mutable absl::Mutex mutex_;
   Snapshot counts_ ABSL_GUARDED_BY(mutex_);
 };
+
+// The outcome's name for a fetch that got an answer, and for one that its reader cut off.
+const char* FetchName(const FetchOutcome& outcome);
+inline constexpr char kAbandonedFetch[] = "abandoned";
 
 // The outcome's name for an RPC that failed with `status`.
 const char* FailureOutcome(const absl::Status& status);

@@ -30,6 +30,10 @@ struct CallNote {
   uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
   uint64_t generated = 0;               // tokens
   std::string tier;
+  // Of a worker: what became of what the store has, and what that was expected to cost; below 0:
+  // nothing was known. Empty: there was no choice.
+  std::string load;
+  double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
 };
 struct CallRecord {
   const char* method = "";

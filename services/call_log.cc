@@ -28,6 +28,14 @@ std::vector<LogField> FieldsOf(const CallRecord& record) {
   }
   if (note.generated > 0) fields.emplace_back("generated", note.generated);
   if (!note.tier.empty()) fields.emplace_back("tier", note.tier);
+  if (!note.load.empty()) {
+    fields.emplace_back("load", note.load);
+    if (note.load_estimate_ms >= 0) fields.emplace_back("load_estimate_ms", note.load_estimate_ms);
+    if (note.compute_estimate_ms >= 0) {
+      fields.emplace_back("compute_estimate_ms", note.compute_estimate_ms);
+    }
+    if (note.load_ms > 0) fields.emplace_back("load_ms", note.load_ms);
+  }
   return fields;
 }
 

@@ -1,5 +1,8 @@
 #include "services/fetch_stream.h"
 
+#include <optional>
+
+#include "absl/time/clock.h"
 #include "services/slice_wire.h"
 
 namespace hearth {
@@ -15,11 +18,31 @@ std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan
   return announced;
 }
 
-absl::Status ReadSlices(FetchStream* stream, bool stays_open, ObjectBuilder* builder,
-                        uint64_t* bytes_received) {
+namespace {
+
+absl::Status CutOff(LoadTrial* load, uint64_t bytes_received) {
+  load->OnCutOff(bytes_received);
+  return absl::AbortedError("the transfer became slower than computing");
+}
+
+}  // namespace
+
+absl::Status ReadSlices(FetchStream* stream, bool stays_open, LoadTrial* load,
+                        ObjectBuilder* builder, uint64_t* bytes_received) {
   grpc::ByteBuffer bytes;
   v1::FetchResponse message;
-  while (!(stays_open && builder->complete()) && stream->Read(&bytes)) {
+  for (;;) {
+    if (stays_open && builder->complete()) return absl::OkStatus();
+    const std::optional<absl::Duration> patience = load->Patience(*bytes_received);
+    if (patience.has_value() && !builder->complete()) {
+      if (*patience == absl::ZeroDuration()) return CutOff(load, *bytes_received);
+      stream->SetPatience(absl::Now() + *patience);
+    }
+    if (!stream->Read(&bytes)) {
+      if (patience.has_value() && stream->late()) return CutOff(load, *bytes_received);
+      if (stream->late()) load->OnCutOff(*bytes_received, LoadDecision::kMiss);
+      return absl::OkStatus();
+    }
     const absl::Status taken = TakeMessage(&bytes, &message, builder->hasher(),
                                            [builder](const SliceHeader& header, size_t data_bytes) {
                                              return builder->Place(header, data_bytes);
@@ -29,7 +52,6 @@ absl::Status ReadSlices(FetchStream* stream, bool stays_open, ObjectBuilder* bui
     if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
     *bytes_received = builder->bytes_added();
   }
-  return absl::OkStatus();
 }
 
 }  // namespace hearth

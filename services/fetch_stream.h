@@ -13,6 +13,7 @@
 #include "proto/cache_store.pb.h"
 #include "services/blocking_stream.h"
 #include "services/object_builder.h"
+#include "worker/load_trial.h"
 
 namespace hearth {
 
@@ -21,8 +22,9 @@ using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan);
 
 // Takes slices from the stream to its end, or until every one is there when it `stays_open`.
-absl::Status ReadSlices(FetchStream* stream, bool stays_open, ObjectBuilder* builder,
-                        uint64_t* bytes_received);
+// kAborted: `load` had no patience left, and was told.
+absl::Status ReadSlices(FetchStream* stream, bool stays_open, LoadTrial* load,
+                        ObjectBuilder* builder, uint64_t* bytes_received);
 
 }  // namespace hearth
 

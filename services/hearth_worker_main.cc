@@ -87,6 +87,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddBytes("staging-bytes", &engine->staging_bytes, "Prefixes waiting to be published");
   set->AddDuration("fetch-budget", &engine->fetch_budget,
                    "A fetch that takes longer is given up and the prefix computed");
+  set->AddChoice("load", &engine->load, {"auto", "always", "never"},
+                 "auto: what the store has is loaded where that takes less time than computing it; "
+                 "always; never: it is computed, and published");
   set->AddDuration(
       "compute-wait", &engine->compute_wait,
       "Wait this long for another worker that computes the same prefix; 0s: compute it");

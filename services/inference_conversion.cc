@@ -93,12 +93,32 @@ void StartedToProto(const StartedInfo& info, v1::Started* out) {
   out->set_cached_tokens(info.cached_tokens);
   out->set_matched_tokens(info.matched_tokens);
   out->set_source_tier(ToProto(info.source_tier));
+  v1::Load* load = out->mutable_load();
+  load->set_decision(LoadDecisionName(info.load.decision));
+  if (info.load.load_estimate.has_value()) {
+    load->set_load_estimate_ms(absl::ToDoubleMilliseconds(*info.load.load_estimate));
+  }
+  if (info.load.compute_estimate.has_value()) {
+    load->set_compute_estimate_ms(absl::ToDoubleMilliseconds(*info.load.compute_estimate));
+  }
+  load->set_took_ms(absl::ToDoubleMilliseconds(info.load.took));
+  load->set_bytes(info.load.bytes);
+  if (info.load.source.has_value()) load->set_source(LoadSourceName(*info.load.source));
 }
 
 void NoteStart(const StartedInfo& info, CallNote* note) {
   note->tokens = info.prompt_tokens;
   note->hit_tokens = info.cached_tokens;
   note->tier = TierName(info.source_tier);
+  const LoadReport& load = info.load;
+  if (load.decision == LoadDecision::kNone) return;
+  note->load = LoadDecisionName(load.decision);
+  const auto ms = [](const std::optional<absl::Duration>& estimate) {
+    return estimate.has_value() ? absl::ToDoubleMilliseconds(*estimate) : -1;
+  };
+  note->load_estimate_ms = ms(load.load_estimate);
+  note->compute_estimate_ms = ms(load.compute_estimate);
+  note->load_ms = absl::ToDoubleMilliseconds(load.took);
 }
 
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,

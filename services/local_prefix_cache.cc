@@ -1,6 +1,7 @@
 #include "services/local_prefix_cache.h"
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,13 +48,17 @@ bool LocalPrefixCache::Quarantine(const PrefixRequest& prefix, const std::vector
 FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                      uint32_t max_tokens, absl::Time deadline) {
   uint64_t bytes_read = 0;
+  LoadTrial unarmed;
+  LoadTrial* load = prefix.load == nullptr ? &unarmed : prefix.load.get();
   absl::StatusOr<FetchOutcome> outcome =
-      TryFetch(prefix, above_tokens, max_tokens, deadline, &bytes_read);
+      TryFetch(prefix, above_tokens, max_tokens, deadline, load, &bytes_read);
+  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnFailed();
   if (outcome.ok()) {
-    counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", bytes_read);
+    counters_->CountFetch(FetchName(*outcome), bytes_read);
     return *std::move(outcome);
   }
-  counters_->CountFetch(FailureOutcome(outcome.status()), bytes_read);
+  const bool cut_off = load->report().decision == LoadDecision::kAbandoned;
+  counters_->CountFetch(cut_off ? kAbandonedFetch : FailureOutcome(outcome.status()), bytes_read);
   FetchOutcome miss;
   miss.note = std::string(outcome.status().message());
   return miss;
@@ -61,9 +66,14 @@ FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above
 
 absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& prefix,
                                                         uint32_t above_tokens, uint32_t max_tokens,
-                                                        absl::Time deadline, uint64_t* bytes_read) {
-  auto session = store_->Fetch(Query(prefix), above_tokens, max_tokens);
+                                                        absl::Time deadline, LoadTrial* load,
+                                                        uint64_t* bytes_read) {
+  load->OnAsk();
+  PrefixQuery query = Query(prefix);
+  query.again = load->is_probe();
+  auto session = store_->Fetch(query, above_tokens, max_tokens);
   if (!session.ok()) return session.status();
+  load->OnPlan();
   const LookupPlan& plan = (*session)->plan();
   FetchOutcome outcome;
   outcome.matched_tokens = plan.matched_tokens;
@@ -90,10 +100,21 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   auto builder = ObjectBuilder::Create(layout_, plan.usable_tokens, std::move(announced));
   if (!builder.ok()) return builder.status();
   *bytes_read = builder->bytes_added();
+  if (!load->Accepts(OfferOf(plan, outcome.slowest_tier))) {
+    outcome.declined_tokens = plan.usable_tokens;
+    return outcome;
+  }
   for (uint32_t i = 0; i < plan.objects.size(); ++i) {
     if (!read[i]) continue;
     for (uint32_t layer : layout_.LayersOf(plan.objects[i].id.group)) {
-      if (absl::Now() > deadline) return absl::DeadlineExceededError("the fetch budget is spent");
+      const std::optional<absl::Duration> patience = load->Patience(*bytes_read);
+      if (patience == absl::ZeroDuration()) {
+        load->OnCutOff(*bytes_read);
+        return absl::AbortedError("reading became slower than computing");
+      }
+      if (!patience.has_value() && absl::Now() > deadline) {
+        return absl::DeadlineExceededError("the fetch budget is spent");
+      }
       absl::StatusOr<SliceView> slice = (*session)->ReadSlice(i, layer);
       if (!slice.ok()) return slice.status();
       const absl::string_view bytes(reinterpret_cast<const char*>(slice->bytes.data()),
@@ -104,9 +125,23 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   }
   auto objects = builder->Take();
   if (!objects.ok()) return objects.status();
+  load->OnArrived();
   outcome.usable_tokens = plan.usable_tokens;
   outcome.objects = *std::move(objects);
   return outcome;
+}
+
+LoadOffer LocalPrefixCache::OfferOf(const LookupPlan& plan, Tier slowest_tier) const {
+  LoadOffer offer;
+  offer.boundary = plan.usable_tokens;
+  for (const PlannedObject& object : plan.objects) {
+    offer.bytes += layout_.ObjectBytes(object.id.tokens, object.id.group);
+  }
+  offer.message_bytes = layout_.SliceBytes(layout_.chunk_tokens);
+  offer.source = slowest_tier == Tier::kGpu    ? LoadSource::kDevice
+                 : slowest_tier == Tier::kDisk ? LoadSource::kLocalDisk
+                                               : LoadSource::kLocal;
+  return offer;
 }
 
 LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,

@@ -24,12 +24,13 @@
 namespace hearth {
 namespace {
 
-using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
-constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
 
 // As long as stores let anyone hold what they lend (SharedMemoryOffer::lease).
 constexpr absl::Duration kLongestLoan = absl::Seconds(10);
+
+// A load may outlast the fetch's deadline while it is faster than computing: its trial ends it.
+constexpr absl::Duration kLongestLoad = absl::Minutes(10);
 
 // The store's word that a wait is over has this long to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
@@ -39,19 +40,25 @@ uint32_t WireMs(absl::Duration duration) {
       std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<uint32_t>::max()));
 }
 
-// Sends one object's slices in pieces, from where they lie. False when the stream is broken.
-bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
-                uint32_t index, PublishStream* stream) {
-  const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
-  absl::Span<const std::byte> rest(object->bytes.get(), object->size_bytes);
-  for (uint32_t layer : layout.LayersOf(object->id.group)) {
-    for (size_t offset = 0; offset < slice_bytes; offset += kMaxSlicePieceBytes) {
-      const auto piece = rest.subspan(offset, std::min(kMaxSlicePieceBytes, slice_bytes - offset));
-      if (!stream->Write(SliceMessage({index, layer, offset}, object, piece))) return false;
-    }
-    rest.remove_prefix(slice_bytes);
+// By the objects that it names, not by its total: that the builder will not take another's word
+// for.
+LoadOffer OfferOf(const v1::FetchPlan& plan, const KvLayout& layout) {
+  LoadOffer offer;
+  offer.boundary = plan.usable_tokens();
+  for (const v1::ObjectRef& object : plan.objects()) {
+    const auto group = static_cast<LayerGroup>(object.group());
+    offer.bytes += layout.ObjectBytes(std::min(object.tokens(), layout.chunk_tokens), group);
   }
-  return true;
+  offer.message_bytes = std::min(layout.SliceBytes(layout.chunk_tokens), kMaxSlicePieceBytes);
+  if (plan.device().objects_size() == plan.objects_size()) {
+    offer.source = LoadSource::kDevice;
+  } else if (plan.has_shared()) {
+    offer.source = LoadSource::kShared;
+  } else {
+    const bool from_disk = plan.slowest_tier() == v1::TIER_DISK;
+    offer.source = from_disk ? LoadSource::kWireDisk : LoadSource::kWire;
+  }
+  return offer;
 }
 
 }  // namespace
@@ -115,6 +122,8 @@ struct RemotePrefixCache::Attempt {
   bool store_verifies = false;  // as well, and quarantines what is rotten
   bool again = false;
   uint64_t bytes_received = 0;
+  LoadTrial unarmed = LoadTrial();
+  LoadTrial* load() { return prefix.load == nullptr ? &unarmed : prefix.load.get(); }
 };
 
 FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
@@ -135,12 +144,15 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
     // The rest went with what was rotten: that is what happened, not a miss.
     if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
   }
+  if (!outcome.ok() || outcome->usable_tokens == 0) attempt.load()->OnFailed();
   NoteStore(outcome.status());
   if (outcome.ok()) {
-    counters_->CountFetch(outcome->usable_tokens > 0 ? "hit" : "miss", attempt.bytes_received);
+    counters_->CountFetch(FetchName(*outcome), attempt.bytes_received);
     return *std::move(outcome);
   }
-  counters_->CountFetch(FailureOutcome(outcome.status()), attempt.bytes_received);
+  const bool cut_off = attempt.load()->report().decision == LoadDecision::kAbandoned;
+  counters_->CountFetch(cut_off ? kAbandonedFetch : FailureOutcome(outcome.status()),
+                        attempt.bytes_received);
   FetchOutcome miss;
   miss.note = std::string(outcome.status().message());
   return miss;
@@ -155,7 +167,7 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
   request.set_above_tokens(attempt->above_tokens);
   request.set_max_tokens(attempt->max_tokens);
   request.set_verifies(!attempt->store_verifies);
-  request.set_again(attempt->again);
+  request.set_again(attempt->again || attempt->load()->is_probe());
   if (segment != nullptr) {
     request.set_segment_id(segment->id().data(), segment->id().size());
   } else if (attempt->share) {
@@ -168,14 +180,19 @@ absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
     request.set_device_segment_id("");
   }
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
+  attempt->load()->OnAsk();
   stream->WriteLast(MessageBytes(request));
   grpc::ByteBuffer bytes;
   if (!stream->Read(&bytes)) {
     absl::Status status = FromGrpcStatus(stream->Finish());
-    if (absl::IsDeadlineExceeded(status)) breaker_.OnSilence(SteadyClock().Now());
+    if (absl::IsDeadlineExceeded(status)) {
+      attempt->load()->OnPlan(/*late=*/true);
+      if (!attempt->load()->is_hurried()) breaker_.OnSilence(SteadyClock().Now());
+    }
     return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
   }
   breaker_.OnAnswer();
+  attempt->load()->OnPlan();
   v1::FetchResponse message;
   if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
     return absl::DataLossError("the stream began without a plan");
@@ -192,7 +209,8 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
   const auto call = std::make_shared<OpenFetch>(
       this, attempt->prefix, attempt->deadline,
-      attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()));
+      attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()) +
+          (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()));
   FetchStream& stream = call->stream;
   const absl::StatusOr<v1::FetchPlan> plan =
       StartFetch(attempt, segment.get(), device.get(), &stream);
@@ -212,8 +230,13 @@ absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
   const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
                            &fingerprint_, &layout_};
   if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
+  if (!attempt->load()->Accepts(OfferOf(*plan, layout_))) {
+    outcome.declined_tokens = plan->usable_tokens();
+    return outcome;
+  }
   auto objects = TakeObjects(attempt, *plan, segment, device.get(), call);
   if (!objects.ok()) return objects.status();
+  attempt->load()->OnArrived();
   outcome.usable_tokens = plan->usable_tokens();
   const bool on_device = plan->device().objects_size() == plan->objects_size();
   outcome.slowest_tier = on_device ? Tier::kGpu : FromProto(plan->slowest_tier());
@@ -252,7 +275,8 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::
   }
   attempt->bytes_received = builder->bytes_added();
   const bool leased = plan.has_shared() || plan.has_device();
-  const absl::Status read = ReadSlices(&call->stream, leased, &*builder, &attempt->bytes_received);
+  const absl::Status read =
+      ReadSlices(&call->stream, leased, attempt->load(), &*builder, &attempt->bytes_received);
   if (!read.ok()) return read;
   if (!leased) {
     if (absl::Status status = FromGrpcStatus(call->stream.Finish()); !status.ok()) return status;
@@ -300,79 +324,6 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest&
   outcome.usable_tokens = answer.usable_tokens();
   outcome.matched_tokens = answer.matched_tokens();
   if (answer.turn() == v1::LeaseResponse::COMPUTE) outcome.lease = std::move(stream);
-  return outcome;
-}
-
-PublishOutcome RemotePrefixCache::Publish(const PublishRequestSpec& spec, absl::Time deadline) {
-  absl::StatusOr<PublishOutcome> outcome = TryPublish(spec, deadline);
-  NoteStore(outcome.status());
-  if (outcome.ok()) {
-    counters_->CountPublish(outcome->published_tokens > 0 ? "stored" : "nothing",
-                            outcome->bytes_sent);
-    return *std::move(outcome);
-  }
-  counters_->CountPublish(FailureOutcome(outcome.status()));
-  PublishOutcome nothing;
-  nothing.note = std::string(outcome.status().message());
-  return nothing;
-}
-
-absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
-                                                             absl::Time deadline) {
-  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
-  v1::PublishRequest message;
-  v1::PublishBegin* begin = message.mutable_begin();
-  PrefixToProto(spec.prefix, /*with_fields=*/true, begin->mutable_prefix());
-  begin->mutable_boundaries()->Add(spec.boundaries.begin(), spec.boundaries.end());
-  begin->set_durability(ToProto(spec.durability));
-  begin->set_ttl_s(spec.ttl_s);
-  for (const auto& object : spec.objects) {
-    v1::ObjectRef* ref = begin->add_objects();
-    ToProto(object->id, ref);
-    ref->mutable_slice_digests()->Add(object->slice_digests.begin(), object->slice_digests.end());
-    ref->set_absent(object->bytes == nullptr);
-  }
-  if (absl::Status status = CheckMessageBytes(message.ByteSizeLong()); !status.ok()) return status;
-
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(deadline));
-  SendRequestId(spec.prefix.request_id, &context);
-  const CallSet::Entry active(&calls_, &context);
-  // An early return cancels the call.
-  PublishStream stream(channel_, kPublishMethod, &context);
-  const auto finish = [&](const char* ended_early) {
-    absl::Status status = FromGrpcStatus(stream.Finish());
-    return status.ok() ? absl::DataLossError(ended_early) : status;
-  };
-
-  grpc::ByteBuffer answer;
-  v1::PublishResponse response;
-  if (!stream.Write(MessageBytes(message)) || !stream.Read(&answer)) {
-    return finish("publish: the stream ended before its plan");
-  }
-  if (!ParseMessage(answer, &response).ok() || !response.has_plan()) {
-    return absl::DataLossError("publish: the stream began without a plan");
-  }
-  PublishOutcome outcome;
-  const v1::PublishPlan plan = response.plan();
-  for (uint32_t index : plan.needed()) {
-    if (index >= spec.objects.size() || spec.objects[index]->bytes == nullptr) {
-      return absl::DataLossError("publish: the store asked for an object that was not offered");
-    }
-    if (!SendObject(spec.objects[index], layout_, index, &stream)) {
-      return finish("publish: the stream ended before the commit");
-    }
-    outcome.bytes_sent += spec.objects[index]->size_bytes;
-  }
-  message.mutable_commit();
-  if (!stream.WriteLast(MessageBytes(message)) || !stream.Read(&answer)) {
-    return finish("publish: the stream ended before its ack");
-  }
-  if (!ParseMessage(answer, &response).ok() || !response.has_ack()) {
-    return absl::DataLossError("publish: no ack where one was due");
-  }
-  if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
-  ReadAck(response.ack(), &outcome);
   return outcome;
 }
 

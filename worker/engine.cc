@@ -118,7 +118,7 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
 }
 
 // `auto` is invariant where that may be, holds, and is not a hundred times slower.
-absl::StatusOr<LoadedModel> LoadModel(const EngineOptions& options) {
+absl::StatusOr<LoadedModel> LoadChosen(const EngineOptions& options) {
   const ExactnessChoice choice = options.exactness;
   const bool is_auto = choice == ExactnessChoice::kAuto;
   if (!is_auto && choice != ExactnessChoice::kInvariant) {
@@ -180,7 +180,7 @@ absl::Status EngineOptions::Validate() const {
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
   if (absl::Status status = options.Validate(); !status.ok()) return status;
   try {
-    absl::StatusOr<LoadedModel> loaded = LoadModel(options);
+    absl::StatusOr<LoadedModel> loaded = LoadChosen(options);
     if (!loaded.ok()) return loaded.status();
     auto engine = std::make_unique<EngineImpl>(options, std::move(loaded->model),
                                                std::move(loaded->why_not_invariant));

@@ -25,6 +25,7 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/exactness_choice.h"
+#include "worker/load_trial.h"
 #include "worker/model_config.h"
 #include "worker/prefix_cache.h"
 #include "worker/sampler.h"
@@ -50,6 +51,8 @@ struct EngineOptions {
   uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
   uint64_t staging_bytes = uint64_t{1} << 30;      // tails waiting to be published
   absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
+  // Whether what a store has is loaded: where that is faster than computing it, or in any case.
+  LoadChoice load = LoadChoice::kAuto;
   absl::Duration publish_timeout = absl::Seconds(30);
   // Of several workers that miss a prefix one computes it: the others wait this long for it, beside
   // the fetch budget. Zero: they compute too.
@@ -95,6 +98,7 @@ struct StartedInfo {
   uint32_t cached_tokens = 0;
   uint32_t matched_tokens = 0;
   Tier source_tier = Tier::kNone;
+  LoadReport load;
 };
 struct SampleEnd {
   FinishReason reason = FinishReason::kLength;

@@ -35,6 +35,13 @@ enum class EngineCounter {
   kFetchMisses,
   kFetchTimeouts,    // later than the fetch budget
   kFetchesRefused,   // an outcome that does not fit its request
+  kLoads,            // fetches that were restored, while loading is chosen by its cost
+  kLoadsDeclined,    // what was stored was computed: loading would have taken longer
+  kLoadsUnasked,     // of these: the store was not even asked
+  kLoadsAbandoned,   // loads that became slower than computing, and were cut off
+  kLoadProbes,       // a little loaded beside a request that computes, to measure
+  kLoadEstimatedUs,  // of the loads with an estimate: microseconds that were expected
+  kLoadTookUs,       // and those that they took
   kRestoreFailures,  // what was lent was used again too early: the pool's point, or computed
   kLentNotKept,      // likewise before the pool had its copy
   kLentChanged,      // of these: while the loan held, so that a wrong answer may have been given

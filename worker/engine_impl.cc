@@ -51,6 +51,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
                        model_->exactness())),
+      loads_(options.load),
       pool_(options.pool_bytes, options.chunk_tokens, layout_.exactness),
       staging_(options.staging_bytes),
       scheduler_(options.max_running, options.max_queued),

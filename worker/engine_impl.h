@@ -31,6 +31,7 @@
 #include "absl/types/span.h"
 #include "worker/engine.h"
 #include "worker/engine_counters.h"
+#include "worker/load_model.h"
 #include "worker/model_runner.h"
 #include "worker/prefix_pool.h"
 #include "worker/publisher.h"
@@ -122,8 +123,10 @@ class EngineImpl : public Engine {
   absl::Status WithRoom(absl::FunctionRef<absl::Status()> use);
   bool ReserveShared(Sequence* sequence, uint64_t bytes);
 
-  // engine_lookup.cc: from a place to the first prefill step.
+  // engine_fetch.cc: from a place to what a cache has.
   void LookUp(const SequencePtr& sequence);
+  void ArmLoad(const SequencePtr& sequence);
+  uint64_t BytesTo(uint32_t boundary) const;
   void Fetch(const SequencePtr& sequence, PrefixCache* cache);
   struct Fetched {
     FetchOutcome outcome;
@@ -134,6 +137,10 @@ class EngineImpl : public Engine {
                       absl::Time deadline);
   bool IsAwaited(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   bool OwnFetched(FetchOutcome* fetched) const;
+  void Probe(PrefixRequest prefix, PrefixCache* cache, uint32_t above_tokens, uint32_t max_tokens);
+
+  // engine_lookup.cc: from what is cached to the first prefill step.
+  void NoteLoad(const Sequence& sequence, absl::Duration restored_in);
   void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PoolRestored(const Sequence& sequence);
@@ -189,6 +196,7 @@ class EngineImpl : public Engine {
   const KvLayout layout_;
   Fingerprint fingerprint_;  // constant once Start is over
   mutable EngineCounters counters_;
+  LoadModel loads_;
   PrefixPool pool_;
   StagingBudget staging_;
   // The engine's thread only, but what was fetched for an audit.

@@ -1,4 +1,4 @@
-// EngineImpl, from a sequence's place to its first step: what is cached, and how much of it to use.
+// EngineImpl, from what is cached of a sequence to its first step: how much of it to use.
 
 #include <algorithm>
 #include <cassert>
@@ -39,120 +39,6 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 }
 
 }  // namespace
-
-void EngineImpl::LookUp(const SequencePtr& sequence) {
-  sequence->admitted_at = absl::Now();
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    cache = cache_;
-  }
-  const uint32_t max_boundary = sequence->max_boundary();
-  const std::vector<uint32_t> candidates =
-      RestoreCandidates(max_boundary, sequence->prefix.cuts, layout_.chunk_tokens);
-  uint32_t best = candidates.empty() ? 0 : candidates.back();
-  if (!CutsAreKeyed(layout_.exactness)) best = max_boundary;
-  if (!sequence->reads() || best == 0) return Begin(sequence);
-
-  if (cache == nullptr || sequence->pooled.boundary == best) return Begin(sequence);
-  Fetch(sequence, cache);
-}
-
-void EngineImpl::Fetch(const SequencePtr& sequence, PrefixCache* cache) {
-  counters_.Add(EngineCounter::kFetches);
-  const uint32_t above_tokens = sequence->pooled.boundary;
-  const absl::Time deadline = sequence->admitted_at + options_.fetch_budget;
-  {
-    absl::MutexLock lock(&mu_);
-    sequence->fetch_state = FetchState::kWaiting;
-    sequence->fetch_deadline = deadline;
-  }
-  const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
-    Fetched fetched;
-    try {
-      if (fate == TaskQueue::Fate::kRun) {
-        fetched = FetchInTurn(sequence, cache, above_tokens, deadline);
-      }
-    } catch (const std::exception& error) {
-      fetched = Fetched();
-      fetched.outcome.note = error.what();
-    }
-    absl::MutexLock lock(&mu_);
-    if (sequence->fetch_state != FetchState::kWaiting) return;  // given up: computed instead
-    sequence->fetched = std::move(fetched.outcome);
-    sequence->fetched_lease = std::move(fetched.lease);
-    sequence->pool_again = fetched.pool_again;
-    sequence->fetch_state = FetchState::kDone;
-    bell_.Signal();
-  };
-  if (fetches_.Submit(fetch)) return;
-  // Every thread waits for a slow cache already: go on without it.
-  {
-    absl::MutexLock lock(&mu_);
-    sequence->fetch_state = FetchState::kGivenUp;
-  }
-  counters_.Add(EngineCounter::kFetchTimeouts);
-  Begin(sequence);
-}
-
-// Whether anybody still wants what is fetched: the request may be cancelled, or have gone on.
-bool EngineImpl::IsAwaited(const Sequence& sequence) const {
-  absl::MutexLock lock(&mu_);
-  return sequence.fetch_state == FetchState::kWaiting;
-}
-
-// On a fetch thread: what the cache has, after a wait for what another is computing.
-EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixCache* cache,
-                                            uint32_t above_tokens, absl::Time deadline) {
-  const PrefixRequest& prefix = sequence->prefix;
-  const uint32_t max_boundary = sequence->max_boundary();
-  Fetched fetched;
-  FetchOutcome& outcome = fetched.outcome;
-  outcome = cache->Fetch(prefix, above_tokens, max_boundary, deadline);
-  uint32_t have = std::max(above_tokens, outcome.usable_tokens);
-  LeaseTerms terms{options_.compute_lease, options_.compute_wait, options_.compute_min_tokens};
-  if (!sequence->writes()) terms.lease = absl::ZeroDuration();
-  const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
-  if (!takes_part || max_boundary < have + terms.min_tokens) return fetched;
-  {
-    absl::MutexLock lock(&mu_);
-    if (sequence->fetch_state != FetchState::kWaiting) return fetched;
-    // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
-    sequence->fetch_deadline = deadline + terms.wait + options_.fetch_budget;
-  }
-  // A loan is bounded in time, and the wait by its own budget.
-  if (!OwnFetched(&outcome)) have = above_tokens;
-  LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
-  fetched.lease = std::move(turn.lease);
-  const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
-  if (turn.usable_tokens > have && IsAwaited(*sequence)) {
-    if (pool_.Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
-      fetched.pool_again = true;  // computed beside this one: no need to carry it
-    } else {
-      FetchOutcome now =
-          cache->Fetch(prefix, have, max_boundary, absl::Now() + options_.fetch_budget);
-      if (now.usable_tokens > 0) outcome = std::move(now);
-    }
-  }
-  outcome.matched_tokens = std::max(outcome.matched_tokens, matched);
-  return fetched;
-}
-
-// Copies what is lent. False: that was too late, and nothing is left.
-bool EngineImpl::OwnFetched(FetchOutcome* fetched) const {
-  if (fetched->usable_tokens == 0) return true;
-  // What does not fit the request is refused, and counted, where it is chosen.
-  if (!CheckAndSortObjects(layout_, fetched->usable_tokens, &fetched->objects).ok()) return true;
-  absl::StatusOr<KvObjects> own = CopyLent(layout_, fetched->objects);
-  if (own.ok()) {
-    fetched->objects = *std::move(own);
-    return true;
-  }
-  counters_.Add(EngineCounter::kRestoreFailures);
-  fetched->usable_tokens = 0;
-  fetched->objects.clear();
-  return false;
-}
 
 absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
   const uint32_t boundary = fetched->usable_tokens;
@@ -265,6 +151,35 @@ void EngineImpl::PoolRestored(const Sequence& sequence) {
   }
 }
 
+// What loading cost, now that it is over, and how well that was foreseen.
+void EngineImpl::NoteLoad(const Sequence& sequence, absl::Duration restored_in) {
+  LoadTrial& load = *sequence.prefix.load;
+  if (sequence.restored_from > Tier::kWorker) {
+    load.OnRestored(restored_in);
+  } else {
+    load.OnFailed();  // what came was not used
+  }
+  const LoadReport report = load.report();
+  switch (report.decision) {
+    case LoadDecision::kLoad:
+      counters_.Add(EngineCounter::kLoads);
+      if (!report.load_estimate.has_value()) break;
+      counters_.Add(EngineCounter::kLoadEstimatedUs,
+                    absl::ToInt64Microseconds(*report.load_estimate));
+      counters_.Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(report.took));
+      break;
+    case LoadDecision::kCompute:
+      counters_.Add(EngineCounter::kLoadsDeclined);
+      break;
+    case LoadDecision::kAbandoned:
+      counters_.Add(EngineCounter::kLoadsAbandoned);
+      break;
+    case LoadDecision::kMiss:
+    case LoadDecision::kNone:
+      break;
+  }
+}
+
 void EngineImpl::CountStart(const Sequence& sequence) {
   counters_.Add(EngineCounter::kPromptTokens, sequence.tokens());
   if (sequence.restored_boundary > 0) {
@@ -282,7 +197,9 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
       fetched = std::move(sequence->fetched);
       sequence->lease = std::move(sequence->fetched_lease);
       pool_again = sequence->pool_again;
-      if (fetched.usable_tokens == 0 && !pool_again) counters_.Add(EngineCounter::kFetchMisses);
+      if (fetched.usable_tokens == 0 && fetched.declined_tokens == 0 && !pool_again) {
+        counters_.Add(EngineCounter::kFetchMisses);
+      }
     }
   }
   if (pool_again) {
@@ -295,6 +212,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   matched = std::max(matched, sequence->restored_boundary);
 
   absl::Status status;
+  const absl::Time chosen_at = loads_.Now();
   try {
     status = Prepare(sequence.get());
     while (sequence->restored_boundary > 0 &&
@@ -306,13 +224,14 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
     status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
   }
   if (!status.ok()) return Fail(sequence, status);
+  NoteLoad(*sequence, loads_.Now() - chosen_at);
   PoolRestored(*sequence);
   OfferAudit(*sequence);
   sequence->restored_at = absl::Now();
   CountStart(*sequence);
   if (sequence->callbacks.on_started != nullptr) {
-    sequence->callbacks.on_started(
-        {sequence->tokens(), sequence->restored_boundary, matched, sequence->restored_from});
+    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
+                                    sequence->restored_from, sequence->prefix.load->report()});
   }
   {
     absl::MutexLock lock(&mu_);

@@ -54,7 +54,8 @@ void EngineImpl::PlanStep(Round* round) {
 
 absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
   std::vector<StepPart> step;
-  uint64_t rows = 0;
+  uint64_t rows = 0, prefilled = 0;
+  double positions = 0;  // of all rows together
   for (const Part& part : parts) {
     Sequence& sequence = *part.sequence;
     StepPart& added = step.emplace_back();
@@ -72,14 +73,18 @@ absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
       added.logits = last && sequence.generates() ? &sequence.logits : nullptr;
     }
     rows += added.tokens.size();
+    if (part.kind == StepKind::kPrefill) prefilled += added.tokens.size();
+    positions += added.tokens.size() * (added.kv->length() + added.tokens.size() / 2.0);
   }
   absl::Status status;
+  const absl::Time begin = loads_.Now();
   try {
     status = WithRoom([&] { return model_->Step(step); });
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
   if (!status.ok()) return StepError(status);
+  if (prefilled > 0) loads_.OnStep(rows, positions / rows, loads_.Now() - begin);
   counters_.Add(EngineCounter::kSteps);
   counters_.Add(EngineCounter::kStepRows, rows);
   return absl::OkStatus();

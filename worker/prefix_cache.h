@@ -19,6 +19,7 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/call_stop.h"
+#include "worker/load_trial.h"
 
 namespace hearth {
 
@@ -56,11 +57,14 @@ struct PrefixRequest {
   std::string request_id = "";  // for logs
   // Ends Fetch and Lease early, as if their deadline had come; null: nobody does.
   std::shared_ptr<CallStop> stop = nullptr;
+  // Whether Fetch is to load what it finds, and for how long; null: always.
+  std::shared_ptr<LoadTrial> load = nullptr;
 };
 
 struct FetchOutcome {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;  // 0: a miss; else objects are exactly what the boundary needs
+  uint32_t declined_tokens = 0;  // of a miss: stored, and not worth loading
   Tier slowest_tier = Tier::kNone;
   std::vector<std::shared_ptr<const KvObject>> objects;  // verified: digests and token ids compared
   std::string note;                                      // why it missed, for logs and Explain

@@ -17,6 +17,7 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   prefix.tenant = request.tenant;
   prefix.request_id = request.request_id;
   prefix.stop = std::make_shared<CallStop>();
+  prefix.load = std::make_shared<LoadTrial>();
   return prefix;
 }
 

@@ -141,6 +141,14 @@ Json GenerationResult::ToJson() const {
   json["cached_tokens"] = started.cached_tokens();
   json["matched_tokens"] = started.matched_tokens();
   json["source_tier"] = TierText(started.source_tier());
+  if (started.has_load()) {
+    const v1::Load& load = started.load();
+    json["load_decision"] = load.decision();
+    if (load.has_load_estimate_ms()) json["load_estimate_ms"] = load.load_estimate_ms();
+    if (load.has_compute_estimate_ms()) json["compute_estimate_ms"] = load.compute_estimate_ms();
+    if (load.took_ms() > 0) json["load_ms"] = load.took_ms();
+    if (!load.source().empty()) json["load_source"] = load.source();
+  }
   json["ttft_ms"] = ttft_ms;
   json["total_ms"] = total_ms;
   json["first_logits_sha256"] = HexText(finished.first_logits_sha256());

@@ -9,8 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
-#include "services/proto_conversion.h"
 #include "services/transport_options.h"
+#include "tests/services/scripted_plan.h"
 #include "tests/services/scripted_store.h"
 #include "tests/services/small_layout.h"
 
@@ -35,43 +35,10 @@ class RemotePrefixCacheTest : public testing::Test {
                                                  SmallFingerprint(), SmallLayout(), &counters_);
   }
 
-  static v1::FetchResponse Plan() {
-    v1::FetchResponse message;
-    v1::FetchPlan* plan = message.mutable_plan();
-    plan->set_matched_tokens(kBoundary + 3);
-    plan->set_usable_tokens(kBoundary);
-    plan->set_slowest_tier(v1::TIER_HOST);
-    v1::InferenceState* state = plan->mutable_state();
-    state->set_token_count(kBoundary);
-    state->set_next_position(kBoundary);
-    state->set_attention_mask("causal");
-    for (uint32_t id : CountingTokens(kBoundary)) state->add_token_ids(id);
-    DigestToProto(SmallFingerprint().digest(), state->mutable_fingerprint());
-    for (const auto& object : SmallObjects(kBoundary)) {
-      v1::ObjectRef* ref = plan->add_objects();
-      ToProto(object->id, ref);
-      for (uint64_t digest : object->slice_digests) ref->add_slice_digests(digest);
-    }
-    return message;
-  }
-
-  // Sends every slice whole, each after `change` had its way with it.
+  static v1::FetchResponse Plan() { return ScriptedPlan(kBoundary, kBoundary + 3); }
   static void SendSlices(ScriptedStore::FetchStream* stream,
                          const std::function<void(v1::SliceData*)>& change = nullptr) {
-    const auto objects = SmallObjects(kBoundary);
-    for (size_t i = 0; i < objects.size(); ++i) {
-      const size_t bytes = SmallLayout().SliceBytes(objects[i]->id.tokens);
-      const std::byte* from = objects[i]->bytes.get();
-      for (uint32_t layer : SmallLayout().LayersOf(objects[i]->id.group)) {
-        v1::FetchResponse message;
-        message.mutable_slice()->set_object(i);
-        message.mutable_slice()->set_layer(layer);
-        message.mutable_slice()->set_data(from, bytes);
-        if (change) change(message.mutable_slice());
-        stream->Write(message);
-        from += bytes;
-      }
-    }
+    SendScriptedSlices(kBoundary, stream, change);
   }
 
   FetchOutcome Fetch(absl::Duration budget = absl::Seconds(60)) {

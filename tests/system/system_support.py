@@ -57,8 +57,9 @@ class SystemTest(unittest.TestCase):
         return folder
 
     def worker(self, model, store_address, *flags, pool_bytes=0):
+        # Whatever is stored is loaded, so that hits do not depend on how fast this machine is.
         return self.cluster.worker(
-            model, store_address, "--chunk-tokens", CHUNK_TOKENS, "--threads", "1", "--pool-bytes",
+            model, store_address, "--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads", "1", "--pool-bytes",
             pool_bytes, "--digest-cache", "", *flags)
 
     def fails_to_start(self, program, *flags):

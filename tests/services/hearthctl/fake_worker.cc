@@ -54,6 +54,8 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
   if (stored.count(prompt) > 0) {
     response.mutable_started()->set_cached_tokens(16);
     response.mutable_started()->set_source_tier(v1::TIER_DISK);
+    response.mutable_started()->mutable_load()->set_decision("load");
+    response.mutable_started()->mutable_load()->set_load_estimate_ms(12);
   }
   writer->Write(response);
   for (const char* word : {"Hello", " there"}) {

@@ -79,6 +79,16 @@ TEST(GenerateCommandTest, HumanFormStreamsTheTextAndSaysWhatWasCached) {
   EXPECT_THAT(result.err, HasSubstr("16 of 2 prompt tokens cached (disk), first token after"));
 }
 
+TEST(GenerateCommandTest, WhatWasExpectedOfALoadIsSaidWhereItIsKnown) {
+  FakeWorker worker;
+  worker.stored.insert("hi");
+  const Json last =
+      RunCli({"generate", "--worker", worker.address(), "--prompt", "hi", "--json"}).last();
+  EXPECT_EQ(last["load_decision"], "load");
+  EXPECT_EQ(last["load_estimate_ms"], 12.0);
+  EXPECT_EQ(last.Find("compute_estimate_ms"), nullptr);
+}
+
 TEST(GenerateCommandTest, TheDeadlineIsTheRpcs) {
   FakeWorker worker;
   const std::vector<std::pair<std::string, absl::Duration>> deadlines = {
