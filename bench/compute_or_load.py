@@ -1,0 +1,196 @@
+"""Compute or load: time to first token by a throttled link, with --load always, never and auto.
+
+    .venv/bin/python bench/compute_or_load.py [--model DIR] [--rates 0.2,1,5,50,500]
+        [--prefix 2048] [--reps 5] [--json FILE]
+
+A store, and between it and the workers a TCP proxy that lets so many MB a second through, each
+way for itself; the last turn is without it, by shared memory. Workers of the class invariant,
+without a pool; one loads always (its fetch budget is an hour), one never, and one, new for each
+rate, decides: it is asked three times before it is measured. All three are then asked in turns,
+each time with another ending, reading only. What would take more than --patience seconds always
+to load is not measured: it is printed as the bytes at that rate. Printed: median TTFT of each,
+what auto decided, and the ratio of auto to the better of the other two. The bar, of issue 13, is
+1.10.
+"""
+
+import argparse
+import asyncio
+import json
+import pathlib
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+from hearth_procs import Cluster  # noqa: E402  (path set above)
+
+PIECE_BYTES = 16 << 10
+BAR = 1.10
+
+
+class ThrottlingProxy:
+    """Forwards TCP on loopback at `rate` bytes a second each way, all connections together."""
+
+    def __init__(self, target):
+        host, port = target.rsplit(":", 1)
+        self.target = (host, int(port))
+        self.rate = float("inf")
+        self.free_at = {"up": 0.0, "down": 0.0}
+        self.loop = asyncio.new_event_loop()
+        ready = threading.Event()
+
+        def run():
+            asyncio.set_event_loop(self.loop)
+            server = self.loop.run_until_complete(
+                asyncio.start_server(self._serve, "127.0.0.1", 0, limit=PIECE_BYTES))
+            self.address = "127.0.0.1:%d" % server.sockets[0].getsockname()[1]
+            ready.set()
+            self.loop.run_forever()
+
+        self.thread = threading.Thread(target=run, daemon=True)
+        self.thread.start()
+        ready.wait()
+
+    async def _pass_on(self, reader, writer, way):
+        try:
+            while data := await reader.read(PIECE_BYTES):
+                now = time.monotonic()
+                self.free_at[way] = max(self.free_at[way], now) + len(data) / self.rate
+                # A loop's timers are a millisecond apart: what is shorter is made up for later.
+                if (wait := self.free_at[way] - now) > 0.002:
+                    await asyncio.sleep(wait)
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            writer.close()
+
+    async def _serve(self, reader, writer):
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self.target)
+        except OSError:
+            writer.close()
+            return
+        for end in (writer, far_writer):  # what waits in the proxy is on its way, not arrived
+            end.transport.set_write_buffer_limits(high=PIECE_BYTES)
+        await asyncio.gather(self._pass_on(reader, far_writer, "up"),
+                             self._pass_on(far_reader, writer, "down"))
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join()
+
+
+class Bench:
+    def __init__(self, args, cluster, store_address):
+        self.args, self.cluster = args, cluster
+        self.proxy = ThrottlingProxy(store_address)
+        self.store_address = store_address
+        self.source = random.Random(1)
+        self.prefix = [2] + self.tokens(args.prefix - 1)
+
+    def tokens(self, count):
+        return [self.source.randrange(1000, 200000) for _ in range(count)]
+
+    def worker(self, load, address):
+        flags = ["--exactness", "invariant", "--pool-bytes", "0", "--load", load, "--threads",
+                 self.args.threads]
+        if load == "always":
+            flags += ["--fetch-budget", "3600s"]
+        if address == self.proxy.address:  # else the store's memory is the way round it
+            flags += ["--store-shared-memory", "off"]
+        return self.cluster.worker(self.args.model, address, *flags)
+
+    def ask(self, worker, *flags):
+        return self.cluster.generate(worker.address, self.prefix + self.tokens(self.args.ending),
+                                     "--breakpoint", self.args.prefix, *flags)
+
+    def measure(self, sides, warm):
+        """In turns; what `warm` names is asked before, until it knows what it does."""
+        for worker in warm:
+            for _ in range(3):
+                self.ask(worker, "--cache", "read")
+        times = {side: [] for side in sides}
+        decided = []
+        for _ in range(self.args.reps):
+            for side, worker in sides.items():
+                out = self.ask(worker, "--cache", "read")
+                times[side].append(out["ttft_ms"])
+                if side == "auto":
+                    decided.append(out["load_decision"])
+        return {side: statistics.median(all_ms) for side, all_ms in times.items()}, decided
+
+    def run(self, stored_bytes):
+        rows = []
+        never = self.worker("never", self.store_address)
+        self.ask(never, "--wait-published")
+        always = self.worker("always", self.proxy.address)
+        self.ask(always, "--cache", "read")
+        for rate in self.args.rates:
+            self.proxy.rate = rate * 1e6
+            auto = self.worker("auto", self.proxy.address)
+            sides = {"always": always, "never": never, "auto": auto}
+            at_least_s = stored_bytes() / self.proxy.rate
+            if at_least_s > self.args.patience:
+                del sides["always"]
+            median, decided = self.measure(sides, [auto])
+            median.setdefault("always", at_least_s * 1e3)
+            rows.append(self.row(f"{rate:g} MB/s", median, decided, "always" in sides))
+            auto.stop()
+        always.stop()
+        shared = {load: self.worker(load, self.store_address) for load in ("always", "auto")}
+        median, decided = self.measure({**shared, "never": never}, shared.values())
+        rows.append(self.row("shared memory", median, decided, True))
+        self.proxy.close()
+        return rows
+
+    @staticmethod
+    def row(name, median, decided, measured):
+        better = min(median["always"], median["never"])
+        row = {"link": name, **median, "always_measured": measured, "decided": decided,
+               "ratio": median["auto"] / better}
+        print(f"{name:14}{median['always']:10.0f}{' ' if measured else '*'}{median['never']:10.0f}"
+              f"{median['auto']:10.0f}{row['ratio']:8.2f}   {', '.join(sorted(set(decided)))}",
+              flush=True)
+        return row
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser.add_argument("--rates", default="0.2,1,5,50,500",
+                        type=lambda text: [float(rate) for rate in text.split(",")])
+    parser.add_argument("--prefix", type=int, default=2048)
+    parser.add_argument("--ending", type=int, default=64)
+    parser.add_argument("--reps", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--patience", type=float, default=20)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    print(f"TTFT (median of {args.reps}, ms), {args.prefix} + {args.ending} tokens; "
+          "* not measured: bytes at that rate")
+    print(f"{'link':14}{'always':>10} {'never':>10}{'auto':>10}{'ratio':>8}   auto decided")
+    with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
+        store = cluster.store(pathlib.Path(work) / "data")
+
+        def stored_bytes():
+            stats = cluster.ctl("stats", "--store", store.address)
+            return max(tier["bytes"] for tier in stats["tiers"])
+
+        rows = Bench(args, cluster, store.address).run(stored_bytes)
+    worst = max(row["ratio"] for row in rows)
+    print(f"worst ratio {worst:.2f} (bar {BAR})")
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1))
+    return 0 if worst <= BAR else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
