@@ -280,8 +280,9 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
       absl::MutexLock lock(&state_->mu);
       if (unloaded_ == nullptr) break;
       for (size_t i = 0; i < some.size(); ++i) {
-        if (unloaded_->Settle(some[i]) && !adopter_.Adopt(read[i], unloaded_.get()))
+        if (unloaded_->Settle(some[i]) && !adopter_.Adopt(read[i], unloaded_.get())) {
           NoteUseless(some[i], read[i]);
+        }
       }
     }
     upkeep_->ExpireFew();  // while any is there, fewer boundaries are usable

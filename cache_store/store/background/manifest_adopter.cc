@@ -88,8 +88,9 @@ bool ManifestAdopter::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
   state_->catalog.SetPinned(point, unloaded->IsPinned(record.number));
   core_->Count(Counter::kRecoveredRestorePoints);
   // Whoever watches already was told of what there was.
-  if (core_->options.load_in_background)
+  if (core_->options.load_in_background) {
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
+  }
   return true;
 }
 

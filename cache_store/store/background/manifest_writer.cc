@@ -68,8 +68,9 @@ std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
     state_->erasures.AddManifests({number});
     // The erase may have to wait: what the point is written as next is not to be hit by it.
     RestorePointEntry* point = state_->catalog.Find(work.points[i]);
-    if (point != nullptr && point->manifest == number)
+    if (point != nullptr && point->manifest == number) {
       point->manifest = state_->catalog.NextNumber();
+    }
   }
   return orphans;
 }

@@ -48,8 +48,9 @@ std::vector<uint64_t> Quarantiner::PendingOf(const std::vector<uint64_t>& manife
   std::vector<uint64_t> pending;
   absl::MutexLock lock(&state_->mu);
   for (const uint64_t number : manifests) {
-    if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPending(number))
+    if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPending(number)) {
       pending.push_back(number);
+    }
   }
   return pending;
 }
@@ -118,8 +119,9 @@ void Quarantiner::SettleUnloaded(const std::vector<UnloadedName>& names) {
     absl::MutexLock lock(&state_->mu);
     if (loader_->unloaded() == nullptr) return;
     for (const UnloadedName& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
-      if (loader_->unloaded()->Settle(name.manifest))
+      if (loader_->unloaded()->Settle(name.manifest)) {
         loader_->NoteRetired(name.manifest, name.point);
+      }
     }
   }
 }
@@ -171,8 +173,9 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
   SettleUnloaded(unloaded_names);
   result.on_disk.Update(core_->eraser.EraseFromDisk());
-  if (core_->tiers.disk != nullptr && result.on_disk.ok())
+  if (core_->tiers.disk != nullptr && result.on_disk.ok()) {
     result.on_disk = core_->tiers.disk->Sync();
+  }
   return result;
 }
 
@@ -190,8 +193,9 @@ void Quarantiner::QuarantineHostCopy(StoredObject* object) {
     StoreLock lock(core_);
     if (!object->in_host) return;
     if (object->on_disk) {
-      for (RestorePointEntry* point : state_->catalog.PointsNaming(object))
+      for (RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
         state_->catalog.Demote(point);
+      }
       state_->catalog.DropHostCopy(object);
     } else {
       QuarantineLocked(object);

@@ -27,8 +27,9 @@ bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl:
 }  // namespace
 
 absl::Duration Scrubber::Step() {
-  if (core_->tiers.disk == nullptr || core_->options.scrub_bytes_per_s == 0)
+  if (core_->tiers.disk == nullptr || core_->options.scrub_bytes_per_s == 0) {
     return absl::InfiniteDuration();
+  }
   if (loader_->is_loading()) return kAfterLoading;  // a pass goes by what the index shows
   const absl::Time now = core_->clock->Now();
   if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub_period) {

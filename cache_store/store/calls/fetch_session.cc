@@ -197,8 +197,9 @@ DeviceLease FetchSessionImpl::OnDevice(size_t object) {
 }
 
 std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
-  if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr)
+  if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr) {
     return std::nullopt;
+  }
   DeviceLease copy = OnDevice(object);
   if (copy == nullptr) return std::nullopt;
   const SegmentRange range = copy->range;

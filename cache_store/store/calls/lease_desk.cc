@@ -37,8 +37,9 @@ absl::StatusOr<LeaseTurn> LeaseDesk::Lease(const PrefixQuery& query, LeaseAsk as
   const std::vector<PrefixFinder::Namespace>& spaces = *chained;
   // What is to be published needs the tenant's own fingerprint.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return LeaseTurn();
-  for (const PrefixFinder::Namespace& space : spaces)
+  for (const PrefixFinder::Namespace& space : spaces) {
     loader_->LoadFor(space.chain, space.model->layout);
+  }
   LeaseTurn turn;
   ComputeLeases::Wakes wakes;
   {

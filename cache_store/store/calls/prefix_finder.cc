@@ -59,8 +59,9 @@ bool PrefixFinder::IsUsable(const BoundaryState& state, const KvLayout& layout,
   }
   if (any_is_over) return false;
   // What it has of its own, a pin and an end say, is on disk and will come.
-  if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key))
+  if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key)) {
     return false;
+  }
   // Objects may outlive all restore points that named them: a session, or the loader, holds them.
   return InheritedExpiry(ObjectsOf(layout, state.node), now) > now;
 }

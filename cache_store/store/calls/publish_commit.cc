@@ -38,8 +38,9 @@ absl::StatusOr<PublishResult> PublishCommit::Run() {
     for (const StoredObject* object : plan_.work.objects) {
       if (status.ok()) status = ViewsFor(object, &plan_.work.views.emplace_back());
     }
-    if (status.ok())
+    if (status.ok()) {
       status = parts_.manifests->Write(&plan_.work, plan_.level == Durability::kSync);
+    }
   }
   std::vector<uint64_t> orphans;
   {
@@ -55,8 +56,9 @@ absl::StatusOr<PublishResult> PublishCommit::Run() {
   }
   if (!status.ok()) core_->Count(Counter::kTierErrors);
   core_->eraser.EraseFromDisk(orphans).IgnoreError();
-  for (const uint64_t number : plan_.newly_durable_pins)
+  for (const uint64_t number : plan_.newly_durable_pins) {
     core_->tiers.disk->SetPinned(number, true).IgnoreError();
+  }
   const absl::Status renewed = WriteRenewals();
   {
     // Only now: what a failed write left was erased, and is another publisher's to write again.

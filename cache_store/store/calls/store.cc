@@ -101,8 +101,9 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   {
     absl::MutexLock lock(&state_->mu);
     // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
-    if (core_->FindOwned(id, tenant) == nullptr)
+    if (core_->FindOwned(id, tenant) == nullptr) {
       return absl::NotFoundError("no such restore point");
+    }
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
     state_->flight.Claim(&state_->mu, {id});
@@ -206,8 +207,9 @@ std::vector<RestorePoint> Store::List(const std::string& tenant) {
 std::vector<RestorePoint> Store::Hottest(size_t limit) {
   absl::MutexLock lock(&state_->mu);
   std::vector<RestorePoint> hottest;
-  for (const RestorePointEntry* point : state_->catalog.MostHit(limit))
+  for (const RestorePointEntry* point : state_->catalog.MostHit(limit)) {
     hottest.push_back(core_->Describe(*point));
+  }
   return hottest;
 }
 
@@ -298,8 +300,9 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
 }
 
 absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
-  if (core_->tiers.disk == nullptr)
+  if (core_->tiers.disk == nullptr) {
     return absl::FailedPreconditionError("no disk tier: nothing to back up");
+  }
   if (absl::Status whole = loader_.CheckIsWhole(); !whole.ok()) return whole;
   return core_->tiers.disk->BackUp(to);
 }
@@ -344,8 +347,9 @@ void Store::WaitForMemory() {
 }
 
 std::optional<SharedMemory> Store::shared_device() const {
-  if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr)
+  if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr) {
     return std::nullopt;
+  }
   return SharedMemory{core_->tiers.device->segment()->fd(),
                       core_->tiers.device->segment()->layout()};
 }
