@@ -76,18 +76,26 @@ std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
 }
 
 ManifestRecord ManifestWriter::RecordOf(const RestorePointEntry& point) {
-  ManifestRecord record;
-  record.number = point.manifest;
-  record.tenant = point.tenant;
+  ManifestRecord record =
+      NewRecord(point.manifest, point.tenant, TokensOf(point.node), point.objects);
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
   record.expires_unix_s = ExpiresUnixSeconds(point.expires);
   record.inherited = point.inherited;
+  record.manifest.fingerprint = point.model->fingerprint.digest();
+  record.manifest.cuts = point.cuts;
+  return record;
+}
+
+ManifestRecord ManifestWriter::NewRecord(uint64_t number, const std::string& tenant,
+                                         std::vector<uint32_t> token_ids,
+                                         const std::vector<StoredObject*>& objects) {
+  ManifestRecord record;
+  record.number = number;
+  record.tenant = tenant;
   Manifest& manifest = record.manifest;
-  manifest.fingerprint = point.model->fingerprint.digest();
-  manifest.token_count = manifest.next_position = point.tokens();
-  manifest.token_ids = TokensOf(point.node);
-  manifest.cuts = point.cuts;
-  for (const StoredObject* object : point.objects) {
+  manifest.token_count = manifest.next_position = static_cast<uint32_t>(token_ids.size());
+  manifest.token_ids = std::move(token_ids);
+  for (const StoredObject* object : objects) {
     record.objects.push_back(object->number);
     manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
   }

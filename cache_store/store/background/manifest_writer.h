@@ -6,6 +6,7 @@
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -22,6 +23,10 @@ class ManifestWriter {
 
   // What the disk is to say of a restore point. REQUIRES: the lock.
   static ManifestRecord RecordOf(const RestorePointEntry& point);
+  // The same of one that is about to be: times, fingerprint and cuts are the caller's to fill.
+  static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
+                                  std::vector<uint32_t> token_ids,
+                                  const std::vector<StoredObject*>& objects);
   // Fills `compressed_bytes` of the work.
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
   // Of a failed write: notes that what it may have left is to be erased; the objects that it began.

@@ -245,22 +245,16 @@ absl::Status PublishCommit::MakeRoom() {
 }
 
 ManifestRecord PublishCommit::RecordFor(const PublishBoundary& kept) {
-  ManifestRecord record;
-  record.number = kept.manifest;
-  record.tenant = content_->spec.tenant;
+  const PublishSpec& spec = content_->spec;
+  std::vector<StoredObject*> objects;
+  for (const size_t i : kept.items) objects.push_back(content_->items[i].object);
+  ManifestRecord record = ManifestWriter::NewRecord(
+      kept.manifest, spec.tenant, {spec.token_ids.begin(), spec.token_ids.begin() + kept.boundary},
+      objects);
   record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(core_->clock->Now()));
   record.expires_unix_s = ExpiresUnixSeconds(kept.expires);
-  Manifest& manifest = record.manifest;
-  manifest.fingerprint = content_->spec.fingerprint.digest();
-  manifest.token_count = manifest.next_position = kept.boundary;
-  const auto& tokens = content_->spec.token_ids;
-  manifest.token_ids.assign(tokens.begin(), tokens.begin() + kept.boundary);
-  manifest.cuts = content_->CutsUpTo(kept.boundary);
-  for (const size_t i : kept.items) {
-    const StoredObject* object = content_->items[i].object;
-    record.objects.push_back(object->number);
-    manifest.objects.push_back(ManifestObject{object->id, object->slice_digests});
-  }
+  record.manifest.fingerprint = spec.fingerprint.digest();
+  record.manifest.cuts = content_->CutsUpTo(kept.boundary);
   return record;
 }
 
