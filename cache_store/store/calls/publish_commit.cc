@@ -73,6 +73,10 @@ absl::StatusOr<PublishResult> PublishCommit::Run() {
   if (core_->tiers.disk != nullptr && plan_.level == Durability::kMemory && !plan_.shown.empty()) {
     parts_.write_behind->Schedule(plan_.shown, plan_.shown_bytes);
   }
+  return Result();
+}
+
+PublishResult PublishCommit::Result() {
   PublishResult result;
   result.durable = plan_.level;
   for (const PublishBoundary& kept : plan_.boundaries) result.boundaries.push_back(kept.boundary);

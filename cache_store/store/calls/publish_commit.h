@@ -52,6 +52,7 @@ class PublishCommit {
   ManifestRecord RecordFor(const PublishBoundary& kept);
   absl::Status ViewsFor(const StoredObject* object, std::vector<SliceView>* views)
       ABSL_LOCKS_EXCLUDED(state_->mu);
+  PublishResult Result();
   // REQUIRES: the points' ids are claimed.
   absl::Status WriteRenewals() ABSL_LOCKS_EXCLUDED(state_->mu);
 
