@@ -6,41 +6,6 @@
 #include <utility>
 
 namespace hearth {
-namespace {
-
-// What one entry costs on disk beside its payload. A slice: 12 bytes of key, 8 of sequence, some 20
-// of blob reference in the table, 32 + 12 of header and key in the blob file: 84, rounded up. A
-// record: its fixed fields, tag and checksum, rounded up.
-constexpr uint64_t kSliceOverheadBytes = 128;
-constexpr uint64_t kRecordOverheadBytes = 256;
-
-}  // namespace
-
-uint64_t StoredObject::disk_cost_bytes() const {
-  return stored_bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
-}
-
-uint64_t RestorePointEntry::bytes() const {
-  uint64_t sum = 0;
-  for (const StoredObject* object : objects) sum += object->bytes();
-  return sum;
-}
-
-uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
-                           const std::vector<StoredObject*>& objects) {
-  // Tokens and, at worst, as many cuts; of an object its id, number and digests.
-  uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
-  for (const StoredObject* object : objects) sum += 32 + 8 * object->slice_digests.size();
-  return sum;
-}
-
-Tier RestorePointEntry::slowest_tier() const {
-  for (const StoredObject* object : objects) {
-    if (!object->in_host) return Tier::kDisk;
-  }
-  return Tier::kHost;
-}
-
 Catalog::Catalog(const Limits& limits, TenantQuotas quotas, OnRemoved on_removed)
     : limits_(limits),
       on_removed_(std::move(on_removed)),
@@ -185,7 +150,7 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->tick = ++tick_;
   point->manifest_cost_bytes = ManifestCostBytes(node->end(), tenant.size(), point->objects);
   node->restore_point = point;
-  Schedule(point);
+  expiry_.Add(point);
   Register(point, now);
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
@@ -207,7 +172,7 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   on_removed_(*point, why);
   if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
-  Unschedule(*point);
+  expiry_.Remove(*point);
   used_.erase(point);
   if (point->durable) {
     garbage_.manifests.push_back(point->manifest);
@@ -237,6 +202,34 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
   --point->account->usage.restore_points;
   ledger_.Settle(point->account);
   points_.erase(Digest(point->id));
+}
+
+void Catalog::Renew(RestorePointEntry* point, absl::Time expires) {
+  expiry_.Remove(*point);
+  point->expires = point->inherited ? expires : std::max(point->expires, expires);
+  point->inherited = false;
+  expiry_.Add(point);
+  for (StoredObject* object : point->objects) {
+    object->keep_until = std::max(object->keep_until, point->expires);
+  }
+}
+
+// What it inherited its end from may be gone: then its own is what is known of until when somebody
+// wanted its objects.
+void Catalog::AdoptEnd(RestorePointEntry* point, absl::Time expires, bool inherited) {
+  Renew(point, expires);
+  point->inherited = inherited;
+}
+
+void Catalog::BeginRenewal(RestorePointEntry* point) {
+  expiry_.Remove(*point);
+  ++point->renewals;
+}
+
+void Catalog::EndRenewal(RestorePointEntry* point) {
+  assert(point->renewals > 0);
+  --point->renewals;
+  expiry_.Add(point);
 }
 
 void Catalog::SetInHost(StoredObject* object) {
@@ -278,12 +271,12 @@ void Catalog::SetResident(RestorePointEntry* point) {
 
 void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
   if (point->pinned == pinned) return;
-  Unschedule(*point);
+  expiry_.Remove(*point);
   {
     const Change change(this, point);
     point->pinned = pinned;
   }
-  Schedule(point);
+  expiry_.Add(point);
   UpdateEvictable(point);
   for (StoredObject* object : point->objects) {
     const Change change(this, object);

@@ -135,4 +135,18 @@ void Catalog::CheckTenants() const {
   }
 }
 
+void Catalog::CheckExpiry() const {
+  size_t scheduled = 0;
+  for (const auto& [id, point] : points_) {
+    if (!MayExpire(*point)) continue;
+    ++scheduled;
+    assert(expiry_.Contains(*point));
+  }
+  assert(scheduled == expiry_.size());
+  for (const RestorePointEntry* point : used_) {
+    assert(Find(point->id) == point);
+    (void)point;
+  }
+}
+
 }  // namespace hearth

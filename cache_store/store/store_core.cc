@@ -65,7 +65,7 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
 RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
   RestorePointEntry* point = state.catalog.Find(id);
   if (point == nullptr || point->tenant != tenant) return nullptr;
-  return Catalog::IsOver(*point, clock->Now()) ? nullptr : point;
+  return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
 bool StoreCore::PutInHost(StoredObject* object, const std::vector<SliceView>& views) {

@@ -25,7 +25,7 @@ bool Upkeep::ExpireSome(int most) {
   const absl::Time now = core_->clock->Now();
   bool any = false;
   for (; most > 0; --most, any = true) {
-    RestorePointEntry* point = state_->catalog.FirstExpired(now);
+    RestorePointEntry* point = state_->catalog.expiry().FirstExpired(now);
     if (point == nullptr) break;
     state_->catalog.Remove(point, Removal::kExpired);
   }
@@ -45,7 +45,7 @@ absl::Duration Upkeep::Step() {
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     removed = ExpireSome(kExpiredAtOnce);
-    next = state_->catalog.next_expiry();
+    next = state_->catalog.expiry().next();
   }
   if (removed) core_->eraser.EraseFromDisk().IgnoreError();
   const absl::Time now = core_->clock->Now();

@@ -53,11 +53,11 @@ PrefixFinder::Found PrefixFinder::Search(const PrefixQuery& query, const Namespa
 bool PrefixFinder::IsUsable(const BoundaryState& state, const KvLayout& layout,
                             absl::Time now) const {
   if (!state.usable()) return false;
-  const bool any_is_over = state_->catalog.next_expiry() <= now;
+  const bool any_has_expired = state_->catalog.expiry().next() <= now;
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
-    return !any_is_over || !Catalog::IsOver(*point, now);
+    return !any_has_expired || !HasExpired(*point, now);
   }
-  if (any_is_over) return false;
+  if (any_has_expired) return false;
   // What it has of its own, a pin and an end say, is on disk and will come.
   if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key)) {
     return false;

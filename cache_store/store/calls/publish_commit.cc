@@ -187,7 +187,7 @@ absl::Status PublishCommit::MakeRoom() {
   plan_.expires = ExpiryOf(now);
   for (PublishBoundary& kept : plan_.boundaries) {
     RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
-    if (point != nullptr && Catalog::IsOver(*point, now)) {
+    if (point != nullptr && HasExpired(*point, now)) {
       state_->catalog.Remove(point, Removal::kExpired);
       point = nullptr;
     }

@@ -1,0 +1,48 @@
+// ExpirySchedule: when restore points expire. Each has a time of its own, which publishing it again
+// only moves further away; what nobody published as a whole expires with the first of its parts.
+//
+// Not thread safe: the store guards it. Ownership: borrows the restore points.
+#ifndef HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
+#define HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "cache_store/catalog/stored_object.h"
+
+namespace hearth {
+
+// Until when all of these are wanted, which no publisher asked for as one.
+absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now);
+
+// Neither pinned nor about to be renewed, and with a time of its own.
+bool MayExpire(const RestorePointEntry& point);
+bool HasExpired(const RestorePointEntry& point, absl::Time now);
+
+class ExpirySchedule {
+ public:
+  // Does nothing for one that may not expire.
+  void Add(RestorePointEntry* point);
+  // Before its time, its pin or its renewals change, and before it goes.
+  void Remove(const RestorePointEntry& point);
+
+  // When the next one expires; InfiniteFuture: none does.
+  absl::Time next() const;
+  // One that has expired; null: none has.
+  RestorePointEntry* FirstExpired(absl::Time now) const;
+
+  // For the catalog's own checks.
+  size_t size() const { return points_.size(); }
+  bool Contains(const RestorePointEntry& point) const;
+
+ private:
+  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;  // then by number
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_

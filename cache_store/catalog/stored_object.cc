@@ -1,0 +1,39 @@
+#include "cache_store/catalog/stored_object.h"
+
+namespace hearth {
+namespace {
+
+// What one entry costs on disk beside its payload. A slice: 12 bytes of key, 8 of sequence, some 20
+// of blob reference in the table, 32 + 12 of header and key in the blob file: 84, rounded up. A
+// record: its fixed fields, tag and checksum, rounded up.
+constexpr uint64_t kSliceOverheadBytes = 128;
+constexpr uint64_t kRecordOverheadBytes = 256;
+
+}  // namespace
+
+uint64_t StoredObject::disk_cost_bytes() const {
+  return stored_bytes() + kRecordOverheadBytes + slice_digests.size() * (kSliceOverheadBytes + 8);
+}
+
+uint64_t RestorePointEntry::bytes() const {
+  uint64_t sum = 0;
+  for (const StoredObject* object : objects) sum += object->bytes();
+  return sum;
+}
+
+uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
+                           const std::vector<StoredObject*>& objects) {
+  // Tokens and, at worst, as many cuts; of an object its id, number and digests.
+  uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
+  for (const StoredObject* object : objects) sum += 32 + 8 * object->slice_digests.size();
+  return sum;
+}
+
+Tier RestorePointEntry::slowest_tier() const {
+  for (const StoredObject* object : objects) {
+    if (!object->in_host) return Tier::kDisk;
+  }
+  return Tier::kHost;
+}
+
+}  // namespace hearth
