@@ -69,7 +69,7 @@ CROWDED = {
 # Classes that were larger when the limits came: (methods, fields, .cc files) that each may have.
 # Never more, and no class is added.
 LARGE = {
-    "Catalog": (91, 25, 4),
+    "Catalog": (85, 23, 4),
     "EngineImpl": (77, 30, 6),
     "FetchCall": (45, 28, 1),
     "InvariantGemma": (45, 20, 4),

@@ -10,7 +10,7 @@ Catalog::Catalog(const Limits& limits, TenantQuotas quotas, OnRemoved on_removed
     : limits_(limits),
       on_removed_(std::move(on_removed)),
       ledger_(std::move(quotas)),
-      retention_(MakeRetention(limits.retention, Retention::Depend::kNothing)) {}
+      feed_(limits.retention) {}
 
 void Catalog::ReserveNumbersBelow(uint64_t number) {
   next_number_ = std::max(next_number_, number);
@@ -151,7 +151,7 @@ RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::string& 
   point->manifest_cost_bytes = ManifestCostBytes(node->end(), tenant.size(), point->objects);
   node->restore_point = point;
   expiry_.Add(point);
-  Register(point, now);
+  if (!is_adopting_) feed_.Add(point, now);
   for (StoredObject* object : point->objects) {
     assert(object->node != nullptr && (object->in_host || object->on_disk));
     Charge(object, point->account);
@@ -195,7 +195,7 @@ void Catalog::Remove(RestorePointEntry* point, Removal why) {
       DropHostCopy(object);
     }
   }
-  Delist(point, MayReturn(why));
+  feed_.Remove(*point, MayReturn(why));
   const auto siblings = points_of_.find(point->tenant);
   siblings->second.erase(point);
   if (siblings->second.empty()) points_of_.erase(siblings);
@@ -277,7 +277,7 @@ void Catalog::SetPinned(RestorePointEntry* point, bool pinned) {
     point->pinned = pinned;
   }
   expiry_.Add(point);
-  UpdateEvictable(point);
+  feed_.Update(*point);
   for (StoredObject* object : point->objects) {
     const Change change(this, object);
     object->pins += pinned ? 1 : -1;

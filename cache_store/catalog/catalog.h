@@ -20,15 +20,14 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "cache_store/base/removal.h"
 #include "cache_store/base/tenant_ledger.h"
 #include "cache_store/catalog/expiry_schedule.h"
 #include "cache_store/catalog/prefix_index.h"
+#include "cache_store/catalog/retention_feed.h"
 #include "cache_store/catalog/stored_object.h"
-#include "cache_store/retention/retention.h"
 
 namespace hearth {
 
@@ -101,11 +100,8 @@ class Catalog {
   // Marks as just used, and its ancestors as used with it: on equal age children go first.
   void Touch(RestorePointEntry* point, absl::Time now);
 
-  // A prompt was asked for, whatever is stored of it: its boundaries count as used, and what the
-  // retention policy remembers of them as having come back.
-  void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
-  // The restore points added from here on are of one prompt.
-  void BeginPublish(uint32_t tokens);
+  // For what the retention policy is told beside what follows from the catalog's own changes.
+  RetentionFeed& feed() { return feed_; }
 
   // Recovery. In between, the retention policy knows only of what was adopted, which must be the
   // last used first.
@@ -189,8 +185,6 @@ class Catalog {
   const Limits& limits() const { return limits_; }
 
  private:
-  using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
-
   // What the objects and restore points add up to. Kept: what eviction may not take.
   struct Sums {
     uint64_t host_bytes = 0, host_kept_bytes = 0;
@@ -229,16 +223,11 @@ class Catalog {
   bool DemoteOne();
   bool EvictOneForHost(const std::string& tenant);
   bool EvictOneForDisk(const std::string& tenant);
-  void VisitLeastWorth(Retention::Scope scope, Take take);
   void Charge(StoredObject* object, TenantAccount* account);
   void Uncharge(StoredObject* object);
   void CheckExpiry() const;
-  void Register(RestorePointEntry* point, absl::Time now);
-  void Delist(RestorePointEntry* point, bool may_return);
-  void SetListed(RestorePointEntry* point);
   void CheckSole() const;
-  void UpdateEvictable(RestorePointEntry* point);
-  // `room` kHost: of the names, those of points that are resident in RAM.
+  // `scope` kHost: of the names, those of points that are resident in RAM.
   void CountName(Retention::Scope scope, StoredObject* object, RestorePointEntry* point, int by);
   void Unlink(StoredObject* object);
   void FreeIfUnused(StoredObject* object);
@@ -253,9 +242,7 @@ class Catalog {
   ExpirySchedule expiry_;
   absl::flat_hash_set<RestorePointEntry*> used_;  // since TakeUses
   TenantLedger ledger_;
-  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
-  const std::unique_ptr<Retention> retention_;
-  Retention::Prompt publish_;  // the one that adds restore points
+  RetentionFeed feed_;
   Garbage garbage_;
   uint64_t next_number_ = 1;
   uint64_t tick_ = uint64_t{1} << 32;  // recovery counts down from here

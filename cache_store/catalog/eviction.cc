@@ -70,8 +70,8 @@ bool Catalog::DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) cons
 bool Catalog::EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant) {
   if (ledger_.GuaranteedBytes(tenant) == 0) return true;
   EvictionPlan plan(why == Removal::kDiskFull, bytes, tenant);
-  VisitLeastWorth(Retention::Scope::kStore,
-                  [&](RestorePointEntry* point) { return plan.Offer(point); });
+  feed_.Visit(Retention::Scope::kStore,
+              [&](RestorePointEntry* point) { return plan.Offer(point); });
   plan.OfferWhatIsLeft();
   if (!plan.IsEnough()) return false;
   for (RestorePointEntry* point : plan.victims()) Remove(point, why);
@@ -130,7 +130,7 @@ using Answer = Retention::Answer;
 
 bool Catalog::DemoteOne() {
   RestorePointEntry* chosen = nullptr;
-  VisitLeastWorth(Retention::Scope::kHost, [&](RestorePointEntry* point) {
+  feed_.Visit(Retention::Scope::kHost, [&](RestorePointEntry* point) {
     if (!IsWholeOnDisk(*point) || !FreesHost(*point)) return Answer::kNext;
     chosen = point;
     return Answer::kTake;
@@ -149,9 +149,9 @@ bool Catalog::EvictOneForHost(const std::string& tenant) {
     chosen = point;
     return Answer::kTake;
   };
-  VisitLeastWorth(Retention::Scope::kHost, take);
+  feed_.Visit(Retention::Scope::kHost, take);
   // Then what is partly in RAM only, and so not resident: a publish that RAM had no room for.
-  if (chosen == nullptr) VisitLeastWorth(Retention::Scope::kStore, take);
+  if (chosen == nullptr) feed_.Visit(Retention::Scope::kStore, take);
   if (chosen == nullptr) return false;
   if (IsWholeOnDisk(*chosen)) {
     Demote(chosen);
@@ -163,7 +163,7 @@ bool Catalog::EvictOneForHost(const std::string& tenant) {
 
 bool Catalog::EvictOneForDisk(const std::string& tenant) {
   RestorePointEntry* chosen = nullptr;
-  VisitLeastWorth(Retention::Scope::kStore, [&](RestorePointEntry* point) {
+  feed_.Visit(Retention::Scope::kStore, [&](RestorePointEntry* point) {
     if (!FreesDisk(*point)) return Answer::kNext;
     if (!MayLeaveFor(*point, tenant)) return Answer::kNextOwner;
     chosen = point;
@@ -217,8 +217,7 @@ void Catalog::Unpromise(const std::vector<StoredObject*>& objects) {
 
 bool Catalog::EvictOneOf(const TenantAccount& account) {
   RestorePointEntry* chosen = nullptr;
-  retention_->VisitOwned(Retention::Scope::kStore, account.owner, [&](Retention::Key key) {
-    RestorePointEntry* point = by_key_.at(key);
+  feed_.VisitOwned(account.owner, [&](RestorePointEntry* point) {
     if (point->pinned || point->sessions > 0) return Answer::kNext;
     chosen = point;
     return Answer::kTake;

@@ -59,8 +59,8 @@ class SystemTest(unittest.TestCase):
     def worker(self, model, store_address, *flags, pool_bytes=0):
         # Whatever is stored is loaded, so that hits do not depend on how fast this machine is.
         return self.cluster.worker(
-            model, store_address, "--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads", "1", "--pool-bytes",
-            pool_bytes, "--digest-cache", "", *flags)
+            model, store_address, "--load", "always", "--chunk-tokens", CHUNK_TOKENS, "--threads",
+            "1", "--pool-bytes", pool_bytes, "--digest-cache", "", *flags)
 
     def fails_to_start(self, program, *flags):
         """Runs a program that must not start; returns the one line it said."""

@@ -51,7 +51,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     for (const PrefixFinder::Namespace& space : spaces) {
       // The tenant's own first: what is as long elsewhere is not looked for.
       if (best.space != nullptr && best.boundary == highest) break;
-      if (!query.again) state_->catalog.Request(space.chain, tokens, core_->clock->Now());
+      if (!query.again) state_->catalog.feed().Request(space.chain, tokens, core_->clock->Now());
       PrefixFinder::Found found = finder_->Search(query, space, highest);
       is_known |= found.is_known || loader_->unloaded() != nullptr;
       const uint32_t matched = std::max(best.matched_tokens, found.matched_tokens);
@@ -131,7 +131,7 @@ RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space, Segm
   for (StoredObject* object : objects) state_->catalog.Hold(object);
   RestorePointEntry* point = nullptr;
   if (state_->catalog.Promise(space.tenant, objects)) {
-    state_->catalog.BeginPublish(node->end());
+    state_->catalog.feed().BeginPublish(node->end());
     point = state_->catalog.AddRestorePoint(state_->catalog.NextNumber(), space.tenant, space.model,
                                             node, objects, CutsOf(node, space.model->layout),
                                             core_->clock->Now());

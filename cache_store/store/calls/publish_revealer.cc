@@ -25,7 +25,7 @@ void PublishRevealer::Reveal() {
       }
     }
   }
-  state_->catalog.BeginPublish(static_cast<uint32_t>(content_->spec.token_ids.size()));
+  state_->catalog.feed().BeginPublish(static_cast<uint32_t>(content_->spec.token_ids.size()));
   std::vector<PublishBoundary> shown;
   for (PublishBoundary& kept : plan_->boundaries) {
     // A point that was there already is left out when it was dropped while this wrote.

@@ -1,0 +1,142 @@
+#include "cache_store/catalog/retention_feed.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+namespace hearth {
+namespace {
+
+// The rest of a key adds nothing: 128 bits of a keyed hash chain do not meet by chance.
+Retention::Key KeyOf(const Digest& key) {
+  uint64_t parts[2];
+  static_assert(sizeof(parts) <= sizeof(Digest));
+  std::memcpy(parts, key.data(), sizeof(parts));
+  return absl::MakeUint128(parts[0], parts[1]);
+}
+
+bool IsLocal(const StoredObject* object) { return object->id.group == LayerGroup::kLocal; }
+
+// The point that another one of the same publish goes and stays with: a prompt's end, and the
+// boundary before it, which are numbered one after the other.
+const RestorePointEntry* Companion(const RestorePointEntry& point) {
+  const SegmentNode* before = point.node->parent;
+  if (before->restore_point != nullptr && before->restore_point->number + 1 == point.number) {
+    return before->restore_point;
+  }
+  for (const SegmentNode* after : point.node->children) {
+    const RestorePointEntry* end = after->restore_point;
+    if (end != nullptr && end->number == point.number + 1) return end;
+  }
+  return nullptr;
+}
+
+Retention::Facts FactsOf(const RestorePointEntry& point) {
+  Retention::Facts facts;
+  facts.owner = point.account->owner;
+  facts.tokens = facts.gain_tokens = point.tokens();
+  facts.cost_steps = point.model->cost_steps;
+  uint32_t tail_begin = point.tokens();
+  for (const StoredObject* object : point.objects) {
+    facts.bytes += object->bytes();
+    if (!IsLocal(object)) continue;
+    facts.tail_bytes += object->bytes();
+    tail_begin = std::min(tail_begin, object->id.begin);
+  }
+  const SegmentNode* node = point.node->parent;
+  while (node != nullptr && node->restore_point == nullptr) node = node->parent;
+  if (node != nullptr) facts.parent = KeyOf(node->key);
+  const RestorePointEntry* with = Companion(point);
+  if (with == nullptr) return facts;
+  facts.with = KeyOf(with->id);
+  for (const StoredObject* object : with->objects) {
+    if (!IsLocal(object) || object->id.begin >= tail_begin) continue;
+    facts.tail_bytes += object->bytes();
+    facts.bytes += object->bytes();
+  }
+  return facts;
+}
+
+}  // namespace
+
+void RetentionFeed::BeginPublish(uint32_t tokens) {
+  ++publish_.number;
+  publish_.tokens = tokens;
+}
+
+void RetentionFeed::Add(RestorePointEntry* point, absl::Time now) {
+  assert(!point->listed);
+  retention_->Insert(KeyOf(point->id), FactsOf(*point), {publish_.number, publish_.tokens, now});
+  SetListed(point);
+}
+
+void RetentionFeed::Adopt(RestorePointEntry* point, absl::Time used, absl::Time now) {
+  assert(!point->listed);
+  retention_->Adopt(KeyOf(point->id), FactsOf(*point), !point->node->children.empty(), used, now);
+  SetListed(point);
+}
+
+void RetentionFeed::SetListed(RestorePointEntry* point) {
+  by_key_[KeyOf(point->id)] = point;
+  point->listed = true;
+  Update(*point);
+}
+
+void RetentionFeed::Remove(const RestorePointEntry& point, bool may_return) {
+  if (!point.listed) return;
+  by_key_.erase(KeyOf(point.id));
+  retention_->Erase(KeyOf(point.id), may_return);
+}
+
+void RetentionFeed::Update(const RestorePointEntry& point) {
+  if (!point.listed) return;
+  const Retention::Key key = KeyOf(point.id);
+  retention_->SetEvictable(key, Retention::Scope::kStore, point.sole > 0 && !point.pinned);
+  retention_->SetEvictable(key, Retention::Scope::kHost, point.host_sole > 0);
+}
+
+void RetentionFeed::Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now) {
+  std::vector<Retention::Key> keys;
+  keys.reserve(path.size());
+  for (const RestorePointEntry* point : path) keys.push_back(KeyOf(point->id));
+  retention_->Renew(keys, now);
+}
+
+void RetentionFeed::Request(const PromptChain& chain, uint32_t tokens, absl::Time now) {
+  std::vector<Retention::Key> path;
+  path.reserve(chain.chunks.size() + chain.remainders.size());
+  auto remainder = chain.remainders.begin();
+  for (const KeyedSegment& chunk : chain.chunks) {
+    for (; remainder != chain.remainders.end() && remainder->segment.end() < chunk.segment.end();
+         ++remainder) {
+      path.push_back(KeyOf(remainder->key));
+    }
+    path.push_back(KeyOf(chunk.key));
+  }
+  for (; remainder != chain.remainders.end(); ++remainder) path.push_back(KeyOf(remainder->key));
+  retention_->Touch(path, tokens, now);
+}
+
+void RetentionFeed::Visit(Retention::Scope scope, Take take) {
+  retention_->Visit(scope, [&](Retention::Key key) { return take(by_key_.at(key)); });
+}
+
+void RetentionFeed::VisitOwned(Retention::Owner owner, Take take) {
+  retention_->VisitOwned(Retention::Scope::kStore, owner,
+                         [&](Retention::Key key) { return take(by_key_.at(key)); });
+}
+
+bool RetentionFeed::IsLeastWorth(const RestorePointEntry& point) const {
+  bool is_first = false;
+  retention_->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
+    is_first = key == KeyOf(point.id);
+    return Retention::Answer::kTake;
+  });
+  return is_first;
+}
+
+bool RetentionFeed::Contains(const RestorePointEntry& point) const {
+  return by_key_.contains(KeyOf(point.id));
+}
+
+}  // namespace hearth

@@ -1,0 +1,67 @@
+// RetentionFeed: what the catalog tells its retention policy: which restore points there are, which
+// were used, and which would make room by going.
+//
+// Not thread safe: the store guards it. Ownership: owns the policy, borrows the restore points.
+// Invariant: the policy holds exactly the points with `listed`.
+#ifndef HEARTH_CACHE_STORE_CATALOG_RETENTION_FEED_H_
+#define HEARTH_CACHE_STORE_CATALOG_RETENTION_FEED_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "cache_store/base/prompt_chain.h"
+#include "cache_store/catalog/stored_object.h"
+#include "cache_store/retention/retention.h"
+
+namespace hearth {
+
+class RetentionFeed {
+ public:
+  using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
+
+  explicit RetentionFeed(RetentionPolicy policy)
+      : retention_(MakeRetention(policy, Retention::Depend::kNothing)) {}
+
+  // The restore points added from here on are of one prompt.
+  void BeginPublish(uint32_t tokens);
+  void Add(RestorePointEntry* point, absl::Time now);
+  // From before a restart: its last use is earlier than that of all that were added before it.
+  void Adopt(RestorePointEntry* point, absl::Time used, absl::Time now);
+  // Nothing where it was not added. `may_return`: it is remembered.
+  void Remove(const RestorePointEntry& point, bool may_return);
+  // Whether it may go, and would make room by it, has changed.
+  void Update(const RestorePointEntry& point);
+
+  // These were used, root first.
+  void Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now);
+  // A prompt was asked for, whatever is stored of it: its boundaries count as used, and what the
+  // policy remembers of them as having come back.
+  void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
+
+  // Offers restore points, the least worth keeping first, until one is taken.
+  void Visit(Retention::Scope scope, Take take);
+  void VisitOwned(Retention::Owner owner, Take take);
+  // Whether it would be offered first.
+  bool IsLeastWorth(const RestorePointEntry& point) const;
+
+  size_t size() const { return by_key_.size(); }
+  bool Contains(const RestorePointEntry& point) const;
+  // For the catalog's own checks: in the policy.
+  size_t held() const { return retention_->held(); }
+
+ private:
+  void SetListed(RestorePointEntry* point);
+
+  const std::unique_ptr<Retention> retention_;
+  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
+  Retention::Prompt publish_;  // the one that adds restore points
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_RETENTION_FEED_H_
