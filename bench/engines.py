@@ -137,11 +137,14 @@ def start_engines(args, cluster, log):
     engines["hearth pool"].generate(engines["hearth pool"].prefix + [5], 1, "--breakpoint", PREFIX)
     if args.int8:
         engines["hearth int8"] = Hearth(cluster, args.model, "none", "--weights", "int8")
-    engines["transformers"] = Peer(sys.executable, "transformers", args.model, log)
+    peers = {"transformers": (sys.executable, "transformers", args.model)}
     for kind in GGUF_TYPES if args.llama else ():
-        engines[f"llama {kind}"] = Peer(args.llama, "llama", write_gguf(args, kind), log)
+        peers[f"llama {kind}"] = (args.llama, "llama", write_gguf(args, kind))
     if args.vllm:
-        engines["vllm"] = Peer(args.vllm, "vllm", args.model, log)
+        peers["vllm"] = (args.vllm, "vllm", args.model)
+    for name, peer in peers.items():
+        print(f"starting {name} ...", file=sys.stderr, flush=True)
+        engines[name] = Peer(*peer, log)
     return engines
 
 
@@ -176,7 +179,8 @@ def run(args):
     with Cluster(args.bin, args.work) as cluster, open(args.work / "peers.log", "ab") as log:
         busy = keep_at_work(args.beside) if args.beside else None
         engines = start_engines(args, cluster, log)
-        print(f"{'seconds':14} {'':14} {'best':>9} {'median':>9}   over hearth's")
+        print(f"{'seconds':14} {'':14} {'best':>9} {'median':>9}   over hearth's",
+              flush=True)
         try:
             for command in commands:
                 times = {name: [] for name in engines if measured(name, command)}
