@@ -1,4 +1,6 @@
 // The scrub: what rots on disk is found though nobody asks for it, at a bounded rate.
+#include "cache_store/store/background/scrub.h"
+
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
