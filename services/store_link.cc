@@ -49,9 +49,14 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   if (ImportDevice import = GpuImporter(options.device)) {
     devices = std::make_unique<DeviceClient>(std::move(import));
   }
-  auto cache = std::make_unique<RemotePrefixCache>(
-      *channel, engine.fingerprint(), engine.layout(), &link->counters_,
-      options.shared_memory ? SharedMemoryUse::kLend : SharedMemoryUse::kOff, std::move(devices));
+  // In the class invariant a sequence takes the copy itself, by reference; elsewhere it makes one.
+  const bool takes_copies = engine.layout().exactness == Exactness::kInvariant;
+  auto cache = std::make_unique<RemotePrefixCache>(*channel, engine.fingerprint(), engine.layout(),
+                                                   &link->counters_,
+                                                   !options.shared_memory ? SharedMemoryUse::kOff
+                                                   : takes_copies         ? SharedMemoryUse::kCopy
+                                                                          : SharedMemoryUse::kLend,
+                                                   std::move(devices));
   link->explainer_ = cache.get();
   link->cache_ = std::move(cache);
   return link;
