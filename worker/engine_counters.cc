@@ -39,6 +39,7 @@ constexpr const char* kNames[] = {
     "lent_changed",
     "pool_hits",
     "pool_inserts",
+    "pool_too_large",
     "publishes",
     "publishes_stored",
     "publishes_dropped",

@@ -47,6 +47,7 @@ enum class EngineCounter {
   kLentChanged,      // of these: while the loan held, so that a wrong answer may have been given
   kPoolHits,
   kPoolInserts,
+  kPoolTooLarge,      // restore points that are larger than the pool, and not kept in it
   kPublishes,         // handed to the cache
   kPublishesStored,   // of these: at least one boundary is stored now
   kPublishesDropped,  // too many waiting, or the engine stopped

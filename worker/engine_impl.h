@@ -175,6 +175,8 @@ class EngineImpl : public Engine {
   void Keep(Sequence* sequence);
   absl::Status OwnRestored(Sequence* sequence);
   void PoolKept(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
+  PrefixPool::InsertResult Pool(const PrefixRequest& prefix, uint32_t boundary,
+                                const KvObjects& objects);
   void Publish(Sequence* sequence, PrefixCache* cache);
   bool KeepsAnswer(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   void KeepAnswer(Sequence* sequence);

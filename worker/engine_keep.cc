@@ -117,17 +117,19 @@ void EngineImpl::Keep(Sequence* sequence) {
 void EngineImpl::PoolKept(const PrefixRequest& prefix, uint32_t boundary,
                           const KvObjects& objects) {
   if (!MayBeKept(objects)) return;
-  switch (pool_.Insert(prefix, boundary, objects)) {
-    case PrefixPool::InsertResult::kInserted:
-      counters_.Add(EngineCounter::kPoolInserts);
-      break;
-    case PrefixPool::InsertResult::kDiffers:
-      counters_.Add(EngineCounter::kNondeterminism);
-      break;
-    case PrefixPool::InsertResult::kPresent:
-    case PrefixPool::InsertResult::kTooLarge:
-      break;
+  if (Pool(prefix, boundary, objects) == PrefixPool::InsertResult::kDiffers) {
+    counters_.Add(EngineCounter::kNondeterminism);
   }
+}
+
+// Puts a point into the pool, and counts what came of it.
+PrefixPool::InsertResult EngineImpl::Pool(const PrefixRequest& prefix, uint32_t boundary,
+                                          const KvObjects& objects) {
+  const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
+  if (result == PrefixPool::InsertResult::kInserted) counters_.Add(EngineCounter::kPoolInserts);
+  const bool too_large = result == PrefixPool::InsertResult::kTooLarge;
+  if (too_large && options_.pool_bytes > 0) counters_.Add(EngineCounter::kPoolTooLarge);
+  return result;
 }
 
 void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {

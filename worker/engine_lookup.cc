@@ -144,10 +144,8 @@ void EngineImpl::DropRestored(Sequence* sequence) {
 }
 
 void EngineImpl::PoolRestored(const Sequence& sequence) {
-  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored) &&
-      pool_.Insert(sequence.prefix, sequence.restored_boundary, sequence.restored) ==
-          PrefixPool::InsertResult::kInserted) {
-    counters_.Add(EngineCounter::kPoolInserts);
+  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored)) {
+    Pool(sequence.prefix, sequence.restored_boundary, sequence.restored);
   }
 }
 
