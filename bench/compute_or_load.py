@@ -7,10 +7,11 @@ A store, and between it and the workers a TCP proxy that lets so many MB a secon
 way for itself; the last turn is without it, by shared memory. Workers of the class invariant,
 without a pool; one loads always (its fetch budget is an hour), one never, and one, new for each
 rate, decides: it is asked three times before it is measured. All three are then asked in turns,
-each time with another ending, reading only. What would take more than --patience seconds always
-to load is not measured: it is printed as the bytes at that rate. Printed: median TTFT of each,
-what auto decided, and the ratio of auto to the better of the other two. The bar, of issue 13, is
-1.10.
+each time with another ending, reading only. The line with an arrow is the one request of auto for
+which the fastest link has just become the slowest. What would take more than --patience seconds
+always to load is not measured: it is printed as the bytes at that rate. Printed: median TTFT of
+each, what auto decided, and the ratio of auto to the better of the other two. The bar, of issue
+13, is 1.10.
 """
 
 import argparse
@@ -82,6 +83,13 @@ class ThrottlingProxy:
                              self._pass_on(far_reader, writer, "down"))
 
     def close(self):
+        async def end():
+            tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        asyncio.run_coroutine_threadsafe(end(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
 
@@ -110,14 +118,14 @@ class Bench:
         return self.cluster.generate(worker.address, self.prefix + self.tokens(self.args.ending),
                                      "--breakpoint", self.args.prefix, *flags)
 
-    def measure(self, sides, warm):
+    def measure(self, sides, warm, turns=None):
         """In turns; what `warm` names is asked before, until it knows what it does."""
         for worker in warm:
             for _ in range(3):
                 self.ask(worker, "--cache", "read")
         times = {side: [] for side in sides}
         decided = []
-        for _ in range(self.args.reps):
+        for _ in range(turns or self.args.reps):
             for side, worker in sides.items():
                 out = self.ask(worker, "--cache", "read")
                 times[side].append(out["ttft_ms"])
@@ -141,6 +149,11 @@ class Bench:
             median, decided = self.measure(sides, [auto])
             median.setdefault("always", at_least_s * 1e3)
             rows.append(self.row(f"{rate:g} MB/s", median, decided, "always" in sides))
+            if rate == max(self.args.rates) and (slow := min(self.args.rates)) < rate:
+                self.proxy.rate = slow * 1e6  # and nobody tells it
+                median, decided = self.measure({"never": never, "auto": auto}, [], turns=1)
+                median["always"] = stored_bytes() / self.proxy.rate * 1e3
+                rows.append(self.row(f"{rate:g} -> {slow:g}", median, decided, False))
             auto.stop()
         always.stop()
         shared = {load: self.worker(load, self.store_address) for load in ("always", "auto")}
