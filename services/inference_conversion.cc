@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "services/proto_conversion.h"
 
 namespace hearth {
@@ -104,6 +105,14 @@ void StartedToProto(const StartedInfo& info, v1::Started* out) {
   load->set_took_ms(absl::ToDoubleMilliseconds(info.load.took));
   load->set_bytes(info.load.bytes);
   if (info.load.source.has_value()) load->set_source(LoadSourceName(*info.load.source));
+}
+
+std::string LoadSentence(const LoadReport& load) {
+  if (!load.load_estimate.has_value() || !load.compute_estimate.has_value()) return "";
+  return absl::StrFormat("loading %.1f MB of it is expected to take %.0f ms, computing %.0f ms",
+                         static_cast<double>(load.bytes) / 1e6,
+                         absl::ToDoubleMilliseconds(*load.load_estimate),
+                         absl::ToDoubleMilliseconds(*load.compute_estimate));
 }
 
 void NoteStart(const StartedInfo& info, CallNote* note) {

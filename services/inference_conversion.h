@@ -5,6 +5,8 @@
 #ifndef HEARTH_SERVICES_INFERENCE_CONVERSION_H_
 #define HEARTH_SERVICES_INFERENCE_CONVERSION_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "proto/inference.pb.h"
 #include "services/call_gate.h"
@@ -18,6 +20,9 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
 
 void StartedToProto(const StartedInfo& info, v1::Started* out);
+// "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty where nothing is
+// known.
+std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
 // Everything but the text.
 void TokenToProto(const SampledToken& token, const SamplingParams& sampling,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -227,7 +228,12 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
     if (parts_.explainer == nullptr) {
       return absl::FailedPreconditionError("explain: the worker runs without a store");
     }
-    const auto done = [answer, response](absl::Status status, const v1::ExplainResponse& ok) {
+    const auto done = [engine = parts_.engine, answer, response](absl::Status status,
+                                                                 v1::ExplainResponse ok) {
+      const std::string load = status.ok() && ok.usable_tokens() > 0
+                                   ? LoadSentence(engine->EstimateLoad(ok.usable_tokens()))
+                                   : "";
+      if (!load.empty()) ok.set_summary(absl::StrCat(ok.summary(), "; ", load));
       if (status.ok()) *response = MessageBytes(ok);
       // The store's silence is the worker's own unavailability here.
       if (absl::IsDeadlineExceeded(status)) {

@@ -170,6 +170,8 @@ class Engine {
   // A sentence; empty in the class invariant.
   virtual std::string why_not_invariant() const = 0;
   virtual EngineStats Stats() const = 0;
+  // What loading a stored prefix of so many tokens is expected to cost now, and computing it.
+  virtual LoadReport EstimateLoad(uint32_t boundary) const = 0;
 };
 
 }  // namespace hearth

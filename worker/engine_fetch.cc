@@ -80,6 +80,18 @@ uint64_t EngineImpl::BytesTo(uint32_t boundary) const {
   return bytes;
 }
 
+LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
+  LoadReport report;
+  report.bytes = BytesTo(boundary);
+  report.load_estimate = loads_.LeastLoadTime(report.bytes);
+  report.compute_estimate = loads_.ComputeTime(0, boundary, model_->step_tokens(layout_));
+  if (report.load_estimate.has_value() && report.compute_estimate.has_value()) {
+    const bool loads = *report.load_estimate <= *report.compute_estimate;
+    report.decision = loads ? LoadDecision::kLoad : LoadDecision::kCompute;
+  }
+  return report;
+}
+
 // On a fetch thread, with nobody waiting.
 void EngineImpl::Probe(PrefixRequest prefix, PrefixCache* cache, uint32_t above_tokens,
                        uint32_t max_tokens) {

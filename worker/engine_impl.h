@@ -64,6 +64,7 @@ class EngineImpl : public Engine {
   std::vector<std::string> warnings() const override;
   std::string why_not_invariant() const override { return why_not_invariant_; }
   EngineStats Stats() const override;
+  LoadReport EstimateLoad(uint32_t boundary) const override;
 
  private:
   using SequencePtr = std::shared_ptr<Sequence>;

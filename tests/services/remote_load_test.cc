@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
+#include "services/inference_conversion.h"
 #include "services/remote_prefix_cache.h"
 #include "services/transport_options.h"
 #include "tests/services/scripted_plan.h"
@@ -99,6 +100,16 @@ TEST_F(RemoteLoadTest, AProbeMeasuresAndIsNotCountedAsAUseOfThePrefix) {
   Fetch();
   EXPECT_TRUE(again_);
   EXPECT_TRUE(model_.LoadTime(LoadSource::kWire, 1).has_value());
+}
+
+TEST_F(RemoteLoadTest, AnExplanationSaysWhatBothAreExpectedToCost) {
+  LoadReport report;
+  EXPECT_EQ(LoadSentence(report), "");
+  report.bytes = 28300000;
+  report.load_estimate = absl::Milliseconds(12);
+  report.compute_estimate = absl::Milliseconds(4911);
+  EXPECT_EQ(LoadSentence(report),
+            "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms");
 }
 
 }  // namespace

@@ -71,6 +71,9 @@ TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
     }
     EXPECT_EQ(worker.Counter("loads"), 1u);
     EXPECT_EQ(worker.Counter("loads_declined"), 1u);
+    const LoadReport foreseen = worker->EstimateLoad(64);
+    EXPECT_TRUE(foreseen.load_estimate.has_value() && foreseen.compute_estimate.has_value());
+    EXPECT_NE(foreseen.decision, LoadDecision::kNone);
     EXPECT_EQ(cache->conflicts(), 0);
   }
 }
