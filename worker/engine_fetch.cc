@@ -163,6 +163,12 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
   FetchOutcome& outcome = fetched.outcome;
   const absl::Time patience = absl::Now() + prefix.load->PlanPatience();
   outcome = cache->Fetch(prefix, above_tokens, max_boundary, std::min(deadline, patience));
+  const LoadReport load = prefix.load->report();
+  if (load.decision == LoadDecision::kAbandoned) {
+    // The link is slow, or full of what was cut off: each word to the store would cost the request.
+    outcome.declined_tokens = load.boundary;
+    return fetched;
+  }
   uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
   // A load may have been worth more than the budget.
   if (absl::Now() > deadline) deadline = absl::Now() + options_.fetch_budget;

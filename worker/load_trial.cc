@@ -110,6 +110,7 @@ bool LoadTrial::Accepts(const LoadOffer& offer) {
     EndTransfer();  // of a try before this one
     offer_ = offer;
     report_.source = offer.source;
+    report_.boundary = offer.boundary;
     report_.bytes = offer.bytes;
     report_.load_estimate = model_->LoadTime(offer.source, offer.bytes);
     report_.compute_estimate = probe_ ? std::nullopt : Spares(offer.boundary);

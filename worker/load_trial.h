@@ -33,6 +33,7 @@ const char* LoadDecisionName(LoadDecision decision);
 struct LoadReport {
   LoadDecision decision = LoadDecision::kNone;
   std::optional<LoadSource> source;  // of what was offered
+  uint32_t boundary = 0;             // likewise
   uint64_t bytes = 0;                // offered, or where nobody asked the most that would come
   // Nothing where nothing is known of it yet. Of computing: what a load spares.
   std::optional<absl::Duration> load_estimate, compute_estimate;

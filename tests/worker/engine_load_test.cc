@@ -23,8 +23,12 @@ class PricedCache final : public MemoryPrefixCache {
     prefix.load->OnPlan();
     if (outcome.usable_tokens == 0) return outcome;
     if (prefix.load->Accepts({outcome.usable_tokens, bytes, LoadSource::kWire, bytes})) {
-      prefix.load->OnArrived();
-      return outcome;
+      if (!cuts_off) {
+        prefix.load->OnArrived();
+        return outcome;
+      }
+      prefix.load->OnCutOff(1);
+      return {};
     }
     FetchOutcome declined;
     declined.matched_tokens = outcome.matched_tokens;
@@ -32,7 +36,17 @@ class PricedCache final : public MemoryPrefixCache {
     return declined;
   }
 
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t, uint32_t, const LeaseTerms&,
+                     absl::Time) override {
+    ++leases;
+    LeaseOutcome outcome;
+    outcome.usable_tokens = 64;  // there is what was cut off
+    return outcome;
+  }
+
   uint64_t bytes = 1;
+  bool cuts_off = false;
+  int leases = 0;
 };
 
 EngineOptions Choosing(LoadChoice load, Exactness exactness) {
@@ -76,6 +90,26 @@ TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
     EXPECT_NE(foreseen.decision, LoadDecision::kNone);
     EXPECT_EQ(cache->conflicts(), 0);
   }
+}
+
+TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
+  EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
+  options.compute_min_tokens = 1;
+  TestWorker first(LoadDir(), options);
+  const auto cache = std::make_shared<PricedCache>(first->layout());
+  TestWorker worker(LoadDir(), options, cache);
+  const EngineRequest request = Request(Prompt(75), {50});
+  worker.Run(request);
+  const int asked = cache->fetches(), leases = cache->leases;
+  const uint64_t misses = worker.Counter("fetch_misses");
+  cache->cuts_off = true;
+  const auto run = worker.Run(request);
+  EXPECT_EQ(run->started.load.decision, LoadDecision::kAbandoned);
+  EXPECT_EQ(run->started.cached_tokens, 0u);
+  EXPECT_EQ(cache->fetches(), asked + 1);
+  EXPECT_EQ(cache->leases, leases) << "the link is slow: each word to the store costs";
+  EXPECT_EQ(worker.Counter("loads_abandoned"), 1u);
+  EXPECT_EQ(worker.Counter("fetch_misses"), misses);
 }
 
 TEST(EngineLoadTest, ToldToLoadItLoadsWhateverItCosts) {
