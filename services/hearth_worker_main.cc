@@ -83,6 +83,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                 "memory, less weights and pool");
   set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");
+  set->AddUint("step-tokens", &engine->step_tokens,
+               "Tokens of a step while requests decode, class invariant: fewer let their tokens "
+               "come closer together, more let prompts through sooner; 0: a chunk");
   set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
   set->AddBytes("staging-bytes", &engine->staging_bytes, "Prefixes waiting to be published");
   set->AddDuration("fetch-budget", &engine->fetch_budget,

@@ -161,6 +161,12 @@ absl::Status EngineOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("max_running: ", max_running, " is not in [1, ", kMaxRunning, "]"));
   }
+  if (step_tokens != 0 &&
+      (step_tokens < kMinSharedStepTokens || step_tokens > kMaxSharedStepTokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("step_tokens: ", step_tokens,
+                                                   " is not 0 or in [", kMinSharedStepTokens, ", ",
+                                                   kMaxSharedStepTokens, "]"));
+  }
   if (fetch_budget < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("fetch_budget: negative");
   }

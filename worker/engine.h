@@ -46,8 +46,10 @@ struct EngineOptions {
   // Parameters that affect performance.
   int threads = 0;        // 0: the machine's cores
   uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the memory
-  uint64_t pool_bytes = uint64_t{512} << 20;       // restored prefixes kept here; 0: none
-  uint32_t max_running = 8;                        // sequences with a KV cache
+  uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept here; 0: none
+  uint32_t max_running = 8;                   // sequences with a KV cache
+  // Of several sequences, while one decodes: each decoded token waits for so many rows. 0: a chunk.
+  uint32_t step_tokens = 0;
   uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
   uint64_t staging_bytes = uint64_t{1} << 30;      // tails waiting to be published
   absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
@@ -70,6 +72,7 @@ struct EngineOptions {
 inline constexpr uint32_t kMaxSamples = 16;
 // All may decode in one step, whose logits take a megabyte each.
 inline constexpr uint32_t kMaxRunning = 512;
+inline constexpr uint32_t kMinSharedStepTokens = 16, kMaxSharedStepTokens = 512;
 
 enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
 enum class FinishReason { kLength, kEos, kStop };

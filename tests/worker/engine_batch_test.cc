@@ -69,10 +69,12 @@ TEST(EngineBatchTest, EightTogetherGetEveryTokenAndLogprobThatEachGetsAlone) {
   std::vector<std::unique_ptr<Answer>> wanted, got;
   for (uint64_t i = 1; i <= kRequests; ++i) {
     wanted.push_back(std::make_unique<Answer>());
-    wanted.back()->Submit(&alone, Sampled(i));
+    wanted.back()->Submit(&alone, SampledRequest(i));
     wanted.back()->run.WaitAll();
   }
-  TestWorker worker(BatchDir(), InvariantOptions(3), nullptr, /*with_cache=*/false);
+  EngineOptions other_steps = InvariantOptions(3);
+  other_steps.step_tokens = 40;
+  TestWorker worker(BatchDir(), other_steps, nullptr, /*with_cache=*/false);
   absl::Notification submitted;
   for (uint64_t i = 1; i <= kRequests; ++i) {
     got.push_back(std::make_unique<Answer>());
