@@ -159,6 +159,9 @@ void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finis
     v1::SampleEnd* sample = out->add_samples();
     sample->set_reason(ToProto(end.reason));
     sample->set_generated_tokens(end.generated_tokens);
+    if (end.logits_sha256 != Digest{}) {
+      sample->set_logits_sha256(end.logits_sha256.data(), end.logits_sha256.size());
+    }
   }
   out->set_computed_tokens(info.computed_tokens);
   out->set_kv_bytes(info.kv_bytes);

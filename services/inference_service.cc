@@ -80,6 +80,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   converted.max_new_tokens = request.max_new_tokens();
   converted.samples = request.n() == 0 ? 1 : request.n();
   converted.ignore_eos = request.ignore_eos();
+  converted.hash_logits = request.hash_logits();
   converted.cache = *cache;
   converted.durability = *durability;
   return converted;

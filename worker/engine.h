@@ -89,6 +89,7 @@ struct EngineRequest {
   // first alone is kept for a next turn.
   uint32_t samples = 1;
   bool ignore_eos = false;
+  bool hash_logits = false;  // of every token, not of the first alone
   CacheMode cache = CacheMode::kDefault;
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
@@ -106,6 +107,9 @@ struct StartedInfo {
 struct SampleEnd {
   FinishReason reason = FinishReason::kLength;
   uint32_t generated_tokens = 0;
+  // Of the logits that each token was drawn from, the one that ended it included, one after the
+  // other; zero unless asked for.
+  Digest logits_sha256{};
 };
 struct FinishedInfo {
   FinishReason reason = FinishReason::kLength;  // of the first sample

@@ -57,6 +57,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
       audit_calls_(/*threads=*/1, kMaxAuditCalls),
+      digests_(/*threads=*/1, options.max_running),
       publisher_(options.publish_timeout, options.staging_bytes, &counters_, [this] {
         ++releases_;
         Ring();
@@ -81,6 +82,7 @@ EngineImpl::~EngineImpl() {
   if (cache != nullptr) cache->CancelCalls();
   fetches_.Stop();
   audit_calls_.Stop();
+  digests_.Stop();
   publisher_.Stop();
 }
 

@@ -163,8 +163,10 @@ class EngineImpl : public Engine {
   absl::Status FinishPrefill(const SequencePtr& sequence);
   absl::Status BeginSamples(const SequencePtr& first);
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  void HashLogits(Sequence* sequence);
   void CountHeld(const Sequence& sequence) const;
   void Finish(const SequencePtr& sequence, FinishReason reason);
+  void TellFinished(const SequencePtr& sequence, FinishedInfo info);
   void Fail(const SequencePtr& sequence, const absl::Status& status);
   void Leave(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void StopWaiting(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
@@ -223,7 +225,7 @@ class EngineImpl : public Engine {
   uint64_t audit_number_ ABSL_GUARDED_BY(mu_) = 0;  // of the one under way, or the next
   std::optional<FetchOutcome> audit_fetched_ ABSL_GUARDED_BY(mu_);  // for that one
 
-  TaskQueue fetches_, audit_calls_;
+  TaskQueue fetches_, audit_calls_, digests_;
   Publisher publisher_;
   std::thread thread_;
 };

@@ -1,6 +1,7 @@
 // EngineImpl, from a sequence's first step to its end.
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <exception>
 #include <set>
@@ -16,11 +17,6 @@ namespace {
 
 double Milliseconds(absl::Time begin, absl::Time end) {
   return absl::ToDoubleMilliseconds(end - begin);
-}
-
-Digest LogitsDigest(const std::vector<float>& logits) {
-  return Sha256(absl::string_view(reinterpret_cast<const char*>(logits.data()),
-                                  logits.size() * sizeof(float)));
 }
 
 // A caller may come again when there is room; anything else is the worker's fault.
@@ -134,8 +130,8 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   absl::StatusOr<std::optional<FinishReason>> finished = Emit(sequence.get());
   if (!finished.ok()) return finished.status();
   if (absl::Status begun = BeginSamples(sequence); !begun.ok()) return begun;
-  // After the token is out: neither the digest nor the copies belong to its latency.
-  sequence->first_logits_sha256 = LogitsDigest(sequence->logits);
+  HashLogits(sequence.get());
+  // After the token is out: the copies do not belong to its latency.
   Keep(sequence.get());
   if (finished->has_value()) {
     Finish(sequence, **finished);
@@ -162,6 +158,7 @@ absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
     sample->logits = first->logits;
     const absl::StatusOr<std::optional<FinishReason>> finished = Emit(sample.get());
     if (!finished.ok()) return finished.status();
+    HashLogits(sample.get());
     if (finished->has_value()) Finish(sample, **finished);
   }
   first->fork_kvs.clear();
@@ -172,6 +169,7 @@ absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
   counters_.Add(EngineCounter::kDecodeSteps);
   absl::StatusOr<std::optional<FinishReason>> finished = Emit(sequence.get());
   if (!finished.ok()) return finished.status();
+  HashLogits(sequence.get());
   if (finished->has_value()) Finish(sequence, **finished);
   return absl::OkStatus();
 }
@@ -194,6 +192,16 @@ absl::StatusOr<std::optional<FinishReason>> EngineImpl::Emit(Sequence* sequence)
   if (on_token != nullptr && !on_token(*token)) return FinishReason::kStop;
   if (sequence->generated == sequence->request.max_new_tokens) return FinishReason::kLength;
   return std::optional<FinishReason>();
+}
+
+// The logits that a token was drawn from: those of a request's first one always, all on request.
+void EngineImpl::HashLogits(Sequence* sequence) {
+  std::shared_ptr<LogitsDigest>& digest = sequence->state->digests[sequence->sample];
+  const bool all = sequence->request.hash_logits;
+  if (digest == nullptr && (all || sequence->first == nullptr)) {
+    digest = std::make_shared<LogitsDigest>(&digests_, all);
+  }
+  if (digest != nullptr) digest->Add(&sequence->logits);
 }
 
 // Frees the sequence's place and memory. Callbacks come after it, Left() after them.
@@ -253,7 +261,7 @@ void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   KeepAnswer(sequence.get());
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
-  state.ends[sequence->sample] = {reason, sequence->generated};
+  state.ends[sequence->sample] = {reason, sequence->generated, Digest{}};
   Leave(sequence.get());
   if (--state.unfinished > 0) return Left();
   counters_.Add(EngineCounter::kRequestsFinished);
@@ -272,10 +280,35 @@ void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   info.prefill_ms = Milliseconds(first.restored_at, first.prefilled_at);
   info.ttft_ms = Milliseconds(first.submitted_at, token);
   info.total_ms = Milliseconds(first.submitted_at, now);
-  info.first_logits_sha256 = first.first_logits_sha256;
-  if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(info);
-  if (first.published != nullptr) first.published->OnFinished();
-  Left();
+  TellFinished(sequence, std::move(info));
+}
+
+// Once all digests are made, by whoever makes the last of them.
+void EngineImpl::TellFinished(const SequencePtr& sequence, FinishedInfo info) {
+  struct Telling {
+    FinishedInfo info;
+    std::atomic<size_t> left{1};
+  };
+  auto telling = std::make_shared<Telling>();
+  telling->info = std::move(info);
+  const auto one_made = [this, sequence, telling] {
+    if (--telling->left > 0) return;
+    const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
+    if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(telling->info);
+    if (first.published != nullptr) first.published->OnFinished();
+    Left();
+  };
+  const auto& digests = sequence->state->digests;
+  for (size_t sample = 0; sample < digests.size(); ++sample) {
+    if (digests[sample] == nullptr) continue;
+    ++telling->left;
+    digests[sample]->Finish([sample, telling, one_made](const LogitsDigest::Digests& made) {
+      if (sample == 0) telling->info.first_logits_sha256 = made.first;
+      telling->info.samples[sample].logits_sha256 = made.all;
+      one_made();
+    });
+  }
+  one_made();
 }
 
 void EngineImpl::Fail(const SequencePtr& sequence, const absl::Status& status) {

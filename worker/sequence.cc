@@ -30,6 +30,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.sampling.seed = SeedOfSample(request.sampling.seed, sample);
   own.max_new_tokens = request.max_new_tokens;
   own.ignore_eos = request.ignore_eos;
+  own.hash_logits = request.hash_logits;
   own.cache = CacheMode::kOff;
   own.deadline = request.deadline;
   return own;
@@ -70,6 +71,7 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
   assert(!request.token_ids.empty());
   state->unfinished = request.samples;
   state->ends.resize(request.samples);
+  state->digests.resize(request.samples);
   if (writes() && callbacks.on_published != nullptr) {
     published = std::make_shared<PublishedNotice>(callbacks.on_published);
   }

@@ -16,6 +16,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "worker/engine.h"
+#include "worker/logits_digest.h"
 #include "worker/prefix_pool.h"
 #include "worker/sampler.h"
 #include "worker/scheduler.h"
@@ -55,6 +56,7 @@ struct RequestState {
   uint32_t unfinished = 1;
   uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // of those that ended
   std::vector<SampleEnd> ends;
+  std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
 };
 
 struct Sequence {
@@ -114,7 +116,6 @@ struct Sequence {
   int32_t last_token = 0;
   std::vector<int32_t> answer;  // those generated
   uint32_t generated = 0;
-  Digest first_logits_sha256{};
 
   absl::Time admitted_at, restored_at, prefilled_at, first_token_at;
 };

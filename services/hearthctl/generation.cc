@@ -49,6 +49,10 @@ void AddLogprobs(const GeneratedSample& sample, Json* json) {
   }
 }
 
+void AddLogitsDigest(const v1::SampleEnd& end, Json* json) {
+  if (!end.logits_sha256().empty()) (*json)["logits_sha256"] = HexText(end.logits_sha256());
+}
+
 double MsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
       .count();
@@ -66,6 +70,8 @@ void GenerationFlags::Declare(CommandFlags* command, uint32_t default_max_new_to
   command->Add("--logprobs", &logprobs_, "report log probabilities and N alternatives");
   command->Add("--stop", &stop_, "end at this text; may be repeated").OneValueEach();
   command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
+  command->AddSwitch("--logits-sha256", &hash_logits_,
+                     "report a SHA-256 of all tokens' logits, not of the first one's alone");
   command->AddChoice(
       "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
       "default, read, write or off");
@@ -96,6 +102,7 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   }
   for (const std::string& stop : stop_) request->add_stop(stop);
   request->set_ignore_eos(ignore_eos_);
+  request->set_hash_logits(hash_logits_);
   request->set_cache(cache_);
   request->set_durability(durability_);
 }
@@ -158,6 +165,7 @@ Json GenerationResult::ToJson() const {
   json["kv_bytes"] = finished.kv_bytes();
   json["exactness"] = finished.exactness();
   AddLogprobs(samples[0], &json);
+  if (finished.samples_size() > 0) AddLogitsDigest(finished.samples(0), &json);
   for (int i = 0; finished.samples_size() > 1 && i < finished.samples_size(); ++i) {
     const size_t number = static_cast<size_t>(i);
     const GeneratedSample none;
@@ -168,6 +176,7 @@ Json GenerationResult::ToJson() const {
     one["finish_reason"] = FinishReasonText(finished.samples(i).reason());
     one["generated_tokens"] = finished.samples(i).generated_tokens();
     AddLogprobs(sample, &one);
+    AddLogitsDigest(finished.samples(i), &one);
     json["samples"].Append(one);
   }
   json["server"] = {{"queue_ms", finished.queue_ms()},

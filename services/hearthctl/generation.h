@@ -39,6 +39,7 @@ class GenerationFlags {
   int logprobs_ = -1;
   std::vector<std::string> stop_;
   bool ignore_eos_ = false;
+  bool hash_logits_ = false;
   v1::CacheMode cache_ = v1::CACHE_MODE_DEFAULT;
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
 };

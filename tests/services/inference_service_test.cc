@@ -54,13 +54,17 @@ TEST(InferenceService, RestoresWhatItPublishedAndSaysSo) {
   CachedWorker worker;
   v1::GenerateRequest request = IdsRequest(Ids(40));
   request.set_wait_published(true);
+  request.set_hash_logits(true);
   const Generation cold = worker.server.Generate(request);
   ASSERT_TRUE(cold.messages.back().has_published()) << "published comes last";
+  ASSERT_EQ(cold.finished.samples_size(), 1);
+  EXPECT_EQ(cold.finished.samples(0).logits_sha256().size(), 32u);
   EXPECT_EQ(cold.published.published_tokens(), 32u) << cold.published.note();
   const Generation warm = worker.server.Generate(request);
   EXPECT_EQ(warm.started.cached_tokens(), 32u);
   EXPECT_EQ(warm.started.source_tier(), v1::TIER_HOST);
   EXPECT_EQ(warm.finished.first_logits_sha256(), cold.finished.first_logits_sha256());
+  EXPECT_EQ(warm.finished.samples(0).logits_sha256(), cold.finished.samples(0).logits_sha256());
   EXPECT_EQ(warm.ids, cold.ids);
 }
 

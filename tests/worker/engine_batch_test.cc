@@ -39,6 +39,8 @@ struct Answer {
 void ExpectEqual(const Answer& a, const Answer& b) {
   ASSERT_TRUE(a.run.error.ok() && b.run.error.ok()) << a.run.error << b.run.error;
   EXPECT_EQ(a.run.finished.first_logits_sha256, b.run.finished.first_logits_sha256);
+  EXPECT_NE(a.run.finished.samples[0].logits_sha256, Digest{});
+  EXPECT_EQ(a.run.finished.samples[0].logits_sha256, b.run.finished.samples[0].logits_sha256);
   ASSERT_EQ(a.tokens.size(), b.tokens.size());
   for (size_t i = 0; i < a.tokens.size(); ++i) {
     EXPECT_EQ(a.tokens[i].id, b.tokens[i].id) << i;
@@ -51,9 +53,10 @@ void ExpectEqual(const Answer& a, const Answer& b) {
   }
 }
 
-EngineRequest Sampled(uint64_t number) {
+EngineRequest SampledRequest(uint64_t number) {
   EngineRequest request = Request(Prompt(20 + 31 * number, number), {}, 10 + 3 * number);
   request.tenant = number % 3 == 0 ? "a" : "b";
+  request.hash_logits = true;
   request.sampling.logprobs = 3;
   request.sampling.report_logprobs = true;
   if (number % 2 == 0) {
@@ -79,7 +82,7 @@ TEST(EngineBatchTest, EightTogetherGetEveryTokenAndLogprobThatEachGetsAlone) {
   for (uint64_t i = 1; i <= kRequests; ++i) {
     got.push_back(std::make_unique<Answer>());
     got.back()->on_token = [&] { submitted.WaitForNotification(); };
-    got.back()->Submit(&worker, Sampled(i));
+    got.back()->Submit(&worker, SampledRequest(i));
   }
   submitted.Notify();
   for (auto& answer : got) answer->run.WaitAll();

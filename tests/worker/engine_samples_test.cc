@@ -57,7 +57,9 @@ class EngineSamplesTest : public testing::TestWithParam<bool> {
 TEST_P(EngineSamplesTest, EachIsWhatARequestWithItsSeedGetsAndThePromptIsComputedOnce) {
   TestWorker worker(SamplesDir(), Options());
   Sampled four;
-  ASSERT_TRUE(four.Submit(&worker, Drawn(4)).ok());
+  EngineRequest hashed = Drawn(4);
+  hashed.hash_logits = true;
+  ASSERT_TRUE(four.Submit(&worker, hashed).ok());
   four.run.WaitAll();
   ASSERT_TRUE(four.run.error.ok()) << four.run.error;
   EXPECT_EQ(worker.Counter("computed_tokens"), 75u);
@@ -71,7 +73,11 @@ TEST_P(EngineSamplesTest, EachIsWhatARequestWithItsSeedGetsAndThePromptIsCompute
     EXPECT_EQ(four.run.finished.samples[i].generated_tokens, 40u);
     EngineRequest one = Drawn(1);
     one.sampling.seed = SeedOfSample(7, i);
-    EXPECT_EQ(four.answers[i], alone.Run(one)->tokens);
+    one.hash_logits = true;
+    const auto run = alone.Run(one);
+    EXPECT_EQ(four.answers[i], run->tokens);
+    EXPECT_EQ(four.run.finished.samples[i].logits_sha256, run->finished.samples[0].logits_sha256);
+    EXPECT_EQ(four.run.finished.first_logits_sha256, run->finished.first_logits_sha256);
     for (uint32_t j = 0; j < i; ++j) EXPECT_NE(four.answers[i], four.answers[j]);
   }
   Sampled again;

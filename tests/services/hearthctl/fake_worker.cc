@@ -79,6 +79,7 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     v1::SampleEnd* end = finished->add_samples();
     end->set_reason(sample == 0 ? v1::FINISH_REASON_LENGTH : v1::FINISH_REASON_STOP);
     end->set_generated_tokens(sample == 0 ? 2 : 1);
+    if (request->hash_logits()) end->set_logits_sha256(std::string(32, static_cast<char>(sample)));
   }
   finished->set_reason(v1::FINISH_REASON_LENGTH);
   finished->set_generated_tokens(2);

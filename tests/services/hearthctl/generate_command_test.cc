@@ -48,9 +48,12 @@ TEST(GenerateCommandTest, JsonSaysWhatWasComputedHeldAndAsWhat) {
   EXPECT_EQ(result.Find("kv_bytes")->number(), 4096);
   EXPECT_EQ(result.Find("exactness")->text(), "invariant");
   EXPECT_EQ(result.Find("logprobs"), nullptr);
+  EXPECT_EQ(result.Find("logits_sha256"), nullptr);
   std::vector<std::string> asking = plain;
   asking.insert(asking.end(), {"--logprobs", "0"});
   EXPECT_EQ(JsonLine(*RunCli(asking).last().Find("logprobs")), "[-0.5,-0.5]");
+  asking.push_back("--logits-sha256");
+  EXPECT_EQ(RunCli(asking).last().Find("logits_sha256")->text(), std::string(64, '0'));
 }
 
 TEST(GenerateCommandTest, SeveralAnswersAreTakenApart) {
