@@ -198,10 +198,13 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
       ScanLogits(logits.data(), static_cast<int64_t>(logits.size())).greatest)];
   const bool top_k = params.top_k > 0 && params.top_k < logits.size();
   const bool top_p = params.top_p > 0 && params.top_p < 1;
-  if (!top_k && top_p && KeepTopPOf(logits, greatest, params)) return candidates_;
+  if (!top_k && top_p && few_ && KeepTopPOf(logits, greatest, params)) return candidates_;
   KeepTopK(logits, params.top_k);
   WeighCandidates(greatest, params.temperature);
-  if (top_p) KeepTopP(params.top_p);
+  if (top_p) {
+    KeepTopP(params.top_p);
+    few_ = candidates_.size() <= kFirstSorted;
+  }
   return candidates_;
 }
 

@@ -91,6 +91,7 @@ class Sampler {
 
   std::vector<Candidate> candidates_;
   std::vector<double> sums_;  // of weights, by block
+  bool few_ = true;           // top-p kept few tokens the last time, and may again
 };
 
 // Of a request's answers the first has its seed, the others have seeds that follow from it.
