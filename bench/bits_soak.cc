@@ -1,0 +1,61 @@
+// Random requests whose tokens must have the logits of a cold prefill, in whatever way they are
+// computed (tests/support/random_requests.h): on two made-up models, and on those that are named.
+// Ends with 1 when one has others, and says which.
+//   bits_soak [REQUESTS [FIRST [MODEL_DIR...]]]       default: 200 of each model, from 1
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "tests/support/random_requests.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace hearth {
+namespace {
+
+// Texts for real models: the logits of a token are a megabyte, and the head a third of its work.
+constexpr int kLongestReal = 300;
+
+bool Run(const std::string& name, const std::string& dir, int chunk, int longest, int count,
+         uint64_t first) {
+  auto requests = RandomRequests::Open(dir, chunk, longest, first);
+  if (!requests.ok()) {
+    std::fprintf(stderr, "bits_soak: %s\n", requests.status().ToString().c_str());
+    return false;
+  }
+  int wrong = 0;
+  for (int i = 0; i < count; ++i) {
+    const std::string difference = requests->Next();
+    if (difference.empty()) continue;
+    ++wrong;
+    std::printf("%s: %s\n", name.c_str(), difference.c_str());
+    std::fflush(stdout);
+  }
+  std::printf("%s: %d requests from %llu, %d with other logits\n", name.c_str(), count,
+              static_cast<unsigned long long>(first), wrong);
+  std::fflush(stdout);
+  return wrong == 0;
+}
+
+int Main(int argc, char** argv) {
+  const int count = argc > 1 ? std::atoi(argv[1]) : 200;
+  const int first = argc > 2 ? std::atoi(argv[2]) : 1;
+  if (count < 1 || first < 1) {
+    std::fprintf(stderr, "usage: bits_soak [REQUESTS [FIRST [MODEL_DIR...]]]\n");
+    return 2;
+  }
+  bool all = true;
+  for (const TinyGeometry& geometry : RequestGeometries()) {
+    const std::string dir = NewTinyCheckpoint(geometry, "bits_soak");
+    all &= Run("window " + std::to_string(geometry.window), dir, 16, geometry.context_tokens - 50,
+               count, static_cast<uint64_t>(first));
+  }
+  for (int i = 3; i < argc; ++i) {
+    all &= Run(argv[i], argv[i], 128, kLongestReal, count, static_cast<uint64_t>(first));
+  }
+  return all ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

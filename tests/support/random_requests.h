@@ -1,0 +1,180 @@
+// RandomRequests: whether random requests to an InvariantGemma give each token the logits that it
+// has in a cold prefill of the whole text: cold, restored at a random boundary by reference and
+// copy, in steps of 1, 7, 128 or 512 tokens, alone or in steps with seven other sequences, on 1, 2
+// and 3 threads and every instruction set that has vectors.
+//
+// Thread safety: none: it forces instruction sets for the whole process, and ends on the best one.
+#ifndef HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
+#define HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "proto/kv_layout.h"
+#include "proto/restore_rule.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "worker/invariant_gemma.h"
+#include "worker/kernels/targets.h"
+
+namespace hearth {
+
+// The made-up models that are asked: a window of 100 with 8 KV heads, and one of 512 with one.
+inline std::vector<TinyGeometry> RequestGeometries() {
+  TinyGeometry many, one;
+  many.layer_types = "lgl";
+  many.window = 100;
+  many.heads = many.kv_heads = 8;
+  many.context_tokens = 350;
+  one.layer_types = "llg";
+  one.window = 512;
+  one.kv_heads = 1;
+  one.context_tokens = 750;
+  return {many, one};
+}
+
+class RandomRequests {
+ public:
+  static constexpr int kThreads = 3;
+
+  // `longest`: tokens of a text, at most the model's positions. `first`: the first request's seed.
+  static absl::StatusOr<RandomRequests> Open(const std::string& model_dir, int chunk, int longest,
+                                             uint64_t first) {
+    RandomRequests requests(longest, first);
+    for (int threads = 1; threads <= kThreads; ++threads) {
+      auto model = InvariantGemma::Load(model_dir, {threads, chunk});
+      if (!model.ok()) return model.status();
+      requests.models_.push_back(*std::move(model));
+    }
+    return requests;
+  }
+
+  // The next request: empty where all its tokens have their logits, else what it was and where.
+  std::string Next() {
+    state_ = ++seed_ * 2 + 1;
+    const std::vector<int32_t> text = Text(1 + Draw(longest_));
+    const int length = static_cast<int>(text.size());
+    const InvariantGemma& first = *models_[1];
+    ForceTarget(UsableTargets().back());
+    std::vector<uint64_t> want;
+    InvariantGemma::Kv cold = first.NewKv();
+    if (std::string error = Steps(first, text, kPieceTokens, 0, &cold, &want); !error.empty()) {
+      return error;
+    }
+    const InvariantGemma& model = *models_[static_cast<size_t>(Draw(kThreads))];
+    const std::vector<KernelTarget> targets = FastTargets();
+    const KernelTarget target =
+        targets[static_cast<size_t>(Draw(static_cast<int>(targets.size())))];
+    const int boundary = Draw(2) == 0 ? 0 : Draw(length);
+    const int step = kSteps[static_cast<size_t>(Draw(4))], others = 7 * Draw(2);
+    const std::string what = absl::StrCat(
+        "request ", seed_, ": ", length, " tokens, restored ", boundary, ", steps of ", step,
+        ", beside ", others, " others, ", model.threads(), " threads, ", KernelTargetName(target));
+    InvariantGemma::Kv kv = model.NewKv();
+    absl::Status restored = Restore(first, text, boundary, &kv);
+    ForceTarget(target);
+    std::vector<uint64_t> is(want.begin(), want.begin() + boundary);
+    std::string error = restored.ok() ? Steps(model, text, step, others, &kv, &is)
+                                      : std::string(restored.message());
+    ForceTarget(UsableTargets().back());
+    if (!error.empty()) return absl::StrCat(what, ": ", error);
+    for (size_t i = 0; i < want.size(); ++i) {
+      if (want[i] != is[i]) return absl::StrCat(what, ": token ", i, " has other logits");
+    }
+    return "";
+  }
+
+ private:
+  static constexpr int kSteps[] = {1, 7, 128, 512}, kPieceTokens = 64;
+
+  RandomRequests(int longest, uint64_t first) : longest_(longest), seed_(first - 1) {}
+
+  int Draw(int below) {
+    state_ = state_ * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<int>((state_ >> 33) % static_cast<uint64_t>(below));
+  }
+  std::vector<int32_t> Text(int length) {
+    std::vector<int32_t> text;
+    for (int i = 0; i < length; ++i) text.push_back(Draw(models_[0]->config().vocab_size));
+    return text;
+  }
+  static std::vector<KernelTarget> FastTargets() {
+    std::vector<KernelTarget> targets = UsableTargets();
+    if (targets.size() > 1) targets.erase(targets.begin());  // the plain one takes minutes
+    return targets;
+  }
+
+  // The rest of the text; a digest of each token's logits is added to `digests`.
+  std::string Steps(const InvariantGemma& model, const std::vector<int32_t>& text, int step,
+                    int others, InvariantGemma::Kv* kv, std::vector<uint64_t>* digests) {
+    const auto vocabulary = static_cast<size_t>(model.config().vocab_size);
+    std::vector<InvariantGemma::Kv> other_kvs;
+    std::vector<std::vector<int32_t>> other_texts(static_cast<size_t>(others));
+    for (int i = 0; i < others; ++i) other_kvs.push_back(model.NewKv());
+    std::vector<float> logits;
+    for (int at = kv->length(); at < static_cast<int>(text.size()); at += step) {
+      const int count = std::min(step, static_cast<int>(text.size()) - at);
+      std::vector<InvariantGemma::Part> parts;
+      const int place = others == 0 ? 0 : Draw(others);  // among the others
+      for (int i = 0; i < std::max(others, 1); ++i) {
+        if (i == place) {
+          parts.push_back({kv, {text.data() + at, static_cast<size_t>(count)}, count, &logits});
+        }
+        if (others == 0 || other_kvs[static_cast<size_t>(i)].length() > longest_ - 20) continue;
+        std::vector<int32_t>& tokens = other_texts[static_cast<size_t>(i)];
+        tokens = Text(Draw(3) == 0 ? 1 + Draw(19) : 1);
+        parts.push_back({&other_kvs[static_cast<size_t>(i)], tokens});
+      }
+      if (absl::Status s = model.Step(parts); !s.ok()) return std::string(s.message());
+      for (size_t row = 0; row < static_cast<size_t>(count); ++row) {
+        digests->push_back(
+            SliceDigest(logits.data() + row * vocabulary, vocabulary * sizeof(float)));
+      }
+    }
+    return "";
+  }
+
+  // As a worker restores what another one computed: whole chunks by reference, the rest copied.
+  static absl::Status Restore(const InvariantGemma& from, const std::vector<int32_t>& text,
+                              int boundary, InvariantGemma::Kv* kv) {
+    if (boundary == 0) return absl::OkStatus();
+    InvariantGemma::Kv source = from.NewKv();
+    absl::Status computed =
+        from.Step(&source, {text.data(), static_cast<size_t>(boundary)}, 0, nullptr);
+    if (!computed.ok()) return computed;
+    const KvLayout& layout = kv->layout();
+    kv->BeginRestore(boundary);
+    for (const ObjectId& id : NeededObjects(layout, static_cast<uint32_t>(boundary))) {
+      if (KvBlock block = source.Share(id); block != nullptr) {
+        if (absl::Status s = kv->Adopt(id, std::move(block)); !s.ok()) return s;
+        continue;
+      }
+      std::vector<std::vector<std::byte>> slices;
+      std::vector<const std::byte*> shown;
+      const int begin = static_cast<int>(id.begin), tokens = static_cast<int>(id.tokens);
+      for (const uint32_t layer : layout.LayersOf(id.group)) {
+        const int number = static_cast<int>(layer);
+        slices.emplace_back(layout.SliceBytes(id.tokens));
+        source.CopyOut(number, std::max(begin, source.first_held(number)), begin + tokens, begin,
+                       tokens, slices.back().data());
+      }
+      for (const auto& slice : slices) shown.push_back(slice.data());
+      if (absl::Status s = kv->CopyIn(id, shown); !s.ok()) return s;
+    }
+    kv->FinishRestore();
+    return absl::OkStatus();
+  }
+
+  const int longest_;
+  uint64_t seed_, state_ = 0;
+  std::vector<std::unique_ptr<InvariantGemma>> models_;  // on 1, 2 and 3 threads
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SUPPORT_RANDOM_REQUESTS_H_

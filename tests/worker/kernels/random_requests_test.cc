@@ -1,0 +1,45 @@
+// Random requests on two small geometries; bits_soak makes hundreds of them, on real models too.
+#include "tests/support/random_requests.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/tiny_checkpoint.h"
+
+namespace hearth {
+namespace {
+
+void ExpectBits(const TinyGeometry& geometry, int longest) {
+  const std::string dir = NewTinyCheckpoint(geometry, "random_requests");
+  auto requests = RandomRequests::Open(dir, /*chunk=*/16, longest, /*first=*/1);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(requests->Next(), "");
+}
+
+TEST(RandomRequests, HaveTheirBitsBehindAWindowOf100WithEightKvHeads) {
+  ExpectBits(RequestGeometries()[0], 300);
+}
+
+TEST(RandomRequests, HaveTheirBitsBehindAWindowOf512WithOneKvHead) {
+  ExpectBits(RequestGeometries()[1], 700);
+}
+
+// In steps of seven rows alone one row has another bit.
+TEST(RandomRequests, NoticeAProductThatDependsOnTheStep) {
+  InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,
+                                    Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows == 7) *y.Row(3) = std::nextafter(*y.Row(3), 1e9F);
+  });
+  auto requests = RandomRequests::Open(NewTinyCheckpoint(RequestGeometries()[0], "dependent"),
+                                       /*chunk=*/16, 300, /*first=*/1);
+  InvariantGemma::ReplaceProduct(nullptr);
+  ASSERT_TRUE(requests.ok()) << requests.status();
+  std::string all;
+  for (int i = 0; i < 20; ++i) all += requests->Next();
+  EXPECT_NE(all.find("steps of 7, beside 0 others"), std::string::npos) << all;
+}
+
+}  // namespace
+}  // namespace hearth
