@@ -21,7 +21,7 @@
 #define HEARTH_WORKER_KERNELS_FUSED_PRODUCTS_CALL_
 namespace hearth {
 
-// Tiles of one part; as product.cc has them, but twice as many chains wait.
+// Tiles of one part at most; as product.cc has them, but twice as many chains wait.
 constexpr int64_t kGeluPartTiles = 16, kTopPartTiles = 8;
 // Panels of one part of a top: enough that merging the parts' tops is nothing beside them.
 constexpr int64_t kTopPartPanels = 16;
@@ -93,13 +93,14 @@ template <typename T>
 void GeluProductOf(const GeluProductCall& call) {
   const int64_t inputs = call.gate->inputs(), panels = call.gate->panels();
   const int64_t tiles = product::Tiles(call.x.rows);
-  const int64_t groups = (tiles + kGeluPartTiles - 1) / kGeluPartTiles;
+  const int64_t part_tiles = product::PartTiles(inputs, kGeluPartTiles);
+  const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
   product::AddPacking(call.x, inputs, call.workspace, call.phases);
-  call.phases->Add(panels * groups, [call, inputs, panels, tiles](int64_t part) {
+  call.phases->Add(panels * groups, [call, inputs, panels, tiles, part_tiles](int64_t part) {
     const FloatMode mode;
     const PackedRows x = product::Packed(call.x, inputs, call.workspace);
-    const int64_t panel = part % panels, first = part / panels * kGeluPartTiles;
-    const int64_t end = std::min(first + kGeluPartTiles, tiles);
+    const int64_t panel = part % panels, first = part / panels * part_tiles;
+    const int64_t end = std::min(first + part_tiles, tiles);
     constexpr int64_t kFloats = kGeluPartTiles * product::kTileRows * product::kWidth;
     alignas(kKernelAlignBytes) float gate[kFloats], up[kFloats];
     product::PanelOfRows<T>(x, *call.gate, panel, first, end, gate);

@@ -279,6 +279,14 @@ inline void PackTile(const ConstRows& x, int64_t first, int64_t rows, int64_t in
   }
 }
 
+// Tiles of one part, at most `most`: as many as a second-level cache has room for beside a block of
+// a panel, and enough that the panel need not come from memory for each of them.
+inline int64_t PartTiles(int64_t inputs, int64_t most) {
+  constexpr int64_t kRowBytes = 512 << 10, kLeast = 4;
+  const int64_t tile_bytes = inputs * kTileRows * static_cast<int64_t>(sizeof(float));
+  return std::min(most, std::max(kLeast, kRowBytes / tile_bytes));
+}
+
 inline int64_t Tiles(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
 // Rows as tiles, where AddPacking's loop puts them; a single row is one already.

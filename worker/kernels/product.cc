@@ -20,8 +20,7 @@
 #define HEARTH_WORKER_KERNELS_PRODUCT_CALL_
 namespace hearth {
 
-// Tiles of one part: enough that a panel comes from memory for few of them, and few enough that
-// they stay in a second-level cache.
+// Tiles of one part at most: their chains lie on the stack.
 constexpr int64_t kPartTiles = 32;
 // A head has thousands of panels, each over in two microseconds for one row: a part has several,
 // while there are as many parts as keep any number of threads busy.
@@ -53,16 +52,17 @@ namespace {
 template <typename T>
 void ProductOf(const ProductCall& call) {
   const int64_t panels = call.weights->panels(), tiles = product::Tiles(call.x.rows);
-  const int64_t groups = (tiles + kPartTiles - 1) / kPartTiles;
+  const int64_t part_tiles = product::PartTiles(call.weights->inputs(), kPartTiles);
+  const int64_t groups = (tiles + part_tiles - 1) / part_tiles;
   const int64_t run = std::clamp<int64_t>(panels * groups / kEnoughParts, 1, kPartPanelsMax);
   const int64_t runs = (panels + run - 1) / run;
   product::AddPacking(call.x, call.weights->inputs(), call.workspace, call.phases);
-  call.phases->Add(runs * groups, [call, panels, tiles, run, runs](int64_t part) {
+  call.phases->Add(runs * groups, [call, panels, tiles, part_tiles, run, runs](int64_t part) {
     const FloatMode mode;
     const PackedWeights& weights = *call.weights;
     const PackedRows x = product::Packed(call.x, weights.inputs(), call.workspace);
     // Neighbouring parts share rows: they stay in a second-level cache.
-    const int64_t first = part / runs * kPartTiles, end = std::min(first + kPartTiles, tiles);
+    const int64_t first = part / runs * part_tiles, end = std::min(first + part_tiles, tiles);
     alignas(kKernelAlignBytes) float chains[kPartTiles * product::kTileRows * product::kWidth];
     const int64_t begin = part % runs * run;
     for (int64_t panel = begin; panel < std::min(begin + run, panels); ++panel) {
