@@ -18,7 +18,7 @@ import time
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench/peers")]
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 from transformers_peer import QUIET_S, Transformers  # noqa: E402
 

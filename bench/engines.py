@@ -40,11 +40,11 @@ GGUF_TYPES = ("F32", "BF16", "Q8_0")
 
 
 class Peer:
-    """An engine in a process of its own (bench/engine_peer.py)."""
+    """An engine in a process of its own (bench/peers/engine_peer.py)."""
 
     def __init__(self, python, kind, model, log):
         self.popen = subprocess.Popen(
-            [str(python), "-B", str(ROOT / "bench/engine_peer.py"), kind, str(model)], text=True,
+            [str(python), "-B", str(ROOT / "bench/peers/engine_peer.py"), kind, str(model)], text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self.name = kind
         self.answer()
@@ -122,7 +122,7 @@ def write_gguf(args, kind):
     path = args.gguf / f"{args.model.name}-{kind}.gguf"
     if not path.exists():
         args.gguf.mkdir(parents=True, exist_ok=True)
-        subprocess.run([sys.executable, str(ROOT / "bench/write_gguf.py"), str(args.model),
+        subprocess.run([sys.executable, str(ROOT / "bench/peers/write_gguf.py"), str(args.model),
                         str(path), kind], check=True)
     return path
 

@@ -4,7 +4,7 @@
 //
 //   wire_bench [--unix|--shared] [--repetitions N] [--only WORD] [--peer NAME=COMMAND]
 // A memcached that is installed takes part too; --peer adds a client that is a program of its own
-// (bench/peer_client.py).
+// (bench/peers/peer_client.py).
 // The servers are processes of their own. Prints GB/s (1e9 bytes) and the ratio to each peer, for 1
 // and for 4 connections.
 #include <unistd.h>

@@ -1,6 +1,6 @@
 """A Gemma 3 checkpoint as a GGUF file, for llama.cpp in bench/engines.py.
 
-    .venv/bin/python bench/write_gguf.py MODEL_DIR OUT.gguf F32|F16|BF16|Q8_0
+    .venv/bin/python bench/peers/write_gguf.py MODEL_DIR OUT.gguf F32|F16|BF16|Q8_0
 
 For benchmarks by token ids: the weights are the checkpoint's, the words of the vocabulary are made
 up. A file that is not whole is never left behind.
