@@ -44,8 +44,8 @@ class Peer:
 
     def __init__(self, python, kind, model, log):
         self.popen = subprocess.Popen(
-            [str(python), "-B", str(ROOT / "bench/peers/engine_peer.py"), kind, str(model)], text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
+            [str(python), "-B", str(ROOT / "bench/peers/engine_peer.py"), kind, str(model)],
+            text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self.name = kind
         self.answer()
 

