@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/stepped_seams.h"
 #include "tests/support/store_kit.h"
