@@ -42,8 +42,8 @@ class LocalPrefixCache final : public PrefixCache, public Explainer {
   struct Woken;
   PrefixQuery Query(const PrefixRequest& prefix) const;
   absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                        uint32_t max_tokens, absl::Time deadline,
-                                        LoadTrial* load, uint64_t* bytes_read);
+                                        uint32_t max_tokens, absl::Time deadline, LoadTrial* load,
+                                        uint64_t* bytes_read);
   LoadOffer OfferOf(const LookupPlan& plan, Tier slowest_tier) const;
   absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec);
   absl::Status PutObject(const KvObject& object, uint32_t index, PublishSession* session) const;

@@ -83,8 +83,12 @@ absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
   const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
   if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
   if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    const absl::Time wait = std::min(deadline, absl::Now() + absl::Milliseconds(kConnectWaitMs));
-    if (channel_->WaitForConnected(absl::ToChronoTime(wait))) return absl::OkStatus();
+    const absl::Time enough = absl::Now() + absl::Milliseconds(kConnectWaitMs);
+    if (channel_->WaitForConnected(absl::ToChronoTime(std::min(deadline, enough)))) {
+      return absl::OkStatus();
+    }
+    if (deadline < enough)
+      return absl::UnavailableError("there is no time to connect to the store");
     // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
     const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
     if (is_silent) breaker_.OnSilence(SteadyClock().Now());

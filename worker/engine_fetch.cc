@@ -51,7 +51,7 @@ void EngineImpl::ArmLoad(const SequencePtr& sequence) {
   {
     absl::MutexLock lock(&mu_);
     for (const auto& [id, other] : sequences_) {
-      if (other->generated > 0) work.step_tokens = layout_.chunk_tokens;
+      if (other->generated > 0) work.step_tokens = step_rows();
       if (other->step_ends.empty() || other->position >= other->step_ends.back()) continue;
       work.beside.push_back(other->step_ends.back() - other->position);
     }
@@ -81,6 +81,8 @@ uint64_t EngineImpl::BytesTo(uint32_t boundary) const {
 }
 
 LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
+  // A number out of a message: no prompt is longer than the context.
+  boundary = std::min(boundary, static_cast<uint32_t>(model_->config().max_position_embeddings));
   LoadReport report;
   report.bytes = BytesTo(boundary);
   report.load_estimate = loads_.LeastLoadTime(report.bytes);
@@ -102,7 +104,7 @@ void EngineImpl::Probe(PrefixRequest prefix, PrefixCache* cache, uint32_t above_
   try {
     cache->Fetch(prefix, above_tokens, max_tokens, absl::Now() + options_.fetch_budget);
   } catch (const std::exception&) {
-    // A probe that fails says nothing.
+    prefix.load->OnFailed();  // a probe that fails says nothing
   }
 }
 
@@ -164,8 +166,9 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
   const absl::Time patience = absl::Now() + prefix.load->PlanPatience();
   outcome = cache->Fetch(prefix, above_tokens, max_boundary, std::min(deadline, patience));
   const LoadReport load = prefix.load->report();
-  if (load.decision == LoadDecision::kAbandoned) {
-    // The link is slow, or full of what was cut off: each word to the store would cost the request.
+  if (load.decision == LoadDecision::kAbandoned || load.plan_was_late) {
+    // The link is slow, or full of what was cut off, or the store is silent: each word to it would
+    // cost the request.
     outcome.declined_tokens = load.boundary;
     return fetched;
   }

@@ -116,6 +116,10 @@ class EngineImpl : public Engine {
   void Ring() ABSL_LOCKS_EXCLUDED(mu_);
 
   // engine_room.cc: from the queue to a place, and the memory that goes with it.
+  // Of a step while requests decode.
+  uint32_t step_rows() const {
+    return options_.step_tokens > 0 ? options_.step_tokens : layout_.chunk_tokens;
+  }
   bool MayAdmit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool LackingIsOver() const;
   SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);

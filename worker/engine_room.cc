@@ -45,9 +45,12 @@ void EngineImpl::AdmitWaiting() {
       room = absl::InternalError(absl::StrCat("memory for keys and values: ", error.what()));
     }
     if (absl::IsResourceExhausted(room) && model_->kv_bytes().budget > 0) {
+      // Of the first that was tried: what was let go since may be enough for it.
+      if (lacking_.tried.empty()) {
+        lacking_.free_bytes = free_bytes;
+        lacking_.releases = releases;
+      }
       lacking_.tried.insert(sequence->id);
-      lacking_.free_bytes = free_bytes;
-      lacking_.releases = releases;
       sequence->pooled = PooledPrefix();  // what it would hold meanwhile is others'
       continue;
     }
@@ -107,7 +110,7 @@ absl::Status EngineImpl::WithRoom(absl::FunctionRef<absl::Status()> use) {
   if (!absl::IsResourceExhausted(status)) return status;
   const auto frees = [&](const KvObject& object) { return model_->FreesKvBytes(object); };
   if (const std::optional<uint64_t> lacking = LackingKvBytes(status); lacking.has_value()) {
-    uint64_t most = pool_.EvictableBytes(frees);
+    uint64_t most = pool_.EvictableBytes(frees, *lacking);
     if (audit_ != nullptr && audit_->kv != nullptr) most += audit_->kv->set_aside_bytes();
     if (*lacking > most) return status;
   }

@@ -39,8 +39,8 @@ EngineImpl::Part EngineImpl::PartOf(const PlannedStep& planned) const {
 void EngineImpl::PlanStep(Round* round) {
   if (model_->batches()) {
     // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
-    const uint32_t rows = options_.step_tokens > 0 ? options_.step_tokens : layout_.chunk_tokens;
-    for (const PlannedStep& planned : scheduler_.NextBatch(rows, model_->step_tokens(layout_))) {
+    for (const PlannedStep& planned :
+         scheduler_.NextBatch(step_rows(), model_->step_tokens(layout_))) {
       round->step.push_back(PartOf(planned));
     }
   } else if (const std::optional<PlannedStep> planned = scheduler_.Next()) {

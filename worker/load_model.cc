@@ -98,23 +98,25 @@ std::optional<absl::Duration> LoadModel::LeastLoadTime(uint64_t bytes) const {
   return least.value_or(absl::ZeroDuration()) + *plan_;
 }
 
-bool LoadModel::MayProbe() {
+bool LoadModel::MayProbe(std::optional<LoadSource> source) {
   const absl::Time now = clock_();
   absl::MutexLock lock(&mu_);
-  if (now < probe_at_) return false;
-  if (probe_at_ == absl::InfinitePast()) {  // what says so is new
-    probe_pause_ = kFirstProbePause;
-    probe_at_ = now + probe_pause_;
+  Probes& probes = probes_[static_cast<size_t>(source.value_or(LoadSource::kCount))];
+  if (now < probes.next) return false;
+  if (probes.next == absl::InfinitePast()) {  // what says so is new
+    probes.pause = kFirstProbePause;
+    probes.next = now + probes.pause;
     return false;
   }
-  probe_at_ = now + probe_pause_;
-  probe_pause_ = std::min(probe_pause_ * 2, kLongestProbePause);
+  probes.next = now + probes.pause;
+  probes.pause = std::min(probes.pause * 2, kLongestProbePause);
   return true;
 }
 
-void LoadModel::OnAccepted() {
+void LoadModel::OnAccepted(LoadSource source) {
   absl::MutexLock lock(&mu_);
-  probe_at_ = absl::InfinitePast();
+  probes_[static_cast<size_t>(source)] = Probes();
+  probes_.back() = Probes();
 }
 
 }  // namespace hearth

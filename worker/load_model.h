@@ -65,10 +65,12 @@ class LoadModel {
   // From the question on, by the best source that is known; without one how long a plan takes.
   std::optional<absl::Duration> LeastLoadTime(uint64_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether now is the time to look again at what was found too slow. True: the caller does.
-  bool MayProbe() ABSL_LOCKS_EXCLUDED(mu_);
-  // Loading is worth it again: what is found too slow after this is so for the first time.
-  void OnAccepted() ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether now is the time to look again at a source that was found too slow, or at all of them,
+  // where nobody was asked. True: the caller does.
+  bool MayProbe(std::optional<LoadSource> source) ABSL_LOCKS_EXCLUDED(mu_);
+  // Loading from it is worth it again: when it is found too slow after this, it is for the first
+  // time.
+  void OnAccepted(LoadSource source) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Rate {
@@ -86,8 +88,12 @@ class LoadModel {
   bool plan_was_late_ ABSL_GUARDED_BY(mu_) = false;
   std::array<Rate, static_cast<size_t>(LoadSource::kCount)> rates_ ABSL_GUARDED_BY(mu_);
   uint64_t under_way_bytes_ ABSL_GUARDED_BY(mu_) = 0;
-  absl::Time probe_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();
-  absl::Duration probe_pause_ ABSL_GUARDED_BY(mu_);
+  struct Probes {
+    absl::Time next = absl::InfinitePast();
+    absl::Duration pause;
+  };
+  // The last one is of what nobody was asked for.
+  std::array<Probes, static_cast<size_t>(LoadSource::kCount) + 1> probes_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace hearth

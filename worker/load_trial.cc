@@ -98,7 +98,9 @@ void LoadTrial::OnAsk() {
 
 void LoadTrial::OnPlan(bool late) {
   absl::MutexLock lock(&mu_);
-  if (model_ != nullptr) model_->OnPlan(model_->Now() - asked_, late);
+  if (model_ == nullptr) return;
+  report_.plan_was_late = late;
+  model_->OnPlan(model_->Now() - asked_, late);
 }
 
 bool LoadTrial::Accepts(const LoadOffer& offer) {
@@ -126,7 +128,7 @@ bool LoadTrial::Accepts(const LoadOffer& offer) {
     transfers_ = true;
     model_->OnBegin(offer.bytes);
     if (Decides()) {
-      model_->OnAccepted();
+      model_->OnAccepted(offer.source);
       if (compute.has_value() && extend_ != nullptr) {
         extend = extend_;
         most = work_.budget + *compute * kMostComputeTimes;
@@ -210,7 +212,7 @@ bool LoadTrial::TakeProbe() {
   if (!Decides()) return false;
   const LoadDecision decision = report_.decision;
   if (decision != LoadDecision::kCompute && decision != LoadDecision::kAbandoned) return false;
-  return model_->MayProbe();
+  return model_->MayProbe(report_.source);
 }
 
 LoadReport LoadTrial::report() const {

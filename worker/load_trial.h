@@ -38,6 +38,7 @@ struct LoadReport {
   // Nothing where nothing is known of it yet. Of computing: what a load spares.
   std::optional<absl::Duration> load_estimate, compute_estimate;
   absl::Duration took = absl::ZeroDuration();  // from the plan until it was restored or cut off
+  bool plan_was_late = false;
 };
 
 // What a plan offers.

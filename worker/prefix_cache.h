@@ -63,7 +63,7 @@ struct PrefixRequest {
 
 struct FetchOutcome {
   uint32_t matched_tokens = 0;
-  uint32_t usable_tokens = 0;  // 0: a miss; else objects are exactly what the boundary needs
+  uint32_t usable_tokens = 0;    // 0: a miss; else objects are exactly what the boundary needs
   uint32_t declined_tokens = 0;  // of a miss: stored, and not worth loading
   Tier slowest_tier = Tier::kNone;
   std::vector<std::shared_ptr<const KvObject>> objects;  // verified: digests and token ids compared

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <iterator>
-#include <set>
+#include <unordered_set>
 #include <utility>
 
 #include "proto/restore_rule.h"
@@ -139,11 +139,13 @@ bool PrefixPool::EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) {
   return true;
 }
 
-uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts) const {
+uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts,
+                                    uint64_t enough) const {
   absl::MutexLock lock(&mu_);
-  std::set<const KvObject*> counted;
+  std::unordered_set<const KvObject*> counted;
   uint64_t bytes = 0;
   for (const Point& point : points_) {
+    if (bytes >= enough) break;
     for (const auto& object : point.objects) {
       if (!counted.insert(object.get()).second) continue;
       if (OnlyHolders(object, counts) > 0) bytes += object->size_bytes;

@@ -292,6 +292,17 @@ uint64_t Catalog::BytesToPin(const RestorePointEntry& point) const {
   return bytes;
 }
 
+void Garbage::Add(const Garbage& other) {
+  const auto append = [](std::vector<uint64_t>* to, const std::vector<uint64_t>& from) {
+    to->insert(to->end(), from.begin(), from.end());
+  };
+  append(&host_objects, other.host_objects);
+  append(&disk_objects, other.disk_objects);
+  append(&manifests, other.manifests);
+  append(&gone_objects, other.gone_objects);
+  disk_bytes += other.disk_bytes;
+}
+
 Garbage Catalog::TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
 
 std::vector<uint64_t> Catalog::TakeHostGarbage() {

@@ -38,6 +38,8 @@ struct Garbage {
   std::vector<uint64_t> manifests;
   std::vector<uint64_t> gone_objects;  // altogether, or quarantined
   uint64_t disk_bytes = 0;             // what the disk objects took
+
+  void Add(const Garbage& other);
 };
 
 // What went through a tier since the store opened.

@@ -5,7 +5,7 @@
 namespace hearth {
 namespace {
 
-// A boundary kept alive only by a pin gets this lifetime, renewed on each use.
+// A boundary kept alive only by a pin gets this lifetime; a use after it makes the boundary anew.
 constexpr absl::Duration kUnderPin = absl::Minutes(10);
 
 }  // namespace

@@ -95,7 +95,7 @@ EngineOptions TestWorker::SmallOptions() {
   options.chunk_tokens = 16;
   options.threads = 2;
   options.load = LoadChoice::kAlways;  // likewise
-  options.fetch_budget = kHang;  // tests that are about the budget set their own
+  options.fetch_budget = kHang;        // tests that are about the budget set their own
   return options;
 }
 

@@ -290,6 +290,23 @@ TEST_F(LoadTrialTest, ALinkThatWasSlowIsProbedNowAndThenAndUsedAgainWhenItIsFast
   EXPECT_TRUE(Loads(Offer()));
 }
 
+TEST_F(LoadTrialTest, ASlowDiskIsProbedWhileTheRamBesideItIsFast) {
+  LearnCompute();
+  LearnLink(500 * kMegabyte);
+  LearnLink(1 * kMegabyte, LoadSource::kWireDisk);
+  LoadOffer disk = Offer();
+  disk.source = LoadSource::kWireDisk;
+  int probes = 0;
+  for (int second = 0; second < 60; ++second, Pass(1)) {
+    EXPECT_TRUE(Loads(Offer()));
+    LoadTrial trial;
+    trial.Arm(&model_, Prompt());
+    ASSERT_FALSE(trial.Accepts(disk));
+    if (trial.TakeProbe()) ++probes;
+  }
+  EXPECT_GE(probes, 2);
+}
+
 TEST_F(LoadTrialTest, ASilentStoreIsNotWaitedForAgainAndAgain) {
   LearnCompute();
   LoadTrial trial;

@@ -212,7 +212,10 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     if (status.ok() && IsManifest(path)) {
       const std::string copy_path = path + kCopySuffix;
       CopiedFile::File copy;
-      target()->NewWritableFile(copy_path, options, &copy, dbg).PermitUncheckedError();
+      // One that is left of another manifest of this number is no copy of this one.
+      if (!target()->NewWritableFile(copy_path, options, &copy, dbg).ok()) {
+        target()->DeleteFile(copy_path, options.io_options, dbg).PermitUncheckedError();
+      }
       *out = std::make_unique<CopiedFile>(std::move(*out), std::move(copy), target(), copy_path);
     }
     if (status.ok()) *out = std::make_unique<RetryableFile>(std::move(*out));

@@ -202,12 +202,16 @@ absl::Status IndexLoader::Finish() {
       collected.push_back(number);
     }
   }
+  // What only this held goes with the rest below: nobody else is to take it in between, since its
+  // bytes are counted there.
+  Garbage garbage;
   for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
     LetOthersIn();
     absl::MutexLock lock(&state_->mu);
     for (StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
       state_->catalog.Release(object);
     }
+    garbage.Add(state_->catalog.TakeGarbage());
   }
   const size_t known = points.size();
   for (const Digest& id : unloaded->Ids()) points.push_back(id);
@@ -219,7 +223,7 @@ absl::Status IndexLoader::Finish() {
                                 core_->clock->Now());
     // Opened with a smaller limit than it was filled under.
     if (!state_->catalog.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
-    Garbage garbage = state_->catalog.TakeGarbage();
+    garbage.Add(state_->catalog.TakeGarbage());
     garbage.disk_objects.insert(garbage.disk_objects.end(), collected.begin(), collected.end());
     // Of manifests that went while the note was written.
     const std::vector<uint64_t>& strays = unloaded->stray_uses();

@@ -1,5 +1,5 @@
 // Where the scrubber is, and how fast it may go: everything on disk is read again, slowly, so that
-// rot is found before somebody needs the bytes. Plain values; the reading is in store_scrub.cc.
+// rot is found before somebody needs the bytes. Plain values; the reading is Scrubber's.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUB_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUB_H_
 
