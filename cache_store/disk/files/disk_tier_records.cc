@@ -132,6 +132,14 @@ uint64_t WholeBytes(absl::string_view log) {
   return at;
 }
 
+bool EndsInPart(absl::string_view log, uint64_t whole) {
+  if (whole >= log.size()) return false;
+  const size_t header_at = HeaderAt(whole);
+  if (!HasHeader(log, header_at)) return true;
+  const LogHeader header = ParseLogHeader(log.substr(header_at, kLogHeaderBytes));
+  return header_at + kLogHeaderBytes + header.bytes > log.size();
+}
+
 namespace {
 
 // One pass over a log.

@@ -54,6 +54,9 @@ std::optional<LogPiece> MendedLogPieceAt(absl::string_view log, size_t at);
 
 // How many bytes from the beginning are whole pieces.
 uint64_t WholeBytes(absl::string_view log);
+// Whether what comes after `whole` bytes is the beginning of a piece that the file has no more of:
+// what a write leaves that failed, and RocksDB reads as the end.
+bool EndsInPart(absl::string_view log, uint64_t whole);
 
 struct LogScan {
   uint64_t records = 0;   // that can be read

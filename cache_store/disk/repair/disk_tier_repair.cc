@@ -145,7 +145,11 @@ class Repair {
     if (is_named) name.pop_back();
     const RawFile manifest(absl::StrCat(path, "/", name));
     const std::string bytes = manifest.Read(0, manifest.size());
-    if (is_named && !bytes.empty() && WholeBytes(bytes) == bytes.size()) return;
+    const uint64_t whole = WholeBytes(bytes);
+    if (is_named && whole > 0 && whole == bytes.size()) return;
+    // A write that failed leaves a part of a record, and ends the copy where that began.
+    const RawFile copy(absl::StrCat(path, "/", name, kCopySuffix));
+    if (is_named && whole > 0 && copy.size() == whole && EndsInPart(bytes, whole)) return;
     has_damage_ = true;
     Damaged(is_named ? absl::StrCat(path, "/", name, bytes.empty() ? ": gone" : ": damaged")
                      : absl::StrCat(path, "/CURRENT: gone or damaged"));

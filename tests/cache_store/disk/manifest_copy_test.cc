@@ -3,12 +3,14 @@
 #include <rocksdb/file_system.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
 
 #include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/files/disk_tier_records.h"
+#include "cache_store/disk/repair/repair.h"
 #include "cache_store/store/tiered_store.h"
 #include "tests/support/test_folder.h"
 
@@ -92,6 +94,31 @@ TEST(ManifestCopy, EndsWithWhatWasSynced) {
                 was_synced ? "synced a recordanother" : "a recordanother");
     }
   }
+}
+
+// A write that failed leaves a part of a record, and a copy that ends before it. RocksDB reads that
+// as the end: nothing is damaged, whatever a crash took after it.
+TEST(ManifestCopy, APartOfARecordBehindItIsNoDamage) {
+  const TestFolder folder;
+  StoreOptions options;
+  options.data_dir = folder.path();
+  TieredStore::Open(options).value();
+  fs::path manifest;
+  for (const auto& entry : fs::directory_iterator(folder.path() + "/db")) {
+    if (IsManifest(entry.path().string())) manifest = entry.path();
+  }
+  std::string record;
+  AppendLogRecord("a record of which half is written", &record);
+  std::ofstream(manifest, std::ios::binary | std::ios::app) << record.substr(0, record.size() / 2);
+  EXPECT_TRUE(RepairDataDir(folder.path(), RepairOptions()).value().was_healthy);
+  EXPECT_TRUE(TieredStore::Open(options).ok());
+
+  // What the copy has more of was written, and is lost.
+  for (const auto& entry : fs::directory_iterator(folder.path() + "/db")) {
+    if (IsManifest(entry.path().string())) manifest = entry.path();
+  }
+  fs::resize_file(manifest, fs::file_size(manifest) - 3);
+  EXPECT_FALSE(RepairDataDir(folder.path(), RepairOptions()).value().was_healthy);
 }
 
 }  // namespace
