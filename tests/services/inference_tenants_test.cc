@@ -93,7 +93,7 @@ v1::PromptInput TenantsPrompt() {
 // What a call was answered, but for times and where the model's files lie.
 std::string Told(const std::string& messages, const grpc::Status& status,
                  const grpc::ClientContext& context) {
-  static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*");
+  static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*|[0-9]+ ms");
   std::string told = absl::StrCat(std::regex_replace(messages, kTimes, ""), "status ",
                                   status.error_code(), " ", status.error_message());
   for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
