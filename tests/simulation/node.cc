@@ -87,6 +87,8 @@ void Node::Open() {
     });
   }
   store_ = *std::move(opened);
+  // It may be killed before its index is there: the next start need not say the same again.
+  told_at_openings_ += CountedDamage();
   events_seen_.clear();
   is_loaded_ = is_asked_ = false;
   time_->Note(absl::StrCat("the store is up", store()->is_loading() ? ", its index loading" : ""));
@@ -211,6 +213,7 @@ void Node::AfterLoading() {
   if (is_damaged_ && !missing.empty() && !SaidSomething()) {
     time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
   }
+  told_at_openings_ = 0;
   // What an earlier start did not serve for its damage a repair may have proved.
   const bool may_be_back = is_asked_ || (std::exchange(is_repaired_, false) && is_damaged_);
   ledger_.Reopened(listed, is_damaged_, may_be_back);
@@ -218,13 +221,18 @@ void Node::AfterLoading() {
 
 // Of what it lost: a line, or a counter.
 bool Node::SaidSomething() {
-  uint64_t counted = *warnings_ - warnings_at_opening_ + std::exchange(repair_told_, 0);
+  const uint64_t counted = *warnings_ - warnings_at_opening_ + std::exchange(repair_told_, 0);
+  return counted + told_at_openings_ + CountedDamage() > 0;
+}
+
+uint64_t Node::CountedDamage() {
+  uint64_t counted = 0;
   const StoreStats stats = store_->Stats();
   for (const char* name : {"recovery_damage", "recovery_dropped_manifests",
                            "recovery_unread_manifests", "quarantined_objects"}) {
     counted += stats.counters.at(name);
   }
-  return counted > 0;
+  return counted;
 }
 
 std::vector<RestorePoint> Node::List() {

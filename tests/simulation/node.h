@@ -138,6 +138,7 @@ class Node {
   void AfterLoading();
   void CheckWaits();
   bool SaidSomething();
+  uint64_t CountedDamage();  // by this start
 
   Timeline* const time_;
   Dice dice_;
@@ -153,7 +154,7 @@ class Node {
   BootId boot_ = {1};  // of the machine: another after it went down
   int struck_at_opening_ = 0;
   std::shared_ptr<std::atomic<uint64_t>> warnings_ = std::make_shared<std::atomic<uint64_t>>(0);
-  uint64_t warnings_at_opening_ = 0, repair_told_ = 0;
+  uint64_t warnings_at_opening_ = 0, told_at_openings_ = 0, repair_told_ = 0;
   Jobs* jobs_ = nullptr;                         // the store's
   std::map<std::string, uint64_t> events_seen_;  // by tenant
   std::vector<std::weak_ptr<NodeGuest>> guests_;
