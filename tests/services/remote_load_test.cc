@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -49,8 +50,8 @@ class RemoteLoadTest : public testing::Test {
     return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Now() + absl::Seconds(60));
   }
 
-  int slices_ = INT32_MAX;  // that come; with fewer the call hangs
-  bool again_ = false;
+  std::atomic<int> slices_{INT32_MAX};  // that come; with fewer the call hangs
+  std::atomic<bool> again_{false};
   ScriptedStore store_;
   CacheCounters counters_;
   LoadModel model_;
