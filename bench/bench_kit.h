@@ -20,7 +20,7 @@
 #include "bench/bare_stream.h"
 #include "bench/bench_model.h"
 #include "proto/restore_rule.h"
-#include "worker/prefix_cache.h"
+#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 

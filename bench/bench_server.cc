@@ -6,11 +6,11 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
-#include "services/cache_service.h"
-#include "services/process.h"
-#include "services/segment_server.h"
-#include "services/server_runner.h"
-#include "services/transport_options.h"
+#include "services/rpc/transport_options.h"
+#include "services/serving/process.h"
+#include "services/serving/server/server_runner.h"
+#include "services/store/cache_service.h"
+#include "services/store/segment_server.h"
 
 namespace hearth {
 
@@ -31,7 +31,7 @@ int ServeUntilKilled(const std::string& program, const StoreOptions& options,
     service.Offer({memory.layout.id, segment->name()});
   }
   grpc::ServerBuilder builder;
-  TuneServerTransport(&builder, ConnectionLimits());
+  TuneServerTransport(&builder, ConnectionLimits().all_bytes);
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&service);

@@ -72,7 +72,7 @@ measure_edits() {
   local name file
   cost "${revision}_all-targets" bash -c "$(in_hearth 'build_release')"
   # The header that all of the store's parts include: each revision has one of the two.
-  for name in cache_store/store_impl.h cache_store/store/store_core.h worker/gemma.cc \
+  for name in cache_store/store_impl.h cache_store/store/store_core.h worker/model/torch/gemma.cc \
     proto/cache_store.proto; do
     [[ -f $name ]] || continue
     file=$(basename "$name")

@@ -27,8 +27,8 @@
 #include "bench/bench_kit.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/remote_prefix_cache.h"
-#include "services/transport_options.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/transport_options.h"
 
 namespace hearth {
 namespace {

@@ -16,11 +16,11 @@
 #include "absl/time/clock.h"
 #include "bench/bench_kit.h"
 #include "cache_store/store/tiered_store.h"
-#include "services/cache_service.h"
-#include "services/process.h"
-#include "services/remote_prefix_cache.h"
-#include "services/server_runner.h"
-#include "services/transport_options.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/transport_options.h"
+#include "services/serving/process.h"
+#include "services/serving/server/server_runner.h"
+#include "services/store/cache_service.h"
 
 namespace hearth {
 namespace {

@@ -23,7 +23,7 @@
 #include "absl/time/clock.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
-#include "services/transport_options.h"
+#include "services/rpc/transport_options.h"
 
 namespace hearth {
 namespace {

@@ -26,8 +26,8 @@
 #include "worker/kernels/product.h"
 #include "worker/kernels/row_kernels.h"
 #include "worker/kernels/targets.h"
-#include "worker/linear.h"
-#include "worker/thread_pool.h"
+#include "worker/model/thread_pool.h"
+#include "worker/model/torch/linear.h"
 
 namespace hearth {
 namespace {
@@ -211,7 +211,7 @@ void CompareFused(const PackedWeights& gate, const PackedWeights& up, const Pack
         1, 2.0 * rows * head.outputs() * head.inputs(), head.bytes());
 }
 
-// As worker/attention.cc has it: two batched products, and a softmax between them.
+// As worker/model/torch/attention.cc has it: two batched products, and a softmax between them.
 at::Tensor TorchAttend(const at::Tensor& queries, const at::Tensor& keys, const at::Tensor& values,
                        const at::Tensor& mask) {
   const int64_t n = queries.size(0), dim = keys.size(2), kv_heads = keys.size(0);

@@ -13,7 +13,7 @@
 #include "worker/kernels/layer.h"
 #include "worker/kernels/rope_table.h"
 #include "worker/kernels/targets.h"
-#include "worker/thread_pool.h"
+#include "worker/model/thread_pool.h"
 
 namespace hearth {
 namespace {

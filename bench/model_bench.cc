@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "bench/turns.h"
-#include "worker/gemma.h"
-#include "worker/invariant_gemma.h"
 #include "worker/kernels/kernel_memory.h"
 #include "worker/kernels/targets.h"
-#include "worker/thread_pool.h"
+#include "worker/model/invariant/invariant_gemma.h"
+#include "worker/model/thread_pool.h"
+#include "worker/model/torch/gemma.h"
 
 namespace hearth {
 namespace {

@@ -20,8 +20,8 @@
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "tests/support/tiny_checkpoint.h"
-#include "worker/engine.h"
-#include "worker/kv_snapshot.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
 namespace {

@@ -16,8 +16,8 @@
 #include "bench/bench_redis.h"
 #include "bench/bench_server.h"
 #include "cache_store/store/tiered_store.h"
-#include "services/remote_prefix_cache.h"
-#include "services/transport_options.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/transport_options.h"
 
 namespace hearth {
 namespace {

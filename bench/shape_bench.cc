@@ -20,7 +20,7 @@
 #include "bench/turns.h"
 #include "tests/support/made_up_layer.h"
 #include "worker/kernels/targets.h"
-#include "worker/linear.h"
+#include "worker/model/torch/linear.h"
 
 namespace hearth {
 namespace {

@@ -18,7 +18,7 @@
 #include "bench/bench_model.h"
 #include "cache_store/store/tiered_store.h"
 #include "proto/restore_rule.h"
-#include "services/process.h"
+#include "services/serving/process.h"
 
 namespace hearth {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "sentencepiece_processor.h"
-#include "worker/tokenizer.h"
-#include "worker/utf8.h"
+#include "worker/text/tokenizer.h"
+#include "worker/text/utf8.h"
 
 namespace hearth {
 namespace {

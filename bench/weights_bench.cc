@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "bench/turns.h"
-#include "worker/invariant_gemma.h"
 #include "worker/kernels/targets.h"
-#include "worker/tokenizer_loader.h"
+#include "worker/model/invariant/invariant_gemma.h"
+#include "worker/text/tokenizer_loader.h"
 
 namespace hearth {
 namespace {

@@ -26,9 +26,9 @@
 #include "bench/bench_server.h"
 #include "bench/wire_peers.h"
 #include "cache_store/store/tiered_store.h"
-#include "services/process.h"
-#include "services/remote_prefix_cache.h"
-#include "services/transport_options.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/transport_options.h"
+#include "services/serving/process.h"
 
 namespace hearth {
 namespace {

@@ -20,8 +20,8 @@
 #include <vector>
 
 #include "bench/bare_stream.h"
-#include "services/blocking_stream.h"
-#include "services/transport_options.h"
+#include "services/inference/blocking_stream.h"
+#include "services/rpc/transport_options.h"
 #ifdef HEARTH_BENCH_HIREDIS
 #include "bench/bench_redis.h"
 #endif

@@ -10,18 +10,18 @@ GOOD = {
     "proto/a.h": "// A.\nclass A {\n public:\n  int G() const { return 2; }\n"
                  "  struct B {\n    int x = 1;\n  };\n" + "  static int H();\n" * 44 + "};\n",
     "proto/b.cc": "namespace {\nclass A {\n  int x[3] = {1, 2, 3};\n};\n}\n",
-    "worker/CMakeLists.txt": "add_library(w w.cc)\n",
-    "worker/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
-    "worker/w.h": "// Private to worker/: includes ATen.\n#include <ATen/Tensor.h>\n",
+    "worker/text/CMakeLists.txt": "add_library(w w.cc)\n",
+    "worker/text/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
+    "worker/text/w.h": "// Private to worker/: includes ATen.\n#include <ATen/Tensor.h>\n",
     "cache_store/base/CMakeLists.txt": "add_library(b b.cc)\n",
     "cache_store/base/b.cc": '#include "cache_store/base/b.h"\n#include "proto/a.h"\n',
     "cache_store/base/b.h": "// B.\n",
     "cache_store/catalog/c.h": '#include "cache_store/base/b.h"\n',
     "cache_store/disk/repair/r.h": '#include "cache_store/disk/d.h"\n#include <rocksdb/db.h>\n',
-    "services/CMakeLists.txt": "add_executable(s s.cc)\n",
-    "services/s.cc": "#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n",
+    "services/rpc/CMakeLists.txt": "add_executable(s s.cc)\n",
+    "services/rpc/s.cc": "#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n",
     "tests/CMakeLists.txt": "hearth_test(t SOURCES a_test.cc)\nadd_test(COMMAND b_test.py)\n",
-    "tests/a_test.cc": '#include "services/s.h"\nTEST(A, B) { const char* s = "sleep"; }\n',
+    "tests/a_test.cc": '#include "services/rpc/s.h"\nTEST(A, B) { const char* s = "sleep"; }\n',
     "tests/b_test.py": "print(1)\n",
 }
 LONG_BODY = "  x = 1;\n" * 80
@@ -35,13 +35,16 @@ BAD = {
     "a long test": ("tests/a_test.cc", "TEST(A, B) {\n" + LONG_BODY + "}\n", "TEST has 82 lines"),
     "a long method": ("proto/a.h", "class A {\n void F() {\n" + LONG_BODY + "}\n};\n", "F has 82"),
     "a long Python function": ("tests/b_test.py", "def f():\n" + "    x = 1\n" * 80, "f has 81"),
-    "worker sees the store": ("worker/w.cc", '#include "cache_store/base/t.h"\n', "may not see"),
-    "store sees worker": ("cache_store/base/c.h", '#include "worker/engine.h"\n', "may not see"),
+    "worker sees the store": (
+        "worker/text/w.cc", '#include "cache_store/base/t.h"\n', "may not see"),
+    "store sees worker": (
+        "cache_store/base/c.h", '#include "worker/engine/engine.h"\n', "may not see"),
     "a large class": ("proto/a.h", "class A {\n" + "  void F();\n" * 46 + "};\n", "46 methods"),
     "a class of many fields": (
         "proto/a.h", "struct A {\n  std::function<void(int)> f, g;\n" + "  int x = F(1);\n" * 19
         + "  int G() const { int a; return a; }\n};\n", "A has 21 fields"),
-    "a type twice": ("worker/w.h", "namespace hearth {\nstruct A {\n};\n}\n", "A is a type in"),
+    "a type twice": (
+        "worker/text/w.h", "namespace hearth {\nstruct A {\n};\n}\n", "A is a type in"),
     "a class in two files": (
         "proto/b.cc", "namespace hearth {\nvoid A::G() {\n}\nint A::H() const {\n}\n}\n",
         "A is in 2 .cc files"),
@@ -56,24 +59,24 @@ BAD = {
     "a room that nobody named": (
         "cache_store/attic/x.h", '#include "cache_store/base/b.h"\n', "name the room"),
     "an include of a room that nobody named": (
-        "services/s.cc", '#include "cache_store/attic/x.h"\n', "name the room"),
+        "services/rpc/s.cc", '#include "cache_store/attic/x.h"\n', "name the room"),
     "a file beside the rooms": ("cache_store/x.h", "// X.\n", "put it into one"),
     "RocksDB in the catalog": (
         "cache_store/catalog/c.h", "#include <rocksdb/db.h>\n", "only in cache_store/disk"),
-    "proto looks up": ("proto/a.h", '#include "services/s.h"\n', "may not see"),
-    "grpcpp in worker": ("worker/w.cc", "#include <grpcpp/grpcpp.h>\n", "only services/"),
-    "generated code below": ("worker/w.cc", '#include "proto/inference.pb.h"\n', "generated"),
+    "proto looks up": ("proto/a.h", '#include "services/rpc/s.h"\n', "may not see"),
+    "grpcpp in worker": ("worker/text/w.cc", "#include <grpcpp/grpcpp.h>\n", "only services/"),
+    "generated code below": ("worker/text/w.cc", '#include "proto/inference.pb.h"\n', "generated"),
     "RocksDB elsewhere": ("proto/a.cc", "#include <rocksdb/db.h>\n", "cache_store/disk"),
-    "CUDA elsewhere": ("services/s.cc", "#include <cuda_runtime.h>\n", "cuda_memory"),
-    "torch elsewhere": ("services/s.cc", "#include <ATen/ATen.h>\n", "only in worker"),
-    "torch in a public header": ("worker/w.h", "// W.\n#include <ATen/Tensor.h>\n", "private"),
-    "absl/log": ("services/s.cc", "#include <absl/log/log.h>\n", "Abseil"),
+    "CUDA elsewhere": ("services/rpc/s.cc", "#include <cuda_runtime.h>\n", "cuda_memory"),
+    "torch elsewhere": ("services/rpc/s.cc", "#include <ATen/ATen.h>\n", "only in worker"),
+    "torch in a public header": ("worker/text/w.h", "// W.\n#include <ATen/Tensor.h>\n", "private"),
+    "absl/log": ("services/rpc/s.cc", "#include <absl/log/log.h>\n", "Abseil"),
     "logging library": ("proto/a.cc", "#include <spdlog/spdlog.h>\n", "do not log"),
     "sleep in a test": ("tests/a_test.cc", "void F() { absl::SleepFor(d); }\n", "fake clock"),
     "sleep in a Python test": ("tests/b_test.py", "time.sleep(1)\n", "fake clock"),
     "using namespace": ("proto/a.cc", "using namespace std;\n", "using namespace"),
     "TODO": ("proto/a.cc", "// TODO: later\n", "without an issue"),
-    "environment": ("worker/w.cc", 'auto x = getenv("X");\n', "pass an option"),
+    "environment": ("worker/text/w.cc", 'auto x = getenv("X");\n', "pass an option"),
     "forgotten source": ("proto/lost.cc", "int x;\n", "not compiled"),
     "forgotten test": ("tests/lost_test.cc", "int x;\n", "not compiled"),
     "forgotten Python test": ("tests/lost_test.py", "print(1)\n", "not run"),

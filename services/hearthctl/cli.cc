@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "services/hearthctl/command_set.h"
-#include "services/version.h"
+#include "services/serving/version.h"
 
 namespace hearth {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/flags.h"
+#include "services/serving/flags.h"
 
 namespace hearth {
 

@@ -11,8 +11,8 @@
 #include "absl/time/clock.h"
 #include "services/hearthctl/command_line.h"
 #include "services/hearthctl/tls_mismatch.h"
-#include "services/status_conversion.h"
-#include "services/transport_options.h"
+#include "services/rpc/status_conversion.h"
+#include "services/rpc/transport_options.h"
 
 namespace hearth {
 namespace {

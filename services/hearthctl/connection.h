@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "services/client_access.h"
+#include "services/rpc/client_access.h"
 
 namespace hearth {
 

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_line.h"
-#include "services/request_id.h"
+#include "services/rpc/request_id.h"
 
 namespace hearth {
 namespace {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "services/proto_conversion.h"
+#include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 namespace {

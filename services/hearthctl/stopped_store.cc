@@ -12,8 +12,8 @@
 #include "cache_store/disk/data_folder.h"
 #include "services/hearthctl/command_line.h"
 #include "services/hearthctl/snapshot_writer.h"
-#include "services/identity.h"
-#include "services/result_conversion.h"
+#include "services/serving/door/identity.h"
+#include "services/store/result_conversion.h"
 
 namespace hearth {
 namespace {

@@ -87,9 +87,10 @@ class DocsTest(unittest.TestCase):
 
     def test_worker_metrics_are_in_its_source(self):
         # A worker needs a model to start: its names are read where they are made.
-        counters = re.findall(r'"([a-z_]+)"', (m.ROOT / "worker/engine_counters.cc").read_text())
+        source = (m.ROOT / "worker/engine/engine_counters.cc").read_text()
+        counters = re.findall(r'"([a-z_]+)"', source)
         known = {f"hearth_worker_{name}_total" for name in counters}
-        for source in (m.ROOT / "services").glob("*metrics.cc"):
+        for source in (m.ROOT / "services").rglob("*metrics.cc"):
             known |= set(re.findall(r'"(hearth_worker_\w+)"', source.read_text()))
         known.add("hearth_worker_generation_seconds")
         named = documented_metrics("hearth_worker")

@@ -5,9 +5,9 @@
 
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
-#include "services/slice_stream.h"
-#include "services/slice_wire.h"
-#include "services/store_conversion.h"
+#include "services/rpc/slice_wire.h"
+#include "services/store/slice_stream.h"
+#include "services/store/store_conversion.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace hearth {

@@ -8,7 +8,7 @@
 
 #include "cache_store/disk/stored_records.h"
 #include "proto/cache_store.pb.h"
-#include "services/proto_conversion.h"
+#include "services/rpc/proto_conversion.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {

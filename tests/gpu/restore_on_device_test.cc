@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
-#include "services/call_gate.h"
-#include "services/store_link.h"
-#include "tests/worker/engine_harness.h"
+#include "services/programs/store_link.h"
+#include "services/serving/calls/call_gate.h"
+#include "tests/worker/engine/engine_harness.h"
 
 namespace hearth {
 namespace {

@@ -14,5 +14,5 @@ target_compile_definitions(hearthctl_test
   PRIVATE HEARTH_GOLDEN_DIR="${CMAKE_SOURCE_DIR}/tests/proto/golden")
 
 add_test(NAME demo_verdict_and_picture
-  COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/demo_test.py)
+  COMMAND ${HEARTH_PYTHON} ${CMAKE_CURRENT_SOURCE_DIR}/hearthctl/demo_test.py)
 set_tests_properties(demo_verdict_and_picture PROPERTIES LABELS services TIMEOUT 60)

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/object_builder.h"
-#include "services/plan_check.h"
-#include "services/store_conversion.h"
+#include "services/inference/object_builder.h"
+#include "services/inference/plan_check.h"
+#include "services/store/store_conversion.h"
 #include "tests/simulation/flow.h"
 
 namespace hearth {

@@ -1,4 +1,4 @@
-// A Lease: who computes, who waits. services/lease_call.cc at the node.
+// A Lease: who computes, who waits. services/store/lease_call.cc at the node.
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "proto/kv_layout.h"
-#include "worker/engine.h"
-#include "worker/gemma.h"
+#include "worker/engine/engine.h"
+#include "worker/model/torch/gemma.h"
 
 namespace hearth {
 

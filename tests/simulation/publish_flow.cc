@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "services/plan_check.h"
-#include "services/store_conversion.h"
+#include "services/inference/plan_check.h"
+#include "services/store/store_conversion.h"
 #include "tests/simulation/flow.h"
 
 namespace hearth {

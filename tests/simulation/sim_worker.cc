@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kPublisherThreads = 2;  // worker/publisher.cc
+constexpr size_t kPublisherThreads = 2;  // worker/engine/publisher.cc
 // Real time: only an engine that hangs takes it.
 constexpr absl::Duration kEngineHangs = absl::Seconds(120);
 

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
-#include "worker/engine.h"
-#include "worker/prefix_cache.h"
+#include "worker/engine/engine.h"
+#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 

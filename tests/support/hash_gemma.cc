@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/gemma.h"
-#include "worker/kv_cache.h"
+#include "worker/model/torch/gemma.h"
+#include "worker/model/torch/kv_cache.h"
 
 namespace hearth {
 namespace {

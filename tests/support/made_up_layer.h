@@ -16,7 +16,7 @@
 #include "worker/kernels/kernel_memory.h"
 #include "worker/kernels/layer.h"
 #include "worker/kernels/rope_table.h"
-#include "worker/thread_pool.h"
+#include "worker/model/thread_pool.h"
 
 namespace hearth {
 

@@ -16,7 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/kv_layout.h"
-#include "worker/prefix_cache.h"
+#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 

@@ -19,8 +19,8 @@
 #include "proto/kv_layout.h"
 #include "proto/restore_rule.h"
 #include "tests/support/tiny_checkpoint.h"
-#include "worker/invariant_gemma.h"
 #include "worker/kernels/targets.h"
+#include "worker/model/invariant/invariant_gemma.h"
 
 namespace hearth {
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "tests/services/hearthctl/run_cli.h"
-#include "tests/services/store_server.h"
+#include "tests/services/store/store_server.h"
 
 namespace hearth {
 namespace {

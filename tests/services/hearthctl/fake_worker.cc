@@ -1,7 +1,7 @@
 #include "tests/services/hearthctl/fake_worker.h"
 
 #include "proto/restore_rule.h"
-#include "services/proto_conversion.h"
+#include "services/rpc/proto_conversion.h"
 #include "tests/proto/tiny_snapshot.h"
 
 namespace hearth {

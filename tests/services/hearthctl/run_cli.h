@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "services/hearthctl/console.h"
-#include "services/json_value.h"
+#include "services/serving/json_value.h"
 #include "tests/support/test_folder.h"
 
 namespace hearth {

@@ -4,7 +4,7 @@
 
 #include "tests/proto/tiny_snapshot.h"
 #include "tests/services/hearthctl/run_cli.h"
-#include "tests/services/store_server.h"
+#include "tests/services/store/store_server.h"
 
 namespace hearth {
 namespace {

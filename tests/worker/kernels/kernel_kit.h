@@ -13,7 +13,7 @@
 
 #include "worker/kernels/parallel.h"
 #include "worker/kernels/targets.h"
-#include "worker/thread_pool.h"
+#include "worker/model/thread_pool.h"
 
 namespace hearth {
 

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "tests/worker/kernels/kernel_kit.h"
-#include "tests/worker/kernels/weights_kit.h"
+#include "tests/worker/model/weights_kit.h"
 #include "worker/kernels/reference.h"
 #include "worker/kernels/rope_table.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tests/worker/kernels/kernel_kit.h"
-#include "tests/worker/kernels/weights_kit.h"
+#include "tests/worker/model/weights_kit.h"
 
 namespace hearth {
 namespace {

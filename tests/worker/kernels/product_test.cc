@@ -4,7 +4,7 @@
 #include <xmmintrin.h>
 
 #include "tests/worker/kernels/kernel_kit.h"
-#include "tests/worker/kernels/weights_kit.h"
+#include "tests/worker/model/weights_kit.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/reference.h"
 

@@ -1,0 +1,301 @@
+// export: a restore point of a store as a file. import: the file into a store.
+#include <algorithm>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "services/hearthctl/command_set.h"
+#include "services/hearthctl/json_text.h"
+#include "services/hearthctl/mapped_file.h"
+#include "services/hearthctl/model_info.h"
+#include "services/hearthctl/restore_points.h"
+#include "services/hearthctl/snapshot_writer.h"
+#include "services/hearthctl/stopped_store.h"
+#include "services/rpc/proto_conversion.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kExportExamples[] = R"(  hearthctl export 3fa94c1200aa --out saved.snapshot
+  hearthctl export 3fa94c1200aa --out saved.snapshot --data-dir /var/lib/hearth
+      (without a server: the folder of a store that is stopped; ls --data-dir shows the ids)
+The file is self-contained: tokens, model fields, every slice with its digest. It appears only
+when it is whole.
+)";
+constexpr char kImportExamples[] =
+    R"(  hearthctl import saved.snapshot
+  hearthctl import saved.snapshot --worker 127.0.0.1:7070
+      (first compares all six parts of the saved state with the model that this worker runs)
+  hearthctl import saved.snapshot --data-dir /var/lib/hearth
+      (without a server: the folder of a store that is stopped)
+)";
+
+struct TransferFlags {
+  PeerFlags store{PeerKind::kStore, "", {}, ""};
+  PeerFlags worker;
+  StoppedStoreFlags stopped;
+  std::string id;
+  std::string path;
+  bool json = false;
+};
+
+// The manifest that a fetched plan describes; the writer validates it.
+absl::StatusOr<Manifest> ManifestOf(const v1::FetchPlan& plan, const Fingerprint& fingerprint) {
+  const v1::InferenceState& state = plan.state();
+  Manifest manifest;
+  manifest.fingerprint = fingerprint.digest();
+  manifest.token_count = state.token_count();
+  manifest.next_position = state.next_position();
+  manifest.attention_mask = state.attention_mask();
+  manifest.token_ids.assign(state.token_ids().begin(), state.token_ids().end());
+  manifest.cuts.assign(state.cuts().begin(), state.cuts().end());
+  for (const v1::ObjectRef& object : plan.objects()) {
+    auto id = ObjectIdFromProto(object);
+    if (!id.ok()) return id.status();
+    manifest.objects.push_back(
+        {*id, {object.slice_digests().begin(), object.slice_digests().end()}});
+  }
+  return manifest;
+}
+
+absl::StatusOr<uint64_t> Export(v1::CacheStore::Stub* stub, const TransferFlags& flags,
+                                const std::string& id) {
+  v1::FetchRequest request;
+  request.set_restore_point_id(id);
+  request.set_tenant(flags.store.tenant);
+  grpc::ClientContext context;
+  auto reader = stub->Fetch(&context, request);
+  const auto abandon = [&](absl::Status status) {
+    context.TryCancel();
+    reader->Finish();
+    return status;
+  };
+  v1::FetchResponse response;
+  if (!reader->Read(&response) || !response.has_plan()) {
+    const grpc::Status status = reader->Finish();
+    if (!status.ok()) return RpcFailure(status, flags.store);
+    return absl::DataLossError(absl::StrCat("store at ", flags.store.address, " sent no plan"));
+  }
+  auto fingerprint = FromProto(response.plan().state().fingerprint());
+  if (!fingerprint.ok()) return abandon(fingerprint.status());
+  auto manifest = ManifestOf(response.plan(), *fingerprint);
+  if (!manifest.ok()) return abandon(manifest.status());
+  auto writer = SnapshotWriter::Create(flags.path, *fingerprint, *manifest);
+  if (!writer.ok()) return abandon(writer.status());
+  while (reader->Read(&response)) {
+    const v1::SliceData& slice = response.slice();
+    absl::Status status =
+        (*writer)->WriteSlice(slice.object(), slice.layer(), slice.offset(), slice.data());
+    if (!status.ok()) return abandon(status);
+  }
+  const grpc::Status status = reader->Finish();
+  if (!status.ok()) return RpcFailure(status, flags.store);
+  absl::Status committed = (*writer)->Commit();
+  if (!committed.ok()) return committed;
+  return (*writer)->file_bytes();
+}
+
+absl::StatusOr<uint64_t> ExportStopped(const TransferFlags& flags, std::string* id) {
+  auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
+  if (!store.ok()) return store.status();
+  auto resolved = ResolveId((*store)->List(), flags.stopped.data_dir, flags.id);
+  if (!resolved.ok()) return resolved.status();
+  *id = *std::move(resolved);
+  Digest digest;
+  std::copy(id->begin(), id->end(), digest.begin());
+  return (*store)->Export(digest, flags.path);
+}
+
+absl::StatusOr<uint64_t> ExportRunning(const TransferFlags& flags, std::string* id) {
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return channel.status();
+  auto stub = v1::CacheStore::NewStub(*channel);
+  auto resolved = ResolveId(stub.get(), flags.store, flags.id);
+  if (!resolved.ok()) return resolved.status();
+  *id = *std::move(resolved);
+  return Export(stub.get(), flags, *id);
+}
+
+int RunExport(const TransferFlags& flags, Console& console) {
+  std::string id;
+  const auto bytes =
+      flags.stopped.data_dir.empty() ? ExportRunning(flags, &id) : ExportStopped(flags, &id);
+  if (!bytes.ok()) return Fail(console, bytes.status());
+  if (flags.json) {
+    Json json;
+    json["restore_point_id"] = HexText(id);
+    json["file"] = flags.path;
+    json["bytes"] = *bytes;
+    console.out << JsonLine(json) << std::endl;
+  } else {
+    console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;
+  }
+  return kExitOk;
+}
+
+using PublishStream = grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>;
+
+v1::PublishRequest BeginOf(const SnapshotHeader& header, const std::string& tenant) {
+  v1::PublishRequest request;
+  v1::PublishBegin* begin = request.mutable_begin();
+  ToProto(header.fingerprint, begin->mutable_prefix()->mutable_fingerprint());
+  begin->mutable_prefix()->set_tenant(tenant);
+  const Manifest& manifest = header.manifest;
+  for (uint32_t id : manifest.token_ids) begin->mutable_prefix()->add_token_ids(id);
+  for (uint32_t cut : manifest.cuts) begin->mutable_prefix()->add_cuts(cut);
+  begin->add_boundaries(manifest.token_count);
+  for (const ManifestObject& object : manifest.objects) {
+    v1::ObjectRef* ref = begin->add_objects();
+    ToProto(object.id, ref);
+    for (uint64_t digest : object.slice_digests) ref->add_slice_digests(digest);
+  }
+  return request;
+}
+
+// Sends one object's slices in pieces. False when the stream broke: Finish says why.
+bool SendObject(const SnapshotHeader& header, absl::string_view file, size_t object,
+                size_t first_slice, PublishStream* stream) {
+  const ObjectId& id = header.manifest.objects[object].id;
+  const std::vector<uint32_t> layers = header.layout.LayersOf(id.group);
+  const size_t slice_bytes = header.layout.SliceBytes(id.tokens);
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const absl::string_view slice = file.substr(header.slice_offsets[first_slice + i], slice_bytes);
+    for (size_t offset = 0; offset < slice.size(); offset += kMaxSlicePieceBytes) {
+      v1::PublishRequest request;
+      v1::SliceData* data = request.mutable_slice();
+      data->set_object(static_cast<uint32_t>(object));
+      data->set_layer(layers[i]);
+      data->set_offset(offset);
+      data->set_data(std::string(slice.substr(offset, kMaxSlicePieceBytes)));
+      if (!stream->Write(request)) return false;
+    }
+  }
+  return true;
+}
+
+bool SendNeeded(const SnapshotHeader& header, absl::string_view file, const v1::PublishPlan& plan,
+                PublishStream* stream) {
+  std::vector<size_t> first_slice;
+  size_t slices = 0;
+  for (const ManifestObject& object : header.manifest.objects) {
+    first_slice.push_back(slices);
+    slices += object.slice_digests.size();
+  }
+  for (uint32_t object : plan.needed()) {
+    if (object >= first_slice.size()) return false;
+    if (!SendObject(header, file, object, first_slice[object], stream)) return false;
+  }
+  v1::PublishRequest commit;
+  commit.mutable_commit();
+  return stream->Write(commit) && stream->WritesDone();
+}
+
+absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* stub, const TransferFlags& flags,
+                                      const SnapshotHeader& header, absl::string_view file) {
+  grpc::ClientContext context;
+  auto stream = stub->Publish(&context);
+  v1::PublishResponse response;
+  v1::PublishAck ack;
+  bool whole = stream->Write(BeginOf(header, flags.store.tenant)) && stream->Read(&response) &&
+               response.has_plan() && SendNeeded(header, file, response.plan(), stream.get()) &&
+               stream->Read(&response) && response.has_ack();
+  if (whole) {
+    ack = response.ack();
+    whole = !stream->Read(&response);
+  }
+  // A broken stream ends by itself; one that the store still holds open must be ended.
+  if (!whole) stream->WritesDone();
+  const grpc::Status status = stream->Finish();
+  if (!status.ok()) return RpcFailure(status, flags.store);
+  if (!whole) {
+    return absl::InternalError(
+        absl::StrCat("store at ", flags.store.address, " broke the order of messages"));
+  }
+  for (uint32_t boundary : ack.boundaries()) {
+    if (boundary == header.manifest.token_count) return ack;
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "store at ", flags.store.address, " did not keep it: ", absl::StrJoin(ack.notes(), "; ")));
+}
+
+// All six parts, against the worker's model when one is given, else against the file's own.
+absl::Status CheckParts(const TransferFlags& flags, const SnapshotHeader& header) {
+  if (flags.worker.address.empty()) return CheckRestorable(header, header.fingerprint);
+  auto channel = Connect(flags.worker);
+  if (!channel.ok()) return channel.status();
+  auto stub = v1::Inference::NewStub(*channel);
+  auto model = GetModel(stub.get(), flags.worker);
+  if (!model.ok()) return model.status();
+  auto running = FromProto(model->fingerprint());
+  if (!running.ok()) return running.status();
+  return CheckRestorable(header, *running);
+}
+
+absl::StatusOr<v1::PublishAck> ImportTo(const TransferFlags& flags, const SnapshotHeader& header,
+                                        absl::string_view file) {
+  if (!flags.stopped.data_dir.empty()) {
+    auto store = StoppedStore::Open(flags.stopped, flags.store.tenant);
+    if (!store.ok()) return store.status();
+    return (*store)->Import(header, file);
+  }
+  auto channel = Connect(flags.store);
+  if (!channel.ok()) return channel.status();
+  return Import(v1::CacheStore::NewStub(*channel).get(), flags, header, file);
+}
+
+int RunImport(const TransferFlags& flags, Console& console) {
+  auto file = MappedFile::Open(flags.path);
+  if (!file.ok()) return Fail(console, file.status());
+  const absl::string_view bytes = (*file)->bytes();
+  auto header = ParseSnapshotHeader(bytes);
+  absl::Status status = header.ok() ? CheckParts(flags, *header) : header.status();
+  if (status.ok()) status = VerifySnapshotFile(bytes);
+  if (!status.ok()) {
+    return Fail(console,
+                absl::Status(status.code(), absl::StrCat(flags.path, ": ", status.message())));
+  }
+  const auto ack = ImportTo(flags, *header, bytes);
+  if (!ack.ok()) return Fail(console, ack.status());
+  if (flags.json) {
+    Json json;
+    json["file"] = flags.path;
+    json["published_tokens"] = header->manifest.token_count;
+    json["durable"] = DurabilityText(ack->durable());
+    json["bytes_sent"] = ack->bytes_received();
+    console.out << JsonLine(json) << std::endl;
+  } else {
+    console.out << "stored " << header->manifest.token_count << " tokens ("
+                << DurabilityText(ack->durable()) << "), " << SizeText(ack->bytes_received())
+                << " were new" << std::endl;
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+void AddExportCommand(CommandSet* commands) {
+  auto flags = std::make_shared<TransferFlags>();
+  CommandFlags* command =
+      commands->Add("export", "Write a restore point to a file", kExportExamples);
+  flags->store.Declare(command);
+  flags->stopped.Declare(command);
+  command->Add("id", &flags->id, "restore point, see ls").Required();
+  command->Add("--out,-o", &flags->path, "file to write").Required();
+  command->AddSwitch("--json", &flags->json, "one JSON object");
+  commands->Run(command, [flags](Console& console) { return RunExport(*flags, console); });
+}
+
+void AddImportCommand(CommandSet* commands) {
+  auto flags = std::make_shared<TransferFlags>();
+  CommandFlags* command =
+      commands->Add("import", "Put a file's restore point into a store", kImportExamples);
+  flags->store.Declare(command);
+  flags->stopped.Declare(command);
+  flags->worker.access = flags->store.access;
+  flags->worker.DeclareOptional(command, "compare with the model it runs");
+  command->Add("file", &flags->path, "a snapshot file").Required();
+  command->AddSwitch("--json", &flags->json, "one JSON object");
+  commands->Run(command, [flags](Console& console) { return RunImport(*flags, console); });
+}
+
+}  // namespace hearth

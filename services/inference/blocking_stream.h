@@ -1,0 +1,108 @@
+// BlockingStream: a streaming call from one thread, message by message, each op waited for.
+//
+// As gRPC's synchronous streams, for message types that generated stubs do not offer: byte buffers,
+// which need no copy of their own. Thread safety: none; but the context may be cancelled from any
+// thread, which ends what waits. Ownership: the context and the channel must outlive it.
+#ifndef HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
+#define HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
+
+#include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
+#include <grpcpp/completion_queue.h>
+#include <grpcpp/generic/generic_stub.h>
+
+#include <cassert>
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+
+namespace hearth {
+
+template <typename Request, typename Response>
+class BlockingStream {
+ public:
+  // `method`: "/hearth.v1.CacheStore/Fetch". An op that is not over by `patience` ends the call as
+  // the context's own deadline would; the call itself may live longer.
+  BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                 grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture())
+      : context_(context),
+        patience_(patience),
+        stub_(channel),
+        call_(stub_.PrepareCall(context, method, &queue_)) {
+    call_->StartCall(this);
+    Wait();  // a call that cannot start says so in Finish
+  }
+  // Cancels a call that was not finished.
+  ~BlockingStream() {
+    if (!finished_) {
+      context_->TryCancel();
+      Finish();
+    }
+    queue_.Shutdown();
+    void* tag = nullptr;
+    bool ok = false;
+    while (queue_.Next(&tag, &ok)) {
+    }
+  }
+  BlockingStream(const BlockingStream&) = delete;
+  BlockingStream& operator=(const BlockingStream&) = delete;
+
+  // False when the stream is broken: Finish says why.
+  bool Write(const Request& request) {
+    call_->Write(request, this);
+    return Wait();
+  }
+  // The last message this side sends.
+  bool WriteLast(const Request& request) {
+    call_->WriteLast(request, grpc::WriteOptions(), this);
+    return Wait();
+  }
+  // False at the end of the stream: Finish says whether all came.
+  bool Read(Response* response) {
+    call_->Read(response, this);
+    return Wait();
+  }
+  // Of the ops from here on.
+  void SetPatience(absl::Time patience) { patience_ = patience; }
+  // Whether an op was not over in time, which ended the call.
+  bool late() const { return late_; }
+
+  // Once. Reads on to the end of a stream that the peer has not ended: cancel the context first to
+  // end it at once.
+  grpc::Status Finish() {
+    assert(!finished_);
+    finished_ = true;
+    grpc::Status status;
+    call_->Finish(&status, this);
+    Wait();
+    if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer in time"};
+    return status;
+  }
+
+ private:
+  bool Wait() {
+    void* tag = nullptr;
+    bool ok = false;
+    if (!late_ && queue_.AsyncNext(&tag, &ok, absl::ToChronoTime(patience_)) ==
+                      grpc::CompletionQueue::TIMEOUT) {
+      late_ = true;
+      context_->TryCancel();
+    }
+    const bool got = tag != nullptr || queue_.Next(&tag, &ok);
+    assert(got && tag == this);
+    return got && ok && !late_;
+  }
+
+  grpc::ClientContext* const context_;
+  absl::Time patience_;
+  grpc::CompletionQueue queue_;
+  grpc::TemplatedGenericStub<Request, Response> stub_;
+  const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, Response>> call_;
+  bool finished_ = false;
+  bool late_ = false;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_

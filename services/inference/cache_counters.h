@@ -1,0 +1,58 @@
+// CacheCounters: what became of a worker's fetches and publishes, by outcome.
+//
+// The one place where a cache's failures are seen: everything above reads a miss.
+// Thread safety: all methods from any thread.
+#ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
+#define HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/prefix/prefix_cache.h"
+
+namespace hearth {
+
+class CacheCounters {
+ public:
+  // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
+  // just before), "declined" and "abandoned" (computing is faster), "deadline", "corrupt",
+  // "mismatch", "refused", "full", "error".
+  void CountFetch(const std::string& outcome, uint64_t bytes = 0);
+  // Of a fetch's bytes, those copied out of the store's shared memory.
+  void CountShared(uint64_t bytes);
+  // Likewise out of its gpu tier.
+  void CountFromDevice(uint64_t bytes);
+  // A fetch that began with shared memory and was done over the wire: why.
+  void CountSharedFallback(const std::string& reason);
+  // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
+  void CountPublish(const std::string& outcome, uint64_t bytes = 0);
+
+  // What came of asking to compute a prefix: "compute", "waited", "go", or why there was no answer.
+  void CountLease(const std::string& outcome);
+
+  struct Snapshot {
+    std::map<std::string, uint64_t> fetches, publishes, leases;  // by outcome
+    std::map<std::string, uint64_t> shared_fallbacks;            // by reason
+    uint64_t bytes_fetched = 0, bytes_shared = 0, bytes_from_device = 0, bytes_published = 0;
+  };
+  Snapshot Read() const;
+
+ private:
+  mutable absl::Mutex mutex_;
+  Snapshot counts_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The outcome's name for a fetch that got an answer, and for one that its reader cut off.
+const char* FetchName(const FetchOutcome& outcome);
+inline constexpr char kAbandonedFetch[] = "abandoned";
+
+// The outcome's name for an RPC that failed with `status`.
+const char* FailureOutcome(const absl::Status& status);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_

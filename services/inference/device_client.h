@@ -1,0 +1,52 @@
+// DeviceClient: a worker's view of the device memory that a store of its host shares.
+//
+// Maps the memory whose segment a store offers (segment_client.h), when it is this worker's device,
+// and copies out of it. Thread safety: all methods from any thread.
+#ifndef HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_
+#define HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/types/span.h"
+#include "cache_store/base/device_memory.h"
+#include "services/rpc/segment_client.h"
+
+namespace hearth {
+
+struct MappedDevice {
+  std::shared_ptr<const MappedSegment> segment;  // the ranges' generations
+  std::unique_ptr<ImportedMemory> memory;
+};
+
+class DeviceClient {
+ public:
+  explicit DeviceClient(ImportDevice import) : import_(std::move(import)) {}
+
+  // Of a store that is alive; null when there is none.
+  std::shared_ptr<const MappedDevice> current() ABSL_LOCKS_EXCLUDED(mu_);
+  // As SegmentClient::Take.
+  absl::Status Take(const std::string& socket, const SegmentId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Copies to this process's own memory. kAborted: a range was used again, or the store went away,
+  // before the copies were over.
+  absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
+      const MappedDevice& device, absl::Span<const SegmentRange> ranges);
+
+ private:
+  const ImportDevice import_;
+  SegmentClient segments_;
+  absl::Mutex mu_;
+  SegmentId tried_ ABSL_GUARDED_BY(mu_){};
+  absl::Status problem_ ABSL_GUARDED_BY(mu_);
+  std::shared_ptr<const MappedDevice> device_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_

@@ -1,0 +1,195 @@
+#include "services/inference/generate_call.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/inference/inference_conversion.h"
+#include "services/rpc/slice_wire.h"
+#include "services/rpc/status_conversion.h"
+
+namespace hearth {
+
+std::shared_ptr<GenerateCall> GenerateCall::Create(std::unique_ptr<CallGate::Call> call,
+                                                   grpc::CallbackServerContext* context) {
+  std::shared_ptr<GenerateCall> created(new GenerateCall(std::move(call), context));
+  created->self_ = created;
+  return created;
+}
+
+GenerateCall::GenerateCall(std::unique_ptr<CallGate::Call> call,
+                           grpc::CallbackServerContext* context)
+    : call_(std::move(call)), context_(context) {}
+
+void GenerateCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
+                         Engine* engine) {
+  {
+    absl::MutexLock lock(&mutex_);
+    preparing_ = true;
+  }
+  const std::shared_ptr<GenerateCall> self = shared_from_this();
+  PrepareRequest(
+      pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->options_); },
+      [self, engine](absl::StatusOr<EngineRequest> prepared) {
+        self->Prepared(engine, std::move(prepared));
+      });
+}
+
+void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) {
+  if (prepared.ok()) {
+    Submit(engine, *std::move(prepared));
+  } else {
+    End(prepared.status());
+  }
+  absl::MutexLock lock(&mutex_);
+  preparing_ = false;
+  WriteNext();
+}
+
+void GenerateCall::Submit(Engine* engine, EngineRequest request) {
+  prompt_tokens_ = request.token_ids.size();
+  if (options_.tokenizer != nullptr && request.samples <= kMaxSamples) {
+    for (uint32_t i = 0; i < request.samples; ++i) {
+      texts_.push_back(std::make_unique<TextStream>(options_.tokenizer, options_.stop));
+    }
+  }
+  auto handle = engine->Submit(std::move(request), Callbacks());
+  if (!handle.ok()) return End(handle.status());
+  absl::MutexLock lock(&mutex_);
+  handle_ = *std::move(handle);
+  if (cancelled_) handle_->Cancel();
+}
+
+void GenerateCall::Refuse(absl::Status status) { End(std::move(status)); }
+
+EngineCallbacks GenerateCall::Callbacks() {
+  const std::shared_ptr<GenerateCall> self = shared_from_this();
+  EngineCallbacks callbacks;
+  callbacks.on_started = [self](const StartedInfo& info) {
+    v1::GenerateResponse message;
+    StartedToProto(info, message.mutable_started());
+    self->Note(info);
+    self->Push(std::move(message));
+  };
+  callbacks.on_token = [self](const SampledToken& token) { return self->OnToken(token); };
+  callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
+  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
+  callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
+  return callbacks;
+}
+
+bool GenerateCall::OnToken(const SampledToken& token) {
+  CountToken();
+  v1::GenerateResponse message;
+  TokenToProto(token, options_.sampling, message.mutable_token());
+  TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
+  if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
+  Push(std::move(message));
+  if (CallerReads()) return text == nullptr || !text->stopped();
+  End(absl::ResourceExhaustedError(
+      absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
+  return false;
+}
+
+void GenerateCall::CountToken() {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_ && call_ != nullptr) ++call_->note()->generated;
+}
+
+bool GenerateCall::CallerReads() {
+  absl::MutexLock lock(&mutex_);
+  return queued_bytes_ <= kMaxWaitingBytes;
+}
+
+void GenerateCall::OnFinished(const FinishedInfo& info) {
+  if (options_.on_finished) options_.on_finished(info);
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    std::string rest = texts_[i]->Finish();
+    if (rest.empty()) continue;
+    v1::GenerateResponse message;
+    message.mutable_token()->set_text(std::move(rest));
+    message.mutable_token()->set_sample(static_cast<uint32_t>(i));
+    Push(std::move(message));
+  }
+  v1::GenerateResponse message;
+  FinishedToProto(info, prompt_tokens_, message.mutable_finished());
+  Push(std::move(message));
+  if (!options_.wait_published) return End(absl::OkStatus());
+  if (options_.writes) return;
+  PublishOutcome nothing;
+  nothing.note = "the request's cache mode does not write";
+  OnPublished(nothing);
+}
+
+void GenerateCall::OnPublished(const PublishOutcome& outcome) {
+  if (!options_.wait_published) return;
+  v1::GenerateResponse message;
+  OutcomeToProto(outcome, message.mutable_published());
+  Push(std::move(message));
+  End(absl::OkStatus());
+}
+
+void GenerateCall::Note(const StartedInfo& info) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_ || call_ == nullptr) return;
+  NoteStart(info, call_->note());
+}
+
+void GenerateCall::Push(v1::GenerateResponse message) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  queued_bytes_ += message.ByteSizeLong();
+  queue_.push_back(std::move(message));
+  WriteNext();
+}
+
+void GenerateCall::End(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (ended_) return;
+  ended_ = true;
+  status_ = std::move(status);
+  WriteNext();
+}
+
+void GenerateCall::WriteNext() {
+  if (writing_ || finished_) return;
+  if (!queue_.empty()) {
+    current_ = MessageBytes(queue_.front());
+    queued_bytes_ -= current_.Length();
+    queue_.pop_front();
+    writing_ = true;
+    StartWrite(&current_);
+    return;
+  }
+  if (!ended_ || preparing_) return;
+  finished_ = true;
+  absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
+  Finish(ToGrpcStatus(status, context_));
+}
+
+void GenerateCall::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  writing_ = false;
+  if (!ok) queue_.clear();  // the caller is gone; OnCancel says so too
+  WriteNext();
+}
+
+void GenerateCall::OnCancel() {
+  std::shared_ptr<EngineRequestHandle> handle;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    handle = handle_;
+    queue_.clear();
+  }
+  if (handle != nullptr) handle->Cancel();
+  End(absl::CancelledError("the caller went away"));
+}
+
+void GenerateCall::OnDone() {
+  // The call is over, though the engine may hold this object until a publish ends.
+  call_.reset();
+  // May be the last reference: nothing of this object may be touched after it.
+  std::shared_ptr<GenerateCall> last = std::move(self_);
+}
+
+}  // namespace hearth

@@ -1,0 +1,178 @@
+#include "services/inference/inference_conversion.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "services/rpc/proto_conversion.h"
+
+namespace hearth {
+namespace {
+
+ChatInput ChatFromProto(const v1::Chat& proto) {
+  ChatInput chat;
+  chat.omit_generation_prompt = proto.omit_generation_prompt();
+  chat.strict = proto.strict();
+  chat.messages.reserve(proto.messages_size());
+  for (const v1::ChatMessage& message : proto.messages()) {
+    ChatMessage converted;
+    converted.role = message.role();
+    for (const v1::ContentPart& part : message.parts()) {
+      converted.parts.push_back({ChatPart::Kind::kText, part.text(), part.cache_breakpoint()});
+    }
+    chat.messages.push_back(std::move(converted));
+  }
+  return chat;
+}
+
+v1::FinishReason ToProto(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kEos:
+      return v1::FINISH_REASON_EOS;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+}  // namespace
+
+absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto) {
+  PromptSource source;
+  switch (proto.input_case()) {
+    case v1::PromptInput::kText:
+      source.input = proto.text();
+      break;
+    case v1::PromptInput::kTokenIds:
+      source.input =
+          std::vector<uint32_t>(proto.token_ids().ids().begin(), proto.token_ids().ids().end());
+      break;
+    case v1::PromptInput::kChat:
+      source.input = ChatFromProto(proto.chat());
+      break;
+    case v1::PromptInput::INPUT_NOT_SET:
+      return absl::InvalidArgumentError("prompt: none of text, token_ids and chat is set");
+  }
+  source.breakpoints.assign(proto.breakpoints().begin(), proto.breakpoints().end());
+  return source;
+}
+
+absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto) {
+  SamplingParams sampling;
+  sampling.temperature = proto.temperature();
+  sampling.top_k = proto.top_k();
+  sampling.top_p = proto.top_p();
+  sampling.seed = proto.seed();
+  sampling.logprobs = proto.logprobs();
+  sampling.report_logprobs = proto.report_logprobs();
+  if (absl::Status status = sampling.Validate(); !status.ok()) return status;
+  return sampling;
+}
+
+absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode) {
+  switch (mode) {
+    case v1::CACHE_MODE_DEFAULT:
+      return CacheMode::kDefault;
+    case v1::CACHE_MODE_READ:
+      return CacheMode::kRead;
+    case v1::CACHE_MODE_WRITE:
+      return CacheMode::kWrite;
+    case v1::CACHE_MODE_OFF:
+      return CacheMode::kOff;
+    default:
+      return absl::InvalidArgumentError(absl::StrCat("cache: ", static_cast<int>(mode),
+                                                     " is unknown; the last is ",
+                                                     static_cast<int>(v1::CacheMode_MAX)));
+  }
+}
+
+void StartedToProto(const StartedInfo& info, v1::Started* out) {
+  out->set_prompt_tokens(info.prompt_tokens);
+  out->set_cached_tokens(info.cached_tokens);
+  out->set_matched_tokens(info.matched_tokens);
+  out->set_source_tier(ToProto(info.source_tier));
+  v1::Load* load = out->mutable_load();
+  load->set_decision(LoadDecisionName(info.load.decision));
+  if (info.load.load_estimate.has_value()) {
+    load->set_load_estimate_ms(absl::ToDoubleMilliseconds(*info.load.load_estimate));
+  }
+  if (info.load.compute_estimate.has_value()) {
+    load->set_compute_estimate_ms(absl::ToDoubleMilliseconds(*info.load.compute_estimate));
+  }
+  load->set_took_ms(absl::ToDoubleMilliseconds(info.load.took));
+  load->set_bytes(info.load.bytes);
+  if (info.load.source.has_value()) load->set_source(LoadSourceName(*info.load.source));
+}
+
+std::string LoadSentence(const LoadReport& load) {
+  if (!load.load_estimate.has_value() || !load.compute_estimate.has_value()) return "";
+  return absl::StrFormat("loading %.1f MB of it is expected to take %.0f ms, computing %.0f ms",
+                         static_cast<double>(load.bytes) / 1e6,
+                         absl::ToDoubleMilliseconds(*load.load_estimate),
+                         absl::ToDoubleMilliseconds(*load.compute_estimate));
+}
+
+void NoteStart(const StartedInfo& info, CallNote* note) {
+  note->tokens = info.prompt_tokens;
+  note->hit_tokens = info.cached_tokens;
+  note->tier = TierName(info.source_tier);
+  const LoadReport& load = info.load;
+  if (load.decision == LoadDecision::kNone) return;
+  note->load = LoadDecisionName(load.decision);
+  const auto ms = [](const std::optional<absl::Duration>& estimate) {
+    return estimate.has_value() ? absl::ToDoubleMilliseconds(*estimate) : -1;
+  };
+  note->load_estimate_ms = ms(load.load_estimate);
+  note->compute_estimate_ms = ms(load.compute_estimate);
+  note->load_ms = absl::ToDoubleMilliseconds(load.took);
+}
+
+void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
+                  v1::GeneratedToken* out) {
+  out->add_ids(token.id);
+  out->set_sample(token.sample);
+  if (sampling.report_logprobs || sampling.logprobs > 0) {
+    v1::TokenLogprob* chosen = out->add_logprobs();
+    chosen->set_id(token.id);
+    chosen->set_logprob(token.logprob);
+  }
+  for (const TokenLogprob& alternative : token.top) {
+    v1::TokenLogprob* top = out->add_top();
+    top->set_id(alternative.id);
+    top->set_logprob(alternative.logprob);
+  }
+}
+
+void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out) {
+  out->set_reason(ToProto(info.reason));
+  out->set_prompt_tokens(prompt_tokens);
+  out->set_generated_tokens(info.generated_tokens);
+  out->set_queue_ms(info.queue_ms);
+  out->set_fetch_ms(info.fetch_ms);
+  out->set_prefill_ms(info.prefill_ms);
+  out->set_ttft_ms(info.ttft_ms);
+  out->set_total_ms(info.total_ms);
+  for (const SampleEnd& end : info.samples) {
+    v1::SampleEnd* sample = out->add_samples();
+    sample->set_reason(ToProto(end.reason));
+    sample->set_generated_tokens(end.generated_tokens);
+    if (end.logits_sha256 != Digest{}) {
+      sample->set_logits_sha256(end.logits_sha256.data(), end.logits_sha256.size());
+    }
+  }
+  out->set_computed_tokens(info.computed_tokens);
+  out->set_kv_bytes(info.kv_bytes);
+  out->set_exactness(ExactnessName(info.exactness));
+  out->set_first_logits_sha256(info.first_logits_sha256.data(), info.first_logits_sha256.size());
+}
+
+void OutcomeToProto(const PublishOutcome& outcome, v1::Published* out) {
+  out->set_published_tokens(outcome.published_tokens);
+  out->set_durable(ToProto(outcome.durable));
+  out->set_note(outcome.note);
+}
+
+}  // namespace hearth

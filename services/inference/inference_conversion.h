@@ -1,0 +1,35 @@
+// Generation requests and answers between protobuf messages and the engine's values.
+//
+// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_
+#define HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/inference.pb.h"
+#include "services/serving/calls/call_gate.h"
+#include "worker/engine/engine.h"
+#include "worker/text/prompt.h"
+
+namespace hearth {
+
+absl::StatusOr<PromptSource> SourceFromProto(const v1::PromptInput& proto);
+absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto);
+absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
+
+void StartedToProto(const StartedInfo& info, v1::Started* out);
+// "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty where nothing is
+// known.
+std::string LoadSentence(const LoadReport& load);
+void NoteStart(const StartedInfo& info, CallNote* note);
+// Everything but the text.
+void TokenToProto(const SampledToken& token, const SamplingParams& sampling,
+                  v1::GeneratedToken* out);
+void FinishedToProto(const FinishedInfo& info, uint32_t prompt_tokens, v1::Finished* out);
+void OutcomeToProto(const PublishOutcome& outcome, v1::Published* out);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_

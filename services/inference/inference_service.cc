@@ -1,0 +1,256 @@
+#include "services/inference/inference_service.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/inference/generate_call.h"
+#include "services/inference/inference_conversion.h"
+#include "services/inference/prefill_call.h"
+#include "services/rpc/proto_conversion.h"
+#include "services/rpc/slice_wire.h"
+#include "services/rpc/status_conversion.h"
+#include "services/serving/calls/enter_call.h"
+#include "services/serving/calls/late_answer.h"
+#include "worker/text/text_stream.h"
+
+namespace hearth {
+namespace {
+
+// For a caller that set no deadline: a store answers in milliseconds or not at all.
+constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  return absl::FromChrono(context.deadline());
+}
+
+}  // namespace
+
+InferenceService::InferenceService(InferenceParts parts) : parts_(std::move(parts)) {}
+
+absl::StatusOr<Prompt> InferenceService::PromptFrom(
+    const v1::PromptInput& input, PromptPurpose purpose,
+    const grpc::CallbackServerContext* context) const {
+  if (absl::Status status = CheckMessageBytes(input.ByteSizeLong()); !status.ok()) return status;
+  absl::StatusOr<PromptSource> source = SourceFromProto(input);
+  if (!source.ok()) return source.status();
+  if (auto* chat = std::get_if<ChatInput>(&source->input)) chat->strict |= parts_.strict_chats;
+  const ModelConfig& config = parts_.engine->config();
+  const PromptLimits limits{static_cast<uint32_t>(config.vocab_size),
+                            static_cast<uint32_t>(config.max_position_embeddings),
+                            [context] { return context->IsCancelled(); }};
+  return BuildPrompt(*source, purpose, parts_.tokenizer, limits);
+}
+
+absl::StatusOr<EngineRequest> InferenceService::WithPrompt(
+    absl::StatusOr<EngineRequest> converted, const v1::PromptInput& input, PromptPurpose purpose,
+    const grpc::CallbackServerContext* context) const {
+  if (!converted.ok()) return converted.status();
+  absl::StatusOr<Prompt> prompt = PromptFrom(input, purpose, context);
+  if (!prompt.ok()) return prompt.status();
+  converted->token_ids = std::move(prompt->token_ids);
+  converted->breakpoints = std::move(prompt->breakpoints);
+  converted->deadline = DeadlineOf(*context);
+  return converted;
+}
+
+absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
+    const v1::GenerateRequest& request) const {
+  absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
+  if (!sampling.ok()) return sampling.status();
+  absl::StatusOr<CacheMode> cache = FromProto(request.cache());
+  if (!cache.ok()) return cache.status();
+  absl::StatusOr<Durability> durability = FromProto(request.durability());
+  if (!durability.ok()) return durability.status();
+  const std::vector<std::string> stop(request.stop().begin(), request.stop().end());
+  if (absl::Status status = ValidateStopStrings(stop); !status.ok()) return status;
+  if (!stop.empty() && parts_.tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        "stop: the model folder has no tokenizer.model, so there is no text to look in");
+  }
+  if (request.max_new_tokens() == 0) {
+    return absl::InvalidArgumentError("max_new_tokens: 0; at least 1");
+  }
+  EngineRequest converted;
+  converted.sampling = *sampling;
+  converted.max_new_tokens = request.max_new_tokens();
+  converted.samples = request.n() == 0 ? 1 : request.n();
+  converted.ignore_eos = request.ignore_eos();
+  converted.hash_logits = request.hash_logits();
+  converted.cache = *cache;
+  converted.durability = *durability;
+  return converted;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
+                                                                       const Bytes* request) {
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
+  const size_t request_bytes = request->Length();
+  auto call = EnterCall(parts_.gate, caller, "Generate", *context, request_bytes);
+  const absl::Status begun = call == nullptr ? CallGate::ClosedError() : caller.status();
+  const std::string request_id = call == nullptr ? "" : call->note()->request_id;
+  const auto reactor = GenerateCall::Create(std::move(call), context);
+  if (!begun.ok()) {
+    reactor->Refuse(begun);
+    return reactor.get();
+  }
+  const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
+                     request_id](GenerateCall::Options* options) -> absl::StatusOr<EngineRequest> {
+    v1::GenerateRequest parsed;
+    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
+    absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed);
+    if (!converted.ok()) return converted.status();
+    converted->tenant = tenant;
+    converted->request_id = request_id;
+    options->sampling = converted->sampling;
+    options->tokenizer = parts_.tokenizer;
+    options->stop.assign(parsed.stop().begin(), parsed.stop().end());
+    options->wait_published = parsed.wait_published();
+    options->writes =
+        converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
+    options->on_finished = parts_.on_finished;
+    return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
+  };
+  reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
+  return reactor.get();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Bytes* request,
+                                                    Bytes* response) {
+  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
+  const size_t request_bytes = request->Length();
+  auto call = EnterCall(parts_.gate, caller, "Prefill", *context, request_bytes);
+  const absl::Status begun = call == nullptr ? CallGate::ClosedError() : caller.status();
+  const std::string request_id = call == nullptr ? "" : call->note()->request_id;
+  const auto reactor = PrefillCall::Create(std::move(call), context, response);
+  if (!begun.ok()) {
+    reactor->Refuse(begun);
+    return reactor.get();
+  }
+  const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
+                     request_id]() -> absl::StatusOr<EngineRequest> {
+    v1::PrefillRequest parsed;
+    if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
+    absl::StatusOr<Durability> durability = FromProto(parsed.durability());
+    if (!durability.ok()) return durability.status();
+    EngineRequest converted;
+    converted.tenant = tenant;
+    converted.request_id = request_id;
+    converted.max_new_tokens = 0;
+    converted.durability = *durability;
+    converted.ttl_s = parsed.ttl_s();
+    return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kPrefill, context);
+  };
+  reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
+  return reactor.get();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  const Bytes bytes = TakeRequest(request);
+  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
+    const auto tokenize = [this, context](const v1::TokenizeRequest& asked,
+                                          v1::TokenizeResponse* made) -> absl::Status {
+      const absl::StatusOr<Prompt> prompt =
+          PromptFrom(asked.prompt(), PromptPurpose::kPrefill, context);
+      if (!prompt.ok()) return prompt.status();
+      const std::vector<int32_t>& ids = prompt->token_ids;
+      made->mutable_token_ids()->Add(ids.begin(), ids.end());
+      made->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
+      made->set_text(prompt->text);
+      return absl::OkStatus();
+    };
+    const auto run = [answer, bytes, response, tokenize] {
+      ParseAndAnswer<v1::TokenizeRequest, v1::TokenizeResponse>(bytes, response, answer.get(),
+                                                                tokenize);
+    };
+    return prompts_.SubmitRequest(caller.tenant, bytes.Length(), run);
+  };
+  return AnswerLater(parts_.gate, parts_.identities, "Tokenize", context, bytes.Length(), begin);
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Bytes* request,
+                                                     Bytes* response) {
+  const auto begin = [&](const Identity&, const std::shared_ptr<LateAnswer>& answer) {
+    const Engine& engine = *parts_.engine;
+    v1::GetModelResponse made;
+    const ModelConfig& config = engine.config();
+    made.set_model_dir(parts_.model_dir);
+    made.set_version(parts_.version);
+    made.set_device(engine.device());
+    made.set_dtype(engine.dtype());
+    made.set_chunk_tokens(engine.layout().chunk_tokens);
+    made.set_context_tokens(config.max_position_embeddings);
+    made.set_vocab_size(config.vocab_size);
+    made.set_window(config.sliding_window);
+    made.set_exactness(ExactnessName(engine.layout().exactness));
+    made.set_why_not_invariant(engine.why_not_invariant());
+    const EngineStats stats = engine.Stats();
+    made.set_kv_budget_bytes(stats.kv_budget_bytes);
+    made.set_kv_used_bytes(stats.kv_used_bytes);
+    made.set_weights(engine.weights());
+    made.set_has_tokenizer(parts_.tokenizer != nullptr);
+    ToProto(engine.fingerprint(), made.mutable_fingerprint());
+    made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
+    *response = MessageBytes(made);
+    answer->Finish(absl::OkStatus());
+    return absl::OkStatus();
+  };
+  return AnswerLater(parts_.gate, parts_.identities, "GetModel", context, request->Length(), begin);
+}
+
+absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& request,
+                                            const std::string& tenant,
+                                            const grpc::CallbackServerContext* context,
+                                            Explainer::ExplainCallback done) const {
+  absl::StatusOr<Prompt> prompt = PromptFrom(request.prompt(), PromptPurpose::kPrefill, context);
+  if (!prompt.ok()) return prompt.status();
+  PrefixRequest prefix;
+  prefix.token_ids.assign(prompt->token_ids.begin(), prompt->token_ids.end());
+  prefix.cuts = std::move(prompt->breakpoints);
+  prefix.tenant = tenant;
+  const absl::Time deadline = std::min(DeadlineOf(*context), absl::Now() + kExplainTimeout);
+  parts_.explainer->Explain(std::move(prefix), deadline, std::move(done));
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Bytes* request,
+                                                    Bytes* response) {
+  const Bytes bytes = TakeRequest(request);
+  const auto begin = [&](const Identity& caller,
+                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+    absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(caller);
+    if (!place.ok()) return place.status();
+    answer->Hold(*std::move(place));
+    if (parts_.explainer == nullptr) {
+      return absl::FailedPreconditionError("explain: the worker runs without a store");
+    }
+    const auto done = [engine = parts_.engine, answer, response](absl::Status status,
+                                                                 v1::ExplainResponse ok) {
+      const std::string load = status.ok() && ok.usable_tokens() > 0
+                                   ? LoadSentence(engine->EstimateLoad(ok.usable_tokens()))
+                                   : "";
+      if (!load.empty()) ok.set_summary(absl::StrCat(ok.summary(), "; ", load));
+      if (status.ok()) *response = MessageBytes(ok);
+      // The store's silence is the worker's own unavailability here.
+      if (absl::IsDeadlineExceeded(status)) {
+        status = absl::UnavailableError("explain: the store did not answer");
+      }
+      answer->Finish(std::move(status));
+    };
+    const auto ask = [this, answer, context, bytes, done, tenant = caller.tenant] {
+      v1::ExplainInputRequest parsed;
+      absl::Status asked = ParseAwaited(*context, bytes, &parsed);
+      if (asked.ok()) asked = StartExplain(parsed, tenant, context, done);
+      if (!asked.ok()) answer->Finish(asked);
+    };
+    return prompts_.SubmitRequest(caller.tenant, bytes.Length(), ask);
+  };
+  return AnswerLater(parts_.gate, parts_.identities, "Explain", context, bytes.Length(), begin);
+}
+
+}  // namespace hearth

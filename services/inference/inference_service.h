@@ -1,0 +1,87 @@
+// InferenceService: hearth.v1.Inference over an Engine and a tokenizer.
+//
+// Reactors throughout: a generation holds no thread, and a caller that goes away is noticed at
+// once. Prompts are made on a pool of the service, in which tenants take turns. Thread safety: gRPC
+// calls the methods from many threads. Ownership: everything in InferenceParts must outlive the
+// service, and the server it is registered with.
+#ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
+#define HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/inference.grpc.pb.h"
+#include "services/inference/explainer.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/stream_limit.h"
+#include "services/serving/door/identity.h"
+#include "worker/engine/engine.h"
+#include "worker/text/prompt.h"
+#include "worker/text/tokenizer.h"
+
+namespace hearth {
+
+struct InferenceParts {
+  Engine* engine = nullptr;
+  const Tokenizer* tokenizer = nullptr;  // null: serves token ids
+  Explainer* explainer = nullptr;        // null: no store
+  CallGate* gate = nullptr;
+  Identities* identities = nullptr;  // null: every caller is the tenant `default`
+  std::string model_dir;
+  std::string version;
+  bool strict_chats = false;                             // whatever a request says
+  std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
+};
+
+// None of gRPC's threads parses a request that may be large.
+using InferenceServiceBase =
+    v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Prefill<
+        v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_GetModel<
+            v1::Inference::WithRawCallbackMethod_Explain<v1::Inference::Service>>>>>;
+
+class InferenceService final : public InferenceServiceBase {
+ public:
+  explicit InferenceService(InferenceParts parts);
+
+  // Where prompts are made. For tests, which block it.
+  FairPool* prompts() { return &prompts_; }
+
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Prefill(Context* context, const Bytes* request,
+                                    Bytes* response) override;
+  grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request,
+                                     Bytes* response) override;
+  grpc::ServerUnaryReactor* GetModel(Context* context, const Bytes* request,
+                                     Bytes* response) override;
+  grpc::ServerUnaryReactor* Explain(Context* context, const Bytes* request,
+                                    Bytes* response) override;
+
+ private:
+  // On the pool; ends early once the call of `context` is cancelled.
+  absl::StatusOr<Prompt> PromptFrom(const v1::PromptInput& input, PromptPurpose purpose,
+                                    const grpc::CallbackServerContext* context) const;
+  // `converted` with its prompt.
+  absl::StatusOr<EngineRequest> WithPrompt(absl::StatusOr<EngineRequest> converted,
+                                           const v1::PromptInput& input, PromptPurpose purpose,
+                                           const grpc::CallbackServerContext* context) const;
+  // All but the prompt.
+  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request) const;
+  absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
+                            const grpc::CallbackServerContext* context,
+                            Explainer::ExplainCallback done) const;
+
+  const InferenceParts parts_;
+  // Explanations under way: each holds its prompt's ids until the store answers.
+  StreamLimit explains_{"explain", 64, 8};
+  FairPool prompts_{"prompts"};
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_INFERENCE_SERVICE_H_

@@ -1,0 +1,138 @@
+#include "services/inference/object_builder.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
+#include "services/rpc/proto_conversion.h"
+
+namespace hearth {
+
+ObjectBuilder::ObjectBuilder(const KvLayout& layout)
+    : layout_(layout),
+      layers_{layout.LayersOf(LayerGroup::kGlobal), layout.LayersOf(LayerGroup::kLocal)} {}
+
+absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint32_t boundary,
+                                                    std::vector<Announced> announced) {
+  const std::vector<ObjectId> needed = NeededObjects(layout, boundary);
+  if (needed.size() != announced.size()) {
+    return absl::FailedPreconditionError(absl::StrCat("plan: ", announced.size(), " objects; ",
+                                                      boundary, " tokens need ", needed.size()));
+  }
+  ObjectBuilder builder(layout);
+  builder.slots_.reserve(needed.size());
+  for (size_t i = 0; i < needed.size(); ++i) {
+    const size_t slices = builder.layers_[static_cast<int>(needed[i].group)].size();
+    if (!(announced[i].id == needed[i]) || announced[i].slice_digests.size() != slices) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("plan: object ", i, " is not what ", boundary, " tokens need there"));
+    }
+    Slot slot;
+    slot.filled_bytes.resize(slices);
+    slot.object = std::make_shared<KvObject>();
+    slot.object->id = needed[i];
+    slot.object->slice_digests = std::move(announced[i].slice_digests);
+    slot.object->size_bytes = slices * layout.SliceBytes(needed[i].tokens);
+    slot.object->device_bytes = std::move(announced[i].device_bytes);
+    slot.object->lent_slices = std::move(announced[i].lent_slices);
+    slot.object->loan = std::move(announced[i].loan);
+    builder.whole_bytes_ += slot.object->size_bytes;
+    const bool elsewhere = slot.object->device_bytes != nullptr || slot.object->loan != nullptr;
+    if (elsewhere && needed[i].tokens == layout.chunk_tokens) {
+      slot.filled_bytes.assign(slices, layout.SliceBytes(needed[i].tokens));
+      builder.bytes_added_ += slot.object->size_bytes;
+      if (slot.object->device_bytes != nullptr) {
+        builder.bytes_on_device_ += slot.object->size_bytes;
+      }
+    } else {
+      slot.object->bytes = AllocateAligned(slot.object->size_bytes);
+    }
+    builder.slots_.push_back(std::move(slot));
+  }
+  return builder;
+}
+
+absl::StatusOr<size_t> ObjectBuilder::SliceBytes(uint32_t object) const {
+  if (object >= slots_.size()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("slice: object ", object, " of ", slots_.size()));
+  }
+  return layout_.SliceBytes(slots_[object].object->id.tokens);
+}
+
+absl::StatusOr<std::byte*> ObjectBuilder::Place(const SliceHeader& piece, size_t bytes) {
+  const absl::StatusOr<size_t> whole = SliceBytes(piece.object);
+  if (!whole.ok()) return whole.status();
+  Slot& slot = slots_[piece.object];
+  const int slice = SliceIndex(layers_[static_cast<int>(slot.object->id.group)], piece.layer);
+  if (slice < 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("slice: layer ", piece.layer, " is not in object ", piece.object));
+  }
+  const size_t slice_bytes = *whole;
+  const uint64_t filled = slot.filled_bytes[slice];
+  if (piece.offset != filled || bytes == 0 || bytes > slice_bytes - filled) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("slice: object ", piece.object, " layer ", piece.layer, " got [", piece.offset,
+                     ", +", bytes, ") after ", filled, " of ", slice_bytes, " bytes"));
+  }
+  placed_ = &slot;
+  placed_slice_ = static_cast<size_t>(slice);
+  placed_bytes_ = bytes;
+  std::byte* const begin = slot.object->bytes.get() + slice * slice_bytes;
+  if (filled == 0) {
+    hasher_.Begin();
+    hashed_slice_ = begin;
+  } else if (hashed_slice_ != begin) {
+    hashed_slice_ = nullptr;  // slices come by turns
+  }
+  return begin + filled;
+}
+
+uint64_t ObjectBuilder::DigestOf(const std::byte* slice, size_t bytes) const {
+  if (hashed_slice_ == slice && hasher_.bytes() == bytes) return hasher_.digest();
+  return SliceDigest(slice, bytes);
+}
+
+absl::Status ObjectBuilder::PutPiece() {
+  if (placed_ == nullptr) return absl::DataLossError("slice: a message without content");
+  Slot& slot = *std::exchange(placed_, nullptr);
+  const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
+  slot.filled_bytes[placed_slice_] += placed_bytes_;
+  bytes_added_ += placed_bytes_;
+  if (slot.filled_bytes[placed_slice_] < slice_bytes) return absl::OkStatus();
+  if (DigestOf(slot.object->bytes.get() + placed_slice_ * slice_bytes, slice_bytes) !=
+      slot.object->slice_digests[placed_slice_]) {
+    return absl::DataLossError(absl::StrCat("slice ", placed_slice_, " of the object at ",
+                                            slot.object->id.begin,
+                                            " does not have the digest that the plan announced"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ObjectBuilder::Add(uint32_t object, uint32_t layer, uint64_t offset,
+                                absl::string_view data) {
+  const absl::StatusOr<std::byte*> to = Place({object, layer, offset}, data.size());
+  if (!to.ok()) return to.status();
+  hasher_.AddCopy(*to, data.data(), data.size());
+  return PutPiece();
+}
+
+absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> ObjectBuilder::Take() {
+  std::vector<std::shared_ptr<const KvObject>> objects;
+  objects.reserve(slots_.size());
+  for (Slot& slot : slots_) {
+    const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
+    for (uint64_t filled : slot.filled_bytes) {
+      if (filled != slice_bytes) {
+        return absl::DataLossError(absl::StrCat("the stream ended after ", bytes_added_,
+                                                " bytes, before every slice had come"));
+      }
+    }
+    objects.push_back(std::move(slot.object));
+  }
+  slots_.clear();
+  return objects;
+}
+
+}  // namespace hearth

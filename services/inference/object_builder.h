@@ -1,0 +1,85 @@
+// ObjectBuilder: the objects of a fetch, filled slice by slice and verified as each is complete.
+//
+// Takes nothing on trust: the objects are exactly those the boundary needs, every byte has one
+// place, and every slice has the digest that the plan announced. Thread safety: none. Ownership:
+// owns the buffers until Take.
+#ifndef HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
+#define HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/kv_layout.h"
+#include "proto/slice_hasher.h"
+#include "services/rpc/slice_wire.h"
+#include "worker/prefix/prefix_cache.h"
+
+namespace hearth {
+
+class ObjectBuilder {
+ public:
+  // What a plan announces. kFailedPrecondition when it is not what `boundary` needs under `layout`.
+  struct Announced {
+    ObjectId id;
+    std::vector<uint64_t> slice_digests;
+    // Where they lie on this process's device. Then no slices come, unless it is a remainder, whose
+    // bytes the host needs too.
+    std::shared_ptr<const std::byte> device_bytes = nullptr;
+    // Where its slices lie in memory that is lent, verified. Then none come. Not of a remainder.
+    std::vector<const std::byte*> lent_slices = {};
+    std::shared_ptr<const Loan> loan = nullptr;
+  };
+  static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
+                                              std::vector<Announced> announced);
+
+  // Whether the object's bytes are lent: none of its slices is to come.
+  bool lent(uint32_t object) const {
+    return object < slots_.size() && slots_[object].object->loan != nullptr;
+  }
+  // Of each slice of an object. kFailedPrecondition when there is no such object.
+  absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
+  // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
+  // ascending order. kFailedPrecondition for one without a place.
+  absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
+  // What the piece's bytes may be added to as they are copied; else PutPiece reads the slice again.
+  SliceHasher* hasher() { return &hasher_; }
+  // The piece lies there. kDataLoss for a slice with another digest, and when Place was not called.
+  absl::Status PutPiece();
+  // Both, for bytes that lie elsewhere.
+  absl::Status Add(uint32_t object, uint32_t layer, uint64_t offset, absl::string_view data);
+  // kDataLoss unless every slice is there.
+  absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
+
+  uint64_t bytes_added() const { return bytes_added_; }
+  uint64_t bytes_on_device() const { return bytes_on_device_; }
+  bool complete() const { return bytes_added_ == whole_bytes_; }
+
+ private:
+  struct Slot {
+    std::shared_ptr<KvObject> object;
+    std::vector<uint64_t> filled_bytes;  // by slice
+  };
+  explicit ObjectBuilder(const KvLayout& layout);
+  uint64_t DigestOf(const std::byte* slice, size_t bytes) const;
+
+  KvLayout layout_;
+  std::vector<uint32_t> layers_[2];  // by group
+  std::vector<Slot> slots_;
+  uint64_t bytes_added_ = 0, bytes_on_device_ = 0, whole_bytes_ = 0;
+  // What Place announced.
+  Slot* placed_ = nullptr;
+  size_t placed_slice_ = 0;
+  size_t placed_bytes_ = 0;
+  // What hasher_ has been told, as long as it is one slice's bytes from the first on.
+  SliceHasher hasher_;
+  const std::byte* hashed_slice_ = nullptr;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_OBJECT_BUILDER_H_

@@ -1,0 +1,36 @@
+// What a worker checks of a store's answers before it believes them.
+//
+// The six parts of a snapshot's state against the request and the running model: KV objects are
+// left to ObjectBuilder, the other five are here. Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_INFERENCE_PLAN_CHECK_H_
+#define HEARTH_SERVICES_INFERENCE_PLAN_CHECK_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "proto/cache_store.pb.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "worker/prefix/prefix_cache.h"
+
+namespace hearth {
+
+// What was asked for. `max_tokens` 0: one token is left to compute.
+struct PlanRequest {
+  const PrefixRequest* prefix;
+  uint32_t above_tokens;
+  uint32_t max_tokens;
+  const Fingerprint* fingerprint;
+  const KvLayout* layout;
+};
+
+// kFailedPrecondition names the first field that differs, and both values.
+// REQUIRES: plan.usable_tokens() > 0.
+absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan);
+
+// Sets everything of `outcome` but bytes_sent.
+void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_PLAN_CHECK_H_

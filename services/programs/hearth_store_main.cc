@@ -1,0 +1,227 @@
+// hearth-store: the cache node.
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "cache_store/store/tiered_store.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/call_log.h"
+#include "services/serving/door/server_access.h"
+#include "services/serving/flags.h"
+#include "services/serving/logging.h"
+#include "services/serving/metrics.h"
+#include "services/serving/process.h"
+#include "services/serving/server/server_runner.h"
+#include "services/serving/server/serving.h"
+#include "services/serving/signal_thread.h"
+#include "services/serving/status_page.h"
+#include "services/serving/version.h"
+#include "services/store/cache_service.h"
+#include "services/store/gpu_tier.h"
+#include "services/store/segment_server.h"
+#include "services/store/store_metrics.h"
+#include "services/store/store_status.h"
+#include "services/store/tenants_file.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kProgram[] = "hearth-store";
+constexpr char kAbout[] =
+    "Keeps the keys and values of prompt prefixes in RAM and on disk, and serves them to workers.\n"
+    "Everything kept on disk is there again after a restart.";
+constexpr char kExamples[] =
+    "Every flag can also come from the environment (HEARTH_STORE_HOST_BYTES=8GiB) or from the "
+    "file\n"
+    "of --config (host-bytes = \"8GiB\"); the command line wins over the environment, that over "
+    "the "
+    "file.\n\n"
+    "Examples:\n"
+    "  hearth-store --data-dir /var/lib/hearth\n"
+    "  hearth-store --data-dir /var/lib/hearth --host-bytes 16GiB --disk-bytes 500GiB\n"
+    "  hearth-store --listen 127.0.0.1:0 --address-file store.address   # any free port\n"
+    "  hearth-store --identities-file callers.json                      # who may see what\n"
+    "  hearth-store --data-dir '' --host-bytes 8GiB                     # RAM only, gone at exit\n";
+
+struct StoreFlags {
+  ServerFlags server;
+  std::string shared_memory = "auto";
+  uint64_t gpu_bytes = 0;
+  std::string tenants_file;
+  std::string backup_dir;
+  StoreOptions store;
+};
+
+bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
+  flags->server.listen = "127.0.0.1:7080";
+  flags->store.data_dir = "hearth-data";
+  FlagSet set(kProgram, "HEARTH_STORE_", kAbout, kExamples);
+  set.AddServerFlags(&flags->server);
+  set.AddText("data-dir", &flags->store.data_dir,
+              "Folder of the disk tier, made when absent; empty: no disk tier");
+  set.AddBytes("host-bytes", &flags->store.host_bytes, "Keys and values kept in RAM");
+  set.AddBytes("gpu-bytes", &flags->gpu_bytes,
+               "Copies kept on CUDA device 0 for workers of this host that compute there; 0: none");
+  set.AddBytes("disk-bytes", &flags->store.disk_bytes, "Keys and values kept on disk");
+  set.AddBytes("max-staged-bytes", &flags->store.max_staged_bytes,
+               "Publishes being received, all together and each alone; beyond, they are refused");
+  set.AddChoice("durability", &flags->store.default_durability,
+                {"default", "memory", "disk", "sync"},
+                "What a publish that asks for nothing else survives: memory: nothing; disk: the "
+                "process's death; sync: the machine's");
+  set.AddChoice("retention", &flags->store.retention, {"default", "lru"},
+                "What goes first when room is needed: default: what has least to expect, learnt "
+                "from what came back; lru: what was used longest ago");
+  set.AddDuration("default-ttl", &flags->store.default_ttl,
+                  "How long restore points live that are published without a time to live, where "
+                  "the tenants file has no default_ttl_s; 0s: until room is needed");
+  set.AddText("shared-memory", &flags->shared_memory,
+              "Workers of this host and user read RAM slices from shared memory instead of the "
+              "socket: auto, off, or where its unix socket is (a path, or @NAME)");
+  set.AddChoice("huge-pages", &flags->store.huge_pages, {"off", "auto", "on"},
+                "Ask the kernel for huge pages under --host-bytes; on: warn where it has none");
+  set.AddChoice("disk-compression", &flags->store.disk_compression, {"none", "auto"},
+                "Of what is written to disk: auto: lossless, where it saves a tenth");
+  set.AddText("tenants-file", &flags->tenants_file,
+              "JSON file of what each tenant may hold, and is guaranteed; empty: no limits");
+  set.AddText("backup-dir", &flags->backup_dir,
+              "SIGUSR1 copies what is on disk to this folder, beside everything else; empty: not");
+  set.AddBytes("background-disk-rate", &flags->store.background_disk_bytes_per_s,
+               "Bytes a second written to disk in the background, backups included; 0: no limit");
+  set.AddBytes("scrub-rate", &flags->store.scrub_bytes_per_s,
+               "Bytes a second read again from disk to find what rots; 0: none");
+  set.AddDuration("scrub-period", &flags->store.scrub_period,
+                  "All of the disk is read again at most this often");
+  set.AddText("secret-file", &flags->store.secret_file,
+              "File with the secret of the keys; empty: made once, kept in the data folder");
+  return set.Parse(argc, argv, exit_code);
+}
+
+// Null when the memory is not shared. With `auto`, a socket that cannot be had is a warning: every
+// byte then goes over the wire.
+absl::StatusOr<std::unique_ptr<SegmentServer>> ShareMemory(
+    const std::string& flag, const char* suffix, const TieredStore& store,
+    const std::optional<SharedMemory>& memory) {
+  if (!memory.has_value()) return nullptr;
+  const bool is_auto = flag == "auto";
+  const std::string name = absl::StrCat(
+      is_auto ? absl::StrCat("@hearth-store-", absl::Hex(store.incarnation())) : flag, suffix);
+  auto server = SegmentServer::Start(name, memory->fd);
+  if (!server.ok() && is_auto) {
+    Log(LogLevel::kWarning, "shared memory is off",
+        {{"reason", std::string(server.status().message())}});
+    return nullptr;
+  }
+  return server;
+}
+
+// RAM and the gpu tier, each where it can be.
+struct Shared {
+  absl::Status status;
+  std::unique_ptr<SegmentServer> host, device;
+};
+Shared Share(const StoreFlags& flags, const TieredStore& store, CacheService* service) {
+  Shared shared;
+  SharedMemoryOffer offer;
+  const std::optional<SharedMemory> host = store.shared_memory(), device = store.shared_device();
+  auto host_server = ShareMemory(flags.shared_memory, "", store, host);
+  auto device_server = ShareMemory(flags.shared_memory, ".gpu", store, device);
+  shared.status.Update(host_server.status());
+  shared.status.Update(device_server.status());
+  if (!shared.status.ok()) return shared;
+  shared.host = *std::move(host_server);
+  shared.device = *std::move(device_server);
+  if (shared.host != nullptr) offer.id = host->layout.id, offer.socket = shared.host->name();
+  if (shared.device != nullptr) {
+    offer.device_id = device->layout.id;
+    offer.device_socket = shared.device->name();
+  }
+  if (shared.device == nullptr && flags.store.device != nullptr) {
+    Log(LogLevel::kWarning, "the gpu tier is of no use",
+        {{"reason", "it cannot be shared, or --shared-memory is off"}});
+  }
+  service->Offer(std::move(offer));
+  return shared;
+}
+
+void BackUp(TieredStore* store, const std::string& folder) {
+  if (folder.empty()) {
+    Log(LogLevel::kWarning, "no backup", {{"reason", "started without --backup-dir"}});
+    return;
+  }
+  const absl::Time start = absl::Now();
+  const absl::StatusOr<BackupReport> report = store->BackUp(folder);
+  if (!report.ok()) {
+    Log(LogLevel::kError, "backup failed", {{"reason", std::string(report.status().message())}});
+    return;
+  }
+  Log(LogLevel::kInfo, "backed up",
+      {{"folder", folder},
+       {"id", report->id},
+       {"bytes", report->bytes},
+       {"new_bytes", report->new_bytes},
+       {"has_secret", report->has_secret ? "yes" : "no: keep the file of --secret-file too"},
+       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+}
+
+int Main(int argc, char** argv) {
+  StoreFlags flags;
+  int exit_code = 0;
+  if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
+  BlockStopSignals();
+  BlockSignal(SIGUSR1);
+  KeepFreedMemory();
+  RaiseOpenFileLimit();
+  SetUpLogging(flags.server.log_level, flags.server.log_format);
+
+  const absl::Time start = absl::Now();
+  flags.store.shared_memory = flags.shared_memory != "off";
+  absl::StatusOr<TenantQuotas> quotas = ReadTenantsFile(flags.tenants_file);
+  if (!quotas.ok()) return FailToStart(kProgram, quotas.status());
+  flags.store.quotas = *std::move(quotas);
+  flags.store.load_in_background = true;
+  flags.store.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
+  AddGpuTier("cuda", flags.gpu_bytes, &flags.store);
+  absl::StatusOr<std::unique_ptr<TieredStore>> store = TieredStore::Open(flags.store);
+  if (!store.ok()) return FailToStart(kProgram, store.status());
+  TieredStore* const opened = store->get();
+  StoreStatus status(opened, kVersion);
+  Metrics metrics("hearth_store");
+  metrics.AddSource([opened] { return StoreSamples(opened->Stats()); });
+  metrics.AddHistograms([opened] { return StoreHistograms(opened->Stats()); });
+  metrics.AddPage("/status.json", {"application/json", [&status] { return status.JsonText(); }});
+  metrics.AddPage("/", {"text/html; charset=utf-8", [] { return std::string(kStatusPage); }});
+  if (!flags.server.metrics_listen.empty()) status.Start();
+  CallGate gate(RecordCalls(&metrics));
+  const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
+  if (!access.ok()) return FailToStart(kProgram, access.status());
+  CacheService service(opened, &gate, kVersion, access->identities.get());
+  const Shared shared = Share(flags, *opened, &service);
+  if (!shared.status.ok()) return FailToStart(kProgram, shared.status);
+  const StoreStats stats = opened->Stats();
+  Log(LogLevel::kInfo, "opened",
+      {{"data_dir", flags.store.data_dir},
+       {"restore_points", stats.restore_points + stats.unloaded_restore_points},
+       {"shared_memory", shared.host == nullptr ? "off" : shared.host->name()},
+       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+  const SignalThread backups(SIGUSR1, [&] { BackUp(opened, flags.backup_dir); });
+  const absl::Status served =
+      Serve(flags.server, {{"hearth.v1.CacheStore", &service}}, &gate, &metrics, *access,
+            [opened](absl::Time deadline) {
+              if (absl::Status status = opened->Flush(deadline); !status.ok()) {
+                Log(LogLevel::kWarning, "not all was flushed",
+                    {{"reason", std::string(status.message())}});
+              }
+            });
+  return served.ok() ? 0 : FailToStart(kProgram, served);
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

@@ -1,0 +1,228 @@
+// hearth-worker: serves one Gemma 3 model, with prefixes from a store.
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/inference/inference_service.h"
+#include "services/inference/worker_metrics.h"
+#include "services/programs/store_link.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/call_log.h"
+#include "services/serving/door/server_access.h"
+#include "services/serving/flags.h"
+#include "services/serving/logging.h"
+#include "services/serving/metrics.h"
+#include "services/serving/process.h"
+#include "services/serving/server/serving.h"
+#include "services/serving/version.h"
+#include "worker/engine/engine.h"
+#include "worker/text/tokenizer_loader.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kProgram[] = "hearth-worker";
+constexpr char kAbout[] =
+    "Serves a Gemma 3 model over gRPC. Prefixes that any worker computed before are restored from "
+    "the\nstore instead of being computed again, with the same answer bit for bit.";
+constexpr char kExamples[] =
+    "Every flag can also come from the environment (HEARTH_WORKER_MODEL=DIR) or from the file of\n"
+    "--config (model = \"DIR\"); the command line wins over the environment, that over the "
+    "file.\n\n"
+    "Examples:\n"
+    "  hearth-worker --model models/gemma-3-270m --store 127.0.0.1:7080\n"
+    "  hearth-worker --model models/gemma-3-270m --store embedded:hearth-data   # one machine\n"
+    "  hearth-worker --model models/gemma-3-270m --store none                   # no cache\n"
+    "  hearth-worker --model DIR --store store:7080 --device cuda --chunk-tokens 512\n";
+
+struct WorkerFlags {
+  ServerFlags server;
+  EngineOptions engine;
+  std::string store = "127.0.0.1:7080";
+  StoreOptions embedded;
+  uint64_t gpu_bytes = 0;  // of an embedded store
+  bool shared_memory = true;
+  ClientAccess store_access{"", "", "", "", false, "store-", true};
+  uint32_t threads = 0;
+  bool strict_chats = false;
+};
+
+// Weight digests are remembered where other programs remember what they can compute again.
+std::string DefaultDigestCache() {
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  if (cache != nullptr && *cache != '\0') return absl::StrCat(cache, "/hearth");
+  const char* home = std::getenv("HOME");
+  if (home != nullptr && *home != '\0') return absl::StrCat(home, "/.cache/hearth");
+  return "";
+}
+
+void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
+  EngineOptions* engine = &flags->engine;
+  set->AddRequired("model", &engine->model_dir, "Folder of a Hugging Face Gemma 3 checkpoint");
+  set->AddText("device", &engine->device, "cpu, cuda or cuda:N");
+  set->AddText("dtype", &engine->dtype, "auto, float32 or bfloat16");
+  set->AddUint("chunk-tokens", &engine->chunk_tokens,
+               "Tokens a chunk, a power of two from 16 to 1024; equal on all workers of a store");
+  set->AddChoice("exactness", &engine->exactness, {"auto", "invariant", "exact", "portable"},
+                 "invariant: bits depend on the tokens alone, shared by all CPUs; exact: same bits "
+                 "with the cache as without, shared by equal machines; portable: within rounding, "
+                 "shared by all; auto: invariant on a CPU where it holds, else exact");
+  set->AddChoice("weights", &engine->weights, {"auto", "float32", "stored", "int8"},
+                 "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
+                 "answers; int8: half of 16 bits, other answers, shared with int8 only; auto: "
+                 "stored");
+  set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
+  set->AddBytes("kv-bytes", &engine->kv_bytes,
+                "Keys and values of running requests, class invariant; 0: half of the "
+                "memory, less weights and pool");
+  set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
+  set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");
+  set->AddUint("step-tokens", &engine->step_tokens,
+               "Tokens of a step while requests decode, class invariant: fewer let their tokens "
+               "come closer together, more let prompts through sooner; 0: a chunk");
+  set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
+  set->AddBytes("staging-bytes", &engine->staging_bytes, "Prefixes waiting to be published");
+  set->AddDuration("fetch-budget", &engine->fetch_budget,
+                   "A fetch that takes longer is given up and the prefix computed");
+  set->AddChoice("load", &engine->load, {"auto", "always", "never"},
+                 "auto: what the store has is loaded where that takes less time than computing it; "
+                 "always; never: it is computed, and published");
+  set->AddDuration(
+      "compute-wait", &engine->compute_wait,
+      "Wait this long for another worker that computes the same prefix; 0s: compute it");
+  set->AddDuration("compute-lease", &engine->compute_lease,
+                   "Others wait this long for what this worker computes; 0s: not at all");
+  set->AddUint("compute-min-tokens", &engine->compute_min_tokens,
+               "Fewer tokens are computed without asking who else does");
+  set->AddShare("audit-rate", &engine->audit_rate,
+                "The share, 0 to 1, of what the store gave that is computed again when idle, and "
+                "quarantined where it is wrong");
+  set->AddDuration("publish-timeout", &engine->publish_timeout, "A publish may take this long");
+  set->AddText("digest-cache", &engine->digest_cache_dir,
+               "Folder of remembered weight digests; empty: computed at each start");
+}
+
+bool ParseFlags(int argc, char** argv, WorkerFlags* flags, int* exit_code) {
+  flags->server.listen = "127.0.0.1:7070";
+  flags->engine.digest_cache_dir = DefaultDigestCache();
+  FlagSet set(kProgram, "HEARTH_WORKER_", kAbout, kExamples);
+  set.AddServerFlags(&flags->server);
+  AddEngineFlags(&set, flags);
+  set.AddText("store", &flags->store,
+              "The cache node's address; embedded:DIR: a store in this process; none");
+  ClientAccess* access = &flags->store_access;
+  set.AddText("store-tls-ca", &access->tls_ca,
+              "Reach the store by TLS, its certificate signed by this authority (PEM)");
+  set.AddText("store-tls-cert", &access->tls_cert, "This worker's certificate for the store (PEM)");
+  set.AddText("store-tls-key", &access->tls_key, "The private key of --store-tls-cert (PEM)");
+  set.AddText(
+      "store-token-file", &access->token_file,
+      "File with the token that the store knows this worker by; read again when it changes");
+  set.AddChoice("store-plaintext-tokens", &access->plaintext_tokens, {"off", "on"},
+                "Send the token without TLS to a store on another host");
+  set.AddChoice("strict-chats", &flags->strict_chats, {"off", "on"},
+                "Control tokens in chat messages are text, whatever the request says");
+  set.AddChoice("store-shared-memory", &flags->shared_memory, {"off", "on"},
+                "Read from the memory that a store of this host and user shares");
+  set.AddBytes("store-host-bytes", &flags->embedded.host_bytes, "RAM of an embedded store");
+  set.AddBytes("store-disk-bytes", &flags->embedded.disk_bytes, "Disk of an embedded store");
+  set.AddBytes("store-gpu-bytes", &flags->gpu_bytes,
+               "Copies that an embedded store keeps on the worker's CUDA device; 0: none");
+  set.AddBytes("store-max-staged-bytes", &flags->embedded.max_staged_bytes,
+               "Publishes an embedded store is taking in, all together and each alone");
+  set.AddDuration("store-default-ttl", &flags->embedded.default_ttl,
+                  "How long restore points of an embedded store live that are published without a "
+                  "time to live; 0s: until room is needed");
+  if (!set.Parse(argc, argv, exit_code)) return false;
+  flags->engine.threads = static_cast<int>(flags->threads);
+  return true;
+}
+
+// For the log: a tokenizer that is several times slower than others says why.
+std::string TokenizerNote(const Tokenizer* tokenizer) {
+  if (tokenizer == nullptr) return "none";
+  const std::string& why = tokenizer->why_not_proven();
+  return why.empty() ? "tokenizer.model" : "tokenizer.model, by SentencePiece alone: " + why;
+}
+
+int Main(int argc, char** argv) {
+  WorkerFlags flags;
+  int exit_code = 0;
+  if (!ParseFlags(argc, argv, &flags, &exit_code)) return exit_code;
+  BlockStopSignals();
+  KeepFreedMemory();
+  RaiseOpenFileLimit();
+  SetUpLogging(flags.server.log_level, flags.server.log_format);
+
+  const absl::Time start = absl::Now();
+  if (absl::Status status = flags.engine.Validate(); !status.ok()) {
+    return FailToStart(kProgram, status);
+  }
+  auto tokenizer = LoadTokenizer(flags.engine.model_dir);
+  if (!tokenizer.ok()) return FailToStart(kProgram, tokenizer.status());
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(flags.engine);
+  if (!engine.ok()) return FailToStart(kProgram, engine.status());
+  for (const std::string& note : (*engine)->notes()) Log(LogLevel::kInfo, note);
+  for (const std::string& warning : (*engine)->warnings()) Log(LogLevel::kWarning, warning);
+  Metrics metrics("hearth_worker");
+  CallGate gate(RecordCalls(&metrics));
+  const absl::StatusOr<ServerAccess> access = OpenAccess(flags.server.access, flags.server.listen);
+  if (!access.ok()) return FailToStart(kProgram, access.status());
+  auto link = StoreLink::Open({flags.store, flags.embedded, flags.shared_memory, flags.store_access,
+                               access->identities.get(), flags.engine.device, flags.gpu_bytes},
+                              **engine, &gate);
+  if (!link.ok()) return FailToStart(kProgram, link.status());
+  (*engine)->SetCache((*link)->cache());
+  (*link)->AddMetrics(&metrics);
+  metrics.AddSource([&engine] { return EngineSamples((*engine)->Stats()); });
+
+  InferenceParts parts;
+  parts.engine = engine->get();
+  parts.tokenizer = tokenizer->get();
+  parts.explainer = (*link)->explainer();
+  parts.gate = &gate;
+  parts.identities = access->identities.get();
+  parts.model_dir = flags.engine.model_dir;
+  parts.version = kVersion;
+  parts.strict_chats = flags.strict_chats;
+  parts.on_finished = [&metrics](const FinishedInfo& info) {
+    metrics.RecordGeneration("queue", info.queue_ms / 1e3);
+    metrics.RecordGeneration("fetch", info.fetch_ms / 1e3);
+    metrics.RecordGeneration("prefill", info.prefill_ms / 1e3);
+    metrics.RecordGeneration("ttft", info.ttft_ms / 1e3);
+    metrics.RecordGeneration("total", info.total_ms / 1e3);
+  };
+  InferenceService service(std::move(parts));
+  std::vector<NamedService> services = {{"hearth.v1.Inference", &service}};
+  if (auto* store = (*link)->service()) services.push_back({"hearth.v1.CacheStore", store});
+  Log(LogLevel::kInfo, "loaded",
+      {{"model", flags.engine.model_dir},
+       {"device", (*engine)->device()},
+       {"dtype", (*engine)->dtype()},
+       {"exactness", ExactnessName((*engine)->layout().exactness)},
+       {"chunk_tokens", (*engine)->layout().chunk_tokens},
+       {"fingerprint", DigestHex((*engine)->fingerprint().digest())},
+       {"tokenizer", TokenizerNote(tokenizer->get())},
+       {"store", flags.store},
+       {"took_ms", absl::ToInt64Milliseconds(absl::Now() - start)}});
+  const absl::Status served =
+      Serve(flags.server, services, &gate, &metrics, *access, [&](absl::Time deadline) {
+        (*engine)->Drain(deadline);
+        (*link)->Flush(deadline);
+      });
+  metrics.Stop();  // it reads the engine and the link
+  // Publishes that the drain did not wait for still use the link: the engine goes first.
+  engine->reset();
+  return served.ok() ? 0 : FailToStart(kProgram, served);
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) { return hearth::Main(argc, argv); }

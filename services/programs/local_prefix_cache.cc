@@ -1,0 +1,270 @@
+#include "services/programs/local_prefix_cache.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "services/inference/object_builder.h"
+#include "services/inference/plan_check.h"
+#include "services/store/quarantine_call.h"
+#include "services/store/store_conversion.h"
+
+namespace hearth {
+
+namespace {
+
+class LocalLease final : public ComputeLease {
+ public:
+  explicit LocalLease(std::shared_ptr<void> ticket) : ticket_(std::move(ticket)) {}
+
+ private:
+  const std::shared_ptr<void> ticket_;
+};
+
+}  // namespace
+
+struct LocalPrefixCache::Woken {
+  absl::Mutex mu;
+  bool rung ABSL_GUARDED_BY(mu) = false;
+};
+
+LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint,
+                                   const KvLayout& layout, CacheCounters* counters)
+    : store_(store), fingerprint_(fingerprint), layout_(layout), counters_(counters) {}
+
+PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
+  return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts, ""};
+}
+
+bool LocalPrefixCache::Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
+                                  absl::Time) {
+  return QuarantineAndLog(store_, Query(prefix), objects, "this process").ok();
+}
+
+FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
+                                     uint32_t max_tokens, absl::Time deadline) {
+  uint64_t bytes_read = 0;
+  LoadTrial unarmed;
+  LoadTrial* load = prefix.load == nullptr ? &unarmed : prefix.load.get();
+  absl::StatusOr<FetchOutcome> outcome =
+      TryFetch(prefix, above_tokens, max_tokens, deadline, load, &bytes_read);
+  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnFailed();
+  if (outcome.ok()) {
+    counters_->CountFetch(FetchName(*outcome), bytes_read);
+    return *std::move(outcome);
+  }
+  const bool cut_off = load->report().decision == LoadDecision::kAbandoned;
+  counters_->CountFetch(cut_off ? kAbandonedFetch : FailureOutcome(outcome.status()), bytes_read);
+  FetchOutcome miss;
+  miss.note = std::string(outcome.status().message());
+  return miss;
+}
+
+absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& prefix,
+                                                        uint32_t above_tokens, uint32_t max_tokens,
+                                                        absl::Time deadline, LoadTrial* load,
+                                                        uint64_t* bytes_read) {
+  load->OnAsk();
+  PrefixQuery query = Query(prefix);
+  query.again = load->is_probe();
+  auto session = store_->Fetch(query, above_tokens, max_tokens);
+  if (!session.ok()) return session.status();
+  load->OnPlan();
+  const LookupPlan& plan = (*session)->plan();
+  FetchOutcome outcome;
+  outcome.matched_tokens = plan.matched_tokens;
+  outcome.note = plan.miss_reason;
+  if (plan.usable_tokens == 0) return outcome;
+
+  // The same check as over the wire: one place decides what a worker believes.
+  v1::FetchPlan proto;
+  PlanToProto(plan, &proto);
+  const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
+  if (absl::Status status = CheckPlan(wanted, proto); !status.ok()) return status;
+  std::vector<ObjectBuilder::Announced> announced;
+  announced.reserve(plan.objects.size());
+  outcome.slowest_tier = Tier::kGpu;
+  std::vector<bool> read(plan.objects.size());
+  for (size_t i = 0; i < plan.objects.size(); ++i) {
+    const PlannedObject& object = plan.objects[i];
+    const DeviceLease copy = (*session)->OnDevice(i);
+    if (copy == nullptr) outcome.slowest_tier = plan.slowest_tier;
+    read[i] = copy == nullptr || object.id.tokens < layout_.chunk_tokens;
+    announced.push_back({object.id, object.slice_digests});
+    if (copy != nullptr) announced[i].device_bytes = {copy, copy->bytes};
+  }
+  auto builder = ObjectBuilder::Create(layout_, plan.usable_tokens, std::move(announced));
+  if (!builder.ok()) return builder.status();
+  *bytes_read = builder->bytes_added();
+  if (!load->Accepts(OfferOf(plan, outcome.slowest_tier))) {
+    outcome.declined_tokens = plan.usable_tokens;
+    return outcome;
+  }
+  for (uint32_t i = 0; i < plan.objects.size(); ++i) {
+    if (!read[i]) continue;
+    for (uint32_t layer : layout_.LayersOf(plan.objects[i].id.group)) {
+      const std::optional<absl::Duration> patience = load->Patience(*bytes_read);
+      if (patience == absl::ZeroDuration()) {
+        load->OnCutOff(*bytes_read);
+        return absl::AbortedError("reading became slower than computing");
+      }
+      if (!patience.has_value() && absl::Now() > deadline) {
+        return absl::DeadlineExceededError("the fetch budget is spent");
+      }
+      absl::StatusOr<SliceView> slice = (*session)->ReadSlice(i, layer);
+      if (!slice.ok()) return slice.status();
+      const absl::string_view bytes(reinterpret_cast<const char*>(slice->bytes.data()),
+                                    slice->bytes.size());
+      if (absl::Status status = builder->Add(i, layer, 0, bytes); !status.ok()) return status;
+      *bytes_read = builder->bytes_added();
+    }
+  }
+  auto objects = builder->Take();
+  if (!objects.ok()) return objects.status();
+  load->OnArrived();
+  outcome.usable_tokens = plan.usable_tokens;
+  outcome.objects = *std::move(objects);
+  return outcome;
+}
+
+LoadOffer LocalPrefixCache::OfferOf(const LookupPlan& plan, Tier slowest_tier) const {
+  LoadOffer offer;
+  offer.boundary = plan.usable_tokens;
+  for (const PlannedObject& object : plan.objects) {
+    offer.bytes += layout_.ObjectBytes(object.id.tokens, object.id.group);
+  }
+  offer.message_bytes = layout_.SliceBytes(layout_.chunk_tokens);
+  offer.source = slowest_tier == Tier::kGpu    ? LoadSource::kDevice
+                 : slowest_tier == Tier::kDisk ? LoadSource::kLocalDisk
+                                               : LoadSource::kLocal;
+  return offer;
+}
+
+LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
+                                     uint32_t max_tokens, const LeaseTerms& terms, absl::Time) {
+  store_->Observe(fingerprint_, prefix.tenant);
+  const absl::Time wait_until = absl::Now() + terms.wait;
+  LeaseAsk ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
+  for (;;) {
+    const auto woken = std::make_shared<Woken>();
+    ask.wake = [woken] {
+      absl::MutexLock lock(&woken->mu);
+      woken->rung = true;
+    };
+    {
+      absl::MutexLock lock(&mu_);
+      if (cancelled_) return {};
+      waits_.insert(woken.get());
+    }
+    const CallStop::Call waits(prefix.stop, [woken] {
+      absl::MutexLock lock(&woken->mu);
+      woken->rung = true;
+    });
+    absl::StatusOr<LeaseTurn> turn = store_->Lease(Query(prefix), ask);
+    if (turn.ok() && turn->role == LeaseRole::kWait) {
+      absl::MutexLock lock(&woken->mu);
+      woken->mu.AwaitWithDeadline(absl::Condition(&woken->rung), turn->until);
+    }
+    {
+      absl::MutexLock lock(&mu_);
+      waits_.erase(woken.get());
+    }
+    if (!turn.ok()) return {};
+    if (prefix.stop != nullptr && prefix.stop->stopped()) return {};
+    if (turn->role == LeaseRole::kWait) {
+      ask.waited_for = turn->boundary;
+      continue;
+    }
+    LeaseOutcome outcome;
+    outcome.usable_tokens = turn->usable_tokens;
+    outcome.matched_tokens = turn->matched_tokens;
+    if (turn->role == LeaseRole::kCompute) {
+      outcome.lease = std::make_shared<LocalLease>(std::move(turn->ticket));
+    }
+    counters_->CountLease(outcome.lease != nullptr ? "compute"
+                          : ask.waited_for > 0     ? "waited"
+                                                   : "go");
+    return outcome;
+  }
+}
+
+void LocalPrefixCache::CancelCalls() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  for (Woken* woken : waits_) {
+    absl::MutexLock woken_lock(&woken->mu);
+    woken->rung = true;
+  }
+}
+
+PublishOutcome LocalPrefixCache::Publish(const PublishRequestSpec& spec, absl::Time) {
+  absl::StatusOr<PublishOutcome> outcome = TryPublish(spec);
+  if (outcome.ok()) {
+    counters_->CountPublish(outcome->published_tokens > 0 ? "stored" : "nothing",
+                            outcome->bytes_sent);
+    return *std::move(outcome);
+  }
+  counters_->CountPublish(FailureOutcome(outcome.status()));
+  PublishOutcome nothing;
+  nothing.note = std::string(outcome.status().message());
+  return nothing;
+}
+
+absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec) {
+  PublishSpec store_spec;
+  store_spec.fingerprint = fingerprint_;
+  store_spec.tenant = spec.prefix.tenant;
+  store_spec.token_ids = spec.prefix.token_ids;
+  store_spec.cuts = spec.prefix.cuts;
+  store_spec.boundaries = spec.boundaries;
+  store_spec.durability = spec.durability;
+  store_spec.ttl = absl::Seconds(spec.ttl_s);
+  for (const auto& object : spec.objects) {
+    store_spec.objects.push_back({object->id, object->slice_digests, object->bytes == nullptr});
+  }
+  auto session = store_->Publish(std::move(store_spec));
+  if (!session.ok()) return session.status();
+  PublishOutcome outcome;
+  for (uint32_t index : (*session)->needed()) {
+    const KvObject& object = *spec.objects[index];
+    if (absl::Status status = PutObject(object, index, session->get()); !status.ok()) return status;
+    outcome.bytes_sent += object.size_bytes;
+  }
+  absl::StatusOr<PublishResult> result = (*session)->Commit();
+  if (!result.ok()) return result.status();
+  v1::PublishAck ack;
+  ResultToProto(*result, &ack);
+  ReadAck(ack, &outcome);
+  return outcome;
+}
+
+absl::Status LocalPrefixCache::PutObject(const KvObject& object, uint32_t index,
+                                         PublishSession* session) const {
+  const size_t slice_bytes = layout_.SliceBytes(object.id.tokens);
+  const std::byte* bytes = object.bytes.get();
+  // The object's memory is shared with the store, which holds all slices of an object or none. Not
+  // blocks of running sequences: as long as the store held them no other sequence could have them.
+  const bool is_shared = layout_.exactness != Exactness::kInvariant;
+  for (uint32_t layer : layout_.LayersOf(object.id.group)) {
+    SliceView slice{nullptr, {bytes, slice_bytes}};
+    if (is_shared) slice.owner = object.bytes;
+    absl::Status status = session->PutSlice(index, layer, std::move(slice));
+    if (!status.ok()) return status;
+    bytes += slice_bytes;
+  }
+  return absl::OkStatus();
+}
+
+void LocalPrefixCache::Explain(PrefixRequest prefix, absl::Time, ExplainCallback done) {
+  store_->Observe(fingerprint_, prefix.tenant);
+  absl::StatusOr<ExplainReport> report = store_->Explain(Query(prefix));
+  v1::ExplainResponse response;
+  if (report.ok()) ReportToProto(*report, &response);
+  done(report.status(), response);
+}
+
+}  // namespace hearth

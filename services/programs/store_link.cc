@@ -1,0 +1,80 @@
+#include "services/programs/store_link.h"
+
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/inference/worker_metrics.h"
+#include "services/programs/local_prefix_cache.h"
+#include "services/rpc/transport_options.h"
+#include "services/serving/logging.h"
+#include "services/serving/version.h"
+#include "services/store/gpu_tier.h"
+#include "services/store/store_metrics.h"
+
+namespace hearth {
+
+absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
+                                                           CallGate* gate) {
+  std::unique_ptr<StoreLink> link(new StoreLink);
+  const std::string& spec = options.spec;
+  if (spec == "none") return link;
+  absl::string_view folder = spec;
+  if (absl::ConsumePrefix(&folder, "embedded:")) {
+    options.embedded.data_dir = std::string(folder);
+    options.embedded.load_in_background = true;
+    options.embedded.on_warning = [](const std::string& text) { Log(LogLevel::kWarning, text); };
+    AddGpuTier(options.device, options.gpu_bytes, &options.embedded);
+    auto store = TieredStore::Open(options.embedded);
+    if (!store.ok()) return store.status();
+    link->store_ = *std::move(store);
+    link->service_ =
+        std::make_unique<CacheService>(link->store_.get(), gate, kVersion, options.identities);
+    auto cache = std::make_unique<LocalPrefixCache>(link->store_.get(), engine.fingerprint(),
+                                                    engine.layout(), &link->counters_);
+    link->explainer_ = cache.get();
+    link->cache_ = std::move(cache);
+    return link;
+  }
+  if (!absl::StrContains(spec, ':')) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store: \"", spec, "\" is none of HOST:PORT, unix:PATH, embedded:DIR, none"));
+  }
+  auto channel = ConnectToStore(spec, options.access);
+  if (!channel.ok()) return channel.status();
+  std::unique_ptr<DeviceClient> devices;
+  if (ImportDevice import = GpuImporter(options.device)) {
+    devices = std::make_unique<DeviceClient>(std::move(import));
+  }
+  // In the class invariant a sequence takes the copy itself, by reference; elsewhere it makes one.
+  const bool takes_copies = engine.layout().exactness == Exactness::kInvariant;
+  auto cache = std::make_unique<RemotePrefixCache>(*channel, engine.fingerprint(), engine.layout(),
+                                                   &link->counters_,
+                                                   !options.shared_memory ? SharedMemoryUse::kOff
+                                                   : takes_copies         ? SharedMemoryUse::kCopy
+                                                                          : SharedMemoryUse::kLend,
+                                                   std::move(devices));
+  link->explainer_ = cache.get();
+  link->cache_ = std::move(cache);
+  return link;
+}
+
+void StoreLink::AddMetrics(Metrics* metrics) const {
+  if (cache_ == nullptr) return;
+  metrics->AddSource([this] { return CacheSamples(counters_.Read()); });
+  if (store_ == nullptr) return;
+  metrics->AddSource([this] { return StoreSamples(store_->Stats()); });
+  metrics->AddHistograms([this] { return StoreHistograms(store_->Stats()); });
+}
+
+void StoreLink::Flush(absl::Time deadline) const {
+  if (store_ == nullptr) return;
+  if (absl::Status status = store_->Flush(deadline); !status.ok()) {
+    Log(LogLevel::kWarning, "not all was flushed", {{"reason", std::string(status.message())}});
+  }
+}
+
+}  // namespace hearth

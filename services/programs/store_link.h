@@ -1,0 +1,64 @@
+// StoreLink: what --store names: a cache node over gRPC, a store in this process, or none.
+//
+// Thread safety: accessors from any thread once opened.
+// Ownership: owns the cache, its counters and the embedded store; outlives the engine that uses
+// them.
+#ifndef HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
+#define HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_
+
+#include <grpcpp/impl/codegen/service_type.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_store/store/tiered_store.h"
+#include "services/inference/cache_counters.h"
+#include "services/inference/explainer.h"
+#include "services/rpc/client_access.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/door/identity.h"
+#include "services/serving/metrics.h"
+#include "services/store/cache_service.h"
+#include "worker/engine/engine.h"
+#include "worker/prefix/prefix_cache.h"
+
+namespace hearth {
+
+class StoreLink {
+ public:
+  struct Options {
+    std::string spec;                  // "host:port", "unix:PATH", "embedded:DIR" or "none"
+    StoreOptions embedded;             // sizes of an embedded store
+    bool shared_memory = true;         // use that of a store on this host
+    ClientAccess access;               // what a node is shown
+    Identities* identities = nullptr;  // whom an embedded store's service answers; null: everybody
+    std::string device = "cpu";        // that the engine computes on
+    uint64_t gpu_bytes = 0;            // of an embedded store's gpu tier; 0: none
+  };
+  // kInvalidArgument when `spec` is none of these, or names the flag of `access`.
+  static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
+                                                         CallGate* gate);
+
+  PrefixCache* cache() const { return cache_.get(); }        // null: none
+  Explainer* explainer() const { return explainer_; }        // null: none
+  grpc::Service* service() const { return service_.get(); }  // null unless embedded
+
+  void AddMetrics(Metrics* metrics) const;
+  // Waits for an embedded store's write-behind.
+  void Flush(absl::Time deadline) const;
+
+ private:
+  StoreLink() = default;
+
+  CacheCounters counters_;
+  std::unique_ptr<TieredStore> store_;
+  std::unique_ptr<CacheService> service_;
+  std::unique_ptr<PrefixCache> cache_;
+  Explainer* explainer_ = nullptr;  // cache_, seen from its other side
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_PROGRAMS_STORE_LINK_H_

@@ -1,0 +1,154 @@
+#include "services/rpc/client_access.h"
+
+#include <grpcpp/create_channel.h>
+#include <grpcpp/security/credentials.h>
+#include <grpcpp/security/tls_certificate_provider.h>
+#include <grpcpp/security/tls_credentials_options.h>
+#include <grpcpp/support/client_interceptor.h>
+#include <sys/stat.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "services/rpc/access_files.h"
+#include "services/rpc/tls_files.h"
+
+namespace hearth {
+namespace {
+
+constexpr absl::Duration kRecheck = absl::Seconds(1);
+constexpr unsigned int kRereadSeconds = 1;
+
+// The token of a file, and what it becomes while this runs: tokens of Kubernetes are renewed.
+class TokenFile {
+ public:
+  static absl::StatusOr<std::string> Read(const std::string& flag, const std::string& path) {
+    absl::StatusOr<std::string> text = ReadFlagFile(flag, path);
+    if (!text.ok()) return text.status();
+    std::string token(absl::StripAsciiWhitespace(*text));
+    for (const unsigned char c : token) {
+      if (c <= 0x20 || c >= 0x7f) token.clear();
+    }
+    if (!token.empty()) return token;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--", flag, ": ", path, " must hold one token of printable characters, and nothing else"));
+  }
+
+  TokenFile(std::string path, std::string token)
+      : path_(std::move(path)),
+        token_(std::move(token)),
+        next_check_(SteadyClock().Now() + kRecheck) {}
+
+  std::string Get() {
+    absl::MutexLock lock(&mutex_);
+    if (SteadyClock().Now() >= next_check_) {
+      next_check_ = SteadyClock().Now() + kRecheck;
+      absl::StatusOr<std::string> token = Read("", path_);
+      if (token.ok()) token_ = *std::move(token);
+    }
+    return token_;
+  }
+
+ private:
+  const std::string path_;
+  absl::Mutex mutex_;
+  std::string token_ ABSL_GUARDED_BY(mutex_);
+  absl::Time next_check_ ABSL_GUARDED_BY(mutex_);
+};
+
+// gRPC's own call credentials refuse loopback and unix sockets; metadata goes anywhere.
+class TokenSender final : public grpc::experimental::Interceptor {
+ public:
+  explicit TokenSender(std::shared_ptr<TokenFile> token) : token_(std::move(token)) {}
+
+  void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {
+    using Point = grpc::experimental::InterceptionHookPoints;
+    if (methods->QueryInterceptionHookPoint(Point::PRE_SEND_INITIAL_METADATA)) {
+      methods->GetSendInitialMetadata()->emplace("authorization",
+                                                 absl::StrCat("Bearer ", token_->Get()));
+    }
+    methods->Proceed();
+  }
+
+ private:
+  const std::shared_ptr<TokenFile> token_;
+};
+
+class TokenSenders final : public grpc::experimental::ClientInterceptorFactoryInterface {
+ public:
+  explicit TokenSenders(std::shared_ptr<TokenFile> token) : token_(std::move(token)) {}
+  grpc::experimental::Interceptor* CreateClientInterceptor(
+      grpc::experimental::ClientRpcInfo*) override {
+    return new TokenSender(token_);
+  }
+
+ private:
+  const std::shared_ptr<TokenFile> token_;
+};
+
+// For handshakes to come the files as they are then. Ones that do not match are passed over.
+std::shared_ptr<grpc::ChannelCredentials> RereadingCredentials(const ClientAccess& access) {
+  namespace tls = grpc::experimental;
+  tls::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(std::make_shared<tls::FileWatcherCertificateProvider>(
+      access.tls_key, access.tls_cert, access.tls_ca, kRereadSeconds));
+  options.watch_root_certs();
+  if (!access.tls_cert.empty()) options.watch_identity_key_cert_pairs();
+  return tls::TlsCredentials(options);
+}
+
+absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> TransportOf(const ClientAccess& access) {
+  const std::string flag = access.prefix + "tls-";
+  if (access.tls_cert.empty() != access.tls_key.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, "cert and --", flag, "key go together; one is missing"));
+  }
+  if (access.tls_ca.empty()) {
+    if (access.tls_cert.empty()) return grpc::InsecureChannelCredentials();
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, "cert needs --", flag,
+                                                   "ca, the authority that signed the server's"));
+  }
+  absl::StatusOr<TlsTexts> texts = ReadTlsFiles(
+      {flag + "cert", access.tls_cert, flag + "key", access.tls_key, flag + "ca", access.tls_ca});
+  if (!texts.ok()) return texts.status();
+  if (access.rereads) return RereadingCredentials(access);
+  grpc::SslCredentialsOptions options;
+  options.pem_root_certs = std::move(texts->authority);
+  options.pem_cert_chain = std::move(texts->certificate);
+  options.pem_private_key = std::move(texts->key);
+  return grpc::SslCredentials(options);
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectAs(const ClientAccess& access,
+                                                         const std::string& address,
+                                                         const grpc::ChannelArguments& arguments) {
+  auto credentials = TransportOf(access);
+  if (!credentials.ok()) return credentials.status();
+  if (access.token_file.empty()) {
+    return grpc::CreateCustomChannel(address, *credentials, arguments);
+  }
+  const std::string flag = access.prefix + "token-file";
+  if (access.tls_ca.empty() && !access.plaintext_tokens && !StaysOnHost(address)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, ": the token would reach ", address, " in clear text; give --",
+                     access.prefix, "tls-ca, or --", access.prefix,
+                     "plaintext-tokens on where the network itself is encrypted"));
+  }
+  absl::StatusOr<std::string> token = TokenFile::Read(flag, access.token_file);
+  if (!token.ok()) return token.status();
+  std::vector<std::unique_ptr<grpc::experimental::ClientInterceptorFactoryInterface>> senders;
+  senders.push_back(std::make_unique<TokenSenders>(
+      std::make_shared<TokenFile>(access.token_file, *std::move(token))));
+  return grpc::experimental::CreateCustomChannelWithInterceptors(address, *credentials, arguments,
+                                                                 std::move(senders));
+}
+
+}  // namespace hearth

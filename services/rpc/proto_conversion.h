@@ -1,0 +1,54 @@
+// The contract's values as protobuf messages, and back: enums, fingerprints, objects, states.
+//
+// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_
+#define HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/cache_store.pb.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+// No message of either API is larger. gRPC's own limit lies above it (kMaxGrpcMessageBytes), so
+// that a message a little too large gets an answer that names this one.
+inline constexpr size_t kMaxMessageBytes = size_t{3} << 20;
+inline constexpr int kMaxGrpcMessageBytes = 4 << 20;
+// Slices travel in pieces of at most this: large enough that the cost of a message is small beside
+// its bytes, small enough that three fit the limit above.
+inline constexpr size_t kMaxSlicePieceBytes = size_t{1} << 20;
+
+v1::Tier ToProto(Tier tier);
+v1::Durability ToProto(Durability durability);
+v1::LayerGroup ToProto(LayerGroup group);
+// An unknown tier reads as kNone: a newer peer may know more of them, and nothing depends on it.
+Tier FromProto(v1::Tier tier);
+absl::StatusOr<Durability> FromProto(v1::Durability durability);
+absl::StatusOr<LayerGroup> FromProto(v1::LayerGroup group);
+
+void DigestToProto(const Digest& digest, v1::Fingerprint* out);
+void ToProto(const Fingerprint& fingerprint, v1::Fingerprint* out);
+// REQUIRES on the wire: fields. The digest is recomputed; one that was sent must agree.
+absl::StatusOr<Fingerprint> FromProto(const v1::Fingerprint& proto);
+// The digest alone; when fields were sent too, they must agree with it.
+absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto);
+
+void ToProto(const ObjectId& id, v1::ObjectRef* out);
+absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto);
+
+// The index of `layer` among the layers of `group`, or -1: where a slice lies in its object.
+int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
+
+absl::Status CheckMessageBytes(size_t bytes);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_

@@ -1,0 +1,80 @@
+// Requests as they came: parsed by whoever does their work, not on the threads that answer health.
+//
+// A message of 3 MiB can parse into 1.5 million objects, many times its size and for a good while:
+// the elements are counted before one is made. Thread safety: pure functions on their
+// arguments.
+#ifndef HEARTH_SERVICES_RPC_REQUEST_BYTES_H_
+#define HEARTH_SERVICES_RPC_REQUEST_BYTES_H_
+
+#include <google/protobuf/descriptor.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+// Messages, texts and unknown fields in one message. An object of a publish has 18 bytes at least,
+// so that more than 175,000 do not fit.
+inline constexpr uint64_t kMaxElements = uint64_t{1} << 18;
+// Requests that name an id and a tenant.
+inline constexpr size_t kMaxSmallMessageBytes = size_t{64} << 10;
+
+// kInvalidArgument when a message of this type has more elements. What is no such message is not
+// its business.
+absl::Status CheckElements(const grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
+                           uint64_t most = kMaxElements);
+
+// kInvalidArgument when `buffer` is not a Message, or one of too many elements.
+template <typename Message>
+absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
+                          uint64_t most_elements = kMaxElements) {
+  const absl::Status few = CheckElements(buffer, *Message::descriptor(), most_elements);
+  if (!few.ok()) return few;
+  grpc::ByteBuffer shared(buffer);
+  grpc::ProtoBufferReader reader(&shared);
+  if (message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("what was sent is not a ", message->GetTypeName()));
+}
+
+// The same for a call whose turn on a pool has come: kCancelled where its caller waits no more.
+// `context` is a server's. Whatever a pool does for a call begins here.
+template <typename Context, typename Message>
+absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,
+                          Message* message) {
+  if (context.IsCancelled()) return absl::CancelledError("the caller went away");
+  return ParseMessage(buffer, message);
+}
+
+// kInvalidArgument for what is too large to be a Message that names an id and a tenant.
+template <typename Message>
+absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
+  if (buffer.Length() <= kMaxSmallMessageBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("a ", Message::descriptor()->full_name(), " of ",
+                                                 buffer.Length(), " bytes; the limit is ",
+                                                 kMaxSmallMessageBytes));
+}
+
+// ParseMessage where the message is small, or refused.
+template <typename Message>
+absl::Status ParseSmallMessage(const grpc::ByteBuffer& buffer, Message* message) {
+  const absl::Status small = CheckSmall<Message>(buffer);
+  return small.ok() ? ParseMessage(buffer, message) : small;
+}
+
+// gRPC keeps a request until its call is over, which may be minutes away, and never looks at it
+// again: it is taken away from there.
+inline grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer* request) {
+  grpc::ByteBuffer taken;
+  taken.Swap(const_cast<grpc::ByteBuffer*>(request));
+  return taken;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_RPC_REQUEST_BYTES_H_

@@ -1,0 +1,28 @@
+// The id of a request, by which its lines in the logs of client, worker and store are found.
+//
+// It travels as metadata, so that no message of the API has it. Whoever gets none makes one.
+// Thread safety: pure functions apart from randomness.
+#ifndef HEARTH_SERVICES_RPC_REQUEST_ID_H_
+#define HEARTH_SERVICES_RPC_REQUEST_ID_H_
+
+#include <grpcpp/client_context.h>
+#include <grpcpp/server_context.h>
+
+#include <string>
+
+namespace hearth {
+
+inline constexpr char kRequestIdKey[] = "hearth-request-id";
+inline constexpr size_t kMaxRequestIdBytes = 64;
+
+// 16 hex digits.
+std::string NewRequestId();
+// Without an id nothing is sent.
+void SendRequestId(const std::string& id, grpc::ClientContext* context);
+// What the caller sent, if it is letters, digits, '-', '_' and '.', and not too long; else a new
+// one.
+std::string RequestIdOf(const grpc::ServerContextBase& context);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_RPC_REQUEST_ID_H_

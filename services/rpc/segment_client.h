@@ -1,0 +1,88 @@
+// SegmentClient: a worker's view of the shared memory of a store on the same host.
+//
+// Maps the segment that a store offers, copies slices out of it, and lets go of it as soon as the
+// store is gone, so that the memory of a dead store is not kept alive longer than what is being
+// restored from it. A copy says whether the
+// range still held what the store had named (proto/segment_format.h). Thread safety: all methods
+// from any thread. Errors: none that matter: without a segment the bytes come over the wire;
+// `problem` says why, for the log.
+#ifndef HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
+#define HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/segment_format.h"
+#include "proto/slice_hasher.h"
+#include "services/rpc/segment_socket.h"
+
+namespace hearth {
+
+// A segment in this process's address space, read only.
+class MappedSegment {
+ public:
+  // kFailedPrecondition: not a segment that can be read safely.
+  static absl::StatusOr<std::shared_ptr<const MappedSegment>> Map(const FileDescriptor& file);
+  ~MappedSegment();
+
+  const SegmentId& id() const { return layout_.id; }
+  const SegmentLayout& layout() const { return layout_; }
+  // kOutOfRange when the range lies outside the data, kAborted when it was given to something else.
+  absl::Status Check(const SegmentRange& range) const;
+  // Where the range lies; valid while this lives, what it says only while Check is OK.
+  // REQUIRES: Check found it inside; the data lies in the file.
+  const std::byte* At(const SegmentRange& range) const {
+    return mapping_ + layout_.data_offset() + range.offset;
+  }
+  // Copies the range to `to`, and adds it to `hasher`. kAborted when it was given to something else
+  // before the copy was over. REQUIRES: the data lies in the file.
+  absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher) const {
+    return Copy(range, to, hasher, [] {});
+  }
+  // For tests: `between` runs after the bytes were copied, before the generation is looked at
+  // again.
+  absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher,
+                    absl::FunctionRef<void()> between) const;
+
+ private:
+  explicit MappedSegment(const SegmentLayout& layout) : layout_(layout) {}
+
+  const SegmentLayout layout_;
+  const std::byte* mapping_ = nullptr;
+};
+
+class SegmentClient {
+ public:
+  SegmentClient() = default;
+  ~SegmentClient();
+
+  // The segment of a store that is alive; null when there is none.
+  std::shared_ptr<const MappedSegment> current() const;
+  // A store says that its segment `id` can be had at `socket`. What failed once for an id is not
+  // tried again. Returns why there is no segment.
+  absl::Status Take(const std::string& socket, const SegmentId& id);
+
+ private:
+  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);
+  void Watch(int connection, int stop);
+
+  absl::Mutex take_mu_;  // one at a time; before mu_
+  SegmentId tried_ ABSL_GUARDED_BY(take_mu_){};
+  absl::Status problem_ ABSL_GUARDED_BY(take_mu_);
+  FileDescriptor connection_ ABSL_GUARDED_BY(take_mu_), stop_ ABSL_GUARDED_BY(take_mu_);
+  std::thread watcher_ ABSL_GUARDED_BY(take_mu_);
+  mutable absl::Mutex mu_;
+  std::shared_ptr<const MappedSegment> segment_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_

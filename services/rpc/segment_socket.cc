@@ -1,0 +1,122 @@
+#include "services/rpc/segment_socket.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+constexpr int kBacklog = 16;
+constexpr timeval kPatience{1, 0};
+
+absl::Status Failed(const std::string& name, const char* what) {
+  return absl::UnavailableError(
+      absl::StrCat("shared memory socket ", name, ": ", what, ": ", strerror(errno)));
+}
+
+absl::StatusOr<socklen_t> FillAddress(const std::string& name, sockaddr_un* address) {
+  if (name.empty() || name.size() >= sizeof(address->sun_path)) {
+    errno = ENAMETOOLONG;
+    return Failed(name, "name");
+  }
+  std::memset(address, 0, sizeof(*address));
+  address->sun_family = AF_UNIX;
+  std::memcpy(address->sun_path, name.data(), name.size());
+  if (name[0] != '@') return static_cast<socklen_t>(sizeof(*address));
+  address->sun_path[0] = '\0';
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + name.size());
+}
+
+}  // namespace
+
+FileDescriptor::~FileDescriptor() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name) {
+  sockaddr_un address;
+  const absl::StatusOr<socklen_t> length = FillAddress(name, &address);
+  if (!length.ok()) return length.status();
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return Failed(name, "socket");
+  if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), *length) != 0) {
+    return Failed(name, "connect");
+  }
+  return socket;
+}
+
+absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name) {
+  sockaddr_un address;
+  const absl::StatusOr<socklen_t> length = FillAddress(name, &address);
+  if (!length.ok()) return length.status();
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return Failed(name, "socket");
+  const auto* generic = reinterpret_cast<const sockaddr*>(&address);
+  int bound = bind(socket.get(), generic, *length);
+  if (bound != 0 && errno == EADDRINUSE && name[0] != '@' && !ConnectToUnix(name).ok()) {
+    struct stat found;
+    if (stat(name.c_str(), &found) == 0 && S_ISSOCK(found.st_mode)) unlink(name.c_str());
+    bound = bind(socket.get(), generic, *length);
+  }
+  if (bound != 0) return Failed(name, "bind");
+  if (name[0] != '@' && chmod(name.c_str(), 0600) != 0) return Failed(name, "chmod");
+  if (listen(socket.get(), kBacklog) != 0) return Failed(name, "listen");
+  return socket;
+}
+
+bool SendDescriptor(int socket, int descriptor) {
+  char byte = 'h';
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &descriptor, sizeof(int));
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+}
+
+absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket) {
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &kPatience, sizeof(kPatience));
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = CMSG_FIRSTHDR(&message);
+  if (got != 1 || header == nullptr || header->cmsg_type != SCM_RIGHTS ||
+      header->cmsg_len != CMSG_LEN(sizeof(int))) {
+    return absl::UnavailableError(got == 0 ? "shared memory: the store refused this process's user"
+                                           : "shared memory: no segment came from the store");
+  }
+  int descriptor = -1;
+  std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
+  return FileDescriptor(descriptor);
+}
+
+bool PeerIsSameUser(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) return false;
+  return peer.uid == geteuid() || peer.uid == 0;
+}
+
+}  // namespace hearth

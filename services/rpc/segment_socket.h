@@ -1,0 +1,49 @@
+// Handing a file descriptor to another process of this host, over a unix socket.
+//
+// Names: "@name" is in the abstract namespace of the network namespace (nothing on disk, gone with
+// the socket), anything else is a path. Thread safety: pure functions on their arguments.
+// Errors: kUnavailable with the name and the system's reason.
+#ifndef HEARTH_SERVICES_RPC_SEGMENT_SOCKET_H_
+#define HEARTH_SERVICES_RPC_SEGMENT_SOCKET_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace hearth {
+
+// Closes what it holds.
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int fd) : fd_(fd) {}
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  ~FileDescriptor();
+  int get() const { return fd_; }
+  bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+// A socket that listens. A path that a dead process left is taken over; one that answers is not.
+absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name);
+absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name);
+
+// One byte and `descriptor`. False when the peer is gone.
+bool SendDescriptor(int socket, int descriptor);
+// Waits for it a short time only.
+absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket);
+
+// Whether the process at the other end runs as this one's user, or as root.
+bool PeerIsSameUser(int socket);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_RPC_SEGMENT_SOCKET_H_

@@ -1,0 +1,36 @@
+// The border between absl::Status and grpc::Status, both ways, and the retry hint that goes along.
+//
+// Codes map one to one. A kResourceExhausted carries a hint, in milliseconds, in the trailing
+// metadata "retry-after-ms": the caller's limit is not wrong, only reached for now.
+// Thread safety: pure functions, apart from the context given.
+#ifndef HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
+#define HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
+
+#include <grpcpp/support/status.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace grpc {
+class ServerContextBase;
+}  // namespace grpc
+
+namespace hearth {
+
+inline constexpr char kRetryAfterMsKey[] = "retry-after-ms";
+inline constexpr uint32_t kDefaultRetryAfterMs = 1000;
+// Messages travel in HTTP/2 trailers, which many peers bound at 8 KiB in all.
+inline constexpr size_t kMaxStatusMessageBytes = 2048;
+
+grpc::Status ToGrpcStatus(const absl::Status& status);
+// As above; adds the hint when the code is kResourceExhausted. `context` must be that of a call
+// whose status was not sent yet.
+grpc::Status ToGrpcStatus(const absl::Status& status, grpc::ServerContextBase* context);
+
+absl::Status FromGrpcStatus(const grpc::Status& status);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_

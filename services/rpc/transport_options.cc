@@ -1,0 +1,95 @@
+#include "services/rpc/transport_options.h"
+
+#include <grpcpp/resource_quota.h>
+
+#include "services/rpc/proto_conversion.h"
+
+namespace hearth {
+namespace {
+
+// Threads for blocking calls: publishes, fetches, lists. Beyond them gRPC refuses the call.
+constexpr int kMaxServerThreads = 256;
+// A frame holds a whole piece of a slice: one header and one write a piece.
+constexpr int kMaxFrameBytes = 4 << 20;
+// What a store may send before its worker takes it, per stream.
+constexpr int kStreamWindowBytes = 16 << 20;
+constexpr int kTcpReadBytes = 1 << 20;
+constexpr int kMinTcpReadBytes = 256 << 10;
+constexpr int kMaxTcpReadBytes = 8 << 20;
+// What a caller may send to a server: a buffer is held by the last byte in it that waits for the
+// rest of its message, so these are smaller. Much smaller ones cost publishes their speed.
+constexpr int kServerStreamWindowBytes = 2 << 20;
+constexpr int kServerTcpReadBytes = 256 << 10;
+constexpr int kServerMinTcpReadBytes = 16 << 10;
+constexpr int kServerMaxTcpReadBytes = 1 << 20;
+constexpr int kHandshakeTimeoutMs = 10000;
+// Of gRPC's memory for a server, beside unfinished messages: connections, calls, buffers that are
+// partly used. At the quota gRPC ends calls, whosever they are: the ledger is to be earlier.
+constexpr uint64_t kConnectionsBytes = uint64_t{64} << 20;
+
+template <typename Set>
+void SetCommon(Set set) {
+  set("grpc.http2.bdp_probe", 0);
+  set("grpc.http2.max_frame_size", kMaxFrameBytes);
+  set("grpc.max_receive_message_length", kMaxGrpcMessageBytes);
+}
+
+}  // namespace
+
+grpc::ChannelArguments ClientTransport() {
+  grpc::ChannelArguments arguments;
+  SetCommon([&](const char* name, int value) { arguments.SetInt(name, value); });
+  arguments.SetInt("grpc.http2.lookahead_bytes", kStreamWindowBytes);
+  arguments.SetInt("grpc.experimental.tcp_read_chunk_size", kTcpReadBytes);
+  arguments.SetInt("grpc.experimental.tcp_min_read_chunk_size", kMinTcpReadBytes);
+  arguments.SetInt("grpc.experimental.tcp_max_read_chunk_size", kMaxTcpReadBytes);
+  arguments.SetInt("grpc.initial_reconnect_backoff_ms", kFirstReconnectBackoffMs);
+  arguments.SetInt("grpc.max_reconnect_backoff_ms", kMaxReconnectBackoffMs);
+  arguments.SetInt("grpc.min_reconnect_backoff_ms", kConnectTimeoutMs);
+  arguments.SetInt("grpc.keepalive_time_ms", kKeepaliveMs);
+  arguments.SetInt("grpc.keepalive_timeout_ms", kKeepaliveTimeoutMs);
+  // The cache decides what a failure means; a retry inside gRPC would hide it and buffer messages.
+  arguments.SetInt("grpc.enable_retries", 0);
+  return arguments;
+}
+
+void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes) {
+  const auto set = [builder](const char* name, int value) {
+    builder->AddChannelArgument(name, value);
+  };
+  SetCommon(set);
+  set("grpc.http2.lookahead_bytes", kServerStreamWindowBytes);
+  set("grpc.experimental.tcp_read_chunk_size", kServerTcpReadBytes);
+  set("grpc.experimental.tcp_min_read_chunk_size", kServerMinTcpReadBytes);
+  set("grpc.experimental.tcp_max_read_chunk_size", kServerMaxTcpReadBytes);
+  set("grpc.server_handshake_timeout_ms", kHandshakeTimeoutMs);
+  builder->AddChannelArgument("grpc.max_concurrent_streams", kMaxConnectionStreams);
+  // Pings are answered, however many come, and the ledger closes whose bytes nobody takes. gRPC's
+  // own measure costs ten times as much as the pings: each one after the third adds an error of
+  // some kilobytes to those that came with it, and a read of 256 KiB has 15,000.
+  builder->AddChannelArgument("grpc.http2.max_ping_strikes", 0);
+  builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
+  // gRPC limits a message as it comes, not what it unpacks to: 3 MiB of zeros would be 3 GiB.
+  for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
+    builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
+  }
+  set("grpc.per_message_decompression", 0);
+  grpc::ResourceQuota quota;
+  quota.SetMaxThreads(kMaxServerThreads);
+  quota.Resize(unfinished_bytes + kConnectionsBytes);
+  builder->SetResourceQuota(quota);
+}
+
+std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address) {
+  return *ConnectToStore(address, ClientAccess());  // without access there is nothing to go wrong
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,
+                                                              const ClientAccess& access) {
+  grpc::ChannelArguments arguments = ClientTransport();
+  // Two caches in one process do not share a connection, nor one's backoff.
+  arguments.SetInt("grpc.use_local_subchannel_pool", 1);
+  return ConnectAs(access, address, arguments);
+}
+
+}  // namespace hearth

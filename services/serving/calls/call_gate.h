@@ -1,0 +1,118 @@
+// CallGate: counts the calls of a server, times them, and closes the door when it drains. Knows the
+// server's connections, and what their calls were given.
+//
+// Every RPC enters here first. Once closed, new calls are refused (UNAVAILABLE) while those inside
+// finish; WaitIdle says when the last one left.
+// Thread safety: all methods from any thread. A Call belongs to one thread at a time.
+// Ownership: a CallGate outlives its Calls.
+#ifndef HEARTH_SERVICES_SERVING_CALLS_CALL_GATE_H_
+#define HEARTH_SERVICES_SERVING_CALLS_CALL_GATE_H_
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "services/serving/door/connection_ledger.h"
+
+namespace hearth {
+
+// What a call is about, for who looks for it in the log.
+struct CallNote {
+  std::string request_id;
+  std::string tenant;
+  uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
+  uint64_t generated = 0;               // tokens
+  std::string tier;
+  // Of a worker: what became of what the store has, and what that was expected to cost; below 0:
+  // nothing was known. Empty: there was no choice.
+  std::string load;
+  double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
+};
+struct CallRecord {
+  const char* method = "";
+  absl::StatusCode code = absl::StatusCode::kOk;
+  double seconds = 0;
+  CallNote note;
+};
+
+class CallGate {
+ public:
+  // Told of each finished call; called under no lock.
+  using Recorder = std::function<void(const CallRecord&)>;
+
+  // One RPC. Its destruction is the RPC's end.
+  class Call {
+   public:
+    ~Call();
+    Call(const Call&) = delete;
+    Call& operator=(const Call&) = delete;
+    // Notes the outcome for the record, and hands it back for the return statement.
+    absl::Status Finish(absl::Status status);
+    // It came by the connection that gRPC calls `peer`, with a message of so many bytes.
+    // `reads_on`: and more to come.
+    void CameFrom(const std::string& peer, uint64_t bytes, bool reads_on = false);
+    // One message more.
+    void Took(uint64_t bytes);
+    // Its caller is known to the server, or nobody is asked.
+    void Known();
+    CallNote* note() { return &note_; }
+    // What follows is not the RPC's work: its time is over, but not yet the RPC.
+    void StopClock() { end_ = SteadyClock().Now(); }
+
+   private:
+    friend class CallGate;
+    Call(CallGate* gate, const char* method);
+    CallGate* const gate_;
+    const char* const method_;
+    const absl::Time start_;
+    absl::Time end_ = absl::InfiniteFuture();
+    absl::StatusCode code_ = absl::StatusCode::kOk;
+    std::shared_ptr<Connection> connection_;  // null: not of TCP
+    bool reads_on_ = false;
+    CallNote note_;
+  };
+
+  explicit CallGate(Recorder recorder = nullptr);
+
+  // Null once the gate is closed. `method` must be a literal.
+  std::unique_ptr<Call> Enter(const char* method);
+  // What a refused call is answered.
+  static absl::Status ClosedError();
+
+  // Refuses new calls from now on and runs the registered functions, once.
+  void Close();
+  bool closed() const;
+  // Runs `on_close` when the gate closes, at once when it is closed already. The handle forgets the
+  // function; its destruction waits for a run in progress.
+  std::shared_ptr<void> OnClose(std::function<void()> on_close);
+  // True when no call is inside; false when `deadline` came first.
+  bool WaitIdle(absl::Time deadline);
+  int running() const;
+
+  ConnectionLedger& connections() { return connections_; }
+
+ private:
+  struct Listener {
+    absl::Mutex mutex;
+    std::function<void()> run ABSL_GUARDED_BY(mutex);
+  };
+  void Leave(const CallRecord& record);
+
+  const Recorder recorder_;
+  ConnectionLedger connections_;
+  mutable absl::Mutex mutex_;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  int running_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::list<std::weak_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_CALLS_CALL_GATE_H_

@@ -1,0 +1,136 @@
+#include "services/serving/calls/fair_pool.h"
+
+#include <algorithm>
+#include <cassert>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/serving/calls/long_slice.h"
+
+namespace hearth {
+namespace {
+
+// Of a prompt of some 85,000 tokens. A tenant's jobs of more run one by one: threads may be more
+// than cores, and others' small jobs would wait for theirs. Its own small ones go past them.
+constexpr uint64_t kLargeBytes = uint64_t{256} << 10;
+
+}  // namespace
+
+FairPool::FairPool(std::string kind, const FairPoolOptions& options)
+    : kind_(std::move(kind)), options_(options) {
+  assert(options_.threads >= 2);
+  for (int i = 0; i < options_.threads; ++i) threads_.emplace_back([this] { Work(); });
+}
+
+FairPool::~FairPool() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status FairPool::Room(const std::string& tenant, uint64_t bytes) const {
+  const auto refuse = [this](const auto&... what) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kind_, ": ", what..., ", which is the limit; try again later"));
+  };
+  const auto it = tenants_.find(tenant);
+  const size_t own_waiting = it == tenants_.end() ? 0 : it->second.waiting.size();
+  const uint64_t own_bytes = it == tenants_.end() ? 0 : it->second.bytes;
+  if (own_waiting >= options_.max_waiting_each) {
+    return refuse(options_.max_waiting_each, " of tenant \"", tenant, "\" wait");
+  }
+  if (waiting_ >= options_.max_waiting) return refuse(options_.max_waiting, " wait");
+  // What is too large by itself is let in alone.
+  if (own_bytes > 0 &&
+      bytes > options_.max_bytes_each - std::min(own_bytes, options_.max_bytes_each)) {
+    return refuse(options_.max_bytes_each, " bytes of tenant \"", tenant, "\" wait");
+  }
+  if (bytes_ > 0 && bytes > options_.max_bytes - std::min(bytes_, options_.max_bytes)) {
+    return refuse(options_.max_bytes, " bytes wait");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status FairPool::Submit(const std::string& tenant, uint64_t bytes, Job job) {
+  absl::MutexLock lock(&mutex_);
+  if (absl::Status status = Room(tenant, bytes); !status.ok()) return status;
+  Tenant& own = tenants_[tenant];
+  own.waiting.push_back({bytes, std::move(job)});
+  own.bytes += bytes;
+  bytes_ += bytes;
+  ++waiting_;
+  return absl::OkStatus();
+}
+
+absl::Status FairPool::SubmitRequest(const std::string& tenant, uint64_t bytes, Job job) {
+  if (bytes > 0) return Submit(tenant, bytes, std::move(job));
+  job();
+  return absl::OkStatus();
+}
+
+size_t FairPool::waiting() const {
+  absl::MutexLock lock(&mutex_);
+  return waiting_;
+}
+
+std::deque<FairPool::Waiting>::iterator FairPool::FirstOf(Tenant* tenant) {
+  return std::find_if(tenant->waiting.begin(), tenant->waiting.end(), [tenant](const Waiting& job) {
+    return job.bytes <= kLargeBytes || !tenant->runs_large;
+  });
+}
+
+// Whose turn it is: of those that may run one more, who has the fewest running, and of these who
+// waits since the longest.
+FairPool::Tenants::iterator FairPool::Next() {
+  auto next = tenants_.end();
+  for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
+    Tenant& tenant = it->second;
+    if (tenant.running >= options_.threads - 1) continue;
+    if (FirstOf(&tenant) == tenant.waiting.end()) continue;
+    if (next == tenants_.end() || tenant.running < next->second.running ||
+        (tenant.running == next->second.running && tenant.last_turn < next->second.last_turn)) {
+      next = it;
+    }
+  }
+  return next;
+}
+
+void FairPool::Work() {
+  for (;;) {
+    Waiting turn;
+    std::string name;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(this, &FairPool::HasTurn));
+      const auto next = Next();
+      if (next == tenants_.end()) return;
+      name = next->first;
+      Tenant& tenant = next->second;
+      const auto first = FirstOf(&tenant);
+      turn = std::move(*first);
+      tenant.waiting.erase(first);
+      tenant.runs_large |= turn.bytes > kLargeBytes;
+      --waiting_;
+      ++tenant.running;
+      tenant.last_turn = ++turns_;
+    }
+    {
+      // Others' small jobs, and whoever answers, need not wait for the end of its slice.
+      std::optional<LongSlice> slice;
+      if (turn.bytes > kLargeBytes) slice.emplace();
+      turn.job();
+    }
+    turn.job = nullptr;  // what it holds goes before its place does
+    absl::MutexLock lock(&mutex_);
+    const auto it = tenants_.find(name);
+    it->second.bytes -= turn.bytes;
+    if (turn.bytes > kLargeBytes) it->second.runs_large = false;
+    bytes_ -= turn.bytes;
+    if (--it->second.running == 0 && it->second.waiting.empty()) tenants_.erase(it);
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,91 @@
+// FairPool: a few threads for work that takes longer than a thread of gRPC's may be away.
+//
+// gRPC answers health checks on the same few threads as all else: what takes over a millisecond
+// runs here. Tenants take turns, whoever of those that wait has the fewest jobs running first; one
+// tenant never has all threads, nor all of the queue, so another's job begins at once or after one
+// that ends.
+// Thread safety: all methods from any thread. Jobs may submit jobs.
+// Invariants: (1) an accepted job runs once; (2) of `threads` at least one is free of each tenant;
+// (3) at most max_waiting jobs wait, of one tenant at most max_waiting_each; those that wait or run
+// keep at most max_bytes alive, those of one tenant max_bytes_each.
+#ifndef HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
+#define HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+
+struct FairPoolOptions {
+  int threads = 4;  // at least 2
+  size_t max_waiting = 256, max_waiting_each = 128;
+  // A message of 3 MiB has up to 12 MiB once it is parsed.
+  uint64_t max_bytes = uint64_t{128} << 20, max_bytes_each = uint64_t{64} << 20;
+};
+
+class FairPool {
+ public:
+  using Job = std::function<void()>;
+
+  // `kind` is what errors call the work: "prompts".
+  explicit FairPool(std::string kind, const FairPoolOptions& options = {});
+  ~FairPool();  // runs what was accepted
+  FairPool(const FairPool&) = delete;
+  FairPool& operator=(const FairPool&) = delete;
+
+  // `bytes`: what the job keeps alive. kResourceExhausted names the limit; it is then not run.
+  absl::Status Submit(const std::string& tenant, uint64_t bytes, Job job)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for work on `bytes` of a request. Where there are none the job runs at once: many
+  // calls may be over before their messages were whole, and would take the places of others.
+  absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
+  size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Waiting {
+    uint64_t bytes = 0;
+    Job job;
+  };
+  struct Tenant {
+    std::deque<Waiting> waiting;
+    uint64_t bytes = 0;  // of these, and of those that run
+    int running = 0;
+    bool runs_large = false;
+    uint64_t last_turn = 0;
+  };
+  using Tenants = std::map<std::string, Tenant>;
+  // The first that may begin now, or the end.
+  static std::deque<Waiting>::iterator FirstOf(Tenant* tenant);
+
+  absl::Status Room(const std::string& tenant, uint64_t bytes) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+  Tenants::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasTurn() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return Next() != tenants_.end() || (stopping_ && waiting_ == 0);
+  }
+
+  const std::string kind_;
+  const FairPoolOptions options_;
+  mutable absl::Mutex mutex_;
+  Tenants tenants_ ABSL_GUARDED_BY(mutex_);  // those with a job, waiting or running
+  size_t waiting_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t turns_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_CALLS_FAIR_POOL_H_

@@ -1,0 +1,72 @@
+// LateAnswer: a unary call that is answered later, by whoever did its work.
+//
+// Thread safety: Finish once, from any thread. Ownership: shared by those who may answer; the
+// call's request and response live until then.
+#ifndef HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_
+#define HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "services/rpc/slice_wire.h"
+#include "services/rpc/status_conversion.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/door/identity.h"
+
+namespace hearth {
+
+class LateAnswer {
+ public:
+  // `call` is null when the gate is closed.
+  LateAnswer(grpc::CallbackServerContext* context, std::unique_ptr<CallGate::Call> call)
+      : context_(context), reactor_(context->DefaultReactor()), call_(std::move(call)) {}
+  LateAnswer(const LateAnswer&) = delete;
+  LateAnswer& operator=(const LateAnswer&) = delete;
+
+  grpc::ServerUnaryReactor* reactor() const { return reactor_; }
+  const grpc::CallbackServerContext& context() const { return *context_; }
+  // Kept until the answer is given.
+  void Hold(std::shared_ptr<void> place) { place_ = std::move(place); }
+  void Finish(absl::Status status) {
+    if (call_ != nullptr) status = call_->Finish(std::move(status));
+    place_.reset();
+    call_.reset();  // before the caller has its answer
+    reactor_->Finish(ToGrpcStatus(status, context_));
+  }
+
+ private:
+  grpc::CallbackServerContext* const context_;
+  grpc::ServerUnaryReactor* const reactor_;
+  std::unique_ptr<CallGate::Call> call_;
+  std::shared_ptr<void> place_;
+};
+
+// What a pool does with a unary call: parses what was asked, has `work` fill in the response, and
+// answers; nothing of that where nobody waits any more. REQUIRES: `response` is the call's.
+template <typename Request, typename Response, typename Work>
+void ParseAndAnswer(const grpc::ByteBuffer& request, grpc::ByteBuffer* response, LateAnswer* answer,
+                    Work work) {
+  Request parsed;
+  Response made;
+  absl::Status status = ParseAwaited(answer->context(), request, &parsed);
+  if (status.ok()) status = work(parsed, &made);
+  if (status.ok()) *response = MessageBytes(made);
+  answer->Finish(std::move(status));
+}
+
+// Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is
+// closed or the caller unknown: it answers, or sees to it that somebody will. An error that it
+// returns is the answer. `method` must be a literal.
+grpc::ServerUnaryReactor* AnswerLater(
+    CallGate* gate, Identities* identities, const char* method,
+    grpc::CallbackServerContext* context, uint64_t bytes,
+    absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_CALLS_LATE_ANSWER_H_

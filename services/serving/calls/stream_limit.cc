@@ -1,0 +1,31 @@
+#include "services/serving/calls/stream_limit.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+
+absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller, int weight) {
+  const std::string tenant = caller.sees_all() ? "" : caller.tenant;
+  absl::MutexLock lock(&mutex_);
+  if (!tenant.empty() && each_tenant_ > 0 && open_of_[tenant] + weight > each_tenant_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kind_, ": ", each_tenant_, " streams of tenant \"", tenant,
+                     "\" are open, which is its limit; try again later"));
+  }
+  if (all_ > 0 && open_ + weight > all_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(kind_, ": ", all_, " streams are open, which is the limit; try again later"));
+  }
+  open_ += weight;
+  if (!tenant.empty()) open_of_[tenant] += weight;
+  return std::shared_ptr<void>(this, [this, tenant, weight](void*) { Leave(tenant, weight); });
+}
+
+void StreamLimit::Leave(const std::string& tenant, int weight) {
+  absl::MutexLock lock(&mutex_);
+  open_ -= weight;
+  const auto it = open_of_.find(tenant);
+  if (it != open_of_.end() && (it->second -= weight) <= 0) open_of_.erase(it);
+}
+
+}  // namespace hearth

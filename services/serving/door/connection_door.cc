@@ -1,0 +1,340 @@
+#include "services/serving/door/connection_door.h"
+
+#include <fcntl.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "services/serving/door/peer_name.h"
+#include "services/serving/door/tcp_socket.h"
+
+namespace hearth {
+namespace {
+
+// What can come in between two looks is beyond the limits: at 2 GB/s, 40 MB.
+constexpr int kLookMs = 20;
+constexpr int kEventsAtOnce = 64;
+constexpr absl::Duration kTrimPause = absl::Seconds(5);
+
+// TLS: a ClientHello. HTTP/2 in clear text: "PRI * HTTP/2.0".
+constexpr unsigned char kTlsHandshake = 0x16;
+// A fatal alert, protocol_version: what a TLS client understands.
+constexpr char kTlsAlert[] = {0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46};
+// An empty SETTINGS, without which a client reads nothing else; GOAWAY, INADEQUATE_SECURITY, with
+// words for people.
+constexpr char kThisIsTls[] =
+    "\0\0\0\x04\0\0\0\0\0"
+    "\0\0\x1e\x07\0\0\0\0\0"
+    "\0\0\0\0"
+    "\0\0\0\x0c"
+    "this server speaks TLS";
+static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
+
+// Of a connection that sent less since, gRPC is not asked how many calls it gave up: 16 KiB are 500
+// to 600 of the smallest. The first time it is asked sooner: who comes for a few hundred and goes
+// is counted. Of a watched host's they are ten: not none, for each question costs some JSON.
+constexpr uint64_t kBusyBytes = uint64_t{16} << 10;
+constexpr uint64_t kFirstBytes = uint64_t{1} << 10;
+constexpr uint64_t kWatchedBytes = 256;
+
+// Who waits to be let in has been told nothing yet: it says a hello or a preface, and settings.
+// It is seen for two looks at least.
+constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
+constexpr size_t kMostHeld = 64;  // of a host
+constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
+  std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(std::move(options)));
+  if (door->poll_ < 0 || door->wake_ < 0) {
+    return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", door->options_.listen,
+                                               " (", std::strerror(errno), ")"));
+  }
+  if (absl::Status status = door->listeners_.Open(); !status.ok()) return status;
+  return door;
+}
+
+ConnectionDoor::ConnectionDoor(Options options)
+    : options_(std::move(options)),
+      clock_(options_.clock == nullptr ? &steady_clock_ : options_.clock),
+      poll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      listeners_(options_.listen) {}
+
+ConnectionDoor::~ConnectionDoor() {
+  if (thread_.joinable()) {
+    eventfd_write(wake_, 1);
+    thread_.join();
+  }
+  // Those that were handed over are gRPC's to end.
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.connection != nullptr) options_.ledger->Remove(guest.connection, clock_->Now());
+    close(fd);
+  }
+  if (poll_ >= 0) close(poll_);
+  if (wake_ >= 0) close(wake_);
+}
+
+void ConnectionDoor::Start() {
+  Watch(wake_, EPOLLIN, true);
+  for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, true);
+  thread_ = std::thread([this] { Run(); });
+}
+
+bool ConnectionDoor::Watch(int fd, uint32_t events, bool is_new, uint32_t number) {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = uint64_t{number} << 32 | static_cast<uint32_t>(fd);
+  return epoll_ctl(poll_, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &event) == 0;
+}
+
+void ConnectionDoor::Run() {
+  epoll_event events[kEventsAtOnce];
+  absl::Time next_look = clock_->Now();
+  for (;;) {
+    const bool is_quiet = guests_.empty() && !closed_some_ && !rests_;
+    const int count = epoll_wait(poll_, events, kEventsAtOnce, is_quiet ? -1 : kLookMs);
+    for (int i = 0; i < count; ++i) {
+      const int fd = static_cast<int>(static_cast<uint32_t>(events[i].data.u64));
+      if (fd == wake_) return;
+      const std::vector<int>& listeners = listeners_.fds();
+      const bool is_listener = std::find(listeners.begin(), listeners.end(), fd) != listeners.end();
+      if (is_listener) {
+        Accept(fd);
+      } else {
+        OnReady(fd, static_cast<uint32_t>(events[i].data.u64 >> 32), events[i].events);
+      }
+    }
+    const absl::Time now = clock_->Now();
+    if (now < next_look) continue;
+    next_look = now + absl::Milliseconds(kLookMs);
+    LookAtAll(now);
+  }
+}
+
+void ConnectionDoor::Accept(int listener) {
+  sockaddr_storage address;
+  socklen_t bytes = sizeof(address);
+  const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&address), &bytes,
+                         SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (fd < 0) return IsOfOneConnection(errno) ? void() : Rest();
+  const absl::Time now = clock_->Now();
+  Guest guest;
+  guest.number = ++last_number_;
+  std::string peer;
+  if (listeners_.is_local()) {
+    peer = absl::StrCat("unix:#", guest.number);  // gRPC calls all of them "unix:"
+  } else {
+    SetOn(fd, IPPROTO_TCP, TCP_NODELAY);
+    peer = PeerName(address);
+  }
+  guest.connection = options_.ledger->Add(peer, fd, now);
+  guest.listener = listener;
+  guest.since = now;
+  if (options_.ledger->connections() > options_.ledger->limits().connections) {
+    const std::shared_ptr<Connection> goes = options_.ledger->WhoMakesRoom(*guest.connection, now);
+    const std::string why = absl::StrCat("there are ", options_.ledger->limits().connections,
+                                         " connections, the limit");
+    const auto it = goes != nullptr ? guests_.find(goes->fd()) : guests_.end();
+    if (it == guests_.end()) return TurnAway(fd, guest, why);
+    options_.on_refused(goes->peer(), why + "; another one wants in, and this one is idle");
+    if (it->second.waits) {
+      Close(goes->fd());
+    } else {
+      CutSocket(goes->fd());
+    }
+  }
+  const uint32_t number = guest.number;
+  guests_.emplace(fd, std::move(guest));
+  if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
+}
+
+// No descriptor is left, or no memory: who knocks waits for the next look. Listeners stay ready.
+void ConnectionDoor::Rest() {
+  options_.on_refused("", absl::StrCat("a connection waits outside: ", std::strerror(errno)));
+  rests_ = true;
+  for (const int fd : listeners_.fds()) Watch(fd, 0, false);
+}
+
+void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why) {
+  options_.on_refused(guest.connection->peer(), why);
+  options_.ledger->Remove(guest.connection, clock_->Now());
+  close(fd);
+}
+
+void ConnectionDoor::Close(int fd) {
+  const auto it = guests_.find(fd);
+  if (it == guests_.end()) return;
+  // Who was not handed over began no calls.
+  const uint64_t received = it->second.waits ? 0 : CountedOfSocket(fd).received;
+  options_.ledger->Remove(it->second.connection, clock_->Now(), received);
+  streams_.Forget(it->second.connection->peer());
+  close(fd);
+  guests_.erase(it);
+}
+
+void ConnectionDoor::CloseForLack(int fd) {
+  const std::string why = absl::StrCat("closed: ", std::strerror(errno));
+  options_.on_refused(guests_.at(fd).connection->peer(), why);
+  Close(fd);
+}
+
+void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
+  const auto it = guests_.find(fd);
+  // The descriptor may be another connection's since the events were taken.
+  if (it == guests_.end() || it->second.number != number) return;
+  // Both ways are shut: gRPC is done with it, or its peer is gone.
+  if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
+  if (it->second.leaves) return Drain(fd);
+  if (it->second.holds) return Close(fd);  // gone before its turn
+  if (it->second.waits) TakeIn(fd, &it->second);
+}
+
+void ConnectionDoor::TakeIn(int fd, Guest* guest) {
+  unsigned char first = 0;
+  if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
+  if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
+  if (!options_.ledger->Watches(guest->connection->peer(), clock_->Now()))
+    return HandOver(fd, guest);
+  guest->holds = true;
+  if (!Watch(fd, EPOLLRDHUP, false, guest->number)) return CloseForLack(fd);
+  BoundHeld(HostOfPeer(guest->connection->peer()));
+}
+
+// Who goes is drawn: the oldest would be who waits, the youngest who comes for the first time.
+void ConnectionDoor::BoundHeld(const std::string& host) {
+  std::vector<int> held;
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.holds && HostOfPeer(guest.connection->peer()) == host) held.push_back(fd);
+  }
+  if (held.size() <= kMostHeld) return;
+  const int goes = held[std::uniform_int_distribution<size_t>(0, held.size() - 1)(lots_)];
+  options_.on_refused(guests_.at(goes).connection->peer(),
+                      absl::StrCat("its host gives up too many calls, and has more than ",
+                                   kMostHeld, " connections that wait for a turn"));
+  Close(goes);
+}
+
+void ConnectionDoor::HandOver(int fd, Guest* guest) {
+  guest->holds = false;
+  const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (handed < 0) return CloseForLack(fd);
+  if (!Watch(fd, 0, false, guest->number)) {  // from now on only its end is waited for
+    CloseForLack(fd);
+    close(handed);
+    return;
+  }
+  guest->waits = false;
+  if (listeners_.is_local()) {
+    // Nobody can tell which calls are its: it makes room for nobody.
+    guest->connection->Known();
+    guest->connection->CallBegins();
+  }
+  options_.take(guest->listener, handed);
+}
+
+// By lot: in the order in which they came, those who come most often would have all the turns.
+void ConnectionDoor::LetHeldIn(absl::Time now) {
+  std::vector<int> held;
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.holds) held.push_back(fd);
+  }
+  std::shuffle(held.begin(), held.end(), lots_);
+  for (const int fd : held) {
+    Guest& guest = guests_.at(fd);
+    const std::string& peer = guest.connection->peer();
+    if (CountedOfSocket(fd).received > kHeldBytes) {
+      options_.on_refused(peer, "its host gives up too many calls, and it begins before its turn");
+      Close(fd);
+    } else if (now - guest.since > kHeldAtLeast && options_.ledger->LetsIn(peer, now)) {
+      HandOver(fd, &guest);
+    }
+  }
+}
+
+// One end has TLS and the other not: said in the words of who does not understand the server's.
+void ConnectionDoor::ShowOut(int fd, Guest* guest) {
+  const absl::string_view answer = options_.speaks_tls
+                                       ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)
+                                       : absl::string_view(kTlsAlert, sizeof(kTlsAlert));
+  options_.on_refused(guest->connection->peer(),
+                      options_.speaks_tls ? "it speaks no TLS, and this server nothing else"
+                                          : "it speaks TLS, and this server does not");
+  send(fd, answer.data(), answer.size(), MSG_NOSIGNAL);
+  shutdown(fd, SHUT_WR);
+  // Closed with something unread, the answer would be lost: the caller goes first, or its time is
+  // up.
+  guest->leaves = true;
+  Drain(fd);
+}
+
+void ConnectionDoor::Drain(int fd) {
+  char unread[4096];
+  const ssize_t count = recv(fd, unread, sizeof(unread), 0);
+  if (count == 0 || (count < 0 && errno != EAGAIN && errno != EINTR)) Close(fd);
+}
+
+ConnectionLedger::Counted ConnectionDoor::CountedOf(const Connection& connection, bool exactly) {
+  const auto it = guests_.find(connection.fd());
+  if (it == guests_.end() || it->second.waits) return {};  // nothing of it is gRPC's
+  ConnectionLedger::Counted counted = CountedOfSocket(connection.fd());
+  const bool is_watched = options_.ledger->Watches(connection.peer(), clock_->Now());
+  const uint64_t few = is_watched              ? kWatchedBytes
+                       : it->second.asked == 0 ? kFirstBytes
+                                               : kBusyBytes;
+  if (!exactly && counted.received - it->second.asked < few) return counted;
+  it->second.asked = counted.received;
+  const StreamCounts::Counts streams = streams_.Of(connection.peer());
+  counted.streams = streams.alive;
+  counted.given_up = streams.given_up;
+  return counted;
+}
+
+void ConnectionDoor::LookAtAll(absl::Time now) {
+  if (std::exchange(rests_, false)) {
+    for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, false);
+  }
+  std::vector<int> silent;
+  for (const auto& [fd, guest] : guests_) {
+    if (guest.waits && now - guest.since > options_.first_byte) silent.push_back(fd);
+  }
+  for (const int fd : silent) {
+    const Guest& guest = guests_.at(fd);
+    if (guest.holds) {
+      options_.on_refused(guest.connection->peer(),
+                          absl::StrCat("its host gives up too many calls, and its turn did not "
+                                       "come within ",
+                                       absl::FormatDuration(options_.first_byte)));
+    }
+    Close(fd);
+  }
+  LetHeldIn(now);
+  streams_.BeginRound();
+  const auto verdicts = options_.ledger->Look(
+      now, [this](const Connection& asked, bool exactly) { return CountedOf(asked, exactly); });
+  for (const ConnectionLedger::Verdict& verdict : verdicts) {
+    options_.on_refused(verdict.connection->peer(), verdict.why);
+    CutSocket(verdict.connection->fd());
+    closed_some_ = true;
+  }
+  // gRPC has freed what they held by then, and the allocator keeps it otherwise.
+  if (!verdicts.empty()) trimmed_ = now;
+  if (closed_some_ && now - trimmed_ > kTrimPause) {
+    closed_some_ = false;
+    malloc_trim(0);
+  }
+}
+
+}  // namespace hearth

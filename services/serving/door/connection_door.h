@@ -1,0 +1,102 @@
+// ConnectionDoor: the listening sockets of a server. Takes connections in, a bounded number of them
+// and only once they have said something; closes those that the ledger names. Of a unix socket's
+// connections the kernel counts nothing and gRPC has one name for all: they are counted, and have
+// to say something, and the ledger names none of them.
+//
+// Thread safety: made, started and destroyed by one thread; works on one of its own.
+// Ownership: the ledger outlives it. A connection's descriptor is gRPC's once it is handed over;
+// the door keeps a duplicate to see its end, and to bring it about.
+#ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
+#define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "services/serving/door/connection_ledger.h"
+#include "services/serving/door/listeners.h"
+#include "services/serving/door/stream_counts.h"
+
+namespace hearth {
+
+class ConnectionDoor {
+ public:
+  struct Options {
+    std::string listen;  // "HOST:PORT" or "unix:PATH"
+    bool speaks_tls = false;
+    ConnectionLedger* ledger = nullptr;
+    // A connection that says nothing for as long is closed, and was never gRPC's.
+    absl::Duration first_byte = absl::Seconds(10);
+    Clock* clock = nullptr;  // null: a SteadyClock. The ledger's times are this one's
+    // Told of what was refused or closed, and why; from the door's thread.
+    std::function<void(const std::string& peer, const std::string& why)> on_refused;
+    // Takes a connection over. From the door's thread.
+    std::function<void(int listener, int fd)> take;
+  };
+
+  // Listening when it returns, and nobody is taken in before Start. kUnavailable names the address.
+  static absl::StatusOr<std::unique_ptr<ConnectionDoor>> Open(Options options);
+  ~ConnectionDoor();
+  ConnectionDoor(const ConnectionDoor&) = delete;
+  ConnectionDoor& operator=(const ConnectionDoor&) = delete;
+
+  int port() const { return listeners_.port(); }  // 0: a unix socket
+  void Start();
+
+ private:
+  struct Guest {
+    std::shared_ptr<Connection> connection;
+    int listener = -1;
+    uint32_t number = 0;
+    bool waits = true;    // for its first byte, or its host's turn
+    bool holds = false;   // said something, and waits for its host's turn
+    bool leaves = false;  // was told why
+    uint64_t asked = 0;   // what had come when gRPC was asked for its streams
+    absl::Time since;
+  };
+
+  explicit ConnectionDoor(Options options);
+  void Run();
+  void Accept(int listener);
+  void Rest();
+  void OnReady(int fd, uint32_t number, uint32_t events);
+  void TakeIn(int fd, Guest* guest);
+  void HandOver(int fd, Guest* guest);
+  void BoundHeld(const std::string& host);
+  void LetHeldIn(absl::Time now);
+  void ShowOut(int fd, Guest* guest);
+  void Drain(int fd);
+  void Close(int fd);
+  void CloseForLack(int fd);  // of what errno says
+  void TurnAway(int fd, const Guest& guest, const std::string& why);
+  bool Watch(int fd, uint32_t events, bool is_new, uint32_t number = 0);
+  void LookAtAll(absl::Time now);
+  ConnectionLedger::Counted CountedOf(const Connection& connection, bool exactly);
+
+  const Options options_;
+  SteadyClock steady_clock_;
+  Clock* const clock_;
+  int poll_ = -1, wake_ = -1;
+  Listeners listeners_;
+  StreamCounts streams_;
+  absl::flat_hash_map<int, Guest> guests_;  // by the descriptor that is the door's
+  uint32_t last_number_ = 0;
+  std::minstd_rand lots_;
+  absl::Time trimmed_ = absl::InfinitePast();
+  bool closed_some_ = false;
+  bool rests_ = false;  // from its listeners, until the next look
+  std::thread thread_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_

@@ -1,0 +1,187 @@
+// ConnectionLedger: what each connection of a server sent and nobody has taken yet.
+//
+// gRPC keeps a message until it is whole, for as long as its sender likes and whatever length it
+// announced; it asks nobody and tells nobody (docs/decisions.md, 72). But the kernel counts what a
+// TCP connection received, and every call says what it was given: the difference lies in gRPC's
+// buffers. The ledger says whose connection is to be closed.
+// Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
+// Invariants: (1) after Look, and the closing of what it named, the connections left hold at most
+// `all_bytes` together; (2) a connection of which what came is taken within `message_time` is not
+// named, unless it is over a limit of bytes. A call that is open and was not handed to us yet, or
+// is gRPC's own, counts as so many bytes: its caller said a dozen. (3) Nobody is named for what all
+// hold together unless gRPC was asked in that look which calls it has open.
+#ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
+#define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/functional/function_ref.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "services/serving/door/given_up_calls.h"
+
+namespace hearth {
+
+struct ConnectionLimits {
+  uint32_t connections = 512;
+  // Not yet taken: of one connection, and for each stream on it that goes on reading; of all.
+  uint64_t each_bytes = uint64_t{16} << 20;
+  uint64_t stream_bytes = uint64_t{3} << 19;  // a piece of a slice and a window
+  uint64_t all_bytes = uint64_t{128} << 20;
+  // A message is whole within this time, unless it is of `slack_bytes` or less.
+  absl::Duration message_time = absl::Seconds(30);
+  absl::Duration idle_time = absl::Seconds(10);
+  uint64_t slack_bytes = uint64_t{64} << 10;
+  // Calls of one connection that are not over. Twice as many as may be open: one that was given up
+  // is there until its turn has come.
+  uint64_t streams = 512;
+  // Calls that a connection may have open, as gRPC has it; what one says at least to begin one; and
+  // what gRPC keeps of one, as measured: 11.5 KiB.
+  uint64_t open_calls = 256, least_call_bytes = 15, open_call_bytes = uint64_t{12} << 10;
+  // Frames that are no message: of each call, each second, and a share of what was sent to it.
+  uint64_t call_bytes = 512;
+  uint64_t second_bytes = 256;
+  uint64_t sent_share = 256;
+  // A call that is given up at once, and what a connection says before its first call: TLS's hello
+  // with a certificate, settings.
+  uint64_t reset_bytes = 32, hello_bytes = uint64_t{4} << 10;
+  GivenUpLimits given_up;
+};
+
+// One connection, as its calls see it.
+class Connection {
+ public:
+  // `fd`: whoever added it knows what it is.
+  Connection(std::string peer, int fd, absl::Time since)
+      : peer_(std::move(peer)), fd_(fd), since_(since), given_up_(since) {}
+  const std::string& peer() const { return peer_; }
+  int fd() const { return fd_; }
+
+  // A call was given a message of so many bytes.
+  void Taken(uint64_t bytes) { taken_.fetch_add(bytes, std::memory_order_relaxed); }
+  // A call said who it is, or nobody was asked.
+  void Known() { known_.store(true, std::memory_order_relaxed); }
+  void CallBegins() { calls_.fetch_add(1, std::memory_order_relaxed); }
+  void CallEnds() { calls_.fetch_sub(1, std::memory_order_relaxed); }
+  // Of a call that goes on reading messages.
+  void StreamBegins() { streams_.fetch_add(1, std::memory_order_relaxed); }
+  void StreamEnds() { streams_.fetch_sub(1, std::memory_order_relaxed); }
+
+ private:
+  friend class ConnectionLedger;
+
+  const std::string peer_;
+  const int fd_;
+  const absl::Time since_;
+  std::atomic<uint64_t> taken_{0};  // since the last Look
+  std::atomic<bool> known_{false};
+  std::atomic<uint32_t> calls_{0}, streams_{0};
+
+  // Of the ledger, under its mutex.
+  uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
+  uint64_t seen_sent_ = 0;
+  uint64_t alive_ = 0;          // streams, when gRPC was asked
+  bool asked_ = false;          // how many calls it gave up
+  uint64_t asked_untaken_ = 0;  // then
+  uint64_t asked_read_ = 0;     // then, by gRPC: what is no call of these will be none
+  GivenUpCalls::Tally given_up_;
+  uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
+  absl::Time mark_time_ = absl::InfinitePast();
+  absl::Time looked_ = absl::InfinitePast();
+  absl::Time used_ = absl::InfinitePast();  // when it was last seen that a call took something
+  bool closed_ = false;
+};
+
+class ConnectionLedger {
+ public:
+  void SetLimits(const ConnectionLimits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
+  ConnectionLimits limits() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711"; of a unix socket, of which the kernel counts
+  // no bytes, one of our own.
+  std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
+  // `received`: what the kernel counted at its end. Of what nobody was asked about, and no call
+  // took, it is taken to have given up calls, as many as it may have.
+  void Remove(const std::shared_ptr<Connection>& connection, absl::Time now, uint64_t received = 0);
+  // Null for what is no TCP connection, or is gone.
+  std::shared_ptr<Connection> Find(const std::string& peer) const;
+
+  struct Counted {
+    uint64_t received = 0, sent = 0;
+    uint64_t streams = 0;              // calls that are not over; if gRPC was asked
+    std::optional<uint64_t> given_up;  // that ended before they were answered; none: nobody asked
+    uint64_t unread = 0;               // of what was received, by gRPC
+  };
+  struct Verdict {
+    std::shared_ptr<Connection> connection;
+    std::string why;
+  };
+  // What the kernel says of a connection, and gRPC where that is worth asking, or `exactly` needed.
+  using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
+  // Who is to be closed, the worst first; each is named once.
+  std::vector<Verdict> Look(absl::Time now, Count count);
+  // Where there are as many as may be: who makes room for `newcomer`. A stranger, the oldest first;
+  // else whoever has had no call for `idle_time`. Null: nobody.
+  std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
+
+  // A newcomer from a host that gives up too many calls waits for its turn. True is a turn taken.
+  bool LetsIn(const std::string& peer, absl::Time now);
+  // Whether its calls that are given up are to be counted without delay.
+  bool Watches(const std::string& peer, absl::Time now) const;
+
+  uint64_t untaken_bytes() const;  // at the last Look; with those of open calls
+  size_t connections() const;
+
+ private:
+  static uint64_t Untaken(const Connection& connection) {
+    return connection.received_ - connection.settled_;
+  }
+  // With what its open calls count as: those that there were, or those that there may be by now.
+  uint64_t Held(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t MayHold(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t HeldWith(uint64_t open, const Connection& connection) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Connections = std::vector<std::shared_ptr<Connection>>;
+  using Holders = std::vector<std::pair<std::shared_ptr<Connection>, uint64_t>>;
+  // Without whom the others hold no more than they may together; and what each holds.
+  Holders WhoIsTooMuch(const Connections& of) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NameTheWorst(const Connections& left, std::vector<Verdict>* verdicts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NameWhoGivesUp(absl::Time now, Connections* left, std::vector<Verdict>* verdicts)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t GivenUpUnasked(Connection* connection, uint64_t received, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Enter(Connection* connection, const Counted& counted, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  using Entries = std::vector<std::pair<std::shared_ptr<Connection>, Counted>>;
+  void EnterAll(absl::Time now, Count count, bool exactly, Entries* entries)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Asks gRPC about whoever may hold too much, and about each that would be named for what all
+  // hold.
+  void AskWhereItMatters(absl::Time now, Count count) ABSL_LOCKS_EXCLUDED(mutex_);
+  Entries WhoMayHoldTooMuch() const ABSL_LOCKS_EXCLUDED(mutex_);
+  Entries WhoWouldGoUnasked(const absl::flat_hash_set<const Connection*>& asked) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::string WhatIsWrong(Connection* connection, absl::Time now)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  mutable absl::Mutex mutex_;
+  ConnectionLimits limits_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_map<std::string, std::shared_ptr<Connection>> open_ ABSL_GUARDED_BY(mutex_);
+  GivenUpCalls given_up_ ABSL_GUARDED_BY(mutex_);
+  uint64_t untaken_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_

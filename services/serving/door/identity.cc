@@ -1,0 +1,397 @@
+#include "services/serving/door/identity.h"
+
+#include <grpcpp/server_context.h>
+#include <openssl/crypto.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "services/serving/logging.h"
+
+namespace hearth {
+namespace {
+
+using ParsedJson = nlohmann::json;
+
+constexpr size_t kMaxTenantBytes = 256;
+constexpr size_t kMaxFileBytes = 16 << 20;
+
+absl::Status CheckTenantName(const std::string& tenant) {
+  const bool plain = std::all_of(tenant.begin(), tenant.end(),
+                                 [](unsigned char c) { return c > 0x20 && c != 0x7f; });
+  if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tenant: a name has 1 to ", kMaxTenantBytes,
+                                                 " bytes, without spaces or control characters"));
+}
+
+absl::Status Unauthenticated() {
+  return absl::UnauthenticatedError(
+      "no valid identity: send \"authorization: Bearer TOKEN\" or a client certificate that the "
+      "server knows");
+}
+
+// What "authorization: Bearer TOKEN" says; empty for any other scheme, and where nothing follows
+// it.
+std::string BearerToken(absl::string_view header) {
+  constexpr absl::string_view kScheme = "bearer";
+  if (!absl::StartsWithIgnoreCase(header, kScheme)) return "";
+  const absl::string_view rest = header.substr(kScheme.size());
+  absl::string_view token = rest;
+  while (absl::ConsumePrefix(&token, " ")) {
+  }
+  return token.size() == rest.size() ? "" : std::string(token);
+}
+
+// A text field of an entry; empty when absent.
+absl::StatusOr<std::string> TextOf(const ParsedJson& entry, const char* key,
+                                   const std::string& where) {
+  const auto it = entry.find(key);
+  if (it == entry.end()) return std::string();
+  if (!it->is_string() || it->get_ref<const std::string&>().empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(where, ".", key, ": must be text"));
+  }
+  return it->get<std::string>();
+}
+
+absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where) {
+  if (text == "tenant") return Role::kTenant;
+  if (text == "worker") return Role::kWorker;
+  if (text == "admin") return Role::kAdmin;
+  return absl::InvalidArgumentError(
+      absl::StrCat(where, ".role: \"", text, "\" is not one of tenant, worker, admin"));
+}
+
+}  // namespace
+
+// Of one file: remembers what entries must not share.
+struct Identities::Parser {
+  absl::StatusOr<std::vector<Entry>> Parse(const std::string& text);
+  absl::StatusOr<Entry> ParseEntry(const ParsedJson& item, const std::string& where);
+
+  const std::string file;
+  std::string public_tenant;
+  std::set<std::string> names, certificates;
+  std::set<Digest> tokens;
+};
+
+absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) const {
+  if (asserted.empty() || asserted == tenant) return tenant;
+  if (role == Role::kNobody) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("tenant: \"", asserted,
+                     "\" asserted by a peer without an identity; this store has one tenant, \"",
+                     kDefaultTenant, "\""));
+  }
+  const bool is_public = !public_tenant.empty() && asserted == public_tenant;
+  if (is_public && publishes_public) return asserted;
+  if (role == Role::kTenant) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("tenant: \"", asserted, "\" asserted by \"", name, "\", whose tenant is \"",
+                     tenant, "\"; only the roles worker and admin may name another"));
+  }
+  if (is_public) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "tenant: \"", asserted, "\" is the public namespace, which \"", name,
+        "\" reads beside others' but may not name: its entry lacks \"publishes_public\": true"));
+  }
+  if (absl::Status status = CheckTenantName(asserted); !status.ok()) return status;
+  return asserted;
+}
+
+absl::StatusOr<std::unique_ptr<Identities>> Identities::Open(const Options& options) {
+  std::unique_ptr<Identities> identities(new Identities(options));
+  if (absl::Status status = identities->Load(); !status.ok()) return status;
+  if (!options.file.empty() && options.recheck > absl::ZeroDuration()) {
+    identities->refresher_ = std::make_unique<RepeatingThread>([raw = identities.get()] {
+      raw->Refresh();
+      return raw->options_.recheck;
+    });
+  }
+  return identities;
+}
+
+Identities::FileState Identities::StateOf(const std::string& file) {
+  struct stat info {};
+  if (stat(file.c_str(), &info) != 0) return {};
+  return {static_cast<uint64_t>(info.st_dev), static_cast<uint64_t>(info.st_ino),
+          static_cast<uint64_t>(info.st_size),
+          int64_t{info.st_mtim.tv_sec} * 1000000000 + info.st_mtim.tv_nsec};
+}
+
+absl::Status Identities::Load() {
+  if (options_.file.empty()) return absl::OkStatus();
+  const FileState state = StateOf(options_.file);
+  {
+    absl::MutexLock lock(&mutex_);
+    state_ = state;  // whatever comes of it: the same wrong file is read and logged once
+  }
+  if (state.bytes > kMaxFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(options_.file, ": ", state.bytes, " bytes; the limit is ", kMaxFileBytes));
+  }
+  std::ifstream file(options_.file);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (!file) return absl::NotFoundError(absl::StrCat(options_.file, ": cannot be read"));
+  absl::StatusOr<std::vector<Entry>> entries =
+      Parser{options_.file, {}, {}, {}, {}}.Parse(text.str());
+  if (!entries.ok()) return entries.status();
+  absl::MutexLock lock(&mutex_);
+  entries_ = std::make_shared<std::vector<Entry>>(*std::move(entries));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Identities::Entry>> Identities::Parser::Parse(const std::string& text) {
+  const ParsedJson json = ParsedJson::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("identities") || !json["identities"].is_array()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
+  }
+  for (const auto& [key, value] : json.items()) {
+    if (key == "identities" || key == "public_tenant") continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(file, ": \"", key, "\" is neither \"identities\" nor \"public_tenant\""));
+  }
+  absl::StatusOr<std::string> shared = TextOf(json, "public_tenant", file);
+  if (shared.ok() && !shared->empty()) {
+    const absl::Status status = CheckTenantName(*shared);
+    if (!status.ok())
+      shared = absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
+  }
+  if (!shared.ok()) return shared.status();
+  public_tenant = *std::move(shared);
+  std::vector<Entry> entries;
+  for (const ParsedJson& item : json["identities"]) {
+    const std::string where = absl::StrCat(file, ": identities[", entries.size(), "]");
+    absl::StatusOr<Entry> entry = ParseEntry(item, where);
+    if (!entry.ok()) return entry.status();
+    entries.push_back(*std::move(entry));
+  }
+  return entries;
+}
+
+absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const ParsedJson& item,
+                                                                 const std::string& where) {
+  static const std::set<std::string> kKeys = {"name", "role", "tenant", "token_sha256",
+                                              "certificate"};
+  const auto refuse = [&where](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat(where, why));
+  };
+  if (!item.is_object()) return refuse(": must be an object");
+  std::map<std::string, std::string> fields;
+  Entry entry;
+  Identity& identity = entry.identity;
+  for (const auto& [key, value] : item.items()) {
+    if (key == "publishes_public" && value.is_boolean()) {
+      identity.publishes_public = value.get<bool>();
+      continue;
+    }
+    if (key == "publishes_public") return refuse(".publishes_public: must be true or false");
+    if (kKeys.count(key) == 0) return refuse(absl::StrCat(": unknown key \"", key, "\""));
+    absl::StatusOr<std::string> field = TextOf(item, key.c_str(), where);
+    if (!field.ok()) return field.status();
+    fields[key] = *std::move(field);
+  }
+  identity.name = fields["name"];
+  identity.public_tenant = public_tenant;
+  if (identity.name.empty() || !names.insert(identity.name).second) {
+    return refuse(".name: must be there, and only once in the file");
+  }
+  absl::StatusOr<Role> role = RoleFrom(fields["role"], where);
+  if (!role.ok()) return role.status();
+  identity.role = *role;
+  if (*role == Role::kTenant) identity.tenant = identity.name;
+  if (!fields["tenant"].empty()) identity.tenant = fields["tenant"];
+  if (absl::Status status = CheckTenantName(identity.tenant); !status.ok()) {
+    return refuse(absl::StrCat(": ", status.message()));
+  }
+  if (identity.publishes_public && public_tenant.empty()) {
+    return refuse(".publishes_public: the file has no \"public_tenant\"");
+  }
+  if (identity.tenant == public_tenant && !identity.publishes_public) {
+    return refuse(": its tenant is the public one, and it lacks \"publishes_public\": true");
+  }
+  entry.certificate = fields["certificate"];
+  if (!entry.certificate.empty() && !certificates.insert(entry.certificate).second) {
+    return refuse(".certificate: another entry has it, so that it would be nobody's");
+  }
+  if (!fields["token_sha256"].empty()) {
+    absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
+    if (!digest.ok()) {
+      return refuse(".token_sha256: must be 64 hex digits, as printf %s TOKEN | sha256sum gives");
+    }
+    if (*digest == Sha256("")) {
+      return refuse(
+          ".token_sha256: is the digest of nothing, as sha256sum gives for a token file that is "
+          "missing or empty; make the token first: head -c 32 /dev/urandom | base64 > token");
+    }
+    if (!tokens.insert(*digest).second) {
+      return refuse(".token_sha256: another entry has it; a token is one caller's");
+    }
+    entry.token_digest = *digest;
+  }
+  if (entry.certificate.empty() && !entry.token_digest.has_value()) {
+    return refuse(": needs token_sha256 or certificate");
+  }
+  return entry;
+}
+
+void Identities::Refresh() {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (StateOf(options_.file) == state_) return;
+  }
+  Reload();
+}
+
+void Identities::Reload() {
+  if (options_.file.empty()) return;
+  if (const absl::Status status = Load(); !status.ok()) {
+    return Log(LogLevel::kError, "identities stay as they were",
+               {{"reason", std::string(status.message())}});
+  }
+  Log(LogLevel::kInfo, "identities read anew", {{"file", options_.file}});
+  std::vector<std::shared_ptr<Followed>> open;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& weak : followed_) {
+      if (auto followed = weak.lock()) open.push_back(std::move(followed));
+    }
+  }
+  for (const auto& followed : open) Check(followed.get());
+}
+
+Identities::Entries Identities::Current() const {
+  absl::MutexLock lock(&mutex_);
+  return entries_;
+}
+
+void Identities::Check(Followed* followed) const {
+  absl::MutexLock lock(&followed->mutex);
+  if (followed->end == nullptr) return;
+  const absl::StatusOr<Identity> is = IdentifyAmong(*Current(), followed->credentials);
+  if (is.ok() && *is == followed->was) return;
+  std::exchange(followed->end,
+                nullptr)(is.ok() ? absl::PermissionDeniedError(absl::StrCat(
+                                       "\"", followed->was.name,
+                                       "\" is another to the server than when this call began: its "
+                                       "identities file was changed; call again"))
+                                 : is.status());
+}
+
+std::shared_ptr<void> Identities::Follow(Credentials credentials, const Identity& was,
+                                         EndStream end) {
+  if (asks_nobody()) return nullptr;
+  const auto followed = std::make_shared<Followed>();
+  followed->credentials = std::move(credentials);
+  followed->was = was;
+  {
+    absl::MutexLock lock(&followed->mutex);
+    followed->end = std::move(end);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    followed_.remove_if([](const std::weak_ptr<Followed>& weak) { return weak.expired(); });
+    followed_.push_back(followed);
+  }
+  Check(followed.get());  // the file may have been read between the two
+  return std::shared_ptr<void>(followed.get(), [followed](void*) {
+    absl::MutexLock lock(&followed->mutex);
+    followed->end = nullptr;
+  });
+}
+
+std::shared_ptr<void> Identities::Follow(const grpc::ServerContextBase& context,
+                                         const Identity& was, EndStream end) {
+  return Follow(CredentialsOf(context), was, std::move(end));
+}
+
+bool Identities::asks_for_tokens() const {
+  absl::MutexLock lock(&mutex_);
+  return std::any_of(entries_->begin(), entries_->end(),
+                     [](const Entry& entry) { return entry.token_digest.has_value(); });
+}
+
+absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
+  if (asks_nobody()) return Identity();
+  if (refresher_ == nullptr && !options_.file.empty()) Refresh();
+  return IdentifyAmong(*Current(), credentials);
+}
+
+absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<Entry>& entries,
+                                                   const Credentials& credentials) const {
+  const Entry* found = nullptr;
+  if (credentials.token.has_value()) {
+    if (credentials.token->empty()) return Unauthenticated();
+    const Digest digest = Sha256(*credentials.token);
+    for (const Entry& entry : entries) {
+      const Digest& other = entry.token_digest.value_or(Digest{});
+      const bool equal = CRYPTO_memcmp(digest.data(), other.data(), digest.size()) == 0;
+      if (equal && entry.token_digest.has_value()) found = &entry;
+    }
+    if (found == nullptr) return Unauthenticated();
+    return found->identity;
+  }
+  for (const Entry& entry : entries) {
+    const std::vector<std::string>& names = credentials.certificate_names;
+    if (entry.certificate.empty()) continue;
+    if (std::find(names.begin(), names.end(), entry.certificate) == names.end()) continue;
+    if (found != nullptr) return Unauthenticated();  // of two names, neither is the one
+    found = &entry;
+  }
+  if (found != nullptr) return found->identity;
+  if (!options_.certificates || !options_.file.empty() || credentials.certificate_names.empty()) {
+    return Unauthenticated();
+  }
+  // Without a file a certificate's first name is its tenant.
+  Identity identity{credentials.certificate_names[0], Role::kTenant,
+                    credentials.certificate_names[0], ""};
+  if (!CheckTenantName(identity.tenant).ok()) return Unauthenticated();
+  return identity;
+}
+
+absl::StatusOr<Identity> Identities::Identify(const grpc::ServerContextBase& context) {
+  return asks_nobody() ? Identity() : Identify(CredentialsOf(context));
+}
+
+Credentials Identities::CredentialsOf(const grpc::ServerContextBase& context) {
+  Credentials credentials;
+  const auto peer = context.auth_context();
+  if (peer != nullptr && peer->IsPeerAuthenticated()) {
+    for (const char* property : {"x509_common_name", "x509_subject_alternative_name"}) {
+      for (const grpc::string_ref& name : peer->FindPropertyValues(property)) {
+        credentials.certificate_names.emplace_back(name.data(), name.size());
+      }
+    }
+  }
+  const auto& metadata = context.client_metadata();
+  const auto sent = metadata.equal_range("authorization");
+  for (auto it = sent.first; it != sent.second; ++it) {
+    const bool is_second = credentials.token.has_value();  // of two, neither is the one
+    credentials.token = is_second ? "" : BearerToken({it->second.data(), it->second.size()});
+    if (is_second) break;
+  }
+  return credentials;
+}
+
+absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context) {
+  if (identities == nullptr) return Identity();
+  return identities->Identify(context);
+}
+
+std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
+                                   const Identity& was, Identities::EndStream end) {
+  if (identities == nullptr) return nullptr;
+  return identities->Follow(context, was, std::move(end));
+}
+
+}  // namespace hearth

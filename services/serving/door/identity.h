@@ -1,0 +1,153 @@
+// Who calls, and which tenant's store that caller may name: the one place that decides.
+//
+// A caller proves who it is by a bearer token ("authorization: Bearer ..." in the call's metadata)
+// or by a client certificate that the TLS handshake verified; a token that is sent must be right,
+// certificate or not. The file of --identities-file says what each may do (docs/operations.md).
+// With neither file nor client CA there is one tenant, `default`, and nobody is asked.
+// Thread safety: all methods from any thread.
+// Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
+// gets its own tenant or an error; (3) comparing tokens takes the same time for all of them;
+// (4) a file that changed is read anew, one that became wrong changes nothing and is logged once;
+// a stream whose caller it no longer knows, or knows as another, is told;
+// (5) the public namespace is written by those whom the file says may, whatever their role.
+#ifndef HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
+#define HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
+
+#include <grpcpp/support/config.h>
+
+#include <functional>
+#include <list>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "cache_store/base/repeating_thread.h"
+#include "proto/fingerprint.h"
+
+namespace grpc {
+class ServerContextBase;
+}  // namespace grpc
+
+namespace hearth {
+
+inline constexpr char kDefaultTenant[] = "default";
+
+enum class Role {
+  kNobody,  // no identities are asked for
+  kTenant,  // sees and names its own tenant only
+  kWorker,  // asserts the tenant that it authenticated itself
+  kAdmin,   // any tenant
+};
+
+struct Identity {
+  std::string name;
+  Role role = Role::kNobody;
+  std::string tenant = kDefaultTenant;  // its own
+  // Read beside any tenant's own prefixes; empty: there is none.
+  std::string public_tenant;
+  bool publishes_public = false;  // may name it as any tenant that it may name
+
+  // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
+  // caller may not name, kInvalidArgument for what is no tenant's name.
+  absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
+  // Who takes turns with others: a worker is one, whatever tenants it names.
+  const std::string& ShareName() const { return sees_all() ? name : tenant; }
+  // May see figures and memory of all tenants together.
+  bool sees_all() const { return role != Role::kTenant; }
+  bool operator==(const Identity& other) const {
+    return name == other.name && role == other.role && tenant == other.tenant &&
+           public_tenant == other.public_tenant && publishes_public == other.publishes_public;
+  }
+};
+
+// What a caller showed.
+struct Credentials {
+  std::vector<std::string> certificate_names;  // common name and alternative names; verified
+  std::optional<std::string> token;            // empty: a header that holds none; nobody's
+};
+
+class Identities {
+ public:
+  struct Options {
+    std::string file;           // empty: none
+    bool certificates = false;  // a client certificate without an entry is its own tenant
+    absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
+  };
+
+  // Everybody is Role::kNobody when `options` ask for nothing. The error names file, entry and
+  // what to do.
+  static absl::StatusOr<std::unique_ptr<Identities>> Open(const Options& options);
+
+  // kUnauthenticated without saying which part was wrong.
+  absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
+  absl::StatusOr<Identity> Identify(const Credentials& credentials);
+  bool asks_for_tokens() const;
+  // Reads the file whether or not it changed, and looks at all streams then.
+  void Reload() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // For a stream: calls `end`, once and maybe at once, when the file no longer makes the caller
+  // `was`: kUnauthenticated where it knows it no more, kPermissionDenied where as another. The
+  // handle forgets the function; its destruction waits for a run in progress.
+  using EndStream = std::function<void(const absl::Status&)>;
+  std::shared_ptr<void> Follow(const grpc::ServerContextBase& context, const Identity& was,
+                               EndStream end);
+  std::shared_ptr<void> Follow(Credentials credentials, const Identity& was, EndStream end);
+
+ private:
+  struct Entry {
+    Identity identity;
+    std::optional<Digest> token_digest;
+    std::string certificate;  // empty: none
+  };
+  struct FileState {
+    uint64_t device = 0, inode = 0, bytes = 0;
+    int64_t changed_ns = 0;
+    bool operator==(const FileState& other) const {
+      return device == other.device && inode == other.inode && bytes == other.bytes &&
+             changed_ns == other.changed_ns;
+    }
+  };
+  using Entries = std::shared_ptr<const std::vector<Entry>>;
+  struct Parser;
+  // A caller whose stream is open.
+  struct Followed {
+    Credentials credentials;
+    Identity was;
+    absl::Mutex mutex;  // held while `end` runs; before mutex_
+    EndStream end ABSL_GUARDED_BY(mutex);
+  };
+
+  explicit Identities(Options options) : options_(std::move(options)) {}
+  bool asks_nobody() const { return options_.file.empty() && !options_.certificates; }
+  absl::Status Load();
+  void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
+  Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<Identity> IdentifyAmong(const std::vector<Entry>& entries,
+                                         const Credentials& credentials) const;
+  void Check(Followed* followed) const;
+  static FileState StateOf(const std::string& file);
+  static Credentials CredentialsOf(const grpc::ServerContextBase& context);
+
+  const Options options_;
+  mutable absl::Mutex mutex_;
+  Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<Entry>>();
+  FileState state_ ABSL_GUARDED_BY(mutex_);
+  std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
+};
+
+// Who calls; Role::kNobody without `identities`.
+absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context);
+// As Identities::Follow; null without `identities`.
+std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
+                                   const Identity& was, Identities::EndStream end);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_

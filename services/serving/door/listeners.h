@@ -1,0 +1,50 @@
+// Listeners: the sockets that a server listens on: all addresses of a HOST:PORT, or a unix socket.
+//
+// Thread safety: one thread at a time. Ownership: they are closed with this, and a unix socket's
+// file goes, unless another server has put its own in the place. Errors name the address.
+#ifndef HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
+#define HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
+
+#include <sys/types.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace hearth {
+
+class Listeners {
+ public:
+  // "HOST:PORT", or "unix:PATH".
+  explicit Listeners(std::string listen) : listen_(std::move(listen)) {}
+  ~Listeners();
+  Listeners(const Listeners&) = delete;
+  Listeners& operator=(const Listeners&) = delete;
+
+  // kUnavailable. Of a file that a server left behind the place is taken. Once.
+  absl::Status Open();
+
+  const std::vector<int>& fds() const { return fds_; }
+  int port() const { return port_; }  // 0: a unix socket
+  // Nothing but this host can come, and the kernel keeps no figures of who does.
+  bool is_local() const { return !path_.empty(); }
+
+ private:
+  absl::Status Fail(const std::string& why) const;
+  absl::Status OpenTcp(const std::string& host, const std::string& port);
+  absl::Status ListenOn(int family, const void* address, size_t address_bytes);
+  absl::Status OpenLocal(const std::string& path);
+
+  const std::string listen_;
+  std::vector<int> fds_;
+  int port_ = 0;
+  std::string path_;  // of a unix socket
+  dev_t device_ = 0;  // and the file that it was then
+  ino_t inode_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_

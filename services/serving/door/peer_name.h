@@ -1,0 +1,22 @@
+// PeerName: a connection's other end as gRPC names it, and the host that it belongs to.
+//
+// Thread safety: functions without state.
+#ifndef HEARTH_SERVICES_SERVING_DOOR_PEER_NAME_H_
+#define HEARTH_SERVICES_SERVING_DOOR_PEER_NAME_H_
+
+#include <sys/socket.h>
+
+#include <string>
+
+namespace hearth {
+
+// "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711": so that a call finds its connection.
+std::string PeerName(const sockaddr_storage& address);
+
+// "ipv4:127.0.0.1" of the peer "ipv4:127.0.0.1:4711". Of an IPv6 address its /64: a subscriber has
+// all of it.
+std::string HostOfPeer(const std::string& peer);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_DOOR_PEER_NAME_H_

@@ -1,0 +1,66 @@
+#include "services/serving/door/server_access.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/access_files.h"
+#include "services/serving/logging.h"
+
+namespace hearth {
+namespace {
+
+// A caller without a certificate gets through the handshake: health answers it, the services refuse
+// it, and a token may do instead. Null: no TLS.
+absl::StatusOr<std::unique_ptr<ServerCertificates>> CertificatesOf(const AccessFlags& flags) {
+  if (flags.tls_cert.empty() != flags.tls_key.empty()) {
+    return absl::InvalidArgumentError("--tls-cert and --tls-key go together; one is missing");
+  }
+  if (flags.tls_cert.empty()) {
+    if (flags.tls_client_ca.empty()) return nullptr;
+    return absl::InvalidArgumentError("--tls-client-ca needs --tls-cert and --tls-key");
+  }
+  return ServerCertificates::Open(
+      {"tls-cert", flags.tls_cert, "tls-key", flags.tls_key, "tls-client-ca", flags.tls_client_ca});
+}
+
+}  // namespace
+
+absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen) {
+  ServerAccess access;
+  auto certificates = CertificatesOf(flags);
+  if (!certificates.ok()) return certificates.status();
+  access.certificates = *std::move(certificates);
+  if (access.certificates != nullptr) access.credentials = access.certificates->credentials();
+  Identities::Options options;
+  options.file = flags.identities_file;
+  options.certificates = !flags.tls_client_ca.empty();
+  auto identities = Identities::Open(options);
+  if (!identities.ok()) {
+    return absl::Status(identities.status().code(),
+                        absl::StrCat("--identities-file: ", identities.status().message()));
+  }
+  access.identities = *std::move(identities);
+  if (access.identities->asks_for_tokens() && flags.tls_cert.empty() && !flags.plaintext_tokens &&
+      !StaysOnHost(listen)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--identities-file: tokens would reach ", listen,
+        " in clear text; give --tls-cert and --tls-key, or --plaintext-tokens on where the network "
+        "itself is encrypted"));
+  }
+  return access;
+}
+
+void ServerAccess::Reload() const {
+  if (certificates != nullptr) {
+    const absl::Status status = certificates->Reload();
+    if (status.ok()) {
+      Log(LogLevel::kInfo, "certificates read anew");
+    } else {
+      Log(LogLevel::kError, "certificates stay as they were",
+          {{"reason", std::string(status.message())}});
+    }
+  }
+  identities->Reload();
+}
+
+}  // namespace hearth

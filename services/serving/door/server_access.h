@@ -1,0 +1,34 @@
+// What a server asks of those who connect, from its flags: TLS, and identities.
+//
+// Thread safety: called from main. Ownership: the caller's; identities outlive the services.
+#ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
+#define HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
+
+#include <grpcpp/security/server_credentials.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "services/serving/door/identity.h"
+#include "services/serving/door/server_certificates.h"
+#include "services/serving/flags.h"
+
+namespace hearth {
+
+struct ServerAccess {
+  std::unique_ptr<ServerCertificates> certificates;      // null: no TLS
+  std::shared_ptr<grpc::ServerCredentials> credentials;  // of those; null: no TLS
+  std::unique_ptr<Identities> identities;
+
+  // All files again; what is wrong is logged and changes nothing. From any thread.
+  void Reload() const;
+};
+
+// The error names the flag and what to do: half of a pair, a file that cannot be read or is not
+// what the flag is for, tokens that would cross a network in clear text.
+absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_

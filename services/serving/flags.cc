@@ -1,0 +1,246 @@
+#include "services/serving/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "services/serving/version.h"
+
+namespace hearth {
+namespace {
+
+// 2^53: every value up to it is exact in a double.
+constexpr double kMaxByteSize = 9007199254740992.0;
+
+const std::map<std::string, double>& ByteUnits() {
+  static const auto& units = *new std::map<std::string, double>{{"", 1},
+                                                                {"b", 1},
+                                                                {"kb", 1e3},
+                                                                {"mb", 1e6},
+                                                                {"gb", 1e9},
+                                                                {"tb", 1e12},
+                                                                {"k", 1024.0},
+                                                                {"m", 1048576.0},
+                                                                {"g", 1073741824.0},
+                                                                {"t", 1099511627776.0},
+                                                                {"kib", 1024.0},
+                                                                {"mib", 1048576.0},
+                                                                {"gib", 1073741824.0},
+                                                                {"tib", 1099511627776.0}};
+  return units;
+}
+
+// A CLI11 validator out of a parser: its text becomes the error.
+template <typename Value>
+CLI::Option* AddParsed(CLI::App* app, const std::string& name, Value* value,
+                       absl::StatusOr<Value> (*parse)(absl::string_view), const std::string& help) {
+  return app->add_option_function<std::string>(
+      "--" + name,
+      [name, value, parse](const std::string& text) {
+        absl::StatusOr<Value> parsed = parse(text);
+        if (!parsed.ok()) {
+          throw CLI::ValidationError("--" + name, std::string(parsed.status().message()));
+        }
+        *value = *parsed;
+      },
+      help);
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text) {
+  const absl::string_view stripped = absl::StripAsciiWhitespace(text);
+  size_t end = 0;
+  while (end < stripped.size() &&
+         (std::isdigit(static_cast<unsigned char>(stripped[end])) || stripped[end] == '.')) {
+    ++end;
+  }
+  double number = 0;
+  const std::string unit = absl::AsciiStrToLower(absl::StripAsciiWhitespace(stripped.substr(end)));
+  const auto known = ByteUnits().find(unit);
+  if (end == 0 || !absl::SimpleAtod(stripped.substr(0, end), &number) ||
+      known == ByteUnits().end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no size; write bytes or 512MiB, 4GiB, 1TB"));
+  }
+  const double bytes = number * known->second;
+  if (bytes > kMaxByteSize) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is over 8 PiB"));
+  }
+  return static_cast<uint64_t>(std::llround(bytes));
+}
+
+std::string FormatByteSize(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  while (bytes >= 1024 && bytes % 1024 == 0 && unit < 4) {
+    bytes /= 1024;
+    ++unit;
+  }
+  return absl::StrCat(bytes, kUnits[unit]);
+}
+
+absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration < absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", text, "\" is no duration; write 250ms, 2s or 1m"));
+  }
+  return duration;
+}
+
+absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text) {
+  const bool is_number = text.find_first_not_of("0123456789.") == absl::string_view::npos;
+  return ParseFlagDuration(is_number ? absl::StrCat(text, "s") : std::string(text));
+}
+
+FlagSet::FlagSet(const std::string& program, const std::string& environment,
+                 const std::string& about, const std::string& examples)
+    : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {
+  app_->set_version_flag("--version", std::string(kVersion));
+  app_->set_config("--config", "", "Read flags from this TOML or INI file")
+      ->envname(environment + "CONFIG");
+  app_->allow_config_extras(CLI::config_extras_mode::error);  // a misspelt flag is not a default
+  app_->footer(examples);
+  app_->get_formatter()->column_width(44);
+}
+
+FlagSet::~FlagSet() = default;
+
+CLI::Option* FlagSet::Described(CLI::Option* option, const std::string& name) {
+  return option->envname(environment_ +
+                         absl::AsciiStrToUpper(absl::StrReplaceAll(name, {{"-", "_"}})));
+}
+
+void FlagSet::AddText(const std::string& name, std::string* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
+}
+
+void FlagSet::AddRequired(const std::string& name, std::string* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)->required();
+}
+
+void FlagSet::AddBytes(const std::string& name, uint64_t* value, const std::string& help) {
+  Described(AddParsed(app_.get(), name, value, &ParseByteSize, help), name)
+      ->type_name("SIZE")
+      ->default_str(FormatByteSize(*value));
+}
+
+void FlagSet::AddDuration(const std::string& name, absl::Duration* value, const std::string& help) {
+  Described(AddParsed(app_.get(), name, value, &ParseFlagDuration, help), name)
+      ->type_name("DURATION")
+      ->default_str(absl::FormatDuration(*value));
+}
+
+void FlagSet::AddUint(const std::string& name, uint32_t* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
+}
+
+void FlagSet::AddShare(const std::string& name, double* value, const std::string& help) {
+  Described(app_->add_option("--" + name, *value, help), name)
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+}
+
+void FlagSet::AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
+                       const std::string& help, std::function<void(size_t)> set) {
+  auto* option = app_->add_option_function<std::string>(
+      "--" + name,
+      [name, names, set = std::move(set)](const std::string& text) {
+        const auto at = std::find(names.begin(), names.end(), text);
+        if (at == names.end()) {
+          throw CLI::ValidationError("--" + name, absl::StrCat("\"", text, "\" is not one of ",
+                                                               absl::StrJoin(names, ", ")));
+        }
+        set(at - names.begin());
+      },
+      help);
+  Described(option, name)->type_name(absl::StrJoin(names, "|"))->default_str(names[index]);
+}
+
+void FlagSet::AddServerFlags(ServerFlags* flags) {
+  AddText("listen", &flags->listen,
+          "Serve gRPC here: HOST:PORT (port 0: any free one) or unix:PATH");
+  AddText("address-file", &flags->address_file,
+          "Write the address to this file, whole, once the server is ready");
+  AddText("metrics-listen", &flags->metrics_listen,
+          "Serve Prometheus metrics over HTTP on HOST:PORT; empty: off");
+  AddText("metrics-address-file", &flags->metrics_address_file,
+          "Write the metrics' address to this file");
+  AddChoice("log-level", &flags->log_level, {"debug", "info", "warning", "error"},
+            "Least level that is logged, to stderr");
+  AddChoice("log-format", &flags->log_format, {"text", "json"},
+            "One line an event: key=value, or an object");
+  AddDuration("drain-timeout", &flags->drain_timeout,
+              "After SIGTERM, running requests may take this long to finish");
+  AddUint("max-connections", &flags->max_connections,
+          "TCP connections at a time; one more takes the place of an idle one, or is closed");
+  AddBytes("unfinished-bytes", &flags->unfinished_bytes,
+           "Of requests that have not come whole, of all callers; beyond, connections are closed");
+  AddAccessFlags(&flags->access);
+}
+
+void FlagSet::AddAccessFlags(AccessFlags* flags) {
+  AddText("tls-cert", &flags->tls_cert,
+          "Serve TLS with this certificate chain (PEM); empty: no TLS");
+  AddText("tls-key", &flags->tls_key, "The private key of --tls-cert (PEM)");
+  AddText("tls-client-ca", &flags->tls_client_ca,
+          "Callers show a certificate that this authority (PEM) signed, or a token. Without "
+          "--identities-file the certificate's name is the caller's tenant");
+  AddText("identities-file", &flags->identities_file,
+          "JSON file of the callers: name, role, tenant, and certificate or SHA-256 of a token; "
+          "read again when it changes. Empty, and no --tls-client-ca: one tenant, `default`");
+  AddChoice("plaintext-tokens", &flags->plaintext_tokens, {"off", "on"},
+            "Take tokens without TLS on an address that other hosts reach");
+}
+
+// CLI11 lets a file win over the environment; here a variable stands for the flag it names, unless
+// that was given.
+std::vector<std::string> FlagSet::WithEnvironment(int argc, const char* const* argv) const {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const size_t given = args.size();
+  for (const CLI::Option* option : app_->get_options()) {
+    const char* value =
+        option->get_envname().empty() ? nullptr : std::getenv(option->get_envname().c_str());
+    if (value == nullptr || *value == '\0') continue;
+    const std::string flag = "--" + option->get_lnames().front();
+    const auto names_it = [&](const std::string& arg) {
+      return arg == flag || absl::StartsWith(arg, flag + "=");
+    };
+    if (std::any_of(args.begin(), args.begin() + given, names_it)) continue;
+    args.push_back(absl::StrCat(flag, "=", value));
+  }
+  return args;
+}
+
+bool FlagSet::Parse(int argc, const char* const* argv, int* exit_code) {
+  try {
+    std::vector<std::string> args = WithEnvironment(argc, argv);
+    std::reverse(args.begin(), args.end());  // as CLI11 takes a vector
+    app_->parse(std::move(args));
+    return true;
+  } catch (const CLI::ParseError& error) {
+    // Help and version are not errors: CLI11 prints them to stdout and gives 0.
+    if (error.get_exit_code() == 0) {
+      *exit_code = app_->exit(error);
+    } else {
+      std::fprintf(stderr, "%s: %s (--help tells more)\n", app_->get_name().c_str(), error.what());
+      *exit_code = 2;
+    }
+    return false;
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,99 @@
+// Flags of both servers: the command line, a file and the environment, in this order of strength.
+//
+// Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment
+// and some-name = "..." in the TOML or INI file of --config. Thread safety: none; used by main
+// before threads start.
+#ifndef HEARTH_SERVICES_SERVING_FLAGS_H_
+#define HEARTH_SERVICES_SERVING_FLAGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "services/serving/logging.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace hearth {
+
+// "512MiB", "4GiB", "1.5GB", "4096": bytes. kInvalidArgument says what would do.
+absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
+std::string FormatByteSize(uint64_t bytes);
+// "250ms", "2s", "1m": a duration of zero or more.
+absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
+// The same, or a plain number of seconds.
+absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
+
+// Whom a server lets in (server_access.h).
+struct AccessFlags {
+  std::string tls_cert, tls_key, tls_client_ca;
+  std::string identities_file;
+  bool plaintext_tokens = false;
+};
+
+// What both servers take.
+struct ServerFlags {
+  std::string listen;
+  std::string address_file;
+  std::string metrics_listen;
+  std::string metrics_address_file;
+  LogLevel log_level = LogLevel::kInfo;
+  LogFormat log_format = LogFormat::kText;
+  absl::Duration drain_timeout = absl::Seconds(60);
+  uint32_t max_connections = 512;
+  uint64_t unfinished_bytes = uint64_t{128} << 20;
+  AccessFlags access;
+};
+
+class FlagSet {
+ public:
+  // `program`: "hearth-store"; `environment`: "HEARTH_STORE_"; `examples` ends the help.
+  FlagSet(const std::string& program, const std::string& environment, const std::string& about,
+          const std::string& examples);
+  ~FlagSet();
+
+  void AddText(const std::string& name, std::string* value, const std::string& help);
+  // Without it the command line is wrong.
+  void AddRequired(const std::string& name, std::string* value, const std::string& help);
+  void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
+  void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
+  void AddUint(const std::string& name, uint32_t* value, const std::string& help);
+  // From 0 to 1.
+  void AddShare(const std::string& name, double* value, const std::string& help);
+  // One of `names`; the enum's values count them from 0.
+  template <typename Enum>
+  void AddChoice(const std::string& name, Enum* value, const std::vector<std::string>& names,
+                 const std::string& help) {
+    AddIndex(name, static_cast<size_t>(*value), names, help,
+             [value](size_t index) { *value = static_cast<Enum>(index); });
+  }
+  // The flags of ServerFlags, whose `listen` is the default.
+  void AddServerFlags(ServerFlags* flags);
+  void AddAccessFlags(AccessFlags* flags);
+
+  // Reads everything. True to go on; false to exit with *exit_code, everything said already
+  // (--help, --version, or one line naming the wrong flag).
+  bool Parse(int argc, const char* const* argv, int* exit_code);
+
+ private:
+  void AddIndex(const std::string& name, size_t index, const std::vector<std::string>& names,
+                const std::string& help, std::function<void(size_t)> set);
+  std::vector<std::string> WithEnvironment(int argc, const char* const* argv) const;
+  CLI::Option* Described(CLI::Option* option, const std::string& name);
+
+  const std::string environment_;
+  const std::unique_ptr<CLI::App> app_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_FLAGS_H_

@@ -1,0 +1,147 @@
+#include "services/serving/logging.h"
+
+#include <google/protobuf/stubs/logging.h>
+#include <grpc/support/log.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "services/serving/json_value.h"
+#include "services/serving/log_rate.h"
+
+namespace hearth {
+namespace {
+
+LogFormat log_format = LogFormat::kText;
+
+spdlog::level::level_enum ToSpdlog(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+const char* LevelName(LogLevel level) {
+  constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+  return kNames[static_cast<int>(level)];
+}
+
+std::string TimeNow() {
+  return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
+}
+
+// A value that a person or a splitter at spaces would misread is quoted.
+std::string TextValue(const std::string& value) {
+  const bool plain = !value.empty() && value.find_first_of(" \"=\n\t\\") == std::string::npos;
+  return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
+}
+
+// What a field's text says, as exactly as JSON can.
+Json NumberOf(const std::string& text) {
+  int64_t whole = 0;
+  uint64_t large = 0;
+  double number = 0;
+  if (absl::SimpleAtoi(text, &whole)) return whole;
+  if (absl::SimpleAtoi(text, &large)) return large;
+  return absl::SimpleAtod(text, &number) ? Json(number) : Json();
+}
+
+// gRPC's own lines, which name sockets and source files, are for whoever debugs gRPC; but that a
+// handshake failed is said nowhere else.
+void LogGrpc(gpr_log_func_args* line) {
+  static LogRate& rate = *new LogRate();
+  const std::string failure = HandshakeFailure(line->file, line->message);
+  if (!failure.empty()) {
+    return LogSometimes(&rate, LogLevel::kWarning, "TLS handshake failed", {{"reason", failure}});
+  }
+  Log(LogLevel::kDebug, "grpc", {{"message", line->message}, {"file", line->file}});
+}
+
+// As a rule what somebody sent that is no message; any number of them.
+void LogProtobuf(google::protobuf::LogLevel level, const char* file, int line,
+                 const std::string& message) {
+  static LogRate& rate = *new LogRate();
+  const bool is_error = level >= google::protobuf::LOGLEVEL_ERROR;
+  LogSometimes(&rate, is_error ? LogLevel::kWarning : LogLevel::kDebug, "protobuf",
+               {{"message", message}, {"file", absl::StrCat(file, ":", line)}});
+}
+
+}  // namespace
+
+void SetUpLogging(LogLevel level, LogFormat format) {
+  log_format = format;
+  auto logger =
+      std::make_shared<spdlog::logger>("hearth", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("%v");
+  logger->set_level(ToSpdlog(level));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(std::move(logger));
+  gpr_set_log_function(&LogGrpc);
+  gpr_set_log_verbosity(GPR_LOG_SEVERITY_DEBUG);  // failed handshakes are said at that level
+  google::protobuf::SetLogHandler(&LogProtobuf);
+}
+
+std::string HandshakeFailure(absl::string_view file, absl::string_view message) {
+  // The first where TLS has a reason, the second also where the other end just goes.
+  for (const auto& [where, what] :
+       {std::pair<const char*, const char*>{"ssl_transport_security.cc",
+                                            "Handshake failed with fatal error "},
+        {"chttp2_server.cc", "Handshaking failed: "}}) {
+    if (absl::EndsWith(file, where) && absl::ConsumePrefix(&message, what)) {
+      return std::string(message);
+    }
+  }
+  return "";
+}
+
+std::string FormatText(absl::string_view event, const std::vector<LogField>& fields) {
+  std::string line(event);
+  for (const LogField& field : fields) {
+    absl::StrAppend(&line, " ", field.name, "=", TextValue(field.value));
+  }
+  return line;
+}
+
+std::string FormatJson(absl::string_view time, absl::string_view level, absl::string_view event,
+                       const std::vector<LogField>& fields) {
+  Json line;
+  line["time"] = time;
+  line["level"] = level;
+  line["event"] = event;
+  for (const LogField& field : fields) {
+    line[field.name] = field.is_number ? NumberOf(field.value) : Json(field.value);
+  }
+  return JsonLine(line);
+}
+
+void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields) {
+  if (spdlog::should_log(ToSpdlog(level))) LogFields(level, event, fields);
+}
+
+bool Logs(LogLevel level) { return spdlog::should_log(ToSpdlog(level)); }
+
+void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields) {
+  if (!spdlog::should_log(ToSpdlog(level))) return;
+  const std::string line =
+      log_format == LogFormat::kJson
+          ? FormatJson(TimeNow(), LevelName(level), event, fields)
+          : absl::StrCat(TimeNow(), " ", LevelName(level), " ", FormatText(event, fields));
+  spdlog::default_logger_raw()->log(ToSpdlog(level), line);
+}
+
+}  // namespace hearth

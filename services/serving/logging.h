@@ -1,0 +1,52 @@
+// Structured log lines on stderr: a time, a level, an event in words, and fields.
+//
+//   2026-01-31T12:00:00.123Z info ready address=127.0.0.1:7080 took_ms=41
+//   {"time":"2026-01-31T12:00:00.123Z","level":"info","event":"ready","address":"127.0.0.1:7080"}
+// Only services/ logs. Thread safety: Log from any thread; SetUpLogging once, before threads start.
+#ifndef HEARTH_SERVICES_SERVING_LOGGING_H_
+#define HEARTH_SERVICES_SERVING_LOGGING_H_
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+enum class LogFormat { kText, kJson };
+
+struct LogField {
+  LogField(absl::string_view field_name, absl::string_view text)
+      : name(field_name), value(text), is_number(false) {}
+  LogField(absl::string_view field_name, const std::string& text)
+      : LogField(field_name, absl::string_view(text)) {}
+  LogField(absl::string_view field_name, const char* text)
+      : LogField(field_name, absl::string_view(text)) {}
+  template <typename Number>
+  LogField(absl::string_view field_name, Number number)
+      : name(field_name), value(std::to_string(number)), is_number(true) {}
+
+  std::string name;
+  std::string value;
+  bool is_number;
+};
+
+void SetUpLogging(LogLevel level, LogFormat format);
+void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
+// The same, of fields that are known only as it runs.
+bool Logs(LogLevel level);  // whether a line of this level is written
+void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields);
+
+// What a line of gRPC's says of a TLS handshake that failed; empty: it is about something else.
+std::string HandshakeFailure(absl::string_view file, absl::string_view message);
+
+// One line without its time and level; quotes what needs quoting.
+std::string FormatText(absl::string_view event, const std::vector<LogField>& fields);
+std::string FormatJson(absl::string_view time, absl::string_view level, absl::string_view event,
+                       const std::vector<LogField>& fields);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_LOGGING_H_

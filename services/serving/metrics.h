@@ -1,0 +1,78 @@
+// Metrics: what a server counts, served over HTTP to Prometheus, beside pages for people.
+//
+// Counters that live elsewhere (the store's, the engine's) are read when Prometheus asks, by
+// sources; only RPC and generation times are kept here, as histograms. Thread safety: all methods
+// from any thread. Sources are called from the HTTP server's threads. Ownership: what a source
+// reads must outlive the Metrics.
+#ifndef HEARTH_SERVICES_SERVING_METRICS_H_
+#define HEARTH_SERVICES_SERVING_METRICS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/serving/http_pages.h"
+
+namespace hearth {
+
+// One number under one name. Counters' names end in _total.
+struct MetricSample {
+  std::string name;
+  std::string help;
+  bool is_counter = false;
+  std::map<std::string, std::string> labels;
+  double value = 0;
+};
+// One histogram: counts[i] observations lie above bounds[i-1] and at or below bounds[i], the last
+// ones above all bounds.
+struct HistogramSample {
+  std::string name;
+  std::string help;
+  std::map<std::string, std::string> labels;
+  std::vector<double> bounds;
+  std::vector<uint64_t> counts;
+  double sum = 0;
+};
+using HistogramSource = std::function<std::vector<HistogramSample>()>;
+using MetricSource = std::function<std::vector<MetricSample>()>;
+
+class Metrics {
+ public:
+  // `prefix` begins the histograms' names: "hearth_store" or "hearth_worker".
+  explicit Metrics(const std::string& prefix);
+  ~Metrics();
+
+  // REQUIRES: before Serve.
+  void AddSource(MetricSource source);
+  void AddHistograms(HistogramSource source);
+  // One more page beside /metrics. REQUIRES: before Serve.
+  void AddPage(const std::string& path, HttpPage page);
+  void RecordCall(const char* method, absl::StatusCode code, double seconds);
+  // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
+  void RecordGeneration(const std::string& part, double seconds);
+
+  // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. Returns
+  // "host:port". kUnavailable naming the address when it cannot be bound.
+  absl::StatusOr<std::string> Serve(const std::string& address);
+  // Answers nobody from then on: returns when no source is being read. Serve's counterpart, for
+  // what the sources read is taken down. May be called without Serve, and again.
+  void Stop();
+  // The page as Prometheus would read it.
+  std::string Render() const;
+
+ private:
+  struct Rep;
+  const std::unique_ptr<Rep> rep_;
+};
+
+// "INVALID_ARGUMENT", as gRPC writes a code.
+std::string StatusCodeName(absl::StatusCode code);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_METRICS_H_

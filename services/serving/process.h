@@ -1,0 +1,35 @@
+// What a server process needs beside its servers: stop signals, a quiet allocator, the last words.
+//
+// Thread safety: called from main.
+#ifndef HEARTH_SERVICES_SERVING_PROCESS_H_
+#define HEARTH_SERVICES_SERVING_PROCESS_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace hearth {
+
+// Blocks SIGTERM, SIGINT and SIGQUIT, which the functions below take, and SIGHUP, which a
+// SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
+// REQUIRES: before any other thread starts; threads inherit the mask.
+void BlockStopSignals();
+// The name of the stop signal that came.
+std::string WaitForStopSignal();
+// From now on a stop signal ends the process at once, with exit code 1.
+void ExitAtNextStopSignal();
+
+// Keeps freed memory instead of handing it back to the system: buffers of megabytes come and go
+// with every request, and touching fresh memory costs more than copying into it.
+void KeepFreedMemory();
+
+// Lets the process open as many files as it may: the usual soft limit of 1,024 is for programs that
+// use select, and a store keeps a file open for each 64 MiB.
+void RaiseOpenFileLimit();
+
+// Prints "program: message" to stderr and returns 1, for main's return.
+int FailToStart(const std::string& program, const absl::Status& status);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_PROCESS_H_

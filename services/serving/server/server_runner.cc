@@ -1,0 +1,154 @@
+#include "services/serving/server/server_runner.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server_builder.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/rpc/transport_options.h"
+#include "services/serving/log_rate.h"
+#include "services/serving/logging.h"
+
+namespace hearth {
+namespace {
+
+// After the drain: what still runs gets this long to notice that it is cancelled.
+constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
+// A unix socket's connection that has had no call for so long is ended; who has one again connects
+// again.
+constexpr int kLocalIdleMs = 10 * 60 * 1000;
+
+std::string DialAddress(const std::string& listen, int port) {
+  if (absl::StartsWith(listen, "unix:")) return listen;
+  return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
+}
+
+// The door of a server that is being built: who comes through it is the server's.
+ConnectionDoor::Options DoorOf(const std::string& listen, bool speaks_tls,
+                               const ConnectionLimits& limits, CallGate* gate,
+                               grpc::ServerBuilder* builder,
+                               std::shared_ptr<grpc::ServerCredentials> credentials) {
+  using Builder = grpc::ServerBuilder::experimental_type;
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder->experimental().AddExternalConnectionAcceptor(
+          Builder::ExternalConnectionType::FROM_FD, std::move(credentials));
+  gate->connections().SetLimits(limits);
+  ConnectionDoor::Options options;
+  options.listen = listen;
+  options.speaks_tls = speaks_tls;
+  options.ledger = &gate->connections();
+  const auto rate = std::make_shared<LogRate>();
+  options.on_refused = [rate](const std::string& peer, const std::string& why) {
+    LogSometimes(rate.get(), LogLevel::kWarning, "connection refused",
+                 {{"peer", peer}, {"reason", why}});
+  };
+  options.take = [acceptor](int listener, int fd) {
+    grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = fd;
+    acceptor->HandleNewConnection(&connection);
+  };
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ServerRunner>> ServerRunner::Start(
+    const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
+    std::shared_ptr<grpc::ServerCredentials> credentials, const ConnectionLimits& limits) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  TuneServerTransport(&builder, limits.all_bytes);
+  if (absl::StartsWith(listen, "unix:")) {
+    // Of these connections the door does not know which have calls.
+    builder.AddChannelArgument("grpc.max_connection_idle_ms", kLocalIdleMs);
+  }
+  const bool speaks_tls = credentials != nullptr;
+  if (!speaks_tls) credentials = grpc::InsecureServerCredentials();
+  auto door = ConnectionDoor::Open(
+      DoorOf(listen, speaks_tls, limits, gate, &builder, std::move(credentials)));
+  if (!door.ok()) return door.status();
+  std::vector<std::string> names;
+  for (const NamedService& named : services) {
+    builder.RegisterService(named.service);
+    names.push_back(named.name);
+  }
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr) {
+    return absl::UnavailableError(absl::StrCat("listen: gRPC does not start on ", listen));
+  }
+  const std::string address = DialAddress(listen, (*door)->port());
+  std::unique_ptr<ServerRunner> runner(
+      new ServerRunner(*std::move(door), std::move(server), address, std::move(names), gate));
+  runner->SetServing(true);
+  runner->door_->Start();
+  return runner;
+}
+
+ServerRunner::ServerRunner(std::unique_ptr<ConnectionDoor> door,
+                           std::unique_ptr<grpc::Server> server, std::string address,
+                           std::vector<std::string> names, CallGate* gate)
+    : server_(std::move(server)),
+      door_(std::move(door)),
+      address_(std::move(address)),
+      names_(std::move(names)),
+      gate_(gate) {}
+
+ServerRunner::~ServerRunner() {
+  gate_->Close();
+  door_.reset();
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
+  server_->Wait();
+}
+
+void ServerRunner::SetServing(bool serving) {
+  grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
+  if (health == nullptr) return;
+  health->SetServingStatus(serving);
+  for (const std::string& name : names_) health->SetServingStatus(name, serving);
+}
+
+int ServerRunner::Drain(absl::Duration drain_timeout,
+                        const std::function<void(absl::Time)>& flush) {
+  SetServing(false);
+  gate_->Close();
+  const bool is_idle = gate_->WaitIdle(absl::Now() + drain_timeout);
+  const int cut_off = is_idle ? 0 : gate_->running();
+  // The flush waits for publishes, and would wait for these.
+  if (cut_off > 0) server_->Shutdown(absl::ToChronoTime(absl::Now()));
+  if (flush) flush(absl::Now() + kFlushTimeout);
+  server_->Shutdown(absl::ToChronoTime(absl::Now() + kShutdownGrace));
+  return cut_off;
+}
+
+absl::Status WriteFileWhole(const std::string& path, const std::string& text) {
+  const std::string temporary = absl::StrCat(path, ".", getpid(), ".tmp");
+  {
+    std::ofstream file(temporary, std::ios::trunc);
+    file << text << '\n';
+    file.flush();
+    if (!file) {
+      return absl::UnavailableError(
+          absl::StrCat(path, ": cannot be written: ", std::strerror(errno)));
+    }
+  }
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    const std::string reason = std::strerror(errno);
+    std::remove(temporary.c_str());
+    return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", reason));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

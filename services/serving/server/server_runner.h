@@ -1,0 +1,68 @@
+// ServerRunner: one gRPC server's life: listen, health, reflection, address file, drain.
+//
+// Health is answered for the whole server ("") and for each service by name.
+// Thread safety: Start and Drain from one thread, the main one.
+// Ownership: services and gate must outlive the runner.
+#ifndef HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_
+#define HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_
+
+#include <grpcpp/security/server_credentials.h>
+#include <grpcpp/server.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/door/connection_door.h"
+
+namespace hearth {
+
+// Publishes that a finished request left behind have this long to reach the store.
+inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
+
+struct NamedService {
+  std::string name;  // "hearth.v1.CacheStore"
+  grpc::Service* service = nullptr;
+};
+
+class ServerRunner {
+ public:
+  // Serving when it returns. kUnavailable names the address that cannot be listened on.
+  // `credentials` null: no TLS. `limits`: of connections; of a unix socket's the number alone.
+  static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
+      const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
+      std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
+      const ConnectionLimits& limits = ConnectionLimits());
+  ~ServerRunner();
+
+  // As clients dial it: "127.0.0.1:41237", "unix:PATH".
+  const std::string& address() const { return address_; }
+
+  // Health says NOT_SERVING, new calls are refused, running ones finish until `drain_timeout`; what
+  // still runs then is cancelled; then `flush`, which waits for no call any more, may take
+  // kFlushTimeout. How many calls were cut off.
+  int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
+
+ private:
+  ServerRunner(std::unique_ptr<ConnectionDoor> door, std::unique_ptr<grpc::Server> server,
+               std::string address, std::vector<std::string> names, CallGate* gate);
+  void SetServing(bool serving);
+
+  const std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<ConnectionDoor> door_;  // hands connections to server_
+  const std::string address_;
+  const std::vector<std::string> names_;
+  CallGate* const gate_;
+};
+
+// Writes `text` and a newline whole: a reader sees nothing or all of it.
+absl::Status WriteFileWhole(const std::string& path, const std::string& text);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_SERVER_SERVER_RUNNER_H_

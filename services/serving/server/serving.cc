@@ -1,0 +1,72 @@
+#include "services/serving/server/serving.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/rpc/proto_conversion.h"
+#include "services/serving/logging.h"
+#include "services/serving/process.h"
+#include "services/serving/signal_thread.h"
+#include "services/serving/version.h"
+
+namespace hearth {
+
+namespace {
+
+absl::StatusOr<ConnectionLimits> LimitsFrom(const ServerFlags& flags) {
+  ConnectionLimits limits;
+  limits.connections = flags.max_connections;
+  limits.all_bytes = flags.unfinished_bytes;
+  limits.each_bytes = std::min(limits.each_bytes, limits.all_bytes);
+  if (flags.max_connections == 0) {
+    return absl::InvalidArgumentError("--max-connections: 0; at least 1");
+  }
+  if (flags.unfinished_bytes < kMaxGrpcMessageBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("--unfinished-bytes: ", flags.unfinished_bytes,
+                                                   "; at least ", kMaxGrpcMessageBytes,
+                                                   ", the largest message"));
+  }
+  return limits;
+}
+
+}  // namespace
+
+absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
+                   CallGate* gate, Metrics* metrics, const ServerAccess& access,
+                   const std::function<void(absl::Time)>& flush) {
+  const absl::StatusOr<ConnectionLimits> limits = LimitsFrom(flags);
+  if (!limits.ok()) return limits.status();
+  if (!flags.metrics_listen.empty()) {
+    absl::StatusOr<std::string> address = metrics->Serve(flags.metrics_listen);
+    if (!address.ok()) return address.status();
+    Log(LogLevel::kInfo, "serving metrics", {{"address", *address}});
+    if (!flags.metrics_address_file.empty()) {
+      absl::Status written = WriteFileWhole(flags.metrics_address_file, *address);
+      if (!written.ok()) return written;
+    }
+  }
+  absl::StatusOr<std::unique_ptr<ServerRunner>> runner =
+      ServerRunner::Start(flags.listen, services, gate, access.credentials, *limits);
+  if (!runner.ok()) return runner.status();
+  if (!flags.address_file.empty()) {
+    absl::Status written = WriteFileWhole(flags.address_file, (*runner)->address());
+    if (!written.ok()) return written;
+  }
+  const SignalThread reloads(SIGHUP, [&access] { access.Reload(); });
+  Log(LogLevel::kInfo, "ready", {{"address", (*runner)->address()}, {"version", kVersion}});
+
+  const std::string signal = WaitForStopSignal();
+  ExitAtNextStopSignal();
+  const absl::Time start = absl::Now();
+  Log(LogLevel::kInfo, "draining", {{"signal", signal}, {"running_calls", gate->running()}});
+  const int cut_off = (*runner)->Drain(flags.drain_timeout, flush);
+  Log(cut_off > 0 ? LogLevel::kWarning : LogLevel::kInfo, "stopped",
+      {{"drain_ms", absl::ToInt64Milliseconds(absl::Now() - start)}, {"cut_off_calls", cut_off}});
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

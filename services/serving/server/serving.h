@@ -1,0 +1,30 @@
+// The part of main that both servers share: listen, say where, wait for a stop signal, drain. On
+// SIGHUP the files of `access` are read again.
+//
+// Thread safety: called from main, which it blocks.
+#ifndef HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
+#define HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/door/server_access.h"
+#include "services/serving/flags.h"
+#include "services/serving/metrics.h"
+#include "services/serving/server/server_runner.h"
+
+namespace hearth {
+
+// Returns after a drain with OK, or with the reason why the server could not start. `flush` is
+// called when no call is running any more.
+absl::Status Serve(const ServerFlags& flags, const std::vector<NamedService>& services,
+                   CallGate* gate, Metrics* metrics, const ServerAccess& access,
+                   const std::function<void(absl::Time deadline)>& flush);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_SERVER_SERVING_H_

@@ -1,0 +1,53 @@
+// Calls a function on a thread of its own whenever the process gets a signal.
+//
+// REQUIRES: the signal is blocked in all threads (BlockSignal, before any other thread starts). The
+// destructor waits for a running call.
+#ifndef HEARTH_SERVICES_SERVING_SIGNAL_THREAD_H_
+#define HEARTH_SERVICES_SERVING_SIGNAL_THREAD_H_
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <thread>
+#include <utility>
+
+namespace hearth {
+
+inline void BlockSignal(int signal) {
+  std::signal(signal, SIG_DFL);  // one that is ignored is not kept for whoever waits for it
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, signal);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+class SignalThread {
+ public:
+  SignalThread(int signal, std::function<void()> call)
+      : signal_(signal), call_(std::move(call)), thread_([this] { Run(); }) {}
+  ~SignalThread() {
+    stopping_.store(true);
+    pthread_kill(thread_.native_handle(), signal_);
+    thread_.join();
+  }
+
+ private:
+  void Run() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, signal_);
+    for (int came = 0; sigwait(&signals, &came) == 0 && !stopping_.load();) call_();
+  }
+
+  const int signal_;
+  const std::function<void()> call_;
+  std::atomic<bool> stopping_{false};
+  std::thread thread_;  // last: it uses the others
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_SERVING_SIGNAL_THREAD_H_

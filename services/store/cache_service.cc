@@ -1,0 +1,187 @@
+#include "services/store/cache_service.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/rpc/proto_conversion.h"
+#include "services/rpc/slice_wire.h"
+#include "services/rpc/status_conversion.h"
+#include "services/serving/calls/late_answer.h"
+#include "services/store/explain_call.h"
+#include "services/store/fetch_call.h"
+#include "services/store/lease_call.h"
+#include "services/store/list_call.h"
+#include "services/store/publish_call.h"
+#include "services/store/quarantine_call.h"
+#include "services/store/store_conversion.h"
+#include "services/store/store_watch.h"
+
+namespace hearth {
+template <typename Request, typename Response, typename Body>
+grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* context,
+                                                const Bytes* request, Bytes* response, Body body) {
+  const Bytes bytes = TakeRequest(request);
+  const auto begin = [&](const Identity& caller,
+                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+    if (absl::Status small = CheckSmall<Request>(bytes); !small.ok()) return small;
+    const auto run = [answer, body, caller, bytes, response] {
+      const auto work = [&](const Request& asked, Response* made) {
+        return body(caller, asked, made);
+      };
+      ParseAndAnswer<Request, Response>(bytes, response, answer.get(), work);
+    };
+    return short_calls_.Submit(caller.ShareName(), bytes.Length(), run);
+  };
+  return AnswerLater(gate_, identities_, method, context, bytes.Length(), begin);
+}
+
+CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
+                           Identities* identities)
+    : store_(store),
+      gate_(gate),
+      version_(std::move(version)),
+      identities_(identities),
+      start_(absl::Now()) {}
+
+void CacheService::SetPatience(absl::Duration patience) {
+  publish_places_.SetWindow(patience);
+  fetch_places_.SetWindow(patience);
+}
+
+void CacheService::SetClock(Clock* clock) {
+  publish_places_.SetClock(clock);
+  fetch_places_.SetClock(clock);
+}
+
+void CacheService::LookAtStreams() {
+  absl::call_once(looking_, [this] {
+    looker_ = std::make_unique<RepeatingThread>([this] {
+      publish_places_.Look();
+      fetch_places_.Look();
+      return kStreamLook;
+    });
+  });
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(Context* context,
+                                                                const Bytes* request) {
+  LookAtStreams();
+  return StartFetch(store_, gate_, identities_, &lookups_, &readers_, &offer_, &fetch_places_,
+                    context, request);
+}
+
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
+    grpc::CallbackServerContext* context) {
+  LookAtStreams();
+  return StartPublish(store_, gate_, identities_, &lookups_, &committers_, &publish_places_,
+                      context);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Lease(Context* context,
+                                                                const Bytes* request) {
+  return StartLease(store_, gate_, identities_, &lookups_, &lease_streams_, context, request);
+}
+
+grpc::ServerUnaryReactor* CacheService::Explain(Context* context, const Bytes* request,
+                                                Bytes* response) {
+  return StartExplain(store_, gate_, identities_, &lookups_, &explain_calls_, context, request,
+                      response);
+}
+
+grpc::ServerUnaryReactor* CacheService::Pin(Context* context, const Bytes* request,
+                                            Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::PinRequest& asked,
+                           v1::PinResponse* made) { return DoPin(caller, asked, true, made); };
+  return RunCall<v1::PinRequest, v1::PinResponse>("Pin", context, request, response, body);
+}
+
+grpc::ServerUnaryReactor* CacheService::Unpin(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::PinRequest& asked,
+                           v1::PinResponse* made) { return DoPin(caller, asked, false, made); };
+  return RunCall<v1::PinRequest, v1::PinResponse>("Unpin", context, request, response, body);
+}
+
+absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
+                                 v1::PinResponse* response) {
+  absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
+  if (!id.ok()) return id.status();
+  absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
+  if (!tenant.ok()) return tenant.status();
+  absl::StatusOr<RestorePoint> point = store_->SetPinned(*id, *tenant, pinned);
+  if (!point.ok()) return point.status();
+  RestorePointToProto(*point, response->mutable_restore_point());
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* CacheService::Drop(Context* context, const Bytes* request,
+                                             Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::DropRequest& asked,
+                           v1::DropResponse* made) { return DoDrop(caller, asked, made); };
+  return RunCall<v1::DropRequest, v1::DropResponse>("Drop", context, request, response, body);
+}
+
+absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest& request,
+                                  v1::DropResponse* response) {
+  absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
+  if (!tenant.ok()) return tenant.status();
+  if (request.all() && !request.restore_point_id().empty()) {
+    return absl::InvalidArgumentError("drop: both all and restore_point_id are set; choose one");
+  }
+  absl::StatusOr<DropResult> result;
+  if (request.all()) {
+    result = store_->DropAll(*tenant, request.force());
+  } else {
+    absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
+    if (!id.ok()) return id.status();
+    result = store_->Drop(*id, *tenant, request.force());
+  }
+  if (!result.ok()) return result.status();
+  response->set_dropped(result->dropped);
+  response->set_freed_bytes(result->freed_bytes);
+  response->set_kept_pinned(result->kept_pinned);
+  return absl::OkStatus();
+}
+
+grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes* request,
+                                                   Bytes* response) {
+  return StartQuarantine(store_, gate_, identities_, &lookups_, context, request, response);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::List(Context* context,
+                                                               const Bytes* request) {
+  return StartList(store_, gate_, identities_, &short_calls_, &list_streams_, context,
+                   TakeRequest(request));
+}
+
+grpc::ServerUnaryReactor* CacheService::Stats(Context* context, const Bytes* request,
+                                              Bytes* response) {
+  const auto body = [this](const Identity& caller, const v1::StatsRequest& asked,
+                           v1::StatsResponse* made) { return DoStats(caller, asked, made); };
+  return RunCall<v1::StatsRequest, v1::StatsResponse>("Stats", context, request, response, body);
+}
+
+absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsRequest& request,
+                                   v1::StatsResponse* response) {
+  response->set_version(version_);
+  response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
+  if (caller.sees_all() && request.tenant().empty()) {
+    StatsToProto(store_->Stats(), response);
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
+  if (!tenant.ok()) return tenant.status();
+  response->set_incarnation(store_->incarnation());
+  FiguresToProto(store_->StatsOf(*tenant), response);
+  response->mutable_tenant()->set_tenant(*tenant);
+  return absl::OkStatus();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
+                                                                const Bytes* request) {
+  return StartWatch(store_, gate_, identities_, &watch_streams_, context, TakeRequest(request));
+}
+
+}  // namespace hearth

@@ -1,0 +1,149 @@
+// CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams; decides nothing.
+//
+// Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
+// these are reactors (fetch_call.h, publish_call.h, store_watch.h) whose blocking parts run on
+// threads of the service, as the short calls do. What computes keys, which grows with the prompt,
+// runs on a pool of the service in which callers take turns.
+// Thread safety: gRPC calls the methods from many threads.
+// Ownership: the store and the gate must outlive the service, and the server it is registered with.
+#ifndef HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
+#define HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/base/call_once.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cache_store/base/clock.h"
+#include "cache_store/base/executor.h"
+#include "cache_store/base/repeating_thread.h"
+#include "cache_store/store/tiered_store.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/stream_limit.h"
+#include "services/serving/calls/stream_places.h"
+#include "services/serving/door/identity.h"
+#include "services/store/fetch_call.h"
+
+namespace hearth {
+
+// Reads from disk at a time, and commits. More would wait for the same disk.
+inline constexpr int kFetchReaders = 8;
+inline constexpr int kPublishCommitters = 8;
+// Short calls at a time: most of them only look things up.
+inline FairPoolOptions ShortCallPool() { return {8, 4096, 1024}; }
+// Streams at a time; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of kMaxWatchQueue
+// events, a publish an open slice, a fetch from disk three slices; a lease next to nothing. Workers
+// have at most a fetch and a lease for each request that they run.
+inline constexpr int kMaxWatchStreams = 64;
+inline constexpr int kMaxPublishStreams = 64;
+inline constexpr int kMaxFetchStreams = 512;
+inline constexpr int kMaxLeaseStreams = 2048;
+inline constexpr int kMaxListStreams = 64;
+// Of these, each tenant that calls for itself.
+inline constexpr int kMaxTenantWatchStreams = 8;
+inline constexpr int kMaxTenantPublishStreams = 16;
+inline constexpr int kMaxTenantFetchStreams = 64;
+inline constexpr int kMaxTenantLeaseStreams = 64;
+// Explanations at a time: a request of 3 MiB each, and for those that run 16 MiB of keys and states
+// for the most cuts and chunks that a prompt can have.
+inline constexpr int kMaxExplainCalls = 64;
+inline constexpr int kMaxTenantExplainCalls = 8;
+// Lookups at a time, and how many wait: as many as streams may be open, which are counted before.
+inline FairPoolOptions LookupPool() {
+  return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
+}
+inline constexpr int kMaxTenantListStreams = 8;
+// A publish that sends next to nothing for as long holds what it staged in vain, and a fetch that
+// takes next to nothing what it was promised (stream_places.h).
+inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
+inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
+
+// None of gRPC's threads waits for a call: those of reflection can all be held by whoever likes.
+// Nor parses one of them a request that may be large.
+using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
+    v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithRawCallbackMethod_Watch<
+        v1::CacheStore::WithRawCallbackMethod_Lease<v1::CacheStore::WithRawCallbackMethod_Explain<
+            v1::CacheStore::WithRawCallbackMethod_Pin<v1::CacheStore::WithRawCallbackMethod_Unpin<
+                v1::CacheStore::WithRawCallbackMethod_Drop<
+                    v1::CacheStore::WithRawCallbackMethod_List<
+                        v1::CacheStore::WithRawCallbackMethod_Quarantine<
+                            v1::CacheStore::WithRawCallbackMethod_Stats<
+                                v1::CacheStore::Service>>>>>>>>>>>;
+
+class CacheService final : public CacheServiceBase {
+ public:
+  // `identities` null: one tenant, nobody is asked.
+  CacheService(TieredStore* store, CallGate* gate, std::string version,
+               Identities* identities = nullptr);
+  // Before the service is registered.
+  void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
+  // How long a publish may say next to nothing, and a fetch take it, before it is cancelled, at
+  // least. As Offer.
+  void SetPatience(absl::Duration patience);
+  // By which that is measured. As Offer.
+  void SetClock(Clock* clock);
+
+  // Where keys are computed. For tests, which block it.
+  FairPool* lookups() { return &lookups_; }
+
+  using Bytes = grpc::ByteBuffer;
+  using Context = grpc::CallbackServerContext;
+  grpc::ServerWriteReactor<Bytes>* Fetch(Context* context, const Bytes* request) override;
+  grpc::ServerBidiReactor<Bytes, Bytes>* Publish(Context* context) override;
+  grpc::ServerWriteReactor<Bytes>* Lease(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Explain(Context* context, const Bytes* request,
+                                    Bytes* response) override;
+  grpc::ServerUnaryReactor* Pin(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Unpin(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Drop(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerUnaryReactor* Quarantine(Context* context, const Bytes* request,
+                                       Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* List(Context* context, const Bytes* request) override;
+  grpc::ServerUnaryReactor* Stats(Context* context, const Bytes* request, Bytes* response) override;
+  grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
+
+ private:
+  // Enters the gate, finds out who calls, parses a small request and runs `body` with that on a
+  // thread of the service's, converts its outcome.
+  template <typename Request, typename Response, typename Body>
+  grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
+                                    Bytes* response, Body body);
+  // From now on, by a thread: ends streams that hardly move.
+  void LookAtStreams();
+  absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
+                     v1::PinResponse* response);
+  absl::Status DoDrop(const Identity& caller, const v1::DropRequest& request,
+                      v1::DropResponse* response);
+  absl::Status DoStats(const Identity& caller, const v1::StatsRequest& request,
+                       v1::StatsResponse* response);
+
+  TieredStore* const store_;
+  CallGate* const gate_;
+  const std::string version_;
+  Identities* const identities_;
+  const absl::Time start_;
+  SharedMemoryOffer offer_;
+  StreamPlaces publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};
+  StreamPlaces fetch_places_{{"fetch", kMaxFetchStreams, kMaxTenantFetchStreams}};
+  StreamLimit watch_streams_{"watch", kMaxWatchStreams, kMaxTenantWatchStreams};
+  StreamLimit lease_streams_{"lease", kMaxLeaseStreams, kMaxTenantLeaseStreams};
+  StreamLimit explain_calls_{"explain", kMaxExplainCalls, kMaxTenantExplainCalls};
+  StreamLimit list_streams_{"list", kMaxListStreams, kMaxTenantListStreams};
+  FairPool short_calls_{"calls", ShortCallPool()};
+  ThreadExecutor readers_{UINT64_MAX, kFetchReaders};
+  ThreadExecutor committers_{UINT64_MAX, kPublishCommitters};
+  FairPool lookups_{"lookups", LookupPool()};  // behind those that its jobs use
+  absl::once_flag looking_;
+  std::unique_ptr<RepeatingThread> looker_;  // last: it uses the others
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_CACHE_SERVICE_H_

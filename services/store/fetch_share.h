@@ -1,0 +1,23 @@
+// What a Fetch does not send, because its caller can read it where it lies.
+//
+// Thread safety: the session's.
+#ifndef HEARTH_SERVICES_STORE_FETCH_SHARE_H_
+#define HEARTH_SERVICES_STORE_FETCH_SHARE_H_
+
+#include <vector>
+
+#include "cache_store/store/tiered_store.h"
+#include "proto/cache_store.pb.h"
+#include "services/store/fetch_call.h"
+#include "services/store/slice_stream.h"
+
+namespace hearth {
+
+// Moves what lies in the memory that the caller has mapped from `order`, the stream, into `plan`,
+// or offers it that memory. True: something was handed out, until the session ends.
+bool ShareWhatIsAsked(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
+                      FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_FETCH_SHARE_H_

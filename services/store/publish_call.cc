@@ -1,0 +1,231 @@
+#include "services/store/publish_call.h"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/cache_store.pb.h"
+#include "services/rpc/slice_wire.h"
+#include "services/rpc/status_conversion.h"
+#include "services/serving/calls/enter_call.h"
+#include "services/store/slice_stream.h"
+#include "services/store/store_conversion.h"
+
+namespace hearth {
+namespace {
+
+// Of a message behind the begin: gRPC's own thread parses it.
+constexpr uint64_t kMaxSliceElements = 64;
+
+using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
+ public:
+  PublishCall(TieredStore* store, FairPool* lookups, Executor* committers, StreamPlaces* places,
+              grpc::CallbackServerContext* context)
+      : store_(store),
+        lookups_(lookups),
+        committers_(committers),
+        places_(places),
+        context_(context) {}
+
+  // Keeps itself alive until OnDone.
+  Reactor* Start(CallGate* gate, Identities* identities) {
+    self_ = shared_from_this();
+    caller_ = CallerOf(identities, *context_);
+    call_ = EnterCall(gate, caller_, "Publish", *context_, 0, /*reads_on=*/true);
+    if (call_ == nullptr) {
+      End(CallGate::ClosedError());
+      return this;
+    }
+    if (!caller_.ok()) {
+      End(caller_.status());
+      return this;
+    }
+    auto place = places_->Enter(*caller_, [weak = weak_from_this()](const absl::Status& why) {
+      if (const auto self = weak.lock()) self->LosePlace(why);
+    });
+    if (!place.ok()) {
+      End(place.status());
+      return this;
+    }
+    place_ = *std::move(place);
+    Read();
+    return this;
+  }
+
+  void OnReadDone(bool ok) override {
+    place_->WaitsForCaller(false);
+    if (ok) {
+      call_->Took(message_.Length());
+      place_->Moved(message_.Length());
+    }
+    const absl::Status status = ok ? TakeMessageBytes() : EndedEarly();
+    if (!status.ok()) End(status);
+  }
+  void OnWriteDone(bool ok) override {
+    place_->WaitsForCaller(false);
+    if (!ok) return End(EndedEarly());
+    if (acknowledged_) return End(absl::OkStatus());
+    Read();
+  }
+  // What is in progress then fails, and ends the call.
+  void OnCancel() override {}
+  // Whoever ends slow streams may hold the last reference, when the service is gone.
+  void OnDone() override {
+    place_.reset();
+    call_.reset();
+    session_.reset();
+    self_.reset();
+  }
+
+ private:
+  void Read() {
+    place_->WaitsForCaller(true);
+    StartRead(&message_);
+  }
+
+  // Its caller is gone, or as good as that: what it holds goes to others.
+  void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(end_mutex_) {
+    absl::MutexLock lock(&end_mutex_);
+    if (ended_ || !lost_.ok()) return;
+    lost_ = why;
+    context_->TryCancel();  // which ends what waits; the call is there until End, which waits here
+  }
+
+  absl::Status EndedEarly() ABSL_LOCKS_EXCLUDED(end_mutex_) {
+    absl::MutexLock lock(&end_mutex_);
+    if (!lost_.ok()) return lost_;
+    return absl::CancelledError(assembler_.has_value()
+                                    ? "publish: the stream ended before its commit"
+                                    : "publish: the stream ended before its begin");
+  }
+
+  // Handles one message and starts what comes after it.
+  absl::Status TakeMessageBytes() {
+    if (!assembler_.has_value()) {
+      // Until it is over nothing is read or written, so the call is there and nobody else uses it.
+      return lookups_->Submit(caller_->ShareName(), message_.Length(), [self = shared_from_this()] {
+        if (absl::Status status = self->TakeBegin(); !status.ok()) self->End(status);
+      });
+    }
+    v1::PublishRequest request;
+    const absl::Status taken = TakeMessage(
+        &message_, &request, nullptr,
+        [this](const SliceHeader& header, size_t bytes) {
+          return assembler_->Place(header, bytes);
+        },
+        kMaxSliceElements);
+    message_.Clear();
+    // No room for the slice, of which others may hold more than they use.
+    if (absl::IsResourceExhausted(taken)) places_->MakeRoom();
+    if (!taken.ok()) return taken;
+    switch (request.message_case()) {
+      case v1::PublishRequest::MESSAGE_NOT_SET:  // a slice, or nothing at all
+        if (absl::Status status = assembler_->PutPiece(); !status.ok()) return status;
+        Read();
+        return absl::OkStatus();
+      case v1::PublishRequest::kCommit:
+        return Commit();
+      default:
+        return absl::InvalidArgumentError("publish: expected a slice or the commit");
+    }
+  }
+
+  // On the pool.
+  absl::Status TakeBegin() {
+    v1::PublishRequest request;
+    const absl::Status parsed = ParseAwaited(*context_, message_, &request);
+    message_.Clear();
+    if (!parsed.ok()) return parsed;
+    if (request.has_begin()) return Begin(request.begin());
+    return absl::InvalidArgumentError("publish: the first message must be begin");
+  }
+
+  absl::Status Begin(const v1::PublishBegin& begin) {
+    absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, *caller_);
+    if (!spec.ok()) return spec.status();
+    if (absl::Status status = place_->BelongsTo(spec->tenant); !status.ok()) return status;
+    spec->publisher = caller_->name.empty() ? context_->peer() : caller_->name;
+    spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
+    absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
+    if (!layout.ok()) return layout.status();
+    absl::StatusOr<std::unique_ptr<PublishSession>> session = store_->Publish(*spec);
+    if (!session.ok()) return session.status();
+    session_ = *std::move(session);
+    call_->note()->tenant = spec->tenant;
+    call_->note()->tokens = spec->token_ids.size();
+    assembler_.emplace(*spec, *layout, session_.get());
+    v1::PublishResponse response;
+    v1::PublishPlan* plan = response.mutable_plan();
+    plan->mutable_needed()->Add(session_->needed().begin(), session_->needed().end());
+    Send(response);
+    return absl::OkStatus();
+  }
+
+  absl::Status Commit() {
+    if (absl::Status status = assembler_->Finish(); !status.ok()) return status;
+    const auto commit = [self = shared_from_this()] {
+      absl::StatusOr<PublishResult> result = self->session_->Commit();
+      if (!result.ok()) return self->End(result.status());
+      v1::PublishResponse response;
+      ResultToProto(*result, response.mutable_ack());
+      if (!result->boundaries.empty()) {
+        self->call_->note()->hit_tokens = result->boundaries.back();
+      }
+      self->acknowledged_ = true;
+      self->Send(response);
+    };
+    if (committers_->TrySchedule(0, commit)) return absl::OkStatus();
+    return absl::ResourceExhaustedError("too many publishes wait for the disk; try again later");
+  }
+
+  void Send(const v1::PublishResponse& response) {
+    answer_ = MessageBytes(response);
+    place_->WaitsForCaller(true);
+    StartWrite(&answer_);
+  }
+
+  void End(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&end_mutex_);
+      ended_ = true;
+    }
+    assembler_.reset();
+    session_.reset();
+    const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
+    Finish(ToGrpcStatus(noted, context_));
+  }
+
+  TieredStore* const store_;
+  FairPool* const lookups_;
+  Executor* const committers_;
+  StreamPlaces* const places_;
+  grpc::CallbackServerContext* const context_;
+  std::shared_ptr<PublishCall> self_;           // held for gRPC
+  std::unique_ptr<CallGate::Call> call_;        // null when the gate is closed
+  std::unique_ptr<StreamPlaces::Place> place_;  // null when there is none
+  std::unique_ptr<PublishSession> session_;
+  absl::StatusOr<Identity> caller_ = absl::UnknownError("not asked yet");
+  std::optional<SliceAssembler> assembler_;  // from the begin on
+  grpc::ByteBuffer message_, answer_;
+  bool acknowledged_ = false;
+
+  absl::Mutex end_mutex_;
+  absl::Status lost_ ABSL_GUARDED_BY(end_mutex_);  // why it lost its place
+  bool ended_ ABSL_GUARDED_BY(end_mutex_) = false;
+};
+
+}  // namespace
+
+Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
+                      Executor* committers, StreamPlaces* places,
+                      grpc::CallbackServerContext* context) {
+  return std::make_shared<PublishCall>(store, lookups, committers, places, context)
+      ->Start(gate, identities);
+}
+
+}  // namespace hearth

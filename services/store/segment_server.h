@@ -1,0 +1,46 @@
+// SegmentServer: gives the store's shared memory to processes of the same host and the same user.
+//
+// Whoever connects gets the segment's descriptor and keeps the connection: its end tells both sides
+// that the other is gone. The descriptor is sealed (host_arena.h): nobody can write
+// through it or shrink it.
+// Thread safety: made and destroyed by one thread; serves on one of its own.
+// Ownership: borrows the descriptor, which must stay open while this lives.
+#ifndef HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
+#define HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
+
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "services/rpc/segment_socket.h"
+
+namespace hearth {
+
+class SegmentServer {
+ public:
+  // More would be refused.
+  static constexpr size_t kMaxReaders = 256;
+  static constexpr int kRetryMs = 100;  // after one that could not be accepted
+
+  // `name`: of the socket, see segment_socket.h. kUnavailable when it cannot be listened on.
+  static absl::StatusOr<std::unique_ptr<SegmentServer>> Start(const std::string& name,
+                                                              int segment_fd);
+  ~SegmentServer();  // readers then let go of the segment
+
+  const std::string& name() const { return name_; }
+
+ private:
+  SegmentServer(std::string name, int segment_fd, FileDescriptor listener, FileDescriptor stop);
+  void Serve();
+
+  const std::string name_;
+  const int segment_fd_;
+  const FileDescriptor listener_;
+  const FileDescriptor stop_;  // an eventfd
+  std::thread thread_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_

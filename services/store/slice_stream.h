@@ -1,0 +1,62 @@
+// In which order slices go out, and how the pieces of a publish become slices again.
+//
+// Thread safety: none; one stream, one thread.
+#ifndef HEARTH_SERVICES_STORE_SLICE_STREAM_H_
+#define HEARTH_SERVICES_STORE_SLICE_STREAM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "cache_store/store/tiered_store.h"
+#include "proto/kv_layout.h"
+#include "services/rpc/slice_wire.h"
+
+namespace hearth {
+
+// (object index, layer) of every slice of a plan, in the order in which they are sent: layer by
+// layer, so that layer 0 can run while layer 1 is on the wire; object by object when the disk has
+// part of it, as they lie there.
+struct SliceRef {
+  uint32_t object = 0;
+  uint32_t layer = 0;
+};
+std::vector<SliceRef> SliceOrder(const LookupPlan& plan);
+
+// Says where the pieces of a publish belong and hands whole slices to the session.
+// Invariants: one slice is open at a time; its pieces come without gaps, from offset 0 on.
+class SliceAssembler {
+ public:
+  SliceAssembler(const PublishSpec& spec, const KvLayout& layout, PublishSession* session);
+
+  // Where the `bytes` bytes of the piece that comes next are to lie. kInvalidArgument for a piece
+  // that does not fit, kResourceExhausted where the session has no room for its slice.
+  absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
+  // The piece lies there. Hands the slice to the session when it is whole, whose error this
+  // returns. kInvalidArgument when Place was not called before.
+  absl::Status PutPiece();
+  // kInvalidArgument when a slice is still open.
+  absl::Status Finish() const;
+
+ private:
+  absl::StatusOr<size_t> ExpectedBytes(const SliceHeader& piece) const;
+
+  const KvLayout layout_;
+  const std::vector<uint32_t> layers_[2];  // by group
+  std::vector<ObjectId> objects_;
+  std::vector<bool> needed_;
+  PublishSession* const session_;
+  SliceRef open_;
+  size_t open_bytes_ = 0;  // the whole size of the open slice; 0: none is open
+  std::shared_ptr<std::byte> buffer_;
+  size_t placed_bytes_ = 0;   // of the open slice
+  size_t pending_bytes_ = 0;  // placed by the latest Place, not put yet
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_SLICE_STREAM_H_

@@ -1,0 +1,35 @@
+// The store's values as protobuf messages, and back.
+//
+// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Thread safety: pure functions.
+#ifndef HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
+#define HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cache_store/store/tiered_store.h"
+#include "proto/cache_store.pb.h"
+#include "services/serving/door/identity.h"
+#include "services/store/result_conversion.h"
+
+namespace hearth {
+
+// A restore point's id. kInvalidArgument for any other number of bytes.
+absl::StatusOr<Digest> IdFromProto(const std::string& bytes);
+
+absl::StatusOr<PrefixQuery> QueryFromProto(const v1::Prefix& proto, const Identity& caller);
+absl::StatusOr<PublishSpec> SpecFromProto(const v1::PublishBegin& proto, const Identity& caller);
+
+// Lets the store learn the fingerprint's readable fields, when the request has them.
+void ObserveFields(TieredStore* store, const v1::Prefix& prefix, const std::string& tenant);
+
+void PlanToProto(const LookupPlan& plan, v1::FetchPlan* out);
+void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out);
+void StatsToProto(const StoreStats& stats, v1::StatsResponse* out);
+void FiguresToProto(const TenantFigures& figures, v1::StatsResponse* out);
+void EventToProto(const StoreEvent& event, v1::WatchEvent* out);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_STORE_STORE_CONVERSION_H_

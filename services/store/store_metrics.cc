@@ -1,0 +1,124 @@
+#include "services/store/store_metrics.h"
+
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+
+namespace hearth {
+namespace {
+
+MetricSample OfTier(const TierUsage& usage, const char* name, const char* help, bool is_counter,
+                    uint64_t value) {
+  return {name, help, is_counter, {{"tier", TierName(usage.tier)}}, static_cast<double>(value)};
+}
+
+// Among the counters, but they do not count: the name as a metric, and its help.
+const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
+  static const auto& gauges = *new std::map<std::string, std::pair<const char*, const char*>>{
+      {"last_full_scrub_unix_s",
+       {"hearth_store_last_full_scrub_timestamp_seconds",
+        "When all of the disk had last been read again; 0: never."}},
+      {"unloaded_restore_points",
+       {"hearth_store_unloaded_restore_points",
+        "Restore points found on disk at the start that are not in the index yet."}}};
+  return gauges;
+}
+
+MetricSample Gauge(const char* name, const char* help, uint64_t value) {
+  return {name, help, false, {}, static_cast<double>(value)};
+}
+
+}  // namespace
+
+std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
+  std::vector<MetricSample> samples = {
+      {"hearth_store_restore_points",
+       "Restore points stored.",
+       false,
+       {},
+       static_cast<double>(stats.restore_points)},
+      {"hearth_store_objects", "Objects stored.", false, {}, static_cast<double>(stats.objects)},
+      Gauge("hearth_store_pinned_bytes", "Bytes that pins hold.", stats.pinned_bytes),
+      Gauge("hearth_store_host_resident_bytes",
+            "Memory of the host tier that is resident, used or ready for use.",
+            stats.resident_bytes),
+      Gauge("hearth_store_staged_bytes", "Memory of publishes that are being received.",
+            stats.staged_bytes),
+  };
+  for (const TierUsage& usage : stats.tiers) {
+    samples.push_back(
+        OfTier(usage, "hearth_store_tier_bytes", "Bytes held by a tier.", false, usage.bytes));
+    samples.push_back(OfTier(usage, "hearth_store_tier_capacity_bytes",
+                             "Most bytes that a tier may hold.", false, usage.capacity_bytes));
+    samples.push_back(OfTier(usage, "hearth_store_tier_objects", "Objects held by a tier.", false,
+                             usage.objects));
+    samples.push_back(OfTier(usage, "hearth_store_evicted_restore_points_total",
+                             "Restore points that a tier evicted.", true,
+                             usage.evicted_restore_points));
+    samples.push_back(OfTier(usage, "hearth_store_hit_tokens_total",
+                             "Tokens restored whose slowest tier this was.", true,
+                             usage.hit_tokens));
+    samples.push_back(OfTier(usage, "hearth_store_read_bytes_total", "KV bytes read from a tier.",
+                             true, usage.read_bytes));
+    samples.push_back(OfTier(usage, "hearth_store_written_bytes_total",
+                             "KV bytes written to a tier.", true, usage.written_bytes));
+    samples.push_back(OfTier(usage, "hearth_store_unread_bytes_total",
+                             "KV bytes that left a tier without ever having been read from it.",
+                             true, usage.unread_bytes));
+  }
+  for (const auto& [reason, count] : stats.removed) {
+    samples.push_back({"hearth_store_removed_restore_points_total",
+                       "Restore points that left the store, by reason.",
+                       true,
+                       {{"reason", reason}},
+                       static_cast<double>(count)});
+  }
+  for (const auto& [name, value] : stats.counters) {
+    // Exported above, by tier: a second series under its name would be summed with those.
+    if (name == "evicted_restore_points" || name == "bytes_read_host" ||
+        name == "bytes_read_disk" || name == "bytes_read_gpu") {
+      continue;
+    }
+    if (const auto gauge = Gauges().find(name); gauge != Gauges().end()) {
+      const auto& [as, help] = gauge->second;
+      samples.push_back({as, help, false, {}, static_cast<double>(value)});
+      continue;
+    }
+    samples.push_back(
+        {absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
+         absl::StrCat("The store's counter ", name, "."),
+         true,
+         {},
+         static_cast<double>(value)});
+  }
+  return samples;
+}
+
+std::vector<HistogramSample> StoreHistograms(const StoreStats& stats) {
+  const std::map<std::string, std::string> help = {
+      {"lookup", "Time to find the longest restore point of a prompt, bytes not included."},
+      {"slice_read",
+       "Time to read one slice, and to verify it where the caller does not, by the tier that had "
+       "it."},
+      {"fetch",
+       "Time from a lookup's end until the last slice of its restore point was handed out, by the "
+       "slowest tier."},
+      {"publish_commit", "Time from a publish's last byte to its acknowledgement."}};
+  std::vector<HistogramSample> samples;
+  for (const LatencySeries& series : stats.latencies) {
+    HistogramSample sample;
+    sample.name = absl::StrCat("hearth_store_", series.name, "_seconds");
+    sample.help = help.at(series.name);
+    if (!series.label.empty()) sample.labels[series.label] = series.label_value;
+    sample.bounds.assign(kLatencyBoundsS.begin(), kLatencyBoundsS.end());
+    sample.counts.assign(series.counts.counts.begin(), series.counts.counts.end());
+    sample.sum = series.counts.sum_s;
+    samples.push_back(std::move(sample));
+  }
+  return samples;
+}
+
+}  // namespace hearth

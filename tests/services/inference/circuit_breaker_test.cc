@@ -1,0 +1,47 @@
+#include "services/inference/circuit_breaker.h"
+
+#include <gtest/gtest.h>
+
+namespace hearth {
+namespace {
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+TEST(CircuitBreaker, IsClosedAtFirst) { EXPECT_TRUE(CircuitBreaker().Allows(kStart)); }
+
+TEST(CircuitBreaker, OpensForASecondAfterSilence) {
+  CircuitBreaker breaker;
+  breaker.OnSilence(kStart);
+  EXPECT_FALSE(breaker.Allows(kStart));
+  EXPECT_FALSE(breaker.Allows(kStart + absl::Milliseconds(999)));
+  EXPECT_TRUE(breaker.Allows(kStart + absl::Seconds(1)));
+}
+
+TEST(CircuitBreaker, StaysOpenTwiceAsLongEachTimeUpToEightSeconds) {
+  CircuitBreaker breaker;
+  absl::Time now = kStart;
+  for (int seconds : {1, 2, 4, 8, 8}) {
+    breaker.OnSilence(now);
+    EXPECT_FALSE(breaker.Allows(now + absl::Seconds(seconds) - absl::Milliseconds(1)));
+    now += absl::Seconds(seconds);
+    EXPECT_TRUE(breaker.Allows(now)) << seconds;
+  }
+}
+
+TEST(CircuitBreaker, ClosesWithOneAnswer) {
+  CircuitBreaker breaker;
+  breaker.OnSilence(kStart);
+  breaker.OnAnswer();
+  EXPECT_TRUE(breaker.Allows(kStart));
+  breaker.OnSilence(kStart);
+  EXPECT_TRUE(breaker.Allows(kStart + absl::Seconds(1))) << "the first cooldown again";
+}
+
+TEST(CircuitBreaker, CountsCallsThatWereUnderWayTogetherOnce) {
+  CircuitBreaker breaker;
+  for (int i = 0; i < 10; ++i) breaker.OnSilence(kStart);
+  EXPECT_TRUE(breaker.Allows(kStart + absl::Seconds(1)));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,324 @@
+#include "services/inference/inference_service.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/store/small_layout.h"
+#include "tests/support/memory_prefix_cache.h"
+
+namespace hearth {
+namespace {
+
+std::vector<uint32_t> Ids(uint32_t tokens) { return CountingTokens(tokens); }
+
+// A worker whose cache is in memory.
+struct CachedWorker {
+  explicit CachedWorker(WorkerServer::Options options = {}) : server(std::move(options)) {
+    cache = std::make_unique<MemoryPrefixCache>(server.engine()->layout());
+    server.SetCache(cache.get());
+  }
+  std::unique_ptr<MemoryPrefixCache> cache;  // outlives the engine
+  WorkerServer server;
+};
+
+TEST(InferenceService, StreamsStartedTokensFinishedInThisOrder) {
+  WorkerServer server({});
+  const Generation generation = server.Generate(IdsRequest(Ids(20), 5));
+  ASSERT_TRUE(generation.status.ok()) << generation.status.error_message();
+  ASSERT_GE(generation.messages.size(), 7u);
+  EXPECT_TRUE(generation.messages.front().has_started());
+  for (size_t i = 1; i + 1 < generation.messages.size(); ++i) {
+    EXPECT_TRUE(generation.messages[i].has_token()) << i;
+  }
+  EXPECT_TRUE(generation.messages.back().has_finished());
+  EXPECT_EQ(generation.ids.size(), 5u);
+  EXPECT_EQ(generation.started.prompt_tokens(), 20u);
+  EXPECT_EQ(generation.started.cached_tokens(), 0u);
+  EXPECT_EQ(generation.finished.reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(generation.finished.generated_tokens(), 5u);
+  EXPECT_EQ(generation.finished.prompt_tokens(), 20u);
+  EXPECT_EQ(generation.finished.first_logits_sha256().size(), 32u);
+  EXPECT_GT(generation.finished.ttft_ms(), 0.0);
+  EXPECT_GE(generation.finished.total_ms(), generation.finished.ttft_ms());
+}
+
+TEST(InferenceService, RestoresWhatItPublishedAndSaysSo) {
+  CachedWorker worker;
+  v1::GenerateRequest request = IdsRequest(Ids(40));
+  request.set_wait_published(true);
+  request.set_hash_logits(true);
+  const Generation cold = worker.server.Generate(request);
+  ASSERT_TRUE(cold.messages.back().has_published()) << "published comes last";
+  ASSERT_EQ(cold.finished.samples_size(), 1);
+  EXPECT_EQ(cold.finished.samples(0).logits_sha256().size(), 32u);
+  EXPECT_EQ(cold.published.published_tokens(), 32u) << cold.published.note();
+  const Generation warm = worker.server.Generate(request);
+  EXPECT_EQ(warm.started.cached_tokens(), 32u);
+  EXPECT_EQ(warm.started.source_tier(), v1::TIER_HOST);
+  EXPECT_EQ(warm.finished.first_logits_sha256(), cold.finished.first_logits_sha256());
+  EXPECT_EQ(warm.finished.samples(0).logits_sha256(), cold.finished.samples(0).logits_sha256());
+  EXPECT_EQ(warm.ids, cold.ids);
+}
+
+TEST(InferenceService, DoesAsTheCacheModeSays) {
+  CachedWorker worker;
+  v1::GenerateRequest request = IdsRequest(Ids(40));
+  request.set_wait_published(true);
+  request.set_cache(v1::CACHE_MODE_READ);
+  const Generation reading = worker.server.Generate(request);
+  ASSERT_TRUE(reading.status.ok());
+  EXPECT_EQ(reading.published.published_tokens(), 0u);
+  EXPECT_TRUE(absl::StrContains(reading.published.note(), "does not write"));
+  request.set_cache(v1::CACHE_MODE_OFF);
+  EXPECT_TRUE(worker.server.Generate(request).messages.back().has_published());
+  EXPECT_TRUE(worker.cache->published().empty());
+  request.set_cache(v1::CACHE_MODE_WRITE);
+  EXPECT_EQ(worker.server.Generate(request).published.published_tokens(), 32u);
+  EXPECT_EQ(worker.server.Generate(request).started.cached_tokens(), 0u) << "writes, never reads";
+}
+
+TEST(InferenceService, SaysWhyNothingWasPublished) {
+  WorkerServer server({});
+  v1::GenerateRequest request = IdsRequest(Ids(40));
+  request.set_wait_published(true);
+  const Generation generation = server.Generate(request);
+  EXPECT_EQ(generation.published.published_tokens(), 0u);
+  EXPECT_TRUE(absl::StrContains(generation.published.note(), "no store"))
+      << generation.published.note();
+}
+
+TEST(InferenceService, EndsAtAStopString) {
+  WorkerServer server({});
+  const Generation whole = server.Generate(TextRequest("the keeper", 12));
+  ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
+  ASSERT_GE(whole.text.size(), 6u);
+  // Some characters from the middle of the answer, which the same seed gives again.
+  size_t begin = whole.text.size() / 2;
+  while (begin > 0 && (static_cast<unsigned char>(whole.text[begin]) & 0xC0) == 0x80) --begin;
+  v1::GenerateRequest request = TextRequest("the keeper", 12);
+  size_t end = begin + 1;
+  while (end < whole.text.size() && (static_cast<unsigned char>(whole.text[end]) & 0xC0) == 0x80) {
+    ++end;
+  }
+  const std::string stop = whole.text.substr(begin, end - begin);
+  request.add_stop(stop);
+  const Generation stopped = server.Generate(request);
+  EXPECT_EQ(stopped.finished.reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(stopped.text, whole.text.substr(0, whole.text.find(stop)));
+  EXPECT_LE(stopped.ids.size(), whole.ids.size());
+}
+
+TEST(InferenceService, SaysOfWhichAnswerATokenIs) {
+  WorkerServer server({});
+  v1::GenerateRequest request = TextRequest("the keeper", 6);
+  const Generation one = server.Generate(request);
+  request.set_n(3);
+  const Generation three = server.Generate(request);
+  ASSERT_TRUE(three.status.ok()) << three.status.error_message();
+  std::map<uint32_t, std::string> texts;
+  std::map<uint32_t, int> ids;
+  for (const auto& message : three.messages) {
+    if (!message.has_token()) continue;
+    texts[message.token().sample()] += message.token().text();
+    ids[message.token().sample()] += message.token().ids_size();
+  }
+  ASSERT_EQ(texts.size(), 3u);
+  for (uint32_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(texts[i], one.text) << "greedy, each of them: " << i;
+    EXPECT_EQ(ids[i], 6);
+    EXPECT_EQ(three.finished.samples(static_cast<int>(i)).generated_tokens(), 6u);
+  }
+  EXPECT_EQ(three.finished.generated_tokens(), 18u);
+  EXPECT_EQ(one.finished.samples_size(), 1);
+  for (const uint32_t n : {17u, 4000000000u}) {
+    request.set_n(n);
+    EXPECT_EQ(server.Generate(request).status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  }
+}
+
+TEST(InferenceService, ReportsLogprobs) {
+  WorkerServer server({});
+  v1::GenerateRequest request = IdsRequest(Ids(20), 3);
+  request.mutable_sampling()->set_logprobs(4);
+  const Generation generation = server.Generate(request);
+  int tokens = 0;
+  for (const v1::GenerateResponse& message : generation.messages) {
+    if (!message.has_token() || message.token().ids().empty()) continue;
+    ++tokens;
+    ASSERT_EQ(message.token().logprobs_size(), 1);
+    ASSERT_EQ(message.token().top_size(), 4);
+    EXPECT_EQ(message.token().logprobs(0).id(), message.token().ids(0));
+    EXPECT_EQ(message.token().top(0).id(), message.token().ids(0)) << "greedy takes the likeliest";
+    EXPECT_LE(message.token().top(1).logprob(), message.token().top(0).logprob());
+  }
+  EXPECT_EQ(tokens, 3);
+}
+
+TEST(InferenceService, FreesThePlaceOfACallerThatGoesAway) {
+  WorkerServer::Options options;
+  options.engine.max_running = 1;
+  options.engine.max_queued = 0;
+  options.geometry.context_tokens = 200000;
+  WorkerServer server(options);
+  grpc::ClientContext context;
+  auto reader = server.stub()->Generate(&context, IdsRequest(Ids(20), 150000));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  context.TryCancel();
+  while (reader->Read(&message)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  // The place is free within a step: a refusal can only be seen until then.
+  Generation next;
+  do {
+    next = server.Generate(IdsRequest(Ids(20)));
+  } while (next.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(next.status.ok()) << next.status.error_message();
+}
+
+TEST(InferenceService, EndsACallWhoseCallerDoesNotRead) {
+  WorkerServer::Options options;
+  options.geometry.context_tokens = 200000;
+  options.geometry.layer_types = "l";  // a stand-in's steps that do not grow with the context
+  options.geometry.window = 2;
+  WorkerServer server(options);
+  // gRPC's own window, which is smaller than the one that Hearth's clients ask for.
+  const auto channel =
+      grpc::CreateChannel(server.runner()->address(), grpc::InsecureChannelCredentials());
+  const auto stub = v1::Inference::NewStub(channel);
+  v1::GenerateRequest request = IdsRequest(Ids(20), 150000);
+  request.mutable_sampling()->set_logprobs(20);
+  grpc::ClientContext context;
+  auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  server.engine()->Drain(absl::InfiniteFuture());  // the request ends although nobody reads
+  size_t tokens = 0;
+  while (reader->Read(&message)) ++tokens;
+  const grpc::Status status = reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "does not read"));
+  EXPECT_GT(tokens, 1000u) << "what waited is sent all the same";
+  EXPECT_LT(tokens, 150000u);
+}
+
+TEST(InferenceService, FreesThePlaceOfACallWhoseDeadlinePassed) {
+  WorkerServer::Options options;
+  options.geometry.context_tokens = 200000;
+  WorkerServer server(options);
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(100)));
+  const Generation generation = server.Generate(IdsRequest(Ids(20), 150000), &context);
+  EXPECT_EQ(generation.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+}
+
+TEST(InferenceService, PrefillsPublishesAndComputesNothingTheSecondTime) {
+  CachedWorker worker;
+  v1::PrefillRequest request;
+  for (uint32_t id : Ids(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+  request.mutable_prompt()->add_breakpoints(40);
+  v1::PrefillResponse first, second;
+  grpc::ClientContext first_context, second_context;
+  ASSERT_TRUE(worker.server.stub()->Prefill(&first_context, request, &first).ok());
+  EXPECT_EQ(first.prompt_tokens(), 40u);
+  EXPECT_EQ(first.computed_tokens(), 40u);
+  EXPECT_EQ(first.published().published_tokens(), 40u) << first.published().note();
+  EXPECT_EQ(std::vector<uint32_t>(first.boundaries().begin(), first.boundaries().end()),
+            (std::vector<uint32_t>{32, 40}));
+  ASSERT_TRUE(worker.server.stub()->Prefill(&second_context, request, &second).ok());
+  EXPECT_EQ(second.cached_tokens(), 40u);
+  EXPECT_EQ(second.computed_tokens(), 0u);
+  EXPECT_EQ(second.published().published_tokens(), 40u);
+}
+
+TEST(InferenceService, APrefillCountsWhatWentThroughTheModel) {
+  CachedWorker worker;
+  v1::PrefillRequest request;
+  for (uint32_t id : Ids(40)) request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+  v1::PrefillResponse first, second;
+  grpc::ClientContext first_context, second_context;
+  ASSERT_TRUE(worker.server.stub()->Prefill(&first_context, request, &first).ok());
+  EXPECT_EQ(first.computed_tokens(), 32u) << "it ends at the last boundary worth keeping";
+  ASSERT_TRUE(worker.server.stub()->Prefill(&second_context, request, &second).ok());
+  EXPECT_EQ(second.cached_tokens(), 32u);
+  EXPECT_EQ(second.computed_tokens(), 0u) << "and the rest is computed for no one";
+}
+
+TEST(InferenceService, TokenizesTextAndChat) {
+  WorkerServer server({});
+  v1::TokenizeRequest request;
+  request.mutable_prompt()->set_text("the keeper");
+  v1::TokenizeResponse response;
+  grpc::ClientContext text_context, chat_context;
+  ASSERT_TRUE(server.stub()->Tokenize(&text_context, request, &response).ok());
+  EXPECT_GT(response.token_ids_size(), 1);
+  EXPECT_EQ(response.text(), "<bos>the keeper");
+  request.Clear();
+  auto* message = request.mutable_prompt()->mutable_chat()->add_messages();
+  message->set_role("user");
+  message->add_parts()->set_text("the keeper");
+  ASSERT_TRUE(server.stub()->Tokenize(&chat_context, request, &response).ok());
+  EXPECT_EQ(response.text(),
+            "<bos><start_of_turn>user\nthe keeper<end_of_turn>\n<start_of_turn>model\n");
+  ASSERT_EQ(response.breakpoints_size(), 1);
+  EXPECT_EQ(response.breakpoints(0), static_cast<uint32_t>(response.token_ids_size()));
+}
+
+TEST(InferenceService, DescribesItsModel) {
+  WorkerServer::Options options;
+  options.geometry.window = 24;
+  WorkerServer server(options);
+  v1::GetModelResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(server.stub()->GetModel(&context, {}, &response).ok());
+  EXPECT_EQ(response.chunk_tokens(), 16u);
+  EXPECT_EQ(response.window(), 24u);
+  EXPECT_EQ(response.context_tokens(), 512u);
+  EXPECT_TRUE(response.has_tokenizer());
+  EXPECT_EQ(response.version(), "test");
+  EXPECT_EQ(response.exactness(), "exact");
+  EXPECT_NE(response.why_not_invariant(), "");
+  EXPECT_EQ(response.kv_budget_bytes(), 0u);
+  EXPECT_EQ(response.weights(), "float32");
+  EXPECT_EQ(response.fingerprint().digest().size(), 32u);
+  EXPECT_GT(response.fingerprint().fields_size(), 8);
+}
+
+TEST(InferenceService, ExplainsOnlyWithAStore) {
+  WorkerServer server({});
+  v1::ExplainInputRequest request;
+  request.mutable_prompt()->set_text("the keeper");
+  v1::ExplainResponse response;
+  grpc::ClientContext context;
+  EXPECT_EQ(server.stub()->Explain(&context, request, &response).error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+}
+
+TEST(InferenceService, FinishesWhatRunsAndRefusesTheRestWhenItDrains) {
+  WorkerServer::Options options;
+  options.geometry.context_tokens = 4096;
+  WorkerServer server(options);
+  grpc::ClientContext context;
+  auto reader = server.stub()->Generate(&context, IdsRequest(Ids(20), 300));
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  server.gate()->Close();
+  EXPECT_EQ(server.Generate(IdsRequest(Ids(20))).status.error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  int tokens = 0;
+  while (reader->Read(&message)) tokens += message.has_token() && message.token().ids_size() == 1;
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens, 300);
+}
+
+}  // namespace
+}  // namespace hearth

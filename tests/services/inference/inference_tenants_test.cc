@@ -1,0 +1,174 @@
+// What one caller of a worker had computed must not show in anything that another is told.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/client_access.h"
+#include "services/rpc/transport_options.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/store/small_layout.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/test_certificates.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kPromptTokens = 100;
+constexpr uint32_t kBreakpoint = 53;
+
+// The worker's cache, which is made after its server.
+class LateExplainer final : public Explainer {
+ public:
+  void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override {
+    to->Explain(std::move(prefix), deadline, std::move(done));
+  }
+  RemotePrefixCache* to = nullptr;
+};
+
+std::string EntryOf(const std::string& name, const std::string& role) {
+  return absl::StrCat(R"({"name":")", name, R"(","role":")", role, R"(","token_sha256":")",
+                      DigestHex(Sha256("token-" + name)), "\"}");
+}
+
+// A store, a worker that it knows, and callers whom the worker knows.
+class Stack {
+ public:
+  explicit Stack(const SecretFolder& folder) : folder_(folder) {
+    AccessFlags access;
+    access.identities_file = folder.Write(
+        "store.json", absl::StrCat(R"({"identities":[)", EntryOf("worker", "worker"), "]}"));
+    StoreOptions kept = StoreServer::SmallStore("");
+    kept.secret_file = folder.Write("secret", std::string(64, 'a'));  // ids alike in both stacks
+    store_ = std::make_unique<StoreServer>(kept, access);
+    Identities::Options callers;
+    callers.file =
+        folder.Write("callers.json", absl::StrCat(R"({"identities":[)", EntryOf("a", "tenant"), ",",
+                                                  EntryOf("b", "tenant"), "]}"));
+    callers_ = Identities::Open(callers).value();
+    WorkerServer::Options options;
+    options.engine.pool_bytes = 64 << 20;  // the worker's own memory is to keep them apart too
+    options.identities = callers_.get();
+    options.explainer = &explainer_;
+    server_ = std::make_unique<WorkerServer>(options);
+    cache_ = std::make_unique<RemotePrefixCache>(ChannelAs("worker", store_->address()),
+                                                 server_->engine()->fingerprint(),
+                                                 server_->engine()->layout(), &counters_);
+    explainer_.to = cache_.get();
+    server_->SetCache(cache_.get());
+  }
+  ~Stack() { server_.reset(); }
+
+  std::unique_ptr<v1::Inference::Stub> StubAs(const std::string& name) {
+    return v1::Inference::NewStub(ChannelAs(name, server_->runner()->address()));
+  }
+
+ private:
+  std::shared_ptr<grpc::Channel> ChannelAs(const std::string& name, const std::string& address) {
+    ClientAccess access;
+    access.token_file = folder_.Write("token-" + name, "token-" + name);
+    return *ConnectAs(access, address, ClientTransport());
+  }
+
+  const SecretFolder& folder_;
+  std::unique_ptr<StoreServer> store_;
+  std::unique_ptr<Identities> callers_;
+  LateExplainer explainer_;
+  CacheCounters counters_;
+  std::unique_ptr<RemotePrefixCache> cache_;  // outlives the engine
+  std::unique_ptr<WorkerServer> server_;
+};
+
+v1::PromptInput TenantsPrompt() {
+  v1::PromptInput prompt;
+  for (uint32_t id : CountingTokens(kPromptTokens)) prompt.mutable_token_ids()->add_ids(id);
+  prompt.add_breakpoints(kBreakpoint);
+  return prompt;
+}
+
+// What a call was answered, but for times and where the model's files lie.
+std::string Told(const std::string& messages, const grpc::Status& status,
+                 const grpc::ClientContext& context) {
+  static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*|[0-9]+ ms");
+  std::string told = absl::StrCat(std::regex_replace(messages, kTimes, ""), "status ",
+                                  status.error_code(), " ", status.error_message());
+  for (const auto& [key, value] : context.GetServerTrailingMetadata()) {
+    absl::StrAppend(&told, " ", std::string(key.data(), key.size()), "=",
+                    std::string(value.data(), value.size()));
+  }
+  return told + "\n";
+}
+
+template <typename Request, typename Response>
+std::string Ask(v1::Inference::Stub* stub,
+                grpc::Status (v1::Inference::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                            Response*),
+                const Request& request) {
+  grpc::ClientContext context;
+  Response response;
+  const grpc::Status status = (stub->*method)(&context, request, &response);
+  return Told(response.DebugString(), status, context);
+}
+
+std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
+  v1::GenerateRequest request;
+  *request.mutable_prompt() = TenantsPrompt();
+  request.set_max_new_tokens(3);
+  request.set_ignore_eos(true);
+  request.set_cache(mode);
+  request.set_wait_published(true);
+  grpc::ClientContext context;
+  const auto reader = stub->Generate(&context, request);
+  std::string messages;
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) messages += message.DebugString();
+  const grpc::Status status = reader->Finish();
+  return Told(messages, status, context);
+}
+
+// Every RPC; those that leave nothing behind first.
+std::string AskEverything(v1::Inference::Stub* stub) {
+  v1::ExplainInputRequest explain;
+  *explain.mutable_prompt() = TenantsPrompt();
+  v1::TokenizeRequest tokenize;
+  *tokenize.mutable_prompt() = TenantsPrompt();
+  v1::PrefillRequest prefill;
+  *prefill.mutable_prompt() = TenantsPrompt();
+  return absl::StrCat("model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
+                      "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
+                      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain),
+                      "read: ", Generate(stub, v1::CACHE_MODE_READ),
+                      "prefill: ", Ask(stub, &v1::Inference::Stub::Prefill, prefill),
+                      "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
+                      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
+}
+
+TEST(InferenceTenants, WhatACallerHadComputedIsToAnotherAsIfNobodyHad) {
+  SecretFolder folder;
+  Stack with_a(folder), without(folder);
+  const auto a = with_a.StubAs("a");
+  const std::string first = AskEverything(a.get());
+  ASSERT_NE(first.find("published_tokens: 96"), std::string::npos) << first;
+  const std::string beside = AskEverything(with_a.StubAs("b").get());
+  EXPECT_EQ(beside, AskEverything(without.StubAs("b").get()));
+  const std::string warm = AskEverything(a.get());
+  EXPECT_NE(warm, first) << "the comparison sees a difference";
+  EXPECT_NE(warm.find("cached_tokens: 96"), std::string::npos) << warm;
+}
+
+TEST(InferenceTenants, NoRpcIsLeftOut) {
+  const auto* service =
+      google::protobuf::DescriptorPool::generated_pool()->FindServiceByName("hearth.v1.Inference");
+  ASSERT_NE(service, nullptr);
+  std::set<std::string> all;
+  for (int i = 0; i < service->method_count(); ++i) all.insert(service->method(i)->name());
+  EXPECT_EQ(all, (std::set<std::string>{"Explain", "Generate", "GetModel", "Prefill", "Tokenize"}))
+      << "AskEverything is to ask it too";
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,117 @@
+// Compute or load over the wire: a plan that is declined, a transfer that is cut off, a probe.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "services/inference/inference_conversion.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/rpc/transport_options.h"
+#include "tests/services/inference/scripted_plan.h"
+#include "tests/services/inference/scripted_store.h"
+#include "tests/services/store/small_layout.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kPromptTokens = 40;
+constexpr uint32_t kStored = 32;
+
+class RemoteLoadTest : public testing::Test {
+ protected:
+  RemoteLoadTest()
+      : cache_(ConnectToStore(store_.address()), SmallFingerprint(), SmallLayout(), &counters_) {
+    prefix_.token_ids = CountingTokens(kPromptTokens);
+    prefix_.tenant = "default";
+    store_.fetch = [this](grpc::ServerContext* context, const v1::FetchRequest& request,
+                          ScriptedStore::FetchStream* stream) {
+      again_ = request.again();
+      stream->Write(ScriptedPlan(kStored, kStored));
+      SendScriptedSlices(kStored, stream, nullptr, slices_);
+      while (slices_ < INT32_MAX && !context->IsCancelled()) std::this_thread::yield();
+      return grpc::Status::OK;
+    };
+  }
+  // One whose model believes in a link of so many bytes a second, and computing at a second.
+  std::shared_ptr<LoadTrial> Trial(uint64_t bytes_per_second) {
+    model_.OnStep(kPromptTokens, kPromptTokens / 2.0, absl::Seconds(1));
+    model_.OnLoad(LoadSource::kWire, bytes_per_second, absl::Seconds(1));
+    auto trial = std::make_shared<LoadTrial>();
+    LoadTrial::Work work;
+    work.tokens = kPromptTokens;
+    work.step_tokens = kPromptTokens;
+    trial->Arm(&model_, std::move(work));
+    return trial;
+  }
+  FetchOutcome Fetch() {
+    return cache_.Fetch(prefix_, 0, kPromptTokens - 1, absl::Now() + absl::Seconds(60));
+  }
+
+  std::atomic<int> slices_{INT32_MAX};  // that come; with fewer the call hangs
+  std::atomic<bool> again_{false};
+  ScriptedStore store_;
+  CacheCounters counters_;
+  LoadModel model_;
+  RemotePrefixCache cache_;
+  PrefixRequest prefix_;
+};
+
+TEST_F(RemoteLoadTest, WhatIsWorthItIsLoadedAndMeasured) {
+  prefix_.load = Trial(1 << 30);
+  EXPECT_EQ(Fetch().usable_tokens, kStored);
+  const LoadReport report = prefix_.load->report();
+  EXPECT_EQ(report.decision, LoadDecision::kLoad);
+  EXPECT_EQ(report.source, LoadSource::kWire);
+  uint64_t bytes = 0;
+  for (const auto& object : SmallObjects(kStored)) bytes += object->size_bytes;
+  EXPECT_EQ(report.bytes, bytes);
+  EXPECT_GT(report.took, absl::ZeroDuration());
+}
+
+TEST_F(RemoteLoadTest, WhatIsNotIsDeclinedWhenThePlanIsHere) {
+  slices_ = 0;  // none is waited for
+  prefix_.load = Trial(1);
+  const FetchOutcome outcome = Fetch();
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(outcome.declined_tokens, kStored);
+  EXPECT_EQ(outcome.matched_tokens, kStored);
+  EXPECT_EQ(prefix_.load->report().decision, LoadDecision::kCompute);
+  EXPECT_EQ(counters_.Read().fetches.at("declined"), 1u);
+}
+
+TEST_F(RemoteLoadTest, ATransferThatStopsIsCutOffLongBeforeItsDeadline) {
+  slices_ = 1;
+  prefix_.load = Trial(1 << 30);
+  const FetchOutcome outcome = Fetch();  // its deadline is the test's end
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(prefix_.load->report().decision, LoadDecision::kAbandoned);
+  EXPECT_EQ(counters_.Read().fetches.at("abandoned"), 1u);
+  EXPECT_GT(*model_.LoadTime(LoadSource::kWire, 1 << 30), absl::Seconds(10)) << "learned at once";
+  slices_ = INT32_MAX;
+  prefix_.load = nullptr;
+  EXPECT_EQ(Fetch().usable_tokens, kStored) << "the store is not left alone for it";
+}
+
+TEST_F(RemoteLoadTest, AProbeMeasuresAndIsNotCountedAsAUseOfThePrefix) {
+  prefix_.load = std::make_shared<LoadTrial>();
+  prefix_.load->ArmProbe(&model_);
+  Fetch();
+  EXPECT_TRUE(again_);
+  EXPECT_TRUE(model_.LoadTime(LoadSource::kWire, 1).has_value());
+}
+
+TEST_F(RemoteLoadTest, AnExplanationSaysWhatBothAreExpectedToCost) {
+  LoadReport report;
+  EXPECT_EQ(LoadSentence(report), "");
+  report.bytes = 28300000;
+  report.load_estimate = absl::Milliseconds(12);
+  report.compute_estimate = absl::Milliseconds(4911);
+  EXPECT_EQ(LoadSentence(report),
+            "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms");
+}
+
+}  // namespace
+}  // namespace hearth

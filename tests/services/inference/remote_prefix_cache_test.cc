@@ -1,0 +1,360 @@
+#include "services/inference/remote_prefix_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "services/rpc/transport_options.h"
+#include "tests/services/inference/scripted_plan.h"
+#include "tests/services/inference/scripted_store.h"
+#include "tests/services/store/small_layout.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kTokens = 40;    // of the prompt
+constexpr uint32_t kBoundary = 32;  // that the store has
+
+class RemotePrefixCacheTest : public testing::Test {
+ protected:
+  RemotePrefixCacheTest() {
+    prefix_.token_ids = CountingTokens(kTokens);
+    prefix_.tenant = "default";
+    store_.fetch = [](grpc::ServerContext*, const v1::FetchRequest&,
+                      ScriptedStore::FetchStream* stream) {
+      stream->Write(Plan());
+      SendSlices(stream);
+      return grpc::Status::OK;
+    };
+    cache_ = std::make_unique<RemotePrefixCache>(ConnectToStore(store_.address()),
+                                                 SmallFingerprint(), SmallLayout(), &counters_);
+  }
+
+  static v1::FetchResponse Plan() { return ScriptedPlan(kBoundary, kBoundary + 3); }
+  static void SendSlices(ScriptedStore::FetchStream* stream,
+                         const std::function<void(v1::SliceData*)>& change = nullptr) {
+    SendScriptedSlices(kBoundary, stream, change);
+  }
+
+  FetchOutcome Fetch(absl::Duration budget = absl::Seconds(60)) {
+    return cache_->Fetch(prefix_, 0, kTokens - 1, absl::Now() + budget);
+  }
+  // Expects a miss that was counted under `outcome` and nowhere else.
+  void ExpectMiss(const std::string& outcome) {
+    const FetchOutcome fetched = Fetch();
+    EXPECT_EQ(fetched.usable_tokens, 0u);
+    EXPECT_TRUE(fetched.objects.empty());
+    EXPECT_FALSE(fetched.note.empty());
+    EXPECT_EQ(counters_.Read().fetches, (std::map<std::string, uint64_t>{{outcome, 1}}))
+        << fetched.note;
+  }
+  PublishRequestSpec Spec() {
+    PublishRequestSpec spec;
+    spec.prefix = prefix_;
+    spec.boundaries = {kBoundary};
+    spec.objects = SmallObjects(kBoundary);
+    return spec;
+  }
+  PublishOutcome Publish(const PublishRequestSpec& spec) {
+    return cache_->Publish(spec, absl::Now() + absl::Seconds(60));
+  }
+
+  ScriptedStore store_;
+  CacheCounters counters_;
+  PrefixRequest prefix_;
+  std::unique_ptr<RemotePrefixCache> cache_;
+};
+
+TEST_F(RemotePrefixCacheTest, BringsVerifiedObjects) {
+  const FetchOutcome outcome = Fetch();
+  EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(outcome.matched_tokens, kBoundary + 3);
+  EXPECT_EQ(outcome.slowest_tier, Tier::kHost);
+  const auto expected = SmallObjects(kBoundary);
+  ASSERT_EQ(outcome.objects.size(), expected.size());
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(SameBytes(*outcome.objects[i], *expected[i])) << i;
+    bytes += expected[i]->size_bytes;
+  }
+  EXPECT_EQ(counters_.Read().fetches.at("hit"), 1u);
+  EXPECT_EQ(counters_.Read().bytes_fetched, bytes);
+}
+
+TEST_F(RemotePrefixCacheTest, ReadsAMissAsAMiss) {
+  store_.fetch = [](auto*, const v1::FetchRequest& request, auto* stream) {
+    EXPECT_EQ(request.prefix().fingerprint().fields_size(), 0) << "the digest alone will do";
+    v1::FetchResponse message;
+    message.mutable_plan()->set_matched_tokens(7);
+    message.mutable_plan()->set_miss_reason("never stored");
+    stream->Write(message);
+    return grpc::Status::OK;
+  };
+  const FetchOutcome outcome = Fetch();
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(outcome.matched_tokens, 7u);
+  EXPECT_EQ(outcome.note, "never stored");
+  EXPECT_EQ(counters_.Read().fetches.at("miss"), 1u);
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAPlanWithWrongTokens) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    v1::FetchResponse plan = Plan();
+    plan.mutable_plan()->mutable_state()->set_token_ids(30, 1);
+    stream->Write(plan);
+    SendSlices(stream);
+    return grpc::Status::OK;
+  };
+  ExpectMiss("mismatch");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesACorruptSlice) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    SendSlices(stream, [](v1::SliceData* slice) { (*slice->mutable_data())[5] ^= 1; });
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAStreamThatEndsEarly) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAStreamWithoutAPlan) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    SendSlices(stream);
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesAnEmptyStream) {
+  store_.fetch = [](auto*, auto&, auto*) { return grpc::Status::OK; };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesASecondPlan) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    stream->Write(Plan());
+    return grpc::Status::OK;
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, RefusesSlicesOfNoObject) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    SendSlices(stream, [](v1::SliceData* slice) { slice->set_object(1u << 31); });
+    return grpc::Status::OK;
+  };
+  ExpectMiss("mismatch");
+}
+
+TEST_F(RemotePrefixCacheTest, CountsTheStoresOwnFindingOfCorruption) {
+  store_.fetch = [](auto*, auto&, auto* stream) {
+    stream->Write(Plan());
+    return grpc::Status(grpc::StatusCode::DATA_LOSS, "quarantined");
+  };
+  ExpectMiss("corrupt");
+}
+
+TEST_F(RemotePrefixCacheTest, GivesUpASilentStoreAndLeavesItAloneForAWhile) {
+  absl::Notification release;
+  store_.fetch = [&](auto*, auto&, auto*) {
+    release.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  EXPECT_EQ(Fetch(absl::Milliseconds(50)).usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("deadline"), 1u);
+  // The store would block again; a fetch with all the time there is comes back at once.
+  EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("unreachable"), 1u);
+  release.Notify();
+  store_.Stop();  // its call may only now be looking at `release`
+}
+
+TEST_F(RemotePrefixCacheTest, MissesAtOnceWhileTheStoreIsDownAndHitsWhenItIsBack) {
+  EXPECT_EQ(Fetch().usable_tokens, kBoundary);
+  store_.Stop();
+  EXPECT_EQ(Fetch(absl::InfiniteDuration()).usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().fetches.at("unreachable"), 1u);
+  EXPECT_EQ(Publish(Spec()).published_tokens, 0u);
+  EXPECT_EQ(counters_.Read().publishes.at("unreachable"), 1u);
+  store_.Start();
+  const absl::Time patience = absl::Now() + absl::Seconds(30);
+  while (Fetch().usable_tokens != kBoundary) {
+    ASSERT_LT(absl::Now(), patience) << "did not recover by itself";
+    std::this_thread::yield();
+  }
+}
+
+TEST_F(RemotePrefixCacheTest, PublishesWhatTheStoreLacks) {
+  std::vector<std::pair<uint32_t, uint32_t>> received;
+  v1::PublishRequest begin;
+  store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
+    EXPECT_TRUE(stream->Read(&begin));
+    v1::PublishResponse response;
+    response.mutable_plan()->add_needed(1);
+    stream->Write(response);
+    v1::PublishRequest message;
+    while (stream->Read(&message) && message.has_slice()) {
+      received.push_back({message.slice().object(), message.slice().layer()});
+    }
+    EXPECT_TRUE(message.has_commit());
+    response.mutable_ack()->set_durable(v1::DURABILITY_DISK);
+    response.mutable_ack()->add_boundaries(kBoundary);
+    stream->Write(response);
+    return grpc::Status::OK;
+  };
+  const PublishOutcome outcome = Publish(Spec());
+  EXPECT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(outcome.durable, Durability::kDisk);
+  EXPECT_EQ(outcome.bytes_sent, Spec().objects[1]->size_bytes);
+  // Object 1 is the local one of the first chunk: layers 0 and 2.
+  EXPECT_EQ(received, (std::vector<std::pair<uint32_t, uint32_t>>{{1, 0}, {1, 2}}));
+  EXPECT_GT(begin.begin().prefix().fingerprint().fields_size(), 0);
+  EXPECT_EQ(begin.begin().objects_size(), static_cast<int>(Spec().objects.size()));
+  EXPECT_EQ(counters_.Read().publishes.at("stored"), 1u);
+}
+
+TEST_F(RemotePrefixCacheTest, CountsRefusedPublishesByReason) {
+  const std::pair<grpc::StatusCode, const char*> cases[] = {
+      {grpc::StatusCode::RESOURCE_EXHAUSTED, "full"},
+      {grpc::StatusCode::ABORTED, "nondeterminism"},
+      {grpc::StatusCode::DATA_LOSS, "corrupt"},
+      {grpc::StatusCode::INVALID_ARGUMENT, "refused"}};
+  for (const auto& [code, outcome] : cases) {
+    store_.publish = [code = code](auto*, ScriptedStore::PublishStream* stream) {
+      v1::PublishRequest begin;
+      stream->Read(&begin);
+      return grpc::Status(code, "no");
+    };
+    EXPECT_EQ(Publish(Spec()).note, "no");
+    EXPECT_EQ(counters_.Read().publishes.at(outcome), 1u);
+  }
+}
+
+TEST_F(RemotePrefixCacheTest, ReturnsFromASilentPublishWhenCallsAreCancelled) {
+  absl::Notification asked;
+  store_.publish = [&](grpc::ServerContext*, ScriptedStore::PublishStream* stream) {
+    v1::PublishRequest message;
+    stream->Read(&message);
+    asked.Notify();
+    while (stream->Read(&message)) {  // until the client gives up
+    }
+    return grpc::Status::CANCELLED;
+  };
+  PublishRequestSpec spec;
+  spec.prefix = prefix_;
+  spec.boundaries = {kBoundary};
+  spec.objects = SmallObjects(kBoundary);
+  PublishOutcome outcome;
+  std::thread publisher([&] { outcome = cache_->Publish(spec, absl::InfiniteFuture()); });
+  asked.WaitForNotification();
+  cache_->CancelCalls();
+  publisher.join();
+  EXPECT_EQ(outcome.published_tokens, 0u);
+  EXPECT_FALSE(outcome.note.empty());
+}
+
+TEST_F(RemotePrefixCacheTest, DoesNotSendWhatItDoesNotHave) {
+  store_.publish = [&](auto*, ScriptedStore::PublishStream* stream) {
+    v1::PublishRequest begin;
+    stream->Read(&begin);
+    EXPECT_TRUE(begin.begin().objects(0).absent());
+    v1::PublishResponse response;
+    response.mutable_plan()->add_needed(0);
+    stream->Write(response);
+    return grpc::Status::OK;
+  };
+  PublishRequestSpec spec = Spec();
+  auto absent = std::make_shared<KvObject>(*spec.objects[0]);
+  absent->bytes = nullptr;
+  spec.objects[0] = absent;
+  const PublishOutcome outcome = Publish(spec);
+  EXPECT_EQ(outcome.published_tokens, 0u);
+  EXPECT_TRUE(absl::StrContains(outcome.note, "not offered")) << outcome.note;
+}
+
+TEST_F(RemotePrefixCacheTest, AStoreWithoutLeasesLetsEveryoneCompute) {
+  const LeaseTerms terms{absl::Seconds(60), absl::Seconds(60), 16};
+  const LeaseOutcome outcome =
+      cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Now() + absl::Seconds(60));
+  EXPECT_EQ(outcome.lease, nullptr);
+  EXPECT_EQ(outcome.usable_tokens, 0u);
+  EXPECT_EQ(counters_.Read().leases.size(), 1u);
+}
+
+TEST_F(RemotePrefixCacheTest, ASilentLeaseIsGivenUpAtItsDeadlineAndALateOneAfterItsWait) {
+  bool tells_to_wait = false;
+  store_.lease = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::LeaseResponse>* stream) {
+    v1::LeaseResponse wait;
+    wait.set_turn(v1::LeaseResponse::WAIT);
+    if (tells_to_wait) stream->Write(wait);
+    while (!context->IsCancelled()) std::this_thread::yield();
+    return grpc::Status::OK;
+  };
+  const LeaseTerms terms{absl::Seconds(600), absl::Milliseconds(20), 16};
+  for (bool wait : {false, true}) {
+    tells_to_wait = wait;
+    const absl::Time start = absl::Now();
+    const auto outcome = cache_->Lease(prefix_, 0, kTokens - 1, terms,
+                                       start + absl::Milliseconds(wait ? 60000 : 50));
+    EXPECT_EQ(outcome.lease, nullptr);
+    EXPECT_LT(absl::Now() - start, absl::Seconds(30));
+  }
+  EXPECT_EQ(counters_.Read().leases.at("deadline"), 2u);
+}
+
+TEST_F(RemotePrefixCacheTest, ALeaseIsHeldUntilItIsLetGo) {
+  absl::Notification ended;
+  store_.lease = [&](grpc::ServerContext* context, grpc::ServerWriter<v1::LeaseResponse>* stream) {
+    v1::LeaseResponse compute;
+    compute.set_turn(v1::LeaseResponse::COMPUTE);
+    compute.set_matched_tokens(16);
+    stream->Write(compute);
+    while (!context->IsCancelled()) std::this_thread::yield();
+    ended.Notify();
+    return grpc::Status::OK;
+  };
+  const LeaseTerms terms{absl::Seconds(600), absl::Seconds(60), 16};
+  LeaseOutcome outcome =
+      cache_->Lease(prefix_, 0, kTokens - 1, terms, absl::Now() + absl::Seconds(60));
+  ASSERT_NE(outcome.lease, nullptr);
+  EXPECT_EQ(outcome.matched_tokens, 16u);
+  EXPECT_FALSE(ended.HasBeenNotified());
+  outcome.lease.reset();
+  EXPECT_TRUE(ended.WaitForNotificationWithTimeout(absl::Seconds(60)));
+}
+
+TEST_F(RemotePrefixCacheTest, ExplainsThroughTheStore) {
+  store_.explain = [](const v1::ExplainRequest& request, v1::ExplainResponse* response) {
+    EXPECT_EQ(request.prefix().token_ids_size(), static_cast<int>(kTokens));
+    EXPECT_GT(request.prefix().fingerprint().fields_size(), 0);
+    response->set_summary("as it is");
+    return grpc::Status::OK;
+  };
+  absl::Notification done;
+  std::string summary;
+  cache_->Explain(prefix_, absl::InfiniteFuture(), [&](absl::Status status, const auto& response) {
+    EXPECT_TRUE(status.ok()) << status;
+    summary = response.summary();
+    done.Notify();
+  });
+  done.WaitForNotification();
+  EXPECT_EQ(summary, "as it is");
+}
+
+}  // namespace
+}  // namespace hearth

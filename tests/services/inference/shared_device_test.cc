@@ -1,0 +1,165 @@
+// Fetches out of the device memory that a store shares: equal bytes, leases, reuse, and every way
+// back to the host's memory.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/store/segment_server.h"
+#include "tests/services/store/small_layout.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/fake_device.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kBoundary = 37;  // two chunks and a remainder
+
+class SharedDeviceTest : public testing::Test {
+ protected:
+  void Start(absl::Duration lease = absl::Minutes(10)) {
+    cache_ = nullptr;
+    StoreOptions options = StoreServer::SmallStore("");
+    options.shared_memory = true;
+    options.device = std::make_shared<FakeDevice>(16 << 20);
+    server_ = std::make_unique<StoreServer>(options, "127.0.0.1:0", FreshSocket(), lease);
+    cache_ = Client(FakeDevice::Importer([this] {
+      if (during_ != nullptr) during_();
+    }));
+    PublishRequestSpec spec;
+    spec.prefix = Prompt();
+    spec.boundaries = {kBoundary};
+    spec.objects = SmallObjects(kBoundary);
+    server_->store()->WaitForMemory();
+    const PublishOutcome outcome = cache_->Publish(spec, absl::InfiniteFuture());
+    ASSERT_EQ(outcome.published_tokens, kBoundary) << outcome.note;
+    // Fetched twice; after the second fetch the store copies in the background.
+    const absl::Time patience = absl::Now() + absl::Minutes(2);
+    while (Fetch(cache_.get()).slowest_tier != Tier::kGpu) {
+      ASSERT_LT(absl::Now(), patience) << "nothing came from the device";
+    }
+  }
+  static std::string FreshSocket() {
+    static int number = 0;
+    return absl::StrCat("@hearth-device-test-", getpid(), "-", ++number);
+  }
+  static PrefixRequest Prompt() { return {CountingTokens(kBoundary + 3), {kBoundary}, "default"}; }
+  std::unique_ptr<RemotePrefixCache> Client(ImportDevice import) {
+    return std::make_unique<RemotePrefixCache>(
+        ConnectToStore(server_->address()), SmallFingerprint(), SmallLayout(), &counters_,
+        SharedMemoryUse::kLend, std::make_unique<DeviceClient>(std::move(import)));
+  }
+  // Whatever it brings is right.
+  FetchOutcome Fetch(RemotePrefixCache* cache) {
+    FetchOutcome outcome = cache->Fetch(Prompt(), 0, kBoundary, absl::InfiniteFuture());
+    if (outcome.usable_tokens == 0) return outcome;
+    const auto expected = SmallObjects(kBoundary);
+    EXPECT_EQ(outcome.objects.size(), expected.size());
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const KvObject& object = *outcome.objects[i];
+      const bool remainder = object.id.tokens < SmallLayout().chunk_tokens;
+      EXPECT_TRUE(object.device_bytes != nullptr || object.bytes != nullptr);
+      EXPECT_TRUE(!remainder || object.bytes != nullptr);
+      EXPECT_EQ(object.slice_digests, expected[i]->slice_digests);
+      const std::byte* const in_host = object.bytes.get();
+      for (const std::byte* bytes : {object.device_bytes.get(), in_host}) {
+        if (bytes == nullptr) continue;
+        EXPECT_EQ(std::memcmp(bytes, expected[i]->bytes.get(), object.size_bytes), 0) << i;
+      }
+    }
+    return outcome;
+  }
+
+  std::function<void()> during_;
+  CacheCounters counters_;
+  std::unique_ptr<StoreServer> server_;
+  std::unique_ptr<RemotePrefixCache> cache_;
+};
+
+TEST_F(SharedDeviceTest, WhatIsFetchedOftenComesFromTheDevice) {
+  Start();
+  const uint64_t before = counters_.Read().bytes_from_device;
+  const FetchOutcome outcome = Fetch(cache_.get());
+  EXPECT_EQ(outcome.slowest_tier, Tier::kGpu);
+  uint64_t chunk_bytes = 0;
+  for (const auto& object : outcome.objects) {
+    EXPECT_NE(object->device_bytes, nullptr);
+    if (object->id.tokens == 16) {
+      EXPECT_EQ(object->bytes, nullptr);
+      chunk_bytes += object->size_bytes;
+    }
+  }
+  EXPECT_EQ(counters_.Read().bytes_from_device - before, chunk_bytes);
+  EXPECT_GE(server_->store()->Stats().tiers.back().hit_tokens, 2 * kBoundary);
+}
+
+TEST_F(SharedDeviceTest, ALeaseKeepsTheBytesUntilTheyAreCopied) {
+  Start();
+  during_ = [this] { ASSERT_TRUE(server_->store()->DropAll("default", true).ok()); };
+  const FetchOutcome outcome = Fetch(cache_.get());
+  EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+  EXPECT_EQ(outcome.slowest_tier, Tier::kGpu);
+}
+
+// The hostile interleaving: the lease runs out during the copy, and the range goes to others.
+TEST_F(SharedDeviceTest, AReaderNeverTakesReusedBytesForItsOwn) {
+  Start(absl::Milliseconds(300));
+  during_ = [this] {
+    EXPECT_TRUE(server_->gate()->WaitIdle(absl::InfiniteFuture()));  // the lease has ended
+    ASSERT_TRUE(server_->store()->DropAll("default", true).ok());
+  };
+  // A busy machine may spend the lease before the copy begins: then nothing is copied at all.
+  EXPECT_EQ(Fetch(cache_.get()).usable_tokens, 0u);
+  EXPECT_GE(counters_.Read().shared_fallbacks.at("reused"), 1u);
+}
+
+TEST_F(SharedDeviceTest, AWorkerOnAnotherDeviceIsServedFromTheHost) {
+  Start();
+  int asked = 0;
+  const auto other = Client([&](const DeviceMemoryHandle&) {
+    ++asked;
+    return absl::FailedPreconditionError("the store's gpu tier is on another device");
+  });
+  for (int i = 0; i < 4; ++i) {
+    const FetchOutcome outcome = Fetch(other.get());
+    EXPECT_EQ(outcome.usable_tokens, kBoundary) << outcome.note;
+    EXPECT_EQ(outcome.slowest_tier, Tier::kHost);
+  }
+  EXPECT_EQ(asked, 1) << "what failed once is not tried again";
+}
+
+TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
+  Start();
+  const SharedMemory memory = *server_->store()->shared_device();
+  const std::string socket = FreshSocket();
+  auto giver = *SegmentServer::Start(socket, memory.fd);
+  DeviceClient* watched = nullptr;
+  DeviceClient client(FakeDevice::Importer([&] {
+    giver = nullptr;
+    while (watched->current() != nullptr) std::this_thread::yield();
+  }));
+  watched = &client;
+  ASSERT_TRUE(client.Take(socket, memory.layout.id).ok());
+  const auto device = client.current();
+  ASSERT_NE(device, nullptr);
+  const SegmentRange range{0, 4096, 0};
+  ASSERT_TRUE(device->segment->Check(range).ok());
+  EXPECT_TRUE(absl::IsAborted(client.Copy(*device, {range}).status()));
+}
+
+TEST_F(SharedDeviceTest, RangesOutsideTheMemoryAreRefused) {
+  Start();
+  const auto segment =
+      *MappedSegment::Map(FileDescriptor(dup(server_->store()->shared_device()->fd)));
+  const uint64_t data_bytes = segment->layout().data_bytes;
+  for (const uint64_t offset : {uint64_t{1}, data_bytes - 4096, data_bytes, ~uint64_t{4095}}) {
+    EXPECT_TRUE(absl::IsOutOfRange(segment->Check({offset, 8192, 0}))) << offset;
+  }
+}
+
+}  // namespace
+}  // namespace hearth

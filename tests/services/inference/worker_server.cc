@@ -1,0 +1,101 @@
+#include "tests/services/inference/worker_server.h"
+
+#include <atomic>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/status_conversion.h"
+#include "services/rpc/transport_options.h"
+#include "worker/text/tokenizer_loader.h"
+
+namespace hearth {
+
+EngineOptions WorkerServer::SmallEngine() {
+  EngineOptions options;
+  options.exactness = ExactnessChoice::kExact;
+  options.chunk_tokens = 16;
+  options.threads = 1;
+  options.pool_bytes = 0;
+  options.load = LoadChoice::kAlways;  // hits that do not depend on how fast this machine is
+  return options;
+}
+
+WorkerServer::WorkerServer(Options options) {
+  static std::atomic<int> count{0};
+  if (options.with_tokenizer) {
+    auto tokenizer = LoadTokenizer(HEARTH_TEST_DATA_DIR "/tiny_tokenizer");
+    assert(tokenizer.ok() && *tokenizer != nullptr);
+    tokenizer_ = *std::move(tokenizer);
+    options.geometry.vocab_size = tokenizer_->size();
+  }
+  options.engine.model_dir =
+      NewTinyCheckpoint(options.geometry, absl::StrCat("worker_server_", ++count));
+  auto engine = Engine::Create(options.engine);
+  assert(engine.ok());
+  engine_ = *std::move(engine);
+  engine_->SetCache(options.cache);
+  InferenceParts parts;
+  parts.engine = engine_.get();
+  parts.tokenizer = tokenizer_.get();
+  parts.explainer = options.explainer;
+  parts.gate = &gate_;
+  parts.identities = options.identities;
+  parts.model_dir = options.engine.model_dir;
+  parts.version = "test";
+  service_ = std::make_unique<InferenceService>(std::move(parts));
+  auto runner =
+      ServerRunner::Start("127.0.0.1:0", {{"hearth.v1.Inference", service_.get()}}, &gate_);
+  assert(runner.ok());
+  runner_ = *std::move(runner);
+  channel_ = ConnectToStore(runner_->address());
+  stub_ = v1::Inference::NewStub(channel_);
+}
+
+WorkerServer::~WorkerServer() {
+  runner_.reset();  // before what it serves
+  engine_.reset();
+}
+
+Generation WorkerServer::Generate(const v1::GenerateRequest& request,
+                                  grpc::ClientContext* context) {
+  grpc::ClientContext own;
+  if (context == nullptr) context = &own;
+  Generation result;
+  auto reader = stub_->Generate(context, request);
+  v1::GenerateResponse message;
+  while (reader->Read(&message)) {
+    result.messages.push_back(message);
+    if (message.has_started()) result.started = message.started();
+    if (message.has_finished()) result.finished = message.finished();
+    if (message.has_published()) result.published = message.published();
+    if (!message.has_token()) continue;
+    result.text += message.token().text();
+    for (uint32_t id : message.token().ids()) result.ids.push_back(id);
+  }
+  result.status = reader->Finish();
+  const auto& trailers = context->GetServerTrailingMetadata();
+  const auto hint = trailers.find(kRetryAfterMsKey);
+  if (hint != trailers.end()) {
+    result.retry_after_ms.assign(hint->second.data(), hint->second.size());
+  }
+  return result;
+}
+
+v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens) {
+  v1::GenerateRequest request;
+  request.mutable_prompt()->mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
+  request.set_max_new_tokens(max_new_tokens);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_new_tokens) {
+  v1::GenerateRequest request;
+  request.mutable_prompt()->set_text(text);
+  request.set_max_new_tokens(max_new_tokens);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+}  // namespace hearth

@@ -1,0 +1,77 @@
+// WorkerServer: a worker's API on a free port, over an engine whose forward pass is a stand-in,
+// with the committed tiny tokenizer.
+//
+// Thread safety: made and used by one test thread; the server has its own.
+#ifndef HEARTH_TESTS_SERVICES_INFERENCE_WORKER_SERVER_H_
+#define HEARTH_TESTS_SERVICES_INFERENCE_WORKER_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "proto/inference.grpc.pb.h"
+#include "services/inference/explainer.h"
+#include "services/inference/inference_service.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/server/server_runner.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "worker/engine/engine.h"
+
+namespace hearth {
+
+// What one Generate call brought.
+struct Generation {
+  grpc::Status status;
+  std::vector<v1::GenerateResponse> messages;
+  std::vector<uint32_t> ids;
+  std::string text;
+  v1::Started started;
+  v1::Finished finished;
+  v1::Published published;
+  std::string retry_after_ms;  // trailing metadata, or empty
+};
+
+class WorkerServer {
+ public:
+  struct Options {
+    EngineOptions engine = SmallEngine();
+    TinyGeometry geometry;
+    bool with_tokenizer = true;
+    PrefixCache* cache = nullptr;
+    Explainer* explainer = nullptr;
+    Identities* identities = nullptr;
+  };
+  explicit WorkerServer(Options options);
+  ~WorkerServer();
+  static EngineOptions SmallEngine();  // class exact, C = 16, pool off
+
+  Engine* engine() { return engine_.get(); }
+  // To be set before the first request, for caches that need the engine's fingerprint.
+  void SetCache(PrefixCache* cache) { engine_->SetCache(cache); }
+  CallGate* gate() { return &gate_; }
+  InferenceService* service() { return service_.get(); }
+  ServerRunner* runner() { return runner_.get(); }
+  v1::Inference::Stub* stub() { return stub_.get(); }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+  Generation Generate(const v1::GenerateRequest& request, grpc::ClientContext* context = nullptr);
+
+ private:
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Engine> engine_;
+  CallGate gate_;
+  std::unique_ptr<InferenceService> service_;
+  std::unique_ptr<ServerRunner> runner_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+// A request for `ids`, `max_new_tokens` of them new, that goes on past end tokens.
+v1::GenerateRequest IdsRequest(const std::vector<uint32_t>& ids, uint32_t max_new_tokens = 2);
+v1::GenerateRequest TextRequest(const std::string& text, uint32_t max_new_tokens = 2);
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SERVICES_INFERENCE_WORKER_SERVER_H_

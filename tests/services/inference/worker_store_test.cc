@@ -1,0 +1,299 @@
+// Two workers and a real store, over gRPC and in process: the same logits cold and from every tier.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "services/inference/remote_prefix_cache.h"
+#include "services/programs/local_prefix_cache.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/services/store/small_layout.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/fake_device.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+// A worker of its own on the store at `address`.
+struct StoreWorker {
+  explicit StoreWorker(const std::string& address, const WorkerServer::Options& options = {})
+      : server(options) {
+    cache =
+        std::make_unique<RemotePrefixCache>(ConnectToStore(address), server.engine()->fingerprint(),
+                                            server.engine()->layout(), &counters);
+    server.SetCache(cache.get());
+  }
+  CacheCounters counters;
+  std::unique_ptr<RemotePrefixCache> cache;  // outlives the engine
+  WorkerServer server;
+};
+
+// The same in one process with its store, which must outlive it.
+struct EmbeddedWorker {
+  explicit EmbeddedWorker(TieredStore* store, const WorkerServer::Options& options = {})
+      : server(options) {
+    cache = std::make_unique<LocalPrefixCache>(store, server.engine()->fingerprint(),
+                                               server.engine()->layout(), &counters);
+    server.SetCache(cache.get());
+  }
+  CacheCounters counters;
+  std::unique_ptr<LocalPrefixCache> cache;  // outlives the engine
+  WorkerServer server;
+};
+
+v1::GenerateRequest LongRequest() {
+  v1::GenerateRequest request = IdsRequest(CountingTokens(100), 4);
+  request.mutable_prompt()->add_breakpoints(53);
+  request.set_wait_published(true);
+  return request;
+}
+
+void ExpectSame(const Generation& warm, const Generation& cold, uint32_t cached, v1::Tier tier) {
+  ASSERT_TRUE(warm.status.ok()) << warm.status.error_message();
+  EXPECT_EQ(warm.started.cached_tokens(), cached);
+  EXPECT_EQ(warm.started.source_tier(), tier) << v1::Tier_Name(warm.started.source_tier());
+  EXPECT_EQ(warm.finished.first_logits_sha256(), cold.finished.first_logits_sha256());
+  EXPECT_EQ(warm.ids, cold.ids);
+}
+
+TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
+  const TestFolder folder;
+  StoreOptions options = StoreServer::SmallStore(folder.path());
+  Generation cold;
+  std::string address;
+  {
+    StoreServer store(options);
+    address = store.address();
+    StoreWorker first(store.address()), second(store.address());
+    cold = first.server.Generate(LongRequest());
+    ASSERT_TRUE(cold.status.ok()) << cold.status.error_message();
+    EXPECT_EQ(cold.started.cached_tokens(), 0u);
+    EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
+    EXPECT_EQ(cold.published.durable(), v1::DURABILITY_DISK);
+    ExpectSame(first.server.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
+    ExpectSame(second.server.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
+  }
+  StoreServer again(options);
+  StoreWorker third(again.address());
+  ExpectSame(third.server.Generate(LongRequest()), cold, 96, v1::TIER_DISK);
+  EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
+}
+
+// In the class invariant: three turns by token ids, each by another worker with other threads, the
+// last from disk after a restart.
+TEST(WorkerAndStore, NeverComputeAnAnswerAgain) {
+  const TestFolder folder;
+  const StoreOptions options = StoreServer::SmallStore(folder.path());
+  auto store = std::make_unique<StoreServer>(options);
+  std::vector<uint32_t> ids = CountingTokens(37);
+  uint32_t known = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    if (turn == 2) {
+      store.reset();
+      store = std::make_unique<StoreServer>(options);
+    }
+    WorkerServer::Options invariant;
+    invariant.engine.exactness = ExactnessChoice::kInvariant;
+    invariant.engine.threads = 1 + turn;
+    StoreWorker worker(store->address(), invariant);
+    v1::GenerateRequest request = IdsRequest(ids, 21);
+    request.set_cache(v1::CACHE_MODE_OFF);
+    const Generation cold = worker.server.Generate(request);
+    request.set_cache(v1::CACHE_MODE_DEFAULT);
+    request.set_wait_published(true);
+    const Generation warm = worker.server.Generate(request);
+    const v1::Tier tiers[] = {v1::TIER_NONE, v1::TIER_HOST, v1::TIER_DISK};
+    ExpectSame(warm, cold, known, tiers[turn]);
+    known = static_cast<uint32_t>(ids.size() + warm.ids.size()) - 1;
+    EXPECT_EQ(warm.published.published_tokens(), known) << warm.published.note();
+    ids.insert(ids.end(), warm.ids.begin(), warm.ids.end());
+    ids.push_back(5);
+  }
+}
+
+TEST(WorkerAndStore, RestoreAtEveryKeptPoint) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker publisher(store.address()), reader(store.address());
+  ASSERT_TRUE(publisher.server.Generate(LongRequest()).status.ok());
+  for (uint32_t boundary : {53u, 96u}) {
+    // Its own ending after the shared part, so that this point is the longest that fits.
+    std::vector<uint32_t> ids = CountingTokens(boundary);
+    ids.push_back(3);
+    ids.push_back(4);
+    v1::GenerateRequest request = IdsRequest(ids, 4);
+    request.mutable_prompt()->add_breakpoints(53);
+    request.set_cache(v1::CACHE_MODE_OFF);
+    const Generation cold = reader.server.Generate(request);
+    request.set_cache(v1::CACHE_MODE_READ);
+    ExpectSame(reader.server.Generate(request), cold, boundary, v1::TIER_HOST);
+  }
+}
+
+TEST(WorkerAndStore, GoOnWithoutTheStoreAndUseItAgainWhenItIsBack) {
+  const TestFolder folder;
+  const StoreOptions options = StoreServer::SmallStore(folder.path());
+  auto store = std::make_unique<StoreServer>(options);
+  const std::string address = store->address();
+  StoreWorker worker(address);
+  const Generation cold = worker.server.Generate(LongRequest());
+  store.reset();
+  const Generation alone = worker.server.Generate(LongRequest());
+  ExpectSame(alone, cold, 0, v1::TIER_NONE);
+  EXPECT_EQ(alone.published.published_tokens(), 0u);
+  EXPECT_GE(worker.counters.Read().fetches.at("unreachable"), 1u);
+  store = std::make_unique<StoreServer>(options, address);
+  const absl::Time patience = absl::Now() + absl::Seconds(30);
+  Generation back;
+  do {
+    ASSERT_LT(absl::Now(), patience) << "did not recover by itself";
+    back = worker.server.Generate(LongRequest());
+  } while (back.started.cached_tokens() == 0);
+  ExpectSame(back, cold, 96, v1::TIER_DISK);
+}
+
+TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
+  auto store = TieredStore::Open(StoreServer::SmallStore(""));
+  ASSERT_TRUE(store.ok()) << store.status();
+  EmbeddedWorker embedded(store->get());
+  WorkerServer& worker = embedded.server;
+  const Generation cold = worker.Generate(LongRequest());
+  EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
+  ExpectSame(worker.Generate(LongRequest()), cold, 96, v1::TIER_HOST);
+  EXPECT_EQ(embedded.counters.Read().fetches.at("hit"), 1u);
+  EXPECT_GT(embedded.counters.Read().bytes_fetched, 0u);
+}
+
+// What an embedded store has copied to the worker's device is restored from there; a remainder
+// too, which what follows it is begun with.
+// The store keeps copies: held by it, the worker's blocks would never be another sequence's.
+TEST(WorkerAndStore, InOneProcessTheStoreHoldsNoneOfTheWorkersKvBytes) {
+  StoreOptions options = StoreServer::SmallStore("");
+  options.host_bytes = uint64_t{1} << 30;
+  const auto store = TieredStore::Open(options).value();
+  WorkerServer::Options invariant;
+  invariant.engine.exactness = ExactnessChoice::kInvariant;
+  invariant.engine.pool_bytes = 0;
+  {
+    EmbeddedWorker any(store.get(), invariant);
+    const KvLayout& layout = any.server.engine()->layout();
+    // Of two requests.
+    invariant.engine.kv_bytes = 2 * ((104 + layout.chunk_tokens - 1) / layout.chunk_tokens) *
+                                (layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+                                 layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal));
+  }
+  EmbeddedWorker worker(store.get(), invariant);
+  for (uint32_t first = 3; first < 9; ++first) {
+    std::vector<uint32_t> ids = CountingTokens(100);
+    ids[0] = first;
+    v1::GenerateRequest request = IdsRequest(ids, 4);
+    request.set_wait_published(true);
+    const Generation answer = worker.server.Generate(request);
+    ASSERT_TRUE(answer.status.ok()) << first << ": " << answer.status.error_message();
+    EXPECT_GT(answer.published.published_tokens(), 0u) << answer.published.note();
+  }
+}
+
+TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
+  StoreOptions options = StoreServer::SmallStore("");
+  options.device = std::make_shared<FakeDevice>(64 << 20);
+  auto store = *TieredStore::Open(options);
+  EmbeddedWorker embedded(store.get());
+  WorkerServer& worker = embedded.server;
+  const auto until_copied = [&](const v1::GenerateRequest& request) {
+    Generation warm;
+    do warm = worker.Generate(request);
+    while (warm.started.source_tier() == v1::TIER_HOST);
+    return warm;
+  };
+  const Generation cold = worker.Generate(LongRequest());
+  EXPECT_EQ(cold.published.published_tokens(), 96u) << cold.published.note();
+  const Generation warm = until_copied(LongRequest());
+  ExpectSame(warm, cold, 96, v1::TIER_GPU);
+  EXPECT_EQ(warm.published.published_tokens(), 96u) << warm.published.note();
+
+  std::vector<uint32_t> ids = CountingTokens(53);
+  for (uint32_t i = 0; i < 50; ++i) ids.push_back(3 + i % 7);
+  v1::GenerateRequest request = IdsRequest(ids, 4);
+  request.mutable_prompt()->add_breakpoints(53);
+  request.set_wait_published(true);
+  request.set_cache(v1::CACHE_MODE_OFF);
+  const Generation other_cold = worker.Generate(request);
+  request.set_cache(v1::CACHE_MODE_READ);
+  ExpectSame(until_copied(request), other_cold, 53, v1::TIER_GPU);
+  request.set_cache(v1::CACHE_MODE_DEFAULT);
+  const Generation published = worker.Generate(request);
+  ExpectSame(published, other_cold, 53, v1::TIER_GPU);
+  EXPECT_EQ(published.published.published_tokens(), 96u) << published.published.note();
+  // Begun with the remainder that came from the device: the same bytes as computed.
+  ExpectSame(worker.Generate(request), other_cold, 96, v1::TIER_HOST);
+  const StoreStats stats = store->Stats();
+  EXPECT_EQ(stats.counters.at("nondeterminism"), 0u);
+  EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
+}
+
+// What a prefill asked for is what the store keeps to, over the wire and in one process.
+void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
+  for (const uint32_t ttl_s : {1000u, 0u}) {
+    v1::PrefillRequest request;
+    request.mutable_prompt()->mutable_token_ids()->add_ids(ttl_s == 0 ? 5 : 6);
+    for (const uint32_t id : CountingTokens(40)) {
+      request.mutable_prompt()->mutable_token_ids()->add_ids(id);
+    }
+    request.set_ttl_s(ttl_s);
+    grpc::ClientContext context;
+    v1::PrefillResponse response;
+    const grpc::Status status = worker->stub()->Prefill(&context, request, &response);
+    ASSERT_TRUE(status.ok()) << status.error_message();
+    EXPECT_GT(response.published().published_tokens(), 0u) << response.published().note();
+  }
+  size_t limited = 0, others = 0;
+  for (const RestorePoint& point : store->List("default")) {
+    if (point.expires_in == absl::InfiniteDuration()) {
+      ++others;
+      continue;
+    }
+    ++limited;
+    EXPECT_LE(point.expires_in, absl::Seconds(1000));
+    EXPECT_GT(point.expires_in, absl::Seconds(700)) << "in seconds";
+  }
+  EXPECT_GT(limited, 0u);
+  EXPECT_EQ(others, limited);
+}
+
+TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStore) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker worker(store.address());
+  ExpectTimeToLive(&worker.server, store.store());
+}
+
+TEST(WorkerAndStore, APrefillsTimeToLiveReachesTheStoreInOneProcess) {
+  const auto store = *TieredStore::Open(StoreServer::SmallStore(""));
+  EmbeddedWorker worker(store.get());
+  ExpectTimeToLive(&worker.server, store.get());
+}
+
+TEST(WorkerAndStore, ExplainsInTheSameWords) {
+  StoreServer store(StoreServer::SmallStore(""));
+  StoreWorker worker(store.address());
+  worker.server.Generate(LongRequest());
+  absl::Notification done;
+  PrefixRequest prefix;
+  prefix.token_ids = CountingTokens(100);
+  prefix.cuts = {53};
+  prefix.tenant = "default";
+  worker.cache->Explain(prefix, absl::InfiniteFuture(),
+                        [&](absl::Status status, const auto& report) {
+                          EXPECT_TRUE(status.ok()) << status;
+                          EXPECT_EQ(report.usable_tokens(), 96u) << report.summary();
+                          done.Notify();
+                        });
+  done.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,85 @@
+// Whose prefixes a worker's caller uses: the tenant follows from who calls, and reaches the store.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "services/rpc/client_access.h"
+#include "services/rpc/transport_options.h"
+#include "tests/services/inference/worker_server.h"
+#include "tests/support/memory_prefix_cache.h"
+#include "tests/support/test_certificates.h"
+
+namespace hearth {
+namespace {
+
+class WorkerTenantsTest : public testing::Test {
+ protected:
+  WorkerTenantsTest() {
+    Identities::Options callers;
+    callers.file =
+        folder_.Write("callers.json",
+                      absl::StrCat(R"({"identities":[{"name":"b","role":"tenant","token_sha256":")",
+                                   DigestHex(Sha256("token-b")), R"("}]})"));
+    identities_ = Identities::Open(callers).value();
+    WorkerServer::Options options;
+    options.identities = identities_.get();
+    server_ = std::make_unique<WorkerServer>(options);
+    cache_ = std::make_unique<MemoryPrefixCache>(server_->engine()->layout());
+    server_->SetCache(cache_.get());
+  }
+  std::unique_ptr<v1::Inference::Stub> StubAs(const std::string& token) {
+    ClientAccess access;
+    access.token_file = folder_.Write("token", token);
+    return v1::Inference::NewStub(
+        *ConnectAs(access, server_->runner()->address(), ClientTransport()));
+  }
+  v1::PrefillRequest Request() {
+    v1::PrefillRequest request;
+    for (uint32_t id = 0; id < 40; ++id) {
+      request.mutable_prompt()->mutable_token_ids()->add_ids(id % 7 + 3);
+    }
+    return request;
+  }
+
+  SecretFolder folder_;
+  std::unique_ptr<Identities> identities_;
+  std::unique_ptr<MemoryPrefixCache> cache_;  // the server's engine calls it until it is gone
+  std::unique_ptr<WorkerServer> server_;
+};
+
+TEST_F(WorkerTenantsTest, TheCallersTenantIsTheOneAsserted) {
+  grpc::ClientContext context;
+  v1::PrefillResponse response;
+  const grpc::Status status = StubAs("token-b")->Prefill(&context, Request(), &response);
+  ASSERT_TRUE(status.ok()) << status.error_message();
+  EXPECT_FALSE(cache_->BoundariesOf("b").empty());
+  EXPECT_TRUE(cache_->BoundariesOf("default").empty());
+}
+
+TEST_F(WorkerTenantsTest, StrangersAreRefused) {
+  const auto stranger = StubAs("token-c");
+  for (v1::Inference::Stub* stub : {stranger.get(), server_->stub()}) {
+    grpc::ClientContext prefill, tokenize, model, explain, generate;
+    v1::PrefillResponse prefilled;
+    EXPECT_EQ(stub->Prefill(&prefill, Request(), &prefilled).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+    v1::TokenizeResponse tokens;
+    EXPECT_EQ(stub->Tokenize(&tokenize, {}, &tokens).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+    v1::GetModelResponse described;
+    EXPECT_EQ(stub->GetModel(&model, {}, &described).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+    v1::ExplainResponse explained;
+    EXPECT_EQ(stub->Explain(&explain, {}, &explained).error_code(),
+              grpc::StatusCode::UNAUTHENTICATED);
+    const auto reader = stub->Generate(&generate, v1::GenerateRequest());
+    v1::GenerateResponse message;
+    EXPECT_FALSE(reader->Read(&message));
+    EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  }
+}
+
+}  // namespace
+}  // namespace hearth

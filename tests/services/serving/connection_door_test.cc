@@ -1,0 +1,256 @@
+// ConnectionDoor on a clock that stands: who says nothing, and who waits for its host's turn.
+#include "services/serving/door/connection_door.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "services/serving/door/tcp_socket.h"
+#include "tests/support/fake_clock.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kHangS = 120;      // only a hang takes it
+constexpr size_t kMayWait = 64;  // of a host: operations.md says so
+
+// A connection of somebody's. Closed at the end.
+class DoorCaller {
+ public:
+  DoorCaller() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {}
+  explicit DoorCaller(int port) : DoorCaller() { Connect(port); }
+  ~DoorCaller() { close(fd_); }
+  int fd() const { return fd_; }
+  DoorCaller(const DoorCaller&) = delete;
+  DoorCaller& operator=(const DoorCaller&) = delete;
+
+  void Connect(int port) const {
+    sockaddr_in to;
+    std::memset(&to, 0, sizeof(to));
+    to.sin_family = AF_INET;
+    to.sin_port = htons(static_cast<uint16_t>(port));
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const timeval hang{kHangS, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  void Say(const std::string& text) const {
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  // Waits for it.
+  bool IsClosed() const {
+    char byte = 0;
+    const ssize_t got = recv(fd_, &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+  bool IsClosedAlready() const {
+    char byte = 0;
+    const ssize_t got = recv(fd_, &byte, 1, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+
+ private:
+  const int fd_;
+};
+
+class ConnectionDoorTest : public testing::Test {
+ protected:
+  ConnectionDoorTest() {
+    ConnectionDoor::Options options;
+    options.listen = "127.0.0.1:0";
+    options.ledger = &ledger_;
+    options.clock = &clock_;
+    options.first_byte = absl::Hours(1);  // so that no other clock will do
+    options.on_refused = [this](const std::string&, const std::string& why) {
+      absl::MutexLock lock(&mutex_);
+      refused_.push_back(why);
+    };
+    options.take = [this](int, int fd) {
+      absl::MutexLock lock(&mutex_);
+      taken_.push_back(fd);
+    };
+    door_ = *ConnectionDoor::Open(std::move(options));
+    door_->Start();
+  }
+  ~ConnectionDoorTest() override {
+    door_.reset();
+    absl::MutexLock lock(&mutex_);
+    for (const int fd : taken_) close(fd);
+  }
+  std::unique_ptr<DoorCaller> Come() { return std::make_unique<DoorCaller>(door_->port()); }
+  // As the door would, had it seen it do that.
+  void HostWasOver() {
+    const auto connection = ledger_.Add("ipv4:127.0.0.1:1", -1, clock_.Now());
+    const uint64_t too_many = ledger_.limits().streams + 1;
+    ledger_.Look(clock_.Now(), [&](const Connection& asked, bool) {
+      return &asked == connection.get() ? ConnectionLedger::Counted{1, 0, too_many, too_many}
+                                        : ConnectionLedger::Counted{};
+    });
+    ledger_.Remove(connection, clock_.Now());
+    ASSERT_TRUE(ledger_.Watches("ipv4:127.0.0.1:2", clock_.Now()));
+  }
+  void AwaitTaken(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taken_.size() == count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
+  }
+  void AwaitRefused(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return refused_.size() >= count; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kHangS)));
+  }
+  // Of these so many, of whom none is told anything.
+  static void AwaitClosed(const std::vector<std::unique_ptr<DoorCaller>>& callers, size_t count) {
+    std::vector<pollfd> open;
+    for (const auto& caller : callers) open.push_back({caller->fd(), POLLIN, 0});
+    for (size_t closed = 0; closed < count;) {
+      ASSERT_GT(poll(open.data(), open.size(), kHangS * 1000), 0) << closed << " were closed";
+      for (pollfd& each : open) {
+        if (each.revents == 0) continue;
+        each.fd = -1;
+        ++closed;
+      }
+    }
+  }
+  std::vector<std::string> refused() {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
+
+  FakeClock clock_;
+  ConnectionLedger ledger_;
+  absl::Mutex mutex_;
+  std::vector<std::string> refused_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int> taken_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ConnectionDoor> door_;
+};
+
+constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+// Of the wall's clock, set back, it would wait for an hour more.
+TEST_F(ConnectionDoorTest, WhoSaysNothingIsClosedByTheDoorsClockAndNoOther) {
+  const auto silent = Come();
+  const auto talks = Come();
+  talks->Say(kPreface);
+  AwaitTaken(1);  // by then the first one was let in as well
+  EXPECT_FALSE(silent->IsClosedAlready());
+  clock_.Advance(absl::Hours(2));
+  EXPECT_TRUE(silent->IsClosed());
+  EXPECT_FALSE(talks->IsClosedAlready());
+}
+
+TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
+  HostWasOver();
+  constexpr size_t kTooMany = 10;
+  std::vector<std::unique_ptr<DoorCaller>> callers;
+  for (size_t i = 0; i < kMayWait + kTooMany; ++i) {
+    callers.push_back(Come());
+    callers.back()->Say(kPreface);
+  }
+  AwaitRefused(kTooMany);
+  // What came last has been looked at: nobody comes after it, and the clock stands.
+  EXPECT_THAT(refused(), Each(HasSubstr("more than 64 connections that wait for a turn")));
+  ASSERT_EQ(refused().size(), kTooMany);
+  AwaitClosed(callers, kTooMany);  // told, then closed
+  EXPECT_EQ(ledger_.connections(), kMayWait);
+  AwaitTaken(0);
+  // One for each pause, however many wait.
+  for (size_t turn = 1; turn <= 3; ++turn) {
+    clock_.Advance(ledger_.limits().given_up.longest_pause);
+    AwaitTaken(turn);
+  }
+  EXPECT_EQ(ledger_.connections(), kMayWait);
+}
+
+// All descriptors that this process may have but some, until the end.
+class FewDescriptorsLeft {
+ public:
+  explicit FewDescriptorsLeft(size_t left) {
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const rlimit few{static_cast<rlim_t>(next) + 1, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (int fd = next; fd >= 0; fd = open("/dev/null", O_RDONLY | O_CLOEXEC)) taken_.push_back(fd);
+    for (; left > 0; --left) {
+      close(taken_.back());
+      taken_.pop_back();
+    }
+  }
+  ~FewDescriptorsLeft() {
+    for (const int fd : taken_) close(fd);
+    setrlimit(RLIMIT_NOFILE, &before_);
+  }
+
+ private:
+  rlimit before_{};
+  std::vector<int> taken_;
+};
+
+// Asked again at once, the kernel would say so again, for as long as it lasts.
+TEST_F(ConnectionDoorTest, WithoutADescriptorItSaysSoOnceALook) {
+  const auto first = Come();
+  first->Say(kPreface);
+  AwaitTaken(1);  // the door has looked once
+  DoorCaller caller;
+  {
+    const FewDescriptorsLeft none(0);
+    caller.Connect(door_->port());
+    caller.Say(kPreface);
+    AwaitRefused(1);
+    EXPECT_THAT(refused(), Each(HasSubstr("waits outside: Too many open files")));
+    clock_.Advance(absl::Seconds(1));
+    AwaitRefused(2);
+  }
+  EXPECT_EQ(refused().size(), 2u);
+  AwaitTaken(1);
+  clock_.Advance(absl::Seconds(1));
+  AwaitTaken(2);
+  EXPECT_EQ(refused().size(), 2u);
+}
+
+// One is enough to let it in, and gRPC's own is the second.
+TEST_F(ConnectionDoorTest, WithOneDescriptorTooFewItSaysWhomItClosed) {
+  const auto first = Come();
+  first->Say(kPreface);
+  AwaitTaken(1);
+  const DoorCaller caller;
+  {
+    const FewDescriptorsLeft one(1);
+    caller.Connect(door_->port());
+    caller.Say(kPreface);
+    EXPECT_TRUE(caller.IsClosed());
+    AwaitRefused(1);
+  }
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("closed: Too many open files")));
+  AwaitTaken(1);
+}
+
+TEST(TcpSocketTest, WhatEndsOneConnectionIsToldFromWhatAllLack) {
+  for (const int error : {EAGAIN, EINTR, ECONNABORTED, ENETDOWN, EPROTO, EHOSTUNREACH}) {
+    EXPECT_TRUE(IsOfOneConnection(error)) << std::strerror(error);
+  }
+  for (const int error : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EPERM}) {
+    EXPECT_FALSE(IsOfOneConnection(error)) << std::strerror(error);
+  }
+}
+
+}  // namespace
+}  // namespace hearth

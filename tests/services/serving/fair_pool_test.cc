@@ -1,0 +1,205 @@
+#include "services/serving/calls/fair_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "services/serving/calls/long_slice.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+
+FairPoolOptions Small(int threads, size_t max_waiting = 64, size_t max_waiting_each = 32) {
+  FairPoolOptions options;
+  options.threads = threads;
+  options.max_waiting = max_waiting;
+  options.max_waiting_each = max_waiting_each;
+  return options;
+}
+
+// A job that stays until it is let go.
+class BlockingJob {
+ public:
+  FairPool::Job job() {
+    return [this] {
+      begun_.Notify();
+      may_end_.WaitForNotification();
+    };
+  }
+  void WaitBegun() { begun_.WaitForNotification(); }
+  void LetGo() { may_end_.Notify(); }
+  bool begun() const { return begun_.HasBeenNotified(); }
+
+ private:
+  absl::Notification begun_, may_end_;
+};
+
+TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
+  constexpr uint64_t kLarge = uint64_t{1} << 20;
+  BlockingJob first, second, small, other;
+  FairPool pool("prompts", Small(4));
+  ASSERT_TRUE(pool.Submit("a", kLarge, first.job()).ok());
+  first.WaitBegun();
+  ASSERT_TRUE(pool.Submit("a", kLarge, second.job()).ok());
+  ASSERT_TRUE(pool.Submit("a", 1, small.job()).ok());
+  small.WaitBegun();
+  ASSERT_TRUE(pool.Submit("b", kLarge, other.job()).ok());
+  other.WaitBegun();
+  EXPECT_FALSE(second.begun());
+  small.LetGo();
+  first.LetGo();
+  second.WaitBegun();
+  second.LetGo();
+  other.LetGo();
+}
+
+// So that whoever wakes beside it runs at once: long_slice.h.
+TEST(FairPool, OnlyLargeJobsRunInLongSlices) {
+  const auto slice_ns = [] {
+    SchedulingAttributes now;
+    return syscall(SYS_sched_getattr, 0, &now, sizeof(now), 0) == 0 ? now.runtime_ns : 0;
+  };
+  const uint64_t usual = slice_ns();
+  {
+    const LongSlice here;
+    if (slice_ns() != kLongSliceNs) GTEST_SKIP() << "no slices of a length that is asked for";
+  }
+  EXPECT_EQ(slice_ns(), usual);
+  std::vector<uint64_t> slices;
+  {
+    FairPool pool("prompts", Small(2));
+    for (const uint64_t bytes : {uint64_t{1}, uint64_t{1} << 20, uint64_t{1}}) {
+      absl::Notification ran;
+      ASSERT_TRUE(pool.Submit("a", bytes,
+                              [&] {
+                                slices.push_back(slice_ns());
+                                ran.Notify();
+                              })
+                      .ok());
+      ran.WaitForNotification();
+    }
+  }
+  EXPECT_THAT(slices, ElementsAre(usual, kLongSliceNs, usual));
+}
+
+TEST(FairPool, ARequestOfNoBytesTakesNobodysPlace) {
+  FairPoolOptions options = Small(2);
+  options.max_waiting_each = 0;
+  FairPool pool("prompts", options);
+  bool ran = false;
+  EXPECT_TRUE(pool.SubmitRequest("a", 0, [&ran] { ran = true; }).ok());
+  EXPECT_TRUE(ran);
+  EXPECT_FALSE(pool.SubmitRequest("a", 1, [] {}).ok());
+}
+
+TEST(FairPool, OneTenantNeverHasAllThreads) {
+  BlockingJob first, second, third;
+  absl::Notification other;
+  FairPool pool("prompts", Small(3));
+  ASSERT_TRUE(pool.Submit("a", 0, first.job()).ok());
+  ASSERT_TRUE(pool.Submit("a", 0, second.job()).ok());
+  ASSERT_TRUE(pool.Submit("a", 0, third.job()).ok());
+  first.WaitBegun();
+  second.WaitBegun();
+  // Another's job runs although all that the first tenant may have is taken and it waits for more.
+  ASSERT_TRUE(pool.Submit("b", 0, [&other] { other.Notify(); }).ok());
+  other.WaitForNotification();
+  EXPECT_FALSE(third.begun());
+  first.LetGo();
+  third.WaitBegun();
+  second.LetGo();
+  third.LetGo();
+}
+
+TEST(FairPool, TenantsTakeTurns) {
+  std::vector<std::string> order;
+  BlockingJob of_a, of_b;
+  absl::Mutex mutex;
+  {
+    FairPool pool("prompts", Small(2));
+    ASSERT_TRUE(pool.Submit("a", 0, of_a.job()).ok());
+    ASSERT_TRUE(pool.Submit("b", 0, of_b.job()).ok());
+    of_a.WaitBegun();
+    of_b.WaitBegun();
+    absl::BlockingCounter noted(5);
+    const auto note = [&](const std::string& tenant) {
+      return [&order, &mutex, &noted, tenant] {
+        {
+          absl::MutexLock lock(&mutex);
+          order.push_back(tenant);
+        }
+        noted.DecrementCount();
+      };
+    };
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(pool.Submit("c", 0, note("c")).ok());
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(pool.Submit("d", 0, note("d")).ok());
+    of_a.LetGo();  // one thread is left to the two
+    noted.Wait();
+    of_b.LetGo();
+  }
+  absl::MutexLock lock(&mutex);
+  EXPECT_THAT(order, ElementsAre("c", "d", "c", "d", "c"));
+}
+
+TEST(FairPool, RefusesWhatIsOverItsLimitsAndNamesThem) {
+  BlockingJob of_a, of_b;
+  FairPool pool("prompts", Small(2, /*max_waiting=*/3, /*max_waiting_each=*/2));
+  ASSERT_TRUE(pool.Submit("a", 0, of_a.job()).ok());
+  ASSERT_TRUE(pool.Submit("b", 0, of_b.job()).ok());
+  of_a.WaitBegun();
+  of_b.WaitBegun();
+  const auto nothing = [] {};
+  EXPECT_TRUE(pool.Submit("a", 0, nothing).ok());
+  EXPECT_TRUE(pool.Submit("a", 0, nothing).ok());
+  const absl::Status each = pool.Submit("a", 0, nothing);
+  EXPECT_EQ(each.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 2 of tenant \"a\" wait")) << each;
+  EXPECT_TRUE(pool.Submit("b", 0, nothing).ok());
+  const absl::Status all = pool.Submit("c", 0, nothing);
+  EXPECT_EQ(all.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 3 wait")) << all;
+  of_a.LetGo();
+  of_b.LetGo();
+}
+
+TEST(FairPool, RefusesBytesOverItsLimitsButForOneJobAlone) {
+  BlockingJob large, of_b;
+  FairPoolOptions options = Small(3);
+  options.max_bytes_each = 100;
+  options.max_bytes = 150;
+  FairPool pool("prompts", options);
+  const auto nothing = [] {};
+  ASSERT_TRUE(pool.Submit("a", 120, large.job()).ok()) << "alone";
+  const absl::Status each = pool.Submit("a", 1, nothing);
+  EXPECT_TRUE(absl::StrContains(each.message(), "prompts: 100 bytes of tenant \"a\"")) << each;
+  ASSERT_TRUE(pool.Submit("b", 30, of_b.job()).ok());
+  const absl::Status all = pool.Submit("c", 1, nothing);
+  EXPECT_TRUE(absl::StrContains(all.message(), "prompts: 150 bytes wait")) << all;
+  large.LetGo();
+  of_b.LetGo();
+}
+
+TEST(FairPool, RunsWhatItAcceptedBeforeItGoes) {
+  int runs = 0;
+  {
+    BlockingJob blocking;
+    FairPool pool("prompts", Small(2));
+    ASSERT_TRUE(pool.Submit("a", 0, blocking.job()).ok());
+    blocking.WaitBegun();
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(pool.Submit("a", 0, [&runs] { ++runs; }).ok());
+    blocking.LetGo();
+  }
+  EXPECT_EQ(runs, 5);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,166 @@
+#include "services/serving/flags.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+enum class Colour { kRed, kGreen };
+
+struct TestFlags {
+  ServerFlags server;
+  uint64_t bytes = 4096;
+  uint32_t count = 3;
+  Colour colour = Colour::kRed;
+};
+
+// Parses as hearth-test would; -1 when it would go on, else its exit code.
+int Parse(std::vector<std::string> args, TestFlags* flags) {
+  FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
+  flags->server.listen = "127.0.0.1:7";
+  set.AddServerFlags(&flags->server);
+  set.AddBytes("host-bytes", &flags->bytes, "Bytes");
+  set.AddUint("count", &flags->count, "Count");
+  set.AddChoice("colour", &flags->colour, {"red", "green"}, "Colour");
+  std::vector<const char*> argv = {"hearth-test"};
+  for (const std::string& arg : args) argv.push_back(arg.c_str());
+  int exit_code = -1;
+  return set.Parse(static_cast<int>(argv.size()), argv.data(), &exit_code) ? -1 : exit_code;
+}
+
+TEST(ParseByteSize, ReadsBinaryAndDecimalUnits) {
+  EXPECT_EQ(*ParseByteSize("0"), 0u);
+  EXPECT_EQ(*ParseByteSize("4096"), 4096u);
+  EXPECT_EQ(*ParseByteSize("512MiB"), uint64_t{512} << 20);
+  EXPECT_EQ(*ParseByteSize("4GiB"), uint64_t{4} << 30);
+  EXPECT_EQ(*ParseByteSize("4g"), uint64_t{4} << 30);
+  EXPECT_EQ(*ParseByteSize("1.5 GB"), uint64_t{1500000000});
+  EXPECT_EQ(*ParseByteSize("2TiB"), uint64_t{2} << 40);
+}
+
+TEST(ParseByteSize, RefusesWhatIsNoSizeAndSaysWhatWouldDo) {
+  for (const char* text :
+       {"", "MiB", "12 parsecs", "-1", "1e3", "0x10", "1.2.3MiB", "9000PiB", "99999999TiB"}) {
+    absl::StatusOr<uint64_t> bytes = ParseByteSize(text);
+    EXPECT_FALSE(bytes.ok()) << text;
+    EXPECT_NE(bytes.status().message().find(text), std::string::npos);
+  }
+}
+
+TEST(ParseByteSize, ReadsBackWhatFormatWrites) {
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{1023}, uint64_t{1024},
+                         uint64_t{512} << 20, (uint64_t{4} << 30) + 1}) {
+    EXPECT_EQ(*ParseByteSize(FormatByteSize(bytes)), bytes) << FormatByteSize(bytes);
+  }
+}
+
+TEST(ParseFlagDuration, ReadsUnitsAndRefusesTheRest) {
+  EXPECT_EQ(*ParseFlagDuration("250ms"), absl::Milliseconds(250));
+  EXPECT_EQ(*ParseFlagDuration("1m"), absl::Minutes(1));
+  EXPECT_EQ(*ParseFlagDuration("0"), absl::ZeroDuration());
+  for (const char* text : {"", "10", "-1s", "inf", "soon"}) {
+    EXPECT_FALSE(ParseFlagDuration(text).ok()) << text;
+  }
+}
+
+TEST(FlagSet, KeepsDefaultsWhenNothingIsSaid) {
+  TestFlags flags;
+  EXPECT_EQ(Parse({}, &flags), -1);
+  EXPECT_EQ(flags.server.listen, "127.0.0.1:7");
+  EXPECT_EQ(flags.bytes, 4096u);
+  EXPECT_EQ(flags.colour, Colour::kRed);
+}
+
+TEST(FlagSet, ARequiredFlagThatIsMissingIsAWrongCommandLine) {
+  const auto parse = [](std::vector<const char*> argv, std::string* value) {
+    FlagSet set("hearth-test", "HEARTH_TEST_", "About.", "Examples:\n  hearth-test\n");
+    set.AddRequired("model", value, "Folder");
+    int exit_code = -1;
+    argv.insert(argv.begin(), "hearth-test");
+    return set.Parse(static_cast<int>(argv.size()), argv.data(), &exit_code) ? -1 : exit_code;
+  };
+  std::string model;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(parse({}, &model), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("--model is required"), std::string::npos);
+  EXPECT_EQ(parse({"--model", "a"}, &model), -1);
+  EXPECT_EQ(model, "a");
+  setenv("HEARTH_TEST_MODEL", "b", 1);
+  EXPECT_EQ(parse({}, &model), -1);
+  unsetenv("HEARTH_TEST_MODEL");
+  EXPECT_EQ(model, "b");
+}
+
+TEST(FlagSet, ReadsTheCommandLine) {
+  TestFlags flags;
+  EXPECT_EQ(Parse({"--listen", "127.0.0.1:0", "--host-bytes=1GiB", "--colour", "green",
+                   "--log-level=warning", "--drain-timeout=3s"},
+                  &flags),
+            -1);
+  EXPECT_EQ(flags.server.listen, "127.0.0.1:0");
+  EXPECT_EQ(flags.bytes, uint64_t{1} << 30);
+  EXPECT_EQ(flags.colour, Colour::kGreen);
+  EXPECT_EQ(flags.server.log_level, LogLevel::kWarning);
+  EXPECT_EQ(flags.server.drain_timeout, absl::Seconds(3));
+}
+
+TEST(FlagSet, LetsTheCommandLineWinOverTheEnvironmentAndThatOverTheFile) {
+  const TestFolder folder;
+  const std::string path =
+      folder.Write("flags.toml", "host-bytes = \"1MiB\"\ncount = 11\nlisten = \"127.0.0.1:11\"\n");
+  setenv("HEARTH_TEST_HOST_BYTES", "2MiB", 1);
+  setenv("HEARTH_TEST_COUNT", "12", 1);
+  TestFlags flags;
+  EXPECT_EQ(Parse({"--config", path, "--host-bytes", "3MiB"}, &flags), -1);
+  unsetenv("HEARTH_TEST_HOST_BYTES");
+  unsetenv("HEARTH_TEST_COUNT");
+  EXPECT_EQ(flags.bytes, uint64_t{3} << 20);
+  EXPECT_EQ(flags.count, 12u);
+  EXPECT_EQ(flags.server.listen, "127.0.0.1:11");
+}
+
+TEST(FlagSet, RefusesAFlagInTheFileThatItDoesNotKnow) {
+  const TestFolder folder;
+  // It is written with a dash.
+  const std::string path = folder.Write("flags.toml", "host_bytes = \"1MiB\"\n");
+  TestFlags flags;
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Parse({"--config", path}, &flags), 2);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("host_bytes"), std::string::npos);
+}
+
+TEST(FlagSet, RefusesWrongFlagsInOneLineWithExitCodeTwo) {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"--no-such-flag"},
+                                               {"--host-bytes", "lots"},
+                                               {"--colour", "blue"},
+                                               {"--count", "many"},
+                                               {"--config", "/no/such/file"}}) {
+    TestFlags flags;
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(Parse(args, &flags), 2) << args[0];
+    const std::string line = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(line.find('\n'), line.size() - 1) << line;
+    EXPECT_EQ(line.find("hearth-test: "), 0u) << line;
+  }
+}
+
+TEST(FlagSet, ShowsHelpWithDefaultsEnvironmentAndExamples) {
+  TestFlags flags;
+  testing::internal::CaptureStdout();
+  EXPECT_EQ(Parse({"--help"}, &flags), 0);
+  const std::string help = testing::internal::GetCapturedStdout();
+  for (const char* part : {"About.", "Examples:", "--host-bytes", "4KiB", "red|green",
+                           "HEARTH_TEST_HOST_BYTES", "--address-file"}) {
+    EXPECT_NE(help.find(part), std::string::npos) << part << "\n" << help;
+  }
+}
+
+}  // namespace
+}  // namespace hearth

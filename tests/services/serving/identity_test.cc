@@ -1,0 +1,288 @@
+#include "services/serving/door/identity.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "services/rpc/access_files.h"
+#include "services/rpc/client_access.h"
+#include "services/serving/door/server_access.h"
+#include "tests/support/test_certificates.h"
+
+namespace hearth {
+namespace {
+
+std::string TokenEntry(const std::string& name, const std::string& role, const std::string& token,
+                       const std::string& more = "") {
+  return absl::StrCat(R"({"name":")", name, R"(","role":")", role, R"(","token_sha256":")",
+                      DigestHex(Sha256(token)), "\"", more, "}");
+}
+std::string FileOf(const std::string& entries) {
+  return absl::StrCat(R"({"identities":[)", entries, "]}");
+}
+Credentials Token(const std::string& token) { return {{}, token}; }
+Credentials Certificate(std::vector<std::string> names) { return {std::move(names), {}}; }
+
+class IdentityTest : public testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<Identities>> Open(const std::string& text,
+                                                   bool certificates = false) {
+    Identities::Options options;
+    options.file = folder_.Write("identities.json", text);
+    options.certificates = certificates;
+    options.recheck = absl::ZeroDuration();
+    return Identities::Open(options);
+  }
+  SecretFolder folder_;
+};
+
+TEST_F(IdentityTest, WithoutIdentitiesThereIsOneTenantAndNoOther) {
+  auto identities = Identities::Open({});
+  ASSERT_TRUE(identities.ok());
+  const auto caller = (*identities)->Identify(Token("anything"));
+  ASSERT_TRUE(caller.ok());
+  EXPECT_EQ(*caller->TenantOf(""), "default");
+  EXPECT_EQ(*caller->TenantOf("default"), "default");
+  EXPECT_EQ(caller->TenantOf("b").status().code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(IdentityTest, ATenantNamesItselfOnlyAndAWorkerWhomItAuthenticated) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") + "," +
+                                TokenEntry("c", "tenant", "tc", R"(,"tenant":"shared")") + "," +
+                                TokenEntry("w", "worker", "tw")));
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  const auto b = (*identities)->Identify(Token("tb"));
+  ASSERT_TRUE(b.ok());
+  EXPECT_EQ(*b->TenantOf(""), "b");
+  EXPECT_EQ(*b->TenantOf("b"), "b");
+  for (const char* other : {"default", "a", "shared", "public"}) {
+    EXPECT_EQ(b->TenantOf(other).status().code(), absl::StatusCode::kPermissionDenied) << other;
+  }
+  EXPECT_FALSE(b->sees_all());
+  EXPECT_EQ(*(*identities)->Identify(Token("tc"))->TenantOf(""), "shared");
+  const auto worker = (*identities)->Identify(Token("tw"));
+  EXPECT_EQ(*worker->TenantOf("b"), "b");
+  EXPECT_EQ(*worker->TenantOf(""), "default");
+  EXPECT_TRUE(worker->sees_all());
+  for (const std::string& bad : {std::string("a b"), std::string("a\n"), std::string(300, 'x')}) {
+    EXPECT_EQ(worker->TenantOf(bad).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+}
+
+TEST_F(IdentityTest, ThePublicNamespaceIsNamedByThoseWhoMayPublishIntoItOnly) {
+  const std::string may = R"(,"publishes_public":true)";
+  auto identities =
+      Open(R"({"public_tenant":"public","identities":[)" + TokenEntry("b", "tenant", "tb") + "," +
+           TokenEntry("w", "worker", "tw") + "," + TokenEntry("root", "admin", "tr") + "," +
+           TokenEntry("bw", "tenant", "tbw", may) + "," + TokenEntry("ww", "worker", "tww", may) +
+           "," + TokenEntry("pp", "tenant", "tpp", R"(,"tenant":"public")" + may) + "]}");
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  for (const char* token : {"tb", "tw", "tr"}) {
+    const auto reader = (*identities)->Identify(Token(token));
+    EXPECT_EQ(reader->public_tenant, "public");
+    EXPECT_EQ(reader->TenantOf("public").status().code(), absl::StatusCode::kPermissionDenied);
+  }
+  for (const char* token : {"tbw", "tww", "tpp"}) {
+    EXPECT_EQ(*(*identities)->Identify(Token(token))->TenantOf("public"), "public");
+  }
+  EXPECT_EQ(*(*identities)->Identify(Token("tbw"))->TenantOf(""), "bw");
+  EXPECT_EQ((*identities)->Identify(Token("tbw"))->TenantOf("b").status().code(),
+            absl::StatusCode::kPermissionDenied);
+  EXPECT_TRUE((*identities)->Identify(Token("tww"))->TenantOf("b").ok());
+}
+
+TEST_F(IdentityTest, RefusesWhatItDoesNotKnow) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb") +
+                                R"(,{"name":"w","role":"worker","certificate":"worker.hearth"})"),
+                         /*certificates=*/true);
+  ASSERT_TRUE(identities.ok()) << identities.status();
+  // The digest itself is no token; an entry without one is not reached by an empty token.
+  for (const Credentials& wrong :
+       {Credentials(), Token(""), Token("tb "), Token(DigestHex(Sha256("tb"))), Certificate({"b"}),
+        Certificate({"someone"}), Credentials{{"worker.hearth"}, std::string("wrong")}}) {
+    const auto refused = (*identities)->Identify(wrong);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnauthenticated);
+  }
+  EXPECT_EQ((*identities)->Identify(Certificate({"x", "worker.hearth"}))->name, "w");
+}
+
+TEST_F(IdentityTest, ACertificateOfTwoEntriesIsNeither) {
+  auto identities = Open(FileOf(R"({"name":"w","role":"worker","certificate":"w"},)"
+                                R"({"name":"b","role":"tenant","certificate":"b"})"),
+                         /*certificates=*/true);
+  ASSERT_TRUE(identities.ok());
+  EXPECT_TRUE((*identities)->Identify(Certificate({"b"})).ok());
+  EXPECT_FALSE((*identities)->Identify(Certificate({"b", "w"})).ok());
+}
+
+TEST_F(IdentityTest, WithoutAFileACertificatesNameIsItsTenant) {
+  Identities::Options options;
+  options.certificates = true;
+  auto identities = Identities::Open(options);
+  ASSERT_TRUE(identities.ok());
+  const auto caller = (*identities)->Identify(Certificate({"team-b"}));
+  ASSERT_TRUE(caller.ok());
+  EXPECT_EQ(*caller->TenantOf(""), "team-b");
+  EXPECT_FALSE(caller->TenantOf("team-a").ok());
+  EXPECT_FALSE((*identities)->Identify(Credentials()).ok());
+}
+
+TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "old")));
+  ASSERT_TRUE(identities.ok());
+  EXPECT_TRUE((*identities)->Identify(Token("old")).ok());
+  folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "new-token")));
+  EXPECT_FALSE((*identities)->Identify(Token("old")).ok());
+  EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
+  folder_.Write("identities.json", "{");
+  EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
+}
+
+// What a stream's caller was when it began, and what it is told later.
+struct Following {
+  Following(Identities* identities, const std::string& token)
+      : handle(identities->Follow(Token(token), *identities->Identify(Token(token)),
+                                  [this](const absl::Status& status) {
+                                    EXPECT_FALSE(told.HasBeenNotified()) << "twice";
+                                    why = status.code();
+                                    told.Notify();
+                                  })) {}
+  absl::StatusCode why = absl::StatusCode::kOk;
+  absl::Notification told;
+  std::shared_ptr<void> handle;
+};
+
+TEST_F(IdentityTest, AStreamIsToldWhenItsCallerIsNoLongerWhoItWas) {
+  auto identities =
+      Open(FileOf(TokenEntry("b", "tenant", "tb") + "," + TokenEntry("c", "tenant", "tc") + "," +
+                  TokenEntry("d", "tenant", "td")));
+  ASSERT_TRUE(identities.ok());
+  Following b(identities->get(), "tb"), c(identities->get(), "tc"), d(identities->get(), "td");
+  Following gone(identities->get(), "tb");
+  gone.handle.reset();
+  // Another entry, another order: nothing has changed for these.
+  folder_.Write(
+      "identities.json",
+      FileOf(TokenEntry("d", "tenant", "td") + "," + TokenEntry("c", "tenant", "tc") + "," +
+             TokenEntry("b", "tenant", "tb") + "," + TokenEntry("e", "admin", "te")));
+  EXPECT_TRUE((*identities)->Identify(Token("te")).ok());
+  EXPECT_FALSE(b.told.HasBeenNotified() || c.told.HasBeenNotified() || d.told.HasBeenNotified());
+  folder_.Write("identities.json",
+                FileOf(TokenEntry("d", "tenant", "td") + "," +
+                       TokenEntry("c", "tenant", "tc", R"(,"tenant":"elsewhere")")));
+  EXPECT_FALSE((*identities)->Identify(Token("te")).ok());
+  EXPECT_EQ(b.why, absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(c.why, absl::StatusCode::kPermissionDenied);
+  EXPECT_FALSE(d.told.HasBeenNotified());
+  EXPECT_FALSE(gone.told.HasBeenNotified());
+}
+
+TEST_F(IdentityTest, AStreamThatBeginsAsTheFileChangesIsToldAtOnce) {
+  auto identities = Open(FileOf(TokenEntry("b", "tenant", "tb")));
+  ASSERT_TRUE(identities.ok());
+  const Identity was = *(*identities)->Identify(Token("tb"));
+  folder_.Write("identities.json", FileOf(TokenEntry("b2", "tenant", "another")));
+  EXPECT_FALSE((*identities)->Identify(Token("tb")).ok());
+  absl::StatusCode why = absl::StatusCode::kOk;
+  const auto handle = (*identities)->Follow(Token("tb"), was, [&why](const absl::Status& status) {
+    why = status.code();
+  });
+  EXPECT_EQ(why, absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(IdentityTest, AChangedFileIsSeenWithoutACall) {
+  Identities::Options options;
+  options.file = folder_.Write("identities.json", FileOf(TokenEntry("b", "tenant", "tb")));
+  options.recheck = absl::Milliseconds(1);
+  auto identities = Identities::Open(options);
+  ASSERT_TRUE(identities.ok());
+  Following b(identities->get(), "tb");
+  folder_.Write("identities.json", FileOf(TokenEntry("b2", "tenant", "another")));
+  b.told.WaitForNotification();
+  EXPECT_EQ(b.why, absl::StatusCode::kUnauthenticated);
+}
+
+TEST_F(IdentityTest, NamesWhatIsWrongInTheFile) {
+  const std::string sha = DigestHex(Sha256("t"));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"[]", "must be a JSON object"},
+      {FileOf("1"), "identities[0]: must be an object"},
+      {FileOf(R"({"name":"a","role":"boss","certificate":"a"})"), "\"boss\" is not one of"},
+      {FileOf(R"({"name":"a","role":"tenant","token":"secret"})"), "unknown key \"token\""},
+      {FileOf(R"({"name":"a","role":"tenant"})"), "needs token_sha256 or certificate"},
+      {FileOf(R"({"name":"a","role":"tenant","token_sha256":"12"})"), "64 hex digits"},
+      {FileOf(R"({"name":"a b","role":"tenant","certificate":"a"})"), "tenant: a name has"},
+      {FileOf(TokenEntry("a", "tenant", "")),
+       "identities[0].token_sha256: is the digest of nothing, as sha256sum gives for a token file"},
+      {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("a", "tenant", "2")),
+       "identities[1].name"},
+      {FileOf(TokenEntry("a", "tenant", "1") + "," + TokenEntry("b", "tenant", "1")),
+       "identities[1].token_sha256: another entry has it"},
+      {FileOf(R"({"name":"a","role":"tenant","certificate":"c"},)"
+              R"({"name":"b","role":"tenant","certificate":"c"})"),
+       "identities[1].certificate: another entry has it"},
+      {R"({"identities":[],"public":"p"})", "\"public\" is neither"},
+      {R"({"identities":[],"public_tenant":"a b"})", "tenant: a name has"},
+      {R"({"identities":[],"public_tenant":7})", "public_tenant: must be text"},
+      {FileOf(TokenEntry("a", "tenant", "1", R"(,"publishes_public":true)")),
+       "publishes_public: the file has no"},
+      {FileOf(TokenEntry("a", "tenant", "1", R"(,"publishes_public":1)")),
+       "publishes_public: must be true or false"},
+      {R"({"public_tenant":"p","identities":[)" +
+           TokenEntry("a", "tenant", "1", R"(,"tenant":"p")") + "]}",
+       "its tenant is the public one"},
+      {FileOf(R"({"role":"tenant","certificate":"a"})"), "identities[0].name"},
+      {FileOf(R"({"name":7,"role":"tenant","certificate":"a"})"), ".name: must be text"}};
+  for (const auto& [text, part] : cases) {
+    const auto refused = Open(text);
+    ASSERT_FALSE(refused.ok()) << text;
+    EXPECT_TRUE(absl::StrContains(refused.status().message(), part)) << refused.status();
+    EXPECT_TRUE(absl::StrContains(refused.status().message(), "identities.json"));
+  }
+}
+
+TEST_F(IdentityTest, TokensDoNotCrossANetworkInClearText) {
+  AccessFlags flags;
+  flags.identities_file = folder_.Write("i.json", FileOf(TokenEntry("b", "tenant", "tb")));
+  EXPECT_TRUE(OpenAccess(flags, "127.0.0.1:0").ok());
+  EXPECT_TRUE(OpenAccess(flags, "unix:/run/hearth.sock").ok());
+  const auto refused = OpenAccess(flags, "0.0.0.0:7080");
+  ASSERT_FALSE(refused.ok());
+  EXPECT_TRUE(absl::StrContains(refused.status().message(), "clear text")) << refused.status();
+  flags.plaintext_tokens = true;
+  EXPECT_TRUE(OpenAccess(flags, "0.0.0.0:7080").ok());
+
+  ClientAccess client;
+  client.token_file = folder_.Write("token", "tb\n");
+  EXPECT_TRUE(ConnectAs(client, "127.0.0.1:1", {}).ok());
+  EXPECT_FALSE(ConnectAs(client, "store:7080", {}).ok());
+  EXPECT_FALSE(ConnectAs(client, "127.evil.example:7080", {}).ok());
+  client.plaintext_tokens = true;
+  EXPECT_TRUE(ConnectAs(client, "store:7080", {}).ok());
+}
+
+TEST_F(IdentityTest, HalfOfAPairOfFlagsIsRefusedByName) {
+  AccessFlags flags;
+  flags.tls_cert = "cert.pem";
+  EXPECT_TRUE(absl::StrContains(OpenAccess(flags, "127.0.0.1:0").status().message(), "--tls-key"));
+  flags = {};
+  flags.tls_client_ca = "ca.pem";
+  EXPECT_TRUE(absl::StrContains(OpenAccess(flags, "127.0.0.1:0").status().message(), "--tls-cert"));
+  ClientAccess client;
+  client.prefix = "store-";
+  client.tls_ca = "/nowhere/ca.pem";
+  EXPECT_TRUE(absl::StrContains(ConnectAs(client, "h:1", {}).status().message(), "--store-tls-ca"));
+  client.token_file = folder_.Write("token", "two words");
+  client.tls_ca = "";
+  client.plaintext_tokens = true;
+  EXPECT_TRUE(
+      absl::StrContains(ConnectAs(client, "h:1", {}).status().message(), "--store-token-file"));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,200 @@
+// ConnectionDoor on a unix socket, on a clock that stands: its connections are counted, and have to
+// say something.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "services/serving/door/connection_door.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr int kLongS = 120;  // only a hang takes it
+
+class LocalCaller {
+ public:
+  explicit LocalCaller(const std::string& path) : fd_(socket(AF_UNIX, SOCK_STREAM, 0)) {
+    sockaddr_un to;
+    std::memset(&to, 0, sizeof(to));
+    to.sun_family = AF_UNIX;
+    path.copy(to.sun_path, sizeof(to.sun_path) - 1);
+    const timeval hang{kLongS, 0};
+    setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &hang, sizeof(hang));
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~LocalCaller() { close(fd_); }
+  LocalCaller(const LocalCaller&) = delete;
+  LocalCaller& operator=(const LocalCaller&) = delete;
+
+  int fd() const { return fd_; }
+  // In vain where it was turned away.
+  void Say(const char* text) const { send(fd_, text, std::strlen(text), MSG_NOSIGNAL); }
+  // Waits for it.
+  bool IsClosed() const {
+    char byte = 0;
+    const ssize_t got = recv(fd_, &byte, 1, 0);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+  }
+  bool IsOpen() const {
+    char byte = 0;
+    return recv(fd_, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN;
+  }
+
+ private:
+  const int fd_;
+};
+
+class LocalDoor : public testing::Test {
+ protected:
+  LocalDoor() {
+    ConnectionLimits limits;
+    limits.connections = 3;
+    ledger_.SetLimits(limits);
+    ConnectionDoor::Options options;
+    options.listen = "unix:" + path_;
+    options.ledger = &ledger_;
+    options.clock = &clock_;
+    options.on_refused = [this](const std::string& peer, const std::string& why) {
+      absl::MutexLock lock(&mutex_);
+      refused_.push_back(peer.substr(0, 6) + " " + why);
+    };
+    options.take = [this](int, int fd) {
+      absl::MutexLock lock(&mutex_);
+      taken_.push_back(fd);
+    };
+    door_ = *ConnectionDoor::Open(std::move(options));
+    door_->Start();
+  }
+  ~LocalDoor() override {
+    door_.reset();
+    EndTaken();
+  }
+  // As gRPC does with what it is done with.
+  void EndTaken() {
+    absl::MutexLock lock(&mutex_);
+    for (const int fd : taken_) {
+      shutdown(fd, SHUT_RDWR);
+      close(fd);
+    }
+    taken_.clear();
+  }
+  std::unique_ptr<LocalCaller> Come() const { return std::make_unique<LocalCaller>(path_); }
+  // Of whom so many are then gRPC's.
+  std::unique_ptr<LocalCaller> ComeAndSay(size_t taken) {
+    auto caller = Come();
+    caller->Say("PRI * HTTP/2.0");
+    absl::MutexLock lock(&mutex_);
+    const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return taken_.size() == taken; };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kLongS)));
+    return caller;
+  }
+  // Taken in or turned away.
+  void AwaitDecided(size_t count) {
+    absl::MutexLock lock(&mutex_);
+    const auto are = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return taken_.size() + refused_.size() >= count;
+    };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&are), absl::Seconds(kLongS)));
+  }
+  size_t taken() {
+    absl::MutexLock lock(&mutex_);
+    return taken_.size();
+  }
+  std::vector<std::string> refused() {
+    absl::MutexLock lock(&mutex_);
+    return refused_;
+  }
+
+  const TestFolder folder_;
+  const std::string path_ = folder_.File("socket");
+  FakeClock clock_;
+  ConnectionLedger ledger_;
+  absl::Mutex mutex_;
+  std::vector<int> taken_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> refused_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<ConnectionDoor> door_;
+};
+
+TEST_F(LocalDoor, WhoSaysNothingMakesRoomAndIsClosedInTime) {
+  const std::unique_ptr<LocalCaller> silent[] = {Come(), Come(), Come()};
+  const auto newcomer = ComeAndSay(1);
+  std::vector<pollfd> ends;
+  for (const auto& caller : silent) ends.push_back({caller->fd(), POLLIN, 0});
+  EXPECT_EQ(poll(ends.data(), ends.size(), kLongS * 1000), 1) << "one made room";
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("unix:# there are 3 connections, the limit; another "
+                                               "one wants in")));
+  clock_.Advance(absl::Seconds(11));
+  for (const auto& caller : silent) EXPECT_TRUE(caller->IsClosed());
+  EXPECT_TRUE(newcomer->IsOpen());
+}
+
+// Whoever was let in may have calls, which nobody can tell: the newcomer goes.
+TEST_F(LocalDoor, WhoWasLetInStaysAndWhoComesIsTurnedAwayUntilOneEnds) {
+  auto first = ComeAndSay(1), second = ComeAndSay(2), third = ComeAndSay(3);
+  const auto too_many = Come();
+  EXPECT_TRUE(too_many->IsClosed());
+  EXPECT_THAT(refused(), ElementsAre("unix:# there are 3 connections, the limit"));
+  EXPECT_TRUE(first->IsOpen());
+  EndTaken();
+  EXPECT_TRUE(third->IsClosed());
+  // The door sees it in its time.
+  std::unique_ptr<LocalCaller> next;
+  for (size_t decided = 2; taken() == 0; ++decided) {
+    next = Come();
+    next->Say("PRI * HTTP/2.0");
+    AwaitDecided(decided);
+  }
+  EXPECT_TRUE(next->IsOpen());
+}
+
+TEST_F(LocalDoor, WhoSpeaksTlsIsTold) {
+  const auto caller = Come();
+  caller->Say("\x16\x03\x01");
+  EXPECT_FALSE(caller->IsClosed()) << "an alert";
+  EXPECT_THAT(refused(), ElementsAre(HasSubstr("it speaks TLS, and this server does not")));
+}
+
+TEST_F(LocalDoor, TheFileGoesWithItUnlessItIsAnothersByThen) {
+  struct stat there {};
+  ASSERT_EQ(stat(path_.c_str(), &there), 0);
+  EXPECT_TRUE(S_ISSOCK(there.st_mode));
+  {
+    // A server that died left it: its place is taken.
+    Listeners other("unix:" + path_);
+    ASSERT_TRUE(other.Open().ok());
+    door_.reset();
+    EXPECT_TRUE(std::filesystem::exists(path_));
+  }
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  const absl::Status refused = Listeners("unix:" + folder_.File("no/socket")).Open();
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              ::testing::AllOf(HasSubstr("no/socket; is the folder there"), HasSubstr("No such")));
+  folder_.Write("file", "mine");
+  EXPECT_FALSE(Listeners("unix:" + folder_.File("file")).Open().ok());
+  EXPECT_EQ(folder_.Read("file"), "mine");
+  EXPECT_FALSE(Listeners("unix:" + std::string(200, 'x')).Open().ok());
+}
+
+}  // namespace
+}  // namespace hearth

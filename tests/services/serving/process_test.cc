@@ -1,0 +1,26 @@
+#include "services/serving/process.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
+namespace hearth {
+namespace {
+
+TEST(Process, OpensAsManyFilesAsItMay) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit low = before;
+  low.rlim_cur = std::min<rlim_t>(256, before.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  RaiseOpenFileLimit();
+  rlimit after{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+  EXPECT_EQ(after.rlim_max, before.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &before);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,188 @@
+#include "services/serving/calls/stream_places.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/fake_clock.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+Identity Tenant(const std::string& name) { return Identity{name, Role::kTenant, name, ""}; }
+Identity Worker() { return Identity{"worker", Role::kWorker, kDefaultTenant, ""}; }
+
+class StreamPlacesTest : public testing::Test {
+ protected:
+  struct Stream {
+    std::unique_ptr<StreamPlaces::Place> place;
+    absl::Status ended;
+  };
+
+  static StreamPlaces::Options Small() {
+    StreamPlaces::Options options;
+    options.kind = "publish";
+    options.all = 4;
+    options.each_tenant = 3;
+    options.window = absl::Seconds(60);
+    options.floor_bytes = 1000;
+    options.slow_bytes_per_s = 10000;
+    options.grace = absl::Seconds(5);
+    return options;
+  }
+  // Null when it was refused: refusal_ says why.
+  std::shared_ptr<Stream> Enter(const Identity& caller) {
+    auto stream = std::make_shared<Stream>();
+    auto place = places_.Enter(caller, [raw = stream.get()](const absl::Status& why) {
+      EXPECT_TRUE(raw->ended.ok()) << "once";
+      raw->ended = why;
+    });
+    refusal_ = place.status();
+    if (!place.ok()) return nullptr;
+    stream->place = *std::move(place);
+    return stream;
+  }
+  // Time passes, and these move so many bytes in it.
+  void Pass(absl::Duration time,
+            const std::vector<std::pair<std::shared_ptr<Stream>, uint64_t>>& moved = {}) {
+    for (const auto& [stream, bytes] : moved) stream->place->Moved(bytes);
+    clock_.Advance(time);
+  }
+
+  FakeClock clock_;
+  StreamPlaces places_{Small(), &clock_};
+  absl::Status refusal_;
+};
+
+TEST_F(StreamPlacesTest, AByteNowAndThenIsBelowTheFloor) {
+  const auto trickles = Enter(Identity());
+  const auto steady = Enter(Identity());
+  for (int i = 0; i < 5; ++i) {
+    Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
+    places_.Look();
+  }
+  EXPECT_EQ(trickles->ended.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_THAT(std::string(trickles->ended.message()), HasSubstr("moved 2 bytes in 1m40s"));
+  EXPECT_TRUE(steady->ended.ok());
+  EXPECT_EQ(places_.open(), 1);
+}
+
+TEST_F(StreamPlacesTest, WhatTheServerTakesItsTimeForIsNotTheCallers) {
+  const auto commits = Enter(Identity());
+  commits->place->WaitsForCaller(false);
+  for (int i = 0; i < 10; ++i) {
+    Pass(absl::Seconds(50));
+    places_.Look();
+  }
+  commits->place->WaitsForCaller(true);
+  Pass(absl::Seconds(59));
+  places_.Look();
+  EXPECT_TRUE(commits->ended.ok());
+  Pass(absl::Seconds(1));
+  places_.Look();
+  EXPECT_FALSE(commits->ended.ok());
+}
+
+TEST_F(StreamPlacesTest, TheSlowestMakesRoomForOneMore) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
+  EXPECT_EQ(Enter(Identity()), nullptr);
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("publish: 4 streams are open"));
+  Pass(absl::Seconds(10), {{streams[0], 1 << 20}, {streams[1], 5}, {streams[2], 1}});
+  streams[3]->place->WaitsForCaller(false);
+  const auto more = Enter(Identity());
+  ASSERT_NE(more, nullptr) << refusal_;
+  EXPECT_EQ(streams[2]->ended.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(places_.open(), 4);
+  ASSERT_NE(Enter(Identity()), nullptr);  // and gone again
+  EXPECT_FALSE(streams[1]->ended.ok());
+  EXPECT_TRUE(streams[0]->ended.ok());
+  EXPECT_TRUE(streams[3]->ended.ok());
+}
+
+TEST_F(StreamPlacesTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
+  std::vector<std::shared_ptr<Stream>> fast;
+  for (int i = 0; i < 4; ++i) fast.push_back(Enter(Identity()));
+  EXPECT_EQ(Enter(Identity()), nullptr) << "they just came";
+  for (int i = 0; i < 20; ++i) {
+    Pass(absl::Seconds(10));
+    for (const auto& stream : fast) stream->place->Moved(10 * 20000);
+    places_.Look();
+    EXPECT_EQ(Enter(Identity()), nullptr) << i;
+  }
+  // Who was fast once and stops.
+  Pass(absl::Seconds(100), {{fast[0], 1 << 22}, {fast[1], 1 << 22}, {fast[2], 1 << 22}});
+  EXPECT_NE(Enter(Identity()), nullptr);
+  EXPECT_FALSE(fast[3]->ended.ok());
+}
+
+TEST_F(StreamPlacesTest, WhoHasMoreThanItsShareGoesFirst) {
+  const auto b = Enter(Tenant("b"));
+  std::vector<std::shared_ptr<Stream>> of_a;
+  for (int i = 0; i < 3; ++i) of_a.push_back(Enter(Tenant("a")));
+  Pass(absl::Seconds(10), {{of_a[0], 100}, {of_a[1], 50}, {of_a[2], 100}});  // b: nothing
+  ASSERT_NE(Enter(Tenant("c")), nullptr);
+  EXPECT_FALSE(of_a[1]->ended.ok());
+  EXPECT_TRUE(b->ended.ok());
+}
+
+TEST_F(StreamPlacesTest, AtItsOwnLimitATenantDisplacesItsOwn) {
+  const auto b = Enter(Tenant("b"));
+  std::vector<std::shared_ptr<Stream>> of_a;
+  for (int i = 0; i < 3; ++i) of_a.push_back(Enter(Tenant("a")));
+  EXPECT_EQ(Enter(Tenant("a")), nullptr);
+  EXPECT_THAT(std::string(refusal_.message()), HasSubstr("3 streams of tenant \"a\""));
+  Pass(absl::Seconds(10), {{of_a[0], 100}, {of_a[1], 50}, {of_a[2], 100}});
+  EXPECT_NE(Enter(Tenant("a")), nullptr);
+  EXPECT_FALSE(of_a[1]->ended.ok());
+  EXPECT_TRUE(b->ended.ok());
+}
+
+TEST_F(StreamPlacesTest, ThroughWorkersATenantHasThreeQuarters) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Worker()));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(streams[i]->place->BelongsTo("a").ok());
+  const absl::Status refused = streams[3]->place->BelongsTo("a");
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("3 streams of tenant \"a\" are open"));
+  EXPECT_TRUE(streams[3]->place->BelongsTo("b").ok());
+  // Where nobody is asked who they are, all are one.
+  streams.clear();
+  for (int i = 0; i < 4; ++i) streams.push_back(Enter(Identity()));
+  for (const auto& stream : streams) EXPECT_TRUE(stream->place->BelongsTo("default").ok());
+}
+
+TEST_F(StreamPlacesTest, RoomIsMadeForWhatPlacesHold) {
+  const auto slow = Enter(Identity());
+  const auto fast = Enter(Identity());
+  places_.MakeRoom();
+  EXPECT_TRUE(slow->ended.ok());
+  Pass(absl::Seconds(10), {{fast, 1 << 20}});
+  places_.MakeRoom();
+  EXPECT_FALSE(slow->ended.ok());
+  places_.MakeRoom();
+  EXPECT_TRUE(fast->ended.ok());
+  EXPECT_EQ(places_.open(), 1);
+}
+
+TEST(StreamLimit, WhatHoldsMoreTakesMorePlaces) {
+  StreamLimit limit("lease", 10, 4);
+  Identity tenant;
+  tenant.tenant = "a";
+  tenant.role = Role::kTenant;
+  auto large = limit.Enter(tenant, 3);
+  ASSERT_TRUE(large.ok());
+  EXPECT_FALSE(limit.Enter(tenant, 2).ok());
+  EXPECT_TRUE(limit.Enter(tenant).ok());
+  EXPECT_FALSE(limit.Enter(Identity(), 8).ok());
+  EXPECT_TRUE(limit.Enter(Identity(), 7).ok());
+  large->reset();
+  EXPECT_TRUE(limit.Enter(tenant, 4).ok());
+  EXPECT_TRUE(limit.Enter(Identity(), 10).ok()) << "all was given back";
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,130 @@
+// What a client holds in the store, when its process is killed: no goodbye, no cancel.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "tests/services/store/store_client.h"
+#include "tests/services/store/store_server.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kLongMs = 600000;  // only a hang takes it
+
+// store_client_main.cc
+class Client {
+ public:
+  Client(const std::string& address, const char* what) {
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return;
+    out_ = ends[0];
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(ends[1], STDOUT_FILENO);
+      execl(HEARTH_STORE_CLIENT, HEARTH_STORE_CLIENT, address.c_str(), what,
+            static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    close(ends[1]);
+  }
+  ~Client() {
+    Kill();
+    close(out_);
+  }
+  // Until it holds what it is to hold; false when it ended before.
+  bool WaitUntilHeld() {
+    for (char c; read(out_, &c, 1) == 1;) {
+      if (c == '\n') return true;
+    }
+    return false;
+  }
+  void Kill() {
+    if (pid_ < 0) return;
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    pid_ = -1;
+  }
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1;
+};
+
+// What a client that holds asks for.
+void PublishWide(TieredStore* store) {
+  const Manifest manifest = TinyManifest();
+  PublishSpec spec;
+  spec.fingerprint = ClientModel(true);
+  spec.tenant = "default";
+  spec.token_ids = manifest.token_ids;
+  spec.cuts = manifest.cuts;
+  spec.boundaries = {manifest.token_count};
+  const KvLayout layout = spec.fingerprint.Layout().value();
+  const auto slice_of = [&](const ObjectId& id) {
+    return TinySlice(0, layout.SliceBytes(id.tokens));
+  };
+  for (const ObjectId& id : NeededObjects(layout, manifest.token_count)) {
+    const std::string slice = slice_of(id);
+    const uint64_t digest = SliceDigest(slice.data(), slice.size());
+    const size_t slices = layout.LayersOf(id.group).size();
+    spec.objects.push_back({id, std::vector<uint64_t>(slices, digest), false});
+  }
+  const auto publish = store->Publish(spec).value();
+  for (uint32_t i = 0; i < spec.objects.size(); ++i) {
+    const std::string slice = slice_of(spec.objects[i].id);
+    for (const uint32_t layer : layout.LayersOf(spec.objects[i].id.group)) {
+      const std::shared_ptr<std::byte> place = publish->AllocateSlice(slice.size()).value();
+      std::memcpy(place.get(), slice.data(), slice.size());
+      ASSERT_TRUE(publish->PutSlice(i, layer, {place, {place.get(), slice.size()}}).ok());
+    }
+  }
+  ASSERT_TRUE(publish->Commit().ok());
+}
+
+TEST(KilledClient, LeavesNoLeaseOnSharedMemory) {
+  StoreOptions options = StoreServer::SmallStore("");
+  options.shared_memory = true;
+  StoreServer server(options, "127.0.0.1:0", "@hearth-killed-client-" + std::to_string(getpid()));
+  server.store()->WaitForMemory();
+  PublishWide(server.store());
+  Client client(server.address(), "hold");
+  ASSERT_TRUE(client.WaitUntilHeld());
+  // Of its first fetch, which it has had, the server may know a little later.
+  while (server.gate()->running() > 1) std::this_thread::yield();
+  EXPECT_EQ(server.gate()->running(), 1) << "it holds for ten minutes, unless";
+  client.Kill();
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Minutes(5)));
+  // And what it held may go.
+  ASSERT_TRUE(server.store()->DropAll("default", true).ok());
+  EXPECT_EQ(server.store()->Stats().tiers.at(0).bytes, 0u);
+  EXPECT_EQ(server.store()->Stats().objects, 0u);
+}
+
+TEST(KilledClient, LeavesNoPromiseToCompute) {
+  StoreServer server(StoreServer::SmallStore(""));
+  Client client(server.address(), "compute");
+  ASSERT_TRUE(client.WaitUntilHeld());
+  v1::LeaseRequest request;
+  *request.mutable_prefix() = ClientPrefix(ClientModel(false));
+  request.set_lease_ms(kLongMs);
+  request.set_wait_ms(kLongMs);
+  grpc::ClientContext context;
+  const auto reader = server.stub()->Lease(&context, request);
+  v1::LeaseResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  ASSERT_EQ(response.turn(), v1::LeaseResponse::WAIT);
+  client.Kill();
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.turn(), v1::LeaseResponse::COMPUTE);
+  EXPECT_EQ(server.store()->Stats().counters.at("lease_takeovers"), 1u);
+  context.TryCancel();
+  reader->Finish();
+}
+
+}  // namespace
+}  // namespace hearth

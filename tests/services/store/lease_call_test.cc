@@ -1,0 +1,232 @@
+// Lease over the wire: eight that miss together, holders that die or are slow, draining, and what
+// is not parsed.
+#include "services/store/lease_call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/blocking_counter.h"
+#include "absl/time/clock.h"
+#include "services/inference/blocking_stream.h"
+#include "services/rpc/proto_conversion.h"
+#include "services/store/cache_service.h"
+#include "tests/services/serving/blocked_pool.h"
+#include "tests/services/store/store_peer.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kHangMs = 120000;  // only a hang takes it
+
+class LeaseCallTest : public ::testing::Test {
+ protected:
+  struct Stream {
+    Stream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request)
+        : reader(stub->Lease(&context, request)) {}
+    ~Stream() { Cancel(); }
+    void Cancel() {
+      context.TryCancel();
+      if (!std::exchange(finished, true)) reader->Finish();
+    }
+    v1::LeaseResponse Next() {
+      v1::LeaseResponse response;
+      EXPECT_TRUE(reader->Read(&response));
+      return response;
+    }
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::LeaseResponse>> reader;
+    bool finished = false;
+  };
+
+  v1::LeaseRequest Request(uint32_t lease_ms = kHangMs, uint32_t wait_ms = kHangMs) const {
+    v1::LeaseRequest request;
+    ToProto(model_, request.mutable_prefix()->mutable_fingerprint());
+    for (const uint32_t id : prompt_.tokens) request.mutable_prefix()->add_token_ids(id);
+    request.set_min_tokens(16);
+    request.set_lease_ms(lease_ms);
+    request.set_wait_ms(wait_ms);
+    return request;
+  }
+  std::unique_ptr<Stream> Open(const v1::LeaseRequest& request) {
+    return std::make_unique<Stream>(server_.stub(), request);
+  }
+  std::unique_ptr<Stream> OpenWaiting(const v1::LeaseRequest& request) {
+    auto stream = Open(request);
+    EXPECT_EQ(stream->Next().turn(), v1::LeaseResponse::WAIT);
+    return stream;
+  }
+  std::unique_ptr<Stream> OpenHolding(const v1::LeaseRequest& request) {
+    auto stream = Open(request);
+    EXPECT_EQ(stream->Next().turn(), v1::LeaseResponse::COMPUTE);
+    return stream;
+  }
+  uint64_t Count(const char* name) { return server_.store()->Stats().counters.at(name); }
+
+  StoreServer server_{StoreServer::SmallStore("")};
+  const Fingerprint model_ = KitModel().Make();
+  const KitPrompt prompt_{KitTokens(1, 70), {}};
+};
+
+TEST_F(LeaseCallTest, OfEightThatMissTogetherOneComputes) {
+  constexpr int kClients = 8;
+  absl::BlockingCounter answered(kClients);
+  std::atomic<int> computed{0}, served{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.emplace_back([&] {
+      const auto stub = v1::CacheStore::NewStub(ConnectToStore(server_.address()));
+      Stream stream(stub.get(), Request());
+      v1::LeaseResponse response = stream.Next();
+      answered.DecrementCount();
+      if (response.turn() == v1::LeaseResponse::COMPUTE) {
+        ++computed;
+        EXPECT_EQ(response.boundary(), 64u);
+        answered.Wait();
+        EXPECT_TRUE(KitPublish(server_.store(), model_, prompt_, {64}).ok());
+        return;
+      }
+      EXPECT_EQ(response.turn(), v1::LeaseResponse::WAIT);
+      response = stream.Next();
+      EXPECT_EQ(response.turn(), v1::LeaseResponse::GO);
+      EXPECT_EQ(response.usable_tokens(), 64u);
+      EXPECT_EQ(KitFetch(server_.store(), model_, prompt_).value(), 64u) << "and the right bytes";
+      ++served;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(computed, 1);
+  EXPECT_EQ(served, kClients - 1);
+  EXPECT_EQ(Count("lease_waits_hit"), 7u);
+}
+
+TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsGone) {
+  const auto holder = OpenHolding(Request());
+  const auto first = OpenWaiting(Request());
+  holder->Cancel();
+  EXPECT_EQ(first->Next().turn(), v1::LeaseResponse::COMPUTE);
+  const auto second = OpenWaiting(Request());
+  first->Cancel();
+  EXPECT_EQ(second->Next().turn(), v1::LeaseResponse::COMPUTE);
+  EXPECT_EQ(Count("lease_takeovers"), 2u);
+}
+
+TEST_F(LeaseCallTest, OneTakesOverWhenTheHolderIsPastItsDeadline) {
+  const auto holder = OpenHolding(Request(/*lease_ms=*/50));
+  const auto follower = OpenWaiting(Request());
+  EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::COMPUTE);
+  v1::LeaseResponse none;
+  EXPECT_FALSE(holder->reader->Read(&none)) << "the holder's stream has ended";
+}
+
+TEST_F(LeaseCallTest, AFollowerComputesAfterItsBudget) {
+  const auto holder = OpenHolding(Request());
+  const auto follower = OpenWaiting(Request(kHangMs, /*wait_ms=*/50));
+  const v1::LeaseResponse response = follower->Next();
+  EXPECT_EQ(response.turn(), v1::LeaseResponse::GO);
+  EXPECT_EQ(response.usable_tokens(), 0u);
+  EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
+  v1::LeaseResponse none;
+  EXPECT_FALSE(follower->reader->Read(&none));
+}
+
+TEST_F(LeaseCallTest, DrainingSendsThoseWhoWaitOnTheirWay) {
+  const auto holder = OpenHolding(Request());
+  const auto follower = OpenWaiting(Request());
+  server_.gate()->Close();
+  EXPECT_EQ(follower->Next().turn(), v1::LeaseResponse::GO);
+  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  follower->finished = true;
+  EXPECT_TRUE(follower->reader->Finish().ok());
+  const auto late = Open(Request());
+  v1::LeaseResponse none;
+  EXPECT_FALSE(late->reader->Read(&none));
+  late->finished = true;
+  EXPECT_EQ(late->reader->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(LeaseCallTest, WhoeverGoesAwayHoldsNothing) {
+  const auto holder = OpenHolding(Request());
+  const auto follower = OpenWaiting(Request());
+  follower->Cancel();
+  while (server_.gate()->running() > 1) std::this_thread::yield();
+  holder->Cancel();
+  EXPECT_TRUE(server_.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  EXPECT_EQ(Count("lease_takeovers"), 0u);
+}
+
+TEST_F(LeaseCallTest, AWrongRequestIsNamed) {
+  v1::LeaseRequest request = Request();
+  request.mutable_prefix()->clear_token_ids();
+  const auto stream = Open(request);
+  v1::LeaseResponse none;
+  EXPECT_FALSE(stream->reader->Read(&none));
+  stream->finished = true;
+  EXPECT_EQ(stream->reader->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+void AwaitWaiting(const FairPool* pool, size_t jobs) {
+  while (pool->waiting() < jobs) std::this_thread::yield();
+}
+
+// What was asked, the call's record has from its request.
+TEST_F(LeaseCallTest, OneThatEndedWhileItWaitedForAThreadIsNotParsed) {
+  absl::Mutex mutex;
+  std::vector<uint64_t> tokens;
+  StoreServer server(StoreServer::SmallStore(""));
+  server.OnCall([&](const CallRecord& call) {
+    absl::MutexLock lock(&mutex);
+    tokens.push_back(call.note.tokens);
+  });
+  {
+    Stream parsed(server.stub(), Request());
+    EXPECT_EQ(parsed.Next().turn(), v1::LeaseResponse::COMPUTE);
+  }
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  BlockedPool blocked(server.service()->lookups());
+  Stream stream(server.stub(), Request());
+  AwaitWaiting(server.service()->lookups(), 1);
+  server.gate()->Close();
+  blocked.LetGo();
+  EXPECT_EQ(stream.Next().turn(), v1::LeaseResponse::GO);
+  stream.finished = true;
+  EXPECT_TRUE(stream.reader->Finish().ok());
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::Now() + absl::Seconds(60)));
+  absl::MutexLock lock(&mutex);
+  EXPECT_THAT(tokens, ::testing::ElementsAre(prompt_.tokens.size(), 0u));
+}
+
+class RefusedLeaseTest : public TenantsFixture {};
+
+// It holds its request while it lasts. The pool stands: nobody has parsed any of them.
+TEST_F(RefusedLeaseTest, OneForWhichThereIsNoPlaceIsNotParsed) {
+  StoreServer server(options_, access_);
+  BlockedPool blocked(server.service()->lookups());
+  const auto channel = *ConnectAs(As("a"), server.address(), ClientTransport());
+  using Leasing = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
+  const grpc::Slice slice(std::string(size_t{5} << 19, '\xff'));  // no LeaseRequest
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer answer;
+  grpc::ClientContext first, second;
+  second.set_deadline(absl::ToChronoTime(absl::Now() + absl::Milliseconds(kHangMs)));
+  Leasing waits(channel, "/hearth.v1.CacheStore/Lease", &first);
+  EXPECT_TRUE(waits.WriteLast(request));
+  AwaitWaiting(server.service()->lookups(), 1);
+  Leasing refused(channel, "/hearth.v1.CacheStore/Lease", &second);
+  EXPECT_TRUE(refused.WriteLast(request));
+  EXPECT_FALSE(refused.Read(&answer));
+  const grpc::Status status = refused.Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), ::testing::HasSubstr("lease: 64 streams of tenant \"a\""));
+  blocked.LetGo();
+  EXPECT_FALSE(waits.Read(&answer));
+  EXPECT_EQ(waits.Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace hearth

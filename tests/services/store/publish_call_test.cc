@@ -1,0 +1,184 @@
+// Publishers who mean harm, as the store's service meets them: slices that are begun and never
+// finished, streams that trickle.
+#include "services/store/publish_call.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "services/rpc/proto_conversion.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/fake_clock.h"
+#include "tests/support/store_kit.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kHarmTokens = 16;
+constexpr uint64_t kSliceBytes = 256 << 10;
+
+// Slices of 256 KiB.
+Fingerprint WideModel() {
+  KitModel model;
+  model.head_dim = 2048;
+  return model.Make();
+}
+
+v1::PublishRequest WideBegin(const PublishSpec& spec) {
+  v1::PublishRequest message;
+  v1::PublishBegin* begin = message.mutable_begin();
+  ToProto(spec.fingerprint, begin->mutable_prefix()->mutable_fingerprint());
+  for (const uint32_t id : spec.token_ids) begin->mutable_prefix()->add_token_ids(id);
+  for (const uint32_t boundary : spec.boundaries) begin->add_boundaries(boundary);
+  for (const PublishObject& object : spec.objects) {
+    v1::ObjectRef* ref = begin->add_objects();
+    ToProto(object.id, ref);
+    for (const uint64_t digest : object.slice_digests) ref->add_slice_digests(digest);
+  }
+  return message;
+}
+
+// One publish of a prompt of its own.
+class Publisher {
+ public:
+  Publisher(StoreServer* server, uint64_t seed)
+      : stub_(v1::CacheStore::NewStub(ConnectToStore(server->address()))),
+        spec_(KitSpec(WideModel(), {KitTokens(seed, kHarmTokens), {}}, {kHarmTokens})),
+        seed_(seed),
+        call_(stub_->Publish(&context_)) {}
+  ~Publisher() {
+    if (call_ == nullptr) return;
+    context_.TryCancel();
+    call_->Finish();
+  }
+
+  // True when the plan came.
+  bool Begin() {
+    return call_->Write(WideBegin(spec_)) && call_->Read(&response_) && response_.has_plan();
+  }
+  bool SendOneByte() {
+    v1::PublishRequest message;
+    const uint32_t object = response_.plan().needed(0);
+    message.mutable_slice()->set_object(object);
+    message.mutable_slice()->set_layer(FirstLayer(object));
+    message.mutable_slice()->set_offset(sent_++);
+    message.mutable_slice()->set_data("x");
+    return call_->Write(message);
+  }
+  // The rest of an honest publish.
+  grpc::Status SendAll() {
+    const v1::PublishPlan plan = response_.plan();
+    for (const uint32_t object : plan.needed()) {
+      const ObjectId& id = spec_.objects[object].id;
+      for (const uint32_t layer : WideModel().Layout()->LayersOf(id.group)) {
+        const SliceView slice =
+            KitSlice(WideModel(), {KitTokens(seed_, kHarmTokens), {}}, id, layer);
+        v1::PublishRequest message;
+        message.mutable_slice()->set_object(object);
+        message.mutable_slice()->set_layer(layer);
+        message.mutable_slice()->set_data(slice.bytes.data(), slice.bytes.size());
+        call_->Write(message);
+      }
+    }
+    v1::PublishRequest commit;
+    commit.mutable_commit();
+    call_->Write(commit);
+    call_->Read(&response_);
+    return Finish();
+  }
+  // Waits for the server to end it.
+  grpc::Status Finish() {
+    v1::PublishResponse response;
+    while (call_->Read(&response)) {
+    }
+    const grpc::Status status = call_->Finish();
+    call_.reset();
+    return status;
+  }
+
+ private:
+  uint32_t FirstLayer(uint32_t object) const {
+    return WideModel().Layout()->LayersOf(spec_.objects[object].id.group)[0];
+  }
+
+  const std::unique_ptr<v1::CacheStore::Stub> stub_;
+  const PublishSpec spec_;
+  const uint64_t seed_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::PublishRequest, v1::PublishResponse>> call_;
+  v1::PublishResponse response_;
+  uint64_t sent_ = 0;
+};
+
+TEST(HostilePublish, SlicesThatAreBegunTakeNoMoreThanStagingHas) {
+  StoreOptions options = StoreServer::SmallStore("");
+  options.max_staged_bytes = 2 << 20;
+  StoreServer server(options);
+  std::vector<std::unique_ptr<Publisher>> publishers;
+  int refused = 0;
+  ASSERT_EQ(WideModel().Layout()->SliceBytes(kHarmTokens), kSliceBytes);
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    publishers.push_back(std::make_unique<Publisher>(&server, seed));
+    ASSERT_TRUE(publishers.back()->Begin());
+    publishers.back()->SendOneByte();
+    if (seed <= 8) {  // of 256 KiB each
+      while (server.store()->Stats().staged_bytes < seed * kSliceBytes) std::this_thread::yield();
+      continue;
+    }
+    const grpc::Status status = publishers.back()->Finish();
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+    ++refused;
+  }
+  EXPECT_EQ(refused, 32);
+  EXPECT_LE(server.store()->Stats().most_staged_bytes, options.max_staged_bytes);
+  publishers.clear();
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);
+  Publisher honest(&server, 100);
+  ASSERT_TRUE(honest.Begin());
+  const grpc::Status status = honest.SendAll();
+  EXPECT_TRUE(status.ok()) << status.error_message();
+}
+
+TEST(HostilePublish, StreamsThatTrickleLoseTheirPlaces) {
+  FakeClock clock;
+  StoreServer server(StoreServer::SmallStore(""));
+  server.service()->SetClock(&clock);
+  std::vector<std::unique_ptr<Publisher>> trickling;
+  for (int i = 0; i < kMaxPublishStreams; ++i) {
+    trickling.push_back(std::make_unique<Publisher>(&server, i + 1));
+    ASSERT_TRUE(trickling.back()->Begin());
+    ASSERT_TRUE(trickling.back()->SendOneByte());
+  }
+  {
+    Publisher honest(&server, 1000);
+    EXPECT_FALSE(honest.Begin()) << "all just came";
+    EXPECT_THAT(honest.Finish().error_message(), HasSubstr("64 streams are open"));
+  }
+  // Others wait: the slowest goes, at once.
+  clock.Advance(absl::Seconds(10));
+  {
+    Publisher honest(&server, 1001);
+    ASSERT_TRUE(honest.Begin());
+    const grpc::Status status = honest.SendAll();
+    EXPECT_TRUE(status.ok()) << status.error_message();
+  }
+  // Nobody waits: a byte every 50 s is not enough all the same.
+  for (int i = 0; i < 3; ++i) {
+    clock.Advance(absl::Seconds(50));
+    for (auto& publisher : trickling) publisher->SendOneByte();
+  }
+  for (auto& publisher : trickling) {
+    EXPECT_EQ(publisher->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  }
+  EXPECT_TRUE(server.gate()->WaitIdle(absl::InfiniteFuture()));
+  EXPECT_EQ(server.store()->Stats().staged_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,100 @@
+// StoreServer: a cache node on a free port, in the test's process, over a real TieredStore.
+//
+// Thread safety: made and used by one test thread; the server has its own.
+#ifndef HEARTH_TESTS_SERVICES_STORE_STORE_SERVER_H_
+#define HEARTH_TESTS_SERVICES_STORE_STORE_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cassert>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "cache_store/store/tiered_store.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "services/rpc/transport_options.h"
+#include "services/serving/calls/call_gate.h"
+#include "services/serving/door/server_access.h"
+#include "services/serving/server/server_runner.h"
+#include "services/store/cache_service.h"
+#include "services/store/segment_server.h"
+
+namespace hearth {
+
+class StoreServer {
+ public:
+  // `socket`: where the store's shared memory is offered; empty: nowhere.
+  explicit StoreServer(const StoreOptions& options, const std::string& listen = "127.0.0.1:0",
+                       const std::string& socket = "", absl::Duration lease = absl::Minutes(10),
+                       const AccessFlags& access = {}, absl::Duration patience = kStreamPatience)
+      : store_(Open(options)),
+        access_(*OpenAccess(access, listen)),
+        service_(store_.get(), &gate_, "test", access_.identities.get()) {
+    if (!socket.empty()) {
+      auto segment = SegmentServer::Start(socket, store_->shared_memory()->fd);
+      assert(segment.ok());
+      segment_ = *std::move(segment);
+      SharedMemoryOffer offer{store_->shared_memory()->layout.id, socket, lease};
+      if (const auto device = store_->shared_device()) {
+        offer.device_id = device->layout.id;
+        offer.device_socket = socket + ".gpu";
+        device_segment_ = *SegmentServer::Start(offer.device_socket, device->fd);
+      }
+      service_.Offer(offer);
+    }
+    service_.SetPatience(patience);
+    auto runner = ServerRunner::Start(listen, {{"hearth.v1.CacheStore", &service_}}, &gate_,
+                                      access_.credentials);
+    assert(runner.ok());
+    runner_ = *std::move(runner);
+    channel_ = ConnectToStore(runner_->address());
+    stub_ = v1::CacheStore::NewStub(channel_);
+  }
+  StoreServer(const StoreOptions& options, const AccessFlags& access,
+              const std::string& socket = "")
+      : StoreServer(options, "127.0.0.1:0", socket, absl::Minutes(10), access) {}
+  ~StoreServer() { runner_.reset(); }
+
+  static StoreOptions SmallStore(const std::string& data_dir) {
+    StoreOptions options;
+    options.data_dir = data_dir;
+    options.host_bytes = 64 << 20;
+    options.disk_bytes = data_dir.empty() ? 0 : 256 << 20;
+    return options;
+  }
+
+  TieredStore* store() { return store_.get(); }
+  ServerRunner* runner() { return runner_.get(); }
+  CallGate* gate() { return &gate_; }
+  // What is known of calls that are over. Before any call; `recorder` outlives the server.
+  void OnCall(CallGate::Recorder recorder) { recorder_ = std::move(recorder); }
+  const ServerAccess& access() const { return access_; }
+  CacheService* service() { return &service_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  const std::string& address() const { return runner_->address(); }
+  v1::CacheStore::Stub* stub() { return stub_.get(); }
+
+ private:
+  static std::unique_ptr<TieredStore> Open(const StoreOptions& options) {
+    auto store = TieredStore::Open(options);
+    assert(store.ok());
+    return *std::move(store);
+  }
+
+  std::unique_ptr<TieredStore> store_;
+  ServerAccess access_;
+  CallGate::Recorder recorder_;
+  CallGate gate_{[this](const CallRecord& call) {
+    if (recorder_) recorder_(call);
+  }};
+  CacheService service_;
+  std::unique_ptr<SegmentServer> segment_, device_segment_;
+  std::unique_ptr<ServerRunner> runner_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::CacheStore::Stub> stub_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_SERVICES_STORE_STORE_SERVER_H_

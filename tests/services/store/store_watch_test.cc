@@ -1,0 +1,251 @@
+// Watch over the wire: a snapshot to start from, every change after it, and coming back.
+#include "services/store/store_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <thread>
+
+#include "cache_store/store/event_hub.h"
+#include "tests/services/store/store_server.h"
+#include "tests/support/store_kit.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+class StoreWatchTest : public ::testing::Test {
+ protected:
+  explicit StoreWatchTest(const std::string& data_dir = "")
+      : server_(StoreServer::SmallStore(data_dir)) {}
+
+  struct Stream {
+    grpc::ClientContext context;
+    std::unique_ptr<grpc::ClientReader<v1::WatchEvent>> reader;
+    ~Stream() {
+      context.TryCancel();
+      reader->Finish();
+    }
+    v1::WatchEvent Next() {
+      v1::WatchEvent event;
+      EXPECT_TRUE(reader->Read(&event));
+      return event;
+    }
+  };
+
+  std::unique_ptr<Stream> Watch(const v1::WatchRequest& request = {}) {
+    auto stream = std::make_unique<Stream>();
+    stream->reader = server_.stub()->Watch(&stream->context, request);
+    return stream;
+  }
+  void Publish(uint64_t seed, Durability durability = Durability::kDefault) {
+    const KitPrompt prompt{KitTokens(seed, 33), {}};
+    const auto result = KitPublish(server_.store(), model_, prompt, {32}, durability);
+    ASSERT_TRUE(result.ok()) << result.status();
+  }
+  Digest LatestId() { return server_.store()->List("default").at(0).id; }
+
+  StoreServer server_;
+  const Fingerprint model_ = KitModel().Make();
+};
+
+struct DataFolder {
+  const TestFolder folder_;
+};
+class StoreWatchOnDiskTest : private DataFolder, public StoreWatchTest {
+ protected:
+  StoreWatchOnDiskTest() : StoreWatchTest(folder_.path()) {}
+
+  // All but how long ago it was used.
+  static std::string RecordOf(v1::RestorePointInfo point) {
+    point.clear_age_s();
+    return point.DebugString();
+  }
+  std::map<std::string, std::string> Listed() {
+    grpc::ClientContext context;
+    const auto reader = server_.stub()->List(&context, {});
+    std::map<std::string, std::string> listed;
+    v1::RestorePointInfo point;
+    while (reader->Read(&point)) listed[point.restore_point_id()] = RecordOf(point);
+    EXPECT_TRUE(reader->Finish().ok());
+    return listed;
+  }
+};
+
+TEST_F(StoreWatchTest, AnEmptyStoreStartsWithAnEmptySnapshot) {
+  const auto stream = Watch();
+  const v1::WatchEvent start = stream->Next();
+  EXPECT_EQ(start.kind(), v1::WatchEvent::START);
+  EXPECT_NE(start.incarnation(), 0u);
+  EXPECT_EQ(start.sequence(), 0u);
+  const v1::WatchEvent end = stream->Next();
+  EXPECT_EQ(end.kind(), v1::WatchEvent::SNAPSHOT_END);
+  EXPECT_EQ(end.incarnation(), start.incarnation());
+  EXPECT_FALSE(end.has_restore_point());
+}
+
+TEST_F(StoreWatchTest, TheSnapshotIsWhatIsStoredAndChangesFollowWithoutAGap) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
+  ASSERT_TRUE(server_.store()->SetPinned(LatestId(), "default", true).ok());
+  const auto stream = Watch();
+  EXPECT_EQ(stream->Next().sequence(), 4u);
+  for (int i = 0; i < 3; ++i) {
+    const v1::WatchEvent stored = stream->Next();
+    EXPECT_EQ(stored.kind(), v1::WatchEvent::SNAPSHOT);
+    EXPECT_EQ(stored.sequence(), 4u);
+    EXPECT_EQ(stored.restore_point().tokens(), 32u);
+    EXPECT_EQ(stored.restore_point().pinned(), i == 0) << "most recently used first";
+  }
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
+  const Digest id = LatestId();
+  Publish(4);
+  ASSERT_TRUE(server_.store()->SetPinned(id, "default", false).ok());
+  ASSERT_TRUE(server_.store()->Drop(id, "default", false).ok());
+  const v1::WatchEvent::Kind expected[] = {v1::WatchEvent::STORED, v1::WatchEvent::UNPINNED,
+                                           v1::WatchEvent::DROPPED};
+  for (int i = 0; i < 3; ++i) {
+    const v1::WatchEvent event = stream->Next();
+    EXPECT_EQ(event.kind(), expected[i]);
+    EXPECT_EQ(event.sequence(), 5u + i);
+    EXPECT_EQ(event.reason(), i == 2 ? "dropped" : "");
+  }
+}
+
+TEST_F(StoreWatchTest, ASnapshotLargerThanTheQueueArrivesWhole) {
+  constexpr uint64_t kPoints = kMaxWatchQueue + 100;
+  for (uint64_t seed = 1; seed <= kPoints; ++seed) Publish(seed);
+  const auto stream = Watch();
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  std::map<std::string, int> seen;
+  v1::WatchEvent event = stream->Next();
+  for (; event.kind() == v1::WatchEvent::SNAPSHOT; event = stream->Next()) {
+    ++seen[event.restore_point().restore_point_id()];
+  }
+  EXPECT_EQ(event.kind(), v1::WatchEvent::SNAPSHOT_END);
+  EXPECT_EQ(seen.size(), kPoints);
+}
+
+TEST_F(StoreWatchTest, ResumesAfterTheLastEventSeen) {
+  Publish(1);
+  v1::WatchRequest again;
+  {
+    const auto stream = Watch();
+    const v1::WatchEvent start = stream->Next();
+    again.set_incarnation(start.incarnation());
+    again.set_since_sequence(start.sequence());
+  }
+  Publish(2);
+  Publish(3);
+  const auto stream = Watch(again);
+  const v1::WatchEvent start = stream->Next();
+  EXPECT_TRUE(start.resumed());
+  EXPECT_EQ(start.sequence(), 1u);
+  for (uint64_t sequence = 2; sequence <= 3; ++sequence) {
+    const v1::WatchEvent missed = stream->Next();
+    EXPECT_EQ(missed.kind(), v1::WatchEvent::STORED);
+    EXPECT_EQ(missed.sequence(), sequence);
+  }
+  const v1::WatchEvent end = stream->Next();
+  EXPECT_EQ(end.kind(), v1::WatchEvent::SNAPSHOT_END) << "up to date, without a snapshot";
+  EXPECT_EQ(end.sequence(), 3u);
+  Publish(4);
+  EXPECT_EQ(stream->Next().sequence(), 4u);
+}
+
+TEST_F(StoreWatchTest, AnotherIncarnationOrAForgottenEventGetsASnapshot) {
+  for (uint64_t seed = 1; seed <= 2; ++seed) Publish(seed);
+  v1::WatchRequest again;
+  again.set_incarnation(server_.store()->Stats().incarnation + 1);
+  again.set_since_sequence(1);
+  EXPECT_FALSE(Watch(again)->Next().resumed());
+  again.set_incarnation(server_.store()->Stats().incarnation);
+  EXPECT_TRUE(Watch(again)->Next().resumed());
+  for (size_t i = 0; i <= EventHub::kMaxRecentEvents; ++i) {
+    ASSERT_TRUE(server_.store()->SetPinned(LatestId(), "default", i % 2 == 0).ok());
+  }
+  const auto stream = Watch(again);
+  EXPECT_FALSE(stream->Next().resumed());
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT);
+}
+
+TEST_F(StoreWatchTest, WithoutASnapshotOnlyWhatHappensFromNowOn) {
+  Publish(1);
+  v1::WatchRequest request;
+  request.set_no_snapshot(true);
+  const auto stream = Watch(request);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::START);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::SNAPSHOT_END);
+  Publish(2);
+  EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::STORED);
+}
+
+// What was acknowledged from memory is told of again once it is on disk, and only then.
+TEST_F(StoreWatchOnDiskTest, DurableIsTrueFromTheEventThatMadeItSo) {
+  const auto stream = Watch();
+  while (stream->Next().kind() != v1::WatchEvent::SNAPSHOT_END) {
+  }
+  Publish(1);
+  v1::WatchEvent event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
+  EXPECT_TRUE(event.restore_point().durable());
+  EXPECT_EQ(event.restore_point().tier(), v1::TIER_HOST);
+  Publish(2, Durability::kMemory);
+  event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
+  EXPECT_FALSE(event.restore_point().durable());
+  const std::string id = event.restore_point().restore_point_id();
+  event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::DURABLE);
+  EXPECT_EQ(event.restore_point().restore_point_id(), id);
+  EXPECT_TRUE(event.restore_point().durable());
+  Publish(1);  // durable already: nothing to tell
+  Publish(3);
+  event = stream->Next();
+  EXPECT_EQ(event.kind(), v1::WatchEvent::STORED);
+  EXPECT_EQ(event.sequence(), 4u);
+}
+
+// A model of the store kept by watching alone equals the store, wherever the snapshot fell.
+TEST_F(StoreWatchOnDiskTest, AWatcherAmongPublishersEndsWithWhatIsStored) {
+  constexpr uint32_t kLastTokens = 16;
+  std::thread publisher([this] {
+    for (uint64_t seed = 1; seed <= 200; ++seed) {
+      Publish(seed, seed % 2 == 0 ? Durability::kMemory : Durability::kDisk);
+      const Digest id = LatestId();
+      for (const bool pinned : {true, false}) {
+        if (seed % (pinned ? 5 : 10) != 0) continue;
+        EXPECT_TRUE(server_.store()->SetPinned(id, "default", pinned).ok());
+      }
+      if (seed % 3 == 0) server_.store()->Drop(id, "default", true).IgnoreError();
+    }
+    EXPECT_TRUE(server_.store()->Flush(absl::InfiniteFuture()).ok());
+    const KitPrompt last{KitTokens(1000, 33), {}};
+    EXPECT_TRUE(KitPublish(server_.store(), model_, last, {kLastTokens}).ok());
+  });
+  const auto stream = Watch();
+  std::map<std::string, std::string> model;
+  v1::WatchEvent event = stream->Next();
+  uint64_t last = event.sequence();
+  for (bool in_snapshot = true; in_snapshot || event.restore_point().tokens() != kLastTokens;) {
+    event = stream->Next();
+    const std::string id = event.restore_point().restore_point_id();
+    if (event.kind() == v1::WatchEvent::SNAPSHOT_END) {
+      in_snapshot = false;
+      continue;
+    }
+    if (event.kind() != v1::WatchEvent::SNAPSHOT) {
+      ASSERT_EQ(event.sequence(), last + 1);
+      last = event.sequence();
+    }
+    const bool is_new =
+        event.kind() == v1::WatchEvent::SNAPSHOT || event.kind() == v1::WatchEvent::STORED;
+    EXPECT_EQ(model.count(id), is_new ? 0u : 1u) << "told twice, or of what was not told";
+    model[id] = RecordOf(event.restore_point());
+    if (event.kind() == v1::WatchEvent::DROPPED) model.erase(id);
+  }
+  publisher.join();
+  EXPECT_EQ(model, Listed());
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,97 @@
+// The canary: which differences between two machines part their fingerprints.
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/hash_gemma.h"
+#include "tests/worker/engine/engine_harness.h"
+#include "worker/engine/runner/model_fingerprint.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+
+// A context that holds more than 4,096 keys, and a window that slides within it.
+const std::string& LongDir() {
+  TinyGeometry geometry;
+  geometry.context_tokens = 8192;
+  return ModelDir(geometry);
+}
+
+Fingerprint FingerprintOn(const std::string& model_dir, OddBits bits,
+                          const std::string& cpu_capability = "hash") {
+  const OddMachine machine(bits, cpu_capability);
+  return TestWorker(model_dir)->fingerprint();
+}
+
+std::vector<std::string> FieldsThatDiffer(const Fingerprint& ours, const Fingerprint& theirs) {
+  std::vector<std::string> fields;
+  for (const FieldDifference& difference : Compare(ours, theirs)) {
+    fields.push_back(difference.field);
+  }
+  return fields;
+}
+
+TEST(CanaryTest, AMachineWithOtherBitsInStepsOfOneRowSharesNothing) {
+  const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere);
+  EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kOneRow)),
+              ElementsAre("canary_sha256"));
+}
+
+TEST(CanaryTest, AMachineWithOtherBitsOnceTheWindowHasSlidSharesNothing) {
+  TinyGeometry geometry;
+  geometry.window = 512;  // as Gemma 3 270M: two chunks and a few rows never leave it
+  geometry.context_tokens = 8192;
+  const Fingerprint usual = FingerprintOn(ModelDir(geometry), OddBits::kNowhere);
+  EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(ModelDir(geometry), OddBits::kSlidWindow)),
+              ElementsAre("canary_sha256"));
+}
+
+TEST(CanaryTest, AMachineWithOtherBitsBehind4096KeysSharesNothing) {
+  const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere);
+  EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kFarKeys)),
+              ElementsAre("canary_sha256"));
+}
+
+TEST(CanaryTest, AContextTooShortForTheFarEndStillSlidesItsWindow) {
+  const std::string& dir = ModelDir(Geometries()[0].geometry);  // 512 tokens of context
+  const Fingerprint usual = FingerprintOn(dir, OddBits::kNowhere);
+  EXPECT_EQ(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kNowhere)).size(), 0u);
+  EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(dir, OddBits::kSlidWindow)),
+              ElementsAre("canary_sha256"));
+}
+
+TEST(CanaryTest, AnotherCpuIsNamedAsSuch) {
+  const Fingerprint usual = FingerprintOn(LongDir(), OddBits::kNowhere, "AVX512");
+  EXPECT_THAT(FieldsThatDiffer(usual, FingerprintOn(LongDir(), OddBits::kNowhere, "AVX2")),
+              ElementsAre("cpu_capability"));
+}
+
+TEST(CanaryTest, TheFingerprintSaysWhichRuleItFollows) {
+  const Fingerprint exact = FingerprintOn(LongDir(), OddBits::kNowhere);
+  std::string version;
+  for (const FingerprintField& field : exact.fields()) {
+    if (field.name == "fingerprint_version") version = field.ValueText();
+  }
+  EXPECT_EQ(version, "2");
+}
+
+TEST(CanaryTest, TakesAtLeastAWindowAChunkAndARowButNoMoreThanTheContext) {
+  ModelConfig config;
+  config.max_position_embeddings = 32768;
+  config.sliding_window = 512;
+  EXPECT_GE(CanaryTokens(config, 128), 4096 + 128 + 1);
+  config.sliding_window = 8192;
+  EXPECT_GE(CanaryTokens(config, 128), 8192 + 128 + 1);
+  for (const int context : {1, 7, 100, 136, 137, 600}) {
+    config.max_position_embeddings = context;
+    EXPECT_LE(CanaryTokens(config, 128), context);
+    EXPECT_GE(CanaryTokens(config, 128), 1);
+  }
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,186 @@
+#include "tests/worker/engine/engine_harness.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/support/test_folder.h"
+
+namespace hearth {
+namespace {
+
+[[noreturn]] void Die(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::abort();
+}
+
+// Removed when the process ends.
+struct CheckpointFolders {
+  ~CheckpointFolders() {
+    std::error_code ignored;
+    for (const auto& [key, dir] : dirs) std::filesystem::remove_all(dir, ignored);
+  }
+  std::map<std::string, std::string> dirs;
+};
+
+}  // namespace
+
+void Collector::Wait(absl::Notification* event) {
+  if (!event->WaitForNotificationWithTimeout(kHang)) Die("a callback did not come");
+}
+
+Collector::~Collector() {
+  if (submitted_) WaitAll();
+}
+
+void Collector::WaitAll() {
+  WaitEnd();
+  if (writes_ && error.ok()) WaitPublished();
+}
+
+EngineCallbacks Collector::Callbacks(bool writes) {
+  submitted_ = true;
+  writes_ = writes;
+  EngineCallbacks callbacks;
+  callbacks.on_started = [this](const StartedInfo& info) {
+    started = info;
+    started_.Notify();
+  };
+  callbacks.on_token = [this](const SampledToken& token) {
+    tokens.push_back(token.id);
+    if (tokens.size() == 1) first_token_.Notify();
+    return on_token == nullptr || on_token(tokens.size() - 1);
+  };
+  callbacks.on_finished = [this](const FinishedInfo& info) {
+    finished = info;
+    ended_.Notify();
+  };
+  callbacks.on_error = [this](const absl::Status& status) {
+    error = status;
+    ended_.Notify();
+  };
+  callbacks.on_published = [this](const PublishOutcome& published) {
+    if (!ended_.HasBeenNotified()) Die("on_published came before on_finished");
+    outcome = published;
+    published_.Notify();
+  };
+  return callbacks;
+}
+
+std::vector<int32_t> Prompt(size_t tokens, uint64_t seed, int vocab_size) {
+  std::vector<int32_t> prompt;
+  uint64_t state = seed;
+  for (size_t i = 0; i < tokens; ++i) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    prompt.push_back(static_cast<int32_t>(3 + (state >> 33) % (vocab_size - 3)));
+  }
+  return prompt;
+}
+
+std::vector<int32_t> ForkedPrompt(size_t head, size_t tokens, uint64_t head_seed,
+                                  uint64_t tail_seed) {
+  std::vector<int32_t> prompt = Prompt(head, head_seed);
+  const std::vector<int32_t> tail = Prompt(tokens - head, tail_seed);
+  prompt.insert(prompt.end(), tail.begin(), tail.end());
+  return prompt;
+}
+
+EngineOptions TestWorker::SmallOptions() {
+  EngineOptions options;
+  options.exactness = ExactnessChoice::kExact;
+  options.dtype = "float32";
+  options.chunk_tokens = 16;
+  options.threads = 2;
+  options.load = LoadChoice::kAlways;  // likewise
+  options.fetch_budget = kHang;        // tests that are about the budget set their own
+  return options;
+}
+
+TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
+                       std::shared_ptr<MemoryPrefixCache> cache, bool with_cache)
+    : cache_(std::move(cache)) {
+  options.model_dir = model_dir;
+  absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
+  if (!engine.ok()) Die(engine.status().ToString());
+  engine_ = *std::move(engine);
+  if (!with_cache) return;
+  if (cache_ == nullptr) cache_ = std::make_shared<MemoryPrefixCache>(engine_->layout());
+  engine_->SetCache(cache_.get());
+}
+
+std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
+                                                        Collector* collector) {
+  const bool writes = request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  auto handle = engine_->Submit(request, collector->Callbacks(writes));
+  if (!handle.ok()) Die(handle.status().ToString());
+  return *std::move(handle);
+}
+
+std::unique_ptr<Collector> TestWorker::Run(const EngineRequest& request) {
+  auto collector = std::make_unique<Collector>();
+  Submit(request, collector.get());
+  collector->WaitAll();
+  return collector;
+}
+
+EngineRequest Request(std::vector<int32_t> prompt, std::vector<uint32_t> breakpoints,
+                      uint32_t max_new_tokens) {
+  EngineRequest request;
+  request.token_ids = std::move(prompt);
+  request.breakpoints = std::move(breakpoints);
+  request.max_new_tokens = max_new_tokens;
+  request.ignore_eos = true;
+  return request;
+}
+
+EngineOptions InvariantOptions(int threads) {
+  static const TestFolder remembered;
+  EngineOptions options = TestWorker::SmallOptions();
+  options.digest_cache_dir = remembered.path();
+  options.exactness = ExactnessChoice::kInvariant;
+  options.threads = threads;
+  return options;
+}
+
+uint64_t ChunkBytes(const KvLayout& layout) {
+  return layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+}
+
+const std::vector<NamedGeometry>& Geometries() {
+  static const auto* const geometries = [] {
+    auto* list = new std::vector<NamedGeometry>(4);
+    (*list)[0] = {"WindowBelowChunk", {}};
+    (*list)[0].geometry.window = 8;
+    (*list)[0].geometry.kv_heads = 1;
+    (*list)[1] = {"WindowOfSeveralChunks", {}};
+    (*list)[1].geometry.window = 41;
+    (*list)[1].geometry.layer_types = "llllg";
+    (*list)[1].geometry.kv_heads = 1;
+    (*list)[2] = {"SeveralKvHeads", {}};
+    (*list)[2].geometry.kv_heads = 4;
+    (*list)[2].geometry.window = 24;
+    (*list)[2].geometry.layer_types = "lgllgg";
+    (*list)[3] = (*list)[2];
+    (*list)[3].name = "SeveralKvHeadsBfloat16";
+    (*list)[3].dtype = "bfloat16";
+    return list;
+  }();
+  return *geometries;
+}
+
+const std::string& ModelDir(const TinyGeometry& geometry) {
+  static CheckpointFolders folders;
+  const std::string key = absl::StrCat(geometry.layer_types, ".", geometry.window, ".",
+                                       geometry.kv_heads, ".", geometry.seed);
+  auto it = folders.dirs.find(key);
+  if (it == folders.dirs.end()) {
+    it = folders.dirs.emplace(key, NewTinyCheckpoint(geometry, "engine")).first;
+  }
+  return it->second;
+}
+
+}  // namespace hearth

@@ -1,0 +1,35 @@
+// A prefix that is larger than the worker's pool and than what may wait to be published.
+
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/worker/engine/engine_harness.h"
+
+namespace hearth {
+namespace {
+
+TEST(EngineLargeTest, APrefixLargerThanPoolAndStagingIsPublishedByReferenceAndServesAnother) {
+  const std::string& dir = ModelDir(Geometries()[1].geometry);
+  EngineOptions options = InvariantOptions();
+  const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
+  options.pool_bytes = 2 * chunk;
+  // Of a prompt that is whole chunks only what local layers keep beyond their window is staged.
+  options.staging_bytes = 8 * chunk;
+  TestWorker worker(dir, options);
+  const EngineRequest request = Request(Prompt(400), {}, 0);
+  const auto first = worker.Run(request);
+  ASSERT_TRUE(first->error.ok()) << first->error;
+  EXPECT_EQ(first->outcome.published_tokens, 400u) << first->outcome.note;
+  EXPECT_GT(first->outcome.bytes_sent, options.staging_bytes);
+  EXPECT_EQ(worker.Counter("staging_skips"), 0u);
+  EXPECT_GE(worker.Counter("pool_too_large"), 1u) << "what the pool does not take is counted";
+  TestWorker second(dir, options, worker.cache());
+  EngineRequest next = Request(ForkedPrompt(400, 420, 1, 7), {}, 2);
+  next.cache = CacheMode::kRead;
+  EXPECT_EQ(second.Run(next)->started.cached_tokens, 400u);
+  EXPECT_GE(second.Counter("pool_too_large"), 1u);
+}
+
+}  // namespace
+}  // namespace hearth

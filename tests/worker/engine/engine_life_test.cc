@@ -1,0 +1,398 @@
+// A request's life: limits, modes, cancelling in every phase, deadlines, draining, sampling.
+
+#include <thread>
+
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/engine/engine_harness.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+const std::string& LivingDir() { return ModelDir(Geometries()[2].geometry); }
+
+EngineOptions OnePlace(uint32_t max_queued = 8) {
+  EngineOptions options = TestWorker::SmallOptions();
+  options.max_running = 1;
+  options.max_queued = max_queued;
+  return options;
+}
+
+// Blocks fetches until released, and says when one began. Outlived by a fetch that nobody waits
+// for.
+class Gate {
+ public:
+  explicit Gate(MemoryPrefixCache* cache) {
+    cache->before_fetch = [state = state_] {
+      if (!state->entered.HasBeenNotified()) state->entered.Notify();
+      state->released.WaitForNotification();
+    };
+  }
+  void WaitEntered() { state_->entered.WaitForNotification(); }
+  void Release() { state_->released.Notify(); }
+
+ private:
+  struct State {
+    absl::Notification entered, released;
+  };
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
+TEST(EngineLifeTest, RefusesWhatTheModelCannotDoBeforeItIsQueued) {
+  TestWorker worker(LivingDir());
+  const auto refused = worker->Submit(Request(Prompt(600)), {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(worker->Stats().queued, 0u);
+}
+
+TEST(EngineLifeTest, AFullQueueAnswersResourceExhaustedWithTheLimit) {
+  TestWorker worker(LivingDir(), OnePlace(1));
+  Gate gate(worker.cache().get());
+  Collector running, waiting;
+  worker.Submit(Request(Prompt(40)), &running);
+  gate.WaitEntered();
+  worker.Submit(Request(Prompt(40)), &waiting);
+  const auto refused = worker->Submit(Request(Prompt(40)), {});
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("max_queued is 1"));
+  gate.Release();
+  running.WaitEnd();
+  waiting.WaitEnd();
+  EXPECT_TRUE(waiting.error.ok());
+  EXPECT_EQ(worker.Counter("requests_refused"), 1u);
+}
+
+TEST(EngineLifeTest, CancellingAQueuedRequestFreesItsPlaceInTheQueue) {
+  TestWorker worker(LivingDir(), OnePlace(1));
+  Gate gate(worker.cache().get());
+  Collector running, waiting, next;
+  worker.Submit(Request(Prompt(40)), &running);
+  gate.WaitEntered();
+  worker.Submit(Request(Prompt(40)), &waiting)->Cancel();
+  waiting.WaitEnd();
+  EXPECT_EQ(waiting.error.code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(waiting.was_started());
+  worker.Submit(Request(Prompt(40)), &next);  // dies when the queue is still full
+  gate.Release();
+  next.WaitEnd();
+}
+
+TEST(EngineLifeTest, CancellingAFetchingRequestFreesItsPlaceBeforeTheFetchEnds) {
+  EngineOptions options = OnePlace();
+  TestWorker worker(LivingDir(), options);
+  Gate gate(worker.cache().get());
+  Collector fetching, next;
+  auto handle = worker.Submit(Request(Prompt(40)), &fetching);
+  gate.WaitEntered();
+  handle->Cancel();
+  fetching.WaitEnd();
+  EXPECT_EQ(fetching.error.code(), absl::StatusCode::kCancelled);
+  EngineRequest uncached = Request(Prompt(40));
+  uncached.cache = CacheMode::kOff;
+  worker.Submit(uncached, &next);
+  next.WaitEnd();  // while the first fetch is still blocked
+  EXPECT_TRUE(next.error.ok());
+  gate.Release();
+  handle->Cancel();  // after the end: nothing happens
+}
+
+// Has a request wait for another's computation until it is released, and then something for it.
+class WaitingCache : public MemoryPrefixCache {
+ public:
+  using MemoryPrefixCache::MemoryPrefixCache;
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t above_tokens, uint32_t, const LeaseTerms&,
+                     absl::Time) override {
+    entered.Notify();
+    released.WaitForNotification();
+    LeaseOutcome turn;
+    turn.usable_tokens = above_tokens + 16;
+    return turn;
+  }
+  absl::Notification entered, released;
+};
+
+TEST(EngineLifeTest, ACancelledRequestFetchesNothingMoreAfterItsWait) {
+  EngineOptions options = OnePlace();
+  options.compute_min_tokens = 1;
+  const auto cache = std::make_shared<WaitingCache>(TestWorker(LivingDir())->layout());
+  TestWorker worker(LivingDir(), options, cache);
+  Collector collector;
+  const auto handle = worker.Submit(Request(Prompt(40)), &collector);
+  cache->entered.WaitForNotification();
+  handle->Cancel();
+  collector.WaitEnd();
+  cache->released.Notify();
+  worker.Stop();  // waits for its calls
+  EXPECT_EQ(cache->fetches(), 1);
+}
+
+TEST(EngineLifeTest, CancellingAPrefillingRequestFreesItsPlaceWithinOneStep) {
+  TestWorker worker(LivingDir(), OnePlace());
+  std::shared_ptr<EngineRequestHandle> handle;
+  absl::Notification submitted;
+  Collector collector;
+  EngineCallbacks callbacks = collector.Callbacks();
+  callbacks.on_started = [&](const StartedInfo&) {
+    submitted.WaitForNotification();
+    handle->Cancel();
+  };
+  handle = *worker->Submit(Request(Prompt(400)), callbacks);
+  submitted.Notify();
+  collector.WaitEnd();
+  EXPECT_EQ(collector.error.code(), absl::StatusCode::kCancelled);
+  EXPECT_LE(worker.Counter("prefill_steps"), 1u);
+  EXPECT_EQ(worker->Stats().running, 0u);
+  EXPECT_EQ(worker->Stats().staged_bytes, 0u);
+  EXPECT_TRUE(worker.Run(Request(Prompt(20)))->error.ok());
+}
+
+TEST(EngineLifeTest, CancellingADecodingRequestFreesItsPlaceWithinOneStep) {
+  TestWorker worker(LivingDir(), OnePlace());
+  Collector collector, next;
+  std::shared_ptr<EngineRequestHandle> handle;
+  absl::Notification submitted;
+  collector.on_token = [&](size_t number) {
+    submitted.WaitForNotification();
+    if (number == 2) handle->Cancel();
+    return true;
+  };
+  handle = worker.Submit(Request(Prompt(40), {}, 400), &collector);
+  submitted.Notify();
+  collector.WaitEnd();
+  EXPECT_EQ(collector.error.code(), absl::StatusCode::kCancelled);
+  EXPECT_LE(collector.tokens.size(), 4u);
+  worker.Submit(Request(Prompt(20)), &next);
+  next.WaitEnd();
+  EXPECT_TRUE(next.error.ok());
+}
+
+TEST(EngineLifeTest, ADeadlineEndsARequestThatWaitsAndOneThatRuns) {
+  TestWorker worker(LivingDir(), OnePlace());
+  Gate gate(worker.cache().get());
+  Collector fetching, queued;
+  EngineRequest request = Request(Prompt(40));
+  request.deadline = absl::Now() + absl::Milliseconds(30);
+  worker.Submit(request, &fetching);
+  worker.Submit(request, &queued);
+  fetching.WaitEnd();
+  queued.WaitEnd();
+  EXPECT_EQ(fetching.error.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(queued.error.code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(worker.Counter("requests_expired"), 2u);
+  gate.Release();
+}
+
+TEST(EngineLifeTest, DrainFinishesWhatRunsPublishesItAndRefusesTheRest) {
+  TestWorker worker(LivingDir(), OnePlace());
+  Collector first, second;
+  worker.Submit(Request(Prompt(40)), &first);
+  worker.Submit(Request(Prompt(40, 2)), &second);
+  worker->Drain(absl::Now() + kHang);
+  first.WaitPublished();
+  second.WaitPublished();
+  EXPECT_TRUE(first.error.ok());
+  EXPECT_THAT(worker.cache()->BoundariesOf("default"), ElementsAre(32, 32));
+  EXPECT_EQ(worker->Submit(Request(Prompt(40)), {}).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+TEST(EngineLifeTest, ADrainThatRunsOutOfTimeEndsWhatRuns) {
+  TestWorker worker(LivingDir(), OnePlace());
+  Gate gate(worker.cache().get());
+  Collector collector;
+  worker.Submit(Request(Prompt(40)), &collector);
+  gate.WaitEntered();
+  worker->Drain(absl::Now());
+  collector.WaitEnd();
+  EXPECT_EQ(collector.error.code(), absl::StatusCode::kUnavailable);
+  gate.Release();
+}
+
+TEST(EngineLifeTest, DestroyingTheEngineEndsWhatRunsAndHandlesStaySafe) {
+  auto worker = std::make_unique<TestWorker>(LivingDir(), OnePlace());
+  const std::shared_ptr<MemoryPrefixCache> cache = worker->cache();
+  Gate gate(cache.get());
+  Collector running, waiting;
+  auto handle = worker->Submit(Request(Prompt(40)), &running);
+  worker->Submit(Request(Prompt(40)), &waiting);
+  gate.WaitEntered();
+  std::thread release([&] {
+    running.WaitEnd();
+    gate.Release();
+  });
+  worker.reset();
+  release.join();
+  waiting.WaitEnd();
+  EXPECT_FALSE(running.error.ok());
+  EXPECT_FALSE(waiting.error.ok());
+  handle->Cancel();
+}
+
+TEST(EngineLifeTest, EndsForLengthForAnEndTokenAndForACallersStop) {
+  TestWorker worker(LivingDir());
+  const auto by_length = worker.Run(Request(Prompt(40), {}, 20));
+  EXPECT_EQ(by_length->finished.reason, FinishReason::kLength);
+  EXPECT_EQ(by_length->finished.generated_tokens, 20u);
+  EXPECT_EQ(by_length->tokens.size(), 20u);
+
+  Collector stopped;
+  stopped.on_token = [](size_t number) { return number < 2; };
+  worker.Submit(Request(Prompt(40), {}, 20), &stopped);
+  stopped.WaitEnd();
+  EXPECT_EQ(stopped.finished.reason, FinishReason::kStop);
+  EXPECT_EQ(stopped.tokens.size(), 3u);
+
+  // At a high temperature token 1, the end token, comes up soon among 160.
+  EngineRequest request = Request(Prompt(40), {}, 400);
+  request.ignore_eos = false;
+  request.sampling.temperature = 100;
+  request.sampling.seed = 3;
+  const auto by_eos = worker.Run(request);
+  EXPECT_EQ(by_eos->finished.reason, FinishReason::kEos);
+  EXPECT_EQ(by_eos->tokens.size(), by_eos->finished.generated_tokens);
+  for (int32_t token : by_eos->tokens) EXPECT_NE(token, 1);
+}
+
+TEST(EngineLifeTest, EqualSeedsGiveEqualTokensAndOthersDoNot) {
+  TestWorker worker(LivingDir());
+  EngineRequest request = Request(Prompt(40), {}, 30);
+  request.sampling.temperature = 5;
+  request.sampling.seed = 7;
+  const auto first = worker.Run(request);
+  EXPECT_EQ(worker.Run(request)->tokens, first->tokens);  // warm, this time
+  request.sampling.seed = 8;
+  EXPECT_NE(worker.Run(request)->tokens, first->tokens);
+}
+
+TEST(EngineLifeTest, APrefillOnlyRequestComputesWhatIsKeptAndASecondOneNothing) {
+  TestWorker worker(LivingDir());
+  const EngineRequest request = Request(Prompt(75), {50}, 0);
+  const auto first = worker.Run(request);
+  EXPECT_EQ(first->finished.computed_tokens, 64u);  // the last 11 tokens make no boundary
+  EXPECT_THAT(first->outcome.boundaries, ElementsAre(50, 64));
+  EXPECT_EQ(first->finished.first_logits_sha256, Digest{});
+  const auto second = worker.Run(request);
+  EXPECT_EQ(second->finished.computed_tokens, 0u);
+  EXPECT_EQ(second->started.cached_tokens, 64u);
+  EXPECT_EQ(second->outcome.published_tokens, 64u);
+  TestWorker other(LivingDir(), TestWorker::SmallOptions(), worker.cache());
+  EXPECT_EQ(other.Run(request)->finished.computed_tokens, 0u);
+}
+
+TEST(EngineLifeTest, APrefillThatEndsAtACutIsCachedWhole) {
+  TestWorker worker(LivingDir());
+  const EngineRequest request = Request(Prompt(50), {50}, 0);
+  EXPECT_EQ(worker.Run(request)->finished.computed_tokens, 50u);
+  const auto second = worker.Run(request);
+  EXPECT_EQ(second->started.cached_tokens, 50u);
+  EXPECT_EQ(second->finished.computed_tokens, 0u);
+}
+
+TEST(EngineLifeTest, TheModeSaysWhatIsReadAndWhatIsWritten) {
+  TestWorker worker(LivingDir());
+  EngineRequest request = Request(Prompt(40));
+  request.cache = CacheMode::kOff;
+  worker.Run(request);
+  request.cache = CacheMode::kRead;
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
+  EXPECT_THAT(worker.cache()->BoundariesOf("default"), IsEmpty());
+  EXPECT_EQ(worker->Stats().pool_bytes, 0u);
+  request.cache = CacheMode::kWrite;
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
+  EXPECT_THAT(worker.cache()->BoundariesOf("default"), ElementsAre(32));
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
+  request.cache = CacheMode::kRead;
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 32u);
+  request.cache = CacheMode::kOff;
+  EXPECT_EQ(worker.Run(request)->started.cached_tokens, 0u);
+}
+
+TEST(EngineLifeTest, TenantsShareNothing) {
+  TestWorker worker(LivingDir());
+  EngineRequest request = Request(Prompt(40));
+  request.tenant = "a";
+  worker.Run(request);
+  request.tenant = "b";
+  const auto other = worker.Run(request);
+  EXPECT_EQ(other->started.cached_tokens, 0u);
+  EXPECT_EQ(other->started.matched_tokens, 0u);
+}
+
+TEST(EngineLifeTest, TheStoreIsAskedOnlyForMoreThanThePoolHas) {
+  TestWorker worker(LivingDir());
+  worker.Run(Request(Prompt(40)));
+  const int fetches = worker.cache()->fetches();
+  worker.Run(Request(Prompt(40)));  // the pool has all that is possible
+  EXPECT_EQ(worker.cache()->fetches(), fetches);
+  worker.Run(Request(Prompt(75)));
+  EXPECT_EQ(worker.cache()->fetches(), fetches + 1);
+  EXPECT_EQ(worker.cache()->last_above_tokens(), 32u);
+}
+
+TEST(EngineLifeTest, AStoreThatLostEverythingGetsItBackFromThePool) {
+  TestWorker worker(LivingDir());
+  worker.Run(Request(Prompt(40)));
+  worker.cache()->Clear();
+  const auto again = worker.Run(Request(Prompt(40)));
+  EXPECT_EQ(again->started.source_tier, Tier::kWorker);
+  EXPECT_THAT(again->outcome.boundaries, ElementsAre(32));
+  EXPECT_THAT(worker.cache()->BoundariesOf("default"), ElementsAre(32));
+}
+
+TEST(EngineLifeTest, TokensAfterTheLastBoundaryStayInTheWorker) {
+  TestWorker worker(LivingDir());
+  worker.Run(Request(Prompt(75), {20, 70}));
+  const auto published = worker.cache()->published();
+  ASSERT_EQ(published.size(), 1u);
+  EXPECT_EQ(published[0].prefix.token_ids.size(), 70u);
+  EXPECT_THAT(published[0].prefix.cuts, ElementsAre(20, 70));
+}
+
+TEST(EngineLifeTest, WithoutAStoreThePoolAloneServes) {
+  TestWorker worker(LivingDir(), TestWorker::SmallOptions(), nullptr, false);
+  const auto cold = worker.Run(Request(Prompt(40)));
+  EXPECT_THAT(cold->outcome.note, HasSubstr("no store"));
+  const auto warm = worker.Run(Request(Prompt(40)));
+  EXPECT_EQ(warm->started.cached_tokens, 32u);
+  EXPECT_EQ(warm->finished.first_logits_sha256, cold->finished.first_logits_sha256);
+}
+
+TEST(EngineLifeTest, CountsWhatItDid) {
+  TestWorker worker(LivingDir());
+  worker.Run(Request(Prompt(40), {}, 3));
+  worker.Run(Request(Prompt(40), {}, 3));
+  EXPECT_EQ(worker.Counter("requests"), 2u);
+  EXPECT_EQ(worker.Counter("requests_finished"), 2u);
+  EXPECT_EQ(worker.Counter("prompt_tokens"), 80u);
+  EXPECT_EQ(worker.Counter("computed_tokens"), 48u);
+  EXPECT_EQ(worker.Counter("cached_tokens_worker"), 32u);
+  EXPECT_EQ(worker.Counter("generated_tokens"), 6u);
+  EXPECT_EQ(worker.Counter("decode_steps"), 4u);
+  EXPECT_EQ(worker.Counter("prefill_steps"), 4u);
+  EXPECT_EQ(worker.Counter("pool_hits"), 1u);
+}
+
+TEST(EngineLifeTest, TheFingerprintKnowsGeometryChunkAndClass) {
+  EngineOptions options = TestWorker::SmallOptions();
+  TestWorker worker(LivingDir(), options), same(LivingDir(), options);
+  EXPECT_TRUE(Compare(worker->fingerprint(), same->fingerprint()).empty());
+  options.chunk_tokens = 32;
+  TestWorker chunk(LivingDir(), options);
+  std::vector<std::string> fields;
+  for (const auto& d : Compare(worker->fingerprint(), chunk->fingerprint())) {
+    fields.push_back(d.field);
+  }
+  EXPECT_THAT(fields, ElementsAre("chunk_tokens", "canary_sha256"));
+  EXPECT_TRUE(worker->fingerprint().Layout().ok());
+  options.exactness = ExactnessChoice::kPortable;
+  TestWorker portable(LivingDir(), options);
+  EXPECT_FALSE(Compare(portable->fingerprint(), chunk->fingerprint()).empty());
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,137 @@
+// Compute or load in the engine: the bits are the same, and what was decided is told and counted.
+
+#include <memory>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/worker/engine/engine_harness.h"
+
+namespace hearth {
+namespace {
+
+const std::string& LoadDir() { return ModelDir(Geometries()[1].geometry); }
+
+// Offers what MemoryPrefixCache has as `bytes` over a wire.
+class PricedCache final : public MemoryPrefixCache {
+ public:
+  using MemoryPrefixCache::MemoryPrefixCache;
+
+  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
+                     absl::Time deadline) override {
+    prefix.load->OnAsk();
+    FetchOutcome outcome = MemoryPrefixCache::Fetch(prefix, above_tokens, max_tokens, deadline);
+    prefix.load->OnPlan();
+    if (outcome.usable_tokens == 0) return outcome;
+    if (prefix.load->Accepts({outcome.usable_tokens, bytes, LoadSource::kWire, bytes})) {
+      if (!cuts_off) {
+        prefix.load->OnArrived();
+        return outcome;
+      }
+      prefix.load->OnCutOff(1);
+      return {};
+    }
+    FetchOutcome declined;
+    declined.matched_tokens = outcome.matched_tokens;
+    declined.declined_tokens = outcome.usable_tokens;
+    return declined;
+  }
+
+  LeaseOutcome Lease(const PrefixRequest&, uint32_t, uint32_t, const LeaseTerms&,
+                     absl::Time) override {
+    ++leases;
+    LeaseOutcome outcome;
+    outcome.usable_tokens = 64;  // there is what was cut off
+    return outcome;
+  }
+
+  uint64_t bytes = 1;
+  bool cuts_off = false;
+  int leases = 0;
+};
+
+EngineOptions Choosing(LoadChoice load, Exactness exactness) {
+  EngineOptions options =
+      exactness == Exactness::kInvariant ? InvariantOptions() : TestWorker::SmallOptions();
+  options.pool_bytes = 0;
+  options.load = load;
+  return options;
+}
+
+// However slow this machine is: the first load is of a byte, the second of a million of millions.
+TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
+  for (const Exactness exactness : {Exactness::kExact, Exactness::kInvariant}) {
+    SCOPED_TRACE(ExactnessName(exactness));
+    const EngineOptions options = Choosing(LoadChoice::kAuto, exactness);
+    TestWorker cold(LoadDir(), options, nullptr, false);
+    const auto cache = std::make_shared<PricedCache>(cold->layout());
+    TestWorker worker(LoadDir(), options, cache);
+    const EngineRequest request = Request(Prompt(75), {50});
+    EngineRequest off = request;
+    off.cache = CacheMode::kOff;
+    const auto expected = cold.Run(off);
+    EXPECT_EQ(worker.Run(request)->started.load.decision, LoadDecision::kMiss);
+    const auto loaded = worker.Run(request);
+    EXPECT_EQ(loaded->started.load.decision, LoadDecision::kLoad);
+    EXPECT_GT(loaded->started.cached_tokens, 0u);
+    cache->bytes = uint64_t{1} << 40;
+    const auto computed = worker.Run(request);
+    EXPECT_EQ(computed->started.load.decision, LoadDecision::kCompute);
+    EXPECT_EQ(computed->started.cached_tokens, 0u);
+    EXPECT_TRUE(computed->started.load.load_estimate.has_value());
+    EXPECT_TRUE(computed->started.load.compute_estimate.has_value());
+    for (const auto* run : {loaded.get(), computed.get()}) {
+      EXPECT_EQ(run->finished.first_logits_sha256, expected->finished.first_logits_sha256);
+      EXPECT_EQ(run->tokens, expected->tokens);
+    }
+    EXPECT_EQ(worker.Counter("loads"), 1u);
+    EXPECT_EQ(worker.Counter("loads_declined"), 1u);
+    const LoadReport foreseen = worker->EstimateLoad(64);
+    EXPECT_TRUE(foreseen.load_estimate.has_value() && foreseen.compute_estimate.has_value());
+    EXPECT_NE(foreseen.decision, LoadDecision::kNone);
+    EXPECT_EQ(cache->conflicts(), 0);
+  }
+}
+
+TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
+  EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
+  options.compute_min_tokens = 1;
+  TestWorker first(LoadDir(), options);
+  const auto cache = std::make_shared<PricedCache>(first->layout());
+  TestWorker worker(LoadDir(), options, cache);
+  const EngineRequest request = Request(Prompt(75), {50});
+  worker.Run(request);
+  const int asked = cache->fetches(), leases = cache->leases;
+  const uint64_t misses = worker.Counter("fetch_misses");
+  cache->cuts_off = true;
+  const auto run = worker.Run(request);
+  EXPECT_EQ(run->started.load.decision, LoadDecision::kAbandoned);
+  EXPECT_EQ(run->started.cached_tokens, 0u);
+  EXPECT_EQ(cache->fetches(), asked + 1);
+  EXPECT_EQ(cache->leases, leases) << "the link is slow: each word to the store costs";
+  EXPECT_EQ(worker.Counter("loads_abandoned"), 1u);
+  EXPECT_EQ(worker.Counter("fetch_misses"), misses);
+}
+
+TEST(EngineLoadTest, ToldToLoadItLoadsWhateverItCosts) {
+  const EngineOptions options = Choosing(LoadChoice::kAlways, Exactness::kExact);
+  TestWorker first(LoadDir(), options);
+  const auto cache = std::make_shared<PricedCache>(first->layout());
+  TestWorker worker(LoadDir(), options, cache);
+  cache->bytes = uint64_t{1} << 40;
+  for (int run = 0; run < 3; ++run) worker.Run(Request(Prompt(75), {50}));
+  EXPECT_EQ(worker.Counter("loads"), 2u);
+}
+
+TEST(EngineLoadTest, ToldNeverToLoadItAsksNobodyAndPublishesAllTheSame) {
+  const EngineOptions options = Choosing(LoadChoice::kNever, Exactness::kExact);
+  TestWorker worker(LoadDir(), options);
+  worker.Run(Request(Prompt(75), {50}));
+  EXPECT_FALSE(worker.cache()->BoundariesOf("default").empty());
+  const auto again = worker.Run(Request(Prompt(75), {50}));
+  EXPECT_EQ(again->started.cached_tokens, 0u);
+  EXPECT_EQ(again->started.load.decision, LoadDecision::kNone);
+  EXPECT_EQ(worker.cache()->fetches(), 0);
+}
+
+}  // namespace
+}  // namespace hearth

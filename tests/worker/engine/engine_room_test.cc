@@ -1,0 +1,271 @@
+// Memory for keys and values, class invariant: what has begun ends, what has no room waits.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_folder.h"
+#include "tests/worker/engine/engine_harness.h"
+#include "worker/engine/runner/exactness_choice.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+const std::string& RoomDir() { return ModelDir(Geometries()[0].geometry); }
+
+// Room for `chunks` of 16 tokens, and nothing in a pool.
+EngineOptions Room(uint64_t chunks) {
+  static const uint64_t chunk =
+      ChunkBytes(TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
+  EngineOptions options = InvariantOptions();
+  options.kv_bytes = chunks * chunk;
+  options.pool_bytes = 0;
+  return options;
+}
+
+EngineRequest Uncached(std::vector<int32_t> prompt, uint32_t max_new_tokens) {
+  EngineRequest request = Request(std::move(prompt), {}, max_new_tokens);
+  request.cache = CacheMode::kOff;
+  return request;
+}
+
+TEST(EngineRoomTest, WhatWasAdmittedEndsAndWhatFindsNoRoomIsOvertaken) {
+  struct Asked {
+    size_t prompt, answer;
+  };
+  // The first leaves no room for the second; the third and the fourth fit beside it.
+  const std::vector<Asked> asked = {{40, 60}, {100, 44}, {10, 6}, {12, 4}, {60, 40}};
+  TestWorker alone(RoomDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
+  const EngineOptions options = Room(10);
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  std::vector<std::unique_ptr<Collector>> runs;
+  std::vector<size_t> begun;
+  uint64_t most = 0;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    runs.push_back(std::make_unique<Collector>());
+    runs.back()->on_token = [&](size_t) {
+      most = std::max(most, worker->Stats().kv_used_bytes);
+      return true;
+    };
+  }
+  const auto request = [&](size_t i) {
+    return Uncached(Prompt(asked[i].prompt, i + 1), static_cast<uint32_t>(asked[i].answer));
+  };
+  for (size_t i = 0; i < asked.size(); ++i) {
+    EngineCallbacks callbacks = runs[i]->Callbacks(/*writes=*/false);
+    callbacks.on_started = [&, i](const StartedInfo&) { begun.push_back(i); };
+    ASSERT_TRUE(worker->Submit(request(i), callbacks).ok());
+  }
+  for (size_t i = 0; i < asked.size(); ++i) {
+    runs[i]->WaitEnd();
+    ASSERT_TRUE(runs[i]->error.ok()) << i << runs[i]->error;
+    EXPECT_EQ(runs[i]->tokens, alone.Run(request(i))->tokens) << i;
+  }
+  EXPECT_THAT(begun, ElementsAre(0, 2, 3, 1, 4));
+  EXPECT_LE(most, options.kv_bytes);
+  EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
+}
+
+TEST(EngineRoomTest, OneThatWaitsMayBeCancelledAndTheNextGoesOn) {
+  TestWorker worker(RoomDir(), Room(10), nullptr, /*with_cache=*/false);
+  Collector large, waiting, next;
+  std::shared_ptr<EngineRequestHandle> handle;
+  absl::Notification submitted;
+  large.on_token = [&](size_t number) {
+    submitted.WaitForNotification();
+    if (number == 2) handle->Cancel();
+    return true;
+  };
+  worker.Submit(Uncached(Prompt(40), 60), &large);
+  handle = worker.Submit(Uncached(Prompt(100), 20), &waiting);
+  worker.Submit(Uncached(Prompt(10), 4), &next);
+  submitted.Notify();
+  waiting.WaitEnd();
+  EXPECT_EQ(waiting.error.code(), absl::StatusCode::kCancelled);
+  large.WaitEnd();
+  next.WaitEnd();
+  EXPECT_TRUE(large.error.ok());
+  EXPECT_TRUE(next.error.ok());
+}
+
+TEST(EngineRoomTest, WhatAPublishHoldsIsWaitedFor) {
+  auto slow = std::make_shared<MemoryPrefixCache>(
+      TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
+  absl::Notification release;
+  slow->before_publish = [&] { release.WaitForNotification(); };
+  TestWorker worker(RoomDir(), Room(10), slow);
+  Collector first, second;
+  worker.Submit(Request(Prompt(150), {}, 0), &first);
+  first.WaitEnd();
+  EXPECT_GT(worker->Stats().kv_used_bytes, 0u);
+  worker.Submit(Uncached(Prompt(100, 2), 9), &second);
+  release.Notify();
+  second.WaitEnd();
+  EXPECT_TRUE(second.error.ok()) << second.error;
+}
+
+TEST(EngineRoomTest, ASlowStoreHoldsNoMoreThanItsBoundAndTheOldestIsDroppedForIt) {
+  TinyGeometry geometry = Geometries()[0].geometry;
+  geometry.layer_types = "gg";
+  geometry.seed = 79;
+  const std::string& dir = ModelDir(geometry);
+  const KvLayout layout = TestWorker(dir, InvariantOptions(), nullptr, false)->layout();
+  auto slow = std::make_shared<MemoryPrefixCache>(layout);
+  absl::Notification release;
+  slow->before_publish = [&] { release.WaitForNotification(); };
+  const uint64_t chunk = ChunkBytes(layout);
+  EngineOptions options = Room(400);
+  options.staging_bytes = 12 * chunk;  // two prompts of six chunks
+  TestWorker worker(dir, options, slow);
+  std::vector<std::unique_ptr<Collector>> runs;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    runs.push_back(std::make_unique<Collector>());
+    EngineRequest request = Request(Prompt(96, seed), {}, 0);
+    request.cache = CacheMode::kWrite;
+    worker.Submit(request, runs.back().get());
+    runs.back()->WaitEnd();
+  }
+  EXPECT_LE(worker->Stats().kv_used_bytes, (2 + 2) * 6 * chunk);
+  const uint64_t dropped = worker.Counter("publishes_dropped");
+  EXPECT_GE(dropped, 4u);
+  release.Notify();
+  uint64_t noted = 0;
+  for (const auto& run : runs) {
+    run->WaitAll();
+    ASSERT_TRUE(run->error.ok()) << run->error;
+    if (run->outcome.note.find("holds too much memory") != std::string::npos) ++noted;
+  }
+  EXPECT_EQ(noted, dropped);
+  EXPECT_GT(runs.back()->outcome.published_tokens, 0u) << "the newest is not dropped";
+}
+
+// Each breakpoint holds the local blocks of a window that the sequence leaves.
+TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
+  TinyGeometry geometry = Geometries()[0].geometry;
+  geometry.window = 24;
+  geometry.context_tokens = 1024;
+  geometry.seed = 80;
+  const std::string& dir = ModelDir(geometry);
+  std::vector<uint32_t> breakpoints;
+  for (uint32_t at = 48; at < 800; at += 96) breakpoints.push_back(at);
+  EngineOptions options = InvariantOptions();
+  options.pool_bytes = 0;
+  TestWorker all(dir, options);
+  const auto cold = all.Run(Request(Prompt(800), breakpoints, 3));
+  EXPECT_EQ(all.Counter("staging_skips"), 0u);
+  const KvLayout layout = all->layout();
+  const uint64_t local = layout.ObjectBytes(16, LayerGroup::kLocal);
+  EngineOptions little = options;
+  little.staging_bytes = 6 * local;
+  EngineOptions tight = options;
+  // Of 803 tokens, with local blocks of a window and a step of 512 at a time, and not one more.
+  const uint64_t seen = (24 + 512 + 2 * 15) / 16;
+  tight.kv_bytes = 51 * layout.ObjectBytes(16, LayerGroup::kGlobal) + seen * local;
+  for (const EngineOptions& bounded : {little, tight}) {
+    TestWorker worker(dir, bounded);
+    const auto run = worker.Run(Request(Prompt(800), breakpoints, 3));
+    ASSERT_TRUE(run->error.ok()) << run->error;
+    EXPECT_EQ(run->tokens, cold->tokens);
+    EXPECT_GT(worker.Counter("staging_skips"), 0u);
+    EXPECT_THAT(run->outcome.note, HasSubstr("boundaries were left out"));
+  }
+}
+
+// A hit in the pool that leaves no room beside itself is not waited for without end.
+TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
+  EngineOptions options = Room(10);
+  options.pool_bytes = kPoolBytes;
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const auto first = worker.Run(Request(Prompt(150, seed), {}, 1));
+    ASSERT_TRUE(first->error.ok()) << first->error;
+    const auto again = worker.Run(Request(Prompt(150, seed), {}, 10));
+    ASSERT_TRUE(again->error.ok()) << again->error;
+    EXPECT_EQ(again->tokens.front(), first->tokens.front());
+  }
+}
+
+// What waits for others gives up neither the pool nor an audit, which would not make enough room.
+TEST(EngineRoomTest, NothingIsEvictedThatWouldNotBeEnough) {
+  EngineOptions options = Room(20);
+  options.pool_bytes = kPoolBytes;
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  worker.Run(Request(Prompt(64, 9), {}, 1));  // four chunks of the pool
+  const uint64_t pooled = worker->Stats().pool_bytes;
+  ASSERT_GT(pooled, 0u);
+  Collector large, waiting;
+  absl::Notification submitted;
+  uint64_t least = pooled;
+  large.on_token = [&](size_t) {
+    submitted.WaitForNotification();
+    least = std::min(least, worker->Stats().pool_bytes);
+    return true;
+  };
+  EngineRequest running = Uncached(Prompt(100), 60);  // ten chunks; six are free
+  worker.Submit(running, &large);
+  large.WaitStarted();
+  worker.Submit(Uncached(Prompt(180, 2), 4), &waiting);  // twelve
+  submitted.Notify();
+  large.WaitEnd();
+  waiting.WaitEnd();
+  ASSERT_TRUE(large.error.ok() && waiting.error.ok()) << large.error << waiting.error;
+  EXPECT_EQ(least, pooled);
+  EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nor was it in the way afterwards";
+}
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+TEST(KvBytesTest, AreHalfOfTheMemoryLessWeightsAndPoolAndAQuarterOfTheRestAtLeast) {
+  EXPECT_EQ(DefaultKvBytes(64 * kGiB, 0, 0), 32 * kGiB);
+  EXPECT_EQ(DefaultKvBytes(64 * kGiB, 8 * kGiB, 2 * kGiB), 22 * kGiB);
+  EXPECT_EQ(DefaultKvBytes(32 * kGiB, 24 * kGiB, 0), 2 * kGiB);
+  EXPECT_EQ(DefaultKvBytes(16 * kGiB, 24 * kGiB, kGiB), 0u);
+}
+
+void WriteText(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path) << text;
+}
+
+TEST(KvBytesTest, TheLeastOfTheControlGroupsAroundTheProcessCounts) {
+  const TestFolder root;
+  const uint64_t machine = MemoryBytes(root.path());
+  EXPECT_GT(machine, 0u);
+  const std::string groups = root.path() + "/sys/fs/cgroup";
+  WriteText(root.path() + "/proc/self/cgroup", "1:name=x:/y\n0::/team.slice/hearth.service\n");
+  WriteText(groups + "/memory.max", "max\n");
+  WriteText(groups + "/team.slice/hearth.service/memory.max", "max\n");
+  EXPECT_EQ(MemoryBytes(root.path()), machine);
+  WriteText(groups + "/team.slice/memory.max", "70000000\n");
+  EXPECT_EQ(MemoryBytes(root.path()), 70000000u);
+  WriteText(groups + "/team.slice/hearth.service/memory.max", "60000000\n");
+  EXPECT_EQ(MemoryBytes(root.path()), 60000000u);
+  WriteText(groups + "/memory/memory.limit_in_bytes", "50000000\n");
+  EXPECT_EQ(MemoryBytes(root.path()), 50000000u);
+}
+
+TEST(KvBytesTest, AreSaidWhereTheyWereChosen) {
+  EngineOptions options = InvariantOptions();
+  options.pool_bytes = 3 << 20;
+  TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("kv-bytes: "),
+                                                                HasSubstr("a pool of 3 MiB"))));
+  const uint64_t chosen = worker->Stats().kv_budget_bytes;
+  EXPECT_LT(chosen, MemoryBytes() / 2 - options.pool_bytes) << "there are weights";
+  options.kv_bytes = kGiB;
+  TestWorker told(RoomDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_THAT(told->notes(), testing::Not(testing::Contains(HasSubstr("kv-bytes"))));
+}
+
+}  // namespace
+}  // namespace hearth

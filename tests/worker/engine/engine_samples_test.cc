@@ -1,0 +1,196 @@
+// Several answers to one prompt: it is computed once, what it holds is shared, each answer is its
+// own.
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/engine/engine_harness.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string& SamplesDir() { return ModelDir(Geometries()[1].geometry); }
+
+EngineRequest Drawn(uint32_t samples, uint32_t prompt = 75, uint32_t answer = 40) {
+  EngineRequest request = Request(Prompt(prompt), {}, answer);
+  request.sampling.temperature = 3;
+  request.sampling.seed = 7;
+  request.samples = samples;
+  return request;
+}
+
+using Answers = std::map<uint32_t, std::vector<int32_t>>;  // by sample
+
+struct Sampled {
+  Collector run;
+  Answers answers;
+  std::function<bool(uint32_t sample, size_t number)> on_token;
+
+  absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(TestWorker* worker,
+                                                              const EngineRequest& request) {
+    EngineCallbacks callbacks = run.Callbacks(request.cache == CacheMode::kDefault);
+    callbacks.on_token = [this, inner = callbacks.on_token](const SampledToken& token) {
+      answers[token.sample].push_back(token.id);
+      inner(token);
+      return on_token == nullptr || on_token(token.sample, answers[token.sample].size() - 1);
+    };
+    return (*worker)->Submit(request, std::move(callbacks));
+  }
+};
+
+class EngineSamplesTest : public testing::TestWithParam<bool> {
+ protected:
+  static EngineOptions Options() {
+    return GetParam() ? InvariantOptions() : TestWorker::SmallOptions();
+  }
+};
+
+TEST_P(EngineSamplesTest, EachIsWhatARequestWithItsSeedGetsAndThePromptIsComputedOnce) {
+  TestWorker worker(SamplesDir(), Options());
+  Sampled four;
+  EngineRequest hashed = Drawn(4);
+  hashed.hash_logits = true;
+  ASSERT_TRUE(four.Submit(&worker, hashed).ok());
+  four.run.WaitAll();
+  ASSERT_TRUE(four.run.error.ok()) << four.run.error;
+  EXPECT_EQ(worker.Counter("computed_tokens"), 75u);
+  EXPECT_EQ(worker.Counter("generated_tokens"), 160u);
+  EXPECT_EQ(worker.Counter("requests_finished"), 1u);
+  ASSERT_EQ(four.run.finished.samples.size(), 4u);
+  EXPECT_EQ(four.run.finished.generated_tokens, 160u);
+  TestWorker alone(SamplesDir(), Options(), nullptr, /*with_cache=*/false);
+  for (uint32_t i = 0; i < 4; ++i) {
+    SCOPED_TRACE(i);
+    EXPECT_EQ(four.run.finished.samples[i].generated_tokens, 40u);
+    EngineRequest one = Drawn(1);
+    one.sampling.seed = SeedOfSample(7, i);
+    one.hash_logits = true;
+    const auto run = alone.Run(one);
+    EXPECT_EQ(four.answers[i], run->tokens);
+    EXPECT_EQ(four.run.finished.samples[i].logits_sha256, run->finished.samples[0].logits_sha256);
+    EXPECT_EQ(four.run.finished.first_logits_sha256, run->finished.first_logits_sha256);
+    for (uint32_t j = 0; j < i; ++j) EXPECT_NE(four.answers[i], four.answers[j]);
+  }
+  Sampled again;
+  ASSERT_TRUE(again.Submit(&worker, Drawn(4)).ok());
+  again.run.WaitAll();
+  EXPECT_EQ(again.answers, four.answers);
+  EXPECT_EQ(worker->Stats().running, 0u);
+}
+
+TEST_P(EngineSamplesTest, OneMayStopAndTheOthersGoOn) {
+  TestWorker worker(SamplesDir(), Options());
+  for (const uint32_t stopped : {0u, 2u}) {
+    for (const size_t last : {0u, 9u}) {
+      Sampled three;
+      three.on_token = [&](uint32_t sample, size_t number) {
+        return sample != stopped || number < last;
+      };
+      ASSERT_TRUE(three.Submit(&worker, Drawn(3)).ok());
+      three.run.WaitAll();
+      ASSERT_TRUE(three.run.error.ok()) << three.run.error;
+      for (uint32_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(three.answers[i].size(), i == stopped ? last + 1 : 40u);
+        EXPECT_EQ(three.run.finished.samples[i].reason,
+                  i == stopped ? FinishReason::kStop : FinishReason::kLength);
+      }
+    }
+  }
+}
+
+TEST_P(EngineSamplesTest, CancelledAfterTheFirstOfThemEndedAllEndAndAreToldOnce) {
+  TestWorker worker(SamplesDir(), Options());
+  Sampled three;
+  std::shared_ptr<EngineRequestHandle> handle;
+  absl::Notification submitted;
+  three.on_token = [&](uint32_t sample, size_t number) {
+    submitted.WaitForNotification();
+    if (sample == 1 && number == 9) handle->Cancel();
+    return sample != 0 || number < 3;
+  };
+  auto taken = three.Submit(&worker, Drawn(3, 75, 400));
+  ASSERT_TRUE(taken.ok());
+  handle = *taken;
+  submitted.Notify();
+  three.run.WaitEnd();
+  EXPECT_EQ(three.run.error.code(), absl::StatusCode::kCancelled);
+  worker->Drain(absl::InfiniteFuture());
+  EXPECT_EQ(worker.Counter("requests_cancelled"), 1u);
+  EXPECT_EQ(worker.Counter("requests_finished"), 0u);
+  EXPECT_EQ(worker->Stats().running, 0u);
+}
+
+TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
+  EngineOptions options = Options();
+  options.max_running = 3;
+  TestWorker worker(SamplesDir(), options);
+  const absl::Status refused = worker->Submit(Drawn(4), {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("max_running is 3"));
+  options.model_dir = SamplesDir();
+  options.max_running = kMaxRunning;
+  EXPECT_TRUE(options.Validate().ok());
+  options.max_running += 1;  // with more no step of all of them could be made
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("513 is not in [1, 512]"));
+  options.max_running = 8;
+  options.step_tokens = 15;
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("15 is not 0 or in [16, 512]"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Invariant" : "Exact"; });
+
+// The blocks of the prompt are held once; of 75 tokens the last block is copied, and memory that
+// has room for no more than that is enough.
+TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
+  TestWorker any(SamplesDir(), InvariantOptions(), nullptr, /*with_cache=*/false);
+  Sampled wanted;
+  ASSERT_TRUE(wanted.Submit(&any, Drawn(4, 331)).ok());
+  wanted.run.WaitAll();
+  const uint64_t chunk = ChunkBytes(any->layout());
+  EngineOptions options = InvariantOptions();
+  options.pool_bytes = 0;
+  options.kv_bytes = (24 + 3 * 4) * chunk;  // 371 tokens in 24 chunks, of the others the last four
+  TestWorker worker(SamplesDir(), options, nullptr, /*with_cache=*/false);
+  Sampled four, next;
+  uint64_t most = 0;
+  four.on_token = [&](uint32_t, size_t) {
+    most = std::max(most, worker->Stats().kv_used_bytes);
+    return true;
+  };
+  ASSERT_TRUE(four.Submit(&worker, Drawn(4, 331)).ok());
+  ASSERT_TRUE(next.Submit(&worker, Drawn(4, 331)).ok());
+  four.run.WaitAll();
+  next.run.WaitAll();
+  ASSERT_TRUE(four.run.error.ok() && next.run.error.ok()) << four.run.error << next.run.error;
+  EXPECT_EQ(four.answers, wanted.answers);
+  EXPECT_EQ(next.answers, wanted.answers);
+  EXPECT_LE(most, options.kv_bytes);
+  EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
+  EXPECT_LE(four.run.finished.kv_bytes, most) << "what they share counts once";
+  const uint64_t row = chunk / 16;
+  Sampled one;
+  ASSERT_TRUE(one.Submit(&any, Drawn(1, 331)).ok());
+  one.run.WaitAll();
+  // The other three hold what is behind the 20 chunks of the prompt beside it.
+  EXPECT_EQ(four.run.finished.kv_bytes, one.run.finished.kv_bytes + 3 * (331 + 39 - 320) * row);
+  options.kv_bytes -= 1;
+  TestWorker small(SamplesDir(), options, nullptr, /*with_cache=*/false);
+  Sampled refused;
+  ASSERT_TRUE(refused.Submit(&small, Drawn(4, 331)).ok());
+  refused.run.WaitEnd();
+  EXPECT_EQ(refused.run.error.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.run.error.message()), HasSubstr("4 samples of 371 tokens"));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,166 @@
+// Which class of bits a worker serves, on machines that keep the promise and on one that does not.
+
+#include "worker/engine/runner/exactness_choice.h"
+
+#include <cmath>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/engine/engine_harness.h"
+#include "worker/kernels/targets.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::string& ChoiceDir() { return ModelDir(Geometries()[0].geometry); }
+
+// In steps of `rows` rows the first output of a row has another bit.
+void DependOn(int64_t rows) {
+  InvariantGemma::ReplaceProduct([rows](const ConstRows& x, const PackedWeights& weights,
+                                        const Rows& y, Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows == rows) *y.Row(0) = std::nextafter(*y.Row(0), 1e9F);
+  });
+}
+
+TEST(ExactnessChoiceTest, AMachineThatDependsOnTheStepIsRefusedByName) {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = ChoiceDir();
+  options.digest_cache_dir = "";
+  DependOn(5);
+  const auto engine = Engine::Create(options);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("exactness: invariant does not hold"),
+                             HasSubstr("product q, k, v"), HasSubstr("M = 5 ")));
+  EXPECT_TRUE(Engine::Create(options).ok());
+}
+
+bool HasFastKernels() { return ChosenTarget() != KernelTarget::kPlain; }
+
+TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
+  if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  TestWorker taken(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_EQ(taken->layout().exactness, Exactness::kInvariant);
+  EXPECT_EQ(taken->why_not_invariant(), "");
+  options.dtype = "bfloat16";
+  TestWorker other(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_EQ(other->layout().exactness, Exactness::kExact);
+  EXPECT_THAT(other->why_not_invariant(), HasSubstr("dtype is bfloat16"));
+  EXPECT_THAT(other->warnings(), testing::IsEmpty());
+  options.kv_bytes = uint64_t{64} << 20;
+  TestWorker bounded(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_THAT(bounded->why_not_invariant(), HasSubstr("(so --kv-bytes has no effect)"));
+  EXPECT_THAT(bounded->warnings(),
+              testing::ElementsAre("exact, not invariant: " + bounded->why_not_invariant()));
+  EXPECT_THAT(bounded->notes(), testing::Not(testing::Contains(HasSubstr("invariant"))))
+      << "it is said once";
+}
+
+TEST(ExactnessChoiceTest, AutoIsExactWhereTheSelfTestFailsAndSaysSoOnce) {
+  if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  options.digest_cache_dir = "";
+  DependOn(5);
+  TestWorker worker(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(worker->layout().exactness, Exactness::kExact);
+  EXPECT_THAT(worker->why_not_invariant(),
+              testing::AllOf(HasSubstr("product q, k, v"), HasSubstr("M = 5 ")));
+  EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("exact, not invariant"),
+                                                                HasSubstr("M = 5 "))));
+  EXPECT_TRUE(worker.Run(Request(Prompt(40)))->error.ok());
+}
+
+TEST(ExactnessChoiceTest, AutoDoesNotHideWhatIsWrongWithTheModelOrTheBudget) {
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  options.model_dir = ChoiceDir();
+  options.kv_bytes = 1;
+  if (HasFastKernels()) {
+    EXPECT_THAT(std::string(Engine::Create(options).status().message()), HasSubstr("--kv-bytes"));
+  }
+  options.model_dir = "/nowhere";
+  EXPECT_FALSE(Engine::Create(options).ok());
+}
+
+std::string Refusal(const EngineOptions& options) {
+  return std::string(options.Validate().message());
+}
+
+TEST(WeightsChoiceTest, WhatMakesNoSenseIsRefusedByBothNames) {
+  EngineOptions options = InvariantOptions();
+  options.model_dir = ChoiceDir();
+  options.weights = WeightsChoice::kInt8;
+  options.exactness = ExactnessChoice::kAuto;
+  EXPECT_EQ(Refusal(options), "");
+  options.device = "cuda";
+  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: int8"), HasSubstr("device")));
+  options.device = "cpu";
+  options.dtype = "bfloat16";
+  EXPECT_THAT(Refusal(options), testing::AllOf(HasSubstr("weights: int8"), HasSubstr("dtype")));
+  options.dtype = "float32";
+  for (const auto& [exactness, name] : {std::pair(ExactnessChoice::kExact, "exactness is exact"),
+                                        {ExactnessChoice::kPortable, "exactness is portable"}}) {
+    options.exactness = exactness;
+    for (const WeightsChoice weights :
+         {WeightsChoice::kInt8, WeightsChoice::kFloat32, WeightsChoice::kStored}) {
+      options.weights = weights;
+      EXPECT_THAT(Refusal(options),
+                  testing::AllOf(HasSubstr(WeightsChoiceName(weights)), HasSubstr(name)));
+    }
+    options.weights = WeightsChoice::kAuto;
+    EXPECT_EQ(Refusal(options), "");
+  }
+}
+
+// Asked for with --exactness auto, on a machine that cannot have the class.
+TEST(WeightsChoiceTest, WhatWasAskedForDoesNotBecomeAnother) {
+  if (!HasFastKernels()) GTEST_SKIP() << "this CPU has no FMA: auto is exact";
+  EngineOptions options = InvariantOptions();
+  options.exactness = ExactnessChoice::kAuto;
+  options.model_dir = ChoiceDir();
+  options.weights = WeightsChoice::kInt8;
+  options.digest_cache_dir = "";
+  DependOn(5);
+  const auto engine = Engine::Create(options);
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_EQ(engine.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(engine.status().message()),
+              testing::AllOf(HasSubstr("weights: int8"), HasSubstr("M = 5 ")));
+}
+
+TEST(WeightsChoiceTest, Int8HasAFingerprintOfItsOwnAndFloat32HasThatOfStored) {
+  EngineOptions options = InvariantOptions();
+  TestWorker automatic(ChoiceDir(), options);
+  EXPECT_EQ(automatic->weights(), "stored");
+  options.weights = WeightsChoice::kFloat32;
+  TestWorker wide(ChoiceDir(), options);
+  EXPECT_EQ(wide->weights(), "float32");
+  EXPECT_TRUE(Compare(automatic->fingerprint(), wide->fingerprint()).empty());
+  options.weights = WeightsChoice::kInt8;
+  TestWorker narrow(ChoiceDir(), options);
+  EXPECT_EQ(narrow->weights(), "int8");
+  EXPECT_EQ(narrow->layout().exactness, Exactness::kInvariant);
+  const auto differences = Compare(automatic->fingerprint(), narrow->fingerprint());
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].field, "weights");
+  EXPECT_EQ(differences[0].theirs, "int8 in groups of 64");
+  // Other weights: other logits.
+  const auto request = Request(Prompt(40));
+  EXPECT_EQ(automatic.Run(request)->finished.first_logits_sha256,
+            wide.Run(request)->finished.first_logits_sha256);
+  EXPECT_NE(automatic.Run(request)->finished.first_logits_sha256,
+            narrow.Run(request)->finished.first_logits_sha256);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,195 @@
+#include "worker/engine/prefix_pool.h"
+
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+constexpr uint32_t kChunk = 16;
+
+KvLayout Layout() {
+  KvLayout layout;
+  layout.chunk_tokens = kChunk;
+  layout.window = 20;
+  layout.kv_heads = 1;
+  layout.head_dim = 4;
+  layout.layers = {LayerGroup::kLocal, LayerGroup::kGlobal};
+  return layout;
+}
+
+// Sealed objects for `boundary`, with `fill` as digest of every slice. Shared with `known` where
+// the ids agree, as a request that went on from `known` would.
+KvObjects Objects(uint32_t boundary, uint64_t fill, const KvObjects& known = {}) {
+  KvObjects objects;
+  for (const ObjectId& id : NeededObjects(Layout(), boundary)) {
+    std::shared_ptr<const KvObject> object;
+    for (const auto& other : known) {
+      if (other->id == id) object = other;
+    }
+    if (object == nullptr) {
+      auto fresh = NewObject(Layout(), id);
+      fresh->slice_digests.assign(1, fill);
+      object = fresh;
+    }
+    objects.push_back(object);
+  }
+  return objects;
+}
+
+uint64_t Bytes(const KvObjects& objects) {
+  uint64_t bytes = 0;
+  for (const auto& object : objects) bytes += object->size_bytes;
+  return bytes;
+}
+
+PrefixRequest Prefix(uint32_t tokens, std::vector<uint32_t> cuts = {}, uint32_t fork_at = 1000,
+                     const std::string& tenant = "a") {
+  PrefixRequest prefix;
+  for (uint32_t i = 0; i < tokens; ++i) prefix.token_ids.push_back(i < fork_at ? i : i + 5000);
+  prefix.cuts = std::move(cuts);
+  prefix.tenant = tenant;
+  return prefix;
+}
+
+TEST(PrefixPoolTest, FindsTheLongestPointThatTheRequestMayUse) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  pool.Insert(Prefix(32), 32, Objects(32, 1));
+  pool.Insert(Prefix(48), 48, Objects(48, 1));
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 48u);
+  EXPECT_EQ(pool.Lookup(Prefix(60), 47).boundary, 32u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 40), 59).boundary, 32u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 31), 59).boundary, 0u);
+}
+
+TEST(PrefixPoolTest, SaysHowManyTokensItKnowsEvenWithoutAUsablePoint) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  pool.Insert(Prefix(48), 48, Objects(48, 1));
+  const PooledPrefix found = pool.Lookup(Prefix(60, {}, 40), 59);
+  EXPECT_EQ(found.boundary, 0u);
+  EXPECT_EQ(found.matched_tokens, 40u);
+}
+
+TEST(PrefixPoolTest, AnotherTenantFindsNothing) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  pool.Insert(Prefix(32), 32, Objects(32, 1));
+  const PooledPrefix found = pool.Lookup(Prefix(60, {}, 1000, "b"), 59);
+  EXPECT_EQ(found.boundary, 0u);
+  EXPECT_EQ(found.matched_tokens, 0u);
+}
+
+TEST(PrefixPoolTest, CutsBelowThePointMustAgreeInTheExactClass) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  pool.Insert(Prefix(48, {20}), 32, Objects(32, 1));
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 32u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {20, 40}), 59).boundary, 32u);      // above it: no matter
+  EXPECT_EQ(pool.Lookup(Prefix(60, {16, 20, 32}), 59).boundary, 32u);  // cuts at multiples
+}
+
+TEST(PrefixPoolTest, APointOffTheMultiplesServesOnlyRequestsThatCutThere) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  pool.Insert(Prefix(48, {20}), 20, Objects(20, 1));
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {20}), 59).boundary, 20u);
+}
+
+TEST(PrefixPoolTest, ThePortableClassRestoresAnywhere) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kPortable);
+  pool.Insert(Prefix(48, {20}), 20, Objects(20, 1));
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 20u);
+}
+
+TEST(PrefixPoolTest, SharedObjectsCountOnce) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  const KvObjects first = Objects(32, 1);
+  pool.Insert(Prefix(32), 32, first);
+  EXPECT_EQ(pool.bytes(), Bytes(first));
+  const KvObjects second = Objects(64, 1, first);
+  pool.Insert(Prefix(64), 64, second);
+  // Globals of [0, 32) are shared; the local ones of the first point are its own.
+  const size_t global_bytes = Layout().ObjectBytes(kChunk, LayerGroup::kGlobal);
+  EXPECT_EQ(pool.bytes(), Bytes(first) + Bytes(second) - 2 * global_bytes);
+}
+
+TEST(PrefixPoolTest, EvictsTheLeastRecentlyUsedPointWhole) {
+  const KvObjects a = Objects(32, 1), b = Objects(32, 2), c = Objects(32, 3);
+  PrefixPool pool(2 * Bytes(a), kChunk, Exactness::kExact);
+  pool.Insert(Prefix(32, {}, 1), 32, a);
+  pool.Insert(Prefix(32, {}, 2), 32, b);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u);  // a was used after b
+  pool.Insert(Prefix(32, {}, 3), 32, c);
+  EXPECT_EQ(pool.bytes(), Bytes(a) + Bytes(c));
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 2), 59).boundary, 0u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 3), 59).boundary, 32u);
+}
+
+TEST(PrefixPoolTest, ALookedUpPointOutlivesItsEviction) {
+  const KvObjects a = Objects(32, 1);
+  PrefixPool pool(Bytes(a), kChunk, Exactness::kExact);
+  pool.Insert(Prefix(32, {}, 1), 32, a);
+  const PooledPrefix found = pool.Lookup(Prefix(60, {}, 1), 59);
+  pool.Insert(Prefix(32, {}, 2), 32, Objects(32, 2));
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 0u);
+  ASSERT_EQ(found.objects.size(), a.size());
+  EXPECT_EQ(found.objects[0]->slice_digests[0], 1u);
+}
+
+TEST(PrefixPoolTest, TellsAgreementFromDisagreementWhenAPointComesTwice) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kExact);
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kInserted);
+  EXPECT_EQ(pool.Insert(Prefix(40), 32, Objects(32, 1)), PrefixPool::InsertResult::kPresent);
+  EXPECT_EQ(pool.Insert(Prefix(40), 32, Objects(32, 9)), PrefixPool::InsertResult::kDiffers);
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).objects[0]->slice_digests[0], 1u);
+}
+
+TEST(PrefixPoolTest, TakesPortablePointsThatAgreeWithinRoundingForTheSame) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kPortable);
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kInserted);
+  EXPECT_EQ(pool.Insert(Prefix(40), 32, Objects(32, 9)), PrefixPool::InsertResult::kPresent);
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).objects[0]->slice_digests[0], 1u);
+}
+
+bool Any(const KvObject&) { return true; }
+
+TEST(PrefixPoolTest, EvictsForMemoryOnlyWhatFreesSome) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  const KvObjects held = Objects(32, 1);  // as a running sequence has them
+  pool.Insert(Prefix(32, {}, 1), 32, held);
+  pool.Insert(Prefix(32, {}, 2), 32, Objects(32, 2));
+  pool.Insert(Prefix(32, {}, 3), 32, Objects(32, 3));
+  EXPECT_FALSE(pool.EvictOne([](const KvObject&) { return false; }));
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 32u) << "older, but it would free nothing";
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 2), 59).boundary, 0u);
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_FALSE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.bytes(), Bytes(held));
+}
+
+TEST(PrefixPoolTest, PointsThatFreeMemoryOnlyTogetherGoOneAfterTheOther) {
+  PrefixPool pool(1 << 20, kChunk, Exactness::kInvariant);
+  {
+    const KvObjects shared = Objects(32, 1);
+    pool.Insert(Prefix(32, {}, 1), 32, shared);
+    pool.Insert(Prefix(32, {}, 2), 32, shared);
+  }
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 1), 59).boundary, 0u);
+  EXPECT_EQ(pool.Lookup(Prefix(60, {}, 2), 59).boundary, 32u);
+  EXPECT_TRUE(pool.EvictOne(Any));
+  EXPECT_EQ(pool.bytes(), 0u);
+}
+
+TEST(PrefixPoolTest, ACapacityOfZeroKeepsNothing) {
+  PrefixPool pool(0, kChunk, Exactness::kExact);
+  EXPECT_EQ(pool.Insert(Prefix(32), 32, Objects(32, 1)), PrefixPool::InsertResult::kTooLarge);
+  EXPECT_EQ(pool.bytes(), 0u);
+  EXPECT_EQ(pool.Lookup(Prefix(60), 59).boundary, 0u);
+}
+
+}  // namespace
+}  // namespace hearth

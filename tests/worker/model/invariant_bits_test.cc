@@ -1,0 +1,149 @@
+// The bits of the class invariant, written down: whoever changes one raises kKernelsVersion, since
+// workers of both kinds would store different bytes under one key.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "proto/fingerprint.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+std::string FileOf(const std::string& path) {
+  std::stringstream read;
+  read << std::ifstream(path, std::ios::binary).rdbuf();
+  return read.str();
+}
+
+// The checkpoint's weights as bfloat16, cut off, in place.
+void StoreAsBFloat16(const std::string& dir) {
+  const std::string path = dir + "/model.safetensors", file = FileOf(path);
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), 8);
+  auto header = nlohmann::json::parse(file.substr(8, header_bytes));
+  std::string data;
+  for (size_t at = 8 + header_bytes; at < file.size(); at += 4) data += file.substr(at + 2, 2);
+  for (auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    tensor["dtype"] = "BF16";
+    for (auto& offset : tensor["data_offsets"]) offset = offset.get<size_t>() / 2;
+  }
+  const std::string text = header.dump();
+  const uint64_t text_bytes = text.size();
+  std::ofstream out(path, std::ios::binary);
+  out.write(reinterpret_cast<const char*>(&text_bytes), 8) << text << data;
+}
+
+// Of all logits of a text, in steps of `step` tokens.
+std::string AllLogitsSha256(const InvariantGemma& gemma, int tokens, int step) {
+  InvariantGemma::Kv kv = gemma.NewKv();
+  std::string all;
+  for (int at = 0; at < tokens; at += step) {
+    std::vector<int32_t> text;
+    for (int i = at; i < std::min(tokens, at + step); ++i) {
+      text.push_back((i * 37 + i * i % 11) % gemma.config().vocab_size);
+    }
+    std::vector<float> logits;
+    EXPECT_TRUE(gemma.Step(&kv, text, static_cast<int>(text.size()), &logits).ok());
+    all.append(reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float));
+  }
+  return DigestHex(Sha256(all));
+}
+
+struct WrittenDown {
+  std::string layers;
+  int window, heads, kv_heads, head_dim, hidden;
+  double softcap;  // of scores and logits; 0: none
+  const char* sha256;
+};
+
+std::string CheckpointOf(const WrittenDown& model) {
+  TinyGeometry geometry;
+  geometry.layer_types = model.layers;
+  geometry.window = model.window;
+  geometry.heads = model.heads;
+  geometry.kv_heads = model.kv_heads;
+  geometry.head_dim = model.head_dim;
+  geometry.hidden_size = model.hidden;
+  const std::string dir = NewTinyCheckpoint(geometry, "bits");
+  StoreAsBFloat16(dir);
+  if (model.softcap > 0) {
+    auto config = nlohmann::json::parse(FileOf(dir + "/config.json"));
+    config["attn_logit_softcapping"] = config["final_logit_softcapping"] = model.softcap;
+    std::ofstream(dir + "/config.json") << config;
+  }
+  return dir;
+}
+
+// The heads are those of 270M and 1B, of 4B, and small ones that share nothing.
+TEST(InvariantBits, OfEveryTokenAreThoseThatAreWrittenDown) {
+  ASSERT_EQ(InvariantGemma::kKernelsVersion, 1) << "write the new bits down";
+  const WrittenDown models[] = {
+      {"llg", 24, 4, 1, 256, 64, 0,
+       "ec37f54f474a7e18ed754bc822b4d7cac7623052a2cb70a98b33925e12ed5487"},
+      {"lg", 100, 8, 4, 256, 48, 0,
+       "e7070092f1a7f2ba685fa4f936a4bb647352a37e0113bc5e9c098790800f2bd8"},
+      {"gl", 40, 8, 8, 16, 70, 20,
+       "cf591c8296968b519424eefd30302e975569bd66e3c6de79f50d38f9c5d3a996"},
+  };
+  for (const WrittenDown& model : models) {
+    const std::string dir = CheckpointOf(model);
+    for (const int threads : {1, 2, 3, 8}) {
+      const auto gemma = InvariantGemma::Load(dir, {threads, /*chunk=*/16});
+      ASSERT_TRUE(gemma.ok()) << gemma.status();
+      ForEachTarget([&](const std::string& target) {
+        for (const int step : {1, 7, 130}) {
+          const bool slow = step == 1 || target == "plain";
+          if (slow && (threads > 1 || step == 130)) continue;  // said once
+          EXPECT_EQ(AllLogitsSha256(**gemma, 130, step), model.sha256)
+              << model.layers << ", " << target << ", " << threads << " threads, steps of " << step;
+        }
+      });
+    }
+  }
+}
+
+InvariantGemmaOptions With(WeightForm form, int threads) {
+  InvariantGemmaOptions options{threads, /*chunk=*/16};
+  options.weights = form;
+  return options;
+}
+
+TEST(InvariantBits, OfWeightsAsFloat32AreThoseOfWeightsAsStored) {
+  const std::string dir = CheckpointOf({"lg", 100, 8, 4, 256, 48, 0, ""});
+  const auto stored = InvariantGemma::Load(dir, With(WeightForm::kStored, 2));
+  const auto wide = InvariantGemma::Load(dir, With(WeightForm::kFloat32, 2));
+  ASSERT_TRUE(stored.ok() && wide.ok());
+  EXPECT_EQ(AllLogitsSha256(**wide, 130, 7), AllLogitsSha256(**stored, 130, 7));
+}
+
+// Whoever changes these changes the fingerprint's field `weights`.
+TEST(InvariantBits, OfWeightsAsInt8AreThoseThatAreWrittenDown) {
+  const std::string dir = CheckpointOf({"llg", 24, 4, 1, 256, 160, 0, ""});
+  for (const int threads : {1, 3}) {
+    const auto gemma = InvariantGemma::Load(dir, With(WeightForm::kInt8, threads));
+    ASSERT_TRUE(gemma.ok()) << gemma.status();
+    EXPECT_TRUE((*gemma)->SelfTest("").ok());
+    ForEachTarget([&](const std::string& target) {
+      for (const int step : {1, 7, 130}) {
+        if ((step == 1 || target == "plain") && (threads > 1 || step == 130)) continue;
+        EXPECT_EQ(AllLogitsSha256(**gemma, 130, step),
+                  "07af2c7947187565447f9b2a52155564e3930a2a64ea04ed201e7a2b4f27a2ce")
+            << target << ", " << threads << " threads, steps of " << step;
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,152 @@
+// Answers the forward pass's oracle (model_oracle.py) with InvariantGemma, as model_probe does with
+// Gemma, and checks what that promises besides:
+//
+//   "restored": for each boundary, the prompt in other steps: 7 tokens each up to it, the rest in
+//   one, while keys lie in blocks of the question's "chunk" (32 where it names none).
+//
+// Every decoded token's logits must have the bits that a prefill of the whole text gives, as must a
+// prompt's on each instruction set, and on 1, 2 and 3 threads.
+//   invariant_probe MODEL_DIR [float32]
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "nlohmann/json.hpp"
+#include "proto/fingerprint.h"
+#include "worker/kernels/targets.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+void RequireOk(const absl::Status& status) {
+  if (status.ok()) return;
+  std::cerr << status << std::endl;
+  std::exit(1);
+}
+
+std::vector<float> Logits(const InvariantGemma& gemma, InvariantGemma::Kv* kv,
+                          absl::Span<const int32_t> tokens, int want) {
+  std::vector<float> logits;
+  RequireOk(gemma.Step(kv, tokens, want, &logits));
+  return logits;
+}
+
+std::string DigestOf(const std::vector<float>& logits) {
+  return DigestHex(
+      Sha256({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)}));
+}
+
+std::string InOtherSteps(const InvariantGemma& gemma, const std::vector<int32_t>& ids,
+                         size_t boundary) {
+  InvariantGemma::Kv kv = gemma.NewKv();
+  const absl::Span<const int32_t> all(ids);
+  for (size_t at = 0; at < boundary; at += 7) {
+    Logits(gemma, &kv, all.subspan(at, std::min<size_t>(7, boundary - at)), 0);
+  }
+  return DigestOf(Logits(gemma, &kv, all.subspan(boundary), 1));
+}
+
+// The model with blocks of so many keys, once for each number of threads; that with two answers.
+class Models {
+ public:
+  using OnThreads = std::map<int, std::unique_ptr<InvariantGemma>>;
+  explicit Models(std::string dir) : dir_(std::move(dir)) {}
+
+  // Good until the next call.
+  const OnThreads& WithChunk(int chunk) {
+    if (chunk != chunk_) models_.clear();
+    chunk_ = chunk;
+    for (const int threads : {1, 2, 3}) {
+      if (models_.count(threads) > 0) continue;
+      auto gemma = InvariantGemma::Load(dir_, {threads, chunk});
+      RequireOk(gemma.status());
+      models_[threads] = *std::move(gemma);
+    }
+    return models_;
+  }
+
+ private:
+  const std::string dir_;
+  int chunk_ = 0;
+  OnThreads models_;
+};
+
+// A prompt has these bits on every instruction set and number of threads.
+void RequireDigest(const Models::OnThreads& models, const std::vector<int32_t>& prompt,
+                   const std::string& digest) {
+  for (const KernelTarget target : UsableTargets()) {
+    if (target == KernelTarget::kPlain) continue;  // hours on a real model
+    ForceTarget(target);
+    for (const auto& [threads, gemma] : models) {
+      if (InOtherSteps(*gemma, prompt, 0) == digest) continue;
+      RequireOk(absl::InternalError(
+          absl::StrCat("other bits on ", KernelTargetName(target), ", ", threads, " threads")));
+    }
+  }
+  ForceTarget(UsableTargets().back());
+}
+
+nlohmann::json Answer(Models* all, const nlohmann::json& question) {
+  const Models::OnThreads& models = all->WithChunk(question.value("chunk", 32));
+  const InvariantGemma& gemma = *models.at(2);
+  auto ids = question.at("ids").get<std::vector<int32_t>>();
+  const size_t greedy = question.value("greedy", 0), prompt = ids.size();
+  InvariantGemma::Kv kv = gemma.NewKv();
+  const absl::Time start = absl::Now();
+  std::vector<float> last = Logits(gemma, &kv, ids, 1);
+  nlohmann::json answer{{"sha256", DigestOf(last)},
+                        {"prefill_ms", absl::ToDoubleMilliseconds(absl::Now() - start)}};
+  answer["restored"] = std::vector<std::string>();
+  for (const size_t boundary : question.value("restores", std::vector<size_t>())) {
+    answer["restored"].push_back(InOtherSteps(gemma, ids, boundary));
+  }
+  std::vector<float> decoded;
+  std::vector<double> decode_ms;
+  for (size_t i = 0; i < greedy; ++i) {
+    decoded.insert(decoded.end(), last.begin(), last.end());
+    ids.push_back(static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin()));
+    if (i + 1 == greedy) break;
+    const absl::Time step = absl::Now();
+    last = Logits(gemma, &kv, {&ids.back(), 1}, 1);
+    decode_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - step));
+  }
+  answer["decode_ms"] = decode_ms;
+  answer["greedy"] = std::vector<int32_t>(ids.begin() + static_cast<long>(prompt), ids.end());
+  RequireDigest(models, {ids.begin(), ids.begin() + static_cast<long>(prompt)},
+                answer["sha256"].get<std::string>());
+  if (greedy > 0) {
+    ids.pop_back();
+    InvariantGemma::Kv again = gemma.NewKv();
+    const std::vector<float> prefilled = Logits(gemma, &again, ids, static_cast<int>(greedy));
+    if (DigestOf(prefilled) != DigestOf(decoded)) {
+      RequireOk(absl::InternalError("decoded logits have other bits than prefilled ones"));
+    }
+  }
+  std::ofstream(question.value("logits", std::string("/dev/null")), std::ios::binary)
+      .write(reinterpret_cast<const char*>(decoded.data()),
+             static_cast<long>(decoded.size() * sizeof(float)));
+  return answer;
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) {
+  if (argc < 2 || argc > 3 || (argc == 3 && std::string(argv[2]) != "float32")) {
+    std::cerr << "usage: invariant_probe MODEL_DIR [float32]" << std::endl;
+    return 2;
+  }
+  hearth::Models models(argv[1]);
+  models.WithChunk(32);
+  std::cout << nlohmann::json{{"ready", true}, {"notes", nlohmann::json::array()}} << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << hearth::Answer(&models, nlohmann::json::parse(line)) << std::endl;
+  }
+  return 0;
+}

@@ -1,0 +1,144 @@
+// The self-test of the class invariant: it notices what depends on a step, and says what and where.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "tests/support/test_folder.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Both kinds of layers, and a window for every M that the test has.
+const std::string& SelfTestDir() {
+  static const auto* const dir = [] {
+    TinyGeometry geometry;
+    geometry.layer_types = "gl";
+    geometry.kv_heads = 1;  // each product has outputs of another number
+    geometry.window = 500;
+    geometry.context_tokens = 1000;
+    return new std::string(NewTinyCheckpoint(geometry, "self_test"));
+  }();
+  return *dir;
+}
+
+std::unique_ptr<InvariantGemma> LoadForSelfTest() {
+  auto gemma = InvariantGemma::Load(SelfTestDir(), {/*threads=*/2, /*chunk=*/16});
+  EXPECT_TRUE(gemma.ok()) << gemma.status();
+  return *std::move(gemma);
+}
+
+// A product whose row `row` has another bit in steps of `rows` rows, where it has `outputs`.
+absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs) {
+  InvariantGemma::ReplaceProduct([=](const ConstRows& x, const PackedWeights& weights,
+                                     const Rows& y, Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows != rows || weights.outputs() != outputs) return;
+    float* last = y.Row(row) + outputs - 1;
+    *last = std::nextafter(*last, 1e9F);
+  });
+  const auto gemma = LoadForSelfTest();
+  InvariantGemma::ReplaceProduct(nullptr);
+  return gemma->SelfTest("");
+}
+
+TEST(InvariantSelfTest, HoldsAndLeavesTheModelAsItWas) {
+  const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
+  EXPECT_TRUE(gemma->SelfTest("").ok());
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 32 steps"));
+  EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
+  std::vector<float> logits, same;
+  InvariantGemma::Kv kv = gemma->NewKv(), other = untested->NewKv();
+  ASSERT_TRUE(gemma->Step(&kv, {2, 9, 30}, 1, &logits).ok());
+  ASSERT_TRUE(untested->Step(&other, {2, 9, 30}, 1, &same).ok());
+  EXPECT_EQ(logits, same);
+}
+
+TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
+  // q, k and v; gate and up; down and out have the hidden size.
+  const auto gemma = LoadForSelfTest();
+  const ModelConfig& config = gemma->config();
+  const int64_t qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const std::pair<int64_t, int64_t> first_middle_last[] = {{1, 0},   {17, 8},    {33, 32},
+                                                           {128, 0}, {257, 128}, {512, 511}};
+  for (const auto& [rows, row] : first_middle_last) {
+    const absl::Status status = SelfTestWith(rows, row, qkv);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << rows;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("the product q, k, v of a local layer"),
+                      HasSubstr("M = " + std::to_string(rows) + " rows")));
+  }
+  // A chunk of 16, and beside it 1, 17, 1 and 3 rows of other sequences.
+  for (const int64_t row : {0, 1, 17, 18, 33, 34, 37}) {
+    EXPECT_THAT(std::string(SelfTestWith(38, row, qkv).message()),
+                HasSubstr("M = 38 rows of 5 sequences than among 517"))
+        << row;
+  }
+  EXPECT_THAT(std::string(SelfTestWith(64, 0, config.intermediate_size).message()),
+              HasSubstr("product gate, up"));
+  EXPECT_THAT(std::string(SelfTestWith(3, 2, config.hidden_size).message()),
+              HasSubstr("product out"));
+  EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()), HasSubstr("the head"));
+}
+
+// What is wrong for any number of rows alike.
+TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
+  const auto gemma = LoadForSelfTest();
+  const ModelConfig& config = gemma->config();
+  const int64_t qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const std::pair<int64_t, const char*> products[] = {
+      {qkv, "the product q, k, v of a local layer gives row"},
+      {config.intermediate_size, "the product gate, up with GELU of a local layer gives row"},
+      {config.hidden_size, "the product out of a local layer gives row"},
+      {config.vocab_size, "the head gives outputs"}};
+  for (const auto& [outputs, words] : products) {
+    InvariantGemma::ReplaceProduct([outputs = outputs](const ConstRows& x,
+                                                       const PackedWeights& weights, const Rows& y,
+                                                       Workspace* workspace, ParallelFor parallel) {
+      Product(x, weights, y, workspace, parallel);
+      for (int64_t row = 0; row < x.rows && weights.outputs() == outputs; ++row) {
+        y.Row(row)[outputs - 1] += 0.5F;
+      }
+    });
+    const auto changed = LoadForSelfTest();
+    InvariantGemma::ReplaceProduct(nullptr);
+    const absl::Status status = changed->SelfTest("");
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << words;
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr(words), HasSubstr("other bits than it is defined by")));
+  }
+}
+
+TEST(InvariantSelfTest, WhatHeldIsRememberedAndWhatDidNotIsNot) {
+  TestFolder folder;
+  const auto gemma = LoadForSelfTest(), again = LoadForSelfTest();
+  InvariantGemma::ReplaceProduct([](const ConstRows& x, const PackedWeights& weights, const Rows& y,
+                                    Workspace* workspace, ParallelFor parallel) {
+    Product(x, weights, y, workspace, parallel);
+    if (x.rows == 2) *y.Row(0) += 1;
+  });
+  const auto broken = LoadForSelfTest();
+  InvariantGemma::ReplaceProduct(nullptr);
+  EXPECT_FALSE(broken->SelfTest(folder.path()).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  EXPECT_TRUE(gemma->SelfTest(folder.path()).ok());
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in"));
+  EXPECT_TRUE(again->SelfTest(folder.path()).ok());
+  EXPECT_THAT(again->notes().back(), HasSubstr("on an earlier start"));
+  InvariantGemmaOptions options{/*threads=*/2, /*chunk=*/16};
+  options.weights = WeightForm::kInt8;  // other products
+  const auto narrow = InvariantGemma::Load(SelfTestDir(), options);
+  ASSERT_TRUE(narrow.ok() && (*narrow)->SelfTest(folder.path()).ok());
+  EXPECT_THAT((*narrow)->notes().back(), HasSubstr("held in"));
+}
+
+}  // namespace
+}  // namespace hearth

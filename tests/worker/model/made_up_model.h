@@ -1,0 +1,63 @@
+// A SentencePiece model of the pieces that a test wants: BPE, byte fallback, the text as it is.
+//
+// Thread safety: none.
+#ifndef HEARTH_TESTS_WORKER_MODEL_MADE_UP_MODEL_H_
+#define HEARTH_TESTS_WORKER_MODEL_MADE_UP_MODEL_H_
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+#include "worker/text/piece_types.h"
+
+namespace hearth {
+
+class MadeUpModel {
+ public:
+  // Begins with <unk> and the 256 bytes.
+  MadeUpModel() {
+    Add("<unk>", 0, PieceType::kUnknown);
+    for (int byte = 0; byte < 256; ++byte) {
+      char text[8];
+      std::snprintf(text, sizeof(text), "<0x%02X>", byte);
+      Add(text, 0, PieceType::kByte);
+    }
+  }
+
+  // A space is U+2581 in `text`.
+  void Add(const std::string& text, float score, PieceType type = PieceType::kNormal) {
+    uint32_t bits;
+    std::memcpy(&bits, &score, sizeof(bits));
+    std::string piece = Field(1, text) + static_cast<char>(2 << 3 | 5);
+    for (int shift = 0; shift < 32; shift += 8) piece += static_cast<char>(bits >> shift);
+    pieces_ += Field(1, piece + Number(3, static_cast<uint64_t>(type)));
+  }
+
+  // `model_type`: 2 is BPE, 1 unigram.
+  std::string Bytes(int model_type = 2) const {
+    const std::string trainer =
+        Number(3, static_cast<uint64_t>(model_type)) + Number(35, 1) + Number(40, 0);
+    return pieces_ + Field(2, trainer) +
+           Field(3, Field(1, "identity") + Number(3, 0) + Number(4, 0) + Number(5, 1));
+  }
+
+ private:
+  static std::string Varint(uint64_t value) {
+    std::string out;
+    for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
+    return out + static_cast<char>(value);
+  }
+  static std::string Number(uint64_t field, uint64_t value) {
+    return Varint(field << 3) + Varint(value);
+  }
+  static std::string Field(uint64_t field, const std::string& bytes) {
+    return Varint(field << 3 | 2) + Varint(bytes.size()) + bytes;
+  }
+
+  std::string pieces_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_WORKER_MODEL_MADE_UP_MODEL_H_

@@ -1,0 +1,223 @@
+// What a config.json and a generation_config.json may say, and how the rest is refused.
+#include "worker/model/model_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_replace.h"
+#include "nlohmann/json.hpp"
+#include "tests/support/test_folder.h"
+#include "tests/worker/model/file_kit.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+struct Published {
+  const char* name;
+  int layers, global_layers, kv_heads, head_dim, window;
+  double scalar, factor;
+};
+
+TEST(ModelConfig, ReadsThePublishedGeometries) {
+  const Published all[] = {{"270m", 18, 3, 1, 256, 512, 256, 1},
+                           {"1b", 26, 4, 1, 256, 512, 256, 1},
+                           {"4b", 34, 5, 4, 256, 1024, 256, 8},
+                           {"12b", 48, 8, 8, 256, 1024, 256, 8},
+                           {"27b", 62, 10, 16, 128, 1024, 168, 8}};
+  for (const Published& one : all) {
+    const std::string file = std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-" + one.name + ".json";
+    const auto config = ParseModelConfig(ReadAll(file), file);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->num_layers, one.layers) << one.name;
+    EXPECT_EQ(config->num_global_layers(), one.global_layers) << one.name;
+    EXPECT_EQ(config->num_kv_heads, one.kv_heads) << one.name;
+    EXPECT_EQ(config->head_dim, one.head_dim) << one.name;
+    EXPECT_EQ(config->sliding_window, one.window) << one.name;
+    EXPECT_EQ(config->query_pre_attn_scalar, one.scalar) << one.name;
+    EXPECT_EQ(config->global_rope.linear_factor, one.factor) << one.name;
+    EXPECT_EQ(config->local_rope.linear_factor, 1.0) << one.name;
+    EXPECT_EQ(config->local_rope.theta, 10000.0) << one.name;
+  }
+}
+
+TEST(ModelConfig, RefusesWhatItDoesNotSupportByNameValueAndFile) {
+  const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
+  ASSERT_TRUE(ParseModelConfig(good, "f.json").ok());
+  const struct {
+    const char *from, *to, *field, *value;
+  } changes[] = {
+      {"\"gemma3_text\"", "\"llama\"", "model_type", "llama"},
+      {"\"attention_bias\": false", "\"attention_bias\": true", "attention_bias", "true"},
+      {"gelu_pytorch_tanh", "silu", "hidden_activation", "silu"},
+      {"\"rope_scaling\": null", "\"rope_scaling\": {\"rope_type\": \"yarn\"}", "rope_type",
+       "yarn"},
+      {"\"full_attention\"", "\"chunked_attention\"", "layer_types", "chunked_attention"},
+      {"\"head_dim\": 256", "\"head_dim\": \"wide\"", "head_dim", "wide"},
+      {"\"use_bidirectional_attention\": false", "\"use_bidirectional_attention\": true",
+       "use_bidirectional_attention", "true"},
+  };
+  for (const auto& change : changes) {
+    const std::string text = absl::StrReplaceAll(good, {{change.from, change.to}});
+    ASSERT_NE(text, good) << change.from;
+    const auto config = ParseModelConfig(text, "f.json");
+    ASSERT_FALSE(config.ok()) << change.field;
+    EXPECT_THAT(std::string(config.status().message()),
+                AllOf(HasSubstr(change.field), HasSubstr(change.value), HasSubstr("f.json")));
+  }
+}
+
+TEST(ModelConfig, JoinsEndTokensAndIgnoresTheGenerationsCache) {
+  const std::string good = ReadAll(std::string(HEARTH_CONFIGS_DIR) + "/gemma-3-270m.json");
+  const auto config = ParseModelConfig(
+      good, "f.json", R"({"eos_token_id": [1, 106], "cache_implementation": "hybrid"})", "g.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->eos_token_ids, (std::vector<int32_t>{1, 106}));
+}
+
+TEST(ModelConfig, TakesDefaultsOfHuggingFaceForWhatIsLeftOut) {
+  // Values: Gemma3TextConfig of transformers 5.
+  for (const char* text : {R"({"model_type": "gemma3_text"})", R"({"text_config": {}})"}) {
+    const auto config = ParseModelConfig(text, "f.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->hidden_size, 2304);
+    EXPECT_EQ(config->intermediate_size, 9216);
+    EXPECT_EQ(config->num_layers, 26);
+    EXPECT_EQ(config->num_global_layers(), 4);
+    EXPECT_EQ(config->num_heads, 8);
+    EXPECT_EQ(config->num_kv_heads, 4);
+    EXPECT_EQ(config->head_dim, 256);
+    EXPECT_EQ(config->vocab_size, 262208);
+    EXPECT_EQ(config->max_position_embeddings, 131072);
+    EXPECT_EQ(config->sliding_window, 4096);
+    EXPECT_EQ(config->query_pre_attn_scalar, 256);
+    EXPECT_EQ(config->rms_norm_eps, 1e-6);
+    EXPECT_EQ(config->global_rope.theta, 1000000.0);
+    EXPECT_EQ(config->local_rope.theta, 10000.0);
+    EXPECT_EQ(config->attn_logit_softcap, 0);
+    EXPECT_TRUE(config->tie_word_embeddings);
+    EXPECT_THAT(config->eos_token_ids, ElementsAre(1));
+  }
+}
+
+TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
+  const Json common = {{"model_type", "gemma3_text"}, {"num_hidden_layers", 7}};
+  Json old_style = common, new_style = common;
+  old_style["sliding_window_pattern"] = 3;
+  old_style["rope_theta"] = 5000.0;
+  old_style["rope_local_base_freq"] = 700.0;
+  old_style["rope_scaling"] = {{"type", "linear"}, {"factor", 4.0}};
+  const std::string local = "sliding_attention", global = "full_attention";
+  new_style["layer_types"] = {local, local, global, local, local, global, local};
+  new_style["rope_parameters"] = {
+      {global, {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 5000.0}}},
+      {local, {{"rope_type", "default"}, {"rope_theta", 700.0}}}};
+  for (const Json& flat : {old_style, new_style}) {
+    for (const Json& json : {flat, Json{{"model_type", "gemma3"}, {"text_config", flat}}}) {
+      const auto config = ParseModelConfig(json.dump(), "f.json");
+      ASSERT_TRUE(config.ok()) << config.status();
+      EXPECT_EQ(config->nested, json.contains("text_config"));
+      const LayerType l = LayerType::kLocal, g = LayerType::kGlobal;
+      EXPECT_THAT(config->layer_types, ElementsAre(l, l, g, l, l, g, l));
+      EXPECT_EQ(config->global_rope.theta, 5000.0);
+      EXPECT_EQ(config->global_rope.linear_factor, 4.0);
+      EXPECT_EQ(config->local_rope.theta, 700.0);
+      EXPECT_EQ(config->local_rope.linear_factor, 1.0);
+    }
+  }
+}
+
+TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
+  const auto capped = ParseModelConfig(
+      R"({"attn_logit_softcapping": 50, "final_logit_softcapping": 30.5})", "f.json");
+  ASSERT_TRUE(capped.ok()) << capped.status();
+  EXPECT_EQ(capped->attn_logit_softcap, 50);
+  EXPECT_EQ(capped->final_logit_softcap, 30.5);
+  const auto plain = ParseModelConfig(
+      R"({"attn_logit_softcapping": null, "final_logit_softcapping": null})", "f.json");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->attn_logit_softcap, 0);
+  EXPECT_EQ(plain->final_logit_softcap, 0);
+}
+
+TEST(ModelConfig, TiesByTheOuterFieldWhereThereIsOne) {
+  const struct {
+    const char* json;
+    bool tied;
+  } cases[] = {
+      {R"({"tie_word_embeddings": false})", false},
+      {R"({"text_config": {"tie_word_embeddings": false}})", false},
+      {R"({"tie_word_embeddings": true, "text_config": {"tie_word_embeddings": false}})", true},
+      {R"({"tie_word_embeddings": false, "text_config": {"tie_word_embeddings": true}})", false},
+  };
+  for (const auto& one : cases) {
+    const auto config = ParseModelConfig(one.json, "f.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->tie_word_embeddings, one.tied) << one.json;
+  }
+}
+
+TEST(ModelConfig, RefusesSizesThatCannotBe) {
+  const struct {
+    const char *json, *field;
+  } cases[] = {
+      {R"({"head_dim": 15})", "head_dim"},
+      {R"({"num_attention_heads": 6, "num_key_value_heads": 4})", "num_key_value_heads"},
+      {R"({"num_hidden_layers": 0})", "num_hidden_layers"},
+      {R"({"num_hidden_layers": 99999999999999999999})", "num_hidden_layers"},
+      {R"({"hidden_size": -1})", "hidden_size"},
+      {R"({"hidden_size": 1.5})", "hidden_size"},
+      {R"({"sliding_window": 0})", "sliding_window"},
+      {R"({"num_hidden_layers": 2, "layer_types": ["full_attention"]})", "layer_types"},
+      {R"({"rms_norm_eps": 0})", "rms_norm_eps"},
+      {R"({"rope_theta": "high"})", "rope_theta"},
+      {R"({"rope_scaling": {"rope_type": "linear"}})", "factor"},
+      {R"({"rope_parameters": {"rope_type": "default"}})", "rope_parameters"},
+      {R"({"tie_word_embeddings": 1})", "tie_word_embeddings"},
+      {R"({"eos_token_id": -1})", "eos_token_id"},
+      {R"({"quantization_config": {"bits": 4}})", "quantization_config"},
+      {R"({"text_config": []})", "text_config"},
+      {R"({"model_type": "paligemma", "text_config": {}})", "model_type"},
+      {R"({"text_config": {"model_type": "gemma2"}})", "model_type"},
+  };
+  for (const auto& one : cases) {
+    const auto config = ParseModelConfig(one.json, "f.json");
+    ASSERT_FALSE(config.ok()) << one.json;
+    EXPECT_EQ(config.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(config.status().message()),
+                AllOf(HasSubstr("f.json"), HasSubstr(one.field)))
+        << one.json;
+  }
+}
+
+TEST(ModelConfig, RefusesFilesThatAreNotJsonObjects) {
+  const TestFolder folder;
+  const std::string& dir = folder.path();
+  const std::string file = dir + "/config.json", generation = dir + "/generation_config.json";
+  const auto error = [&dir] {
+    const auto config = LoadModelConfig(dir);
+    return config.ok() ? std::string() : std::string(config.status().message());
+  };
+  EXPECT_THAT(error(), AllOf(HasSubstr(file), HasSubstr("cannot be read")));
+  WriteAll(file, "[1]");
+  EXPECT_THAT(error(), AllOf(HasSubstr(file), HasSubstr("not a JSON object")));
+  WriteAll(file, "{}");
+  EXPECT_EQ(error(), "");  // no generation_config.json is fine
+  WriteAll(generation, "");
+  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("not a JSON object")));
+  WriteAll(generation, R"({"eos_token_id": "end"})");
+  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("eos_token_id")));
+  std::filesystem::remove(generation);
+  std::filesystem::create_directory(generation);
+  EXPECT_THAT(error(), AllOf(HasSubstr(generation), HasSubstr("cannot be read")));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,169 @@
+// What a safetensors file and its index may say, and how the rest is refused.
+#include "worker/model/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "tests/support/test_folder.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/worker/model/file_kit.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::string Entry(int begin, int end) {
+  return R"({"dtype":"F32","shape":[)" + std::to_string((end - begin) / 4) +
+         R"(],"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]}";
+}
+
+// What OpenFile says of a file with this header and `data_bytes` bytes of data; empty: it opens.
+std::string ErrorOf(const std::string& header, size_t data_bytes) {
+  const TestFolder folder;
+  const std::string path = folder.File("model.safetensors");
+  WriteAll(path, SafetensorsBytes(header, std::string(data_bytes, 'x')));
+  const auto files = Safetensors::OpenFile(path);
+  if (files.ok()) return "";
+  EXPECT_EQ(files.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(std::string(files.status().message()), HasSubstr(path));
+  return std::string(files.status().message());
+}
+
+TEST(SafetensorsFile, MustNameEveryByteOnce) {
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(8, 16) + "}", 16), IsEmpty());
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(4, 16) + "}", 16),
+              AllOf(HasSubstr("tensor b overlaps tensor a")));
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"b":)" + Entry(12, 16) + "}", 16),
+              HasSubstr("tensor b leaves unnamed bytes after tensor a"));
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(4, 16) + "}", 16),
+              HasSubstr("tensor a leaves unnamed bytes after the header"));
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + "}", 16),
+              HasSubstr("8 bytes after tensor a have no name"));
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 16) + "}", 12), HasSubstr("12 data bytes"));
+}
+
+TEST(SafetensorsFile, MustNameATensorOnce) {
+  EXPECT_THAT(ErrorOf(R"({"a":)" + Entry(0, 8) + R"(,"a":)" + Entry(8, 16) + "}", 16),
+              HasSubstr("names tensor a twice"));
+  // Words inside an entry are not names.
+  EXPECT_THAT(ErrorOf(R"({"shape":)" + Entry(0, 8) + R"(,"dtype":)" + Entry(8, 16) + "}", 16),
+              IsEmpty());
+}
+
+TEST(SafetensorsFile, RefusesShapesThatOverflowOrDoNotFit) {
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],)"
+                      R"("data_offsets":[0,8]}})",
+                      8),
+              HasSubstr("overflows"));
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"BF16","shape":[3],"data_offsets":[0,8]}})", 8),
+              AllOf(HasSubstr("tensor a"), HasSubstr("[3]"), HasSubstr("BF16")));
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", 8),
+              HasSubstr("shape"));
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}})", 8),
+              HasSubstr("data_offsets"));
+  EXPECT_THAT(ErrorOf(R"({"a":{"dtype":"F32","shape":[2]}})", 8), HasSubstr("data_offsets"));
+  EXPECT_THAT(ErrorOf(R"(["a"])", 0), HasSubstr("JSON object"));
+}
+
+// A checkpoint in two files with an index.
+class ShardedTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir_ = NewTinyCheckpoint(TinyGeometry(),
+                             testing::UnitTest::GetInstance()->current_test_info()->name());
+    index_ = dir_ + "/model.safetensors.index.json";
+    const SafetensorsParts whole(ReadAll(dir_ + "/model.safetensors"));
+    std::map<int, SafetensorsParts> parts;
+    for (int i = 0; i < 2; ++i) {
+      SafetensorsParts part(SafetensorsBytes("{}", ""));
+      parts.emplace(i, part);
+    }
+    int number = 0;
+    for (const auto& [name, entry] : whole.header.items()) {
+      SafetensorsParts& part = parts.at(number % 2);
+      const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+      part.header[name] = entry;
+      part.header[name]["data_offsets"] = {part.data.size(), part.data.size() + end - begin};
+      part.data += whole.data.substr(begin, end - begin);
+      map_["weight_map"][name] = File(number % 2);
+      ++number;
+    }
+    for (const auto& [i, part] : parts) WriteAll(dir_ + "/" + File(i), part.Bytes());
+    single_ = ReadAll(dir_ + "/model.safetensors");
+    std::filesystem::remove(dir_ + "/model.safetensors");
+    WriteIndex();
+  }
+  static std::string File(int i) { return i == 0 ? "one.safetensors" : "two.safetensors"; }
+  void WriteIndex() { WriteAll(index_, map_.dump()); }
+  std::string OpenError() {
+    const auto files = Safetensors::Open(dir_);
+    return files.ok() ? std::string() : std::string(files.status().message());
+  }
+
+  std::string dir_, index_, single_;
+  nlohmann::json map_;
+};
+
+TEST_F(ShardedTest, EqualsTheSameTensorsInOneFile) {
+  const auto sharded = Safetensors::Open(dir_);
+  ASSERT_TRUE(sharded.ok()) << sharded.status();
+  EXPECT_EQ(sharded->files().size(), 2);
+  WriteAll(dir_ + "/model.safetensors", single_);
+  const auto single = Safetensors::Open(dir_);  // one file wins over an index
+  ASSERT_TRUE(single.ok()) << single.status();
+  EXPECT_EQ(single->files().size(), 1);
+  ASSERT_EQ(single->tensors().size(), sharded->tensors().size());
+  for (const auto& [name, view] : single->tensors()) {
+    const TensorView& other = sharded->tensors().at(name);
+    EXPECT_EQ(view.shape, other.shape) << name;
+    ASSERT_EQ(view.bytes, other.bytes) << name;
+    EXPECT_EQ(std::memcmp(view.data, other.data, view.bytes), 0) << name;
+  }
+}
+
+TEST_F(ShardedTest, NamesTheTensorAndTheFileThatAreMissing) {
+  std::filesystem::remove(dir_ + "/two.safetensors");
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr("two.safetensors: cannot be opened"),
+                                 HasSubstr("tensor model."), HasSubstr(index_)));
+}
+
+TEST_F(ShardedTest, NamesATensorThatIsNotWhereTheIndexSays) {
+  map_["weight_map"]["model.norm.weight"] =
+      map_["weight_map"]["model.norm.weight"] == File(0) ? File(1) : File(0);
+  WriteIndex();
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr(index_), HasSubstr("model.norm.weight")));
+}
+
+TEST_F(ShardedTest, NamesATensorThatIsInTwoFiles) {
+  WriteAll(dir_ + "/two.safetensors", single_);
+  EXPECT_THAT(OpenError(), AllOf(HasSubstr("two.safetensors"), HasSubstr("is also in"),
+                                 HasSubstr("one.safetensors")));
+}
+
+TEST_F(ShardedTest, KeepsToItsFolder) {
+  for (const char* file : {"../model.safetensors", "/etc/passwd", ""}) {
+    map_["weight_map"]["model.norm.weight"] = file;
+    WriteIndex();
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr("model.norm.weight"), HasSubstr("not a file name")))
+        << file;
+  }
+}
+
+TEST_F(ShardedTest, RefusesAnIndexThatIsNone) {
+  for (const char* text : {"", "[]", "{}", R"({"weight_map": 3})", R"({"weight_map": {"a": 3}})"}) {
+    WriteAll(index_, text);
+    EXPECT_THAT(OpenError(), AllOf(HasSubstr(index_), HasSubstr("weight_map"))) << text;
+  }
+  std::filesystem::remove(index_);
+  EXPECT_THAT(OpenError(), HasSubstr("has neither model.safetensors nor"));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,64 @@
+// Weights for the tests of products, and what the product must be.
+#ifndef HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
+#define HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "tests/worker/kernels/kernel_kit.h"
+#include "worker/kernels/packed_weights.h"
+#include "worker/kernels/reference.h"
+
+namespace hearth {
+
+struct ProductShape {
+  int64_t outputs, inputs;
+};
+
+// Weights as a checkpoint has them, of any type; some of float16 are subnormal.
+inline std::vector<std::byte> StoredWeights(const ProductShape& shape, ElementType type,
+                                            Numbers* numbers) {
+  const int64_t count = shape.outputs * shape.inputs;
+  std::vector<std::byte> stored(static_cast<size_t>(count) * ElementBytes(type));
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = numbers->Value() / 8;
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    std::byte* at = stored.data() + static_cast<size_t>(i) * ElementBytes(type);
+    if (type == ElementType::kFloat32) {
+      std::memcpy(at, &bits, 4);
+    } else {
+      // A finite float16: any bits but an exponent of ones.
+      const uint16_t half = type == ElementType::kBFloat16 ? static_cast<uint16_t>(bits >> 16)
+                                                           : numbers->Next() & 0xbbff;
+      std::memcpy(at, &half, 2);
+    }
+  }
+  return stored;
+}
+
+// Of kInt8: from float32.
+inline PackedWeights MakeWeights(const ProductShape& shape, ElementType type, Numbers* numbers) {
+  if (type == ElementType::kInt8) {
+    const std::vector<std::byte> stored = StoredWeights(shape, ElementType::kFloat32, numbers);
+    return PackedWeights::Pack({{stored.data(), shape.outputs}}, ElementType::kFloat32,
+                               shape.inputs, InThisThread, nullptr, WeightForm::kInt8);
+  }
+  const std::vector<std::byte> stored = StoredWeights(shape, type, numbers);
+  return PackedWeights::Pack({{stored.data(), shape.outputs}}, type, shape.inputs, InThisThread);
+}
+
+inline std::vector<float> ReferenceRows(const FencedRows& x, int64_t rows,
+                                        const PackedWeights& weights) {
+  std::vector<float> y(static_cast<size_t>(rows * weights.outputs()));
+  for (int64_t row = 0; row < rows; ++row) {
+    reference::ProductRow(x.Row(row), weights, 0, weights.outputs(),
+                          y.data() + row * weights.outputs());
+  }
+  return y;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_

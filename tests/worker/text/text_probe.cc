@@ -1,0 +1,133 @@
+// Lets the Python oracles ask this repository's text code: one JSON request a line on stdin, one
+// JSON answer a line on stdout. A malformed request ends the program: the oracle is at fault.
+#include <cstdint>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+#include "worker/text/chat_template.h"
+#include "worker/text/prompt.h"
+#include "worker/text/sampler.h"
+#include "worker/text/text_stream.h"
+#include "worker/text/tokenizer_loader.h"
+
+namespace hearth {
+namespace {
+
+using Json = nlohmann::json;
+
+std::vector<ChatMessage> MessagesFrom(const Json& json) {
+  std::vector<ChatMessage> messages;
+  for (const Json& item : json) {
+    ChatMessage message{item.at("role"), {}};
+    const Json& content = item.at("content");
+    if (content.is_string()) message.parts.push_back({ChatPart::Kind::kText, content, false});
+    for (const Json& part : content.is_array() ? content : Json::array()) {
+      const bool image = part.at("type") == "image";
+      message.parts.push_back({image ? ChatPart::Kind::kImage : ChatPart::Kind::kText,
+                               image ? std::string() : part.at("text").get<std::string>(), false});
+    }
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Json Chat(const Json& request, const Tokenizer& tokenizer) {
+  const auto chat = RenderChat(
+      MessagesFrom(request.at("messages")),
+      request.at("add_generation_prompt") ? ChatEnding::kGenerationPrompt : ChatEnding::kClosed);
+  if (!chat.ok()) return {{"error", std::string(chat.status().message())}};
+  return {{"text", chat->text}, {"ids", tokenizer.Encode(chat->text)}};
+}
+
+Json Prompted(const Json& request, const Tokenizer& tokenizer) {
+  const PromptSource source{request.at("text").get<std::string>(), {}};
+  const auto prompt = BuildPrompt(source, PromptPurpose::kGenerate, &tokenizer,
+                                  {static_cast<uint32_t>(tokenizer.size()), 1U << 20});
+  if (!prompt.ok()) return {{"error", std::string(prompt.status().message())}};
+  return {{"ids", prompt->token_ids}};
+}
+
+Json Common(const Json& request, const Tokenizer& tokenizer) {
+  Encoding encoding;
+  const auto end = tokenizer.EncodeWithOffsets(request.at("text").get<std::string>(),
+                                               request.at("offsets"), EncodeRules(), &encoding);
+  if (end != EncodeEnd::kDone) return {{"error", "too costly"}};
+  return {{"common_tokens", encoding.common_tokens}};
+}
+
+Json Streamed(const Json& request, const Tokenizer& tokenizer) {
+  TextStream stream(&tokenizer, {});
+  std::string text;
+  for (const int32_t id : request.at("ids")) text += stream.Push(id);
+  return {{"text", text + stream.Finish()}};
+}
+
+Json Filtered(const Json& request) {
+  const std::vector<float> logits = request.at("logits");
+  SamplingParams params;
+  params.temperature = request.at("temperature");
+  params.top_k = request.at("top_k");
+  params.top_p = request.at("top_p");
+  Sampler sampler;
+  Json ids = Json::array(), weights = Json::array();
+  for (const Candidate& candidate : sampler.Filter(logits, params)) {
+    ids.push_back(candidate.id);
+    weights.push_back(candidate.weight);
+  }
+  return {{"ids", ids}, {"weights", weights}};
+}
+
+Json Logprobs(const Json& request) {
+  const std::vector<float> logits = request.at("logits");
+  SamplingParams params;
+  params.logprobs = kMaxTopLogprobs;
+  const auto token = Sampler().Sample(logits, params, 0);
+  if (!token.ok()) return {{"error", std::string(token.status().message())}};
+  Json top = Json::array();
+  for (const TokenLogprob& entry : token->top) top.push_back({entry.id, entry.logprob});
+  return {{"id", token->id}, {"logprob", token->logprob}, {"top", top}};
+}
+
+Json Answer(const Json& request, const Tokenizer& tokenizer) {
+  const std::string op = request.at("op");
+  if (op == "encode") return {{"ids", tokenizer.Encode(request.at("text").get<std::string>())}};
+  if (op == "decode") {
+    return {{"text", tokenizer.Decode(request.at("ids"), request.at("skip_special"))}};
+  }
+  if (op == "common") return Common(request, tokenizer);
+  if (op == "prompt") return Prompted(request, tokenizer);
+  if (op == "stream") return Streamed(request, tokenizer);
+  if (op == "chat") return Chat(request, tokenizer);
+  if (op == "filter") return Filtered(request);
+  if (op == "logprobs") return Logprobs(request);
+  return {{"error", "unknown op " + op}};
+}
+
+int Main(const std::string& model_dir) {
+  auto tokenizer = LoadTokenizer(model_dir);
+  if (!tokenizer.ok() || *tokenizer == nullptr) {
+    std::cerr << (tokenizer.ok() ? "no tokenizer.model in " + model_dir
+                                 : tokenizer.status().ToString())
+              << "\n";
+    return 1;
+  }
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << Answer(Json::parse(line), **tokenizer).dump() << std::endl;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace hearth
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::cerr << "usage: text_probe MODEL_DIR\n";
+    return 2;
+  }
+  return hearth::Main(argv[1]);
+}

@@ -1,0 +1,116 @@
+#include "worker/text/text_stream.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/worker/text/tiny_tokenizer.h"
+#include "worker/text/utf8.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// Every delta, the last one from Finish.
+std::vector<std::string> Deltas(const std::vector<int32_t>& ids, std::vector<std::string> stops) {
+  TextStream stream(&TinyTokenizer(), std::move(stops));
+  std::vector<std::string> deltas;
+  for (const int32_t id : ids) deltas.push_back(stream.Push(id));
+  deltas.push_back(stream.Finish());
+  return deltas;
+}
+
+std::string Joined(const std::vector<std::string>& deltas) {
+  std::string text;
+  for (const std::string& delta : deltas) text += delta;
+  return text;
+}
+
+std::vector<int32_t> Pieces(const std::vector<std::string>& pieces) {
+  std::vector<int32_t> ids;
+  for (const std::string& piece : pieces) ids.push_back(TinyTokenizer().FindPiece(piece).value());
+  return ids;
+}
+
+TEST(TextStream, NeverSplitsACharacter) {
+  EXPECT_THAT(Deltas(Pieces({"and", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>", "▁and"}), {}),
+              ElementsAre("and", "", "", "", "\xF0\x9F\x99\x82", " and", ""));
+  EXPECT_THAT(Deltas(Pieces({"<0xF0>", "<0x9F>", "e", "<0xC3>"}), {}),
+              ElementsAre("", "",
+                          "\xEF\xBF\xBD\xEF\xBF\xBD"
+                          "e",
+                          "", "\xEF\xBF\xBD"));
+}
+
+TEST(TextStream, HoldsBackTheBeginningOfAStopString) {
+  EXPECT_THAT(Deltas(Pieces({"t", "h", "e", "s", "t", "o", "p"}), {"stop"}),
+              ElementsAre("t", "h", "e", "", "", "", "", ""));
+  EXPECT_THAT(Deltas(Pieces({"s", "t", "o", "s", "t", "i"}), {"stop"}),
+              ElementsAre("", "", "", "sto", "", "sti", ""));
+  EXPECT_THAT(Deltas(Pieces({"a", "s", "t"}), {"stop"}), ElementsAre("a", "", "", "st"));
+}
+
+TEST(TextStream, StopsBeforeTheStopStringAndStaysStopped) {
+  TextStream stream(&TinyTokenizer(), {"d\n"});
+  EXPECT_EQ(stream.Push(Pieces({"and"})[0]), "an");
+  EXPECT_FALSE(stream.stopped());
+  EXPECT_EQ(stream.Push(Pieces({"\n\n"})[0]), "");
+  EXPECT_TRUE(stream.stopped());
+  EXPECT_EQ(stream.Push(Pieces({"and"})[0]), "");
+  EXPECT_EQ(stream.Finish(), "");
+}
+
+TEST(TextStream, OfSeveralStopStringsTheFirstCompleteOneCounts) {
+  EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"abcd", "bc"})), "a");
+  EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "c", "d"}), {"bcd", "abcd"})), "")
+      << "of those that end together, the longest";
+}
+
+TEST(TextStream, FindsAStopStringThatAnEarlierLookalikeOverlaps) {
+  EXPECT_EQ(Joined(Deltas(Pieces({"a", "a", "a", "b", "t"}), {"aab"})), "a");
+  EXPECT_EQ(Joined(Deltas(Pieces({"a", "b", "a", "b", "a", "c"}), {"abac"})), "ab");
+}
+
+TEST(TextStream, DeltasTogetherAreTheDecodedTextUpToTheStop) {
+  std::mt19937_64 random(5);
+  int stopped_runs = 0;
+  for (int round = 0; round < 2000; ++round) {
+    std::vector<int32_t> ids;
+    for (int i = random() % 40; i > 0; --i) {
+      // Half bytes, half anything.
+      ids.push_back(random() % 2 == 0 ? 19 + random() % 256 : random() % TinyTokenizer().size());
+    }
+    const std::string decoded = TinyTokenizer().Decode(ids, true);
+    std::vector<std::string> stops;
+    if (round % 2 == 0 && decoded.size() > 4) {
+      size_t from = random() % (decoded.size() - 1), to = from + 1 + random() % 3;
+      while (from > 0 && !IsUtf8Boundary(decoded, from)) --from;
+      while (to < decoded.size() && !IsUtf8Boundary(decoded, to)) ++to;
+      stops = {decoded.substr(from, to - from), "never seen"};
+    }
+    const auto deltas = Deltas(ids, stops);
+    for (const std::string& delta : deltas) ASSERT_EQ(FindInvalidUtf8(delta), std::nullopt);
+    const size_t stop = stops.empty() ? std::string::npos : decoded.find(stops[0]);
+    ASSERT_EQ(Joined(deltas), decoded.substr(0, stop));
+    stopped_runs += stop != std::string::npos;
+  }
+  EXPECT_GT(stopped_runs, 500);
+}
+
+TEST(TextStream, StopStringsAreBounded) {
+  EXPECT_TRUE(ValidateStopStrings({}).ok());
+  EXPECT_TRUE(ValidateStopStrings({std::string(kMaxStopStringBytes, 'a')}).ok());
+  EXPECT_THAT(std::string(ValidateStopStrings({"a", ""}).message()), HasSubstr("stop[1]: has 0"));
+  EXPECT_THAT(std::string(ValidateStopStrings({std::string(257, 'a')}).message()),
+              HasSubstr("must be in [1, 256]"));
+  EXPECT_THAT(std::string(ValidateStopStrings(std::vector<std::string>(17, "a")).message()),
+              HasSubstr("the limit is 16"));
+  EXPECT_THAT(std::string(ValidateStopStrings({"a\xFF"}).message()), HasSubstr("stop[0]"));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,68 @@
+// The committed tiny tokenizer (tests/data/make_tiny_tokenizer.py), loaded once for all tests.
+#ifndef HEARTH_TESTS_WORKER_TEXT_TINY_TOKENIZER_H_
+#define HEARTH_TESTS_WORKER_TEXT_TINY_TOKENIZER_H_
+
+#include <cassert>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+
+#include "worker/text/tokenizer.h"
+
+namespace hearth {
+
+inline std::string ReadTestFile(const std::string& name) {
+  std::ifstream file(std::string(HEARTH_TEST_DATA_DIR) + "/" + name, std::ios::binary);
+  assert(file.good());
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline const Tokenizer& TinyTokenizer() {
+  static const Tokenizer* tokenizer = [] {
+    std::string error;
+    auto parsed = Tokenizer::Parse(ReadTestFile("tiny_tokenizer/tokenizer.model"), &error);
+    assert(parsed != nullptr);
+    return parsed.release();
+  }();
+  return *tokenizer;
+}
+
+// Words, digits, runs of spaces and lines, markers, and characters that only bytes can spell.
+inline std::string RandomText(std::mt19937_64* random, int words) {
+  static const char* const kWords[] = {"the keeper",
+                                       "lamp",
+                                       " ",
+                                       "  ",
+                                       "   ",
+                                       "\n",
+                                       "\n\n",
+                                       "\n\n\n",
+                                       "<bos>",
+                                       "sea",
+                                       "é",
+                                       "\xF0\x9F\x99\x82",
+                                       "日本",
+                                       "12",
+                                       "340",
+                                       "<",
+                                       "<end_of_turn>",
+                                       "<unk>",
+                                       "</table>",
+                                       "\xE2\x96\x81",
+                                       "\t",
+                                       ". ",
+                                       "for (",
+                                       "e",
+                                       "<start",
+                                       "_of_turn>",
+                                       " of"};
+  std::string text;
+  for (int i = 0; i < words; ++i) text += kWords[(*random)() % std::size(kWords)];
+  return text;
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_WORKER_TEXT_TINY_TOKENIZER_H_

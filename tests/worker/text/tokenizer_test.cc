@@ -1,0 +1,285 @@
+#include "worker/text/tokenizer.h"
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/test_folder.h"
+#include "tests/worker/text/tiny_tokenizer.h"
+#include "worker/text/piece_matcher.h"
+#include "worker/text/piece_types.h"
+#include "worker/text/space_runs.h"
+#include "worker/text/tokenizer_loader.h"
+#include "worker/text/utf8.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+int32_t Id(const std::string& piece) {
+  const auto id = TinyTokenizer().FindPiece(piece);
+  EXPECT_TRUE(id.has_value()) << piece;
+  return id.value_or(-1);
+}
+
+// What it takes to encode, and what comes of it.
+EncodeEnd EncodeBy(const EncodeRules& rules, const std::string& text,
+                   const std::vector<size_t>& offsets = {}, Encoding* encoding = nullptr) {
+  Encoding unwanted;
+  return TinyTokenizer().EncodeWithOffsets(text, offsets, rules,
+                                           encoding == nullptr ? &unwanted : encoding);
+}
+
+TEST(PieceMatcher, FindsTheLongestPieceAtTheFront) {
+  const PieceMatcher matcher({{"ab", 1}, {"a", 2}, {"abcd", 3}, {"b", 4}, {"\xFF", 5}});
+  EXPECT_EQ(matcher.Longest("abc")->id, 1);
+  EXPECT_EQ(matcher.Longest("abcd")->id, 3);
+  EXPECT_EQ(matcher.Longest("abcd")->length_bytes, 4U);
+  EXPECT_EQ(matcher.Longest("ac")->id, 2);
+  EXPECT_EQ(matcher.Longest("\xFF")->id, 5);
+  EXPECT_FALSE(matcher.Longest("cab").has_value());
+  EXPECT_FALSE(matcher.Longest("").has_value());
+  EXPECT_FALSE(PieceMatcher().Longest("a").has_value());
+}
+
+TEST(SpaceRuns, MergeNeighboursPairByPair) {
+  std::map<size_t, int32_t> pieces;
+  for (size_t length = 2; length <= 31; ++length) pieces[length] = static_cast<int32_t>(length);
+  const SpaceRuns runs(pieces);
+  for (size_t count = 2; count <= 31; ++count) {
+    std::vector<int32_t> ids;
+    EXPECT_EQ(runs.Append(count, &ids), 0U);
+    EXPECT_THAT(ids, ElementsAre(static_cast<int32_t>(count)));
+  }
+  std::vector<int32_t> ids;
+  EXPECT_EQ(runs.Append(32, &ids), 0U);
+  EXPECT_THAT(ids, ElementsAre(16, 16));
+  ids.clear();
+  const SpaceRuns pairs(std::map<size_t, int32_t>{{2, 7}});
+  EXPECT_EQ(pairs.Append(5, &ids), 1U) << "one is left for what follows";
+  EXPECT_THAT(ids, ElementsAre(7, 7));
+  EXPECT_TRUE(SpaceRuns().empty());
+}
+
+TEST(PieceTypes, AreReadFromTheFileAndDamageIsSeen) {
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  const auto types = ReadPieceTypes(model);
+  ASSERT_TRUE(types.has_value());
+  ASSERT_EQ(types->size(), static_cast<size_t>(TinyTokenizer().size()));
+  EXPECT_EQ((*types)[Id("<bos>")], PieceType::kControl);
+  EXPECT_EQ((*types)[Id("<unk>")], PieceType::kUnknown);
+  EXPECT_EQ((*types)[Id("<start_of_turn>")], PieceType::kUserDefined);
+  EXPECT_EQ((*types)[Id("<0x41>")], PieceType::kByte);
+  EXPECT_EQ((*types)[Id("and")], PieceType::kNormal);
+  EXPECT_FALSE(ReadPieceTypes(model.substr(0, model.size() - 1)).has_value());
+  EXPECT_FALSE(ReadPieceTypes("\x0A\x02\x18\x07").has_value()) << "a type outside the enum";
+  EXPECT_FALSE(ReadPieceTypes("\x0F").has_value()) << "an unknown wire type";
+}
+
+TEST(Tokenizer, MakesControlPiecesInTextTheirIds) {
+  EXPECT_THAT(TinyTokenizer().Encode("<bos><start_of_turn>and<eos><unk><pad>\n\n<mask>"),
+              ElementsAre(2, Id("<start_of_turn>"), Id("and"), 1, 3, 0, Id("\n\n"), Id("<mask>")));
+  EXPECT_EQ(TinyTokenizer().bos_id(), 2);
+  EXPECT_EQ(TinyTokenizer().eos_id(), 1);
+  EXPECT_EQ(TinyTokenizer().pad_id(), 0);
+}
+
+TEST(Tokenizer, KeepsRunsOfLinesAndOfSpacesTogether) {
+  EXPECT_THAT(TinyTokenizer().Encode("\n\n\n\n\n\n"), ElementsAre(Id("\n\n\n\n"), Id("\n\n")));
+  // A space right before a word belongs to the run first.
+  EXPECT_THAT(TinyTokenizer().Encode("   and"), ElementsAre(Id("▁▁▁"), Id("and")));
+  EXPECT_THAT(TinyTokenizer().Encode(" and"), ElementsAre(Id("▁and")));
+}
+
+TEST(Tokenizer, SpellsUnknownCharactersInBytes) {
+  EXPECT_THAT(TinyTokenizer().Encode("\xF0\x9F\x99\x82"),
+              ElementsAre(Id("<0xF0>"), Id("<0x9F>"), Id("<0x99>"), Id("<0x82>")));
+  EXPECT_THAT(TinyTokenizer().Encode(std::string("\0", 1)), ElementsAre(Id("<0x00>")));
+  EXPECT_TRUE(TinyTokenizer().Encode("").empty());
+}
+
+TEST(Tokenizer, DecodingGivesBackTheText) {
+  std::mt19937_64 random(2);
+  for (int round = 0; round < 500; ++round) {
+    std::string text = RandomText(&random, random() % 30);
+    const std::string decoded = TinyTokenizer().Decode(TinyTokenizer().Encode(text), false);
+    for (size_t at; (at = text.find("\xE2\x96\x81")) != std::string::npos;) {
+      text.replace(at, 3, " ");
+    }
+    ASSERT_EQ(decoded, text) << "up to U+2581, which stands for a space";
+  }
+}
+
+TEST(Tokenizer, DecodingSkipsWhatIsNotForReaders) {
+  const auto ids = TinyTokenizer().Encode("<bos><start_of_turn>and\n<table><end_of_turn><eos>");
+  EXPECT_EQ(TinyTokenizer().Decode(ids, true), "and\n<table>");
+  EXPECT_EQ(TinyTokenizer().Decode({-1, 1 << 30, Id("and")}, false), "and");
+  EXPECT_EQ(TinyTokenizer().Decode({Id("<0xE2>"), Id("<0x82>"), Id("and")}, false),
+            "\xEF\xBF\xBD\xEF\xBF\xBD"
+            "and");
+}
+
+TEST(Tokenizer, CommonTokensEqualAPrefixEncodedByItself) {
+  std::mt19937_64 random(3);
+  for (int round = 0; round < 500; ++round) {
+    const std::string text = RandomText(&random, 1 + random() % 30);
+    std::vector<size_t> offsets;
+    for (size_t at = 0; at <= text.size(); ++at) {
+      if (IsUtf8Boundary(text, at)) offsets.push_back(at);
+    }
+    Encoding encoding;
+    ASSERT_EQ(EncodeBy({}, text, offsets, &encoding), EncodeEnd::kDone);
+    ASSERT_EQ(encoding.ids, TinyTokenizer().Encode(text));
+    ASSERT_EQ(encoding.common_tokens.size(), offsets.size());
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      const auto prefix = TinyTokenizer().Encode(text.substr(0, offsets[i]));
+      size_t common = 0;
+      while (common < prefix.size() && common < encoding.ids.size() &&
+             prefix[common] == encoding.ids[common]) {
+        ++common;
+      }
+      ASSERT_EQ(encoding.common_tokens[i], common) << "offset " << offsets[i] << " of " << text;
+    }
+  }
+}
+
+TEST(Tokenizer, DeclinesManyOffsetsInsideOneEnormousWord) {
+  const std::string word(kMaxTextBytes / 32, 'e');  // "ee" is a piece: it can be cut nowhere
+  std::vector<size_t> offsets = {1, 1000, word.size()};
+  EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kDone);
+  for (size_t less = 1; less < 70; ++less) offsets.push_back(word.size() - less);
+  EXPECT_EQ(EncodeBy({}, word, offsets), EncodeEnd::kTooCostly);
+}
+
+TEST(Tokenizer, LongWordsBecomeWhatSentencePieceMakesOfThem) {
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  ASSERT_TRUE(IsPlainBpe(model, *ReadPieceTypes(model))) << "or neither takes long words itself";
+  std::string error;
+  const auto never = Tokenizer::Parse(model, &error, {SIZE_MAX, false});
+  const auto always = Tokenizer::Parse(model, &error, {0, false});
+  ASSERT_NE(never, nullptr) << error;
+  ASSERT_NE(always, nullptr) << error;
+  EXPECT_EQ(TinyTokenizer().why_not_proven(), "");
+  std::mt19937_64 random(11);
+  for (int round = 0; round < 2000; ++round) {
+    const std::string text = RandomText(&random, 1 + random() % 40);
+    ASSERT_EQ(always->Encode(text), never->Encode(text)) << text;
+    ASSERT_EQ(TinyTokenizer().Encode(text), never->Encode(text)) << text;
+  }
+  // Letters that often make pieces, without a space between them.
+  for (int round = 0; round < 200; ++round) {
+    std::string word;
+    while (word.size() < 3000) word += "thekprlamnd é日\n"[random() % 13];
+    while (!word.empty() && FindInvalidUtf8(word).has_value()) word.resize(*FindInvalidUtf8(word));
+    ASSERT_EQ(always->Encode(word), never->Encode(word)) << word;
+    ASSERT_EQ(TinyTokenizer().Encode(word), never->Encode(word)) << word;
+  }
+}
+
+TEST(Tokenizer, ReadsNoFurtherThanTheTokensThatAreOfUse) {
+  std::string text;
+  while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
+  int asked = 0;
+  EncodeRules rules;
+  rules.max_tokens = 1000;
+  rules.stopped = [&asked] { return ++asked > 100; };  // the whole text asks far more often
+  EXPECT_EQ(EncodeBy(rules, text), EncodeEnd::kTooManyTokens);
+  rules.max_tokens = TinyTokenizer().Encode("the keeper the keeper").size();
+  EXPECT_EQ(EncodeBy(rules, "the keeper the keeper"), EncodeEnd::kDone);
+  rules.max_tokens -= 1;
+  EXPECT_EQ(EncodeBy(rules, "the keeper the keeper"), EncodeEnd::kTooManyTokens);
+}
+
+TEST(Tokenizer, CanBeStoppedInAnyKindOfText) {
+  const std::string many_words = [] {
+    std::string text;
+    while (text.size() < kMaxTextBytes - 16) text += "the keeper ";
+    return text;
+  }();
+  for (const std::string& text :
+       {many_words, std::string(kMaxTextBytes, 'a'), std::string(kMaxTextBytes, 'e'),
+        std::string(kMaxTextBytes, '\n')}) {
+    int asked = 0;
+    EncodeRules rules;
+    rules.stopped = [&asked] { return ++asked == 3; };
+    EXPECT_EQ(EncodeBy(rules, text), EncodeEnd::kStopped) << text.substr(0, 8);
+    EXPECT_EQ(asked, 3) << "stopped, it asks no more";
+  }
+}
+
+TEST(Tokenizer, ASpecialPieceInAPlainRangeIsTheCharactersItIsWrittenWith) {
+  const std::string text = "<start_of_turn>the <end_of_turn><bos> lamp<end_of_turn>";
+  const size_t begin = text.find("the"), end = text.rfind("<end_of_turn>");
+  EncodeRules rules;
+  rules.plain = {{begin, end}};
+  Encoding encoding;
+  ASSERT_EQ(EncodeBy(rules, text, {}, &encoding), EncodeEnd::kDone);
+  size_t special = 0;
+  for (const int32_t id : encoding.ids) special += TinyTokenizer().IsSpecial(id);
+  EXPECT_EQ(special, 2U) << "the first and the last";
+  EXPECT_EQ(encoding.ids.front(), Id("<start_of_turn>"));
+  EXPECT_EQ(encoding.ids.back(), Id("<end_of_turn>"));
+  EXPECT_EQ(TinyTokenizer().Decode(encoding.ids, /*skip_special=*/false), text);
+}
+
+TEST(Tokenizer, CommonTokensOfAPlainRangeEqualAPrefixEncodedByItself) {
+  std::mt19937_64 random(12);
+  for (int round = 0; round < 60; ++round) {
+    const std::string text = "the <start_of_turn>keeper" + RandomText(&random, random() % 12);
+    EncodeRules rules;
+    rules.plain = {{0, 1 + random() % text.size()}};
+    std::vector<size_t> offsets;
+    for (size_t at = 0; at <= text.size(); ++at) {
+      if (IsUtf8Boundary(text, at)) offsets.push_back(at);
+    }
+    Encoding whole;
+    ASSERT_EQ(EncodeBy(rules, text, offsets, &whole), EncodeEnd::kDone);
+    for (size_t i = 0; i < offsets.size(); ++i) {
+      Encoding part;
+      ASSERT_EQ(EncodeBy(rules, text.substr(0, offsets[i]), {}, &part), EncodeEnd::kDone);
+      const auto differ =
+          std::mismatch(part.ids.begin(), part.ids.end(), whole.ids.begin(), whole.ids.end());
+      ASSERT_EQ(whole.common_tokens[i], static_cast<size_t>(differ.first - part.ids.begin()))
+          << text << " up to " << offsets[i];
+    }
+  }
+}
+
+TEST(Tokenizer, RefusesWhatIsNoModel) {
+  std::string error;
+  EXPECT_EQ(Tokenizer::Parse("not a model", &error), nullptr);
+  EXPECT_THAT(error, HasSubstr("not a SentencePiece model"));
+  const std::string model = ReadTestFile("tiny_tokenizer/tokenizer.model");
+  EXPECT_EQ(Tokenizer::Parse(model.substr(0, model.size() / 2), &error), nullptr);
+}
+
+TEST(TokenizerLoader, ReadsAFolderAndNamesABrokenFile) {
+  const TestFolder folder;
+  const std::filesystem::path dir = folder.path();
+  auto none = LoadTokenizer(dir);
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(*none, nullptr) << "a folder without a tokenizer serves token ids";
+
+  std::ofstream(dir / "tokenizer.model") << "broken";
+  auto broken = LoadTokenizer(dir);
+  EXPECT_EQ(broken.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(broken.status().message()), HasSubstr("tokenizer.model: not a"));
+
+  std::ofstream(dir / "tokenizer.model", std::ios::binary)
+      << ReadTestFile("tiny_tokenizer/tokenizer.model");
+  auto whole = LoadTokenizer(dir);
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_EQ((*whole)->size(), TinyTokenizer().size());
+  std::filesystem::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace hearth

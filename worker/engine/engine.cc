@@ -1,0 +1,200 @@
+#include "worker/engine/engine.h"
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/engine_impl.h"
+#include "worker/engine/runner/gemma_runner.h"
+#include "worker/engine/runner/invariant_runner.h"
+#include "worker/kernels/targets.h"
+#include "worker/model/thread_pool.h"
+
+namespace hearth {
+namespace {
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& options) {
+  GemmaOptions gemma_options;
+  gemma_options.device = options.device;
+  gemma_options.dtype = options.dtype;
+  gemma_options.threads = options.threads;
+  gemma_options.digest_cache_dir = options.digest_cache_dir;
+  absl::StatusOr<std::unique_ptr<Gemma>> gemma = Gemma::Load(options.model_dir, gemma_options);
+  if (!gemma.ok()) return gemma.status();
+  const Exactness exactness =
+      options.exactness == ExactnessChoice::kPortable ? Exactness::kPortable : Exactness::kExact;
+  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.max_running);
+}
+
+// Without it no request would ever be served.
+absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here) {
+  const KvLayout layout = gemma.NewKv().layout();
+  const uint64_t bytes = layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+                         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  const uint64_t budget = gemma.kv_blocks().budget_bytes();
+  if (bytes <= budget) return absl::OkStatus();
+  if (is_chosen_here) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "kv-bytes: weights and pool leave ", budget, " bytes of the memory, and one chunk of ",
+        layout.chunk_tokens, " tokens takes ", bytes,
+        ": lower --pool-bytes, or give the process more memory"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "kv-bytes: ", budget, " bytes have no room for one chunk of ", layout.chunk_tokens,
+      " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
+}
+
+// Of the files that the weights are read from: in their stored bits they take as much in memory.
+uint64_t WeightFileBytes(const std::string& model_dir) {
+  uint64_t bytes = 0;
+  std::error_code error;  // what cannot be read is told by the load
+  for (const auto& file : std::filesystem::directory_iterator(model_dir, error)) {
+    if (file.path().extension() == ".safetensors") bytes += file.file_size(error);
+  }
+  return bytes;
+}
+
+WeightForm FormOf(WeightsChoice weights) {
+  return weights == WeightsChoice::kFloat32 ? WeightForm::kFloat32
+         : weights == WeightsChoice::kInt8  ? WeightForm::kInt8
+                                            : WeightForm::kStored;
+}
+
+std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
+
+// What --kv-bytes is where it is not given, and how that came.
+uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
+  if (options.kv_bytes > 0) return options.kv_bytes;
+  // As float32 they take up to twice as much.
+  const uint64_t weights =
+      WeightFileBytes(options.model_dir) * (options.weights == WeightsChoice::kFloat32 ? 2 : 1);
+  const uint64_t memory = MemoryBytes();
+  const uint64_t bytes = DefaultKvBytes(memory, weights, options.pool_bytes);
+  notes->push_back(absl::StrCat("kv-bytes: ", MiBText(bytes), ", by ", MiBText(memory),
+                                " of memory, weights of ", MiBText(weights), " and a pool of ",
+                                MiBText(options.pool_bytes)));
+  return bytes;
+}
+
+absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
+  std::vector<std::string> notes;
+  InvariantGemmaOptions gemma_options;
+  gemma_options.threads = options.threads > 0 ? options.threads : ThreadPool::PhysicalCores();
+  gemma_options.chunk = static_cast<int>(options.chunk_tokens);
+  gemma_options.kv_bytes = ChooseKvBytes(options, &notes);
+  gemma_options.digest_cache_dir = options.digest_cache_dir;
+  gemma_options.weights = FormOf(options.weights);
+  absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
+      InvariantGemma::Load(options.model_dir, gemma_options);
+  if (!gemma.ok()) return gemma.status();
+  if (absl::Status room = CheckRoomForAChunk(**gemma, options.kv_bytes == 0); !room.ok())
+    return room;
+  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir); !held.ok()) {
+    return absl::Status(held.code(),
+                        absl::StrCat("exactness: invariant does not hold on this machine: ",
+                                     held.message(), "; --exactness exact does not need it"));
+  }
+  return std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
+}
+
+struct LoadedModel {
+  std::unique_ptr<ModelRunner> model;
+  std::string why_not_invariant;  // empty where it is
+};
+
+absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
+  if (options.weights != WeightsChoice::kAuto) {  // what was asked for does not become another
+    return absl::FailedPreconditionError(absl::StrCat(
+        "weights: ", WeightsChoiceName(options.weights),
+        " is of the class invariant, which exactness auto does not serve here: ", why));
+  }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
+  if (!model.ok()) return model.status();
+  if (options.kv_bytes > 0) absl::StrAppend(&why, " (so --kv-bytes has no effect)");
+  return LoadedModel{*std::move(model), std::move(why)};
+}
+
+// `auto` is invariant where that may be, holds, and is not a hundred times slower.
+absl::StatusOr<LoadedModel> LoadChosen(const EngineOptions& options) {
+  const ExactnessChoice choice = options.exactness;
+  const bool is_auto = choice == ExactnessChoice::kAuto;
+  if (!is_auto && choice != ExactnessChoice::kInvariant) {
+    const bool portable = choice == ExactnessChoice::kPortable;
+    return LoadExact(
+        options, absl::StrCat("--exactness ", portable ? "portable" : "exact", " was asked for"));
+  }
+  if (is_auto) {
+    const absl::Status may = MayBeInvariant(options.device, options.dtype);
+    if (!may.ok()) return LoadExact(options, std::string(may.message()));
+    if (ChosenTarget() == KernelTarget::kPlain) {
+      return LoadExact(options,
+                       "exactness: this CPU has no instructions that invariant is fast by");
+    }
+  }
+  absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadInvariant(options);
+  if (model.ok()) return LoadedModel{*std::move(model), ""};
+  const bool not_here =
+      absl::IsFailedPrecondition(model.status()) || absl::IsUnimplemented(model.status());
+  if (!is_auto || !not_here) return model.status();
+  return LoadExact(options, std::string(model.status().message()));
+}
+
+}  // namespace
+
+absl::Status EngineOptions::Validate() const {
+  if (model_dir.empty()) return absl::InvalidArgumentError("model: no folder given");
+  if (chunk_tokens < kMinChunkTokens || chunk_tokens > kMaxChunkTokens ||
+      (chunk_tokens & (chunk_tokens - 1)) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk_tokens: ", chunk_tokens,
+                                                   " is not a power of two in [", kMinChunkTokens,
+                                                   ", ", kMaxChunkTokens, "]"));
+  }
+  if (exactness == ExactnessChoice::kInvariant) {
+    if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
+  }
+  if (absl::Status may = MayHaveWeights(weights, exactness, device, dtype); !may.ok()) return may;
+  if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
+  if (max_running < 1 || max_running > kMaxRunning) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_running: ", max_running, " is not in [1, ", kMaxRunning, "]"));
+  }
+  if (step_tokens != 0 &&
+      (step_tokens < kMinSharedStepTokens || step_tokens > kMaxSharedStepTokens)) {
+    return absl::InvalidArgumentError(absl::StrCat("step_tokens: ", step_tokens,
+                                                   " is not 0 or in [", kMinSharedStepTokens, ", ",
+                                                   kMaxSharedStepTokens, "]"));
+  }
+  if (fetch_budget < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("fetch_budget: negative");
+  }
+  if (publish_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("publish_timeout: not positive");
+  }
+  if (compute_wait < absl::ZeroDuration() || compute_lease < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
+  }
+  if (!(audit_rate >= 0 && audit_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("audit_rate: ", audit_rate, " is not a share, from 0 to 1"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {
+  if (absl::Status status = options.Validate(); !status.ok()) return status;
+  try {
+    absl::StatusOr<LoadedModel> loaded = LoadChosen(options);
+    if (!loaded.ok()) return loaded.status();
+    auto engine = std::make_unique<EngineImpl>(options, std::move(loaded->model),
+                                               std::move(loaded->why_not_invariant));
+    if (absl::Status status = engine->Start(); !status.ok()) return status;
+    return engine;
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat(options.model_dir, ": ", error.what()));
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,186 @@
+// The inference engine: takes prompts as token ids, restores what a cache holds, computes the rest
+// on the canonical schedule, streams tokens, publishes what is worth keeping.
+//
+// One thread steps the model, prefill and decode interleaved fairly: one sequence a step or, in the
+// class invariant, all that decode and some of what prefills; fetches and publishes run on their
+// own threads. The same request gives the same first logits with the cache as without (exact
+// class), or, in the class invariant, whatever it came with.
+//
+// Thread safety: all methods may be called from any thread. Callbacks come from the engine's
+// threads, never under a lock, in order for one request; they must not block.
+// Ownership: the engine owns the model; the PrefixCache must outlive it.
+#ifndef HEARTH_WORKER_ENGINE_ENGINE_H_
+#define HEARTH_WORKER_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "worker/engine/runner/exactness_choice.h"
+#include "worker/model/model_config.h"
+#include "worker/prefix/load_trial.h"
+#include "worker/prefix/prefix_cache.h"
+#include "worker/text/sampler.h"
+
+namespace hearth {
+
+struct EngineOptions {
+  // Parameters that affect behaviour.
+  std::string model_dir;
+  std::string device = "cpu";
+  std::string dtype = "auto";  // auto, float32, bfloat16
+  uint32_t chunk_tokens = kDefaultChunkTokens;
+  ExactnessChoice exactness = ExactnessChoice::kAuto;
+  WeightsChoice weights = WeightsChoice::kAuto;
+  // Folder of remembered weight digests. Empty: computed at each start.
+  std::string digest_cache_dir;
+
+  // Parameters that affect performance.
+  int threads = 0;        // 0: the machine's cores
+  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the memory
+  uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept here; 0: none
+  uint32_t max_running = 8;                   // sequences with a KV cache
+  // Of several sequences, while one decodes: each decoded token waits for so many rows. 0: a chunk.
+  uint32_t step_tokens = 0;
+  uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
+  uint64_t staging_bytes = uint64_t{1} << 30;      // tails waiting to be published
+  absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
+  // Whether what a store has is loaded: where that is faster than computing it, or in any case.
+  LoadChoice load = LoadChoice::kAuto;
+  absl::Duration publish_timeout = absl::Seconds(30);
+  // Of several workers that miss a prefix one computes it: the others wait this long for it, beside
+  // the fetch budget. Zero: they compute too.
+  absl::Duration compute_wait = absl::Seconds(10);
+  // Others wait this long for this one. Zero: not at all.
+  absl::Duration compute_lease = absl::Seconds(10);
+  uint32_t compute_min_tokens = 256;  // less is computed without asking
+  // The share of what a cache gave that is computed again when nothing else is to be done,
+  // compared, and quarantined where it is wrong. In [0, 1]; 0: none.
+  double audit_rate = 0;
+
+  absl::Status Validate() const;
+};
+
+inline constexpr uint32_t kMaxSamples = 16;
+// All may decode in one step, whose logits take a megabyte each.
+inline constexpr uint32_t kMaxRunning = 512;
+inline constexpr uint32_t kMinSharedStepTokens = 16, kMaxSharedStepTokens = 512;
+
+enum class CacheMode { kDefault, kRead, kWrite, kOff };  // kDefault reads and writes
+enum class FinishReason { kLength, kEos, kStop };
+
+struct EngineRequest {
+  std::vector<int32_t> token_ids;
+  std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
+  std::string tenant = "default";
+  SamplingParams sampling;
+  // 0: prefill only. When it may write, it computes no further than the last boundary worth
+  // keeping, and nothing at all when that is cached already.
+  uint32_t max_new_tokens = 0;
+  // Answers to the one prompt, each with a place and memory of its own; the prompt's is shared. The
+  // first alone is kept for a next turn.
+  uint32_t samples = 1;
+  bool ignore_eos = false;
+  bool hash_logits = false;  // of every token, not of the first alone
+  CacheMode cache = CacheMode::kDefault;
+  Durability durability = Durability::kDefault;
+  uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
+  std::string request_id;  // for logs, the cache's too
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+struct StartedInfo {
+  uint32_t prompt_tokens = 0;
+  uint32_t cached_tokens = 0;
+  uint32_t matched_tokens = 0;
+  Tier source_tier = Tier::kNone;
+  LoadReport load;
+};
+struct SampleEnd {
+  FinishReason reason = FinishReason::kLength;
+  uint32_t generated_tokens = 0;
+  // Of the logits that each token was drawn from, the one that ended it included, one after the
+  // other; zero unless asked for.
+  Digest logits_sha256{};
+};
+struct FinishedInfo {
+  FinishReason reason = FinishReason::kLength;  // of the first sample
+  uint32_t generated_tokens = 0;                // those passed to on_token, of all samples
+  std::vector<SampleEnd> samples;
+  uint32_t computed_tokens = 0;  // prompt tokens that went through the model
+  double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
+  // Keys and values that it held at its end; what samples share counts once.
+  uint64_t kv_bytes = 0;
+  Exactness exactness = Exactness::kExact;
+  Digest first_logits_sha256{};  // zero for prefill-only requests
+};
+
+// Exactly one of on_finished / on_error ends a request; on_published follows on_finished when the
+// request may write (also when nothing needed publishing: boundaries then name what is stored).
+struct EngineCallbacks {
+  std::function<void(const StartedInfo&)> on_started;
+  // Returns false to end the token's sample now with kStop (a stop string was seen). The token that
+  // ends a sample with kEos is not passed on.
+  std::function<bool(const SampledToken&)> on_token;
+  std::function<void(const FinishedInfo&)> on_finished;
+  std::function<void(const absl::Status&)> on_error;
+  std::function<void(const PublishOutcome&)> on_published;
+};
+
+// Cancels when Cancel() is called; the place is free within one step. Safe after the end.
+class EngineRequestHandle {
+ public:
+  virtual ~EngineRequestHandle() = default;
+  virtual void Cancel() = 0;
+};
+
+struct EngineStats {
+  uint32_t running = 0, queued = 0;
+  uint64_t pool_bytes = 0, staged_bytes = 0;
+  uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // class invariant; else 0
+  std::map<std::string, uint64_t> counters;         // names in engine_counters.h
+};
+
+class Engine {
+ public:
+  // Loads the model, computes the numeric canary (exact class). The error names file, tensor or
+  // field.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(const EngineOptions& options);
+  virtual ~Engine() = default;  // cancels what runs
+
+  // The cache is built from the fingerprint, hence set after Create and before Submit. Null: none.
+  virtual void SetCache(PrefixCache* cache) = 0;
+
+  // kInvalidArgument names the field; kResourceExhausted when the queue is full.
+  virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(
+      EngineRequest request, EngineCallbacks callbacks) = 0;
+  // Refuses new requests, finishes the running ones, then publishes, until `deadline`.
+  virtual void Drain(absl::Time deadline) = 0;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const Fingerprint& fingerprint() const = 0;
+  virtual const KvLayout& layout() const = 0;
+  virtual std::string device() const = 0;
+  virtual std::string dtype() const = 0;
+  virtual std::string weights() const = 0;             // "stored", "int8", or a dtype
+  virtual std::vector<std::string> notes() const = 0;  // to be logged at start
+  // Likewise, as warnings: what was asked for and is not so.
+  virtual std::vector<std::string> warnings() const = 0;
+  // A sentence; empty in the class invariant.
+  virtual std::string why_not_invariant() const = 0;
+  virtual EngineStats Stats() const = 0;
+  // What loading a stored prefix of so many tokens is expected to cost now, and computing it.
+  virtual LoadReport EstimateLoad(uint32_t boundary) const = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_ENGINE_H_

@@ -1,0 +1,232 @@
+// EngineImpl: what is kept of a sequence, in the worker's pool and by a publish.
+
+#include <algorithm>
+#include <cassert>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/engine_impl.h"
+
+namespace hearth {
+namespace {
+
+// `objects` in ascending order.
+PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix,
+                           std::vector<uint32_t> boundaries, KvObjects objects) {
+  // Tokens after the last boundary are the request's own and stay here.
+  const uint32_t end = boundaries.back();
+  PublishRequestSpec spec;
+  spec.prefix.tenant = prefix.tenant;
+  spec.prefix.request_id = prefix.request_id;
+  spec.prefix.token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + end);
+  for (uint32_t cut : prefix.cuts) {
+    if (cut <= end) spec.prefix.cuts.push_back(cut);
+  }
+  spec.boundaries = std::move(boundaries);
+  spec.objects = std::move(objects);
+  spec.durability = sequence.request.durability;
+  spec.ttl_s = sequence.request.ttl_s;
+  return spec;
+}
+
+}  // namespace
+
+// Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
+// Before the very last step it does not: it would slow the first token, and soon goes out after it.
+void EngineImpl::KeepPassed(Sequence* sequence, uint32_t begin) {
+  if (sequence->next_step + 1 >= sequence->step_ends.size()) return;
+  const std::vector<uint32_t> boundaries = sequence->staged->boundaries();
+  if (boundaries.empty()) return;
+  if (boundaries.back() > begin && boundaries.back() <= sequence->position) return Keep(sequence);
+  for (const uint32_t boundary : boundaries) {
+    if (boundary > begin && boundary <= sequence->position) KeepPoint(sequence, boundary);
+  }
+}
+
+void EngineImpl::KeepPoint(Sequence* sequence, uint32_t boundary) {
+  PoolKept(sequence->prefix, boundary, sequence->staged->ObjectsOf(boundary));
+  PrefixCache* cache = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    cache = cache_;
+  }
+  if (cache == nullptr) return;
+  // The bytes stay accounted to the sequence, which offers them again with the rest.
+  PublishJob job;
+  job.spec =
+      SpecFor(*sequence, sequence->prefix, {boundary}, sequence->staged->ObjectsOf(boundary));
+  job.done = [](const PublishOutcome&) {};
+  publisher_.Submit(cache, std::move(job));
+}
+
+// What is lent becomes the worker's own, now that nobody waits for a token of it, when the pool has
+// a place for it. kDataLoss: it is not what was verified, and so may be what was restored.
+absl::Status EngineImpl::OwnRestored(Sequence* sequence) {
+  KvObjects& restored = sequence->restored;
+  uint64_t lent_bytes = 0;
+  for (const auto& object : restored) {
+    if (object->loan != nullptr) lent_bytes += object->size_bytes;
+  }
+  if (lent_bytes == 0) return absl::OkStatus();
+  const bool fits = lent_bytes <= options_.pool_bytes;
+  const uint32_t boundary = sequence->restored_boundary;
+  if (!fits || pool_.Lookup(sequence->prefix, boundary).boundary == boundary) {
+    restored = WithoutLent(restored);  // the store has it
+    return absl::OkStatus();
+  }
+  absl::StatusOr<KvObjects> own = CopyLent(layout_, restored);
+  restored = own.ok() ? *own : WithoutLent(restored);
+  if (!own.ok()) {
+    counters_.Add(EngineCounter::kLentNotKept);
+    return absl::IsDataLoss(own.status()) ? own.status() : absl::OkStatus();
+  }
+  sequence->staged->OwnRestored(restored);
+  PoolRestored(*sequence);
+  return absl::OkStatus();
+}
+
+void EngineImpl::Keep(Sequence* sequence) {
+  // It may have been over before the prompt was.
+  if (sequence->staged == nullptr || sequence->prompt_kept) return;
+  sequence->prompt_kept = true;
+  const absl::Status owned = OwnRestored(sequence);
+  if (!owned.ok()) {
+    counters_.Add(EngineCounter::kLentChanged);
+    PublishOutcome nothing;
+    nothing.note = absl::StrCat("nothing of it is kept: ", owned.message());
+    if (sequence->published != nullptr) sequence->published->OnOutcome(nothing);
+  } else if (sequence->writes()) {
+    PrefixCache* cache = nullptr;
+    {
+      absl::MutexLock lock(&mu_);
+      cache = cache_;
+    }
+    for (uint32_t boundary : sequence->staged->boundaries()) {
+      PoolKept(sequence->prefix, boundary, sequence->staged->ObjectsOf(boundary));
+    }
+    if (KeepsAnswer(*sequence) && sequence->published != nullptr) sequence->published->Expect(2);
+    Publish(sequence, cache);
+  }
+  if (!owned.ok() || !KeepsAnswer(*sequence)) sequence->staged.reset();
+  sequence->lease.reset();  // the publish has its own
+  sequence->restored.clear();
+}
+
+void EngineImpl::PoolKept(const PrefixRequest& prefix, uint32_t boundary,
+                          const KvObjects& objects) {
+  if (!MayBeKept(objects)) return;
+  if (Pool(prefix, boundary, objects) == PrefixPool::InsertResult::kDiffers) {
+    counters_.Add(EngineCounter::kNondeterminism);
+  }
+}
+
+// Puts a point into the pool, and counts what came of it.
+PrefixPool::InsertResult EngineImpl::Pool(const PrefixRequest& prefix, uint32_t boundary,
+                                          const KvObjects& objects) {
+  const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
+  if (result == PrefixPool::InsertResult::kInserted) counters_.Add(EngineCounter::kPoolInserts);
+  const bool too_large = result == PrefixPool::InsertResult::kTooLarge;
+  if (too_large && options_.pool_bytes > 0) counters_.Add(EngineCounter::kPoolTooLarge);
+  return result;
+}
+
+void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
+  const std::shared_ptr<PublishedNotice> notice = sequence->published;
+  const uint32_t skipped = sequence->staged->skipped();
+  const bool in_blocks = layout_.exactness == Exactness::kInvariant;
+  const auto done = [notice, skipped, in_blocks](PublishOutcome outcome) {
+    if (skipped > 0) {
+      absl::StrAppend(&outcome.note, outcome.note.empty() ? "" : "; ", skipped,
+                      " boundaries were left out: staging-bytes", in_blocks ? " or kv-bytes" : "",
+                      " is in use");
+    }
+    if (notice != nullptr) notice->OnOutcome(outcome);
+  };
+  std::vector<uint32_t> boundaries = sequence->staged->boundaries();
+  KvObjects offered;
+  std::set<ObjectId> included;
+  const auto include = [&](const KvObjects& objects) {
+    for (const auto& object : objects) {
+      if (included.insert(object->id).second) offered.push_back(object);
+    }
+  };
+  // What came from the pool is offered again: the store may have lost it since, and learns that it
+  // is in use. So is a restored point when there is nothing new, to learn how durable it is.
+  const bool offer_restored = sequence->restored_boundary > 0 &&
+                              (sequence->restored_from == Tier::kWorker || boundaries.empty());
+  if (offer_restored) {
+    include(sequence->restored);
+    boundaries.insert(boundaries.begin(), sequence->restored_boundary);
+  }
+  for (uint32_t boundary : sequence->staged->boundaries()) {
+    include(sequence->staged->ObjectsOf(boundary));
+  }
+  if (cache == nullptr || boundaries.empty()) {
+    PublishOutcome nothing;
+    if (cache == nullptr) {
+      nothing.note = "the worker has no store";
+    } else if (skipped == 0) {
+      nothing.note = kNothingToKeep;
+    }
+    return done(nothing);
+  }
+  std::sort(offered.begin(), offered.end(),
+            [](const auto& a, const auto& b) { return a->id < b->id; });
+  PublishJob job;
+  job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
+  job.done = done;
+  job.lease = sequence->staged->TakeLease();
+  job.compute_lease = std::move(sequence->lease);
+  publisher_.Submit(cache, std::move(job));
+}
+
+// Only where decoding gives the bits of prefill: elsewhere the next turn computes the answer again.
+bool EngineImpl::KeepsAnswer(const Sequence& sequence) const {
+  if (layout_.exactness != Exactness::kInvariant) return false;
+  if (!sequence.generates() || !sequence.writes()) return false;
+  absl::MutexLock lock(&mu_);
+  return cache_ != nullptr || options_.pool_bytes > 0;
+}
+
+// What a next turn begins with: the prompt and the answer, up to the last token that was computed.
+// The token that was sampled last has no keys and values yet.
+void EngineImpl::KeepAnswer(Sequence* sequence) {
+  if (sequence->staged == nullptr || !KeepsAnswer(*sequence)) return;
+  PublishOutcome nothing;
+  nothing.note = kNothingToKeep;
+  const auto done = [notice = sequence->published](const PublishOutcome& outcome) {
+    if (notice != nullptr) notice->OnOutcome(outcome);
+  };
+  StagedSnapshots& staged = *sequence->staged;
+  const uint32_t boundary =
+      sequence->kv == nullptr ? 0 : static_cast<uint32_t>(sequence->kv->length());
+  const auto& kept = staged.boundaries();
+  if (boundary <= sequence->restored_boundary ||
+      std::find(kept.begin(), kept.end(), boundary) != kept.end()) {
+    return done(nothing);
+  }
+  if (!staged.AddNow(*sequence->kv, &staging_)) {
+    counters_.Add(EngineCounter::kStagingSkips);
+    nothing.note = "the answer was left out: staging-bytes is in use";
+    return done(nothing);
+  }
+  PrefixRequest prefix = sequence->prefix;
+  prefix.token_ids.insert(prefix.token_ids.end(), sequence->answer.begin(),
+                          sequence->answer.begin() + (boundary - sequence->tokens()));
+  PoolKept(prefix, boundary, staged.ObjectsOf(boundary));
+  PrefixCache* cache = nullptr;
+  {
+    absl::MutexLock lock(&mu_);
+    cache = cache_;
+  }
+  if (cache == nullptr) return done(nothing);
+  PublishJob job;
+  job.spec = SpecFor(*sequence, prefix, {boundary}, staged.ObjectsOf(boundary));
+  job.done = done;
+  job.lease = staged.TakeLease();
+  publisher_.Submit(cache, std::move(job));
+}
+
+}  // namespace hearth

@@ -1,0 +1,244 @@
+// EngineImpl, from what is cached of a sequence to its first step: how much of it to use.
+
+#include <algorithm>
+#include <cassert>
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "proto/restore_rule.h"
+#include "worker/engine/engine_impl.h"
+#include "worker/engine/runner/kv_snapshot.h"
+
+namespace hearth {
+namespace {
+
+EngineCounter CachedTokensCounter(Tier tier) {
+  switch (tier) {
+    case Tier::kWorker:
+      return EngineCounter::kCachedTokensWorker;
+    case Tier::kGpu:
+      return EngineCounter::kCachedTokensGpu;
+    case Tier::kHost:
+      return EngineCounter::kCachedTokensHost;
+    case Tier::kDisk:
+      return EngineCounter::kCachedTokensDisk;
+    case Tier::kNone:
+      break;
+  }
+  assert(false);
+  return EngineCounter::kCachedTokensWorker;
+}
+
+// Whether a request with these cuts may go on from `boundary`.
+bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& layout) {
+  if (!CutsAreKeyed(layout.exactness)) return true;
+  return boundary % layout.chunk_tokens == 0 ||
+         std::binary_search(sequence.prefix.cuts.begin(), sequence.prefix.cuts.end(), boundary);
+}
+
+}  // namespace
+
+absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
+  const uint32_t boundary = fetched->usable_tokens;
+  if (boundary > sequence.max_boundary() || boundary <= sequence.pooled.boundary ||
+      !MayRestoreAt(boundary, sequence, layout_)) {
+    return absl::DataLossError(absl::StrCat("boundary ", boundary, " was not asked for"));
+  }
+  return CheckAndSortObjects(layout_, boundary, &fetched->objects);
+}
+
+// What the worker has of it is not held twice: in the class invariant its pool shares its memory
+// with sequences.
+void EngineImpl::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
+  if (layout_.exactness != Exactness::kInvariant) return;
+  for (auto& object : *objects) {
+    const auto known = std::find_if(pooled.begin(), pooled.end(), [&](const auto& other) {
+      return other->id == object->id && other->slice_digests == object->slice_digests;
+    });
+    if (known != pooled.end()) object = *known;
+  }
+}
+
+void EngineImpl::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
+  if (fetched.usable_tokens > 0) {
+    if (CheckFetched(*sequence, &fetched).ok()) {
+      TakePooled(sequence->pooled.objects, &fetched.objects);
+      sequence->restored_boundary = fetched.usable_tokens;
+      sequence->restored = std::move(fetched.objects);
+      sequence->restored_from = fetched.slowest_tier;
+      // A cache that does not say where it reads from is at least not this worker.
+      if (sequence->restored_from < Tier::kGpu) sequence->restored_from = Tier::kHost;
+      return;
+    }
+    counters_.Add(EngineCounter::kFetchesRefused);
+  }
+  if (sequence->pooled.boundary > 0) {
+    counters_.Add(EngineCounter::kPoolHits);
+    sequence->restored_boundary = sequence->pooled.boundary;
+    sequence->restored = std::move(sequence->pooled.objects);
+    sequence->restored_from = Tier::kWorker;
+  }
+}
+
+void EngineImpl::PlanKept(Sequence* sequence) {
+  std::vector<uint32_t> kept;
+  bool has_cache = false;
+  {
+    absl::MutexLock lock(&mu_);
+    has_cache = cache_ != nullptr;
+  }
+  if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
+    kept =
+        KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
+                       sequence->restored_boundary, layout_.chunk_tokens);
+  }
+  // What is lent may be gone before it is offered: until then the store is told that it has it.
+  sequence->staged = std::make_unique<StagedSnapshots>(
+      layout_, kept, sequence->restored_boundary, WithoutLent(sequence->restored), &staging_,
+      layout_.exactness == Exactness::kInvariant,
+      [&](uint64_t bytes) { return ReserveShared(sequence, bytes); });
+  uint32_t end = sequence->tokens();
+  // A prefill-only request that may write is over once its staged points are: the rest is of no
+  // use.
+  if (!sequence->generates() && sequence->writes()) {
+    const std::vector<uint32_t>& staged = sequence->staged->boundaries();
+    end = staged.empty() ? sequence->restored_boundary : staged.back();
+  }
+  counters_.Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
+  if (sequence->staged->boundaries().empty()) sequence->lease.reset();
+  for (uint32_t step_end :
+       StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {
+    if (step_end > sequence->restored_boundary && step_end <= end) {
+      sequence->step_ends.push_back(step_end);
+    }
+  }
+}
+
+// kAborted: memory that was lent was used again before it was copied. kResourceExhausted: what was
+// restored needs more memory than was set aside, which what the worker has itself does not.
+absl::Status EngineImpl::Prepare(Sequence* sequence) {
+  PlanKept(sequence);
+  sequence->position = sequence->restored_boundary;
+  if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
+  if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
+    const absl::Status restored =
+        model_->Restore(layout_, sequence->position, sequence->restored, sequence->kv.get());
+    if (!restored.ok()) return restored;
+  }
+  assert(sequence->kv->length() == static_cast<int>(sequence->position));
+  return absl::OkStatus();
+}
+
+// Back to what the worker has itself.
+void EngineImpl::DropRestored(Sequence* sequence) {
+  counters_.Add(EngineCounter::kRestoreFailures);
+  if (sequence->restored_from == Tier::kWorker) sequence->pooled.boundary = 0;
+  sequence->staged.reset();
+  sequence->step_ends.clear();
+  sequence->restored.clear();
+  sequence->restored_boundary = 0;
+  sequence->restored_from = Tier::kNone;
+  ChooseSource(sequence, FetchOutcome());
+}
+
+void EngineImpl::PoolRestored(const Sequence& sequence) {
+  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored)) {
+    Pool(sequence.prefix, sequence.restored_boundary, sequence.restored);
+  }
+}
+
+// What loading cost, now that it is over, and how well that was foreseen.
+void EngineImpl::NoteLoad(const Sequence& sequence, absl::Duration restored_in) {
+  LoadTrial& load = *sequence.prefix.load;
+  if (sequence.restored_from > Tier::kWorker) {
+    load.OnRestored(restored_in);
+  } else {
+    load.OnFailed();  // what came was not used
+  }
+  const LoadReport report = load.report();
+  switch (report.decision) {
+    case LoadDecision::kLoad:
+      counters_.Add(EngineCounter::kLoads);
+      if (!report.load_estimate.has_value()) break;
+      counters_.Add(EngineCounter::kLoadEstimatedUs,
+                    absl::ToInt64Microseconds(*report.load_estimate));
+      counters_.Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(report.took));
+      break;
+    case LoadDecision::kCompute:
+      counters_.Add(EngineCounter::kLoadsDeclined);
+      break;
+    case LoadDecision::kAbandoned:
+      counters_.Add(EngineCounter::kLoadsAbandoned);
+      break;
+    case LoadDecision::kMiss:
+    case LoadDecision::kNone:
+      break;
+  }
+}
+
+void EngineImpl::CountStart(const Sequence& sequence) {
+  counters_.Add(EngineCounter::kPromptTokens, sequence.tokens());
+  if (sequence.restored_boundary > 0) {
+    counters_.Add(CachedTokensCounter(sequence.restored_from), sequence.restored_boundary);
+  }
+}
+
+void EngineImpl::Begin(const SequencePtr& sequence) {
+  StopWaiting(sequence.get());  // where it took longer than it may
+  FetchOutcome fetched;
+  bool pool_again = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (sequence->fetch_state == FetchState::kTaken) {
+      fetched = std::move(sequence->fetched);
+      sequence->lease = std::move(sequence->fetched_lease);
+      pool_again = sequence->pool_again;
+      if (fetched.usable_tokens == 0 && fetched.declined_tokens == 0 && !pool_again) {
+        counters_.Add(EngineCounter::kFetchMisses);
+      }
+    }
+  }
+  if (pool_again) {
+    sequence->pooled = pool_.Lookup(sequence->prefix, sequence->max_boundary());
+    if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
+  }
+  uint32_t& matched = sequence->pooled.matched_tokens;
+  matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
+  ChooseSource(sequence.get(), std::move(fetched));
+  matched = std::max(matched, sequence->restored_boundary);
+
+  absl::Status status;
+  const absl::Time chosen_at = loads_.Now();
+  try {
+    status = Prepare(sequence.get());
+    while (sequence->restored_boundary > 0 &&
+           (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
+      DropRestored(sequence.get());
+      status = Prepare(sequence.get());
+    }
+  } catch (const std::exception& error) {
+    status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
+  }
+  if (!status.ok()) return Fail(sequence, status);
+  NoteLoad(*sequence, loads_.Now() - chosen_at);
+  PoolRestored(*sequence);
+  OfferAudit(*sequence);
+  sequence->restored_at = absl::Now();
+  CountStart(*sequence);
+  if (sequence->callbacks.on_started != nullptr) {
+    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
+                                    sequence->restored_from, sequence->prefix.load->report()});
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (!sequence->step_ends.empty()) {
+      return scheduler_.StartPrefill(sequence->id, sequence->step_ends.back() - sequence->position,
+                                     sequence->request.tenant);
+    }
+  }
+  if (absl::Status finished = FinishPrefill(sequence); !finished.ok()) Fail(sequence, finished);
+}
+
+}  // namespace hearth

@@ -1,0 +1,64 @@
+// LogitsDigest: SHA-256 of the logits that one answer was drawn from, token after token, made on
+// another thread: a row is a megabyte, and those that decode are not to wait for it.
+//
+// Thread safety: Add and Finish by one thread at a time; `done` comes from that one or from a
+// thread of the queue. Ownership: shared by who asks and by the work that is under way. The queue
+// must outlive it. Limits: kMaxWaitingRows wait; Add waits for one that is more.
+#ifndef HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
+#define HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "proto/fingerprint.h"
+#include "worker/engine/task_queue.h"
+
+namespace hearth {
+
+class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
+ public:
+  static constexpr size_t kMaxWaitingRows = 8;
+
+  struct Digests {
+    Digest first{};  // of the first row; zero without one
+    Digest all{};  // of all rows, one after the other, float32 little endian; zero unless asked for
+  };
+
+  // `all`: else only the first row is of interest.
+  LogitsDigest(TaskQueue* queue, bool all);
+  ~LogitsDigest();
+  LogitsDigest(const LogitsDigest&) = delete;
+  LogitsDigest& operator=(const LogitsDigest&) = delete;
+
+  // Takes the next token's logits where they are of interest, and leaves memory for others.
+  void Add(std::vector<float>* logits) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls `done` once, when all that was added is done. Called once, after the last Add.
+  void Finish(std::function<void(const Digests&)> done) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  struct Hash;
+  void Work() ABSL_LOCKS_EXCLUDED(mu_);
+  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return waiting_.size() < kMaxWaitingRows;
+  }
+  Digests Made();
+
+  TaskQueue* const queue_;
+  const bool all_;
+  size_t added_ = 0;                  // rows; who adds
+  const std::unique_ptr<Hash> hash_;  // who works, or nobody any more
+  absl::Mutex mu_;
+  bool working_ ABSL_GUARDED_BY(mu_) = false;
+  std::deque<std::vector<float>> waiting_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::vector<float>> spare_ ABSL_GUARDED_BY(mu_);
+  std::function<void(const Digests&)> done_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_

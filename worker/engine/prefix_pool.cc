@@ -1,0 +1,173 @@
+#include "worker/engine/prefix_pool.h"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <unordered_set>
+#include <utility>
+
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+uint32_t CommonPrefix(absl::Span<const uint32_t> a, absl::Span<const uint32_t> b) {
+  const size_t limit = std::min(a.size(), b.size());
+  return static_cast<uint32_t>(std::mismatch(a.begin(), a.begin() + limit, b.begin()).first -
+                               a.begin());
+}
+
+bool SameBits(const KvObjects& a, const KvObjects& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x->id == y->id && x->slice_digests == y->slice_digests;
+  });
+}
+
+}  // namespace
+
+PrefixPool::PrefixPool(uint64_t capacity_bytes, uint32_t chunk_tokens, Exactness exactness)
+    : capacity_bytes_(capacity_bytes), chunk_tokens_(chunk_tokens), exactness_(exactness) {}
+
+std::vector<uint32_t> PrefixPool::InnerCuts(const PrefixRequest& prefix, uint32_t boundary) const {
+  std::vector<uint32_t> inner;
+  if (!CutsAreKeyed(exactness_)) return inner;
+  for (uint32_t cut : prefix.cuts) {
+    if (cut < boundary && cut % chunk_tokens_ != 0) inner.push_back(cut);
+  }
+  return inner;
+}
+
+PooledPrefix PrefixPool::Lookup(const PrefixRequest& prefix, uint32_t max_boundary) {
+  PooledPrefix found;
+  if (capacity_bytes_ == 0) return found;
+  assert(max_boundary <= prefix.token_ids.size());
+  const std::vector<uint32_t> candidates =
+      RestoreCandidates(max_boundary, prefix.cuts, chunk_tokens_);
+  absl::MutexLock lock(&mu_);
+  Points::iterator best = points_.end();
+  for (auto it = points_.begin(); it != points_.end(); ++it) {
+    if (it->tenant != prefix.tenant) continue;
+    const uint32_t common = CommonPrefix(it->token_ids, prefix.token_ids);
+    found.matched_tokens = std::max(found.matched_tokens, common);
+    const uint32_t boundary = it->boundary();
+    if (common < boundary || boundary <= found.boundary || boundary > max_boundary) continue;
+    if (CutsAreKeyed(exactness_) &&
+        !std::binary_search(candidates.begin(), candidates.end(), boundary)) {
+      continue;
+    }
+    if (it->inner_cuts != InnerCuts(prefix, boundary)) continue;
+    found.boundary = boundary;
+    best = it;
+  }
+  if (best != points_.end()) {
+    found.objects = best->objects;
+    points_.splice(points_.begin(), points_, best);
+  }
+  return found;
+}
+
+PrefixPool::Points::iterator PrefixPool::FindExact(const PrefixRequest& prefix, uint32_t boundary) {
+  const std::vector<uint32_t> inner = InnerCuts(prefix, boundary);
+  return std::find_if(points_.begin(), points_.end(), [&](const Point& point) {
+    return point.boundary() == boundary && point.tenant == prefix.tenant &&
+           point.inner_cuts == inner &&
+           std::equal(point.token_ids.begin(), point.token_ids.end(), prefix.token_ids.begin());
+  });
+}
+
+PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_t boundary,
+                                            const KvObjects& objects) {
+  assert(boundary >= 1 && boundary <= prefix.token_ids.size());
+  uint64_t point_bytes = 0;
+  for (const auto& object : objects) {
+    assert(object->bytes != nullptr);
+    point_bytes += object->size_bytes;
+  }
+  if (point_bytes > capacity_bytes_) return InsertResult::kTooLarge;
+
+  absl::MutexLock lock(&mu_);
+  if (auto it = FindExact(prefix, boundary); it != points_.end()) {
+    // Portable points of unlike machines agree within rounding.
+    const bool same = !BitsFollowKeys(exactness_) || SameBits(it->objects, objects);
+    points_.splice(points_.begin(), points_, it);
+    return same ? InsertResult::kPresent : InsertResult::kDiffers;
+  }
+  points_.push_front({prefix.tenant,
+                      {prefix.token_ids.begin(), prefix.token_ids.begin() + boundary},
+                      InnerCuts(prefix, boundary),
+                      objects});
+  for (const auto& object : objects) {
+    if (++holders_[object.get()] == 1) bytes_ += object->size_bytes;
+  }
+  // Ends before the new point itself: alone it fits.
+  while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
+  return InsertResult::kInserted;
+}
+
+void PrefixPool::Clear() {
+  absl::MutexLock lock(&mu_);
+  while (!points_.empty()) Evict(std::prev(points_.end()));
+}
+
+uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
+                                 absl::FunctionRef<bool(const KvObject&)> counts) const {
+  const uint32_t points = holders_.at(object.get());
+  // Others come and go meanwhile: who is counted in vain costs a point, or a try.
+  const bool ours = object.use_count() == static_cast<long>(points) &&  // NOLINT: as it returns
+                    object->bytes.use_count() == 1;
+  return ours && counts(*object) ? points : 0;
+}
+
+bool PrefixPool::EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) {
+  absl::MutexLock lock(&mu_);
+  Points::iterator together = points_.end();
+  for (auto it = points_.end(); it != points_.begin();) {
+    --it;
+    uint32_t fewest = 0;
+    for (const auto& object : it->objects) {
+      const uint32_t holders = OnlyHolders(object, counts);
+      if (holders > 0) fewest = fewest == 0 ? holders : std::min(fewest, holders);
+    }
+    if (fewest == 1) {
+      Evict(it);
+      return true;
+    }
+    if (fewest > 1 && together == points_.end()) together = it;
+  }
+  if (together == points_.end()) return false;
+  Evict(together);
+  return true;
+}
+
+uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts,
+                                    uint64_t enough) const {
+  absl::MutexLock lock(&mu_);
+  std::unordered_set<const KvObject*> counted;
+  uint64_t bytes = 0;
+  for (const Point& point : points_) {
+    if (bytes >= enough) break;
+    for (const auto& object : point.objects) {
+      if (!counted.insert(object.get()).second) continue;
+      if (OnlyHolders(object, counts) > 0) bytes += object->size_bytes;
+    }
+  }
+  return bytes;
+}
+
+void PrefixPool::Evict(Points::iterator point) {
+  for (const auto& object : point->objects) {
+    auto holder = holders_.find(object.get());
+    assert(holder != holders_.end());
+    if (--holder->second > 0) continue;
+    bytes_ -= object->size_bytes;
+    holders_.erase(holder);
+  }
+  points_.erase(point);
+}
+
+uint64_t PrefixPool::bytes() const {
+  absl::MutexLock lock(&mu_);
+  return bytes_;
+}
+
+}  // namespace hearth

@@ -1,0 +1,93 @@
+#include "worker/engine/publisher.h"
+
+#include <exception>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+// Two, so that one slow publish does not hold up the next.
+constexpr size_t kPublisherThreads = 2;
+// More than the requests that can be running and queued by default.
+constexpr size_t kMaxWaitingPublishes = 256;
+
+}  // namespace
+
+Publisher::Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters,
+                     std::function<void()> released)
+    : timeout_(timeout),
+      max_waiting_bytes_(max_waiting_bytes),
+      counters_(counters),
+      released_(std::move(released)),
+      queue_(kPublisherThreads, kMaxWaitingPublishes) {}
+
+void Publisher::Drop(const PublishJob& job, const char* why) {
+  counters_->Add(EngineCounter::kPublishesDropped);
+  PublishOutcome outcome;
+  outcome.note = why;
+  job.done(outcome);
+}
+
+void Publisher::Count(const PublishJob& job, bool waits) {
+  absl::MutexLock lock(&mu_);
+  waiting_ += waits ? 1 : -1;
+  for (const auto& object : job.spec.objects) {
+    if (object->bytes == nullptr) continue;
+    size_t& holders = holders_[object->bytes.get()];
+    holders += waits ? 1 : -1;
+    if (waits && holders == 1) waiting_bytes_ += object->size_bytes;
+    if (holders > 0) continue;
+    waiting_bytes_ -= object->size_bytes;
+    holders_.erase(object->bytes.get());
+  }
+}
+
+bool Publisher::WaitTooMany() {
+  absl::MutexLock lock(&mu_);
+  return waiting_ > 1 && waiting_bytes_ > max_waiting_bytes_;
+}
+
+void Publisher::Submit(PrefixCache* cache, PublishJob job) {
+  auto shared = std::make_shared<PublishJob>(std::move(job));
+  Count(*shared, /*waits=*/true);
+  // `dropped`: why; null: it is published. However it ends, what it held is let go.
+  const auto end = [this, cache, shared](const char* dropped) {
+    Count(*shared, /*waits=*/false);
+    if (dropped == nullptr) {
+      Publish(cache, shared.get());
+    } else {
+      Drop(*shared, dropped);
+    }
+    shared->spec.objects.clear();
+    shared->lease = StagingBudget::Lease();
+    released_();
+  };
+  const bool accepted = queue_.Submit([this, end](TaskQueue::Fate fate) {
+    if (fate == TaskQueue::Fate::kRun) return end(nullptr);
+    end(stopping_ ? "the worker stopped before publishing"
+                  : "dropped: what waits to be published holds too much memory");
+  });
+  if (!accepted) end("too many publishes are waiting");
+  while (WaitTooMany() && DropOldest()) {
+  }
+}
+
+void Publisher::Publish(PrefixCache* cache, PublishJob* job) {
+  counters_->Add(EngineCounter::kPublishes);
+  PublishOutcome outcome;
+  try {
+    outcome = cache->Publish(job->spec, absl::Now() + timeout_);
+  } catch (const std::exception& error) {
+    outcome = PublishOutcome();
+    outcome.note = absl::StrCat("publishing failed: ", error.what());
+  }
+  job->compute_lease.reset();  // stored or not: nobody waits for it any longer
+  if (!outcome.boundaries.empty()) counters_->Add(EngineCounter::kPublishesStored);
+  counters_->Add(EngineCounter::kPublishBytes, outcome.bytes_sent);
+  job->done(outcome);
+}
+
+}  // namespace hearth

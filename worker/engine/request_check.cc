@@ -1,0 +1,49 @@
+#include "worker/engine/request_check.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+
+absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config) {
+  const size_t tokens = request.token_ids.size();
+  if (tokens == 0) return absl::InvalidArgumentError("token_ids: the prompt is empty");
+  const size_t context =
+      std::min<size_t>(static_cast<size_t>(config.max_position_embeddings), kMaxPromptTokens);
+  if (tokens > context) {
+    return absl::InvalidArgumentError(absl::StrCat("token_ids: the prompt has ", tokens,
+                                                   " tokens, the model's context is ", context));
+  }
+  if (request.max_new_tokens > context - tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_new_tokens: ", request.max_new_tokens, " after a prompt of ", tokens,
+                     " tokens is over the model's context of ", context));
+  }
+  for (size_t i = 0; i < tokens; ++i) {
+    const int32_t id = request.token_ids[i];
+    if (id < 0 || id >= config.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token_ids[", i, "]: ", id, " is not in [0, ", config.vocab_size, ")"));
+    }
+  }
+  const absl::Status cuts = ValidateCuts(request.breakpoints, static_cast<uint32_t>(tokens));
+  if (!cuts.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("breakpoints: ", cuts.message()));
+  }
+  if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("tenant: has ", request.tenant.size(),
+                                                   " bytes, allowed are 1 to ", kMaxTenantBytes));
+  }
+  if (request.samples > 1 && request.max_new_tokens == 0) {
+    return absl::InvalidArgumentError("n: several samples of nothing: max_new_tokens is 0");
+  }
+  if (request.samples < 1 || request.samples > kMaxSamples) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("n: ", request.samples, " samples; 1 to ", kMaxSamples, " are possible"));
+  }
+  return request.sampling.Validate();
+}
+
+}  // namespace hearth

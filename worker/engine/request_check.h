@@ -1,0 +1,19 @@
+// Checks a request against the model's limits before anything is spent on it. Pure, thread safe.
+#ifndef HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
+#define HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_
+
+#include "absl/status/status.h"
+#include "worker/engine/engine.h"
+#include "worker/model/model_config.h"
+
+namespace hearth {
+
+// kInvalidArgument names the field, its value and the limit.
+absl::Status CheckRequest(const EngineRequest& request, const ModelConfig& config);
+
+// An identity is a name, not a document.
+inline constexpr size_t kMaxTenantBytes = 256;
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_REQUEST_CHECK_H_

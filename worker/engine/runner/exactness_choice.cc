@@ -1,0 +1,89 @@
+#include "worker/engine/runner/exactness_choice.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+// Of a machine that does not say: --kv-bytes says more.
+constexpr uint64_t kUnknownMachineBytes = uint64_t{2} << 30;
+
+}  // namespace
+
+absl::Status MayBeInvariant(const std::string& device, const std::string& dtype) {
+  if (device != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exactness: invariant is computed on the CPU, and device is ", device));
+  }
+  if (dtype != "auto" && dtype != "float32") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("exactness: invariant is computed in float32, and dtype is ", dtype));
+  }
+  return absl::OkStatus();
+}
+
+const char* WeightsChoiceName(WeightsChoice weights) {
+  constexpr const char* kNames[] = {"auto", "float32", "stored", "int8"};
+  return kNames[static_cast<int>(weights)];
+}
+
+absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
+                            const std::string& device, const std::string& dtype) {
+  if (weights == WeightsChoice::kAuto) return absl::OkStatus();
+  const char* name = WeightsChoiceName(weights);
+  if (exactness == ExactnessChoice::kExact || exactness == ExactnessChoice::kPortable) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "weights: ", name, " is of the class invariant, and exactness is ",
+        exactness == ExactnessChoice::kExact ? "exact" : "portable",
+        ", whose weights are of --dtype: leave --weights at auto, or --exactness at auto"));
+  }
+  if (device != "cpu") {
+    return absl::InvalidArgumentError(absl::StrCat("weights: ", name,
+                                                   " is computed on the CPU, and device is ",
+                                                   device, ": leave --weights at auto"));
+  }
+  if (dtype != "auto" && dtype != "float32") {
+    return absl::InvalidArgumentError(absl::StrCat("weights: ", name,
+                                                   " is computed in float32, and dtype is ", dtype,
+                                                   ": leave --weights or --dtype at auto"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t MemoryBytes(const std::string& root) {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGE_SIZE);
+  uint64_t bytes = kUnknownMachineBytes;
+  if (pages > 0 && page_bytes > 0) {
+    bytes = static_cast<uint64_t>(pages) * static_cast<uint64_t>(page_bytes);
+  }
+  const auto limit = [&](const std::string& file) {
+    uint64_t limit_bytes = 0;  // "max" is no number
+    if (std::ifstream(file) >> limit_bytes && limit_bytes > 0) bytes = std::min(bytes, limit_bytes);
+  };
+  limit(root + "/sys/fs/cgroup/memory/memory.limit_in_bytes");  // version 1
+  std::ifstream groups(root + "/proc/self/cgroup");
+  std::string group;  // of version 2, as "0::/system.slice/hearth.service"
+  for (std::string line; std::getline(groups, line);) {
+    if (absl::StartsWith(line, "0::/")) group = line.substr(3);
+  }
+  for (;;) {
+    limit(absl::StrCat(root, "/sys/fs/cgroup", group, "/memory.max"));
+    if (group.empty()) return bytes;
+    group.resize(group.rfind('/'));
+  }
+}
+
+uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t pool_bytes) {
+  const uint64_t others = weights_bytes + pool_bytes, half = memory_bytes / 2;
+  const uint64_t left = memory_bytes - std::min(memory_bytes, others);
+  return std::max(half - std::min(half, others), left / 4);
+}
+
+}  // namespace hearth

@@ -1,0 +1,39 @@
+// Which class of bits a worker serves: what was asked for, and what that means for a machine.
+//
+// Pure functions of their arguments and, for MemoryBytes, of the machine.
+#ifndef HEARTH_WORKER_ENGINE_RUNNER_EXACTNESS_CHOICE_H_
+#define HEARTH_WORKER_ENGINE_RUNNER_EXACTNESS_CHOICE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace hearth {
+
+// In the order of the flag's names.
+enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
+
+// What weights are kept as, in the class invariant; kAuto: as each class does by itself. In the
+// order of the flag's names.
+enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8 };
+const char* WeightsChoiceName(WeightsChoice weights);
+
+// Whether the class `invariant` has what is asked for; the error names the option that it has not.
+absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
+
+// Whether `weights` can be had in the class; the error names both options.
+absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
+                            const std::string& device, const std::string& dtype);
+
+// The memory that this process may have: the machine's, or the least that its control group and
+// those around it allow. `root` stands before the paths of the system's files.
+uint64_t MemoryBytes(const std::string& root = "");
+
+// The --kv-bytes of a worker that is not told: half of the memory less the weights and the pool,
+// but no less than a quarter of what these leave.
+uint64_t DefaultKvBytes(uint64_t memory_bytes, uint64_t weights_bytes, uint64_t pool_bytes);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_RUNNER_EXACTNESS_CHOICE_H_

@@ -1,0 +1,91 @@
+#include "worker/engine/runner/gemma_runner.h"
+
+#include <cassert>
+#include <utility>
+
+namespace hearth {
+namespace {
+
+// What NewKv made is a KvCache.
+KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
+
+}  // namespace
+
+GemmaRunner::GemmaRunner(std::unique_ptr<Gemma> gemma, Exactness exactness, size_t max_free)
+    : gemma_(std::move(gemma)),
+      exactness_(exactness),
+      kv_caches_(gemma_.get(), gemma_->config().max_position_embeddings, max_free) {}
+
+absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
+  ComputeIdentity identity;
+  identity.device_kind = gemma_->device_kind();
+  identity.compute_version = gemma_->compute_version();
+  identity.cpu_capability = gemma_->cpu_capability();
+  identity.threads = gemma_->threads();
+  if (layout.exactness != Exactness::kExact) return identity;
+  absl::StatusOr<KvCache> kv =
+      kv_caches_.Acquire(CanaryTokens(gemma_->config(), layout.chunk_tokens));
+  if (!kv.ok()) return kv.status();
+  absl::StatusOr<Digest> canary = ComputeCanary(*gemma_, layout, &*kv);
+  if (!canary.ok()) return canary.status();
+  identity.canary = *canary;
+  kv_caches_.Release(*std::move(kv));
+  return identity;
+}
+
+absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
+                                                               const KvObjects& /*shared*/) {
+  absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
+  if (!kv.ok()) return kv.status();
+  return std::make_unique<KvCache>(*std::move(kv));
+}
+
+void GemmaRunner::Release(std::unique_ptr<SequenceKv> kv) {
+  kv_caches_.Release(std::move(*CacheOf(kv.get())));
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(SequenceKv* /*kv*/,
+                                                                               int /*prompt*/,
+                                                                               int tokens,
+                                                                               uint32_t forks) {
+  std::vector<std::unique_ptr<SequenceKv>> made;
+  absl::Status status;
+  while (made.size() < forks && status.ok()) {
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = NewKv(tokens, {});
+    status = kv.status();
+    if (kv.ok()) made.push_back(*std::move(kv));
+  }
+  if (status.ok()) return made;
+  for (auto& kv : made) Release(std::move(kv));
+  return status;
+}
+
+// By way of the host's memory, a layer at a time.
+void GemmaRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
+  KvCache* copy = CacheOf(fork);
+  const int end = kv.length();
+  copy->BeginRestore(end);
+  for (int layer = 0; layer < copy->num_layers(); ++layer) {
+    const int begin = copy->first_held(layer);
+    std::vector<std::byte> rows(static_cast<size_t>(end - begin) *
+                                static_cast<size_t>(copy->token_bytes()));
+    kv.CopyOut(layer, begin, end, begin, end - begin, rows.data());
+    copy->CopyIn(layer, begin, end, begin, end - begin, rows.data());
+  }
+  copy->FinishRestore(end);
+}
+
+absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
+                                  const KvObjects& objects, SequenceKv* kv) {
+  if (RestoreSnapshot(layout, boundary, objects, CacheOf(kv))) return absl::OkStatus();
+  return absl::AbortedError("the loan ended before the copy was over");
+}
+
+absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {
+  assert(parts.size() == 1);
+  KvCache* cache = CacheOf(parts[0].kv);
+  assert(cache->length() < cache->capacity());
+  return gemma_->Step(cache, parts[0].tokens, parts[0].logits);
+}
+
+}  // namespace hearth

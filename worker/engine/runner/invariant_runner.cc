@@ -1,0 +1,184 @@
+#include "worker/engine/runner/invariant_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+// Of a prefill that nothing else waits for: products of as many rows cost the least for each.
+constexpr uint32_t kAloneStepTokens = 512;
+
+// What NewKv made is an InvariantKv.
+InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
+
+// The blocks of whole chunks that a sequence takes at most, of each layer group.
+struct NeededBlocks {
+  uint64_t global = 0, local = 0;
+  uint64_t BytesOf(const KvLayout& layout) const {
+    return global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+           local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  }
+};
+
+constexpr uint64_t kAnySteps = uint64_t{1} << 32;
+
+// Of `tokens` in steps of `step`, the first of them at `first_local` in local layers. Their blocks
+// live as long as the window and a step, no more than `seen` at a time, if nobody else has them.
+NeededBlocks BlocksFor(const KvLayout& layout, uint64_t tokens, uint64_t step, uint64_t first_local,
+                       NeededBlocks shared) {
+  const uint64_t chunk = layout.chunk_tokens;
+  const uint64_t splits = (tokens + chunk - 1) / chunk;
+  const uint64_t seen = (layout.window + step + 2 * (chunk - 1)) / chunk;
+  const uint64_t first = std::min(splits, first_local / chunk + shared.local);
+  return {splits - std::min(splits, shared.global), std::min(seen, splits - first)};
+}
+
+absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
+  const bool whole = object.id.tokens == layout.chunk_tokens;
+  if (whole && object.bytes != nullptr) return kv->Adopt(object.id, object.bytes);
+  std::vector<const std::byte*> slices;
+  const size_t layers = layout.LayersOf(object.id.group).size();
+  for (size_t i = 0; i < layers; ++i) {
+    slices.push_back(SliceOf(object, i, layout.SliceBytes(object.id.tokens)));
+  }
+  return kv->CopyIn(object.id, slices);
+}
+
+}  // namespace
+
+InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma,
+                                 std::vector<std::string> notes)
+    : gemma_(std::move(gemma)), notes_(gemma_->notes()) {
+  notes_.insert(notes_.end(), notes.begin(), notes.end());
+}
+
+uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
+  return std::max(kAloneStepTokens, layout.chunk_tokens);
+}
+
+ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
+  const KvBlocks& blocks = gemma_->kv_blocks();
+  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes()};
+}
+
+bool InvariantRunner::FreesKvBytes(const KvObject& object) const {
+  return object.bytes != nullptr && gemma_->kv_blocks().Counts(object.bytes, object.size_bytes);
+}
+
+// No machine and no number of threads is in it: the bits depend on neither.
+absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout) {
+  ComputeIdentity identity;
+  identity.device_kind = device_kind_;
+  identity.compute_version = absl::StrCat("hearth kernels ", InvariantGemma::kKernelsVersion,
+                                          ", splits of ", layout.chunk_tokens);
+  if (gemma_->weights() == WeightForm::kInt8) {
+    identity.weights = absl::StrCat("int8 in groups of ", PackedWeights::kGroupInputs);
+  }
+  return identity;
+}
+
+absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
+                                                                   const KvObjects& shared) {
+  auto kv = std::make_unique<InvariantKv>(gemma_->NewKv());
+  const KvLayout& layout = kv->layout();
+  const auto most = static_cast<uint64_t>(tokens);
+  const uint64_t step = step_tokens(layout), budget = gemma_->kv_blocks().budget_bytes();
+  const uint64_t all = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
+  if (all > budget) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kv-bytes: ", tokens, " tokens may need ", all, " bytes of ", budget,
+                     " in all: ask for fewer tokens (max_new_tokens counts), or raise --kv-bytes"));
+  }
+  NeededBlocks held;
+  uint64_t end = 0, first_local = most;
+  for (const auto& object : shared) {
+    const ObjectId& id = object->id;
+    const bool local = id.group == LayerGroup::kLocal;
+    end = std::max<uint64_t>(end, id.begin + id.tokens);
+    if (local) first_local = std::min<uint64_t>(first_local, id.begin);
+    if (id.tokens != layout.chunk_tokens || object->bytes == nullptr) continue;
+    KvBlock block = gemma_->kv_blocks().Counted(object->bytes, object->size_bytes);
+    if (block == nullptr) continue;
+    kv->Hold(std::move(block));
+    ++(local ? held.local : held.global);
+  }
+  first_local = std::min(first_local, end);
+  const absl::Status room =
+      kv->Reserve(BlocksFor(layout, most, step, first_local, held).BytesOf(layout),
+                  BlocksFor(layout, most, kAnySteps, first_local, held).BytesOf(layout));
+  if (!room.ok()) return room;
+  return kv;
+}
+
+// A fork takes what comes behind the whole chunks of the prompt; what it holds of the prompt's
+// local layers the first sequence has left meanwhile, once for all forks.
+absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewForks(SequenceKv* kv,
+                                                                                   int prompt,
+                                                                                   int tokens,
+                                                                                   uint32_t forks) {
+  const KvLayout& layout = BlocksOf(kv)->layout();
+  const uint64_t chunk = layout.chunk_tokens, step = step_tokens(layout);
+  const uint64_t whole = static_cast<uint64_t>(prompt) / chunk * chunk;
+  const auto most = static_cast<uint64_t>(tokens);
+  const uint64_t bytes = BlocksFor(layout, most, step, whole, {whole / chunk, 0}).BytesOf(layout);
+  const uint64_t left = ((layout.window + chunk - 1) / chunk + 1) *
+                        layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+  const uint64_t first = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
+  const uint64_t first_at_most = BlocksFor(layout, most, kAnySteps, 0, {}).BytesOf(layout);
+  const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
+  const uint64_t budget = gemma_->kv_blocks().budget_bytes();
+  if (all > budget) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv-bytes: ", forks + 1, " samples of ", tokens, " tokens may need ", all, " bytes of ",
+        budget, " in all: ask for fewer of either, or raise --kv-bytes"));
+  }
+  std::vector<std::unique_ptr<SequenceKv>> made;
+  uint64_t untried = forks;
+  absl::Status room = BlocksOf(kv)->ReserveMore(left);
+  while (room.ok() && made.size() < forks) {
+    auto fork = std::make_unique<InvariantKv>(gemma_->NewKv());
+    room = fork->Reserve(bytes, bytes);
+    --untried;
+    made.push_back(std::move(fork));
+  }
+  if (room.ok()) return made;
+  AddLackingKvBytes(untried * bytes, &room);
+  return room;
+}
+
+void InvariantRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
+  BlocksOf(fork)->ShareAll(static_cast<const InvariantKv&>(kv));
+}
+
+absl::Status InvariantRunner::ReserveMore(SequenceKv* kv, uint64_t bytes) {
+  return BlocksOf(kv)->ReserveMore(bytes);
+}
+
+absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
+                                      const KvObjects& objects, SequenceKv* kv) {
+  InvariantKv* blocks = BlocksOf(kv);
+  blocks->BeginRestore(static_cast<int>(boundary));
+  for (const auto& object : objects) {
+    const absl::Status restored = RestoreObject(layout, *object, blocks);
+    if (restored.ok()) continue;
+    blocks->BeginRestore(0);  // nothing: what others hold is not to be written
+    return restored;
+  }
+  blocks->FinishRestore();
+  if (LoansHold(objects)) return absl::OkStatus();
+  return absl::AbortedError("the loan ended before the copy was over");
+}
+
+absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {
+  std::vector<InvariantGemma::Part> of_model;
+  for (const StepPart& part : parts) {
+    of_model.push_back(
+        {BlocksOf(part.kv), part.tokens, part.logits == nullptr ? 0 : 1, part.logits});
+  }
+  return gemma_->Step(of_model);
+}
+
+}  // namespace hearth

@@ -1,0 +1,52 @@
+// InvariantRunner: InvariantGemma as the engine drives it. Whole chunks go in and out by reference.
+//
+// Thread safety and ownership: as ModelRunner.
+#ifndef HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
+#define HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "worker/engine/runner/model_runner.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+
+class InvariantRunner : public ModelRunner {
+ public:
+  // `notes`: for the log, beside the model's.
+  InvariantRunner(std::unique_ptr<InvariantGemma> gemma, std::vector<std::string> notes);
+
+  const ModelConfig& config() const override { return gemma_->config(); }
+  Exactness exactness() const override { return Exactness::kInvariant; }
+  KvDtype kv_dtype() const override { return KvDtype::kFloat32; }
+  const std::string& device_kind() const override { return device_kind_; }
+  const Digest& weights_digest() const override { return gemma_->weights_digest(); }
+  std::string weights() const override { return WeightFormName(gemma_->weights()); }
+  const std::vector<std::string>& notes() const override { return notes_; }
+  uint32_t step_tokens(const KvLayout& layout) const override;
+  KvBytes kv_bytes() const override;
+  bool FreesKvBytes(const KvObject& object) const override;
+  absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
+  absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) override;
+  void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
+  absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
+                                                                    int tokens,
+                                                                    uint32_t forks) override;
+  void Fork(const SequenceKv& kv, SequenceKv* fork) override;
+  absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                       SequenceKv* kv) override;
+  bool batches() const override { return true; }
+  absl::Status Step(absl::Span<const StepPart> parts) override;
+
+ private:
+  const std::unique_ptr<InvariantGemma> gemma_;
+  std::vector<std::string> notes_;
+  const std::string device_kind_ = "cpu";
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_RUNNER_INVARIANT_RUNNER_H_

@@ -1,0 +1,220 @@
+#include "worker/engine/runner/kv_snapshot.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+// Objects are read by vector loads and cut into messages: both want aligned beginnings.
+constexpr uintptr_t kObjectAlignment = 64;
+
+std::string ObjectName(const ObjectId& id) {
+  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " object [", id.begin,
+                      ", ", id.begin + id.tokens, ")");
+}
+
+absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
+  const size_t expected = layout.ObjectBytes(object.id.tokens, object.id.group);
+  if (object.size_bytes != expected) {
+    return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has ", object.size_bytes,
+                                            " bytes, expected ", expected));
+  }
+  const size_t layers = layout.LayersOf(object.id.group).size();
+  const bool lent = object.loan != nullptr && object.lent_slices.size() == layers;
+  if (object.bytes == nullptr) {
+    const bool remainder = object.id.tokens % layout.chunk_tokens != 0;
+    if ((object.device_bytes == nullptr && !lent) || remainder) {
+      return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has no bytes"));
+    }
+  }
+  const auto aligned = [](const std::byte* bytes) {
+    return reinterpret_cast<uintptr_t>(bytes) % kObjectAlignment == 0;
+  };
+  if (!aligned(object.bytes.get()) ||
+      !std::all_of(object.lent_slices.begin(), object.lent_slices.end(), aligned)) {
+    return absl::DataLossError(absl::StrCat(ObjectName(object.id), " is not aligned"));
+  }
+  if (object.slice_digests.size() != layers) {
+    return absl::DataLossError(absl::StrCat(ObjectName(object.id), " has ",
+                                            object.slice_digests.size(), " digests, expected ",
+                                            layers));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes) {
+  if (object.device_bytes != nullptr) return object.device_bytes.get() + index * slice_bytes;
+  if (!object.lent_slices.empty()) return object.lent_slices[index];
+  return object.bytes.get() + index * slice_bytes;
+}
+
+bool LoansHold(const KvObjects& objects) {
+  const Loan* asked = nullptr;  // objects of one fetch share one
+  for (const auto& object : objects) {
+    if (object->loan == nullptr || object->loan.get() == asked) continue;
+    asked = object->loan.get();
+    if (!asked->Holds()) return false;
+  }
+  return true;
+}
+
+absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects) {
+  for (const auto& object : *objects) {
+    if (object == nullptr) return absl::DataLossError("a null object");
+  }
+  std::sort(objects->begin(), objects->end(),
+            [](const auto& a, const auto& b) { return a->id < b->id; });
+  std::vector<ObjectId> needed = NeededObjects(layout, boundary);
+  std::sort(needed.begin(), needed.end());
+  if (needed.size() != objects->size()) {
+    return absl::DataLossError(absl::StrCat("boundary ", boundary, " needs ", needed.size(),
+                                            " objects, got ", objects->size()));
+  }
+  for (size_t i = 0; i < needed.size(); ++i) {
+    const KvObject& object = *(*objects)[i];
+    if (!(object.id == needed[i])) {
+      return absl::DataLossError(absl::StrCat("boundary ", boundary, " needs ",
+                                              ObjectName(needed[i]), ", got ",
+                                              ObjectName(object.id)));
+    }
+    if (absl::Status status = CheckObject(layout, object); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                     KvCache* kv) {
+  assert(boundary <= static_cast<uint32_t>(kv->capacity()));
+  kv->BeginRestore(static_cast<int>(boundary));
+  for (const auto& object : objects) {
+    const ObjectId& id = object->id;
+    const size_t slice_bytes = layout.SliceBytes(id.tokens);
+    const bool on_device = object->device_bytes != nullptr;
+    size_t index = 0;
+    for (uint32_t layer : layout.LayersOf(id.group)) {
+      const std::byte* slice = SliceOf(*object, index++, slice_bytes);
+      const int begin = std::max(static_cast<int>(id.begin), kv->first_held(layer));
+      const int end = static_cast<int>(id.begin + id.tokens);
+      assert(begin < end && end <= static_cast<int>(boundary));
+      if (on_device) {
+        kv->CopyInOnDevice(layer, begin, end, id.begin, id.tokens, slice);
+      } else {
+        kv->CopyIn(layer, begin, end, id.begin, id.tokens, slice);
+      }
+    }
+  }
+  kv->FinishRestore(static_cast<int>(boundary));
+  assert(kv->length() == static_cast<int>(boundary));
+  return LoansHold(objects);
+}
+
+bool MayBeKept(const KvObjects& objects) {
+  return std::all_of(objects.begin(), objects.end(), [](const auto& object) {
+    return object->bytes != nullptr && object->device_bytes == nullptr;
+  });
+}
+
+KvObjects WithoutLent(const KvObjects& objects) {
+  KvObjects own = objects;
+  for (auto& object : own) {
+    if (object->loan == nullptr) continue;
+    auto absent = std::make_shared<KvObject>(*object);
+    absent->lent_slices.clear();
+    absent->loan = nullptr;
+    object = std::move(absent);
+  }
+  return own;
+}
+
+absl::StatusOr<KvObjects> CopyLent(const KvLayout& layout, const KvObjects& objects) {
+  KvObjects own = objects;
+  for (auto& object : own) {
+    if (object->loan == nullptr) continue;
+    const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
+    std::shared_ptr<KvObject> copy = NewObject(layout, object->id);
+    std::byte* to = copy->bytes.get();
+    for (const std::byte* slice : object->lent_slices) {
+      std::memcpy(to, slice, slice_bytes);
+      to += slice_bytes;
+    }
+    SealObject(layout, copy.get());
+    if (copy->slice_digests != object->slice_digests) {
+      if (!object->loan->Holds()) break;
+      return absl::DataLossError(
+          absl::StrCat(ObjectName(object->id), " changed while it was lent"));
+    }
+    object = std::move(copy);
+  }
+  if (!LoansHold(objects)) return absl::AbortedError("the loan ended before the copy was over");
+  return own;
+}
+
+std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id) {
+  auto object = std::make_shared<KvObject>();
+  object->id = id;
+  object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
+  object->bytes = AllocateAligned(object->size_bytes);
+  return object;
+}
+
+void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
+              KvObject* object) {
+  const ObjectId& id = object->id;
+  const uint32_t first = std::max(begin, id.begin);
+  const uint32_t last = std::min(end, id.begin + id.tokens);
+  if (first >= last) return;
+  const size_t slice_bytes = layout.SliceBytes(id.tokens);
+  std::byte* slice = object->bytes.get();
+  for (uint32_t layer : layout.LayersOf(id.group)) {
+    assert(static_cast<int>(first) >= kv.first_held(layer));
+    kv.CopyOut(layer, first, last, id.begin, id.tokens, slice);
+    slice += slice_bytes;
+  }
+}
+
+void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to) {
+  assert(from.id.begin == to->id.begin && from.id.group == to->id.group);
+  assert(from.id.tokens <= to->id.tokens);
+  // One run of rows for each layer, K or V, and KV head: [token][head_dim] is contiguous.
+  const size_t row_bytes = layout.head_dim * KvDtypeBytes(layout.dtype);
+  const size_t from_stride = from.id.tokens * row_bytes;
+  const size_t to_stride = to->id.tokens * row_bytes;
+  const size_t runs = layout.LayersOf(from.id.group).size() * 2 * layout.kv_heads;
+  assert(runs * from_stride == from.size_bytes && runs * to_stride == to->size_bytes);
+  for (size_t run = 0; run < runs; ++run) {
+    std::memcpy(to->bytes.get() + run * to_stride, from.bytes.get() + run * from_stride,
+                from_stride);
+  }
+}
+
+void SealObject(const KvLayout& layout, KvObject* object) {
+  assert(object->slice_digests.empty());
+  const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
+  for (size_t at = 0; at < object->size_bytes; at += slice_bytes) {
+    object->slice_digests.push_back(SliceDigest(object->bytes.get() + at, slice_bytes));
+  }
+  assert(object->slice_digests.size() == layout.LayersOf(object->id.group).size());
+}
+
+void PrefaultObjects(const KvLayout& layout, uint32_t boundary) {
+  constexpr size_t kPageBytes = 4096;
+  std::vector<std::shared_ptr<KvObject>> held;  // until all are touched, then handed on
+  size_t total_bytes = 0;
+  for (const ObjectId& id : NeededObjects(layout, boundary)) {
+    total_bytes += layout.ObjectBytes(id.tokens, id.group);
+    if (total_bytes > kMaxPrefaultBytes) return;
+    held.push_back(NewObject(layout, id));
+    for (size_t at = 0; at < held.back()->size_bytes; at += kPageBytes) {
+      held.back()->bytes[at] = std::byte{0};
+    }
+  }
+}
+
+}  // namespace hearth

@@ -1,0 +1,73 @@
+// The bridge between a sequence's keys and values and stored objects.
+//
+// Thread safety: pure functions on their arguments; a KvCache is used by one thread at a time.
+// Ownership: objects are filled before they are shared; a sealed object never changes again.
+#ifndef HEARTH_WORKER_ENGINE_RUNNER_KV_SNAPSHOT_H_
+#define HEARTH_WORKER_ENGINE_RUNNER_KV_SNAPSHOT_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/kv_layout.h"
+#include "worker/model/sequence_kv.h"
+#include "worker/model/torch/kv_cache.h"
+#include "worker/prefix/prefix_cache.h"
+
+namespace hearth {
+
+using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
+
+// Whether `objects` are exactly what `boundary` needs, in any order, whole and aligned. kDataLoss
+// says which object is wrong. On OK they are in NeededObjects order.
+absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects);
+
+// Makes `kv` the state after `boundary` tokens, exactly as if they had just been computed: local
+// layers hold the last W-1 rows and no more. False: memory that was lent was used again meanwhile,
+// and what `kv` holds is of no use.
+// REQUIRES: CheckAndSortObjects passed; boundary <= kv->capacity().
+bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                     KvCache* kv);
+
+// Where the slice of a group's layer number `index` lies: on the worker's device, in memory that is
+// lent, or in the object's own.
+const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes);
+// Whether all memory that they lend is still what was verified.
+bool LoansHold(const KvObjects& objects);
+
+// Whether every object is whole and the worker's own, not lent.
+bool MayBeKept(const KvObjects& objects);
+
+// The same objects, those with lent slices without any bytes and without their loan.
+KvObjects WithoutLent(const KvObjects& objects);
+// The same objects, those with lent slices copied to memory of their own and verified there.
+// kAborted: a loan ended meanwhile; kDataLoss: other bytes than were verified.
+absl::StatusOr<KvObjects> CopyLent(const KvLayout& layout, const KvObjects& objects);
+
+// An object with its memory, not its content.
+std::shared_ptr<KvObject> NewObject(const KvLayout& layout, const ObjectId& id);
+
+// Copies the rows of [begin, end) that lie in the object from the cache.
+// REQUIRES: the cache holds them in all layers of the object's group.
+void CopyRows(const KvLayout& layout, const SequenceKv& kv, uint32_t begin, uint32_t end,
+              KvObject* object);
+
+// Copies all rows of `from` into `to`: a remainder into a longer segment that begins where it does.
+// REQUIRES: same begin and group; from.tokens <= to->tokens.
+void CopyRows(const KvLayout& layout, const KvObject& from, KvObject* to);
+
+// Computes the slices' digests. REQUIRES: all rows are filled.
+void SealObject(const KvLayout& layout, KvObject* object);
+
+// Touches memory for one restore point of about `boundary` tokens, at most kMaxPrefaultBytes, so
+// that the first restore does not pay for it (about 20 ms for 28 MiB).
+void PrefaultObjects(const KvLayout& layout, uint32_t boundary);
+// Twice the 28 MiB that 2,048 tokens of the 270M model need in float32.
+inline constexpr size_t kMaxPrefaultBytes = size_t{64} << 20;
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_RUNNER_KV_SNAPSHOT_H_

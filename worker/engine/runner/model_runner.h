@@ -1,0 +1,103 @@
+// ModelRunner: the one narrow place where the engine meets a model. Behind it are a forward pass,
+// the memory of its sequences, and what of both decides the bits.
+//
+// Thread safety: the engine's thread calls what is not const; the rest from any thread.
+// Ownership: a SequenceKv must not outlive the runner that made it; objects that share its blocks
+// may.
+#ifndef HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_
+#define HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "worker/engine/runner/kv_snapshot.h"
+#include "worker/engine/runner/model_fingerprint.h"
+#include "worker/model/model_config.h"
+#include "worker/model/sequence_kv.h"
+
+namespace hearth {
+
+// What a step does to one sequence: `logits`, if not null, becomes those of the last token.
+struct StepPart {
+  SequenceKv* kv = nullptr;
+  absl::Span<const int32_t> tokens;
+  std::vector<float>* logits = nullptr;
+};
+
+class ModelRunner {
+ public:
+  virtual ~ModelRunner() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual Exactness exactness() const = 0;
+  virtual KvDtype kv_dtype() const = 0;
+  virtual const std::string& device_kind() const = 0;
+  virtual const Digest& weights_digest() const = 0;
+  // What is multiplied with: "stored", in the checkpoint's own bits, "int8", or a dtype.
+  virtual std::string weights() const = 0;
+  virtual const std::vector<std::string>& notes() const = 0;
+  // The most tokens of one sequence that a step is to have, while nothing decodes; at least a
+  // chunk.
+  virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
+
+  struct KvBytes {
+    // Reserved: set aside for sequences, and not used yet. Budget 0: none is kept.
+    uint64_t budget = 0, used = 0, reserved = 0;
+    // Others let memory go between the two counts.
+    uint64_t free() const { return budget - std::min(budget, used + reserved); }
+  };
+  virtual KvBytes kv_bytes() const { return {}; }  // any thread
+  // Whether there is more memory for sequences once nobody holds this object's bytes any more.
+  virtual bool FreesKvBytes(const KvObject& object) const {
+    (void)object;
+    return true;
+  }
+
+  // What decides the bits beside the model itself; may compute for a second.
+  virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
+
+  // Empty, with memory set aside for up to `tokens` in steps of at most step_tokens(), so that what
+  // is done with it later finds room. What of `shared` is memory of sequences already needs none:
+  // it is held until the first step, for a restore from it or from more. kResourceExhausted where
+  // there is no memory for them now, kInvalidArgument where there is not with nothing else running
+  // either.
+  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
+                                                            const KvObjects& shared) = 0;
+  // Sets more memory aside for a sequence whose blocks others will hold longer than it does.
+  // kResourceExhausted: there is no room.
+  virtual absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) {
+    (void)kv, (void)bytes;
+    return absl::OkStatus();
+  }
+  virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
+  // Empty, for copies of `kv` at `prompt` tokens that go on up to `tokens`, with memory set aside,
+  // also for what `kv` has left and they have not. Errors as NewKv.
+  virtual absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv,
+                                                                            int prompt, int tokens,
+                                                                            uint32_t forks) = 0;
+  // Makes `fork`, of NewForks, the state of `kv`. What is shared of their memory is copied before
+  // it is written.
+  virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
+  // Makes `kv` the state after `boundary` tokens. kAborted: memory that was lent was used again
+  // meanwhile, and what `kv` holds is of no use.
+  // REQUIRES: CheckAndSortObjects passed.
+  virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
+                               SequenceKv* kv) = 0;
+  // Whether a step may have parts of several sequences: their bits depend on their own tokens.
+  virtual bool batches() const { return false; }
+  // Appends the tokens of each part. After an error all lengths are unchanged; kResourceExhausted:
+  // there was no memory, and the step may be tried again.
+  // REQUIRES: each kv once; one part, unless batches().
+  virtual absl::Status Step(absl::Span<const StepPart> parts) = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_

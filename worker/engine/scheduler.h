@@ -1,0 +1,111 @@
+// Scheduler: which sequences take the next step, and how many tokens of each. Pure bookkeeping: no
+// tensors, no clock, no threads.
+//
+// A sequence waits in a bounded queue, first come first served, until one of `max_running` places
+// is free: of several, where it will become several sequences. Who has room is the caller's to say:
+// those behind one that has none may overtake it. With a place it is first idle (its
+// prefix is being looked up), then prefills, then decodes. A model whose steps hold one sequence
+// asks for Next(): prefilling sequences take turns, and between two prefill steps every decoding
+// sequence takes one. Others ask for NextBatch(): every decoding sequence is in every step, and
+// what prefills shares the rest of the step's rows.
+//
+// Thread safety: none; the engine guards it.
+// Invariants:
+//   1. A sequence is in the queue, or idle, prefilling or decoding; never in two of them.
+//   2. idle + prefilling + decoding, and places that are kept for forks, are <= max_running.
+//   3. By Next(), between two steps of one decoding sequence there is at most one prefill step.
+//   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
+//      (half of them are theirs however many decode) as far as there are any, and it has no more.
+//   5. Nobody is overtaken more than kMaxOvertaken times. Of those who overtake tenants take turns.
+//   6. Tenants that prefill share these rows alike, and so do the sequences of one, in parts of 16
+//      at least; who had none in one batch is first in the next.
+#ifndef HEARTH_WORKER_ENGINE_SCHEDULER_H_
+#define HEARTH_WORKER_ENGINE_SCHEDULER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace hearth {
+
+using SequenceId = uint64_t;
+
+enum class StepKind { kPrefill, kDecode };
+
+// Two turns of the default places. Whoever needs much memory, or many places, waits for what runs,
+// and for as many as that which came later.
+inline constexpr uint32_t kMaxOvertaken = 16;
+
+struct PlannedStep {
+  SequenceId id = 0;
+  StepKind kind = StepKind::kPrefill;
+  uint32_t tokens = 1;  // of a prefill step in a batch; else of no meaning
+};
+
+class Scheduler {
+ public:
+  // REQUIRES: max_running >= 1.
+  Scheduler(uint32_t max_running, uint32_t max_queued);
+
+  // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
+  // REQUIRES: 1 <= places <= max_running.
+  bool Enqueue(SequenceId id, uint32_t places = 1, const std::string& tenant = "");
+  // Those that there are places for and that may have them now, in the order in which to try them:
+  // the one that has waited longest, then those that may overtake.
+  std::vector<SequenceId> Candidates() const;
+  // Gives a candidate its place; it is idle now. REQUIRES: `id` is one of the candidates.
+  void Admit(SequenceId id);
+  // Of `tokens` and of whom matters to batches alone. REQUIRES: the sequence is idle.
+  void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "");
+  // REQUIRES: the sequence is idle or prefilling.
+  void StartDecode(SequenceId id);
+  // A new sequence, decoding, in one of the places that `id` was given beside its own.
+  void Fork(SequenceId id, SequenceId fork);
+  // Frees the sequence's place, and those it was given beside, wherever it is. Unknown ids are
+  // ignored.
+  void Remove(SequenceId id);
+
+  // The next step, or nullopt when nothing prefills or decodes. Each call counts as a step taken.
+  std::optional<PlannedStep> Next();
+  // The next step of at most `rows`, or of `rows_without_decodes` where nothing decodes; empty when
+  // there is none. Its tokens count as taken. What has no tokens left is to be removed or to decode
+  // before the next call.
+  std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes);
+
+  uint32_t running() const;
+  uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }
+
+ private:
+  struct Waiting {
+    SequenceId id = 0;
+    uint32_t places = 1;
+    std::string tenant;
+    uint32_t overtaken = 0;  // times
+  };
+  struct Prefill {
+    uint32_t tokens = 0;  // left to be taken
+    std::string tenant;
+  };
+  std::vector<uint32_t> Shares(uint32_t rows) const;
+  bool Unqueue(SequenceId id);
+
+  const uint32_t max_running_;
+  const uint32_t max_queued_;
+  std::deque<Waiting> queue_;
+  std::map<std::string, uint32_t> overtakers_;  // by tenant, while the same one is in front
+  std::map<SequenceId, uint32_t> beside_;       // places beside its own, where there are any
+  uint32_t kept_ = 0;                           // of them, those of sequences that have their place
+  std::set<SequenceId> idle_;
+  std::deque<SequenceId> prefilling_;       // front is next
+  std::map<SequenceId, Prefill> prefills_;  // of each of them
+  std::deque<SequenceId> decoding_;
+  std::deque<SequenceId> round_;  // those of decoding_ that still have a step in this round
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_SCHEDULER_H_

@@ -1,0 +1,119 @@
+#include "worker/engine/sequence.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+PrefixRequest PrefixOf(const EngineRequest& request) {
+  PrefixRequest prefix;
+  prefix.token_ids.assign(request.token_ids.begin(), request.token_ids.end());
+  prefix.cuts = request.breakpoints;
+  prefix.tenant = request.tenant;
+  prefix.request_id = request.request_id;
+  prefix.stop = std::make_shared<CallStop>();
+  prefix.load = std::make_shared<LoadTrial>();
+  return prefix;
+}
+
+// What decoding needs of it: the prompt is the first sample's.
+EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
+  EngineRequest own;
+  own.tenant = request.tenant;
+  own.request_id = request.request_id;
+  own.sampling = request.sampling;
+  own.sampling.seed = SeedOfSample(request.sampling.seed, sample);
+  own.max_new_tokens = request.max_new_tokens;
+  own.ignore_eos = request.ignore_eos;
+  own.hash_logits = request.hash_logits;
+  own.cache = CacheMode::kOff;
+  own.deadline = request.deadline;
+  return own;
+}
+
+// Two publishes of one request as one: what is stored now, as durable as the weaker of them.
+void AddOutcome(const PublishOutcome& more, PublishOutcome* all) {
+  if (all->boundaries.empty()) {
+    all->durable = more.durable;
+    if (!more.boundaries.empty() && all->note == kNothingToKeep) all->note.clear();
+  } else if (!more.boundaries.empty()) {
+    all->durable = std::min(all->durable, more.durable);
+  }
+  all->published_tokens = std::max(all->published_tokens, more.published_tokens);
+  all->bytes_sent += more.bytes_sent;
+  for (const uint32_t boundary : more.boundaries) {
+    const auto place = std::lower_bound(all->boundaries.begin(), all->boundaries.end(), boundary);
+    if (place != all->boundaries.end() && *place == boundary) continue;
+    all->boundaries.insert(place, boundary);
+  }
+  const bool said = all->note == more.note;
+  if (more.note.empty() || said || (more.note == kNothingToKeep && !all->boundaries.empty())) {
+    return;
+  }
+  absl::StrAppend(&all->note, all->note.empty() ? "" : "; ", more.note);
+}
+
+}  // namespace
+
+Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
+                   EngineCallbacks engine_callbacks)
+    : id(sequence_id),
+      request(std::move(engine_request)),
+      callbacks(std::move(engine_callbacks)),
+      prefix(PrefixOf(request)),
+      submitted_at(absl::Now()),
+      state(std::make_shared<RequestState>()) {
+  assert(!request.token_ids.empty());
+  state->unfinished = request.samples;
+  state->ends.resize(request.samples);
+  state->digests.resize(request.samples);
+  if (writes() && callbacks.on_published != nullptr) {
+    published = std::make_shared<PublishedNotice>(callbacks.on_published);
+  }
+}
+
+Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first_sample,
+                   uint32_t sample_number)
+    : id(sequence_id),
+      request(SampleOf(first_sample->request, sample_number)),
+      callbacks(first_sample->callbacks),
+      prefix(),
+      submitted_at(first_sample->submitted_at),
+      state(first_sample->state),
+      first(std::move(first_sample)),
+      sample(sample_number) {}
+
+void PublishedNotice::Expect(int outcomes) {
+  absl::MutexLock lock(&mu_);
+  awaited_ = 1 + outcomes;
+}
+
+void PublishedNotice::OnFinished() {
+  PublishOutcome all;
+  {
+    absl::MutexLock lock(&mu_);
+    assert(awaited_ >= 1);
+    if (--awaited_ > 0) return;
+    all = outcome_;
+  }
+  callback_(all);
+}
+
+void PublishedNotice::OnOutcome(const PublishOutcome& outcome) {
+  PublishOutcome all;
+  {
+    absl::MutexLock lock(&mu_);
+    assert(awaited_ >= 1);
+    AddOutcome(outcome, &outcome_);
+    if (--awaited_ > 0) return;
+    all = outcome_;
+  }
+  callback_(all);
+}
+
+}  // namespace hearth

@@ -1,0 +1,125 @@
+// Sequence: one request on its way through the engine.
+//
+// Thread safety: each field says who may touch it.
+// Ownership: shared by the engine and, while a fetch runs, by the fetch. The KV goes back to the
+// engine's model at the end.
+// Invariant: position <= tokens; step_ends[next_step] > position while it prefills.
+#ifndef HEARTH_WORKER_ENGINE_SEQUENCE_H_
+#define HEARTH_WORKER_ENGINE_SEQUENCE_H_
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/logits_digest.h"
+#include "worker/engine/prefix_pool.h"
+#include "worker/engine/scheduler.h"
+#include "worker/engine/staging.h"
+#include "worker/model/sequence_kv.h"
+#include "worker/text/sampler.h"
+
+namespace hearth {
+
+// Delivers on_published after on_finished and the outcome of each publish, in whichever order these
+// come, and never for a request that ended with an error. Thread safe.
+class PublishedNotice {
+ public:
+  explicit PublishedNotice(std::function<void(const PublishOutcome&)> callback)
+      : callback_(std::move(callback)) {}
+  // There will be so many outcomes, told as one; before the first of them.
+  void Expect(int outcomes) ABSL_LOCKS_EXCLUDED(mu_);
+  void OnFinished() ABSL_LOCKS_EXCLUDED(mu_);
+  void OnOutcome(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  const std::function<void(const PublishOutcome&)> callback_;
+  absl::Mutex mu_;
+  int awaited_ ABSL_GUARDED_BY(mu_) = 2;  // the end and the outcomes
+  PublishOutcome outcome_ ABSL_GUARDED_BY(mu_);
+};
+
+// The note of a publish that had nothing to offer.
+inline constexpr char kNothingToKeep[] = "no boundary to keep";
+
+enum class FetchState { kNone, kWaiting, kDone, kTaken, kGivenUp };
+
+// What the samples of one request have in common.
+struct RequestState {
+  std::atomic<bool> cancelled{false};  // any thread
+  // The engine's thread only.
+  bool failed = false;  // and the caller was told
+  uint32_t unfinished = 1;
+  uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // of those that ended
+  std::vector<SampleEnd> ends;
+  std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
+};
+
+struct Sequence {
+  Sequence(SequenceId sequence_id, EngineRequest engine_request, EngineCallbacks engine_callbacks);
+  // Another sample of a sequence whose prompt is computed: it decodes, and keeps nothing.
+  Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first_sample,
+           uint32_t sample_number);
+
+  bool reads() const {
+    return request.cache == CacheMode::kDefault || request.cache == CacheMode::kRead;
+  }
+  bool writes() const {
+    return request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
+  }
+  bool generates() const { return request.max_new_tokens > 0; }
+  uint32_t tokens() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
+  // The highest boundary to restore: what generates must compute its last token.
+  uint32_t max_boundary() const { return generates() ? tokens() - 1 : tokens(); }
+
+  // Never change after Submit.
+  const SequenceId id;
+  const EngineRequest request;
+  const EngineCallbacks callbacks;
+  const PrefixRequest prefix;
+  const absl::Time submitted_at;
+
+  const std::shared_ptr<RequestState> state;
+  const std::shared_ptr<const Sequence> first;  // null: this is the first sample
+  const uint32_t sample = 0;
+
+  // Guarded by the engine's mutex.
+  FetchState fetch_state = FetchState::kNone;
+  absl::Time fetch_deadline = absl::InfiniteFuture();
+  FetchOutcome fetched;
+  std::shared_ptr<ComputeLease> fetched_lease;  // until the engine takes it
+  bool pool_again = false;                      // another request of this worker computed it
+
+  // The engine's thread only, from here on.
+  PooledPrefix pooled;
+  uint32_t restored_boundary = 0;
+  Tier restored_from = Tier::kNone;
+  KvObjects restored;                       // dropped once prefill is over
+  std::unique_ptr<StagedSnapshots> staged;  // until all is handed to the publisher
+  bool prompt_kept = false;                 // the prompt's part of it is
+  std::shared_ptr<ComputeLease> lease;      // as long
+  std::shared_ptr<PublishedNotice> published;
+
+  std::unique_ptr<SequenceKv> kv;
+  std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
+  std::vector<uint32_t> step_ends;
+  size_t next_step = 0;
+  uint32_t position = 0;
+  uint32_t computed_tokens = 0;
+
+  Sampler sampler;
+  std::vector<float> logits;
+  int32_t last_token = 0;
+  std::vector<int32_t> answer;  // those generated
+  uint32_t generated = 0;
+
+  absl::Time admitted_at, restored_at, prefilled_at, first_token_at;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_SEQUENCE_H_

@@ -1,0 +1,168 @@
+#include "worker/engine/staging.h"
+
+#include <cassert>
+#include <utility>
+
+#include "proto/restore_rule.h"
+
+namespace hearth {
+namespace {
+
+std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& id,
+                                       std::shared_ptr<std::byte[]> bytes) {
+  if (bytes == nullptr) return nullptr;
+  auto object = std::make_shared<KvObject>();
+  object->id = id;
+  object->size_bytes = layout.ObjectBytes(id.tokens, id.group);
+  object->bytes = std::move(bytes);
+  return object;
+}
+
+}  // namespace
+
+StagingBudget::Lease& StagingBudget::Lease::operator=(Lease&& other) noexcept {
+  if (this == &other) return *this;
+  if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
+  budget_ = std::exchange(other.budget_, nullptr);
+  bytes_ = std::exchange(other.bytes_, 0);
+  return *this;
+}
+
+StagingBudget::Lease::~Lease() {
+  if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
+}
+
+void StagingBudget::Lease::Merge(Lease other) {
+  if (other.budget_ == nullptr) return;
+  assert(budget_ == nullptr || budget_ == other.budget_);
+  budget_ = std::exchange(other.budget_, nullptr);
+  bytes_ += std::exchange(other.bytes_, 0);
+}
+
+bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
+  assert(lease->budget_ == nullptr || lease->budget_ == this);
+  uint64_t used = used_bytes_.load();
+  do {
+    if (bytes > limit_bytes_ - used) return false;
+  } while (!used_bytes_.compare_exchange_weak(used, used + bytes));
+  lease->budget_ = this;
+  lease->bytes_ += bytes;
+  return true;
+}
+
+StagedSnapshots::StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
+                                 uint32_t restored_boundary, const KvObjects& restored,
+                                 StagingBudget* budget, bool shares_chunks, ReserveFunction reserve)
+    : layout_(layout), shares_chunks_(shares_chunks) {
+  for (const auto& object : restored) restored_[object->id] = object;
+  for (uint32_t boundary : kept) {
+    assert(boundary > restored_boundary);
+    if (Plan(boundary, restored_boundary, budget, reserve)) {
+      boundaries_.push_back(boundary);
+    } else {
+      ++skipped_;
+    }
+  }
+}
+
+bool StagedSnapshots::Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,
+                           ReserveFunction reserve) {
+  std::map<ObjectId, Growing> added;
+  uint64_t copied_bytes = 0, left_bytes = 0;  // by the window, while it is held here
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    if (restored_.count(id) != 0 || growing_.count(id) != 0) continue;
+    if (id.begin + id.tokens <= restored_boundary) continue;  // not ours to supply
+    Growing growing;
+    if (id.begin < restored_boundary && !IsShared(id)) {
+      // Its first rows were restored, as the remainder that ends at the restored boundary.
+      const auto seed = restored_.find({id.begin, restored_boundary - id.begin, id.group});
+      if (seed == restored_.end()) continue;
+      growing.seed = seed->second;
+    }
+    const uint64_t bytes = layout_.ObjectBytes(id.tokens, id.group);
+    if (!IsShared(id)) copied_bytes += bytes;
+    if (IsShared(id) && id.group == LayerGroup::kLocal) left_bytes += bytes;
+    added.emplace(id, std::move(growing));
+  }
+  StagingBudget::Lease more;
+  if (!budget->Extend(copied_bytes + left_bytes, &more)) return false;
+  if (left_bytes > 0 && !reserve(left_bytes)) return false;
+  lease_.Merge(std::move(more));
+  growing_.merge(added);
+  return true;
+}
+
+void StagedSnapshots::Start(const ObjectId& id, Growing* growing) const {
+  growing->object = NewObject(layout_, id);
+  if (growing->seed != nullptr) CopyRows(layout_, *growing->seed, growing->object.get());
+}
+
+void StagedSnapshots::Record(const SequenceKv& kv, uint32_t begin, uint32_t end) {
+  assert(begin < end && static_cast<int>(end) == kv.length());
+  for (auto& [id, growing] : growing_) {
+    if (id.begin >= end) break;  // ascending by begin
+    const uint32_t object_end = id.begin + id.tokens;
+    if (growing.sealed || object_end <= begin) continue;
+    if (IsShared(id)) {
+      if (object_end > end) continue;
+      growing.object = SharedObject(layout_, id, kv.Share(id));
+      if (growing.object == nullptr) continue;  // a restore without a tail: not ours to supply
+    } else {
+      if (growing.object == nullptr) Start(id, &growing);
+      CopyRows(layout_, kv, begin, end, growing.object.get());
+    }
+    if (object_end <= end) {
+      SealObject(layout_, growing.object.get());
+      growing.sealed = true;
+    }
+  }
+}
+
+bool StagedSnapshots::AddNow(const SequenceKv& kv, StagingBudget* budget) {
+  assert(shares_chunks_);
+  const uint32_t boundary = static_cast<uint32_t>(kv.length());
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    const auto restored = restored_.find(id);
+    if (restored != restored_.end() && restored->second->bytes != nullptr) continue;
+    Growing& growing = growing_[id];
+    if (growing.sealed) continue;
+    if (IsShared(id)) {
+      growing.object = SharedObject(layout_, id, kv.Share(id));
+    } else if (budget->Extend(layout_.ObjectBytes(id.tokens, id.group), &lease_)) {
+      growing.object = NewObject(layout_, id);
+      CopyRows(layout_, kv, id.begin, boundary, growing.object.get());
+    }
+    if (growing.object == nullptr) {
+      growing_.erase(id);
+      return false;
+    }
+    SealObject(layout_, growing.object.get());
+    growing.sealed = true;
+    restored_.erase(id);  // it had no bytes
+  }
+  boundaries_.push_back(boundary);
+  return true;
+}
+
+void StagedSnapshots::OwnRestored(const KvObjects& restored) {
+  for (const auto& object : restored) restored_[object->id] = object;
+}
+
+KvObjects StagedSnapshots::ObjectsOf(uint32_t boundary) const {
+  KvObjects objects;
+  for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+    if (auto it = restored_.find(id); it != restored_.end()) {
+      objects.push_back(it->second);
+    } else if (auto it = growing_.find(id); it != growing_.end() && it->second.object != nullptr) {
+      assert(it->second.sealed);
+      objects.push_back(it->second.object);
+    } else {
+      auto absent = std::make_shared<KvObject>();
+      absent->id = id;
+      objects.push_back(std::move(absent));
+    }
+  }
+  return objects;
+}
+
+}  // namespace hearth

@@ -1,0 +1,119 @@
+// Staging: copies of what a running sequence's kept boundaries need, until it is published.
+//
+// The KV of a kept boundary must be copied out, or a reference taken to it, while the sequence goes
+// on, because its local layers move on. StagingBudget bounds the bytes of all such copies, and of
+// the local layers' chunks that are held by reference beyond their window; StagedSnapshots holds
+// one sequence's.
+//
+// Thread safety: StagingBudget from any thread. StagedSnapshots: one thread at a time.
+// Ownership: objects are shared; a lease gives its bytes back when it is destroyed, which should be
+// when the publish is over. What the pool holds on to is counted there.
+// Invariants:
+//   1. Leased bytes <= the limit.
+//   2. An object is shared only when all of its rows are filled and its digests computed.
+//   3. An object's bytes are the same whether its rows were computed here or restored.
+#ifndef HEARTH_WORKER_ENGINE_STAGING_H_
+#define HEARTH_WORKER_ENGINE_STAGING_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "proto/kv_layout.h"
+#include "worker/engine/runner/kv_snapshot.h"
+#include "worker/model/sequence_kv.h"
+
+namespace hearth {
+
+class StagingBudget {
+ public:
+  // Bytes that were granted; gives them back when destroyed.
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept { *this = std::move(other); }
+    Lease& operator=(Lease&& other) noexcept;
+    ~Lease();
+    // Takes over what the other has. REQUIRES: of one budget.
+    void Merge(Lease other);
+
+   private:
+    friend class StagingBudget;
+    StagingBudget* budget_ = nullptr;
+    uint64_t bytes_ = 0;
+  };
+
+  explicit StagingBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  // Adds `bytes` to the lease; false, and nothing changes, when they do not fit.
+  bool Extend(uint64_t bytes, Lease* lease);
+  uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  const uint64_t limit_bytes_;
+  std::atomic<uint64_t> used_bytes_{0};
+};
+
+class StagedSnapshots {
+ public:
+  // Plans the objects of `kept` boundaries (ascending, each above `restored_boundary`) for a
+  // sequence that goes on from `restored_boundary` with `restored` objects (0 and none when cold).
+  // Boundaries that do not fit the budget are left out and counted in skipped(). `shares_chunks`:
+  // the KV gives whole chunks by reference (SequenceKv::Share). Those of global layers then cost
+  // nothing, as the sequence has them to its end; those of local ones cost their bytes, of which
+  // `reserve` is asked as well, where it is given: the sequence leaves them and takes others.
+  using ReserveFunction = absl::FunctionRef<bool(uint64_t bytes)>;
+  StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
+                  uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
+                  bool shares_chunks = false, ReserveFunction reserve = NoReserve);
+
+  // Copies what the step that computed [begin, end) added. REQUIRES: called after every step, in
+  // order, before the next one.
+  void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
+
+  // Adds the boundary that `kv` is at now, whether its last rows were prefilled or decoded. False,
+  // and it is skipped, where the budget has no room or `kv` lacks what it needs.
+  // REQUIRES: chunks are shared; all steps of the prompt were recorded.
+  bool AddNow(const SequenceKv& kv, StagingBudget* budget);
+
+  // The restored objects have bytes of their own now.
+  void OwnRestored(const KvObjects& restored);
+
+  // The boundaries that are staged. Ascending.
+  const std::vector<uint32_t>& boundaries() const { return boundaries_; }
+  uint32_t skipped() const { return skipped_; }
+  // Everything `boundary` needs, in NeededObjects order. An object that cannot be supplied (neither
+  // computed nor restored here) has no bytes.
+  // REQUIRES: the steps up to `boundary` were recorded.
+  KvObjects ObjectsOf(uint32_t boundary) const;
+  StagingBudget::Lease TakeLease() { return std::move(lease_); }
+
+ private:
+  struct Growing {
+    std::shared_ptr<KvObject> object;      // null until its first row arrives
+    std::shared_ptr<const KvObject> seed;  // the restored remainder it begins with, or null
+    bool sealed = false;
+  };
+  static bool NoReserve(uint64_t /*bytes*/) { return true; }
+  bool Plan(uint32_t boundary, uint32_t restored_boundary, StagingBudget* budget,
+            ReserveFunction reserve);
+  void Start(const ObjectId& id, Growing* growing) const;
+  bool IsShared(const ObjectId& id) const {
+    return shares_chunks_ && id.tokens == layout_.chunk_tokens;
+  }
+
+  const KvLayout layout_;
+  const bool shares_chunks_;
+  std::vector<uint32_t> boundaries_;
+  uint32_t skipped_ = 0;
+  std::map<ObjectId, std::shared_ptr<const KvObject>> restored_;
+  std::map<ObjectId, Growing> growing_;
+  StagingBudget::Lease lease_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_STAGING_H_

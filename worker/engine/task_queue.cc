@@ -1,0 +1,77 @@
+#include "worker/engine/task_queue.h"
+
+#include <cassert>
+#include <utility>
+
+namespace hearth {
+
+TaskQueue::TaskQueue(size_t threads, size_t max_waiting) : max_waiting_(max_waiting) {
+  assert(threads >= 1);
+  for (size_t i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
+}
+
+TaskQueue::~TaskQueue() { Stop(); }
+
+bool TaskQueue::WorkOrStop() const { return stopped_ || !waiting_.empty(); }
+
+bool TaskQueue::Idle() const { return waiting_.empty() && busy_ == 0; }
+
+bool TaskQueue::Submit(Task task) {
+  absl::MutexLock lock(&mu_);
+  if (stopped_ || waiting_.size() >= max_waiting_) return false;
+  waiting_.push_back(std::move(task));
+  return true;
+}
+
+bool TaskQueue::DropOldest() {
+  Task task;
+  {
+    absl::MutexLock lock(&mu_);
+    if (waiting_.empty()) return false;
+    task = std::move(waiting_.front());
+    waiting_.pop_front();
+    ++busy_;
+  }
+  task(Fate::kDrop);
+  task = nullptr;
+  absl::MutexLock lock(&mu_);
+  --busy_;
+  return true;
+}
+
+bool TaskQueue::WaitIdle(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  return mu_.AwaitWithDeadline(absl::Condition(this, &TaskQueue::Idle), deadline);
+}
+
+void TaskQueue::Stop() {
+  std::deque<Task> dropped;
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+    dropped.swap(waiting_);
+  }
+  for (Task& task : dropped) task(Fate::kDrop);
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+}
+
+void TaskQueue::Run() {
+  for (;;) {
+    Task task;
+    {
+      absl::MutexLock lock(&mu_);
+      mu_.Await(absl::Condition(this, &TaskQueue::WorkOrStop));
+      if (waiting_.empty()) return;
+      task = std::move(waiting_.front());
+      waiting_.pop_front();
+      ++busy_;
+    }
+    task(Fate::kRun);
+    task = nullptr;  // what it holds is released before the queue counts as idle
+    absl::MutexLock lock(&mu_);
+    --busy_;
+  }
+}
+
+}  // namespace hearth

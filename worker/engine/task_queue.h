@@ -1,0 +1,55 @@
+// TaskQueue: a few threads that run tasks in order of arrival, with a bounded queue.
+//
+// Thread safety: all methods from any thread; Stop and the destructor not from a task.
+// Invariant: every accepted task is called exactly once: with kRun, or with kDrop when it was
+// dropped, or the queue stopped, before its turn.
+#ifndef HEARTH_WORKER_ENGINE_TASK_QUEUE_H_
+#define HEARTH_WORKER_ENGINE_TASK_QUEUE_H_
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+
+namespace hearth {
+
+class TaskQueue {
+ public:
+  enum class Fate { kRun, kDrop };
+  using Task = std::function<void(Fate)>;
+
+  TaskQueue(size_t threads, size_t max_waiting);
+  ~TaskQueue();  // Stop()
+  TaskQueue(const TaskQueue&) = delete;
+  TaskQueue& operator=(const TaskQueue&) = delete;
+
+  // False, and the task is not called, when the queue is full or stopped.
+  bool Submit(Task task) ABSL_LOCKS_EXCLUDED(mu_);
+  // Calls the task that has waited longest with kDrop, here; false when none waits.
+  bool DropOldest() ABSL_LOCKS_EXCLUDED(mu_);
+  // Waits until nothing waits or runs; false when `deadline` came first.
+  bool WaitIdle(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // Drops what waits, then joins the threads.
+  void Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mu_);
+  bool WorkOrStop() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  const size_t max_waiting_;
+  absl::Mutex mu_;
+  std::deque<Task> waiting_ ABSL_GUARDED_BY(mu_);
+  size_t busy_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_TASK_QUEUE_H_

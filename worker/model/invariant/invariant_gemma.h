@@ -1,0 +1,100 @@
+// InvariantGemma: Gemma 3's forward pass on the kernels of worker/kernels: a row's bits depend on
+// its tokens alone, not on the step it came in, on the sequences beside it, on prefill or decode,
+// nor on the number of threads.
+//
+// On the CPU, in float32, with weights in the bits that they are stored in, or as told. It serves
+// the class `invariant`; Gemma (gemma.h) serves the others, and devices.
+//
+// Thread safety: const methods from any thread, one Step at a time. Owns its weights; the files of
+// the model stay mapped.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/fingerprint.h"  // Digest
+#include "worker/kernels/product.h"
+#include "worker/model/invariant/invariant_kv.h"
+#include "worker/model/invariant/kv_blocks.h"
+#include "worker/model/model_config.h"
+
+namespace hearth {
+
+struct InvariantGemmaOptions {
+  int threads = 1;
+  int chunk = 128;                        // C, a multiple of 16 up to 1024
+  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
+  std::string digest_cache_dir = "";      // of weight digests; empty: none
+  // Of layers and head; the embedding's rows are read as they are stored.
+  WeightForm weights = WeightForm::kStored;
+};
+
+class InvariantGemma {
+ public:
+  struct Rep;
+  // Of the order of every sum and of every function: raised where a bit may change by it.
+  static constexpr int kKernelsVersion = 1;
+  // The most logits that a step gives: 1 GiB of them.
+  static constexpr int64_t kStepLogitsMax = int64_t{1} << 28;
+  // A sequence's keys and values. Of the model whose NewKv made it; once moved from, of none.
+  using Kv = InvariantKv;
+
+  // Errors name the file, tensor or field.
+  static absl::StatusOr<std::unique_ptr<InvariantGemma>> Load(const std::string& model_dir,
+                                                              const InvariantGemmaOptions& options);
+  ~InvariantGemma();
+
+  const ModelConfig& config() const;
+  int threads() const;
+  WeightForm weights() const;
+  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  const Digest& weights_digest() const;
+  // What a person should know about the load, one sentence each.
+  const std::vector<std::string>& notes() const;
+  const KvBlocks& kv_blocks() const;
+
+  // Whether this machine computes what the class promises (invariant_self_test.h); adds a note.
+  // That it did is remembered in `cache_dir`, if there is one, by weights, kernels, program and
+  // CPU.
+  absl::Status SelfTest(const std::string& cache_dir);
+
+  // For tests: what takes the product's place in models that are loaded from now on; null: nothing.
+  using ProductFunction = std::function<void(const ConstRows& x, const PackedWeights& weights,
+                                             const Rows& y, Workspace*, ParallelFor)>;
+  static void ReplaceProduct(ProductFunction product);
+
+  // Tokens that are appended to one sequence. `logits` receives those of the last `want` of them:
+  // [want][vocab]; may be null where none are wanted.
+  struct Part {
+    Kv* kv = nullptr;
+    absl::Span<const int32_t> tokens;
+    int want = 0;
+    std::vector<float>* logits = nullptr;
+  };
+
+  Kv NewKv() const;
+  // Appends all parts' tokens, with one pass through the weights. kInvalidArgument, with nothing
+  // changed, where a text would be longer than the model's max_position_embeddings, a token or a
+  // Kv is not of this model, more is wanted than there is or than kStepLogitsMax, or two parts have
+  // one Kv or one place for logits; kResourceExhausted likewise, where kv_bytes has no room for all
+  // rows. Where there are several parts the error says which.
+  absl::Status Step(absl::Span<const Part> parts) const;
+  // A step of one part.
+  absl::Status Step(Kv* kv, absl::Span<const int32_t> tokens, int want,
+                    std::vector<float>* logits) const;
+
+ private:
+  explicit InvariantGemma(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_

@@ -1,0 +1,72 @@
+// InvariantGemma: what a step is asked before it changes anything.
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "worker/model/invariant/invariant_gemma_rep.h"
+
+namespace hearth {
+
+absl::Status InvariantGemma::Rep::CheckPart(const Part& part) const {
+  const absl::Span<const int32_t> tokens = part.tokens;
+  if (part.kv == nullptr || part.kv->model() != number) {
+    return absl::InvalidArgumentError(
+        part.kv == nullptr || part.kv->model() == 0
+            ? "the Kv was moved from, or is not from NewKv: there is nothing to append to"
+            : "the Kv is of another model: take one from this model's NewKv");
+  }
+  if (part.want > 0 && part.logits == nullptr) {
+    return absl::InvalidArgumentError("logits are wanted, but there is no place for them");
+  }
+  if (tokens.empty() || part.want < 0 || static_cast<size_t>(part.want) > tokens.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step of ", tokens.size(), " tokens, logits of ", part.want, " of them"));
+  }
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= config.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token id ", token, " is not in [0, ", config.vocab_size, ")"));
+    }
+  }
+  const int length = part.kv->length();
+  if (tokens.size() > static_cast<size_t>(config.max_position_embeddings - length)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tokens.size(), " tokens behind ", length, " are more than the model's ",
+                     config.max_position_embeddings, " positions (max_position_embeddings)"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InvariantGemma::Rep::PrepareStep(absl::Span<const Part> parts) const {
+  if (parts.empty()) return absl::InvalidArgumentError("a step of no sequence");
+  std::set<const void*> seen;
+  int64_t want = 0;
+  const auto in_part = [&](size_t i, const absl::Status& error) {
+    if (parts.size() == 1) return error;
+    return absl::Status(error.code(),
+                        absl::StrCat("part ", i, " of ", parts.size(), ": ", error.message()));
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (absl::Status s = CheckPart(parts[i]); !s.ok()) return in_part(i, s);
+    want += parts[i].want;
+    if (!seen.insert(parts[i].kv).second ||
+        (parts[i].want > 0 && !seen.insert(parts[i].logits).second)) {
+      return in_part(i, absl::InvalidArgumentError(
+                            "its Kv, or its place for logits, is another part's: a step takes each "
+                            "once"));
+    }
+  }
+  if (want > kStepLogitsMax / config.vocab_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "logits of ", want, " tokens, ", config.vocab_size, " each: a step gives at most ",
+        kStepLogitsMax, " in all, so of ", kStepLogitsMax / config.vocab_size, " tokens"));
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::Status room = parts[i].kv->MakeRoom(static_cast<int>(parts[i].tokens.size()));
+    if (room.ok()) continue;
+    for (size_t made = 0; made < i; ++made) parts[made].kv->GiveBackRoom();
+    return in_part(i, room);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,108 @@
+// InvariantKv: the keys and values of one sequence of an InvariantGemma, in blocks.
+//
+// A block is an object of a whole chunk, of one layer group (kv_blocks.h): it is given away by
+// reference once its rows are done, and taken by reference in a restore. What is not a whole chunk
+// is copied, either way, so that the rows that are still written are nobody else's.
+//
+// Thread safety: none; one thread at a time uses it.
+// Ownership: shares its blocks; the InvariantGemma must outlive it. Once moved from, of no model.
+// Invariants:
+//   1. Positions [0, length()) are done. Keys are stored after RoPE, positions are absolute.
+//   2. The rows of a block that others may hold are below length(), and never written again.
+//   3. A row that is not held is never read for its value: its memory may be anything.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/kv_layout.h"
+#include "worker/model/invariant/kv_blocks.h"
+#include "worker/model/sequence_kv.h"
+
+namespace hearth {
+
+class InvariantKv : public SequenceKv {
+ public:
+  InvariantKv() = default;
+  InvariantKv(InvariantKv&& other) noexcept;
+  InvariantKv& operator=(InvariantKv&& other) noexcept;
+  // `model`: the number of the model that made it, above 0. The arena must outlive it.
+  InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model);
+
+  int length() const override { return length_; }
+  int first_held(int layer) const override;
+  uint64_t held_bytes(int from) const override;
+  uint64_t set_aside_bytes() const override { return set_aside_bytes_; }
+  void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
+               std::byte* slice) const override;
+  std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
+
+  // Sets bytes of the arena aside for what it takes from now on, of which there may live `bytes` at
+  // a time and `most_bytes` where others hold what it left. Given back at its end.
+  // kResourceExhausted: there is no room now.
+  absl::Status Reserve(uint64_t bytes, uint64_t most_bytes);
+  // For `bytes` that others will hold when it has left them.
+  absl::Status ReserveMore(uint64_t bytes);
+  // Keeps a block that a restore is to take until the first step: whoever else has it may let go.
+  void Hold(KvBlock block) { held_.push_back(std::move(block)); }
+
+  // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
+  // needs; FinishRestore. Local layers then hold all rows of these objects.
+  // After an error BeginRestore makes it usable again.
+  void BeginRestore(int length);
+  // Takes an object of a whole chunk by reference.
+  absl::Status Adopt(const ObjectId& id, KvBlock bytes);
+  // Copies an object; `slices` are those of its group's layers, ascending by layer.
+  absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices);
+  void FinishRestore();
+
+  // Becomes what `other` is, and shares its blocks; the one that is partly filled is copied when
+  // this one writes to it, if others have it still. REQUIRES: of the same model, and empty.
+  void ShareAll(const InvariantKv& other);
+
+  // For the model. Makes room for `tokens` more rows of all layers, and drops what none of them
+  // sees any more; kResourceExhausted where there is none, with no row lost that is needed.
+  absl::Status MakeRoom(int tokens);
+  // Blocks that no row is in yet go back: what a MakeRoom took for a step that is not made.
+  void GiveBackRoom();
+  // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
+  std::vector<const std::byte*> SplitsOf(int layer) const;
+  // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
+  std::byte* SliceAt(int layer, int position);
+  // Rows from `length` on are to be computed again. REQUIRES: nobody else holds their blocks.
+  void Rewind(int length) { length_ = length; }
+  // All layers have the rows now.
+  void Advance(int tokens) { length_ += tokens; }
+  uint64_t model() const { return model_; }
+  const KvLayout& layout() const { return *layout_; }
+
+ private:
+  LayerGroup GroupOf(int layer) const { return layout_->layers[static_cast<size_t>(layer)]; }
+  std::vector<KvBlock>& Blocks(LayerGroup group) { return blocks_[static_cast<size_t>(group)]; }
+  const std::vector<KvBlock>& Blocks(LayerGroup group) const {
+    return blocks_[static_cast<size_t>(group)];
+  }
+  size_t SliceOffset(int layer) const;
+
+  std::shared_ptr<const KvLayout> layout_;
+  KvBlocks* arena_ = nullptr;
+  uint64_t model_ = 0;  // 0: none
+  KvBlocks::Reservation reserved_;
+  uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
+  uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
+  std::vector<KvBlock> held_;
+  std::array<std::vector<KvBlock>, 2> blocks_;  // by group and split; null: left by the window
+  int length_ = 0, restoring_ = 0;
+  bool shares_end_ = false;  // the block that is partly filled may be others' too
+  int first_local_ = 0;      // the first row that local layers hold
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_

@@ -1,0 +1,301 @@
+#include "worker/model/invariant/invariant_self_test.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/kernels/float_mode.h"
+#include "worker/kernels/reference.h"
+#include "worker/model/invariant/self_test_memory.h"
+
+namespace hearth {
+namespace {
+
+// A window longer than this is not slid past: the test would take longer than the load.
+constexpr int kLongestWindow = 4096;
+// Rows that the head takes at once; the engine asks for one.
+constexpr int kHeadRows = 17;
+
+// The sizes whose first row goes through the references: tens of milliseconds each on the 270M.
+constexpr size_t kReferenceRows = 2;
+// Outputs of the head that do, from each of so many places.
+constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
+
+// What a step has at most of a sequence that is alone, or C if that is more.
+constexpr int kAloneRows = 512;
+
+// Each size at which a kernel may change its way: those below a few tiles, those about a power of
+// two, a chunk, which is what a step has that others wait for, and what one has that is alone.
+std::vector<int> SizesUpTo(int rows, int chunk) {
+  std::set<int> sizes;
+  for (int m = 1; m <= 17; ++m) sizes.insert(m);
+  for (const int near : {32, 64, 128, 256, chunk}) {
+    for (const int m : {near - 1, near, near + 1}) sizes.insert(m);
+  }
+  sizes.insert(std::max(kAloneRows, chunk));
+  return {sizes.begin(), sizes.lower_bound(rows)};
+}
+
+// The rows of the sequences of one step: two that decode, and some that prefill between them.
+std::vector<int> SequenceRows(int rows, int chunk) {
+  std::vector<int> sequences;
+  for (const int m : {1, 17, chunk, 1, 3}) {
+    if (m < rows) sequences.push_back(m);
+  }
+  return sequences;
+}
+
+uint64_t RowDigest(const float* row, int64_t columns) {
+  return SliceDigest(row, static_cast<size_t>(columns) * sizeof(float));
+}
+
+}  // namespace
+
+InvariantSelfTest::InvariantSelfTest(InvariantGemma::Rep* rep) : rep_(rep) {
+  const ModelConfig& config = rep->config;
+  auto layout = std::make_shared<KvLayout>(*rep->layout);
+  layout->layers.clear();
+  for (const bool local : {true, false}) {
+    for (int layer = 0; layer < config.num_layers; ++layer) {
+      if (config.is_local(layer) != local) continue;
+      layers_.push_back(layer);
+      layout->layers.push_back(local ? LayerGroup::kLocal : LayerGroup::kGlobal);
+      break;
+    }
+  }
+  const int chunk = static_cast<int>(rep->chunk);
+  rows_ = std::min(std::min(config.sliding_window, kLongestWindow) + chunk + 1,
+                   config.max_position_embeddings);
+  sizes_ = SizesUpTo(rows_, chunk);
+  // Nothing is dropped: each pass begins again in the middle.
+  layout->window = static_cast<uint32_t>(rows_) + 1;
+  int splits = rows_ / chunk + 1;
+  for (const int m : SequenceRows(rows_, chunk)) splits += m / chunk + 2;
+  arena_ = std::make_unique<KvBlocks>(static_cast<uint64_t>(splits) * layers_.size() *
+                                      layout->SliceBytes(layout->chunk_tokens));
+  kv_ = InvariantKv(std::move(layout), arena_.get(), rep->number);
+}
+
+bool InvariantSelfTest::IsCompared(int row) const {
+  if (row == rows_ - 1) return true;
+  return std::any_of(sizes_.begin(), sizes_.end(),
+                     [&](int m) { return row == rows_ - m || row == rows_ - m + m / 2; });
+}
+
+std::string InvariantSelfTest::AmongRows() const {
+  int rows = 0;
+  for (const int begin : begins_) rows += rows_ - begin;
+  std::string text = absl::StrCat("among M = ", rows, " rows");
+  if (begins_.size() > 1) absl::StrAppend(&text, " of ", begins_.size(), " sequences");
+  return text;
+}
+
+void InvariantSelfTest::Remember(const Rows& values, int64_t columns, uint64_t number) {
+  for (int row = 0; row < rows_; ++row) {
+    if (!IsCompared(row)) continue;
+    expected_[number * static_cast<uint64_t>(rows_) + static_cast<uint64_t>(row)] =
+        RowDigest(values.Row(row), columns);
+  }
+}
+
+void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t columns,
+                            bool local) {
+  const uint64_t number = operation_++;
+  if (!status_.ok()) return;
+  if (begins_[0] == 0) return Remember(values, columns, number);
+  const char* kind = local ? "local" : "global";
+  int first = 0;  // row of the step that the sequence begins at
+  for (const int begin : begins_) {
+    const int rows = rows_ - begin;
+    for (const int row : {0, rows / 2, rows - 1}) {
+      const auto position = static_cast<uint64_t>(begin + row);
+      if (RowDigest(values.Row(first + row), columns) ==
+          expected_.at(number * static_cast<uint64_t>(rows_) + position)) {
+        continue;
+      }
+      status_ = absl::FailedPreconditionError(
+          absl::StrCat("the ", operation, " of a ", kind, " layer gives row ", position,
+                       " other bits ", AmongRows(), " than among ", rows_));
+      return;
+    }
+    first += rows;
+  }
+  if (!reference_.has_value() || reference_->Holds(values.Row(0), columns)) return;
+  status_ = absl::FailedPreconditionError(
+      absl::StrCat("the ", operation, " of a ", kind, " layer gives row ", begins_[0],
+                   " other bits than it is defined by, ", AmongRows()));
+}
+
+std::vector<int32_t> InvariantSelfTest::TokensFrom(int begin) const {
+  std::vector<int32_t> tokens;
+  for (int i = begin; i < rows_; ++i) tokens.push_back(SpreadToken(i, rep_->config.vocab_size));
+  return tokens;
+}
+
+absl::Status InvariantSelfTest::Pass(const std::vector<int>& begins) {
+  ++passes_;
+  begins_ = begins;
+  if (begins.size() > 1) return PassOfSequences(begins);
+  kv_.Rewind(begins[0]);
+  if (absl::Status room = kv_.MakeRoom(rows_ - begins[0]); !room.ok()) return room;
+  const std::vector<int32_t> tokens = TokensFrom(begins[0]);
+  const absl::Status held = Layers({{&kv_, tokens}});
+  kv_.Advance(rows_ - begins[0]);
+  return held;
+}
+
+// Each has blocks of its own from its first row on.
+absl::Status InvariantSelfTest::PassOfSequences(const std::vector<int>& begins) {
+  std::vector<InvariantKv> kvs;
+  std::vector<std::vector<int32_t>> tokens;
+  for (const int begin : begins) {
+    kv_.Rewind(begin);
+    kvs.emplace_back(std::make_shared<KvLayout>(kv_.layout()), arena_.get(), rep_->number);
+    kvs.back().ShareAll(kv_);
+    kvs.back().GiveBackRoom();
+    if (absl::Status room = kvs.back().MakeRoom(rows_ - begin); !room.ok()) return room;
+    tokens.push_back(TokensFrom(begin));
+  }
+  kv_.Rewind(rows_);
+  std::vector<InvariantGemma::Part> parts;
+  for (size_t i = 0; i < kvs.size(); ++i) parts.push_back({&kvs[i], tokens[i]});
+  return Layers(parts);
+}
+
+absl::Status InvariantSelfTest::Layers(const std::vector<InvariantGemma::Part>& parts) {
+  operation_ = 0;
+  rep_->BeginStep(parts);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const InvariantLayer& layer = rep_->layers[static_cast<size_t>(layers_[i])];
+    rep_->seams.witness = [&](const char* operation, const Rows& values, int64_t columns) {
+      See(operation, values, columns, layer.local);
+    };
+    KernelPhases list;
+    if (i == 0) rep_->AddEmbedding(layer.input_norm, &list);
+    list.RunOn(rep_->pool.get());
+    list.Clear();
+    const bool last = i + 1 == layers_.size();
+    const auto& next_norm =
+        last ? rep_->final_norm : rep_->layers[static_cast<size_t>(layers_[i + 1])].input_norm;
+    const int number = static_cast<int>(i);
+    rep_->AddWholeLayer(layer, number, next_norm, &list);
+    if (parts.size() == 1 && parts[0].tokens.size() <= kReferenceRows) {
+      reference_.emplace(ReferenceOf(layer, number, begins_[0], next_norm));
+    }
+    list.RunOn(rep_->pool.get());
+    reference_.reset();
+  }
+  rep_->seams.witness = nullptr;
+  return status_;
+}
+
+InvariantReference InvariantSelfTest::ReferenceOf(const InvariantLayer& layer, int number,
+                                                  int begin, const std::vector<float>& next_norm) {
+  const LayerRows& rows = rep_->step.shared();
+  const int64_t hidden = rep_->config.hidden_size;
+  const RopeTable& rope = rep_->RopeOf(layer);
+  const KvLayout& layout = kv_.layout();
+  const int64_t chunk = layout.chunk_tokens, dim = layout.head_dim;
+  float* keys = reinterpret_cast<float*>(kv_.SliceAt(number, begin)) + begin % chunk * dim;
+  ReferencePlace place{begin,
+                       {rope.Cos(begin, 1).data, rope.Sin(begin, 1).data, keys,
+                        keys + layout.kv_heads * chunk * dim, chunk * dim},
+                       kv_.SplitsOf(number)};
+  return InvariantReference(rep_->WeightsOf(layer), next_norm.data(), std::move(place),
+                            {rows.x.data, rows.x.data + hidden},
+                            {rows.normed.data, rows.normed.data + hidden});
+}
+
+std::vector<float> InvariantSelfTest::LastRows(int64_t count) const {
+  const Rows& normed = rep_->step.shared().normed;
+  return {normed.Row(normed.rows - count), normed.Row(normed.rows)};
+}
+
+absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
+  const int64_t hidden = rep_->config.hidden_size, vocabulary = rep_->config.vocab_size;
+  const int64_t most = static_cast<int64_t>(rows.size()) / hidden;
+  // The logits of the last `count` rows.
+  const auto logits_of = [&](int64_t count) {
+    std::vector<float> logits(static_cast<size_t>(count * vocabulary));
+    std::vector<float*> places;
+    for (int64_t row = 0; row < count; ++row) places.push_back(logits.data() + row * vocabulary);
+    KernelPhases list;
+    rep_->AddHead({rows.data() + (most - count) * hidden, count, hidden}, places, &list);
+    list.RunOn(rep_->pool.get());
+    return logits;
+  };
+  const std::vector<float> all = logits_of(most);
+  for (int64_t m = 1; m < most; m = m < 3 ? m + 1 : m * 2) {
+    const std::vector<float> some = logits_of(m);
+    for (const int64_t row : {int64_t{0}, m / 2, m - 1}) {
+      if (RowDigest(some.data() + row * vocabulary, vocabulary) ==
+          RowDigest(all.data() + (most - m + row) * vocabulary, vocabulary)) {
+        continue;
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "the head gives row ", row, " other bits among M = ", m, " rows than among ", most));
+    }
+    if (m > 1) continue;
+    absl::Status held = HeadByReference(rows.data() + (most - 1) * hidden, some.data());
+    if (!held.ok()) return held;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* logits) const {
+  const int64_t vocabulary = rep_->config.vocab_size;
+  const float cap = static_cast<float>(rep_->config.final_logit_softcap);
+  const int64_t count = std::min(kHeadOutputs, vocabulary);
+  for (int64_t place = 0; place < kHeadPlaces; ++place) {
+    // From the first outputs to the last.
+    const int64_t begin = (vocabulary - count) * place / (kHeadPlaces - 1);
+    std::vector<float> want(static_cast<size_t>(count));
+    reference::ProductRow(row, rep_->head, begin, begin + count, want.data());
+    for (float& value : want) {
+      if (cap > 0) value = reference::Tanh(value / cap) * cap;
+    }
+    if (InvariantReference::SameBits(want.data(), logits + begin, count)) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("the head gives outputs ", begin, " to ", begin + count,
+                     " other bits than it is defined by, with M = 1 row"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status InvariantSelfTest::Run() {
+  const FloatMode mode;
+  if (absl::Status first = Pass({0}); !first.ok()) return first;
+  const std::vector<float> last = LastRows(std::min(kHeadRows, rows_));
+  for (const int m : sizes_) {
+    if (absl::Status pass = Pass({rows_ - m}); !pass.ok()) return pass;
+  }
+  std::vector<int> begins;
+  for (const int m : SequenceRows(rows_, static_cast<int>(rep_->chunk))) {
+    begins.push_back(rows_ - m);
+  }
+  if (begins.size() > 1) {
+    if (absl::Status pass = Pass(begins); !pass.ok()) return pass;
+  }
+  return Head(last);
+}
+
+absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
+  const absl::Time begin = absl::Now();
+  const SelfTestMemory memory(cache_dir, rep_->weights_digest, rep_->form, rep_->chunk);
+  if (memory.Holds()) {
+    rep_->notes.push_back("self-test of the class invariant: held on an earlier start");
+    return absl::OkStatus();
+  }
+  InvariantSelfTest test(rep_.get());
+  if (absl::Status held = test.Run(); !held.ok()) return held;
+  memory.Remember();
+  rep_->notes.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
+                                     " steps, ", absl::ToInt64Milliseconds(absl::Now() - begin),
+                                     " ms"));
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,70 @@
+// InvariantSelfTest: whether a model computes on this machine what the class `invariant` promises,
+// on the path that requests take: a row's bits do not depend on the rows beside it, and are those
+// that the kernels are defined by.
+//
+// One local and one global layer take a window, a chunk and a row: all rows at once, then the last
+// M of them again, for each M, and once as several sequences of different lengths, as a step has
+// them that decodes and prefills. After every operation the first, the middle and the last row of a
+// sequence must have the bits that they had among all. The head takes a few rows likewise. With the
+// smallest M the first row goes through the scalar references too, operation by operation, and with
+// M = 1 so do some of the head's outputs: what holds for these rows holds for all M then.
+//
+// Thread safety: none; no step of the model may run meanwhile. It leaves the model as it was.
+// Errors: kFailedPrecondition names the operation, the layer and M.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/model/invariant/invariant_gemma_rep.h"
+#include "worker/model/invariant/invariant_reference.h"
+
+namespace hearth {
+
+class InvariantSelfTest {
+ public:
+  explicit InvariantSelfTest(InvariantGemma::Rep* rep);
+  absl::Status Run();
+  int passes() const { return passes_; }
+
+ private:
+  // Rows [begin, rows_) through the two layers: of a sequence for each of `begins`.
+  absl::Status Pass(const std::vector<int>& begins);
+  absl::Status PassOfSequences(const std::vector<int>& begins);
+  absl::Status Layers(const std::vector<InvariantGemma::Part>& parts);
+  std::vector<int32_t> TokensFrom(int begin) const;
+  // The last rows of the pass before, by the final norm.
+  std::vector<float> LastRows(int64_t count) const;
+  absl::Status Head(const std::vector<float>& rows);
+  absl::Status HeadByReference(const float* row, const float* logits) const;
+  // Of row `begin`, which the layer is about to begin with.
+  InvariantReference ReferenceOf(const InvariantLayer& layer, int number, int begin,
+                                 const std::vector<float>& next_norm);
+  void See(const char* operation, const Rows& values, int64_t columns, bool local);
+  void Remember(const Rows& values, int64_t columns, uint64_t number);
+  std::string AmongRows() const;
+  bool IsCompared(int row) const;
+
+  InvariantGemma::Rep* const rep_;
+  std::vector<int> layers_;  // numbers of the two
+  int rows_ = 0;             // W + C + 1
+  std::vector<int> sizes_;   // M
+  std::vector<int> begins_;  // of this pass's sequences
+  std::unique_ptr<KvBlocks> arena_;
+  InvariantKv kv_;
+  std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row
+  uint64_t operation_ = 0;                           // of this pass
+  std::optional<InvariantReference> reference_;      // of this pass's first row, in this layer
+  int passes_ = 0;
+  absl::Status status_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_SELF_TEST_H_

@@ -1,0 +1,96 @@
+#include "worker/model/invariant/invariant_step.h"
+
+#include <algorithm>
+
+namespace hearth {
+
+Rows InvariantStep::Room(int64_t rows, int64_t columns) {
+  if (rooms_used_ == rooms_.size()) rooms_.emplace_back();
+  Workspace& room = rooms_[rooms_used_++];
+  return {room.Floats(static_cast<size_t>(rows * columns)), rows, columns};
+}
+
+void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
+  parts_ = parts;
+  columns_ = columns;
+  tokens_.clear();
+  wanted_.clear();
+  end_ = 0;
+  layers_ = rooms_used_ = 0;
+  for (const InvariantGemma::Part& part : parts) {
+    tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
+    for (int64_t row = rows() - part.want; row < rows(); ++row) wanted_.push_back(row);
+    end_ = std::max(end_, part.kv->length() + static_cast<int64_t>(part.tokens.size()));
+  }
+  shared_.x = Room(rows(), columns.hidden);
+  shared_.normed = Room(rows(), columns.hidden);
+  shared_.qkv = Room(rows(), columns.qkv);
+  shared_.attended = Room(rows(), columns.attended);
+  shared_.gated = Room(rows(), columns.gated);
+  shared_.projected = Room(rows(), columns.hidden);
+  const bool all = wanted() == rows();
+  wanted_x_ = all ? shared_.x : Room(wanted(), columns.hidden);
+  wanted_qkv_ = all ? shared_.qkv : Room(wanted(), columns.qkv);
+}
+
+LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
+  if (layers_ == places_.size()) places_.emplace_back();
+  Places& places = places_[layers_++];
+  places.tokens.clear();
+  places.sequences.clear();
+  places.splits.resize(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    InvariantKv* kv = parts_[i].kv;
+    const KvLayout& layout = kv->layout();
+    const int64_t chunk = layout.chunk_tokens, dim = layout.head_dim, begin = kv->length();
+    const int64_t rows = static_cast<int64_t>(parts_[i].tokens.size());
+    float* slice = nullptr;
+    for (int64_t position = begin; position < begin + rows; ++position) {
+      if (slice == nullptr || position % chunk == 0) {
+        slice = reinterpret_cast<float*>(kv->SliceAt(number, static_cast<int>(position)));
+      }
+      float* keys = slice + position % chunk * dim;
+      places.tokens.push_back({rope.Cos(position, 1).data, rope.Sin(position, 1).data, keys,
+                               keys + layout.kv_heads * chunk * dim, chunk * dim});
+    }
+    places.splits[i] = kv->SplitsOf(number);
+    places.sequences.push_back({places.splits[i].data(), begin, rows});
+  }
+  LayerRows layer = shared_;
+  layer.tokens = places.tokens;
+  layer.sequences = places.sequences;
+  return layer;
+}
+
+LayerRows InvariantStep::WantedOfLayer(int number) {
+  if (layers_ == places_.size()) places_.emplace_back();
+  Places& places = places_[layers_++];
+  places.sequences.clear();
+  places.splits.resize(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const InvariantGemma::Part& part = parts_[i];
+    places.splits[i] = part.kv->SplitsOf(number);
+    const int64_t end = part.kv->length() + static_cast<int64_t>(part.tokens.size());
+    if (part.want == 0) continue;
+    places.sequences.push_back({places.splits[i].data(), end - part.want, part.want});
+  }
+  LayerRows layer = shared_;
+  for (Rows* rows : {&layer.normed, &layer.attended, &layer.gated, &layer.projected}) {
+    rows->rows = wanted();
+  }
+  layer.x = wanted_x_;
+  layer.qkv = wanted_qkv_;
+  layer.sequences = places.sequences;
+  return layer;
+}
+
+void InvariantStep::AddTaking(KernelPhases* phases) const {
+  if (wanted() == rows()) return;
+  phases->AddRows(wanted(), [this](int64_t row) {
+    const int64_t from = wanted_[static_cast<size_t>(row)];
+    std::copy_n(shared_.x.Row(from), columns_.hidden, wanted_x_.Row(row));
+    std::copy_n(shared_.qkv.Row(from), columns_.attended, wanted_qkv_.Row(row));
+  });
+}
+
+}  // namespace hearth

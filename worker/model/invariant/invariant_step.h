@@ -1,0 +1,73 @@
+// InvariantStep: the rows of a step of an InvariantGemma: what they go through, whose they are and
+// where their keys and values lie. Of the parts one after the other, each in order. Private to
+// hearth_invariant_model.
+//
+// Rows whose logits are wanted are the last of their part; they alone go on behind the last layer's
+// keys and values, as the wanted rows, without those between them.
+//
+// Thread safety: none. Keeps its memory for the next step. What it gives is good until Begin.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_STEP_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_STEP_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker/kernels/layer.h"
+#include "worker/kernels/rope_table.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace hearth {
+
+// Columns of what rows go through.
+struct StepColumns {
+  int64_t hidden = 0, qkv = 0, attended = 0, gated = 0;
+};
+
+class InvariantStep {
+ public:
+  using Parts = absl::Span<const InvariantGemma::Part>;
+
+  // REQUIRES: the parts' Kv have room for their tokens.
+  void Begin(Parts parts, const StepColumns& columns);
+
+  int64_t rows() const { return static_cast<int64_t>(tokens_.size()); }
+  int64_t wanted() const { return static_cast<int64_t>(wanted_.size()); }
+  int32_t token(int64_t row) const { return tokens_[static_cast<size_t>(row)]; }
+  // Behind the last position of any part.
+  int64_t end() const { return end_; }
+  // What all layers share: everything of LayerRows but tokens and sequences.
+  const LayerRows& shared() const { return shared_; }
+
+  // All rows in the layer of this number of the parts' Kv. REQUIRES: `rope` has positions to end().
+  LayerRows OfLayer(int number, const RopeTable& rope);
+  // The wanted rows in it: theirs are x and queries of their own, which AddTaking fills.
+  LayerRows WantedOfLayer(int number);
+  void AddTaking(KernelPhases* phases) const;
+
+ private:
+  // Where a layer's KV lie, of each part.
+  struct Places {
+    std::vector<QkvToken> tokens;
+    std::vector<AttendSequence> sequences;
+    std::vector<std::vector<const std::byte*>> splits;
+  };
+  Rows Room(int64_t rows, int64_t columns);
+
+  Parts parts_;
+  StepColumns columns_;
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> wanted_;  // numbers of rows
+  int64_t end_ = 0;
+  LayerRows shared_;
+  Rows wanted_x_, wanted_qkv_;
+  std::deque<Places> places_;  // of the layers asked for, in turn
+  size_t layers_ = 0;          // of these used in this step
+  std::deque<Workspace> rooms_;
+  size_t rooms_used_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_STEP_H_

@@ -1,0 +1,232 @@
+#include "worker/model/invariant/kv_blocks.h"
+
+#include <algorithm>
+#include <cassert>
+#include <map>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "worker/kernels/workspace.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kLackingBytes[] = "hearth.kv_bytes.lacking";
+
+}  // namespace
+
+std::optional<uint64_t> LackingKvBytes(const absl::Status& status) {
+  const absl::optional<absl::Cord> said = status.GetPayload(kLackingBytes);
+  uint64_t bytes = 0;
+  if (!said.has_value() || !absl::SimpleAtoi(std::string(*said), &bytes)) return std::nullopt;
+  return bytes;
+}
+
+void AddLackingKvBytes(uint64_t bytes, absl::Status* status) {
+  const std::optional<uint64_t> said = LackingKvBytes(*status);
+  if (!said.has_value()) return;
+  status->SetPayload(kLackingBytes, absl::Cord(absl::StrCat(*said + bytes)));
+}
+
+// Under the account's lock.
+struct KvBlocks::Aside {
+  explicit Aside(std::shared_ptr<Account> of) : account(std::move(of)) {}
+  const std::shared_ptr<Account> account;
+  uint64_t left_bytes = 0;
+  bool ended = false;
+};
+
+struct KvBlocks::Account {
+  explicit Account(uint64_t budget) : budget_bytes(budget) {}
+  // REQUIRES, as the others: the lock is held.
+  absl::Status CheckRoom(uint64_t bytes) const {
+    const uint64_t free = budget_bytes - used_bytes - reserved_bytes;
+    if (bytes <= free) return absl::OkStatus();
+    absl::Status lacking = absl::ResourceExhaustedError(
+        absl::StrCat("kv-bytes: ", bytes, " more are needed, and ", used_bytes + reserved_bytes,
+                     " of ", budget_bytes, " are in use"));
+    lacking.SetPayload(kLackingBytes, absl::Cord(absl::StrCat(bytes - free)));
+    return lacking;
+  }
+  // `bytes` from what is set aside, as far as it goes, and from what is free. Says how many came
+  // from what was set aside.
+  absl::StatusOr<uint64_t> Use(uint64_t bytes, Aside* aside) {
+    const uint64_t from_aside = aside == nullptr ? 0 : std::min(bytes, aside->left_bytes);
+    if (absl::Status room = CheckRoom(bytes - from_aside); !room.ok()) return room;
+    if (aside != nullptr) aside->left_bytes -= from_aside;
+    reserved_bytes -= from_aside;
+    used_bytes += bytes;
+    return from_aside;
+  }
+  void GiveBack(uint64_t bytes, Aside* aside, uint64_t from_aside) {
+    assert(used_bytes >= bytes);
+    used_bytes -= bytes;
+    if (aside == nullptr || aside->ended) return;
+    aside->left_bytes += from_aside;
+    reserved_bytes += from_aside;
+  }
+  void DropFree() {
+    free.clear();
+    free_bytes = 0;
+  }
+
+  // Memory at one address is the same memory as long as somebody holds it.
+  using AdoptedKey = std::pair<const std::byte*, size_t>;
+  void ForgetEnded(const AdoptedKey& key) {
+    const auto known = adopted.find(key);
+    if (known != adopted.end() && known->second.expired()) adopted.erase(known);
+  }
+
+  const uint64_t budget_bytes;
+  std::mutex mu;
+  uint64_t used_bytes = 0, reserved_bytes = 0, free_bytes = 0;
+  std::map<size_t, std::vector<KernelBytes>> free;  // by size
+  std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
+};
+
+// What ends a block: its bytes go back, and its memory where it came from.
+struct KvBlocks::Release {
+  void operator()(std::byte* memory) {
+    const std::lock_guard<std::mutex> lock(account->mu);
+    account->GiveBack(size_bytes, aside.get(), from_aside);
+    if (adopted != nullptr) return account->ForgetEnded({memory, size_bytes});  // not a newer one's
+    account->free[size_bytes].emplace_back(memory);
+    account->free_bytes += size_bytes;
+  }
+
+  std::shared_ptr<Account> account;
+  size_t size_bytes;
+  std::shared_ptr<Aside> aside;  // null: it was not taken from any
+  uint64_t from_aside;           // of its bytes
+  KvBlock adopted;               // null: the memory is the arena's
+};
+
+KvBlocks::KvBlocks(uint64_t budget_bytes) : account_(std::make_shared<Account>(budget_bytes)) {}
+
+KvBlocks::Reservation& KvBlocks::Reservation::operator=(Reservation&& other) noexcept {
+  if (this == &other) return *this;
+  End();
+  aside_ = std::move(other.aside_);
+  return *this;
+}
+
+void KvBlocks::Reservation::End() {
+  if (aside_ == nullptr) return;
+  {
+    const std::lock_guard<std::mutex> lock(aside_->account->mu);
+    aside_->account->reserved_bytes -= aside_->left_bytes;
+    aside_->left_bytes = 0;
+    aside_->ended = true;
+  }
+  aside_ = nullptr;
+}
+
+absl::Status KvBlocks::Reserve(uint64_t bytes, Reservation* reserved) {
+  if (reserved->aside_ == nullptr) reserved->aside_ = std::make_shared<Aside>(account_);
+  assert(reserved->aside_->account == account_);
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  if (absl::Status room = account_->CheckRoom(bytes); !room.ok()) return room;
+  account_->reserved_bytes += bytes;
+  reserved->aside_->left_bytes += bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> sizes,
+                                                    const Reservation* reserved) {
+  const std::shared_ptr<Aside> aside = reserved == nullptr ? nullptr : reserved->aside_;
+  uint64_t bytes = 0, from_aside = 0;
+  for (const size_t size : sizes) bytes += size;
+  std::vector<KernelBytes> memory;
+  {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    const absl::StatusOr<uint64_t> used = account_->Use(bytes, aside.get());
+    if (!used.ok()) return used.status();
+    from_aside = *used;
+    for (const size_t size : sizes) {
+      std::vector<KernelBytes>& free = account_->free[size];
+      memory.emplace_back();
+      if (free.empty()) continue;
+      memory.back() = std::move(free.back());
+      free.pop_back();
+      account_->free_bytes -= size;
+    }
+    // What waits for another size must not keep the machine from having this one.
+    if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
+  }
+  try {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      if (memory[i] == nullptr) memory[i] = AllocateKernelBytes(sizes[i]);
+    }
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    account_->GiveBack(bytes, aside.get(), from_aside);
+    return absl::ResourceExhaustedError(
+        absl::StrCat("kv-bytes: the machine has no memory for ", bytes, " more"));
+  }
+  std::vector<KvBlock> blocks;
+  blocks.reserve(sizes.size());
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const uint64_t part = std::min<uint64_t>(sizes[i], from_aside);
+    from_aside -= part;
+    blocks.push_back(
+        KvBlock(memory[i].release(), Release{account_, sizes[i], aside, part, nullptr}));
+  }
+  return blocks;
+}
+
+absl::StatusOr<KvBlock> KvBlocks::Adopt(KvBlock memory, size_t size_bytes,
+                                        const Reservation* reserved) {
+  assert(memory != nullptr);
+  const std::shared_ptr<Aside> aside = reserved == nullptr ? nullptr : reserved->aside_;
+  if (Owns(memory)) return memory;
+  std::byte* at = memory.get();
+  const Account::AdoptedKey key{at, size_bytes};
+  uint64_t from_aside = 0;
+  {
+    const std::lock_guard<std::mutex> lock(account_->mu);
+    const auto known = account_->adopted.find(key);
+    if (known != account_->adopted.end()) {
+      if (KvBlock living = known->second.lock(); living != nullptr) return living;
+    }
+    const absl::StatusOr<uint64_t> used = account_->Use(size_bytes, aside.get());
+    if (!used.ok()) return used.status();
+    from_aside = *used;
+  }
+  // Not under the lock, which its end takes. Two that adopt at the same moment may both count it.
+  KvBlock block(at, Release{account_, size_bytes, aside, from_aside, std::move(memory)});
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  account_->adopted[key] = block;
+  return block;
+}
+
+bool KvBlocks::Owns(const KvBlock& memory) const {
+  const auto* ours = std::get_deleter<Release>(memory);
+  return ours != nullptr && ours->account == account_;
+}
+
+KvBlock KvBlocks::Counted(const KvBlock& memory, size_t size_bytes) const {
+  if (Owns(memory)) return memory;
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  const auto known = account_->adopted.find({memory.get(), size_bytes});
+  return known == account_->adopted.end() ? nullptr : known->second.lock();
+}
+
+bool KvBlocks::Counts(const KvBlock& memory, size_t size_bytes) const {
+  return Counted(memory, size_bytes) != nullptr;
+}
+
+uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
+uint64_t KvBlocks::used_bytes() const {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  return account_->used_bytes;
+}
+uint64_t KvBlocks::reserved_bytes() const {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  return account_->reserved_bytes;
+}
+
+}  // namespace hearth

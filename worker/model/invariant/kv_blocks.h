@@ -1,0 +1,88 @@
+// KvBlocks: the memory that sequences' keys and values lie in, in blocks counted by reference,
+// within one budget of bytes.
+//
+// A block holds what a stored object of a whole chunk holds, in the same layout, so that a running
+// sequence, the worker's pool and a publish may share one. Its memory is of undefined content: it
+// may have been another sequence's. Freed memory is kept for the next block of its size, as first
+// touch is slow, and counts to the budget only as long as nothing else wants it.
+//
+// Thread safety: all methods from any thread, and so may blocks be dropped; they may outlive it.
+// Errors: kResourceExhausted where the budget or the machine has no room, before anything is taken.
+// Invariant: the bytes of blocks that live and those set aside are within the budget together.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace hearth {
+
+// Aligned to 64 bytes, as objects are. Written by the one that took it until it is shared.
+using KvBlock = std::shared_ptr<std::byte[]>;
+
+// How many bytes more a kResourceExhausted of the budget asks for than were free; nullopt where it
+// is no such error.
+std::optional<uint64_t> LackingKvBytes(const absl::Status& status);
+// For who needs more than the part that it did not get.
+void AddLackingKvBytes(uint64_t bytes, absl::Status* status);
+
+class KvBlocks {
+ public:
+  // Bytes set aside; what is left of them is given back when it is destroyed. One without an arena
+  // has none.
+  class Reservation;
+
+  explicit KvBlocks(uint64_t budget_bytes);
+
+  // A block of each size, or none at all: from what `reserved` has left, then from what is free.
+  absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes,
+                                            const Reservation* reserved = nullptr);
+  // Memory of somebody else as a block: it is counted, and held, as long as the block lives, and
+  // once for all that adopt it meanwhile. A block of this arena is counted already and comes back
+  // as it is.
+  absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes,
+                                const Reservation* reserved = nullptr);
+  // Sets `bytes` more aside, or changes nothing.
+  absl::Status Reserve(uint64_t bytes, Reservation* reserved);
+
+  // Whether an Adopt of it costs nothing now: it is a block of this arena, or one of it lives.
+  bool Counts(const KvBlock& memory, size_t size_bytes) const;
+  // The block that it is counted as: an Adopt that costs nothing. Null where it is not counted.
+  KvBlock Counted(const KvBlock& memory, size_t size_bytes) const;
+  // Whether it is a block of this arena, not somebody else's memory.
+  bool Owns(const KvBlock& memory) const;
+
+  uint64_t budget_bytes() const;
+  uint64_t used_bytes() const;      // of blocks that live
+  uint64_t reserved_bytes() const;  // set aside and not taken
+
+ private:
+  struct Account;
+  struct Release;
+  struct Aside;
+  const std::shared_ptr<Account> account_;
+};
+
+class KvBlocks::Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept = default;
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation() { End(); }
+
+ private:
+  friend class KvBlocks;
+  void End();
+  std::shared_ptr<Aside> aside_;  // null: nothing
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_KV_BLOCKS_H_

@@ -1,0 +1,288 @@
+#include "worker/model/model_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace hearth {
+namespace {
+
+using Json = nlohmann::json;
+
+// Far above any published model; they keep products of sizes inside 64 bits.
+constexpr int kMaxLayers = 1024;
+constexpr int kMaxDimension = 1 << 20;
+constexpr int kMaxVocabulary = 1 << 22;
+constexpr int kMaxPositions = 1 << 24;
+
+// Reads fields of one JSON object, remembering the first error, so that a list of reads stays a
+// list. Absent and null fields leave the default.
+class Reader {
+ public:
+  Reader(const Json& object, const std::string& file) : object_(object), file_(file) {}
+
+  const Json* Find(const char* name) const {
+    auto it = object_.find(name);
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+  void Refuse(absl::string_view name, const std::string& value, absl::string_view why) {
+    if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat(file_, ": field ", name, " = ", value, ": ", why));
+    }
+  }
+  void Int(const char* name, int low, int high, int* out) {
+    const Json* value = Find(name);
+    if (value == nullptr) return;
+    if (!value->is_number_integer() || *value < low || *value > high) {
+      return Refuse(name, value->dump(),
+                    absl::StrCat("must be an integer in [", low, ", ", high, "]"));
+    }
+    *out = value->get<int>();
+  }
+  void Positive(const char* name, double* out) {
+    const Json* value = Find(name);
+    if (value == nullptr) return;
+    if (!value->is_number() || !(value->get<double>() > 0) ||
+        !std::isfinite(value->get<double>())) {
+      return Refuse(name, value->dump(), "must be a number above 0");
+    }
+    *out = value->get<double>();
+  }
+  void Bool(const char* name, bool* out) {
+    const Json* value = Find(name);
+    if (value == nullptr) return;
+    if (!value->is_boolean()) return Refuse(name, value->dump(), "must be true or false");
+    *out = value->get<bool>();
+  }
+  void Text(const char* name, std::string* out) {
+    const Json* value = Find(name);
+    if (value == nullptr) return;
+    if (!value->is_string()) return Refuse(name, value->dump(), "must be a string");
+    *out = value->get<std::string>();
+  }
+  // Refuses any other value than false: the engine has no code for what the flag asks.
+  void MustBeFalse(const char* name) {
+    bool value = false;
+    Bool(name, &value);
+    if (value) Refuse(name, "true", "is not supported");
+  }
+  // One id or a list of ids, added to `ids`.
+  void TokenIds(const char* name, std::vector<int32_t>* ids) {
+    const Json* value = Find(name);
+    if (value == nullptr) return;
+    const Json list = value->is_array() ? *value : Json::array({*value});
+    for (const Json& id : list) {
+      if (!id.is_number_integer() || id < 0 || id >= kMaxVocabulary) {
+        return Refuse(name, value->dump(), "must be a token id or a list of token ids");
+      }
+      ids->push_back(id.get<int32_t>());
+    }
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Json& object_;
+  const std::string& file_;
+  absl::Status status_;
+};
+
+absl::StatusOr<Json> ParseObject(absl::string_view text, const std::string& file) {
+  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError(absl::StrCat(file, ": is not a JSON object"));
+  }
+  return json;
+}
+
+void ReadLayerTypes(Reader* reader, ModelConfig* config) {
+  if (const Json* types = reader->Find("layer_types")) {
+    if (!types->is_array() || types->size() != static_cast<size_t>(config->num_layers)) {
+      return reader->Refuse("layer_types", types->dump(), "must list one type a layer");
+    }
+    for (const Json& type : *types) {
+      if (type == "sliding_attention") {
+        config->layer_types.push_back(LayerType::kLocal);
+      } else if (type == "full_attention") {
+        config->layer_types.push_back(LayerType::kGlobal);
+      } else {
+        return reader->Refuse("layer_types", type.dump(), "is not a supported layer type");
+      }
+    }
+    return;
+  }
+  int pattern = 6;
+  reader->Int("sliding_window_pattern", 1, kMaxLayers, &pattern);
+  for (int layer = 0; layer < config->num_layers; ++layer) {
+    config->layer_types.push_back((layer + 1) % pattern == 0 ? LayerType::kGlobal
+                                                             : LayerType::kLocal);
+  }
+}
+
+// One {"rope_type", "rope_theta", "factor"} object, of either style.
+void ReadRope(Reader* outer, const char* name, const Json& object, const std::string& file,
+              RopeConfig* rope) {
+  if (!object.is_object()) return outer->Refuse(name, object.dump(), "must be an object");
+  Reader reader(object, file);
+  std::string type = "default";
+  reader.Text("type", &type);  // the name before rope_type
+  reader.Text("rope_type", &type);
+  reader.Positive("rope_theta", &rope->theta);
+  if (type == "linear") {
+    if (reader.Find("factor") == nullptr) reader.Refuse("factor", "null", "is missing");
+    reader.Positive("factor", &rope->linear_factor);
+  } else if (type != "default") {
+    reader.Refuse("rope_type", type, "is not supported (default and linear are)");
+  }
+  double partial = 1.0;
+  reader.Positive("partial_rotary_factor", &partial);
+  if (partial != 1.0) {
+    reader.Refuse("partial_rotary_factor", absl::StrCat(partial), "is not supported");
+  }
+  if (!reader.status().ok()) {
+    outer->Refuse(name, object.dump(), reader.status().message());
+  }
+}
+
+// In the old style, rope_scaling applies to the global layers only: local layers keep plain RoPE.
+void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
+  reader->Positive("rope_theta", &config->global_rope.theta);
+  reader->Positive("rope_local_base_freq", &config->local_rope.theta);
+  if (const Json* scaling = reader->Find("rope_scaling")) {
+    ReadRope(reader, "rope_scaling", *scaling, file, &config->global_rope);
+  }
+  const Json* parameters = reader->Find("rope_parameters");
+  if (parameters == nullptr) return;
+  if (!parameters->is_object()) {
+    return reader->Refuse("rope_parameters", parameters->dump(), "must be an object");
+  }
+  for (const auto& [type, rope] : parameters->items()) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      return reader->Refuse("rope_parameters", type, "is not a supported layer type");
+    }
+    if (rope.is_null()) continue;
+    ReadRope(reader, "rope_parameters", rope, file,
+             type == "full_attention" ? &config->global_rope : &config->local_rope);
+  }
+}
+
+void ReadSizes(Reader* reader, ModelConfig* config) {
+  reader->Int("hidden_size", 1, kMaxDimension, &config->hidden_size);
+  reader->Int("intermediate_size", 1, kMaxDimension, &config->intermediate_size);
+  reader->Int("num_hidden_layers", 1, kMaxLayers, &config->num_layers);
+  reader->Int("num_attention_heads", 1, kMaxLayers, &config->num_heads);
+  reader->Int("num_key_value_heads", 1, kMaxLayers, &config->num_kv_heads);
+  reader->Int("head_dim", 2, kMaxDimension, &config->head_dim);
+  reader->Int("vocab_size", 1, kMaxVocabulary, &config->vocab_size);
+  reader->Int("max_position_embeddings", 1, kMaxPositions, &config->max_position_embeddings);
+  reader->Int("sliding_window", 1, kMaxPositions, &config->sliding_window);
+  reader->Positive("query_pre_attn_scalar", &config->query_pre_attn_scalar);
+  reader->Positive("rms_norm_eps", &config->rms_norm_eps);
+  reader->Positive("attn_logit_softcapping", &config->attn_logit_softcap);
+  reader->Positive("final_logit_softcapping", &config->final_logit_softcap);
+  if (config->head_dim % 2 != 0) {
+    reader->Refuse("head_dim", absl::StrCat(config->head_dim), "must be even, for RoPE");
+  }
+  if (config->num_heads % config->num_kv_heads != 0) {
+    reader->Refuse("num_key_value_heads", absl::StrCat(config->num_kv_heads),
+                   absl::StrCat("must divide num_attention_heads = ", config->num_heads));
+  }
+}
+
+void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
+  std::string type = "gemma3_text";
+  reader->Text("model_type", &type);
+  if (type != "gemma3_text") reader->Refuse("model_type", type, "is not a Gemma 3 text model");
+  ReadSizes(reader, config);
+  ReadLayerTypes(reader, config);
+  ReadRopes(reader, file, config);
+  reader->Text("hidden_activation", &config->activation);
+  if (config->activation != "gelu_pytorch_tanh") {
+    reader->Refuse("hidden_activation", config->activation, "is not supported");
+  }
+  reader->MustBeFalse("attention_bias");
+  reader->MustBeFalse("use_bidirectional_attention");
+  reader->Bool("tie_word_embeddings", &config->tie_word_embeddings);
+  reader->Int("bos_token_id", 0, kMaxVocabulary, &config->bos_token_id);
+  reader->Int("pad_token_id", 0, kMaxVocabulary, &config->pad_token_id);
+  reader->TokenIds("eos_token_id", &config->eos_token_ids);
+  if (const Json* quantization = reader->Find("quantization_config")) {
+    reader->Refuse("quantization_config", quantization->dump(), "is not supported");
+  }
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::error_code ignored;
+  std::ifstream in(path, std::ios::binary);
+  if (!in.is_open() || !std::filesystem::is_regular_file(path, ignored)) {
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+  }
+  return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+}  // namespace
+
+int ModelConfig::num_local_layers() const {
+  return static_cast<int>(std::count(layer_types.begin(), layer_types.end(), LayerType::kLocal));
+}
+
+int ModelConfig::num_global_layers() const { return num_layers - num_local_layers(); }
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::string& file,
+                                             std::optional<absl::string_view> generation_json,
+                                             const std::string& generation_file) {
+  absl::StatusOr<Json> root = ParseObject(json, file);
+  if (!root.ok()) return root.status();
+  ModelConfig config;
+  Reader top(*root, file);
+  top.TokenIds("eos_token_id", &config.eos_token_ids);
+  if (const Json* text = top.Find("text_config")) {
+    if (!text->is_object()) top.Refuse("text_config", text->dump(), "must be an object");
+    std::string type = "gemma3";
+    top.Text("model_type", &type);
+    if (type != "gemma3") top.Refuse("model_type", type, "is not a Gemma 3 model");
+    if (!top.status().ok()) return top.status();
+    config.nested = true;
+    Reader reader(*text, file);
+    ReadText(&reader, file, &config);
+    if (!reader.status().ok()) return reader.status();
+    // The outer field, where there is one, wins over the text part's, as in transformers 5.
+    top.Bool("tie_word_embeddings", &config.tie_word_embeddings);
+  } else {
+    config.eos_token_ids.clear();
+    ReadText(&top, file, &config);
+  }
+  if (!top.status().ok()) return top.status();
+  if (generation_json.has_value()) {
+    absl::StatusOr<Json> generation = ParseObject(*generation_json, generation_file);
+    if (!generation.ok()) return generation.status();
+    Reader reader(*generation, generation_file);
+    reader.TokenIds("eos_token_id", &config.eos_token_ids);
+    if (!reader.status().ok()) return reader.status();
+  }
+  std::vector<int32_t>& eos = config.eos_token_ids;
+  if (eos.empty()) eos.push_back(1);
+  std::sort(eos.begin(), eos.end());
+  eos.erase(std::unique(eos.begin(), eos.end()), eos.end());
+  return config;
+}
+
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
+  const std::string file = absl::StrCat(model_dir, "/config.json");
+  absl::StatusOr<std::string> json = ReadFile(file);
+  if (!json.ok()) return json.status();
+  const std::string generation_file = absl::StrCat(model_dir, "/generation_config.json");
+  std::error_code ignored;
+  if (!std::filesystem::exists(generation_file, ignored)) return ParseModelConfig(*json, file);
+  absl::StatusOr<std::string> generation = ReadFile(generation_file);
+  if (!generation.ok()) return generation.status();
+  return ParseModelConfig(*json, file, *generation, generation_file);
+}
+
+}  // namespace hearth

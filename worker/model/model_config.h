@@ -1,0 +1,79 @@
+// ModelConfig: the geometry and the constants of one Gemma 3 text model, read from config.json.
+//
+// Thread safety: plain values; const use from any thread.
+// Both published styles are read: the old one (sliding_window_pattern, rope_theta,
+// rope_local_base_freq, rope_scaling) and the new one (layer_types, rope_parameters), flat or below
+// text_config. Fields that a published file leaves out take the defaults of Hugging Face's
+// Gemma3TextConfig. Whatever the engine does not support is refused with the field, its value and
+// the file: a model that loads is a model that is computed right.
+#ifndef HEARTH_WORKER_MODEL_MODEL_CONFIG_H_
+#define HEARTH_WORKER_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+enum class LayerType { kLocal, kGlobal };
+
+struct RopeConfig {
+  double theta = 10000.0;
+  // Positions are divided by this ("linear" scaling); 1 when there is no scaling.
+  double linear_factor = 1.0;
+};
+
+struct ModelConfig {
+  int hidden_size = 2304;
+  int intermediate_size = 9216;
+  int num_layers = 26;
+  int num_heads = 8;
+  int num_kv_heads = 4;
+  int head_dim = 256;
+  int vocab_size = 262208;
+  int max_position_embeddings = 131072;
+  // W, counting the current token: position p sees keys (p - W, p].
+  int sliding_window = 4096;
+  std::vector<LayerType> layer_types;  // one a layer
+  RopeConfig global_rope{1000000.0, 1.0};
+  RopeConfig local_rope{10000.0, 1.0};
+  double query_pre_attn_scalar = 256.0;
+  double rms_norm_eps = 1e-6;
+  double attn_logit_softcap = 0.0;   // 0: none
+  double final_logit_softcap = 0.0;  // 0: none
+  std::string activation = "gelu_pytorch_tanh";
+  bool tie_word_embeddings = true;
+  // True for Gemma3ForConditionalGeneration: the text part is below text_config.
+  bool nested = false;
+  int32_t bos_token_id = 2;
+  int32_t pad_token_id = 0;
+  std::vector<int32_t> eos_token_ids;  // sorted, unique; config.json's and generation_config.json's
+
+  bool is_local(int layer) const { return layer_types[layer] == LayerType::kLocal; }
+  int num_local_layers() const;
+  int num_global_layers() const;
+};
+
+// Reads MODEL_DIR/config.json and, when there is one, MODEL_DIR/generation_config.json.
+absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir);
+
+// Parses the text of a config.json, and of a generation_config.json where there is one. The files'
+// names are for messages.
+absl::StatusOr<ModelConfig> ParseModelConfig(
+    absl::string_view json, const std::string& file,
+    std::optional<absl::string_view> generation_json = std::nullopt,
+    const std::string& generation_file = {});
+
+// Fixed tokens spread over the vocabulary: what a worker computes to test itself.
+inline int32_t SpreadToken(int position, int vocab_size) {
+  constexpr int64_t kStride = 7919;  // a prime, so that no small vocabulary repeats early
+  return static_cast<int32_t>((3 + position * kStride) % vocab_size);
+}
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_MODEL_CONFIG_H_

@@ -1,0 +1,84 @@
+// Gemma: a Gemma 3 text model in memory, and its forward pass.
+//
+// Thread safety: const methods may be called from any thread, one Step at a time per KvCache. Steps
+// of different caches may be called concurrently, but share one set of compute threads, so they run
+// one after the other.
+// Ownership: owns the weights. A KvCache made by NewKvCache must not outlive its Gemma.
+// Exactness: what a Step computes is a function of the tokens, their positions and the step
+// boundaries. Capacity, history, addresses and other sequences change no bit.
+#ifndef HEARTH_WORKER_MODEL_TORCH_GEMMA_H_
+#define HEARTH_WORKER_MODEL_TORCH_GEMMA_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "proto/fingerprint.h"  // Digest
+#include "proto/kv_layout.h"    // KvDtype
+#include "worker/model/model_config.h"
+#include "worker/model/torch/kv_cache.h"
+
+namespace hearth {
+
+struct GemmaOptions {
+  std::string device = "cpu";  // "cpu", "cuda" or "cuda:N"
+  // "auto", "float32" or "bfloat16". auto: bfloat16 on CUDA and on a CPU with AMX, else float32. It
+  // follows from flags and never from a timing, so that equal machines choose alike.
+  std::string dtype = "auto";
+  int threads = 0;  // 0: one a physical core
+  // Where weight digests are remembered between starts; empty: computed at every start.
+  std::string digest_cache_dir;
+};
+
+class Gemma {
+ public:
+  // Reads config.json and the safetensors of `model_dir`. An error names the file, tensor or field.
+  static absl::StatusOr<std::unique_ptr<Gemma>> Load(const std::string& model_dir,
+                                                     const GemmaOptions& options);
+  ~Gemma();
+  Gemma(const Gemma&) = delete;
+  Gemma& operator=(const Gemma&) = delete;
+
+  const ModelConfig& config() const;
+  // Element type of keys, values and activations: float32 or bfloat16.
+  KvDtype kv_dtype() const;
+  // Bytes of one token of one layer, keys and values: 2 * kv_heads * head_dim * dtype bytes.
+  int64_t kv_token_bytes() const;
+  // "cpu" or "cuda".
+  const std::string& device_kind() const;
+  // Versions of libtorch and of the libraries whose kernels it runs.
+  const std::string& compute_version() const;
+  // What those libraries choose their kernels by (compute_version.h); empty on a device.
+  const std::string& cpu_capability() const;
+  int threads() const;
+  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  const Digest& weights_digest() const;
+  // What a person should know about the load, one sentence each ("439 vision tensors skipped").
+  const std::vector<std::string>& notes() const;
+
+  // An empty cache for up to `capacity_tokens` tokens.
+  absl::StatusOr<KvCache> NewKvCache(int capacity_tokens) const;
+
+  // Runs `tokens` at positions [kv->length(), kv->length() + n) and appends their keys and values.
+  // `logits`, if not null, becomes vocab_size float32 values for the last position.
+  // `before_layer`, if set, is called with each layer's number just before that layer first reads
+  // the cache, so that a restore may still be arriving for later layers; its error ends the step.
+  // After an error the cache's length is unchanged, and Reset or BeginRestore makes it usable.
+  // REQUIRES: 1 <= n, and the rows fit kv->capacity(). Token ids are checked.
+  absl::Status Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vector<float>* logits,
+                    const std::function<absl::Status(int layer)>& before_layer = nullptr) const;
+
+ private:
+  struct Rep;
+  explicit Gemma(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_TORCH_GEMMA_H_

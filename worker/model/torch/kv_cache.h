@@ -1,0 +1,85 @@
+// KvCache: the keys and values of one sequence, for all layers of one model.
+//
+// Thread safety: none. One thread at a time uses a KvCache; different caches are independent.
+// Ownership: owns its memory, on the model's device. Movable, not copyable: a copy costs as much as
+// a restore, so it is spelled CopyOut and CopyIn.
+// Invariants:
+//   1. Positions [0, length()) are done. Keys are stored after RoPE, positions are absolute.
+//   2. A global layer holds [0, length()). A local layer holds [first_held(layer), length()), and
+//      first_held(layer) <= max(0, length() - (W-1)), W counting the current token.
+//   3. What a later step computes depends on the held rows' values only: never on the capacity, on
+//      where the rows lie, or on whether they were computed or copied in.
+#ifndef HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
+#define HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "worker/model/sequence_kv.h"
+
+namespace hearth {
+
+class Gemma;
+struct KvCacheRep;  // worker/model/torch/kv_cache_rep.h, private to the engine: it includes ATen.
+
+class KvCache : public SequenceKv {
+ public:
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+  ~KvCache() override;
+
+  // Tokens done.
+  int length() const override;
+  // The most tokens that this cache may ever hold.
+  int capacity() const;
+  int num_layers() const;
+  // Bytes of one token of one layer in a slice, keys and values together.
+  int64_t token_bytes() const;
+
+  uint64_t held_bytes(int from) const override {
+    uint64_t rows = 0;
+    for (int i = 0; i < num_layers(); ++i) {
+      rows += static_cast<uint64_t>(std::max(0, length() - std::max(from, first_held(i))));
+    }
+    return rows * static_cast<uint64_t>(token_bytes());
+  }
+  // First position that a layer still holds: 0 for global layers. Local layers keep the rows of the
+  // latest step and the W-1 before it readable until the next Step, BeginRestore or Reset.
+  int first_held(int layer) const override;
+
+  // Copies rows [begin, end) of one layer into `slice`, laid out as [K,V][kv_head][token][head_dim]
+  // with `slice_tokens` token columns; position t goes to column t - slice_begin. Other columns are
+  // left alone. The memory of `slice` is the host's; device memory is copied explicitly.
+  // REQUIRES: the rows are held; slice_begin <= begin <= end <= slice_begin + slice_tokens.
+  void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
+               std::byte* slice) const override;
+
+  // A restore to `length` tokens is: BeginRestore(length); CopyIn of every layer, in any order;
+  // FinishRestore(length). Local layers then hold exactly the last min(length, W-1) rows.
+  // REQUIRES: 0 <= length <= capacity().
+  void BeginRestore(int length);
+  // The reverse of CopyOut. A local layer takes only rows of its tail: [first_held(layer), length).
+  // REQUIRES: BeginRestore was called; first_held(layer) <= begin <= end <= the restored length.
+  // May also come after FinishRestore, as long as the layer has not been read by a Step.
+  void CopyIn(int layer, int begin, int end, int slice_begin, int slice_tokens,
+              const std::byte* slice);
+  // The same from memory of the device that the cache itself is on, which must stay as it is until
+  // FinishRestore returns.
+  void CopyInOnDevice(int layer, int begin, int end, int slice_begin, int slice_tokens,
+                      const std::byte* slice);
+  void FinishRestore(int length);
+
+  // Back to length 0. Keeps the memory: first touch is slow, so callers reuse caches.
+  void Reset();
+
+ private:
+  friend class Gemma;
+  explicit KvCache(std::unique_ptr<KvCacheRep> rep);
+  std::unique_ptr<KvCacheRep> rep_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_

@@ -1,0 +1,71 @@
+// The small parts of a Gemma 3 layer: RMSNorm, rotary positions, the gated feed-forward block.
+//
+// Private to hearth_model: it includes ATen. Thread safety: immutable, const use from any thread.
+// Formulas follow Hugging Face's modeling_gemma3.py (transformers 5): norms in float32 with weight
+// 1 + w, rotary angles as float32 products, GELU in its tanh form.
+#ifndef HEARTH_WORKER_MODEL_TORCH_LAYERS_H_
+#define HEARTH_WORKER_MODEL_TORCH_LAYERS_H_
+
+#include <ATen/ATen.h>
+
+#include "worker/model/model_config.h"
+#include "worker/model/torch/linear.h"
+#include "worker/model/weights.h"
+
+namespace hearth {
+
+struct Compute {
+  at::ScalarType dtype = at::kFloat;
+  at::Device device = at::kCPU;
+  at::TensorOptions options() const { return at::TensorOptions().dtype(dtype).device(device); }
+};
+
+class RmsNorm {
+ public:
+  RmsNorm() = default;
+  RmsNorm(const TensorView& weight, double epsilon, const Compute& compute);
+  // `scale`: 1 + w and whatever else is to be multiplied in, float32, broadcast over x.
+  RmsNorm(at::Tensor scale, double epsilon) : scale_(std::move(scale)), epsilon_(epsilon) {}
+
+  // x [..., n] -> x / sqrt(mean(x^2) + epsilon) * scale, in x's dtype.
+  at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  at::Tensor scale_;
+  double epsilon_ = 0;
+};
+
+// 1 + w, float32.
+at::Tensor NormScale(const TensorView& weight, const Compute& compute);
+
+// Cosines and sines of the positions of one step, [n, 1, head_dim / 2] each.
+struct Rotation {
+  at::Tensor cos, sin;
+};
+class Rope {
+ public:
+  Rope() = default;
+  Rope(const RopeConfig& config, int head_dim, const Compute& compute);
+  Rotation At(int begin, int tokens) const;
+
+ private:
+  at::Tensor inverse_frequencies_;  // [head_dim / 2] float32
+  Compute compute_;
+};
+// x [n, heads, head_dim], the first half of a head paired with the second.
+at::Tensor Rotate(const at::Tensor& x, const Rotation& rotation);
+
+class FeedForward {
+ public:
+  FeedForward() = default;
+  FeedForward(const LayerTensors& tensors, const Compute& compute, int rows_hint);
+  // x [n, hidden] -> down(gelu_tanh(gate x) * (up x))
+  at::Tensor operator()(const at::Tensor& x) const;
+
+ private:
+  Linear gate_up_, down_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_TORCH_LAYERS_H_

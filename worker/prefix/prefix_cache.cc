@@ -1,0 +1,82 @@
+#include "worker/prefix/prefix_cache.h"
+
+#include <cassert>
+#include <cstdlib>
+#include <map>
+#include <new>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace hearth {
+namespace {
+
+// One cache line; also what the widest vector loads want.
+constexpr size_t kAlignment = 64;
+// Smaller blocks come warm from the allocator's own arenas.
+constexpr size_t kMinRecycledBytes = size_t{64} << 10;
+// The snapshot of a 2,048-token prefix of the 270M model has 28 MiB, and eight run at once.
+constexpr size_t kMaxRecycledBytes = size_t{256} << 20;
+// A free block serves a smaller wish when it wastes at most an eighth of itself.
+constexpr size_t kMaxWasteFraction = 8;
+
+// First touch of fresh memory runs at 0.2 to 1.3 GB/s, which would make a restore cost more than
+// its copies: blocks are handed on instead of going back to the system.
+class BlockRecycler {
+ public:
+  // `*bytes` becomes the size of the block returned.
+  void* Take(size_t* bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      auto it = free_.lower_bound(*bytes);
+      if (it != free_.end() && it->first - *bytes <= it->first / kMaxWasteFraction) {
+        void* block = it->second;
+        *bytes = it->first;
+        free_bytes_ -= it->first;
+        free_.erase(it);
+        return block;
+      }
+    }
+    void* block = std::aligned_alloc(kAlignment, *bytes);
+    if (block == nullptr) std::abort();
+    return block;
+  }
+
+  void Give(void* block, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    if (bytes < kMinRecycledBytes || bytes > kMaxRecycledBytes) return std::free(block);
+    absl::MutexLock lock(&mu_);
+    free_.emplace(bytes, block);
+    free_bytes_ += bytes;
+    // Over the limit the largest go first: they are the rarest sizes, and few frees suffice.
+    while (free_bytes_ > kMaxRecycledBytes) {
+      auto last = std::prev(free_.end());
+      free_bytes_ -= last->first;
+      std::free(last->second);
+      free_.erase(last);
+    }
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::multimap<size_t, void*> free_ ABSL_GUARDED_BY(mu_);
+  size_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+};
+
+BlockRecycler& Recycler() {
+  static BlockRecycler* const recycler = new BlockRecycler;  // outlives every block
+  return *recycler;
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes) {
+  size_t block_bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (block_bytes == 0) block_bytes = kAlignment;
+  auto* block = static_cast<std::byte*>(Recycler().Take(&block_bytes));
+  assert(reinterpret_cast<uintptr_t>(block) % kAlignment == 0);
+  return std::shared_ptr<std::byte[]>(
+      block, [block_bytes](std::byte* memory) { Recycler().Give(memory, block_bytes); });
+}
+
+}  // namespace hearth

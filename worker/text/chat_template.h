@@ -1,0 +1,64 @@
+// Gemma 3's chat template: messages to the one text that the model was trained on.
+//
+//   <bos><start_of_turn>user\n{system}\n\n{user}<end_of_turn>\n<start_of_turn>model\n{answer}...
+//
+// The system text is folded into the first user turn as it is; user and model texts are stripped of
+// white space at both ends, part by part, as Python's str.strip does. One difference from the
+// published template: it reads only the first part of a system message and drops the others, here
+// all are written, one after the other, since parts are where breakpoints go.
+// As there, a message that contains the words "<end_of_turn>" ends its turn, unless whoever makes
+// tokens of the text takes what RenderedChat::messages covers for plain text (ChatInput::strict).
+// Thread safety: a pure function. Knows no tokens: see prompt.h.
+#ifndef HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_
+#define HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace hearth {
+
+inline constexpr char kStartOfTurn[] = "<start_of_turn>";
+inline constexpr char kEndOfTurn[] = "<end_of_turn>";
+
+struct ChatPart {
+  enum class Kind { kText, kImage };
+  Kind kind = Kind::kText;
+  std::string text;               // of a text part; well-formed UTF-8
+  bool cache_breakpoint = false;  // the end of this part is worth keeping
+};
+
+struct ChatMessage {
+  std::string role;  // system (first only), user, assistant or model
+  std::vector<ChatPart> parts;
+};
+
+enum class ChatEnding {
+  kGenerationPrompt,  // the model's turn is opened: ready to answer
+  kClosed,            // every turn is ended, none is opened
+  kOpen,              // as kClosed, but a user's turn at the end is left unfinished
+};
+
+struct RenderedChat {
+  std::string text;
+  // Byte offsets in `text`, strictly increasing: the end of the system text and of every opening of
+  // a model's turn (a later turn of the same chat has them too), and the declared ones. A declared
+  // one on the last system part is the end of the system text.
+  std::vector<size_t> breakpoints;
+  // What came from messages, as ranges of bytes [begin, end), ascending; the rest is the
+  // template's.
+  std::vector<std::pair<size_t, size_t>> messages;
+};
+
+// kInvalidArgument, with the message's index, when: there is no message, a role is unknown, a
+// system message is not the first or has an image, user and assistant do not alternate, or a system
+// message stands alone and the ending is not kOpen (it would be dropped).
+absl::StatusOr<RenderedChat> RenderChat(const std::vector<ChatMessage>& messages,
+                                        ChatEnding ending);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_

@@ -1,0 +1,69 @@
+// PieceJoins: between which two characters a text may be cut before it becomes tokens, proven from
+// the vocabulary.
+//
+// Byte-pair encoding joins two neighbours only to what is a piece itself, and never divides it
+// again. So each merge across the border of two characters makes a piece that holds them side by
+// side: where no piece does, no merge crosses. Merges on one side neither look at the other nor
+// wait for it (the best score first, of equal ones the leftmost: an order that dividing the text
+// keeps on both sides), so both sides become what each becomes alone.
+//
+// That is all that there is to it only if nothing but merges happens to a text: `Prove` refuses
+// every vocabulary where something else might.
+// Standard library only. Thread safety: const after construction.
+#ifndef HEARTH_WORKER_TEXT_PIECE_JOINS_H_
+#define HEARTH_WORKER_TEXT_PIECE_JOINS_H_
+
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/text/piece_types.h"
+
+namespace hearth {
+
+// As the model's file has it: a space is U+2581.
+struct VocabularyPiece {
+  std::string_view text;
+  PieceType type = PieceType::kNormal;
+  float score = 0;
+};
+
+class PieceJoins {
+ public:
+  // For texts without a whole user-defined piece and without a run of two spaces or more: those
+  // were taken out before. `plain_bpe`: what IsPlainBpe says of the model. Nothing, with the
+  // reason in `*why_not`, where it cannot be proven:
+  // - the model does more than merge;
+  // - a piece is no well-formed UTF-8, or has a space that no text has when pieces are looked up;
+  // - a score is no number;
+  // - a user-defined piece has a space in it, unless it is a run of spaces: it is not taken out.
+  static std::optional<PieceJoins> Prove(const std::vector<VocabularyPiece>& pieces, bool plain_bpe,
+                                         std::string* why_not);
+
+  // Whether a piece has the two side by side; a space is ' '.
+  bool MayJoin(char32_t left, char32_t right) const {
+    if ((left | right) < kAscii) return ascii_[left * kAscii + right];
+    return FindOther(left, right);
+  }
+  // The offsets at which `text` may be cut, ascending, without its ends. REQUIRES: well-formed
+  // UTF-8, a space is ' '.
+  std::vector<size_t> SafeCuts(std::string_view text) const;
+
+ private:
+  static constexpr uint32_t kAscii = 128;
+  PieceJoins() = default;
+  void Note(char32_t left, char32_t right);
+  bool FindOther(char32_t left, char32_t right) const;
+
+  std::bitset<kAscii * kAscii> ascii_;
+  std::vector<uint64_t> others_;  // a hash table, at most half full; 0 is a free place
+  size_t count_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_TEXT_PIECE_JOINS_H_

@@ -1,0 +1,203 @@
+#include "worker/text/prompt.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "worker/text/utf8.h"
+
+namespace hearth {
+namespace {
+
+template <typename... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+
+absl::string_view View(std::string_view text) { return {text.data(), text.size()}; }
+
+absl::Status CheckDeclared(const std::vector<uint32_t>& breakpoints, size_t length,
+                           absl::string_view unit) {
+  if (breakpoints.size() > kMaxDeclaredBreakpoints) {
+    return Invalid("breakpoints: has ", breakpoints.size(), "; the limit is ",
+                   kMaxDeclaredBreakpoints);
+  }
+  for (size_t i = 0; i < breakpoints.size(); ++i) {
+    if (breakpoints[i] == 0 || breakpoints[i] > length) {
+      return Invalid("breakpoints[", i, "]: is ", breakpoints[i], "; must be in (0, ", length,
+                     "], a position in ", unit);
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> SortedUnique(std::vector<uint32_t> positions) {
+  std::sort(positions.begin(), positions.end());
+  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
+  if (!positions.empty() && positions.front() == 0) positions.erase(positions.begin());
+  return positions;
+}
+
+absl::Status CheckIds(const Prompt& prompt, const PromptLimits& limits) {
+  if (prompt.token_ids.empty()) return Invalid("prompt: must not be empty");
+  if (prompt.token_ids.size() > limits.context_tokens) {
+    return Invalid("prompt: has ", prompt.token_ids.size(), " tokens; the context holds ",
+                   limits.context_tokens);
+  }
+  for (size_t i = 0; i < prompt.token_ids.size(); ++i) {
+    // A tokenizer may know ids that this model has no embedding for (the image's placeholder).
+    if (static_cast<uint32_t>(prompt.token_ids[i]) >= limits.vocab_size) {
+      return Invalid("prompt: token_ids[", i, "] is ", prompt.token_ids[i], "; the vocabulary has ",
+                     limits.vocab_size);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
+                               const std::vector<uint32_t>& breakpoints,
+                               const PromptLimits& limits) {
+  // Before the conversion to signed, which large ids would not survive.
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] >= limits.vocab_size) {
+      return Invalid("prompt: token_ids[", i, "] is ", ids[i], "; the vocabulary has ",
+                     limits.vocab_size);
+    }
+  }
+  Prompt prompt;
+  prompt.token_ids.assign(ids.begin(), ids.end());
+  if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
+  if (absl::Status s = CheckDeclared(breakpoints, ids.size(), "tokens"); !s.ok()) return s;
+  prompt.breakpoints = SortedUnique(breakpoints);
+  return prompt;
+}
+
+absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
+  switch (end) {
+    case EncodeEnd::kTooManyTokens:
+      return Invalid("prompt: has more than ", limits.context_tokens,
+                     " tokens, which is all that the context holds");
+    case EncodeEnd::kStopped:
+      return absl::CancelledError("the caller went away");
+    case EncodeEnd::kTooCostly:
+      return Invalid("breakpoints: too many of them lie inside one word of great length");
+    case EncodeEnd::kDone:
+      break;
+  }
+  return absl::OkStatus();
+}
+
+// REQUIRES: offsets ascend and lie between the characters of `text`.
+absl::StatusOr<Prompt> FromRendered(std::string text, const std::vector<size_t>& offsets,
+                                    std::vector<std::pair<size_t, size_t>> plain,
+                                    const Tokenizer& tokenizer, const PromptLimits& limits) {
+  const EncodeRules rules{limits.context_tokens, limits.stopped, std::move(plain)};
+  Encoding encoding;
+  const EncodeEnd end = tokenizer.EncodeWithOffsets(text, offsets, rules, &encoding);
+  if (absl::Status status = WhyNotEncoded(end, limits); !status.ok()) return status;
+  Prompt prompt;
+  prompt.token_ids = std::move(encoding.ids);
+  prompt.breakpoints = SortedUnique(std::move(encoding.common_tokens));
+  prompt.text = std::move(text);
+  if (absl::Status status = CheckIds(prompt, limits); !status.ok()) return status;
+  assert(prompt.breakpoints.empty() || prompt.breakpoints.back() <= prompt.token_ids.size());
+  return prompt;
+}
+
+absl::StatusOr<Prompt> FromText(const std::string& text, const std::vector<uint32_t>& breakpoints,
+                                const Tokenizer& tokenizer, const PromptLimits& limits) {
+  if (text.empty()) return Invalid("prompt: text must not be empty");
+  if (absl::Status status = CheckText(text, "prompt: text"); !status.ok()) return status;
+  if (absl::Status s = CheckDeclared(breakpoints, text.size(), "bytes"); !s.ok()) return s;
+  std::string_view bos = tokenizer.TokenBytes(tokenizer.bos_id());
+  if (!bos.empty() && text.compare(0, bos.size(), bos) == 0) bos = {};
+  std::vector<size_t> offsets;
+  for (size_t i = 0; i < breakpoints.size(); ++i) {
+    if (!IsUtf8Boundary(text, breakpoints[i])) {
+      return Invalid("breakpoints[", i, "]: byte ", breakpoints[i], " lies inside a character");
+    }
+    offsets.push_back(bos.size() + breakpoints[i]);
+  }
+  std::sort(offsets.begin(), offsets.end());
+  return FromRendered(std::string(bos) + text, offsets, {}, tokenizer, limits);
+}
+
+absl::Status CheckChat(const ChatInput& chat) {
+  if (chat.messages.size() > kMaxChatMessages) {
+    return Invalid("chat.messages: has ", chat.messages.size(), "; the limit is ",
+                   kMaxChatMessages);
+  }
+  size_t declared = 0;
+  for (size_t i = 0; i < chat.messages.size(); ++i) {
+    for (size_t j = 0; j < chat.messages[i].parts.size(); ++j) {
+      const ChatPart& part = chat.messages[i].parts[j];
+      const std::string field = absl::StrCat("chat.messages[", i, "].parts[", j, "]");
+      if (part.kind != ChatPart::Kind::kText) return Invalid(field, ": only text is served");
+      if (absl::Status status = CheckText(part.text, field); !status.ok()) return status;
+      declared += part.cache_breakpoint;
+    }
+  }
+  if (declared > kMaxDeclaredBreakpoints) {
+    return Invalid("chat: has ", declared, " parts with cache_breakpoint; the limit is ",
+                   kMaxDeclaredBreakpoints);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Prompt> FromChat(const ChatInput& chat, PromptPurpose purpose,
+                                const Tokenizer& tokenizer, const PromptLimits& limits) {
+  for (const char* marker : {kStartOfTurn, kEndOfTurn}) {
+    if (!tokenizer.FindPiece(marker).has_value()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("chat: the model's tokenizer has no piece ", marker));
+    }
+  }
+  if (absl::Status status = CheckChat(chat); !status.ok()) return status;
+  const bool system_alone = chat.messages.size() == 1 && chat.messages[0].role == "system";
+  const bool open = chat.omit_generation_prompt || system_alone;
+  if (system_alone && purpose == PromptPurpose::kGenerate) {
+    return Invalid("chat.messages[0]: a system message alone leaves nothing to answer; ",
+                   "Prefill accepts it");
+  }
+  absl::StatusOr<RenderedChat> rendered =
+      RenderChat(chat.messages, open ? ChatEnding::kOpen : ChatEnding::kGenerationPrompt);
+  if (!rendered.ok()) return rendered.status();
+  if (absl::Status s = CheckText(rendered->text, "chat: the rendered text"); !s.ok()) return s;
+  if (!chat.strict) rendered->messages.clear();
+  return FromRendered(std::move(rendered->text), rendered->breakpoints,
+                      std::move(rendered->messages), tokenizer, limits);
+}
+
+}  // namespace
+
+absl::StatusOr<Prompt> BuildPrompt(const PromptSource& source, PromptPurpose purpose,
+                                   const Tokenizer* tokenizer, const PromptLimits& limits) {
+  if (const auto* ids = std::get_if<std::vector<uint32_t>>(&source.input)) {
+    return FromIds(*ids, source.breakpoints, limits);
+  }
+  if (tokenizer == nullptr) {
+    return absl::FailedPreconditionError(
+        "prompt: this worker's model folder has no tokenizer.model; send token ids");
+  }
+  if (const auto* text = std::get_if<std::string>(&source.input)) {
+    return FromText(*text, source.breakpoints, *tokenizer, limits);
+  }
+  if (!source.breakpoints.empty()) {
+    return Invalid("breakpoints: a chat has them on its parts, as cache_breakpoint");
+  }
+  return FromChat(std::get<ChatInput>(source.input), purpose, *tokenizer, limits);
+}
+
+absl::Status CheckText(std::string_view text, std::string_view field) {
+  if (text.size() > kMaxTextBytes) {
+    return Invalid(View(field), ": has ", text.size(), " bytes; the limit is ", kMaxTextBytes);
+  }
+  if (const auto offset = FindInvalidUtf8(text); offset.has_value()) {
+    return Invalid(View(field), ": is not valid UTF-8 at byte ", *offset);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,262 @@
+#include "worker/text/sampler.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/kernels/logit_rows.h"
+
+namespace hearth {
+namespace {
+
+// The usual top-p sets have tens of tokens: so many are sorted first, then four times as many.
+constexpr size_t kFirstSorted = 256;
+
+bool Better(const Candidate& a, const Candidate& b) {
+  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
+}
+
+// Of weights whose sum is `sum`: how far two ways of adding them may be apart.
+double ErrorOf(absl::Span<const float> logits, double sum) {
+  return kWeightError * static_cast<double>(logits.size() + 16) * sum;
+}
+
+absl::Status NotFinite(absl::Span<const float> logits) {
+  const auto bad = std::find_if(logits.begin(), logits.end(),
+                                [](float logit) { return !(std::fabs(logit) <= FLT_MAX); });
+  return absl::InternalError(
+      absl::StrCat("logits[", bad - logits.begin(), "] is ", *bad, ": not a finite number"));
+}
+
+// The k best in order: a heap of those seen so far, the worst of them on top. Of equals the first
+// seen is better, so that what is not above the worst is passed over unseen.
+void FindTopK(absl::Span<const float> logits, size_t k, std::vector<Candidate>* heap) {
+  heap->clear();
+  const auto count = static_cast<int64_t>(logits.size());
+  for (int64_t i = 0; i < count; ++i) {
+    if (heap->size() == k) {
+      i = NextGreater(logits.data(), i, count, heap->front().logit);
+      if (i == count) break;
+      std::pop_heap(heap->begin(), heap->end(), Better);
+      heap->pop_back();
+    }
+    heap->push_back({static_cast<int32_t>(i), logits[static_cast<size_t>(i)], 0});
+    std::push_heap(heap->begin(), heap->end(), Better);
+  }
+  std::sort_heap(heap->begin(), heap->end(), Better);
+}
+
+// From `log_sum`, which may be off by `error`: the same float either way, or nullopt.
+std::optional<float> LogprobOf(float logit, double log_sum, double error) {
+  const auto low = static_cast<float>(logit - (log_sum + error));
+  const auto high = static_cast<float>(logit - (log_sum - error));
+  return low == high ? std::optional<float>(low) : std::nullopt;
+}
+
+constexpr uint64_t kGolden = 0x9E3779B97F4A7C15U;
+
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+absl::Status SamplingParams::Validate() const {
+  // Written so that NaN fails.
+  if (!(temperature >= 0 && temperature <= kMaxTemperature)) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.temperature: is ", temperature,
+                                                   "; must be in [0, ", kMaxTemperature, "]"));
+  }
+  if (!(top_p >= 0 && top_p <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sampling.top_p: is ", top_p, "; must be 0 (off) or in (0, 1]"));
+  }
+  if (logprobs > kMaxTopLogprobs) {
+    return absl::InvalidArgumentError(absl::StrCat("sampling.logprobs: is ", logprobs,
+                                                   "; must be in [0, ", kMaxTopLogprobs, "]"));
+  }
+  return absl::OkStatus();
+}
+
+double UniformAt(uint64_t seed, uint64_t step) {
+  // The seed is mixed first: the streams of neighbouring seeds share nothing.
+  const uint64_t bits = Mix(Mix(seed + kGolden) + (step + 1) * kGolden);
+  return static_cast<double>(bits >> 11) * 0x1.0p-53;
+}
+
+absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits,
+                                             const SamplingParams& params, uint64_t step) {
+  assert(!logits.empty());
+  assert(params.Validate().ok());
+  const LogitScan scan = ScanLogits(logits.data(), static_cast<int64_t>(logits.size()));
+  if (!scan.all_finite) return NotFinite(logits);
+  const double greatest = logits[static_cast<size_t>(scan.greatest)];
+  SampledToken token;
+  token.id = params.temperature == 0 ? static_cast<int32_t>(scan.greatest)
+                                     : Draw(logits, greatest, params, step);
+  if (params.report_logprobs || params.logprobs > 0) {
+    FillLogprobs(logits, greatest, params.logprobs, &token);
+  }
+  return token;
+}
+
+int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const SamplingParams& params,
+                      uint64_t step) {
+  const double share = UniformAt(params.seed, step);
+  const bool filtered =
+      (params.top_k > 0 && params.top_k < logits.size()) || (params.top_p > 0 && params.top_p < 1);
+  if (!filtered) {
+    const std::optional<int32_t> drawn = DrawOf(logits, greatest, params, share);
+    if (drawn.has_value()) return *drawn;
+  }
+  int32_t id = 0;
+  double sum = 0, reached = 0;
+  const absl::Span<const Candidate> kept = Filter(logits, params);
+  for (const Candidate& candidate : kept) sum += candidate.weight;
+  const double point = share * sum;
+  for (const Candidate& candidate : kept) {
+    // Rounding may leave `reached` below the point at the end: the last possible token then.
+    if (candidate.weight > 0) id = candidate.id;
+    reached += candidate.weight;
+    if (reached > point) break;
+  }
+  return id;
+}
+
+double Sampler::SumOf(absl::Span<const float> logits, double greatest, double temperature) {
+  sums_.resize((logits.size() + kWeightBlock - 1) / kWeightBlock);
+  SumWeights(logits.data(), static_cast<int64_t>(logits.size()), greatest, temperature,
+             sums_.data());
+  return std::accumulate(sums_.begin(), sums_.end(), 0.0);
+}
+
+// Among all tokens, by id: those of one block are looked at.
+std::optional<int32_t> Sampler::DrawOf(absl::Span<const float> logits, double greatest,
+                                       const SamplingParams& params, double share) {
+  const double sum = SumOf(logits, greatest, params.temperature);
+  const double error = 2 * ErrorOf(logits, sum), wanted = share * sum;
+  double before = 0;
+  size_t block = 0;
+  while (block + 1 < sums_.size() && before + sums_[block] <= wanted) before += sums_[block++];
+  const size_t begin = block * kWeightBlock, end = std::min(begin + kWeightBlock, logits.size());
+  for (size_t i = begin; i < end; ++i) {
+    const double after = before + std::exp((logits[i] - greatest) / params.temperature);
+    if (after > wanted) {
+      const bool no_doubt = before + error < wanted && wanted + error < after;
+      return no_doubt ? std::optional<int32_t>(static_cast<int32_t>(i)) : std::nullopt;
+    }
+    before = after;
+  }
+  return std::nullopt;
+}
+
+void Sampler::FillLogprobs(absl::Span<const float> logits, double greatest, uint32_t count,
+                           SampledToken* token) {
+  const double about = SumOf(logits, greatest, /*temperature=*/1);
+  double log_sum = greatest + std::log(about);
+  double error = 2 * ErrorOf(logits, about) / about + kWeightError * std::fabs(log_sum);
+  std::vector<Candidate> best;
+  if (count > 0) FindTopK(logits, std::min<size_t>(count, logits.size()), &best);
+  const auto fill = [&] {
+    const std::optional<float> own =
+        LogprobOf(logits[static_cast<size_t>(token->id)], log_sum, error);
+    if (!own.has_value()) return false;
+    token->logprob = *own;
+    token->top.clear();
+    for (const Candidate& candidate : best) {
+      const std::optional<float> logprob = LogprobOf(candidate.logit, log_sum, error);
+      if (!logprob.has_value()) return false;
+      token->top.push_back({candidate.id, *logprob});
+    }
+    return true;
+  };
+  if (fill()) return;
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(logit - greatest);
+  log_sum = greatest + std::log(sum);
+  error = 0;
+  fill();
+}
+
+void Sampler::WeighCandidates(double greatest, double temperature) {
+  for (Candidate& candidate : candidates_) {
+    candidate.weight = std::exp((candidate.logit - greatest) / temperature);
+  }
+}
+
+absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
+                                            const SamplingParams& params) {
+  assert(params.temperature > 0);
+  const double greatest = logits[static_cast<size_t>(
+      ScanLogits(logits.data(), static_cast<int64_t>(logits.size())).greatest)];
+  const bool top_k = params.top_k > 0 && params.top_k < logits.size();
+  const bool top_p = params.top_p > 0 && params.top_p < 1;
+  if (!top_k && top_p && few_ && KeepTopPOf(logits, greatest, params)) return candidates_;
+  KeepTopK(logits, params.top_k);
+  WeighCandidates(greatest, params.temperature);
+  if (top_p) {
+    KeepTopP(params.top_p);
+    few_ = candidates_.size() <= kFirstSorted;
+  }
+  return candidates_;
+}
+
+void Sampler::KeepTopK(absl::Span<const float> logits, uint32_t k) {
+  if (k > 0 && k < logits.size()) return FindTopK(logits, k, &candidates_);
+  candidates_.clear();
+  candidates_.reserve(logits.size());
+  for (size_t i = 0; i < logits.size(); ++i) {
+    candidates_.push_back({static_cast<int32_t>(i), logits[i], 0});
+  }
+}
+
+// KeepTopP of all tokens, where the first that it sorts are enough.
+bool Sampler::KeepTopPOf(absl::Span<const float> logits, double greatest,
+                         const SamplingParams& params) {
+  if (logits.size() <= kFirstSorted) return false;
+  const double sum = SumOf(logits, greatest, params.temperature);
+  const double wanted = params.top_p * sum, error = 2 * ErrorOf(logits, sum);
+  FindTopK(logits, kFirstSorted, &candidates_);
+  WeighCandidates(greatest, params.temperature);
+  double reached = 0;
+  for (size_t kept = 0; kept < candidates_.size(); ++kept) {
+    reached += candidates_[kept].weight;
+    if (std::fabs(reached - wanted) <= error) return false;
+    if (reached < wanted) continue;
+    candidates_.resize(kept + 1);
+    return true;
+  }
+  return false;
+}
+
+// Keeps the fewest best tokens whose weights reach `top_p` of the whole, at least one.
+void Sampler::KeepTopP(double top_p) {
+  double sum = 0;
+  for (const Candidate& candidate : candidates_) sum += candidate.weight;
+  const double wanted = top_p * sum;
+  double reached = 0;
+  size_t sorted = 0, kept = 0;
+  for (size_t batch = kFirstSorted; reached < wanted && sorted < candidates_.size(); batch *= 4) {
+    const size_t end = std::min(candidates_.size(), sorted + batch);
+    const auto from = candidates_.begin() + sorted, to = candidates_.begin() + end;
+    if (to != candidates_.end()) std::nth_element(from, to, candidates_.end(), Better);
+    std::sort(from, to, Better);
+    sorted = end;
+    while (kept < sorted && reached < wanted) reached += candidates_[kept++].weight;
+  }
+  assert(kept >= 1);
+  candidates_.resize(kept);
+}
+
+uint64_t SeedOfSample(uint64_t seed, uint32_t sample) {
+  return sample == 0 ? seed : Mix(Mix(seed) + sample * kGolden);
+}
+
+}  // namespace hearth

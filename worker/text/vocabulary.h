@@ -1,0 +1,72 @@
+// Vocabulary: what a tokenizer knows about its pieces, in the forms that encoding asks for.
+//
+// Standard library only. Thread safety: const after construction; any thread.
+#ifndef HEARTH_WORKER_TEXT_VOCABULARY_H_
+#define HEARTH_WORKER_TEXT_VOCABULARY_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker/text/pair_merger.h"
+#include "worker/text/piece_joins.h"
+#include "worker/text/piece_matcher.h"
+#include "worker/text/piece_table.h"
+#include "worker/text/piece_types.h"
+#include "worker/text/space_runs.h"
+
+namespace hearth {
+
+class Vocabulary {
+ public:
+  // `pieces` by id; those of type kByte are written "<0x41>". `plain_bpe`: what IsPlainBpe says of
+  // the model. `prove`: false leaves out what only a proof allows.
+  Vocabulary(const std::vector<VocabularyPiece>& pieces, bool plain_bpe, bool prove);
+  Vocabulary(const Vocabulary&) = delete;
+  Vocabulary& operator=(const Vocabulary&) = delete;
+
+  struct Token {
+    std::string bytes;     // what it is in a text
+    bool special = false;  // not for a reader's eyes
+    bool unknown = false;  // stands for what no piece has
+  };
+  const Token& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
+  int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
+
+  // The pieces that are never merged.
+  const PieceMatcher& matcher() const { return matcher_; }
+  const SpaceRuns& space_runs() const { return space_runs_; }
+  // Whether some piece holds this byte right before a space: Gemma has one such piece, "> </".
+  bool JoinsSpace(char byte) const { return joins_space_[static_cast<uint8_t>(byte)]; }
+  // Null: the model is of a kind that Hearth does not know how to merge.
+  const PairMerger* merger() const { return merger_.has_value() ? &*merger_ : nullptr; }
+  const PieceTable& table() const { return *table_; }  // REQUIRES: merger()
+  // Null: nothing is proven about where texts may be cut. Never without a merger.
+  const PieceJoins* joins() const { return joins_.has_value() ? &*joins_ : nullptr; }
+  const std::string& why_no_joins() const { return why_no_joins_; }
+
+ private:
+  void AddTokens(const std::vector<VocabularyPiece>& pieces);
+  void AddMerger(const std::vector<VocabularyPiece>& pieces);
+  void NoteMadeOfSelf();
+
+  std::vector<Token> tokens_;  // by id
+  PieceMatcher matcher_;
+  SpaceRuns space_runs_;
+  std::array<bool, 256> joins_space_{};
+  std::optional<PieceTable> table_;
+  std::optional<PairMerger> merger_;
+  std::optional<PieceJoins> joins_;
+  std::string why_no_joins_;
+};
+
+// `text` with `to` in place of each `from`.
+std::string Replaced(std::string_view text, std::string_view from, std::string_view to);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_TEXT_VOCABULARY_H_
