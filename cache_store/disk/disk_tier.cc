@@ -245,6 +245,7 @@ class RocksDiskTier : public DiskTier {
     HaveSomethingToFlush();
     const rocksdb::Status status = change();
     if (!status.ok()) failed_.store(true);
+    if (status.ok()) db_->reserve()->NoteWrite();
     return FromRocks(status, what);
   }
 

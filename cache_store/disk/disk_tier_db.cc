@@ -236,13 +236,14 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
                                         std::vector<rocksdb::ColumnFamilyDescriptor> families) {
   const std::string path = DatabasePath(dir);
   files_->HoldBack();
+  reserve_ = std::make_unique<Reserve>(files_.get(), dir);
   rocksdb::Status status = Mend(dir, boot);
-  if (LacksRoom(status) && GiveUpReserve(files_.get(), dir)) status = Mend(dir, boot);
+  if (LacksRoom(status) && reserve_->GiveUp()) status = Mend(dir, boot);
   if (!status.ok()) return status;
   const auto open = [&] {
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!LacksRoom(opened)) return opened;
-    GiveUpReserve(files_.get(), dir);  // unless a mend took it
+    reserve_->GiveUp();  // unless a mend took it
     // What is in the log stays in memory, for there is no room for the tables it would become.
     for (rocksdb::ColumnFamilyDescriptor& family : families) {
       family.options.write_buffer_size = 2 * kMaxLogBytes;
@@ -258,7 +259,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
     const FolderLock lock(files_.get(), path);
     if (!lock.status().ok()) return lock.status();
     absl::Status replaced = ReplaceLostTables(options, path, families, &found_);
-    if (absl::IsResourceExhausted(replaced) && GiveUpReserve(files_.get(), dir)) {
+    if (absl::IsResourceExhausted(replaced) && reserve_->GiveUp()) {
       replaced = ReplaceLostTables(options, path, families, &found_);
     }
     if (absl::IsResourceExhausted(replaced)) {
@@ -270,7 +271,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
   if (is_torn) status = open();
   if (!status.ok()) return status;
   RemoveInfoLogs(files_.get(), path);
-  KeepReserve(files_.get(), dir);
+  reserve_->Keep();
   return status;
 }
 

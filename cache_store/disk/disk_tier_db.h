@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/files/disk_tier_files.h"
+#include "cache_store/disk/files/disk_tier_reserve.h"
 #include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
@@ -66,6 +67,8 @@ class Database {
   // What was damaged when it was opened, a line for each.
   const FoundDamage& found() const { return found_; }
   const LoggedNumbers& logged() const { return logged_; }
+  // Null: not kOwn.
+  Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
@@ -78,6 +81,7 @@ class Database {
 
   std::shared_ptr<RocksFileSystem> files_;
   std::unique_ptr<rocksdb::Env> env_;
+  std::unique_ptr<Reserve> reserve_;
   rocksdb::DB* db_ = nullptr;
   std::vector<rocksdb::ColumnFamilyHandle*> handles_;
   FoundDamage found_;

@@ -1,5 +1,6 @@
 #include "cache_store/disk/files/disk_tier_reserve.h"
 
+#include <algorithm>
 #include <memory>
 #include <random>
 
@@ -9,6 +10,7 @@ namespace hearth {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
+constexpr uint32_t kMaxPatience = 1024;
 
 std::string PathOf(const std::string& dir) { return dir + "/reserve"; }
 
@@ -22,27 +24,51 @@ std::string Noise() {
 
 }  // namespace
 
-void KeepReserve(rocksdb::FileSystem* files, const std::string& dir) {
-  const rocksdb::IOOptions plain;
-  const std::string path = PathOf(dir);
-  uint64_t bytes = 0;
-  if (files->GetFileSize(path, plain, &bytes, nullptr).ok() && bytes >= kReserveBytes) return;
-  std::unique_ptr<rocksdb::FSWritableFile> file;
-  if (!files->NewWritableFile(path, rocksdb::FileOptions(), &file, nullptr).ok()) return;
-  const std::string noise = Noise();
-  rocksdb::IOStatus status;
-  for (bytes = 0; status.ok() && bytes < kReserveBytes; bytes += noise.size()) {
-    status = file->Append(noise, plain, nullptr);
-  }
-  // What was written before there was no more room is better than nothing. It is to be there when
-  // the machine stops, too: the next start may find that others filled the disk meanwhile.
-  file->Sync(plain, nullptr).PermitUncheckedError();
-  file->Close(plain, nullptr).PermitUncheckedError();
-  SyncFolder(files, dir).PermitUncheckedError();
+void Reserve::Keep() {
+  const absl::MutexLock lock(&mu_);
+  is_whole_.store(MakeWhole());
 }
 
-bool GiveUpReserve(rocksdb::FileSystem* files, const std::string& dir) {
-  return files->DeleteFile(PathOf(dir), rocksdb::IOOptions(), nullptr).ok();
+void Reserve::NoteWrite() {
+  if (is_whole_.load() || !mu_.TryLock()) return;
+  if (++writes_ >= patience_) {
+    writes_ = 0;
+    patience_ = std::min(2 * patience_, kMaxPatience);
+    if (MakeWhole()) {
+      is_whole_.store(true);
+      patience_ = 1;
+    }
+  }
+  mu_.Unlock();
+}
+
+bool Reserve::MakeWhole() {
+  const rocksdb::IOOptions plain;
+  const rocksdb::FileOptions options;
+  const std::string path = PathOf(dir_);
+  uint64_t bytes = 0;
+  const bool is_there = files_->GetFileSize(path, plain, &bytes, nullptr).ok();
+  std::unique_ptr<rocksdb::FSWritableFile> file;
+  rocksdb::IOStatus status = is_there ? files_->ReopenWritableFile(path, options, &file, nullptr)
+                                      : files_->NewWritableFile(path, options, &file, nullptr);
+  if (!status.ok()) return false;
+  const std::string noise = Noise();
+  while (status.ok() && bytes < kReserveBytes) {
+    const size_t piece = std::min<uint64_t>(noise.size(), kReserveBytes - bytes);
+    status = file->Append(rocksdb::Slice(noise.data(), piece), plain, nullptr);
+    bytes += piece;
+  }
+  // What was written before there was no more room is better than nothing. It is to be there when
+  // the machine stops, too: the next start may find that others filled the disk meanwhile. One that
+  // is there already may be of a process that was killed, or of an attempt, before it was synced.
+  const rocksdb::IOStatus synced = file->Sync(plain, nullptr);
+  const rocksdb::IOStatus closed = file->Close(plain, nullptr);
+  const bool is_named = SyncFolder(files_, dir_).ok();
+  return status.ok() && synced.ok() && closed.ok() && is_named;
+}
+
+bool Reserve::GiveUp() {
+  return files_->DeleteFile(PathOf(dir_), rocksdb::IOOptions(), nullptr).ok();
 }
 
 }  // namespace hearth

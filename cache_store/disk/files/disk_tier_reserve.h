@@ -1,25 +1,50 @@
-// Room that is kept for a start on a full disk. Private to disk/.
+// Reserve: room that is kept for a start on a full disk. Private to disk/.
 //
 // RocksDB writes a new manifest, options and log whenever it opens a database, though nobody
 // publishes anything: without a little room a store that could still serve would not start. A file
-// of the data folder keeps that room; a start that finds none gives the file up and tries again.
+// of the data folder keeps that room; a start that finds none gives the file up and tries again,
+// and once there is room the file is made anew: the next start may find the disk full, too.
+// Thread safety: all methods from any thread. The file system outlives it.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 
 #include <rocksdb/file_system.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace hearth {
 
 // The manifest of 5,000 tables, twice, and as much again.
 inline constexpr uint64_t kReserveBytes = uint64_t{2} << 20;
 
-// Makes the file, or as much of it as there is room for.
-void KeepReserve(rocksdb::FileSystem* files, const std::string& dir);
-// False: there was none.
-bool GiveUpReserve(rocksdb::FileSystem* files, const std::string& dir);
+class Reserve {
+ public:
+  Reserve(rocksdb::FileSystem* files, std::string dir) : files_(files), dir_(std::move(dir)) {}
+
+  // Makes the file, or as much of it as there is room for.
+  void Keep();
+  // False: there was none.
+  bool GiveUp();
+  // Something was written: where the file is not whole it is tried again, the first time at once,
+  // then after twice as many writes as before.
+  void NoteWrite();
+
+ private:
+  bool MakeWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+
+  rocksdb::FileSystem* const files_;
+  const std::string dir_;
+  absl::Mutex mu_;  // who makes the file
+  std::atomic<bool> is_whole_{true};
+  uint32_t writes_ ABSL_GUARDED_BY(mu_) = 0;
+  uint32_t patience_ ABSL_GUARDED_BY(mu_) = 1;  // writes until the next attempt
+};
 
 }  // namespace hearth
 

@@ -26,7 +26,8 @@ class FullDisk : public ::testing::TestWithParam<uint32_t> {
     geometry.head_dim = GetParam();
     model_ = geometry.Make();
   }
-  void Open() {
+  void Open() { store_ = TryOpen().value(); }
+  absl::StatusOr<std::unique_ptr<TieredStore>> TryOpen() {
     store_.reset();
     StoreOptions options;
     options.data_dir = folder_.path();
@@ -34,7 +35,7 @@ class FullDisk : public ::testing::TestWithParam<uint32_t> {
     options.disk_bytes = uint64_t{1} << 30;
     StoreSeams seams = SteppedSeams(&executor_);
     seams.disk_env = disk_.env();
-    store_ = OpenStore(options, std::move(seams)).value();
+    return OpenStore(options, std::move(seams));
   }
   absl::Status Publish(uint64_t seed) {
     return KitPublish(store_.get(), model_, Prompt(seed), {64}).status();
@@ -121,6 +122,47 @@ TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
   disk_.SetRoom(0);
   Open();
   EXPECT_EQ(Fetch(1), 64u);
+}
+
+TEST_P(FullDisk, TheRoomThatAStartTookIsKeptAgainOnceThereIsAny) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
+  store_.reset();
+  disk_.SetRoom(0);
+  Open();
+  disk_.SetRoom(FaultyDisk::kAmple);
+  ASSERT_TRUE(Publish(2).ok());
+  disk_.Die();
+  store_.reset();
+  std::mt19937_64 random(1);
+  disk_.Restart(true, &random);
+  disk_.SetRoom(0);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+}
+
+TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
+  for (int nth = 1; nth <= 12; ++nth) {
+    store_.reset();
+    disk_.SetRoom(0);
+    disk_.Arm(DiskFault::kFailedSync, nth);  // of the file, of its folder, of what ends the start
+    absl::StatusOr<std::unique_ptr<TieredStore>> opened = TryOpen();
+    disk_.Disarm();
+    if (!opened.ok()) opened = TryOpen();
+    store_ = std::move(opened).value();
+    disk_.SetRoom(FaultyDisk::kAmple);
+    for (uint64_t i = 0; i < 3; ++i) ASSERT_TRUE(Publish(100 * nth + i).ok());
+    disk_.Die();
+    store_.reset();
+    std::mt19937_64 random(nth);
+    disk_.Restart(true, &random);
+    disk_.SetRoom(0);
+    Open();
+    EXPECT_EQ(Fetch(1), 64u) << nth;
+    disk_.SetRoom(FaultyDisk::kAmple);
+  }
 }
 
 // The stand-in for it needs room (disk_tier_lost.h).
