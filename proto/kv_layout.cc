@@ -108,6 +108,11 @@ std::vector<uint32_t> KvLayout::LayersOf(LayerGroup group) const {
   return indices;
 }
 
+std::string ObjectName(const ObjectId& id) {
+  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " object [", id.begin,
+                      ", ", uint64_t{id.begin} + id.tokens, ")");
+}
+
 uint64_t SliceDigest(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
 }  // namespace hearth

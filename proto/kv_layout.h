@@ -88,6 +88,8 @@ struct ObjectId {
     return std::tie(a.begin, a.tokens, a.group) < std::tie(b.begin, b.tokens, b.group);
   }
 };
+// "local object [1536, 1664)", in errors.
+std::string ObjectName(const ObjectId& id);
 
 // XXH3-64 of a slice's bytes, the digest that travels and is stored with it.
 uint64_t SliceDigest(const void* data, size_t bytes);

@@ -10,29 +10,24 @@ namespace {
 
 constexpr absl::string_view kCausal = "causal";
 
-std::string ObjectText(const ObjectId& id) {
-  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " object [", id.begin,
-                      ", ", uint64_t{id.begin} + id.tokens, ")");
-}
-
 // Empty when `objects` is the needed set, else the first difference in words.
 std::string NeededSetDifference(const Manifest& manifest, const KvLayout& layout) {
   const std::vector<ObjectId> needed = NeededObjects(layout, manifest.token_count);
   for (size_t i = 0; i < needed.size(); ++i) {
-    if (i == manifest.objects.size()) return absl::StrCat(ObjectText(needed[i]), " is missing");
+    if (i == manifest.objects.size()) return absl::StrCat(ObjectName(needed[i]), " is missing");
     const ObjectId& id = manifest.objects[i].id;
     if (!(id == needed[i])) {
-      return absl::StrCat("objects[", i, "] is the ", ObjectText(id), ", needed is the ",
-                          ObjectText(needed[i]));
+      return absl::StrCat("objects[", i, "] is the ", ObjectName(id), ", needed is the ",
+                          ObjectName(needed[i]));
     }
     const size_t layers = layout.LayersOf(id.group).size();
     if (manifest.objects[i].slice_digests.size() != layers) {
-      return absl::StrCat(ObjectText(id), " has ", manifest.objects[i].slice_digests.size(),
+      return absl::StrCat(ObjectName(id), " has ", manifest.objects[i].slice_digests.size(),
                           " slice digests for ", layers, " layers");
     }
   }
   if (manifest.objects.size() > needed.size()) {
-    return absl::StrCat(ObjectText(manifest.objects[needed.size()].id), " is not needed");
+    return absl::StrCat(ObjectName(manifest.objects[needed.size()].id), " is not needed");
   }
   return "";
 }

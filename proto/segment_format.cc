@@ -11,6 +11,7 @@ namespace {
 constexpr absl::string_view kMagic = "hearthsegment\r\n\x1a";
 constexpr uint32_t kHostVersion = 1, kDeviceVersion = 2;
 constexpr uint64_t kMostDataBytes = uint64_t{1} << 50;
+constexpr char kCutShort[] = "its header is cut short";
 
 }  // namespace
 
@@ -46,7 +47,7 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
   const auto data_bytes = reader.U64("data bytes");
   const auto data_offset = reader.U64("data offset");
   const auto id = reader.Bytes(sizeof(SegmentId), "id");
-  if (!id.ok() || header.size() < kSegmentHeaderBytes) return refuse("its header is cut short");
+  if (!id.ok() || header.size() < kSegmentHeaderBytes) return refuse(kCutShort);
   if (*version != kHostVersion && *version != kDeviceVersion) {
     return refuse(absl::StrCat("version ", *version, "; this program reads ", kHostVersion, " and ",
                                kDeviceVersion));
@@ -56,7 +57,7 @@ absl::StatusOr<SegmentLayout> ParseSegmentHeader(absl::string_view header, uint6
     DeviceMemoryHandle& handle = layout.device.emplace();
     const auto device = reader.Bytes(handle.device.size(), "device");
     const auto memory = reader.Bytes(handle.memory.size(), "memory");
-    if (!memory.ok()) return refuse("its header is cut short");
+    if (!memory.ok()) return refuse(kCutShort);
     std::copy(device->begin(), device->end(), handle.device.begin());
     std::copy(memory->begin(), memory->end(), handle.memory.begin());
   }

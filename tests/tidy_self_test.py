@@ -13,13 +13,20 @@ GOOD = {
     "worker/text/CMakeLists.txt": "add_library(w w.cc)\n",
     "worker/text/w.cc": '#include <ATen/ATen.h>\n#include "proto/a.h"\n',
     "worker/text/w.h": "// Private to worker/: includes ATen.\n#include <ATen/Tensor.h>\n",
-    "cache_store/base/CMakeLists.txt": "add_library(b b.cc)\n",
+    "cache_store/base/CMakeLists.txt": "add_library(b b.cc stats.cc)\n",
+    "cache_store/base/stats.cc": 'constexpr const char* kNames[] = {"hot_reads", "cold_reads"};\n',
     "cache_store/base/b.cc": '#include "cache_store/base/b.h"\n#include "proto/a.h"\n',
     "cache_store/base/b.h": "// B.\n",
     "cache_store/catalog/c.h": '#include "cache_store/base/b.h"\n',
     "cache_store/disk/repair/r.h": '#include "cache_store/disk/d.h"\n#include <rocksdb/db.h>\n',
     "services/rpc/CMakeLists.txt": "add_executable(s s.cc)\n",
-    "services/rpc/s.cc": "#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n",
+    "services/rpc/s.cc":
+        '#include <grpcpp/grpcpp.h>\n// TODO(#4): more\n'
+        'auto a = {{"hot_reads", 1}};  // a key of JSON\n'
+        'auto b = E(n, " bytes; the limit is "), c = E(f, m, " bytes; the limit is ");\n'
+        'auto d = E("the same " /* and */ "beginning is ", n);\n'
+        'auto e = E("the same beginning of ", n);\n'
+        'auto f = E("pass --config FILE, as said");\n',
     "tests/CMakeLists.txt": "hearth_test(t SOURCES a_test.cc)\nadd_test(COMMAND b_test.py)\n",
     "tests/a_test.cc": '#include "services/rpc/s.h"\nTEST(A, B) { const char* s = "sleep"; }\n',
     "tests/b_test.py": "print(1)\n",
@@ -77,6 +84,33 @@ BAD = {
     "using namespace": ("proto/a.cc", "using namespace std;\n", "using namespace"),
     "TODO": ("proto/a.cc", "// TODO: later\n", "without an issue"),
     "environment": ("worker/text/w.cc", 'auto x = getenv("X");\n', "pass an option"),
+    "a metric twice": (
+        "services/rpc/m.cc", 'auto a = "hearth_store_x_bytes", b = "hearth_store_x_bytes";\n',
+        "metric hearth_store_x_bytes is defined in services/rpc/m.cc:1, too"),
+    "a counter's metric by hand": (
+        "services/rpc/m.cc", 'auto a = "hearth_store_hot_reads_total";\n',
+        "metric hearth_store_hot"),
+    "a counter's name again": (
+        "services/rpc/m.cc", 'n = stats.at("hot_reads");\n', "hot_reads is a counter's name"),
+    "counters' names in a list": (
+        "services/rpc/m.cc", 'A x[] = {"hot_reads", "cold_reads"};\n', "cold_reads is a counter's"),
+    "a flag of a server twice": (
+        "services/serving/flags.cc", 'AddText("listen", &a, "x");\nAddUint(\n"listen", &b, "y");\n',
+        "flag --listen is defined in services/serving/flags.cc:1, too"),
+    "a flag of two commands": (
+        "services/hearthctl/h.cc", 'AddSwitch("--dry", &a, "x");\nAdd("--dry,-d", &b, "y");\n',
+        "flag --dry is defined"),
+    "a flag that is none": (
+        "services/rpc/m.cc", 'auto a = E("start it with --dri, please");\n', "--dri is no flag"),
+    "a text twice": (
+        "services/rpc/m.cc", 'auto a = E("there is no such thing");\nauto b = E("there is no "\n'
+        '"such thing");\n', 'text "there is no such thing" is defined in services/rpc/m.cc:1, too'),
+    "a text around a value twice": (
+        "services/rpc/m.cc", 'auto a = E("layer number ", n + f(1), " is gone");\n'
+        'auto b = E("layer number ", k, " is gone");\n', 'text "layer number * is gone" is defined'),
+    "a part of two texts": (
+        "services/rpc/m.cc", 'auto a = E(n, " is not a folder of this kind");\n'
+        'auto b = E(m, " is not a folder of this kind", k);\n', "folder of this kind"),
     "forgotten source": ("proto/lost.cc", "int x;\n", "not compiled"),
     "forgotten test": ("tests/lost_test.cc", "int x;\n", "not compiled"),
     "forgotten Python test": ("tests/lost_test.py", "print(1)\n", "not run"),

@@ -64,6 +64,10 @@ constexpr const char* kNames[] = {
     "scrub_corrupt_objects",
     "scrub_repaired_records",
     "scrub_passes",
+    "host_growths_failed",
+    "gpu_evicted_objects",
+    "unloaded_restore_points",
+    "last_full_scrub_unix_s",
 };
 static_assert(sizeof(kNames) / sizeof(kNames[0]) == static_cast<size_t>(Counter::kCount),
               "every counter has a name");

@@ -71,6 +71,11 @@ enum class Counter {
   kScrubCorrupt,          // objects that the scrub found rotten or unreadable: quarantined
   kScrubRepairedRecords,  // records that had rotted on disk, written anew from memory
   kScrubPasses,           // complete ones
+  // Not counted: set when somebody asks.
+  kHostGrowthsFailed,
+  kGpuEvictedObjects,
+  kUnloadedRestorePoints,  // not 0 before changes are taken
+  kLastFullScrubUnixS,
   kCount,
 };
 

@@ -46,4 +46,9 @@ absl::Status CheckIsNoMountPoint(const std::string& dir) {
   return absl::FailedPreconditionError(absl::StrCat(dir, " is a mount point: name a folder in it"));
 }
 
+absl::Status NotEmpty(const std::string& dir) {
+  return absl::FailedPreconditionError(
+      absl::StrCat(dir, " is not empty; name a folder that is, or is not there"));
+}
+
 }  // namespace hearth

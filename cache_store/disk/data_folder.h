@@ -15,6 +15,8 @@ absl::Status CheckCanBeOpened(const std::string& dir);
 
 // Of a folder that another is to be renamed to, be it there or not. Else kFailedPrecondition.
 absl::Status CheckIsNoMountPoint(const std::string& dir);
+// kFailedPrecondition: something is in it.
+absl::Status NotEmpty(const std::string& dir);
 
 }  // namespace hearth
 

@@ -177,7 +177,7 @@ absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std:
                                              uint32_t id) {
   if (!IsBackup(from)) return Refuse(from, " is not a backup");
   if (absl::Status can = CheckIsNoMountPoint(dir); !can.ok()) return can;
-  if (!IsEmpty(dir)) return Refuse(dir, " is not empty; name a folder that is, or is not there");
+  if (!IsEmpty(dir)) return NotEmpty(dir);
   // Beside it, so that it appears whole or not at all.
   const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");
   std::error_code error;

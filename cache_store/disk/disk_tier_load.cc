@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "proto/byte_codec.h"
+#include "proto/caller_gone.h"
 
 namespace hearth {
 namespace {
@@ -70,7 +71,7 @@ absl::Status ForEach(const Database& db, Family family, const Visit& visit,
     const Records it = RecordsFrom(db, family, next);
     for (; it->Valid(); it->Next()) {
       if (visited++ % kVisitedBetweenAsks == 0 && stopped != nullptr && stopped()) {
-        return absl::CancelledError("the caller went away");
+        return CallerGone();
       }
       visit(ToView(it->key()), ToView(it->value()));
       next = BeginOf(it->key()) + (is_numbered ? 1 : 0);

@@ -161,10 +161,15 @@ absl::Status FindEnd(rocksdb::FileSystem* files, const std::string& dir, const B
   return absl::OkStatus();
 }
 
+absl::Status CannotSalvage(const std::string& path, absl::StatusCode code, absl::string_view why) {
+  return absl::Status(code, absl::StrCat(path, " is damaged and cannot be salvaged: ", why));
+}
+
 absl::Status CannotSalvage(const std::string& path, const rocksdb::Status& status) {
-  const std::string text =
-      absl::StrCat(path, " is damaged and cannot be salvaged: ", status.ToString());
-  return status.IsNoSpace() ? absl::ResourceExhaustedError(text) : absl::UnavailableError(text);
+  return CannotSalvage(
+      path,
+      status.IsNoSpace() ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kUnavailable,
+      status.ToString());
 }
 
 Puts PutsNotedIn(LoggedNumbers* logged) {
@@ -192,8 +197,7 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
       rocksdb::WriteStringToFile(files, "", log.path + kUnsettled, /*should_sync=*/true);
   if (!noted.ok()) return CannotSalvage(log.path, noted);
   if (absl::Status put = PutFile(files, log.path, anew); !put.ok()) {
-    return absl::Status(
-        put.code(), absl::StrCat(log.path, " is damaged and cannot be salvaged: ", put.message()));
+    return CannotSalvage(log.path, put.code(), put.message());
   }
   const LogScan& scan = log.scan;
   const bool is_whole = scan.holes == 0 && !scan.has_tail;

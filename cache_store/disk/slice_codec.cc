@@ -23,6 +23,7 @@ constexpr uint32_t kMaxElementBytes = 4;
 constexpr int kZstdLevel = 1;
 constexpr size_t kSamples = 4096;
 constexpr double kNoiseBits = 7.5;  // a plane of more entropy than this, of 8, stays as it is
+constexpr char kWrongSize[] = "a plane has the wrong size";
 
 size_t HeaderBytes(uint32_t element_bytes) { return 16 + 4 * size_t{element_bytes}; }
 
@@ -159,14 +160,14 @@ absl::StatusOr<SliceView> Decode(absl::Span<const std::byte> stored, uint64_t sl
     planes[plane] = stored.data() + at;
     at += bytes;
     if ((field & kCompressed) == 0) {
-      if (bytes != elements) return Damaged("a plane has the wrong size");
+      if (bytes != elements) return Damaged(kWrongSize);
       continue;
     }
     memory[plane].reset(new std::byte[elements]);
     const size_t made =
         ZSTD_decompressDCtx(Decompressor(), memory[plane].get(), elements, planes[plane], bytes);
     if (ZSTD_isError(made) != 0) return Damaged(ZSTD_getErrorName(made));
-    if (made != elements) return Damaged("a plane has the wrong size");
+    if (made != elements) return Damaged(kWrongSize);
     planes[plane] = memory[plane].get();
   }
   if (at != stored.size()) return Damaged("bytes after its end");

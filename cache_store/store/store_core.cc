@@ -18,13 +18,15 @@ Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
 
 }  // namespace
 
-absl::Status CheckQuery(const PrefixQuery& query) {
-  if (query.token_ids.empty() || query.token_ids.size() > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", query.token_ids.size(),
-                                                   " tokens, must be 1 to ", kMaxPromptTokens));
+absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts) {
+  if (token_ids.empty() || token_ids.size() > kMaxPromptTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("token_ids: ", token_ids.size(), " tokens, must be 1 to ", kMaxPromptTokens));
   }
-  return ValidateCuts(query.cuts, static_cast<uint32_t>(query.token_ids.size()));
+  return ValidateCuts(cuts, static_cast<uint32_t>(token_ids.size()));
 }
+
+absl::Status NoSuchPoint() { return absl::NotFoundError("no such restore point"); }
 
 StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
                      std::string store_secret, std::shared_ptr<HostArena> arena,

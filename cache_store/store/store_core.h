@@ -25,7 +25,9 @@
 namespace hearth {
 
 // kInvalidArgument names the field.
-absl::Status CheckQuery(const PrefixQuery& query);
+absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
+// kNotFound: of an id that FindOwned does not find.
+absl::Status NoSuchPoint();
 
 struct StoreCore {
   StoreCore(const StoreOptions& store_options, const StoreSeams& seams, std::string store_secret,

@@ -1,6 +1,14 @@
 #include "cache_store/store/store_meters.h"
 
 namespace hearth {
+namespace {
+
+constexpr char kLookupLatency[] = "lookup";
+constexpr char kSliceReadLatency[] = "slice_read";
+constexpr char kFetchLatency[] = "fetch";
+constexpr char kCommitLatency[] = "publish_commit";
+
+}  // namespace
 
 std::map<std::string, uint64_t> StoreMeters::removed() const {
   std::map<std::string, uint64_t> removed;
@@ -11,17 +19,26 @@ std::map<std::string, uint64_t> StoreMeters::removed() const {
 }
 
 std::vector<LatencySeries> StoreMeters::Latencies(bool has_disk, bool has_device) const {
-  std::vector<LatencySeries> series = {{"lookup", "", "", lookups_.Read()}};
+  std::vector<LatencySeries> series = {
+      {kLookupLatency, "Time to find the longest restore point of a prompt, bytes not included.",
+       "", "", lookups_.Read()}};
   for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
     if (tier == Tier::kDisk && !has_disk) continue;
-    series.push_back({"slice_read", "tier", TierName(tier), slice_reads_[Place(tier)].Read()});
+    series.push_back({kSliceReadLatency,
+                      "Time to read one slice, and to verify it where the caller does not, by the "
+                      "tier that had it.",
+                      "tier", TierName(tier), slice_reads_[Place(tier)].Read()});
   }
   for (const Tier tier : {Tier::kGpu, Tier::kHost, Tier::kDisk}) {
     if ((tier == Tier::kDisk && !has_disk) || (tier == Tier::kGpu && !has_device)) continue;
-    series.push_back({"fetch", "tier", TierName(tier), fetches_[Place(tier)].Read()});
+    series.push_back({kFetchLatency,
+                      "Time from a lookup's end until the last slice of its restore point was "
+                      "handed out, by the slowest tier.",
+                      "tier", TierName(tier), fetches_[Place(tier)].Read()});
   }
   for (const Durability level : {Durability::kMemory, Durability::kDisk, Durability::kSync}) {
-    series.push_back({"publish_commit", "durability", DurabilityName(level),
+    series.push_back({kCommitLatency, "Time from a publish's last byte to its acknowledgement.",
+                      "durability", DurabilityName(level),
                       commits_[static_cast<size_t>(level)].Read()});
   }
   return series;

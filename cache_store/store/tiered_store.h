@@ -30,6 +30,7 @@
 #include "cache_store/base/latency.h"
 #include "cache_store/base/removal.h"
 #include "cache_store/base/slice_view.h"
+#include "cache_store/base/stats.h"
 #include "cache_store/disk/backup.h"
 #include "cache_store/store/options.h"
 #include "proto/fingerprint.h"
@@ -232,10 +233,10 @@ struct TierUsage {
   uint64_t written_bytes = 0;  // of objects, since the store opened
   uint64_t unread_bytes = 0;   // of those, what left the tier without ever having been read from it
 };
-// One histogram: of "lookup", of "slice_read" and "fetch" by tier, of "publish_commit" by
-// durability.
+// One histogram: of lookups, of reads of slices and fetches by tier, of publishes by durability.
 struct LatencySeries {
-  std::string name, label, label_value;  // label empty: none
+  std::string name, help;
+  std::string label, label_value;  // label empty: none
   LatencyCounts counts;
 };
 struct TenantFigures {
@@ -253,6 +254,8 @@ struct StoreStats {
   std::map<std::string, uint64_t> counters;          // names in stats.h
   std::map<std::string, uint64_t> removed;           // restore points, by RemovalName
   std::vector<LatencySeries> latencies;
+
+  uint64_t Of(Counter counter) const { return counters.at(CounterName(counter)); }
 };
 
 // kLost: the subscriber was too slow, and events up to `sequence` were skipped; subscribe again for

@@ -120,6 +120,18 @@ CommandFlag CommandFlags::AddSwitch(const std::string& name, bool* value, const 
   return CommandFlag(app_->add_flag(name, *value, help));
 }
 
+CommandFlag CommandFlags::AddJson(bool* json, const std::string& which) {
+  return AddSwitch("--json", json, "one JSON object" + which);
+}
+
+CommandFlag CommandFlags::AddPoint(std::string* id) {
+  return Add("id", id, "restore point, see ls");
+}
+
+CommandFlag CommandFlags::AddSnapshot(const std::string& name, std::string* path) {
+  return Add(name, path, "a snapshot file");
+}
+
 // CLI11's own transformer would show the numbers behind the words.
 CommandFlag CommandFlags::AddChoice(const std::string& name,
                                     const std::map<std::string, int>& choices,
@@ -130,7 +142,7 @@ CommandFlag CommandFlags::AddChoice(const std::string& name,
     if (chosen == choices.end()) {
       const std::string words = absl::StrJoin(
           choices, ", ", [](std::string* out, const auto& choice) { *out += choice.first; });
-      throw CLI::ValidationError(name, absl::StrCat("\"", text, "\" is not one of ", words));
+      throw CLI::ValidationError(name, NotOneOf(text, words));
     }
     choose(chosen->second);
   };

@@ -78,6 +78,10 @@ class CommandFlags {
   CommandFlag Add(const std::string& name, std::vector<double>* values, const std::string& help);
   // Takes no value: it is there or not.
   CommandFlag AddSwitch(const std::string& name, bool* value, const std::string& help);
+  // Flags and words that many commands take. `which` goes on after "one JSON object".
+  CommandFlag AddJson(bool* json, const std::string& which = "");
+  CommandFlag AddPoint(std::string* id);
+  CommandFlag AddSnapshot(const std::string& name, std::string* path);
   // One word of `choices`; `choose` gets what stands behind it.
   CommandFlag AddChoice(const std::string& name, const std::map<std::string, int>& choices,
                         const std::function<void(int)>& choose, const std::string& help);

@@ -45,6 +45,10 @@ void StoppedStoreFlags::Declare(CommandFlags* command) {
                "with --data-dir: the secret, where the store was given one");
 }
 
+std::string SecretIsNotIn(const std::string& dir) {
+  return "the secret of the keys is not in " + dir;
+}
+
 StoppedStore::StoppedStore(std::unique_ptr<TieredStore> store, std::string data_dir,
                            std::string tenant)
     : store_(std::move(store)), data_dir_(std::move(data_dir)), tenant_(std::move(tenant)) {}
@@ -56,8 +60,7 @@ absl::StatusOr<std::unique_ptr<StoppedStore>> StoppedStore::Open(const StoppedSt
   // A store would make one.
   if (flags.secret_file.empty() && !IsThere(dir + "/secret")) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the secret of the keys is not in ", dir,
-                     ": pass --secret-file FILE, the one that the store was started with"));
+        SecretIsNotIn(dir) + ": pass --secret-file FILE, the one that the store was started with");
   }
   StoreOptions options;
   options.data_dir = dir;

@@ -25,6 +25,9 @@ struct StoppedStoreFlags {
   void Declare(CommandFlags* command);
 };
 
+// Begins what is said of a folder that lacks it; what to do follows.
+std::string SecretIsNotIn(const std::string& dir);
+
 class StoppedStore {
  public:
   // kFailedPrecondition: no data folder, or a process has it open.

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/caller_gone.h"
 #include "services/inference/inference_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
@@ -182,7 +183,7 @@ void GenerateCall::OnCancel() {
     queue_.clear();
   }
   if (handle != nullptr) handle->Cancel();
-  End(absl::CancelledError("the caller went away"));
+  End(CallerGone());
 }
 
 void GenerateCall::OnDone() {

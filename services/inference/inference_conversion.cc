@@ -83,9 +83,7 @@ absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode) {
     case v1::CACHE_MODE_OFF:
       return CacheMode::kOff;
     default:
-      return absl::InvalidArgumentError(absl::StrCat("cache: ", static_cast<int>(mode),
-                                                     " is unknown; the last is ",
-                                                     static_cast<int>(v1::CacheMode_MAX)));
+      return UnknownValue("cache", mode, v1::CacheMode_MAX);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "proto/caller_gone.h"
 #include "proto/restore_rule.h"
 #include "services/inference/inference_conversion.h"
 #include "services/rpc/slice_wire.h"
@@ -115,7 +116,7 @@ void PrefillCall::OnCancel() {
     handle = handle_;
   }
   if (handle != nullptr) handle->Cancel();
-  End(absl::CancelledError("the caller went away"));
+  End(CallerGone());
 }
 
 void PrefillCall::OnDone() {

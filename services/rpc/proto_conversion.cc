@@ -46,9 +46,7 @@ Tier FromProto(v1::Tier tier) {
 
 absl::StatusOr<Durability> FromProto(v1::Durability durability) {
   if (!v1::Durability_IsValid(durability)) {
-    return absl::InvalidArgumentError(absl::StrCat("durability: ", static_cast<int>(durability),
-                                                   " is unknown; the last is ",
-                                                   static_cast<int>(v1::Durability_MAX)));
+    return UnknownValue("durability", durability, v1::Durability_MAX);
   }
   return static_cast<Durability>(durability);
 }
@@ -142,6 +140,11 @@ int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer) {
   const auto at = std::lower_bound(group_layers.begin(), group_layers.end(), layer);
   if (at == group_layers.end() || *at != layer) return -1;
   return static_cast<int>(at - group_layers.begin());
+}
+
+absl::Status UnknownValue(const char* field, int value, int last) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(field, ": ", value, " is unknown; the last is ", last));
 }
 
 absl::Status CheckMessageBytes(size_t bytes) {

@@ -48,6 +48,8 @@ absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto);
 int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
 
 absl::Status CheckMessageBytes(size_t bytes);
+// kInvalidArgument: a field has a value that its enum does not.
+absl::Status UnknownValue(const char* field, int value, int last);
 
 }  // namespace hearth
 

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "proto/caller_gone.h"
 
 namespace hearth {
 
@@ -47,7 +48,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
 template <typename Context, typename Message>
 absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,
                           Message* message) {
-  if (context.IsCancelled()) return absl::CancelledError("the caller went away");
+  if (context.IsCancelled()) return CallerGone();
   return ParseMessage(buffer, message);
 }
 

@@ -106,6 +106,10 @@ absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text) {
   return ParseFlagDuration(is_number ? absl::StrCat(text, "s") : std::string(text));
 }
 
+std::string NotOneOf(absl::string_view text, absl::string_view names) {
+  return absl::StrCat("\"", text, "\" is not one of ", names);
+}
+
 FlagSet::FlagSet(const std::string& program, const std::string& environment,
                  const std::string& about, const std::string& examples)
     : environment_(environment), app_(std::make_unique<CLI::App>(about, program)) {
@@ -161,8 +165,7 @@ void FlagSet::AddIndex(const std::string& name, size_t index, const std::vector<
       [name, names, set = std::move(set)](const std::string& text) {
         const auto at = std::find(names.begin(), names.end(), text);
         if (at == names.end()) {
-          throw CLI::ValidationError("--" + name, absl::StrCat("\"", text, "\" is not one of ",
-                                                               absl::StrJoin(names, ", ")));
+          throw CLI::ValidationError("--" + name, NotOneOf(text, absl::StrJoin(names, ", ")));
         }
         set(at - names.begin());
       },

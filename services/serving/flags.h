@@ -32,6 +32,8 @@ std::string FormatByteSize(uint64_t bytes);
 absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
 // The same, or a plain number of seconds.
 absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
+// Why a flag refuses `text`. `names`: those that it takes, with commas.
+std::string NotOneOf(absl::string_view text, absl::string_view names);
 
 // Whom a server lets in (server_access.h).
 struct AccessFlags {

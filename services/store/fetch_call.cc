@@ -15,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "proto/cache_store.pb.h"
+#include "proto/caller_gone.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
@@ -249,7 +250,7 @@ void FetchCall::CancelWrite() {
 // How a caller says that it has copied what was shared, and how one that dies is noticed.
 void FetchCall::OnCancel() {
   absl::MutexLock lock(&mutex_);
-  EndLocked(leasing_ ? absl::OkStatus() : absl::CancelledError("the caller went away"));
+  EndLocked(leasing_ ? absl::OkStatus() : CallerGone());
   WriteNext();
 }
 
@@ -270,7 +271,7 @@ void FetchCall::OnWriteDone(bool ok) {
       place_->WaitsForCaller(false);
       if (ok) place_->Moved(current_.Length());
     }
-    if (!ok) EndLocked(absl::CancelledError("the caller went away"));
+    if (!ok) EndLocked(CallerGone());
     WriteNext();
   }
   ReadNext();

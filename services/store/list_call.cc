@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/caller_gone.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/calls/enter_call.h"
@@ -40,7 +41,7 @@ class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   }
 
   void OnWriteDone(bool ok) override {
-    if (!ok) return End(absl::CancelledError("the caller went away"));
+    if (!ok) return End(CallerGone());
     Next();
   }
   void OnDone() override { delete this; }

@@ -18,13 +18,22 @@ MetricSample OfTier(const TierUsage& usage, const char* name, const char* help, 
 // Among the counters, but they do not count: the name as a metric, and its help.
 const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
   static const auto& gauges = *new std::map<std::string, std::pair<const char*, const char*>>{
-      {"last_full_scrub_unix_s",
+      {CounterName(Counter::kLastFullScrubUnixS),
        {"hearth_store_last_full_scrub_timestamp_seconds",
         "When all of the disk had last been read again; 0: never."}},
-      {"unloaded_restore_points",
+      {CounterName(Counter::kUnloadedRestorePoints),
        {"hearth_store_unloaded_restore_points",
         "Restore points found on disk at the start that are not in the index yet."}}};
   return gauges;
+}
+
+// Exported by tier: a second series under its name would be summed with those.
+bool IsShownByTier(absl::string_view name) {
+  for (const Counter counter : {Counter::kEvicted, Counter::kBytesReadHost, Counter::kBytesReadDisk,
+                                Counter::kBytesReadGpu}) {
+    if (name == CounterName(counter)) return true;
+  }
+  return false;
 }
 
 MetricSample Gauge(const char* name, const char* help, uint64_t value) {
@@ -77,11 +86,7 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
                        static_cast<double>(count)});
   }
   for (const auto& [name, value] : stats.counters) {
-    // Exported above, by tier: a second series under its name would be summed with those.
-    if (name == "evicted_restore_points" || name == "bytes_read_host" ||
-        name == "bytes_read_disk" || name == "bytes_read_gpu") {
-      continue;
-    }
+    if (IsShownByTier(name)) continue;
     if (const auto gauge = Gauges().find(name); gauge != Gauges().end()) {
       const auto& [as, help] = gauge->second;
       samples.push_back({as, help, false, {}, static_cast<double>(value)});
@@ -98,20 +103,11 @@ std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
 }
 
 std::vector<HistogramSample> StoreHistograms(const StoreStats& stats) {
-  const std::map<std::string, std::string> help = {
-      {"lookup", "Time to find the longest restore point of a prompt, bytes not included."},
-      {"slice_read",
-       "Time to read one slice, and to verify it where the caller does not, by the tier that had "
-       "it."},
-      {"fetch",
-       "Time from a lookup's end until the last slice of its restore point was handed out, by the "
-       "slowest tier."},
-      {"publish_commit", "Time from a publish's last byte to its acknowledgement."}};
   std::vector<HistogramSample> samples;
   for (const LatencySeries& series : stats.latencies) {
     HistogramSample sample;
     sample.name = absl::StrCat("hearth_store_", series.name, "_seconds");
-    sample.help = help.at(series.name);
+    sample.help = series.help;
     if (!series.label.empty()) sample.labels[series.label] = series.label_value;
     sample.bounds.assign(kLatencyBoundsS.begin(), kLatencyBoundsS.end());
     sample.counts.assign(series.counts.counts.begin(), series.counts.counts.end());

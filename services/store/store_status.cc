@@ -5,29 +5,29 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "services/serving/json_value.h"
 
 namespace hearth {
 namespace {
 
 // What an operator should never see grow.
-constexpr const char* kErrors[] = {
-    "quarantined_objects", "host_corrupt_objects", "tier_errors",
-    "nondeterminism",      "digest_mismatches",    "write_behind_failed",
-    "events_lost",         "recovery_damage",      "recovery_lost_restore_points"};
-constexpr const char* kPublishes[] = {"publishes",
-                                      "published_restore_points",
-                                      "published_bytes",
-                                      "publishes_refused_staged",
-                                      "publishes_refused_full",
-                                      "publishes_refused_quota",
-                                      "publishes_refused_loading",
-                                      "publishes_abandoned"};
+constexpr Counter kErrors[] = {
+    Counter::kQuarantined,    Counter::kHostCorrupt,      Counter::kTierErrors,
+    Counter::kNondeterminism, Counter::kDigestMismatches, Counter::kWriteBehindFailed,
+    Counter::kEventsLost,     Counter::kRecoveryDamage,   Counter::kRecoveryLostRestorePoints};
+constexpr Counter kPublishes[] = {Counter::kPublishes,
+                                  Counter::kPublishedRestorePoints,
+                                  Counter::kPublishedBytes,
+                                  Counter::kPublishesRefusedStaged,
+                                  Counter::kPublishesRefusedFull,
+                                  Counter::kPublishesRefusedQuota,
+                                  Counter::kPublishesRefusedLoading,
+                                  Counter::kPublishesAbandoned};
 
-template <typename Names>
-Json Pick(const StoreStats& stats, const Names& names) {
+Json Pick(const StoreStats& stats, absl::Span<const Counter> counters) {
   Json json = Json::Object();
-  for (const char* name : names) json[name] = stats.counters.at(name);
+  for (const Counter counter : counters) json[CounterName(counter)] = stats.Of(counter);
   return json;
 }
 
@@ -116,10 +116,10 @@ void StoreStatus::Start() {
 
 StoreStatus::Growth StoreStatus::Totals(const StoreStats& stats) {
   Growth totals;
-  totals.fetches = stats.counters.at("fetches");
-  totals.hits = stats.counters.at("hits");
-  totals.lookup_tokens = stats.counters.at("lookup_tokens");
-  totals.published_bytes = stats.counters.at("published_bytes");
+  totals.fetches = stats.Of(Counter::kFetches);
+  totals.hits = stats.Of(Counter::kHits);
+  totals.lookup_tokens = stats.Of(Counter::kLookupTokens);
+  totals.published_bytes = stats.Of(Counter::kPublishedBytes);
   for (const TierUsage& usage : stats.tiers) totals.hit_tokens += usage.hit_tokens;
   return totals;
 }
@@ -153,7 +153,7 @@ std::string StoreStatus::Make() {
   json["uptime_s"] = absl::ToDoubleSeconds(clock_->Now() - start_);
   json["incarnation"] = absl::StrCat(absl::Hex(stats.incarnation, absl::kZeroPad16));
   json["restore_points"] = stats.restore_points;
-  json["unloaded_restore_points"] = stats.counters.at("unloaded_restore_points");
+  json["unloaded_restore_points"] = stats.Of(Counter::kUnloadedRestorePoints);
   json["objects"] = stats.objects;
   json["pinned_bytes"] = stats.pinned_bytes;
   json["tiers"] = TiersJson(stats);

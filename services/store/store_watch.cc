@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/synchronization/mutex.h"
+#include "proto/caller_gone.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/calls/enter_call.h"
@@ -66,7 +67,7 @@ class WatchReactor final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     if (!ok) ended_ = true;
     WriteNext();
   }
-  void OnCancel() override { End(absl::CancelledError("the caller went away")); }
+  void OnCancel() override { End(CallerGone()); }
   void OnDone() override {
     // All wait for a callback in progress, so none comes after this.
     subscription_.reset();

@@ -27,6 +27,8 @@ constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
 // A fetch, and what is said of one before.
 constexpr size_t kMaxAuditCalls = 4;
 
+absl::Status ShuttingDown() { return absl::UnavailableError("the worker is shutting down"); }
+
 }  // namespace
 
 class EngineImpl::Handle : public EngineRequestHandle {
@@ -124,7 +126,7 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRe
   absl::MutexLock lock(&mu_);
   if (draining_ || stopping_) {
     counters_.Add(EngineCounter::kRequestsRefused);
-    return absl::UnavailableError("the worker is shutting down");
+    return ShuttingDown();
   }
   const SequenceId id = next_id_++;
   if (!scheduler_.Enqueue(id, request.samples, request.tenant)) {
@@ -226,7 +228,7 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
 absl::Status EngineImpl::WhyEnd(const Sequence& sequence, absl::Time now) const {
   if (sequence.state->failed) return absl::CancelledError("another sample failed");
   if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
-  if (stopping_ || out_of_time_) return absl::UnavailableError("the worker is shutting down");
+  if (stopping_ || out_of_time_) return ShuttingDown();
   if (now >= sequence.request.deadline) {
     return absl::DeadlineExceededError("the request's deadline passed");
   }

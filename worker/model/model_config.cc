@@ -21,6 +21,8 @@ constexpr int kMaxDimension = 1 << 20;
 constexpr int kMaxVocabulary = 1 << 22;
 constexpr int kMaxPositions = 1 << 24;
 
+constexpr char kUnknownLayerType[] = "is not a supported layer type";
+
 // Reads fields of one JSON object, remembering the first error, so that a list of reads stays a
 // list. Absent and null fields leave the default.
 class Reader {
@@ -112,7 +114,7 @@ void ReadLayerTypes(Reader* reader, ModelConfig* config) {
       } else if (type == "full_attention") {
         config->layer_types.push_back(LayerType::kGlobal);
       } else {
-        return reader->Refuse("layer_types", type.dump(), "is not a supported layer type");
+        return reader->Refuse("layer_types", type.dump(), kUnknownLayerType);
       }
     }
     return;
@@ -164,7 +166,7 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
   }
   for (const auto& [type, rope] : parameters->items()) {
     if (type != "full_attention" && type != "sliding_attention") {
-      return reader->Refuse("rope_parameters", type, "is not a supported layer type");
+      return reader->Refuse("rope_parameters", type, kUnknownLayerType);
     }
     if (rope.is_null()) continue;
     ReadRope(reader, "rope_parameters", rope, file,
@@ -283,6 +285,16 @@ absl::StatusOr<ModelConfig> LoadModelConfig(const std::string& model_dir) {
   absl::StatusOr<std::string> generation = ReadFile(generation_file);
   if (!generation.ok()) return generation.status();
   return ParseModelConfig(*json, file, *generation, generation_file);
+}
+
+absl::Status CheckTokenIds(absl::Span<const int32_t> tokens, const ModelConfig& config) {
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= config.vocab_size) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("token id ", token, " is not in [0, ", config.vocab_size, ")"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 
 namespace hearth {
 
@@ -67,6 +68,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(
     absl::string_view json, const std::string& file,
     std::optional<absl::string_view> generation_json = std::nullopt,
     const std::string& generation_file = {});
+
+// That the model has an embedding for each. Else kInvalidArgument.
+absl::Status CheckTokenIds(absl::Span<const int32_t> tokens, const ModelConfig& config);
 
 // Fixed tokens spread over the vocabulary: what a worker computes to test itself.
 inline int32_t SpreadToken(int position, int vocab_size) {

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "proto/caller_gone.h"
 #include "worker/text/utf8.h"
 
 namespace hearth {
@@ -33,6 +34,10 @@ absl::Status CheckDeclared(const std::vector<uint32_t>& breakpoints, size_t leng
   return absl::OkStatus();
 }
 
+absl::Status UnknownToken(size_t i, uint32_t id, const PromptLimits& limits) {
+  return Invalid("prompt: token_ids[", i, "] is ", id, "; the vocabulary has ", limits.vocab_size);
+}
+
 std::vector<uint32_t> SortedUnique(std::vector<uint32_t> positions) {
   std::sort(positions.begin(), positions.end());
   positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
@@ -49,8 +54,7 @@ absl::Status CheckIds(const Prompt& prompt, const PromptLimits& limits) {
   for (size_t i = 0; i < prompt.token_ids.size(); ++i) {
     // A tokenizer may know ids that this model has no embedding for (the image's placeholder).
     if (static_cast<uint32_t>(prompt.token_ids[i]) >= limits.vocab_size) {
-      return Invalid("prompt: token_ids[", i, "] is ", prompt.token_ids[i], "; the vocabulary has ",
-                     limits.vocab_size);
+      return UnknownToken(i, prompt.token_ids[i], limits);
     }
   }
   return absl::OkStatus();
@@ -62,8 +66,7 @@ absl::StatusOr<Prompt> FromIds(const std::vector<uint32_t>& ids,
   // Before the conversion to signed, which large ids would not survive.
   for (size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] >= limits.vocab_size) {
-      return Invalid("prompt: token_ids[", i, "] is ", ids[i], "; the vocabulary has ",
-                     limits.vocab_size);
+      return UnknownToken(i, ids[i], limits);
     }
   }
   Prompt prompt;
@@ -80,7 +83,7 @@ absl::Status WhyNotEncoded(EncodeEnd end, const PromptLimits& limits) {
       return Invalid("prompt: has more than ", limits.context_tokens,
                      " tokens, which is all that the context holds");
     case EncodeEnd::kStopped:
-      return absl::CancelledError("the caller went away");
+      return CallerGone();
     case EncodeEnd::kTooCostly:
       return Invalid("breakpoints: too many of them lie inside one word of great length");
     case EncodeEnd::kDone:

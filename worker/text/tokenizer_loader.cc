@@ -19,8 +19,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(const std::string& mode
     return absl::FailedPreconditionError(absl::StrCat(path.string(), ": ", error.message()));
   }
   if (size > kMaxTokenizerModelBytes) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        path.string(), ": has ", size, " bytes; the limit is ", kMaxTokenizerModelBytes));
+    return absl::FailedPreconditionError(absl::StrCat(path.string(), ": a tokenizer of ", size,
+                                                      " bytes; the limit is ",
+                                                      kMaxTokenizerModelBytes));
   }
   std::string bytes(size, '\0');
   std::ifstream file(path, std::ios::binary);

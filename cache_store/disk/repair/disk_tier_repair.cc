@@ -75,7 +75,7 @@ class Repair {
     if (absl::Status can = CheckIsNoMountPoint(options_.to); !can.ok()) return can;
     if (!options_.to.empty() && fs::exists(options_.to, error) &&
         !(fs::is_directory(options_.to, error) && fs::is_empty(options_.to, error))) {
-      return RefuseRepair(options_.to, " is not empty; name a folder that is, or is not there");
+      return NotEmpty(options_.to);
     }
     if (absl::Status read = CheckPromises(); !read.ok()) return read;
     salvage_.ReadRecords();

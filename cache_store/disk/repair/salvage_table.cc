@@ -40,6 +40,10 @@ bool IsWhole(char kind, absl::string_view block) {
   return LittleEndianNumber(sum) == BlockChecksum(kind, block.substr(0, block.size() - 4));
 }
 
+std::string BlockIsDamaged(uint64_t offset) {
+  return absl::StrCat("the block at ", offset, " is damaged");
+}
+
 struct BlockEntry {
   std::string key;
   size_t value_begin = 0, value_bytes = 0;  // in the block
@@ -225,7 +229,7 @@ void VisitInARow(const RawFile& file, const VisitSalvaged& visit, SalvageDamage*
     const bool is_sure = is_in_step && has_end && (IsWhole(kXxh3, all) || IsWhole(kCrc32c, all));
     is_in_step = is_sure;
     VisitBlock(block, bytes, is_sure, visit);
-    if (!is_sure) damage->Add(absl::StrCat("the block at ", offset, " is damaged"));
+    if (!is_sure) damage->Add(BlockIsDamaged(offset));
     if (!has_end) return;
     offset += all.size();
   }
@@ -248,7 +252,7 @@ SalvageDamage VisitTable(const RawFile& file, const VisitSalvaged& visit) {
     const std::string bytes = file.Read(handle.offset, handle.bytes + kTrailerBytes);
     const bool is_sure =
         bytes.size() == handle.bytes + kTrailerBytes && IsWhole(table.checksum(), bytes);
-    if (!is_sure) damage.Add(absl::StrCat("the block at ", handle.offset, " is damaged"));
+    if (!is_sure) damage.Add(BlockIsDamaged(handle.offset));
     const absl::string_view inside = absl::string_view(bytes).substr(0, handle.bytes);
     VisitBlock(ScanBlock(inside), inside, is_sure, visit);
   }

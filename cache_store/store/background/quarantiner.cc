@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/caller_gone.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
@@ -65,7 +66,7 @@ absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& obje
   if (!naming.ok()) return naming.status();
   const std::vector<uint64_t> pending = PendingOf(*naming);
   for (size_t begin = 0; begin < pending.size(); begin += IndexLoader::kManifestsAtOnce) {
-    if (stopped != nullptr && stopped()) return absl::CancelledError("the caller went away");
+    if (stopped != nullptr && stopped()) return CallerGone();
     const auto some = absl::MakeConstSpan(pending).subspan(begin, IndexLoader::kManifestsAtOnce);
     auto records = core_->tiers.disk->ReadManifests(some);
     if (!records.ok()) return records.status();
@@ -128,7 +129,7 @@ void Quarantiner::SettleUnloaded(const std::vector<UnloadedName>& names) {
 
 absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& query,
                                                          absl::Span<const ObjectId> objects) {
-  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   std::shared_ptr<const KnownFingerprint> model;
   {
@@ -142,7 +143,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   const PromptChain chain =
       MakeChain(layout, RootKey(query.fingerprint, query.tenant, core_->secret), query.token_ids,
                 query.cuts, tokens, *ends, query.stopped);
-  if (!chain.is_whole) return absl::CancelledError("the caller went away");
+  if (!chain.is_whole) return CallerGone();
   loader_->LoadFor(chain, layout);
 
   QuarantineResult result;

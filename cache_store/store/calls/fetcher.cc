@@ -9,6 +9,12 @@
 
 namespace hearth {
 
+namespace {
+
+constexpr char kUnknownFingerprint[] = "nothing stored for this fingerprint";
+
+}  // namespace
+
 std::unique_ptr<FetchSession> Fetcher::Miss(const PrefixQuery& query, Counter why,
                                             const char* reason, uint32_t matched_tokens) {
   if (!query.again) core_->Count(why);
@@ -27,7 +33,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Fetch(const PrefixQuery& 
 absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery& query,
                                                               uint32_t above_tokens,
                                                               uint32_t max_tokens) {
-  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   core_->Count(query.again ? Counter::kRefetches : Counter::kFetches);
   if (!query.again) core_->Count(Counter::kLookupTokens, tokens);
@@ -37,7 +43,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   if (!chained.ok()) return chained.status();
   const std::vector<PrefixFinder::Namespace>& spaces = *chained;
   if (spaces.empty()) {
-    return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint", 0);
+    return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
   }
   for (const PrefixFinder::Namespace& space : spaces) {
     loader_->LoadFor(space.chain, space.model->layout);
@@ -60,8 +66,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
     }
     if (!query.again) core_->Count(Counter::kMatchedTokens, best.matched_tokens);
     if (!is_known) {
-      return Miss(query, Counter::kMissUnknownFingerprint, "nothing stored for this fingerprint",
-                  0);
+      return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
     }
     if (best.matched_tokens == 0) {
       return Miss(query, Counter::kMissNoCommonPrefix, "nothing stored begins like this prompt", 0);
@@ -98,7 +103,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
   if (absl::Status status = loader_->LoadPoint(id); !status.ok()) return status;
   absl::MutexLock lock(&state_->mu);
   RestorePointEntry* point = core_->FindOwned(id, tenant);
-  if (point == nullptr) return absl::NotFoundError("no such restore point");
+  if (point == nullptr) return NoSuchPoint();
   core_->Count(Counter::kExports);
   auto session = std::make_unique<FetchSessionImpl>(parts_, point);
   session->SetExport();

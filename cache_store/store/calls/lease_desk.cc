@@ -29,7 +29,7 @@ void Run(const ComputeLeases::Wakes& wakes) {
 }  // namespace
 
 absl::StatusOr<LeaseTurn> LeaseDesk::Lease(const PrefixQuery& query, LeaseAsk ask) {
-  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const absl::StatusOr<std::vector<PrefixFinder::Namespace>> chained =
       finder_->NamespacesOf(query, tokens);

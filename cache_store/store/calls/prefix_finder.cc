@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "proto/caller_gone.h"
 #include "proto/prefix_key.h"
 
 namespace hearth {
@@ -22,7 +23,7 @@ absl::StatusOr<std::vector<PrefixFinder::Namespace>> PrefixFinder::NamespacesOf(
     if (space.model == nullptr) continue;
     space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, core_->secret),
                             query.token_ids, query.cuts, highest, query.cuts, query.stopped);
-    if (!space.chain.is_whole) return absl::CancelledError("the caller went away");
+    if (!space.chain.is_whole) return CallerGone();
     spaces.push_back(std::move(space));
   }
   return spaces;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "proto/caller_gone.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
@@ -20,9 +21,9 @@ constexpr size_t kMaxSilentDeclared = 4096;
 }  // namespace
 
 absl::StatusOr<ExplainReport> PromptExplainer::Explain(const PrefixQuery& query) {
-  if (absl::Status status = CheckQuery(query); !status.ok()) return status;
+  if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   ExplainReport report = ExplainOwn(query);
-  if (query.stopped && query.stopped()) return absl::CancelledError("the caller went away");
+  if (query.stopped && query.stopped()) return CallerGone();
   if (!query.public_tenant.empty() && query.public_tenant != query.tenant) {
     PrefixQuery theirs = query;
     theirs.tenant = std::exchange(theirs.public_tenant, "");

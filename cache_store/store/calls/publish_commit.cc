@@ -10,6 +10,16 @@
 
 namespace hearth {
 
+namespace {
+
+absl::Status TierFull(absl::string_view tier, uint64_t new_bytes, uint64_t limit_bytes) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(tier, " tier full: ", new_bytes, " bytes do not fit in ", tier, "_bytes, ",
+                   limit_bytes, ", beside what is pinned or in use"));
+}
+
+}  // namespace
+
 absl::StatusOr<PublishResult> PublishCommit::Run() {
   Durability asked = content_->spec.durability;
   if (asked == Durability::kDefault) asked = core_->options.default_durability;
@@ -224,17 +234,13 @@ absl::Status PublishCommit::MakeRoom() {
     }
     if (core_->tiers.disk == nullptr) {
       core_->Count(Counter::kPublishesRefusedFull);
-      return absl::ResourceExhaustedError(
-          absl::StrCat("host tier full: ", new_bytes, " bytes do not fit in host_bytes, ",
-                       core_->options.host_bytes, ", beside what is pinned or in use"));
+      return TierFull("host", new_bytes, core_->options.host_bytes);
     }
     plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
   if (!state_->catalog.ReserveDisk(disk_bytes, content_->spec.tenant)) {
     core_->Count(Counter::kPublishesRefusedFull);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("disk tier full: ", disk_bytes, " bytes do not fit in disk_bytes, ",
-                     core_->options.disk_bytes, ", beside what is pinned or in use"));
+    return TierFull("disk", disk_bytes, core_->options.disk_bytes);
   }
   plan_.work.reserved_bytes = disk_bytes;
   plan_.work.objects = std::move(unwritten);

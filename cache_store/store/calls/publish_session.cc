@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "proto/caller_gone.h"
 #include "proto/prefix_key.h"
 #include "proto/restore_rule.h"
 
@@ -18,17 +19,17 @@ namespace {
 // fraction of that under the lock.
 constexpr uint64_t kMaxNamedObjects = uint64_t{1} << 20;
 
+absl::Status CommittedAlready() {
+  return absl::FailedPreconditionError("the publish was committed already");
+}
+
 absl::Status CheckPrompt(const PublishSpec& spec, const KvLayout& layout) {
-  if (spec.token_ids.empty() || spec.token_ids.size() > kMaxPromptTokens) {
-    return absl::InvalidArgumentError(absl::StrCat("token_ids: ", spec.token_ids.size(),
-                                                   " tokens, must be 1 to ", kMaxPromptTokens));
-  }
+  if (absl::Status status = CheckPrefix(spec.token_ids, spec.cuts); !status.ok()) return status;
   if (spec.tenant.empty() || spec.tenant.size() > kMaxTenantBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("tenant: ", spec.tenant.size(), " bytes, must be 1 to ", kMaxTenantBytes));
   }
   const uint32_t tokens = static_cast<uint32_t>(spec.token_ids.size());
-  if (absl::Status status = ValidateCuts(spec.cuts, tokens); !status.ok()) return status;
   if (spec.boundaries.empty()) return absl::InvalidArgumentError("boundaries: none");
   const std::vector<uint32_t> ends = StepEnds(tokens, spec.cuts, layout.chunk_tokens);
   uint32_t previous = 0;
@@ -89,7 +90,7 @@ absl::Status PublishSessionImpl::Prepare() {
       layout, RootKey(content_.spec.fingerprint.digest(), content_.spec.tenant, core_->secret),
       content_.spec.token_ids, content_.spec.cuts, content_.spec.boundaries.back(),
       content_.spec.boundaries, content_.spec.stopped);
-  if (!content_.chain.is_whole) return absl::CancelledError("the caller went away");
+  if (!content_.chain.is_whole) return CallerGone();
   std::map<ObjectId, size_t> announced;
   for (size_t i = 0; i < content_.spec.objects.size(); ++i) {
     if (!announced.emplace(content_.spec.objects[i].id, i).second) {
@@ -162,7 +163,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> PublishSessionImpl::AllocateSlice(siz
 }
 
 absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, SliceView slice) {
-  if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  if (committed_) return CommittedAlready();
   if (object >= content_.items.size() || !content_.items[object].needed) {
     return absl::InvalidArgumentError(absl::StrCat("object ", object, " was not asked for"));
   }
@@ -204,7 +205,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
 }
 
 absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
-  if (committed_) return absl::FailedPreconditionError("the publish was committed already");
+  if (committed_) return CommittedAlready();
   if (absl::Status loaded = parts_.loader->WaitUntilLoaded(); !loaded.ok()) {
     waited_in_vain_ = true;
     core_->Count(Counter::kPublishesRefusedLoading);

@@ -102,7 +102,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
     absl::MutexLock lock(&state_->mu);
     // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
     if (core_->FindOwned(id, tenant) == nullptr) {
-      return absl::NotFoundError("no such restore point");
+      return NoSuchPoint();
     }
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
@@ -135,7 +135,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
 absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                               RestorePoint* described, uint64_t* durable_number) {
   RestorePointEntry* point = core_->FindOwned(id, tenant);
-  if (point == nullptr) return absl::NotFoundError("no such restore point");
+  if (point == nullptr) return NoSuchPoint();
   if (point->pinned != pinned) {
     if (pinned) {
       const absl::Status status =
@@ -160,7 +160,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     RestorePointEntry* point = core_->FindOwned(id, tenant);
-    if (point == nullptr) return absl::NotFoundError("no such restore point");
+    if (point == nullptr) return NoSuchPoint();
     result = DropPoints({point}, force);
   }
   if (absl::Status status = core_->eraser.EraseFromDisk(); !status.ok()) return status;
@@ -221,7 +221,8 @@ TenantFigures Store::StatsOf(const std::string& tenant) {
 StoreStats Store::Stats() {
   StoreStats stats;
   stats.incarnation = incarnation_;
-  stats.counters = core_->meters.counters().Snapshot();
+  std::map<std::string, uint64_t>& counters = stats.counters;
+  counters = core_->meters.counters().Snapshot();
   stats.latencies =
       core_->meters.Latencies(core_->tiers.disk != nullptr, core_->tiers.device != nullptr);
   stats.staged_bytes = staged_.bytes();
@@ -229,18 +230,18 @@ StoreStats Store::Stats() {
   if (core_->tiers.arena != nullptr) {
     const HostArena::Usage memory = core_->tiers.arena->usage();
     stats.resident_bytes = memory.resident_bytes;
-    stats.counters["host_growths_failed"] = memory.failed_growths;
+    counters[CounterName(Counter::kHostGrowthsFailed)] = memory.failed_growths;
   }
   absl::MutexLock lock(&state_->mu);
   if (loader_.unloaded() != nullptr) stats.unloaded_restore_points = loader_.unloaded()->left();
-  // Not 0 before changes are taken.
-  stats.counters["unloaded_restore_points"] =
+  counters[CounterName(Counter::kUnloadedRestorePoints)] =
       loader_.unloaded() == nullptr ? 0 : std::max<uint64_t>(1, loader_.unloaded()->left());
-  stats.counters["demoted_restore_points"] = state_->catalog.demoted();
+  counters[CounterName(Counter::kDemoted)] = state_->catalog.demoted();
   const DeviceTier::Usage device =
       core_->tiers.device == nullptr ? DeviceTier::Usage() : core_->tiers.device->usage();
-  stats.counters["gpu_evicted_objects"] = device.evicted_objects;
-  stats.counters["last_full_scrub_unix_s"] = static_cast<uint64_t>(scrubber_.finished_unix_s());
+  counters[CounterName(Counter::kGpuEvictedObjects)] = device.evicted_objects;
+  counters[CounterName(Counter::kLastFullScrubUnixS)] =
+      static_cast<uint64_t>(scrubber_.finished_unix_s());
   TierUsage host;
   host.tier = Tier::kHost;
   host.bytes = core_->tiers.host.bytes();

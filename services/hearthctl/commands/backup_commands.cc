@@ -92,7 +92,7 @@ void AddBackupCommands(CommandSet* commands) {
       commands->Add("backup", "Copy a stopped store's data folder", kBackupExamples);
   command->Add("--data-dir", &backup->data_dir, "the store's data folder").Required();
   command->Add("--to", &backup->folder, "the backup folder").Required();
-  command->AddSwitch("--json", &backup->json, "one JSON object");
+  command->AddJson(&backup->json);
   commands->Run(command, [backup](Console& console) { return RunBackup(*backup, console); });
 
   auto restore = std::make_shared<BackupFlags>();
@@ -100,7 +100,7 @@ void AddBackupCommands(CommandSet* commands) {
   command->Add("--from", &restore->folder, "the backup folder").Required();
   command->Add("--data-dir", &restore->data_dir, "the data folder to be made").Required();
   command->Add("--id", &restore->id, "which backup (default: the newest)");
-  command->AddSwitch("--json", &restore->json, "one JSON object");
+  command->AddJson(&restore->json);
   commands->Run(command, [restore](Console& console) { return RunRestore(*restore, console); });
 }
 

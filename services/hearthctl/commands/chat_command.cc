@@ -158,7 +158,7 @@ void AddChatCommand(CommandSet* commands) {
   command->Add("--system", &flags->system, "the system text");
   command->Add("--history", &flags->history_file, "a JSON file to go on from");
   flags->generation.Declare(command, 512);
-  command->AddSwitch("--json", &flags->json, "one JSON object for each answer, no prompt sign");
+  command->AddJson(&flags->json, " for each answer, no prompt sign");
   commands->Run(command, [flags](Console& console) { return RunChat(*flags, console); });
 }
 

@@ -212,11 +212,11 @@ int RunDiff(const DiffFlags& flags, Console& console) {
 void AddDiffCommand(CommandSet* commands) {
   auto flags = std::make_shared<DiffFlags>();
   CommandFlags* command = commands->Add("diff", "Compare two snapshot files", kDiffExamples);
-  command->Add("a", &flags->left, "a snapshot file").Required();
+  command->AddSnapshot("a", &flags->left).Required();
   command->Add("b", &flags->right, "the other").Required();
-  command->AddSwitch("--json", &flags->json,
-                     "one JSON object for each difference: part, name, a, b; last: equal, "
-                     "differences");
+  command->AddJson(&flags->json,
+                   " for each difference: part, name, a, b; last: equal, "
+                   "differences");
   commands->Run(command, [flags](Console& console) { return RunDiff(*flags, console); });
 }
 

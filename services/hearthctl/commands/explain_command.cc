@@ -116,7 +116,7 @@ void AddExplainCommand(CommandSet* commands) {
       commands->Add("explain", "Say what is stored of a prompt, and why not", kExplainExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) { return RunExplain(*flags, console); });
 }
 

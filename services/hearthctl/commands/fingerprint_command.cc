@@ -83,9 +83,9 @@ void AddFingerprintCommand(CommandSet* commands) {
       commands->Add("fingerprint", "What decides a worker's KV bytes", kFingerprintExamples);
   flags->worker.Declare(command);
   command->Add("--against", &flags->against, "a snapshot file to compare with");
-  command->AddSwitch("--json", &flags->json,
-                     "one JSON object: digest, fields; with --against one for each difference, "
-                     "and last equal, differences");
+  command->AddJson(&flags->json,
+                   ": digest, fields; with --against one for each difference, "
+                   "and last equal, differences");
   commands->Run(command, [flags](Console& console) { return RunFingerprint(*flags, console); });
 }
 

@@ -142,7 +142,7 @@ void AddGenerateCommand(CommandSet* commands) {
   command->Add("--deadline", &flags->deadline, "give up after this long: 30s, 500ms");
   command->AddSwitch("--wait-published", &flags->wait_published,
                      "end only when the prefix is stored, and say what was");
-  command->AddSwitch("--json", &flags->json, "one JSON object a line, the result last");
+  command->AddJson(&flags->json, " a line, the result last");
   commands->Run(command, [flags](Console& console) { return RunGenerate(*flags, console); });
 }
 

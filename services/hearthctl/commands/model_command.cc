@@ -34,8 +34,7 @@ void AddModelCommand(CommandSet* commands) {
   CommandFlags* command =
       commands->Add("model", "What a worker serves, and in which class", kModelExamples);
   flags->worker.Declare(command);
-  command->AddSwitch("--json", &flags->json,
-                     "one JSON object, as of stats --worker: exactness, why_not_invariant, ...");
+  command->AddJson(&flags->json, ", as of stats --worker: exactness, why_not_invariant, ...");
   commands->Run(command, [flags](Console& console) { return RunModel(*flags, console); });
 }
 

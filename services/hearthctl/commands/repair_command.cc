@@ -9,6 +9,7 @@
 #include "cache_store/disk/repair/repair.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
+#include "services/hearthctl/stopped_store.h"
 
 namespace hearth {
 namespace {
@@ -111,7 +112,7 @@ void PrintRepair(const RepairFlags& flags, const RepairReport& report, Console& 
   }
   PrintNext(flags, report, console);
   if (!report.has_secret) {
-    console.out << "the secret of the keys is not in " << flags.path
+    console.out << SecretIsNotIn(flags.path)
                 << ": start the store with the --secret-file that it had\n";
   }
   console.out << std::flush;
@@ -146,7 +147,7 @@ void AddRepairCommand(CommandSet* commands) {
   command->Add("--secret-file", &flags->options.secret_file,
                "the secret, where the store was given one and its record is lost");
   command->AddSwitch("--dry-run", &flags->options.dry_run, "only say what could be kept");
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) { return RunRepair(*flags, console); });
 }
 

@@ -154,7 +154,7 @@ CommandFlags* AddStoreCommand(CommandSet* commands, const std::string& name,
                               const std::string& what, const char* examples, StoreFlags* flags) {
   CommandFlags* command = commands->Add(name, what, examples);
   flags->store.Declare(command);
-  command->AddSwitch("--json", &flags->json, "one JSON object a line");
+  command->AddJson(&flags->json, " a line");
   return command;
 }
 
@@ -175,7 +175,7 @@ void AddPinCommands(CommandSet* commands) {
         commands, pinned ? "pin" : "unpin",
         pinned ? "Keep a restore point whatever happens" : "Let a restore point be evicted again",
         kPinExamples, flags.get());
-    command->Add("id", &flags->id, "restore point, see ls").Required();
+    command->AddPoint(&flags->id).Required();
     commands->Run(command,
                   [flags, pinned](Console& console) { return RunPin(*flags, pinned, console); });
   }
@@ -185,7 +185,7 @@ void AddDropCommand(CommandSet* commands) {
   auto flags = std::make_shared<StoreFlags>();
   CommandFlags* command =
       AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, flags.get());
-  command->Add("id", &flags->id, "restore point, see ls");
+  command->AddPoint(&flags->id);
   command->AddSwitch("--all", &flags->all, "all of them");
   command->AddSwitch("--force", &flags->force, "pinned ones too");
   commands->Run(command, [flags](Console& console) { return RunDrop(*flags, console); });

@@ -235,7 +235,7 @@ void AddSimulateCommand(CommandSet* commands) {
       .Placeholder("NAME");
   command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
       .Placeholder("FILE");
-  command->AddSwitch("--json", &flags->json, "one JSON object for each policy and size");
+  command->AddJson(&flags->json, " for each policy and size");
   commands->Run(command, [flags](Console& console) { return RunSimulate(*flags, console); });
 }
 

@@ -123,8 +123,8 @@ void AddInspectCommand(CommandSet* commands) {
   auto flags = std::make_shared<FileFlags>();
   CommandFlags* command =
       commands->Add("inspect", "Show a snapshot file's header", kInspectExamples);
-  command->Add("file", &flags->path, "a snapshot file").Required();
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddSnapshot("file", &flags->path).Required();
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) { return RunInspect(*flags, console); });
 }
 
@@ -133,7 +133,7 @@ void AddVerifyCommand(CommandSet* commands) {
   CommandFlags* command = commands->Add(
       "verify", "Check every byte of a snapshot file or of a store's data folder", kVerifyExamples);
   command->Add("path", &flags->path, "a snapshot file or a data folder").Required();
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) { return RunVerify(*flags, console); });
 }
 

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "cache_store/base/stats.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/command_set.h"
@@ -16,8 +17,6 @@ constexpr char kStatsExamples[] =
     R"(  hearthctl stats                            (the store)
   hearthctl stats --worker 127.0.0.1:7070    (which model a worker runs, and how)
 )";
-
-constexpr char kLastScrub[] = "last_full_scrub_unix_s";
 
 struct StatsFlags {
   PeerFlags store{PeerKind::kStore, "", {}, ""};
@@ -98,7 +97,7 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
   for (const auto& [name, count] : counters) {
     if (count == 0) continue;
-    if (name == kLastScrub) {
+    if (name == CounterName(Counter::kLastFullScrubUnixS)) {
       const absl::Time scrubbed = absl::FromUnixSeconds(static_cast<int64_t>(count));
       console.out << "  last_full_scrub "
                   << absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", scrubbed, absl::UTCTimeZone())
@@ -148,7 +147,7 @@ void AddStatsCommand(CommandSet* commands) {
   flags->store.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "describe this worker instead of the store");
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) {
     return flags->worker.address.empty() ? RunStoreStats(*flags, console)
                                          : RunWorkerStats(*flags, console);

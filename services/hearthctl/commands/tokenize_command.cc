@@ -62,7 +62,7 @@ void AddTokenizeCommand(CommandSet* commands) {
   CommandFlags* command = commands->Add("tokenize", "Show a prompt's token ids", kTokenizeExamples);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
-  command->AddSwitch("--json", &flags->json, "one JSON object: token_ids, breakpoints, text");
+  command->AddJson(&flags->json, ": token_ids, breakpoints, text");
   commands->Run(command, [flags](Console& console) { return RunTokenize(*flags, console); });
 }
 

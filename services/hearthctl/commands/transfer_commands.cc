@@ -279,9 +279,9 @@ void AddExportCommand(CommandSet* commands) {
       commands->Add("export", "Write a restore point to a file", kExportExamples);
   flags->store.Declare(command);
   flags->stopped.Declare(command);
-  command->Add("id", &flags->id, "restore point, see ls").Required();
+  command->AddPoint(&flags->id).Required();
   command->Add("--out,-o", &flags->path, "file to write").Required();
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) { return RunExport(*flags, console); });
 }
 
@@ -293,8 +293,8 @@ void AddImportCommand(CommandSet* commands) {
   flags->stopped.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "compare with the model it runs");
-  command->Add("file", &flags->path, "a snapshot file").Required();
-  command->AddSwitch("--json", &flags->json, "one JSON object");
+  command->AddSnapshot("file", &flags->path).Required();
+  command->AddJson(&flags->json);
   commands->Run(command, [flags](Console& console) { return RunImport(*flags, console); });
 }
 

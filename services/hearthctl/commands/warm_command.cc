@@ -199,7 +199,7 @@ void AddWarmCommand(CommandSet* commands) {
   command->Add("--ttl", &flags->ttl,
                "how long what is stored may be served, and what is there already from now "
                "on: 90m, 36h; of prompts that say nothing else");
-  command->AddSwitch("--json", &flags->json, "one JSON object a prompt, the coverage last");
+  command->AddJson(&flags->json, " a prompt, the coverage last");
   commands->Run(command, [flags](Console& console) { return RunWarm(*flags, console); });
 }
 

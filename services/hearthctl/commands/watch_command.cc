@@ -133,7 +133,7 @@ void AddWatchCommand(CommandSet* commands) {
   command->AddSwitch("--no-snapshot", &flags->no_snapshot, "changes only");
   command->Add("--since", &flags->since, "number of the last change seen");
   command->Add("--incarnation", &flags->incarnation, "the store's, as that watch showed it");
-  command->AddSwitch("--json", &flags->json, "one JSON object a line");
+  command->AddJson(&flags->json, " a line");
   commands->Run(command, [flags](Console& console) { return RunWatch(*flags, console); });
 }
 

@@ -4,18 +4,24 @@
 
 namespace hearth {
 
+absl::Status TenantIsAtLimit(const std::string& kind, int limit, const std::string& tenant) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(kind, ": ", limit, " streams of tenant \"", tenant,
+                   "\" are open, which is its limit; try again later"));
+}
+
+absl::Status AllAreAtLimit(const std::string& kind, int limit) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(kind, ": ", limit, " streams are open, which is the limit; try again later"));
+}
+
 absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller, int weight) {
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
   absl::MutexLock lock(&mutex_);
   if (!tenant.empty() && each_tenant_ > 0 && open_of_[tenant] + weight > each_tenant_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(kind_, ": ", each_tenant_, " streams of tenant \"", tenant,
-                     "\" are open, which is its limit; try again later"));
+    return TenantIsAtLimit(kind_, each_tenant_, tenant);
   }
-  if (all_ > 0 && open_ + weight > all_) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(kind_, ": ", all_, " streams are open, which is the limit; try again later"));
-  }
+  if (all_ > 0 && open_ + weight > all_) return AllAreAtLimit(kind_, all_);
   open_ += weight;
   if (!tenant.empty()) open_of_[tenant] += weight;
   return std::shared_ptr<void>(this, [this, tenant, weight](void*) { Leave(tenant, weight); });

@@ -16,6 +16,10 @@
 
 namespace hearth {
 
+// kResourceExhausted: of `kind`, a tenant has as many as it may; all callers together have.
+absl::Status TenantIsAtLimit(const std::string& kind, int limit, const std::string& tenant);
+absl::Status AllAreAtLimit(const std::string& kind, int limit);
+
 class StreamLimit {
  public:
   // `kind` is what errors call it. 0: no limit. Workers and administrators, and everybody where no

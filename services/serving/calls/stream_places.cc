@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "services/serving/calls/stream_limit.h"
 
 namespace hearth {
 
@@ -71,17 +72,11 @@ absl::StatusOr<std::unique_ptr<StreamPlaces::Place>> StreamPlaces::Enter(const I
         of_tenant->second >= options_.each_tenant) {
       displaced = TakeSlowest(&tenant, tenant);
       if (displaced == nullptr) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(options_.kind, ": ", options_.each_tenant, " streams of tenant \"", tenant,
-                         "\" are open, which is its limit; try again later"));
+        return TenantIsAtLimit(options_.kind, options_.each_tenant, tenant);
       }
     } else if (options_.all > 0 && open_ >= options_.all) {
       displaced = TakeSlowest(nullptr, tenant);
-      if (displaced == nullptr) {
-        return absl::ResourceExhaustedError(
-            absl::StrCat(options_.kind, ": ", options_.all,
-                         " streams are open, which is the limit; try again later"));
-      }
+      if (displaced == nullptr) return AllAreAtLimit(options_.kind, options_.all);
     }
     place.reset(new Place(this, is_worker, std::move(end)));
     place->tenant_ = tenant;

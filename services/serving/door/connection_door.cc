@@ -59,8 +59,7 @@ constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
 absl::StatusOr<std::unique_ptr<ConnectionDoor>> ConnectionDoor::Open(Options options) {
   std::unique_ptr<ConnectionDoor> door(new ConnectionDoor(std::move(options)));
   if (door->poll_ < 0 || door->wake_ < 0) {
-    return absl::UnavailableError(absl::StrCat("listen: cannot listen on ", door->options_.listen,
-                                               " (", std::strerror(errno), ")"));
+    return CannotListen(door->options_.listen, "", std::strerror(errno));
   }
   if (absl::Status status = door->listeners_.Open(); !status.ok()) return status;
   return door;

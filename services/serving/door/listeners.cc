@@ -20,6 +20,12 @@
 
 namespace hearth {
 
+absl::Status CannotListen(const std::string& listen, const std::string& hint,
+                          const std::string& why) {
+  return absl::UnavailableError(
+      absl::StrCat("listen: cannot listen on ", listen, hint, " (", why, ")"));
+}
+
 Listeners::~Listeners() {
   for (const int fd : fds_) close(fd);
   struct stat now {};
@@ -48,16 +54,12 @@ absl::Status Listeners::Open() {
 }
 
 absl::Status Listeners::Fail(const std::string& why) const {
-  return absl::UnavailableError(
-      absl::StrCat("listen: cannot listen on ", listen_,
-                   "; is the address this machine's, and the port free? (", why, ")"));
+  return CannotListen(listen_, "; is the address this machine's, and the port free?", why);
 }
 
 absl::Status Listeners::OpenLocal(const std::string& path) {
   const auto fail = [&](const std::string& why) {
-    return absl::UnavailableError(
-        absl::StrCat("listen: cannot listen on ", listen_,
-                     "; is the folder there, and may this user write to it? (", why, ")"));
+    return CannotListen(listen_, "; is the folder there, and may this user write to it?", why);
   };
   sockaddr_un address;
   std::memset(&address, 0, sizeof(address));

@@ -15,6 +15,10 @@
 
 namespace hearth {
 
+// kUnavailable. `hint`: what to look at, or "".
+absl::Status CannotListen(const std::string& listen, const std::string& hint,
+                          const std::string& why);
+
 class Listeners {
  public:
   // "HOST:PORT", or "unix:PATH".

@@ -78,7 +78,7 @@ void GemmaRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {
 absl::Status GemmaRunner::Restore(const KvLayout& layout, uint32_t boundary,
                                   const KvObjects& objects, SequenceKv* kv) {
   if (RestoreSnapshot(layout, boundary, objects, CacheOf(kv))) return absl::OkStatus();
-  return absl::AbortedError("the loan ended before the copy was over");
+  return LoanEnded();
 }
 
 absl::Status GemmaRunner::Step(absl::Span<const StepPart> parts) {

@@ -169,7 +169,7 @@ absl::Status InvariantRunner::Restore(const KvLayout& layout, uint32_t boundary,
   }
   blocks->FinishRestore();
   if (LoansHold(objects)) return absl::OkStatus();
-  return absl::AbortedError("the loan ended before the copy was over");
+  return LoanEnded();
 }
 
 absl::Status InvariantRunner::Step(absl::Span<const StepPart> parts) {

@@ -13,11 +13,6 @@ namespace {
 // Objects are read by vector loads and cut into messages: both want aligned beginnings.
 constexpr uintptr_t kObjectAlignment = 64;
 
-std::string ObjectName(const ObjectId& id) {
-  return absl::StrCat(id.group == LayerGroup::kGlobal ? "global" : "local", " object [", id.begin,
-                      ", ", id.begin + id.tokens, ")");
-}
-
 absl::Status CheckObject(const KvLayout& layout, const KvObject& object) {
   const size_t expected = layout.ObjectBytes(object.id.tokens, object.id.group);
   if (object.size_bytes != expected) {
@@ -64,6 +59,8 @@ bool LoansHold(const KvObjects& objects) {
   }
   return true;
 }
+
+absl::Status LoanEnded() { return absl::AbortedError("the loan ended before the copy was over"); }
 
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects) {
   for (const auto& object : *objects) {
@@ -152,7 +149,7 @@ absl::StatusOr<KvObjects> CopyLent(const KvLayout& layout, const KvObjects& obje
     }
     object = std::move(copy);
   }
-  if (!LoansHold(objects)) return absl::AbortedError("the loan ended before the copy was over");
+  if (!LoansHold(objects)) return LoanEnded();
   return own;
 }
 

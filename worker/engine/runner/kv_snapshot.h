@@ -35,8 +35,9 @@ bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects&
 // Where the slice of a group's layer number `index` lies: on the worker's device, in memory that is
 // lent, or in the object's own.
 const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes);
-// Whether all memory that they lend is still what was verified.
+// Whether all memory that they lend is still what was verified. Else kAborted is LoanEnded.
 bool LoansHold(const KvObjects& objects);
+absl::Status LoanEnded();
 
 // Whether every object is whole and the worker's own, not lent.
 bool MayBeKept(const KvObjects& objects);

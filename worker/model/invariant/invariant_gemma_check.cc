@@ -21,12 +21,7 @@ absl::Status InvariantGemma::Rep::CheckPart(const Part& part) const {
     return absl::InvalidArgumentError(
         absl::StrCat("a step of ", tokens.size(), " tokens, logits of ", part.want, " of them"));
   }
-  for (const int32_t token : tokens) {
-    if (token < 0 || token >= config.vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token id ", token, " is not in [0, ", config.vocab_size, ")"));
-    }
-  }
+  if (absl::Status known = CheckTokenIds(tokens, config); !known.ok()) return known;
   const int length = part.kv->length();
   if (tokens.size() > static_cast<size_t>(config.max_position_embeddings - length)) {
     return absl::InvalidArgumentError(

@@ -181,12 +181,7 @@ absl::Status Gemma::Step(KvCache* kv, absl::Span<const int32_t> tokens, std::vec
         absl::StrCat("a step of ", tokens.size(), " tokens; 1 to ", kMaxStepTokens,
                      " are possible, and the cache has room for ", room));
   }
-  for (const int32_t token : tokens) {
-    if (token < 0 || token >= rep_->config.vocab_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("token id ", token, " is not in [0, ", rep_->config.vocab_size, ")"));
-    }
-  }
+  if (absl::Status known = CheckTokenIds(tokens, rep_->config); !known.ok()) return known;
   const std::lock_guard<std::mutex> lock(rep_->step_mutex);
   try {
     const c10::InferenceMode inference;

@@ -1,0 +1,204 @@
+"""Names that others rely on, each defined in one place: metrics, flags, texts of errors.
+
+Usage: tidy_names.py ROOT    lists them all, with where each is defined
+
+`check_names` is a rule of tidy.py: it reports what is defined twice. A metric or a flag is a name,
+and may be defined once. A text is what a person reads: three words and 20 characters that a call is
+given, values between them or not, or one literal of 25. It may stand once in the programs' sources:
+what two places say is a constant or a function where both can see it.
+"""
+
+import collections
+import os
+import re
+import sys
+
+FOLDERS = ("proto", "cache_store", "worker", "services")
+TEXT_CHARACTERS_MIN = 20
+FRAGMENT_CHARACTERS_MIN = 25  # shorter ones are phrases, such as " bytes; the limit is "
+WORDS_MIN = 3
+
+TOKEN = re.compile(
+    r'(?P<skip>//[^\n]*|/\*.*?\*/|^[ \t]*#(?:\\\n|[^\n])*|\bstatic_assert\(.*?\);'
+    r'|R"(?P<end>\w*)\(.*?\)(?P=end)"|\'(?:\\.|[^\'\\\n])+\'|(?<=\d)\'(?=\d))'
+    r'|"(?P<text>(?:\\.|[^"\\\n])*)"|(?P<mark>[(){}\[\],;])|(?P<rest>[^\s"(){}\[\],;])',
+    re.S | re.M)
+
+# Names of counters (stats.cc, engine_counters.cc) that the metrics page has under another name.
+RENAMED = {
+    "evicted_restore_points", "bytes_read_host", "bytes_read_disk", "bytes_read_gpu",  # by tier
+    "unloaded_restore_points", "last_full_scrub_unix_s",                               # gauges
+}
+COUNTERS = {"stats.cc": "hearth_store_", "engine_counters.cc": "hearth_worker_"}
+
+# Files that declare a program's flags by name; hearthctl's are in all of its folder.
+SERVERS = {"hearth-store": ("hearth_store_main.cc", "flags.cc"),
+           "hearth-worker": ("hearth_worker_main.cc", "flags.cc")}
+SERVER_FLAG = re.compile(
+    r'\bAdd(?:Text|Required|Bytes|Duration|Uint|Share|Choice)\(\s*"([a-z][a-z-]*)"')
+COMMAND_FLAG = re.compile(r'\b(?:[Aa]dd|AddSwitch|AddChoice)\(\s*"(--[a-z][a-z0-9-]*)[",]')
+MENTION = re.compile(r"(?<![\w-])--([a-z][a-z0-9-]*[a-z0-9])\b")
+
+# Flags of hearthctl whose name is another flag in another command.
+OF_ITS_COMMAND = {
+    "--data-dir": "what is read, what is made, and what stands in for a running store",
+    "--secret-file": "of a stopped store, and of one that is mended",
+    "--to": "of a backup, and of a repair",
+}
+# Of the parser; and of connection.cc, which makes it of the kind of server.
+OTHER_FLAGS = {"help", "version", "config", "worker"}
+
+
+def line_of(text, at):
+    return text.count("\n", 0, at) + 1
+
+
+def said(text):
+    """[(line, text)] of what a C++ file says: adjacent literals are one, and what stands between
+    two brackets is one, with a * for each value between its literals."""
+    found, stack = [], [[]]  # of groups: [line, literal], or None for a value
+    for match in TOKEN.finditer(text):
+        group, mark = stack[-1], match["mark"]
+        if match["text"] is not None:
+            if group and group[-1] is not None:
+                group[-1][1] += match["text"]
+            else:
+                group.append([line_of(text, match.start()), match["text"]])
+        elif mark is not None and mark in ")]};":
+            found += _texts_of(group)
+            if mark == ";" or len(stack) == 1:
+                stack[-1] = []
+            else:
+                stack.pop()
+        elif match["skip"] is None:
+            if not group or group[-1] is not None:
+                group.append(None)
+            if mark is not None and mark in "([{":
+                stack.append([])
+    return found
+
+
+def _texts_of(group):
+    literals = [each for each in group if each is not None]
+    whole = "*".join(literal for _, literal in literals)
+    is_phrase = any(" " in literal.strip() for _, literal in literals)
+    if (is_phrase and len(whole.replace("*", " ").split()) >= WORDS_MIN
+            and len(whole) >= TEXT_CHARACTERS_MIN and (len(literals) > 1 or len(group) == 1)):
+        yield literals[0][0], whole
+    for line, literal in literals if len(group) > 1 else ():
+        if len(literal) >= FRAGMENT_CHARACTERS_MIN and len(literal.split()) >= WORDS_MIN:
+            yield line, literal
+
+
+def sources(files):
+    for path, lines in files.items():
+        if path.split("/")[0] in FOLDERS and path.endswith((".cc", ".h")):
+            yield path, "\n".join(lines)
+
+
+def metrics(files):
+    """{name: [(path, line)]} of what the servers show to Prometheus."""
+    found = collections.defaultdict(list)
+    for path, text in sources(files):
+        prefix = COUNTERS.get(os.path.basename(path))
+        names = re.search(r"kNames\[\] = \{(.*?)\};", text, re.S) if prefix else None
+        for match in re.finditer(r'"(\w+)"', names[1]) if names else ():
+            if match[1] not in RENAMED:
+                at = path, line_of(text, names.start(1) + match.start())
+                found[f"{prefix}{match[1]}_total"].append(at)
+        for match in re.finditer(r'"(hearth_(?:store|worker)_\w*[a-z])"', text):
+            found[match[1]].append((path, line_of(text, match.start())))
+        for match in re.finditer(r'\bprefix \+ "(_\w+_seconds)"', text):
+            at = path, line_of(text, match.start())
+            # What is generated, a worker generates.
+            for server in ("worker",) if "generation" in match[1] else ("store", "worker"):
+                found[f"hearth_{server}{match[1]}"].append(at)
+        for match in re.finditer(r'\bconstexpr char k\w+Latency\[\] = "(\w+)"', text):
+            at = path, line_of(text, match.start())
+            found[f"hearth_store_{match[1]}_seconds"].append(at)
+    return found
+
+
+def counters_named_again(files):
+    """A counter's name where it is no key of a JSON object: it is CounterName's to say."""
+    names = {}
+    for path, text in sources(files):
+        array = re.search(r"kNames\[\] = \{(.*?)\};", text, re.S)
+        if array and os.path.basename(path) in COUNTERS:
+            names.update({name: path for name in re.findall(r'"(\w+_\w+)"', array[1])})
+    for path, text in sources(files):
+        for match in re.finditer(r'"(\w+_\w+)"', text):
+            is_key = re.search(r"\[$|\{\s*$", text[:match.start()]) and re.match(
+                r'\]\s*(=|\[|\.Append)|,\s*(?!")', text[match.end():])
+            if match[1] in names and os.path.basename(path) not in COUNTERS and not is_key:
+                yield path, line_of(text, match.start()), (
+                    f"{match[1]} is a counter's name, defined in {names[match[1]]}: CounterName")
+
+
+def flags(files):
+    """{(program, flag): [(path, line)]}."""
+    found = collections.defaultdict(list)
+    for path, text in sources(files):
+        leaf = os.path.basename(path)
+        for program, its in SERVERS.items():
+            for match in SERVER_FLAG.finditer(text) if leaf in its else ():
+                found[program, "--" + match[1]].append((path, line_of(text, match.start())))
+        for match in COMMAND_FLAG.finditer(text) if path.startswith("services/hearthctl/") else ():
+            found["hearthctl", match[1]].append((path, line_of(text, match.start())))
+    return found
+
+
+def texts(files):
+    """{text: [(path, line)]} of what the programs say."""
+    found = collections.defaultdict(list)
+    for path, text in sources(files):
+        for line, each in said(text):
+            found[each].append((path, line))
+    return found
+
+
+def _flag_findings(files, said_texts):
+    known = OTHER_FLAGS.copy()
+    by_place = collections.defaultdict(set)
+    for (program, flag), places in flags(files).items():
+        known.add(flag[2:])
+        for place in places:
+            by_place[flag, program if program == "hearthctl" else "a server"].add(place)
+    for (flag, _), places in by_place.items():
+        if flag not in OF_ITS_COMMAND:
+            yield from _twice(f"flag {flag}", sorted(places))
+    for text, places in said_texts.items():
+        for flag in MENTION.findall(text):
+            if flag not in known:
+                yield (*places[0], f"--{flag} is no flag of any program")
+
+
+def _twice(what, places):
+    for path, line in places[1:]:
+        yield path, line, f"{what} is defined in {places[0][0]}:{places[0][1]}, too"
+
+
+def check_names(files):
+    """Each metric, flag and text in one place."""
+    said_texts = texts(files)
+    found = list(counters_named_again(files)) + list(_flag_findings(files, said_texts))
+    for name, places in metrics(files).items():
+        found += _twice(f"metric {name}", places)
+    for text, places in said_texts.items():
+        found += _twice(f'text "{text}"', places)
+    return found
+
+
+def main():
+    from tidy import read_tree
+    files = read_tree(sys.argv[1])
+    for title, table in (("metric", metrics(files)), ("flag", flags(files)),
+                         ("text", texts(files))):
+        for name, places in sorted(table.items()):
+            name = " ".join(name) if isinstance(name, tuple) else name
+            print(f"{places[0][0]}:{places[0][1]}: {title} {name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
