@@ -107,7 +107,7 @@ BAD = {
         '"such thing");\n', 'text "there is no such thing" is defined in services/rpc/m.cc:1, too'),
     "a text around a value twice": (
         "services/rpc/m.cc", 'auto a = E("layer number ", n + f(1), " is gone");\n'
-        'auto b = E("layer number ", k, " is gone");\n', 'text "layer number * is gone" is defined'),
+        'auto b = E("layer number ", k, " is gone");\n', 'text "layer number * is gone" is'),
     "a part of two texts": (
         "services/rpc/m.cc", 'auto a = E(n, " is not a folder of this kind");\n'
         'auto b = E(m, " is not a folder of this kind", k);\n', "folder of this kind"),
