@@ -51,6 +51,17 @@ def metrics_in_the_source(server):
     return {name for name in names if name.startswith(server + "_")}
 
 
+def index_findings(text):
+    """What is wrong with the numbers of decisions, and with the list of them at the page's top."""
+    entries = re.findall(r"^## (\d+\..*)$", text, re.M)
+    numbers = [int(entry.split(".")[0]) for entry in entries]
+    listed = re.findall(r"^- \[(\d+\..*)\]\(#", text, re.M)
+    return ([f"not in ascending order: {b}" for a, b in zip(numbers, numbers[1:]) if a >= b] +
+            [f"listed {listed.count(entry)} times: {entry}" for entry in entries
+             if listed.count(entry) != 1] +
+            [f"no decision: {entry}" for entry in listed if entry not in entries])
+
+
 class DocsTest(unittest.TestCase):
 
     def test_every_link_leads_somewhere(self):
@@ -92,6 +103,17 @@ class DocsTest(unittest.TestCase):
     def test_every_metric_is_in_a_table_and_every_one_there_exists(self):
         for server in ("hearth_store", "hearth_worker"):
             self.assertEqual(documented_metrics(server), metrics_in_the_source(server))
+
+    def test_each_decision_is_in_the_index_once(self):
+        text = (m.ROOT / "docs/decisions.md").read_text()
+        self.assertGreater(len(re.findall(r"^## \d", text, re.M)), 160)
+        self.assertEqual(index_findings(text), [])
+
+    def test_a_wrong_index_is_seen(self):
+        text = "- [1. A](#1-a)\n- [1. A](#1-a)\n- [2. C](#2-c)\n## 1. A\n## 3. B\n## 2. D\n"
+        self.assertEqual(index_findings(text), [
+            "not in ascending order: 2", "listed 2 times: 1. A", "listed 0 times: 3. B",
+            "listed 0 times: 2. D", "no decision: 2. C"])
 
     def test_commands_that_the_pages_show_exist(self):
         known = m.help_text("hearthctl")
