@@ -59,7 +59,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
       audit_calls_(/*threads=*/1, kMaxAuditCalls),
-      digests_(/*threads=*/1, options.max_running),
+      // Of those that run, and of as many that are over.
+      digests_(/*threads=*/1, size_t{2} * options.max_running),
       publisher_(options.publish_timeout, options.staging_bytes, &counters_, [this] {
         ++releases_;
         Ring();

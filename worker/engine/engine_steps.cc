@@ -170,7 +170,19 @@ absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
   absl::StatusOr<std::optional<FinishReason>> finished = Emit(sequence.get());
   if (!finished.ok()) return finished.status();
   HashLogits(sequence.get());
-  if (finished->has_value()) Finish(sequence, **finished);
+  if (finished->has_value()) {
+    Finish(sequence, **finished);
+  } else if (sequence->request.hash_logits) {
+    // Whoever decodes faster than its logits are hashed waits for that, and nobody else does.
+    const auto resume = [this, id = sequence->id] {
+      absl::MutexLock lock(&mu_);
+      scheduler_.Resume(id);
+      bell_.Signal();
+    };
+    absl::MutexLock lock(&mu_);
+    const auto& digest = sequence->state->digests[sequence->sample];
+    if (!digest->AwaitRoom(resume)) scheduler_.Pause(sequence->id);
+  }
   return absl::OkStatus();
 }
 

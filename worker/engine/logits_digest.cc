@@ -2,6 +2,7 @@
 
 #include <openssl/evp.h>
 
+#include <cassert>
 #include <cstdlib>
 #include <utility>
 
@@ -41,7 +42,7 @@ void LogitsDigest::Add(std::vector<float>* logits) {
   if (added_++ > 0 && !all_) return;
   {
     absl::MutexLock lock(&mu_);
-    mu_.Await(absl::Condition(this, &LogitsDigest::HasRoom));
+    assert(waiting_.size() < kMaxWaitingRows);
     waiting_.push_back(std::move(*logits));
     logits->clear();
     if (!spare_.empty()) {
@@ -50,33 +51,48 @@ void LogitsDigest::Add(std::vector<float>* logits) {
     }
     if (std::exchange(working_, true)) return;
   }
-  // Dropped or not, it is wanted.
-  const auto work = [self = shared_from_this()](TaskQueue::Fate) { self->Work(); };
-  if (!queue_->Submit(work)) Work();
+  Work();
 }
 
+bool LogitsDigest::AwaitRoom(std::function<void()> on_room) {
+  absl::MutexLock lock(&mu_);
+  if (waiting_.size() < kMaxWaitingRows) return true;
+  on_room_ = std::move(on_room);
+  return false;
+}
+
+// Dropped or not, each row is wanted: where no thread takes it, it is hashed here.
 void LogitsDigest::Work() {
-  for (;;) {
-    std::vector<float> row;
-    std::function<void(const Digests&)> done;
-    {
-      absl::MutexLock lock(&mu_);
-      if (waiting_.empty()) {
-        working_ = false;
-        std::swap(done, done_);
-      } else {
-        row = std::move(waiting_.front());
-        waiting_.pop_front();
-      }
-    }
-    if (row.empty()) {
-      if (done != nullptr) done(Made());
-      return;
-    }
-    hash_->Add(row);
+  do {
+    const auto work = [self = shared_from_this()](TaskQueue::Fate) {
+      if (self->HashOne()) self->Work();
+    };
+    if (queue_->Submit(work)) return;
+  } while (HashOne());
+}
+
+// Whether there is more to do.
+bool LogitsDigest::HashOne() {
+  const std::vector<float>* row = nullptr;
+  {
     absl::MutexLock lock(&mu_);
-    if (all_) spare_.push_back(std::move(row));
+    row = &waiting_.front();  // stays where it is while others are added
   }
+  hash_->Add(*row);
+  std::function<void()> on_room;
+  std::function<void(const Digests&)> done;
+  bool more = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (all_) spare_.push_back(std::move(waiting_.front()));
+    waiting_.pop_front();
+    std::swap(on_room, on_room_);
+    more = working_ = !waiting_.empty();
+    if (!more) std::swap(done, done_);
+  }
+  if (on_room != nullptr) on_room();
+  if (done != nullptr) done(Made());
+  return more;
 }
 
 void LogitsDigest::Finish(std::function<void(const Digests&)> done) {

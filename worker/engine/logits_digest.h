@@ -1,9 +1,10 @@
 // LogitsDigest: SHA-256 of the logits that one answer was drawn from, token after token, made on
 // another thread: a row is a megabyte, and those that decode are not to wait for it.
+// Those of several answers take turns, row by row.
 //
-// Thread safety: Add and Finish by one thread at a time; `done` comes from that one or from a
-// thread of the queue. Ownership: shared by who asks and by the work that is under way. The queue
-// must outlive it. Limits: kMaxWaitingRows wait; Add waits for one that is more.
+// Thread safety: Add, AwaitRoom and Finish by one thread at a time; `done` comes from that one or
+// from a thread of the queue. Ownership: shared by who asks and by the work that is under way. The
+// queue must outlive it. Limits: kMaxWaitingRows wait, the one that is being hashed among them.
 #ifndef HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
 #define HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
 
@@ -22,7 +23,8 @@ namespace hearth {
 
 class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
  public:
-  static constexpr size_t kMaxWaitingRows = 8;
+  // One is hashed while the next is computed.
+  static constexpr size_t kMaxWaitingRows = 2;
 
   struct Digests {
     Digest first{};  // of the first row; zero without one
@@ -36,16 +38,18 @@ class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
   LogitsDigest& operator=(const LogitsDigest&) = delete;
 
   // Takes the next token's logits where they are of interest, and leaves memory for others.
+  // REQUIRES: there is room for them.
   void Add(std::vector<float>* logits) ABSL_LOCKS_EXCLUDED(mu_);
+  // Whether there is room for another row. Where not, a thread of the queue calls `on_room` once
+  // there is.
+  bool AwaitRoom(std::function<void()> on_room) ABSL_LOCKS_EXCLUDED(mu_);
   // Calls `done` once, when all that was added is done. Called once, after the last Add.
   void Finish(std::function<void(const Digests&)> done) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Hash;
   void Work() ABSL_LOCKS_EXCLUDED(mu_);
-  bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return waiting_.size() < kMaxWaitingRows;
-  }
+  bool HashOne() ABSL_LOCKS_EXCLUDED(mu_);
   Digests Made();
 
   TaskQueue* const queue_;
@@ -54,8 +58,9 @@ class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
   const std::unique_ptr<Hash> hash_;  // who works, or nobody any more
   absl::Mutex mu_;
   bool working_ ABSL_GUARDED_BY(mu_) = false;
-  std::deque<std::vector<float>> waiting_ ABSL_GUARDED_BY(mu_);
+  std::deque<std::vector<float>> waiting_ ABSL_GUARDED_BY(mu_);  // the first is being hashed
   std::vector<std::vector<float>> spare_ ABSL_GUARDED_BY(mu_);
+  std::function<void()> on_room_ ABSL_GUARDED_BY(mu_);
   std::function<void(const Digests&)> done_ ABSL_GUARDED_BY(mu_);
 };
 

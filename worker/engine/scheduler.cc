@@ -28,7 +28,9 @@ Scheduler::Scheduler(uint32_t max_running, uint32_t max_queued)
 }
 
 uint32_t Scheduler::running() const {
-  return static_cast<uint32_t>(idle_.size() + prefilling_.size() + decoding_.size()) + kept_;
+  return static_cast<uint32_t>(idle_.size() + prefilling_.size() + decoding_.size() +
+                               paused_.size()) +
+         kept_;
 }
 
 bool Scheduler::Enqueue(SequenceId id, uint32_t places, const std::string& tenant) {
@@ -118,9 +120,19 @@ void Scheduler::Remove(SequenceId id) {
     if (!queued) kept_ -= beside->second;
     beside_.erase(beside);
   }
-  if (queued || idle_.erase(id) == 1 || Erase(&prefilling_, id)) return;
+  if (queued || idle_.erase(id) == 1 || paused_.erase(id) == 1 || Erase(&prefilling_, id)) return;
   Erase(&decoding_, id);
   Erase(&round_, id);
+}
+
+void Scheduler::Pause(SequenceId id) {
+  if (!Erase(&decoding_, id)) return;
+  Erase(&round_, id);
+  paused_.insert(id);
+}
+
+void Scheduler::Resume(SequenceId id) {
+  if (paused_.erase(id) == 1) decoding_.push_back(id);
 }
 
 std::optional<PlannedStep> Scheduler::Next() {

@@ -11,8 +11,9 @@
 //
 // Thread safety: none; the engine guards it.
 // Invariants:
-//   1. A sequence is in the queue, or idle, prefilling or decoding; never in two of them.
-//   2. idle + prefilling + decoding, and places that are kept for forks, are <= max_running.
+//   1. A sequence is in the queue, or idle, prefilling, decoding or paused; never in two of them.
+//   2. idle + prefilling + decoding + paused, and places that are kept for forks, are <=
+//   max_running.
 //   3. By Next(), between two steps of one decoding sequence there is at most one prefill step.
 //   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
@@ -65,6 +66,9 @@ class Scheduler {
   void StartDecode(SequenceId id);
   // A new sequence, decoding, in one of the places that `id` was given beside its own.
   void Fork(SequenceId id, SequenceId fork);
+  // A sequence that decodes has no steps until it is resumed. Ids of others are ignored.
+  void Pause(SequenceId id);
+  void Resume(SequenceId id);
   // Frees the sequence's place, and those it was given beside, wherever it is. Unknown ids are
   // ignored.
   void Remove(SequenceId id);
@@ -103,6 +107,7 @@ class Scheduler {
   std::deque<SequenceId> prefilling_;       // front is next
   std::map<SequenceId, Prefill> prefills_;  // of each of them
   std::deque<SequenceId> decoding_;
+  std::set<SequenceId> paused_;
   std::deque<SequenceId> round_;  // those of decoding_ that still have a step in this round
 };
 

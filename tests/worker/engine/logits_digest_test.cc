@@ -24,6 +24,8 @@ std::string BytesOfRows(int rows) {
 LogitsDigest::Digests DigestsOf(TaskQueue* queue, bool all, int rows) {
   auto digest = std::make_shared<LogitsDigest>(queue, all);
   for (int i = 0; i < rows; ++i) {
+    absl::Notification room;
+    if (!digest->AwaitRoom([&] { room.Notify(); })) room.WaitForNotification();
     std::vector<float> row = RowNumber(i);
     digest->Add(&row);
   }
@@ -55,27 +57,67 @@ TEST(LogitsDigestTest, IsMadeHereWhereNoThreadTakesIt) {
   EXPECT_EQ(DigestsOf(&stopped, /*all=*/true, 20).all, Sha256(BytesOfRows(20)));
 }
 
-TEST(LogitsDigestTest, WhatWaitsWhenTheQueueStopsIsMadeAllTheSame) {
-  TaskQueue queue(1, 4);
-  absl::Notification busy, release;
-  queue.Submit([&](TaskQueue::Fate) {
-    busy.Notify();
-    release.WaitForNotification();
-  });
-  busy.WaitForNotification();
-  auto digest = std::make_shared<LogitsDigest>(&queue, /*all=*/true);
-  for (int i = 0; i < 3; ++i) {
-    std::vector<float> row = RowNumber(i);
-    digest->Add(&row);
-    EXPECT_TRUE(row.empty());
+// A queue whose one thread does nothing until it is told to.
+class LogitsDigestQueueTest : public ::testing::Test {
+ protected:
+  LogitsDigestQueueTest() {
+    queue_.Submit([this](TaskQueue::Fate) {
+      busy_.Notify();
+      release_.WaitForNotification();
+    });
+    busy_.WaitForNotification();
   }
-  Digest all;
-  digest->Finish([&](const LogitsDigest::Digests& digests) {
-    all = digests.all;
-    release.Notify();
+
+  std::shared_ptr<LogitsDigest> WithRows(int rows) {
+    auto digest = std::make_shared<LogitsDigest>(&queue_, /*all=*/true);
+    for (int i = 0; i < rows; ++i) {
+      std::vector<float> row = RowNumber(i);
+      digest->Add(&row);
+      EXPECT_TRUE(row.empty());
+    }
+    return digest;
+  }
+
+  absl::Notification busy_, release_;
+  TaskQueue queue_{1, 4};
+};
+
+TEST_F(LogitsDigestQueueTest, TellsWhoHasNoRoomWhenThereIsSome) {
+  const auto digest = WithRows(LogitsDigest::kMaxWaitingRows - 1);
+  EXPECT_TRUE(digest->AwaitRoom(nullptr));
+  std::vector<float> row = RowNumber(1);
+  digest->Add(&row);
+  absl::Notification room;
+  EXPECT_FALSE(digest->AwaitRoom([&] { room.Notify(); }));
+  EXPECT_FALSE(room.HasBeenNotified());
+  release_.Notify();
+  room.WaitForNotification();
+  EXPECT_TRUE(digest->AwaitRoom(nullptr));
+}
+
+TEST_F(LogitsDigestQueueTest, AnswersTakeTurns) {
+  const auto longer = WithRows(2), shorter = WithRows(1);
+  std::string order;
+  absl::Notification done;
+  longer->Finish([&](const LogitsDigest::Digests& digests) {
+    EXPECT_EQ(digests.all, Sha256(BytesOfRows(2)));
+    order += "longer";
+    done.Notify();
   });
-  queue.Stop();
-  EXPECT_EQ(all, Sha256(BytesOfRows(3)));
+  shorter->Finish([&](const LogitsDigest::Digests&) { order += "shorter "; });
+  release_.Notify();
+  done.WaitForNotification();
+  EXPECT_EQ(order, "shorter longer");
+}
+
+TEST_F(LogitsDigestQueueTest, WhatWaitsWhenTheQueueStopsIsMadeAllTheSame) {
+  Digest all;
+  WithRows(2)->Finish([&](const LogitsDigest::Digests& digests) {
+    all = digests.all;
+    release_.Notify();
+  });
+  queue_.Stop();
+  EXPECT_EQ(all, Sha256(BytesOfRows(2)));
 }
 
 }  // namespace

@@ -72,6 +72,22 @@ TEST(SchedulerTest, HasNoStepForSequencesThatAreIdleOrQueued) {
   EXPECT_FALSE(scheduler.Next().has_value());
 }
 
+TEST(SchedulerTest, WhoIsPausedHasItsPlaceAndNoSteps) {
+  Scheduler scheduler(3, 4);
+  for (SequenceId id : {1, 2, 3}) scheduler.Enqueue(id);
+  for (SequenceId id : Admit(&scheduler)) scheduler.StartDecode(id);
+  EXPECT_EQ(Steps(&scheduler, 1), std::vector<SequenceId>{1});
+  scheduler.Pause(2);
+  scheduler.Pause(3);
+  EXPECT_EQ(Steps(&scheduler, 2), (std::vector<SequenceId>{1, 1}));
+  EXPECT_EQ(scheduler.NextBatch(8, 8).size(), 1u);
+  EXPECT_EQ(scheduler.running(), 3u);
+  scheduler.Remove(3);
+  for (SequenceId id : {1, 2, 3}) scheduler.Resume(id);
+  EXPECT_EQ(scheduler.running(), 2u);
+  EXPECT_EQ(Steps(&scheduler, 4), (std::vector<SequenceId>{1, 2, 1, 2}));
+}
+
 TEST(SchedulerTest, PrefillingSequencesTakeTurns) {
   Scheduler scheduler(3, 4);
   for (SequenceId id : {1, 2, 3}) scheduler.Enqueue(id);
