@@ -1,21 +1,29 @@
-// In a program of its own: every other thread of the process must leave SIGINT to the watcher.
+// In programs of their own, that death tests begin: every other thread of a process must leave
+// SIGINT to the watcher, and those of other tests do not.
 #include "services/hearthctl/interrupt.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <future>
 
 namespace hearth {
 namespace {
 
 TEST(InterruptTest, DuringAnAnswerItRunsTheAction) {
-  std::promise<void> stopped;
-  Interrupt interrupt;
-  interrupt.SetAction([&] { stopped.set_value(); });
-  ::kill(::getpid(), SIGINT);
-  stopped.get_future().wait();
-  interrupt.SetAction(nullptr);
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(
+      {
+        std::promise<void> stopped;
+        Interrupt interrupt;
+        interrupt.SetAction([&] { stopped.set_value(); });
+        ::kill(::getpid(), SIGINT);
+        stopped.get_future().wait();
+        interrupt.SetAction(nullptr);
+        std::_Exit(7);
+      },
+      ::testing::ExitedWithCode(7), "");
 }
 
 TEST(InterruptTest, OtherwiseItEndsTheProgramWithZero) {
