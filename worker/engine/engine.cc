@@ -1,8 +1,6 @@
 #include "worker/engine/engine.h"
 
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -47,16 +45,6 @@ absl::Status CheckRoomForAChunk(const InvariantGemma& gemma, bool is_chosen_here
       " tokens, which takes ", bytes, " bytes: raise --kv-bytes"));
 }
 
-// Of the files that the weights are read from: in their stored bits they take as much in memory.
-uint64_t WeightFileBytes(const std::string& model_dir) {
-  uint64_t bytes = 0;
-  std::error_code error;  // what cannot be read is told by the load
-  for (const auto& file : std::filesystem::directory_iterator(model_dir, error)) {
-    if (file.path().extension() == ".safetensors") bytes += file.file_size(error);
-  }
-  return bytes;
-}
-
 WeightForm FormOf(WeightsChoice weights) {
   return weights == WeightsChoice::kFloat32 ? WeightForm::kFloat32
          : weights == WeightsChoice::kInt8  ? WeightForm::kInt8
@@ -68,9 +56,9 @@ std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); 
 // What --kv-bytes is where it is not given, and how that came.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
   if (options.kv_bytes > 0) return options.kv_bytes;
-  // As float32 they take up to twice as much.
+  // What cannot be read is told by the load.
   const uint64_t weights =
-      WeightFileBytes(options.model_dir) * (options.weights == WeightsChoice::kFloat32 ? 2 : 1);
+      InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes();
   const uint64_t bytes = DefaultKvBytes(memory, weights, options.pool_bytes);
   notes->push_back(absl::StrCat("kv-bytes: ", MiBText(bytes), ", by ", MiBText(memory),
@@ -113,7 +101,10 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
   if (!model.ok()) return model.status();
-  if (options.kv_bytes > 0) absl::StrAppend(&why, " (so --kv-bytes has no effect)");
+  if (const std::string flags = options.FlagsOfInvariant(); !flags.empty()) {
+    absl::StrAppend(&why, " (so ", flags, flags.find(' ') == flags.npos ? " has" : " have",
+                    " no effect)");
+  }
   return LoadedModel{*std::move(model), std::move(why)};
 }
 
@@ -143,6 +134,12 @@ absl::StatusOr<LoadedModel> LoadChosen(const EngineOptions& options) {
 }
 
 }  // namespace
+
+std::string EngineOptions::FlagsOfInvariant() const {
+  return absl::StrCat(kv_bytes > 0 ? "--kv-bytes" : "",
+                      kv_bytes > 0 && step_tokens > 0 ? " and " : "",
+                      step_tokens > 0 ? "--step-tokens" : "");
+}
 
 absl::Status EngineOptions::Validate() const {
   if (model_dir.empty()) return absl::InvalidArgumentError("model: no folder given");

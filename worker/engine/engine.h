@@ -67,6 +67,8 @@ struct EngineOptions {
   double audit_rate = 0;
 
   absl::Status Validate() const;
+  // Those that were given and are of the class invariant alone, by name: "--kv-bytes".
+  std::string FlagsOfInvariant() const;
 };
 
 inline constexpr uint32_t kMaxSamples = 16;

@@ -172,7 +172,7 @@ std::vector<std::string> EngineImpl::notes() const {
 }
 
 std::vector<std::string> EngineImpl::warnings() const {
-  if (options_.kv_bytes == 0 || layout_.exactness == Exactness::kInvariant) return {};
+  if (layout_.exactness == Exactness::kInvariant || options_.FlagsOfInvariant().empty()) return {};
   return {absl::StrCat(ExactnessName(layout_.exactness), ", not invariant: ", why_not_invariant_)};
 }
 

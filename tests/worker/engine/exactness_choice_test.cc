@@ -55,9 +55,14 @@ TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
   EXPECT_EQ(other->layout().exactness, Exactness::kExact);
   EXPECT_THAT(other->why_not_invariant(), HasSubstr("dtype is bfloat16"));
   EXPECT_THAT(other->warnings(), testing::IsEmpty());
+  options.step_tokens = 64;
+  TestWorker stepped(ChoiceDir(), options, nullptr, /*with_cache=*/false);
+  EXPECT_THAT(stepped->warnings(),
+              testing::ElementsAre(HasSubstr("(so --step-tokens has no effect)")));
   options.kv_bytes = uint64_t{64} << 20;
   TestWorker bounded(ChoiceDir(), options, nullptr, /*with_cache=*/false);
-  EXPECT_THAT(bounded->why_not_invariant(), HasSubstr("(so --kv-bytes has no effect)"));
+  EXPECT_THAT(bounded->why_not_invariant(),
+              HasSubstr("(so --kv-bytes and --step-tokens have no effect)"));
   EXPECT_THAT(bounded->warnings(),
               testing::ElementsAre("exact, not invariant: " + bounded->why_not_invariant()));
   EXPECT_THAT(bounded->notes(), testing::Not(testing::Contains(HasSubstr("invariant"))))
@@ -120,6 +125,16 @@ TEST(WeightsChoiceTest, WhatMakesNoSenseIsRefusedByBothNames) {
     options.weights = WeightsChoice::kAuto;
     EXPECT_EQ(Refusal(options), "");
   }
+}
+
+// The checkpoint has float32.
+TEST(WeightsChoiceTest, WhatTheyTakeInMemoryIsOfTheFormTheyAreKeptIn) {
+  const uint64_t stored = *InvariantWeightBytes(ChoiceDir(), WeightForm::kStored);
+  EXPECT_GT(stored, 0u);
+  EXPECT_EQ(*InvariantWeightBytes(ChoiceDir(), WeightForm::kFloat32), stored);
+  const uint64_t int8 = *InvariantWeightBytes(ChoiceDir(), WeightForm::kInt8);
+  EXPECT_GT(int8, stored / 4);
+  EXPECT_LT(int8, stored / 3);
 }
 
 // Asked for with --exactness auto, on a machine that cannot have the class.

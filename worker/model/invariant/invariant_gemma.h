@@ -95,6 +95,9 @@ class InvariantGemma {
   std::unique_ptr<Rep> rep_;
 };
 
+// The memory that the packed weights of a checkpoint take, without packing them.
+absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form);
+
 }  // namespace hearth
 
 #endif  // HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_GEMMA_H_

@@ -127,6 +127,27 @@ void InvariantGemma::ReplaceProduct(ProductFunction product) {
   ReplacedProduct() = std::move(product);
 }
 
+absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form) {
+  const absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  const absl::StatusOr<Safetensors> files = Safetensors::Open(model_dir);
+  if (!files.ok()) return files.status();
+  const absl::StatusOr<ModelTensors> tensors = FindTensors(*files, *config);
+  if (!tensors.ok()) return tensors.status();
+  uint64_t bytes = 0;
+  for (const TensorView& tensor : tensors->used) {
+    const auto elements = static_cast<uint64_t>(tensor.elements());
+    if (tensor.shape.size() == 1 || form == WeightForm::kFloat32) {  // norms are widened
+      bytes += elements * sizeof(float);
+    } else if (form == WeightForm::kInt8) {
+      bytes += elements + elements / PackedWeights::kGroupInputs * sizeof(float);
+    } else {
+      bytes += tensor.bytes;
+    }
+  }
+  return bytes;
+}
+
 absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
     const std::string& model_dir, const InvariantGemmaOptions& options) {
   absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
