@@ -39,9 +39,12 @@ CacheCounters::Snapshot CacheCounters::Read() const {
   return counts_;
 }
 
-const char* FetchName(const FetchOutcome& outcome) {
-  if (outcome.usable_tokens > 0) return "hit";
-  return outcome.declined_tokens > 0 ? "declined" : "miss";
+const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load) {
+  const bool cut_off = load.report().decision == LoadDecision::kAbandoned;
+  if (load.is_probe() && (outcome.ok() || cut_off)) return "probe";
+  if (!outcome.ok()) return cut_off ? "abandoned" : FailureOutcome(outcome.status());
+  if (outcome->usable_tokens > 0) return "hit";
+  return outcome->declined_tokens > 0 ? "declined" : "miss";
 }
 
 const char* FailureOutcome(const absl::Status& status) {

@@ -11,6 +11,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -20,7 +21,7 @@ class CacheCounters {
  public:
   // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
   // just before), "declined" and "abandoned" (computing is faster), "deadline", "corrupt",
-  // "mismatch", "refused", "full", "error".
+  // "mismatch", "refused", "full", "error". "probe" is one that only measured.
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
   // Of a fetch's bytes, those copied out of the store's shared memory.
   void CountShared(uint64_t bytes);
@@ -46,9 +47,8 @@ class CacheCounters {
   Snapshot counts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The outcome's name for a fetch that got an answer, and for one that its reader cut off.
-const char* FetchName(const FetchOutcome& outcome);
-inline constexpr char kAbandonedFetch[] = "abandoned";
+// The outcome's name for a fetch that ended so, with `load` deciding.
+const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load);
 
 // The outcome's name for an RPC that failed with `status`.
 const char* FailureOutcome(const absl::Status& status);

@@ -150,13 +150,8 @@ FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t abov
   }
   if (!outcome.ok() || outcome->usable_tokens == 0) attempt.load()->OnFailed();
   NoteStore(outcome.status());
-  if (outcome.ok()) {
-    counters_->CountFetch(FetchName(*outcome), attempt.bytes_received);
-    return *std::move(outcome);
-  }
-  const bool cut_off = attempt.load()->report().decision == LoadDecision::kAbandoned;
-  counters_->CountFetch(cut_off ? kAbandonedFetch : FailureOutcome(outcome.status()),
-                        attempt.bytes_received);
+  counters_->CountFetch(FetchName(outcome, *attempt.load()), attempt.bytes_received);
+  if (outcome.ok()) return *std::move(outcome);
   FetchOutcome miss;
   miss.note = std::string(outcome.status().message());
   return miss;

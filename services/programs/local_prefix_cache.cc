@@ -53,12 +53,8 @@ FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above
   absl::StatusOr<FetchOutcome> outcome =
       TryFetch(prefix, above_tokens, max_tokens, deadline, load, &bytes_read);
   if (!outcome.ok() || outcome->usable_tokens == 0) load->OnFailed();
-  if (outcome.ok()) {
-    counters_->CountFetch(FetchName(*outcome), bytes_read);
-    return *std::move(outcome);
-  }
-  const bool cut_off = load->report().decision == LoadDecision::kAbandoned;
-  counters_->CountFetch(cut_off ? kAbandonedFetch : FailureOutcome(outcome.status()), bytes_read);
+  counters_->CountFetch(FetchName(outcome, *load), bytes_read);
+  if (outcome.ok()) return *std::move(outcome);
   FetchOutcome miss;
   miss.note = std::string(outcome.status().message());
   return miss;

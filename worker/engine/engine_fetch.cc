@@ -31,12 +31,12 @@ void EngineImpl::LookUp(const SequencePtr& sequence) {
   ArmLoad(sequence);
   if (sequence->prefix.load->WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
   counters_.Add(EngineCounter::kLoadsUnasked);
-  if (sequence->prefix.load->TakeProbe()) {
+  if (auto probe = sequence->prefix.load->TakeProbe(); probe != nullptr) {
     const uint32_t above_tokens = sequence->pooled.boundary;
-    fetches_.Submit(
-        [this, prefix = sequence->prefix, cache, above_tokens, max_boundary](TaskQueue::Fate fate) {
-          if (fate == TaskQueue::Fate::kRun) Probe(prefix, cache, above_tokens, max_boundary);
-        });
+    fetches_.Submit([this, prefix = sequence->prefix, probe, cache, above_tokens,
+                     max_boundary](TaskQueue::Fate fate) {
+      if (fate == TaskQueue::Fate::kRun) Probe(prefix, probe, cache, above_tokens, max_boundary);
+    });
   }
   Begin(sequence);
 }
@@ -95,12 +95,11 @@ LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
 }
 
 // On a fetch thread, with nobody waiting.
-void EngineImpl::Probe(PrefixRequest prefix, PrefixCache* cache, uint32_t above_tokens,
-                       uint32_t max_tokens) {
+void EngineImpl::Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe, PrefixCache* cache,
+                       uint32_t above_tokens, uint32_t max_tokens) {
   counters_.Add(EngineCounter::kLoadProbes);
   prefix.stop = nullptr;
-  prefix.load = std::make_shared<LoadTrial>();
-  prefix.load->ArmProbe(&loads_);
+  prefix.load = std::move(probe);
   try {
     cache->Fetch(prefix, above_tokens, max_tokens, absl::Now() + options_.fetch_budget);
   } catch (const std::exception&) {
@@ -128,17 +127,18 @@ void EngineImpl::Fetch(const SequencePtr& sequence, PrefixCache* cache) {
       fetched.outcome.note = error.what();
     }
     // Settled before the engine goes on with it.
-    const bool probes = fate == TaskQueue::Fate::kRun && sequence->prefix.load->TakeProbe();
+    std::shared_ptr<LoadTrial> probe;
+    if (fetched.load != nullptr) probe = fetched.load->TakeProbe();
     {
       absl::MutexLock lock(&mu_);
       if (sequence->fetch_state != FetchState::kWaiting) return;  // given up: computed instead
-      sequence->fetched = std::move(fetched.outcome);
-      sequence->fetched_lease = std::move(fetched.lease);
-      sequence->pool_again = fetched.pool_again;
+      sequence->fetched = std::move(fetched);
       sequence->fetch_state = FetchState::kDone;
       bell_.Signal();
     }
-    if (probes) Probe(sequence->prefix, cache, above_tokens, sequence->max_boundary());
+    if (probe != nullptr) {
+      Probe(sequence->prefix, std::move(probe), cache, above_tokens, sequence->max_boundary());
+    }
   };
   if (fetches_.Submit(fetch)) return;
   // Every thread waits for a slow cache already: go on without it.
@@ -157,11 +157,12 @@ bool EngineImpl::IsAwaited(const Sequence& sequence) const {
 }
 
 // On a fetch thread: what the cache has, after a wait for what another is computing.
-EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixCache* cache,
-                                            uint32_t above_tokens, absl::Time deadline) {
+Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixCache* cache,
+                                uint32_t above_tokens, absl::Time deadline) {
   const PrefixRequest& prefix = sequence->prefix;
   const uint32_t max_boundary = sequence->max_boundary();
   Fetched fetched;
+  fetched.load = prefix.load;
   FetchOutcome& outcome = fetched.outcome;
   const absl::Time patience = absl::Now() + prefix.load->PlanPatience();
   outcome = cache->Fetch(prefix, above_tokens, max_boundary, std::min(deadline, patience));
@@ -195,9 +196,17 @@ EngineImpl::Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixC
     if (pool_.Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
       fetched.pool_again = true;  // computed beside this one: no need to carry it
     } else {
+      PrefixRequest again = prefix;
+      again.load = prefix.load->Next(have);
       FetchOutcome now =
-          cache->Fetch(prefix, have, max_boundary, absl::Now() + options_.fetch_budget);
-      if (now.usable_tokens > 0) outcome = std::move(now);
+          cache->Fetch(again, have, max_boundary, absl::Now() + options_.fetch_budget);
+      const LoadReport found = again.load->report();
+      if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
+      // What the first one brought is of use where this one brings nothing.
+      if (now.usable_tokens > 0 || (outcome.usable_tokens == 0 && now.declined_tokens > 0)) {
+        outcome = std::move(now);
+        fetched.load = again.load;
+      }
     }
   }
   outcome.matched_tokens = std::max(outcome.matched_tokens, matched);

@@ -133,19 +133,15 @@ class EngineImpl : public Engine {
   void ArmLoad(const SequencePtr& sequence);
   uint64_t BytesTo(uint32_t boundary) const;
   void Fetch(const SequencePtr& sequence, PrefixCache* cache);
-  struct Fetched {
-    FetchOutcome outcome;
-    std::shared_ptr<ComputeLease> lease;
-    bool pool_again = false;
-  };
   Fetched FetchInTurn(const SequencePtr& sequence, PrefixCache* cache, uint32_t above_tokens,
                       absl::Time deadline);
   bool IsAwaited(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   bool OwnFetched(FetchOutcome* fetched) const;
-  void Probe(PrefixRequest prefix, PrefixCache* cache, uint32_t above_tokens, uint32_t max_tokens);
+  void Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe, PrefixCache* cache,
+             uint32_t above_tokens, uint32_t max_tokens);
 
   // engine_lookup.cc: from what is cached to the first prefill step.
-  void NoteLoad(const Sequence& sequence, absl::Duration restored_in);
+  void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
   void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   void PoolRestored(const Sequence& sequence);

@@ -150,14 +150,13 @@ void EngineImpl::PoolRestored(const Sequence& sequence) {
 }
 
 // What loading cost, now that it is over, and how well that was foreseen.
-void EngineImpl::NoteLoad(const Sequence& sequence, absl::Duration restored_in) {
-  LoadTrial& load = *sequence.prefix.load;
+void EngineImpl::NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load) {
   if (sequence.restored_from > Tier::kWorker) {
-    load.OnRestored(restored_in);
+    load->OnRestored(restored_in);
   } else {
-    load.OnFailed();  // what came was not used
+    load->OnFailed();  // what came was not used
   }
-  const LoadReport report = load.report();
+  const LoadReport report = load->report();
   switch (report.decision) {
     case LoadDecision::kLoad:
       counters_.Add(EngineCounter::kLoads);
@@ -187,20 +186,21 @@ void EngineImpl::CountStart(const Sequence& sequence) {
 
 void EngineImpl::Begin(const SequencePtr& sequence) {
   StopWaiting(sequence.get());  // where it took longer than it may
-  FetchOutcome fetched;
-  bool pool_again = false;
+  Fetched taken;
   {
     absl::MutexLock lock(&mu_);
     if (sequence->fetch_state == FetchState::kTaken) {
-      fetched = std::move(sequence->fetched);
-      sequence->lease = std::move(sequence->fetched_lease);
-      pool_again = sequence->pool_again;
-      if (fetched.usable_tokens == 0 && fetched.declined_tokens == 0 && !pool_again) {
+      taken = std::move(sequence->fetched);
+      const FetchOutcome& outcome = taken.outcome;
+      if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
         counters_.Add(EngineCounter::kFetchMisses);
       }
     }
   }
-  if (pool_again) {
+  FetchOutcome& fetched = taken.outcome;
+  sequence->lease = std::move(taken.lease);
+  LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
+  if (taken.pool_again) {
     sequence->pooled = pool_.Lookup(sequence->prefix, sequence->max_boundary());
     if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
   }
@@ -222,14 +222,14 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
     status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
   }
   if (!status.ok()) return Fail(sequence, status);
-  NoteLoad(*sequence, loads_.Now() - chosen_at);
+  NoteLoad(*sequence, loads_.Now() - chosen_at, &load);
   PoolRestored(*sequence);
   OfferAudit(*sequence);
   sequence->restored_at = absl::Now();
   CountStart(*sequence);
   if (sequence->callbacks.on_started != nullptr) {
     sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
-                                    sequence->restored_from, sequence->prefix.load->report()});
+                                    sequence->restored_from, load.report()});
   }
   {
     absl::MutexLock lock(&mu_);

@@ -228,7 +228,7 @@ void EngineImpl::Leave(Sequence* sequence) {
   sequence->restored.clear();
   sequence->pooled.objects.clear();
   StopWaiting(sequence);
-  FetchOutcome unused;  // what it lends is given back once the lock is released
+  Fetched unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
   std::swap(sequence->fetched, unused);
   scheduler_.Remove(sequence->id);

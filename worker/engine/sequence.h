@@ -48,6 +48,14 @@ inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
 enum class FetchState { kNone, kWaiting, kDone, kTaken, kGivenUp };
 
+// What a fetch leaves for its request.
+struct Fetched {
+  FetchOutcome outcome;
+  std::shared_ptr<ComputeLease> lease;
+  std::shared_ptr<LoadTrial> load;  // of what it brought or declined
+  bool pool_again = false;          // another request of this worker computed it
+};
+
 // What the samples of one request have in common.
 struct RequestState {
   std::atomic<bool> cancelled{false};  // any thread
@@ -90,9 +98,7 @@ struct Sequence {
   // Guarded by the engine's mutex.
   FetchState fetch_state = FetchState::kNone;
   absl::Time fetch_deadline = absl::InfiniteFuture();
-  FetchOutcome fetched;
-  std::shared_ptr<ComputeLease> fetched_lease;  // until the engine takes it
-  bool pool_again = false;                      // another request of this worker computed it
+  Fetched fetched;  // until the engine takes it
 
   // The engine's thread only, from here on.
   PooledPrefix pooled;

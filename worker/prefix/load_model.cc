@@ -101,7 +101,7 @@ std::optional<absl::Duration> LoadModel::LeastLoadTime(uint64_t bytes) const {
 bool LoadModel::MayProbe(std::optional<LoadSource> source) {
   const absl::Time now = clock_();
   absl::MutexLock lock(&mu_);
-  Probes& probes = probes_[static_cast<size_t>(source.value_or(LoadSource::kCount))];
+  Probes& probes = ProbesOf(source);
   if (now < probes.next) return false;
   if (probes.next == absl::InfinitePast()) {  // what says so is new
     probes.pause = kFirstProbePause;
@@ -109,8 +109,13 @@ bool LoadModel::MayProbe(std::optional<LoadSource> source) {
     return false;
   }
   probes.next = now + probes.pause;
-  probes.pause = std::min(probes.pause * 2, kLongestProbePause);
   return true;
+}
+
+void LoadModel::OnProbed(std::optional<LoadSource> source) {
+  absl::MutexLock lock(&mu_);
+  Probes& probes = ProbesOf(source);
+  probes.pause = std::min(probes.pause * 2, kLongestProbePause);
 }
 
 void LoadModel::OnAccepted(LoadSource source) {

@@ -68,6 +68,9 @@ class LoadModel {
   // Whether now is the time to look again at a source that was found too slow, or at all of them,
   // where nobody was asked. True: the caller does.
   bool MayProbe(std::optional<LoadSource> source) ABSL_LOCKS_EXCLUDED(mu_);
+  // It was measured: the pause before the next look but one is twice as long. A look that measured
+  // nothing changes no pause.
+  void OnProbed(std::optional<LoadSource> source) ABSL_LOCKS_EXCLUDED(mu_);
   // Loading from it is worth it again: when it is found too slow after this, it is for the first
   // time.
   void OnAccepted(LoadSource source) ABSL_LOCKS_EXCLUDED(mu_);
@@ -94,6 +97,9 @@ class LoadModel {
   };
   // The last one is of what nobody was asked for.
   std::array<Probes, static_cast<size_t>(LoadSource::kCount) + 1> probes_ ABSL_GUARDED_BY(mu_);
+  Probes& ProbesOf(std::optional<LoadSource> source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    return probes_[static_cast<size_t>(source.value_or(LoadSource::kCount))];
+  }
 };
 
 }  // namespace hearth

@@ -45,10 +45,25 @@ void LoadTrial::Arm(LoadModel* model, Work work, Extend extend) {
   extend_ = std::move(extend);
 }
 
-void LoadTrial::ArmProbe(LoadModel* model) {
+void LoadTrial::ArmProbe(LoadModel* model, std::optional<LoadSource> why) {
   absl::MutexLock lock(&mu_);
   model_ = model;
   probe_ = true;
+  probe_why_ = why;
+}
+
+std::shared_ptr<LoadTrial> LoadTrial::Next(uint32_t have_tokens) const {
+  auto next = std::make_shared<LoadTrial>();
+  absl::MutexLock lock(&mu_);
+  Work work = work_;
+  work.have_tokens = have_tokens;
+  next->Arm(model_, std::move(work), extend_);
+  return next;
+}
+
+// A probe takes no more than it measures.
+uint64_t LoadTrial::ComingBytes() const {
+  return probe_ ? std::min(offer_.bytes, kProbeBytes) : offer_.bytes;
 }
 
 // What is computed less where it begins at `boundary`. Others that compute take turns with it.
@@ -126,7 +141,7 @@ bool LoadTrial::Accepts(const LoadOffer& offer) {
     }
     accepted_ = model_->Now();
     transfers_ = true;
-    model_->OnBegin(offer.bytes);
+    model_->OnBegin(ComingBytes());
     if (Decides()) {
       model_->OnAccepted(offer.source);
       if (compute.has_value() && extend_ != nullptr) {
@@ -162,7 +177,7 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
 
 void LoadTrial::EndTransfer() {
   if (!std::exchange(transfers_, false)) return;
-  model_->OnEnd(offer_.bytes);
+  model_->OnEnd(ComingBytes());
   report_.took = model_->Now() - accepted_;
 }
 
@@ -175,13 +190,16 @@ void LoadTrial::OnCutOff(uint64_t received_bytes, LoadDecision decision) {
   uint64_t seen = received_bytes;
   if (!probe_ || received_bytes < kProbeBytes) seen += offer_.message_bytes;
   model_->OnLoad(offer_.source, std::max<uint64_t>(seen, 1), report_.took, /*cut_off=*/true);
+  if (probe_) model_->OnProbed(probe_why_);
 }
 
 void LoadTrial::OnArrived() {
   absl::MutexLock lock(&mu_);
   if (!transfers_) return;
   EndTransfer();
-  if (probe_) model_->OnLoad(offer_.source, offer_.bytes, report_.took, /*cut_off=*/true);
+  if (!probe_) return;
+  model_->OnLoad(offer_.source, offer_.bytes, report_.took, /*cut_off=*/true);
+  model_->OnProbed(probe_why_);
 }
 
 void LoadTrial::OnFailed() {
@@ -207,12 +225,14 @@ bool LoadTrial::is_hurried() const {
   return hurried_;
 }
 
-bool LoadTrial::TakeProbe() {
+std::shared_ptr<LoadTrial> LoadTrial::TakeProbe() {
   absl::MutexLock lock(&mu_);
-  if (!Decides()) return false;
   const LoadDecision decision = report_.decision;
-  if (decision != LoadDecision::kCompute && decision != LoadDecision::kAbandoned) return false;
-  return model_->MayProbe(report_.source);
+  const bool computes = decision == LoadDecision::kCompute || decision == LoadDecision::kAbandoned;
+  if (!Decides() || !computes || !model_->MayProbe(report_.source)) return nullptr;
+  auto probe = std::make_shared<LoadTrial>();
+  probe->ArmProbe(model_, report_.source);
+  return probe;
 }
 
 LoadReport LoadTrial::report() const {

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -63,8 +64,12 @@ class LoadTrial {
   using Extend = std::function<void(absl::Duration)>;
 
   void Arm(LoadModel* model, Work work, Extend extend = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
-  // To measure a source beside a request that computes: a little is loaded, and dropped.
-  void ArmProbe(LoadModel* model) ABSL_LOCKS_EXCLUDED(mu_);
+  // To measure beside a request that computes: a little is loaded, and dropped. `why` is the source
+  // that was found too slow; nothing where nobody was asked.
+  void ArmProbe(LoadModel* model, std::optional<LoadSource> why = std::nullopt)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // For another fetch of the same request, which has more tokens by now.
+  std::shared_ptr<LoadTrial> Next(uint32_t have_tokens) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // The engine: whether anything up to `boundary`, which takes `bytes`, may be worth loading.
   bool WorthAsking(uint32_t boundary, uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
@@ -89,14 +94,16 @@ class LoadTrial {
   bool is_probe() const ABSL_LOCKS_EXCLUDED(mu_);
   // Whether the plan had less than the budget: that it is late does not say that the store is gone.
   bool is_hurried() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Computing was chosen, and now is the time to look again at what made it so.
-  bool TakeProbe() ABSL_LOCKS_EXCLUDED(mu_);
+  // Where computing was chosen, and now is the time to look again at what made it so: a probe of
+  // that. Else null.
+  std::shared_ptr<LoadTrial> TakeProbe() ABSL_LOCKS_EXCLUDED(mu_);
   LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   bool Decides() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return model_ != nullptr && !probe_ && model_->choice() == LoadChoice::kAuto;
   }
+  uint64_t ComingBytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   std::optional<absl::Duration> Spares(uint32_t boundary) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void EndTransfer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
@@ -105,6 +112,7 @@ class LoadTrial {
   Work work_ ABSL_GUARDED_BY(mu_);
   Extend extend_ ABSL_GUARDED_BY(mu_);
   bool probe_ ABSL_GUARDED_BY(mu_) = false;
+  std::optional<LoadSource> probe_why_ ABSL_GUARDED_BY(mu_);
   bool hurried_ ABSL_GUARDED_BY(mu_) = false;
   bool transfers_ ABSL_GUARDED_BY(mu_) = false;
   absl::Time asked_ ABSL_GUARDED_BY(mu_), accepted_ ABSL_GUARDED_BY(mu_);

@@ -100,6 +100,8 @@ TEST_F(RemoteLoadTest, AProbeMeasuresAndIsNotCountedAsAUseOfThePrefix) {
   prefix_.load->ArmProbe(&model_);
   Fetch();
   EXPECT_TRUE(again_);
+  const std::map<std::string, uint64_t> counted = {{"probe", 1}};
+  EXPECT_EQ(counters_.Read().fetches, counted);
   EXPECT_TRUE(model_.LoadTime(LoadSource::kWire, 1).has_value());
 }
 

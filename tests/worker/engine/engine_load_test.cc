@@ -11,6 +11,8 @@ namespace {
 
 const std::string& LoadDir() { return ModelDir(Geometries()[1].geometry); }
 
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+
 // Offers what MemoryPrefixCache has as `bytes` over a wire.
 class PricedCache final : public MemoryPrefixCache {
  public:
@@ -19,10 +21,13 @@ class PricedCache final : public MemoryPrefixCache {
   FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
                      absl::Time deadline) override {
     prefix.load->OnAsk();
-    FetchOutcome outcome = MemoryPrefixCache::Fetch(prefix, above_tokens, max_tokens, deadline);
+    const bool is_first = first_most > 0 && above_tokens == 0;
+    FetchOutcome outcome = MemoryPrefixCache::Fetch(prefix, above_tokens,
+                                                    is_first ? first_most : max_tokens, deadline);
     prefix.load->OnPlan();
     if (outcome.usable_tokens == 0) return outcome;
-    if (prefix.load->Accepts({outcome.usable_tokens, bytes, LoadSource::kWire, bytes})) {
+    const uint64_t price = is_first ? kMiB : bytes;
+    if (prefix.load->Accepts({outcome.usable_tokens, price, LoadSource::kWire, price})) {
       if (!cuts_off) {
         prefix.load->OnArrived();
         return outcome;
@@ -45,6 +50,7 @@ class PricedCache final : public MemoryPrefixCache {
   }
 
   uint64_t bytes = 1;
+  uint32_t first_most = 0;  // if any: a request's first fetch finds no more, at a MiB
   bool cuts_off = false;
   int leases = 0;
 };
@@ -110,6 +116,30 @@ TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
   EXPECT_EQ(cache->leases, leases) << "the link is slow: each word to the store costs";
   EXPECT_EQ(worker.Counter("loads_abandoned"), 1u);
   EXPECT_EQ(worker.Counter("fetch_misses"), misses);
+}
+
+// It looks again after its wait for another's computation, and finds what is too dear.
+TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
+  EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
+  options.compute_min_tokens = 1;
+  TestWorker first(LoadDir(), options);
+  const auto cache = std::make_shared<PricedCache>(first->layout());
+  TestWorker worker(LoadDir(), options, cache);
+  const EngineRequest request = Request(Prompt(75), {20, 50});
+  cache->bytes = kMiB;
+  for (int run = 0; run < 2; ++run) worker.Run(request);  // what computing costs, and a MiB
+  cache->first_most = 20;
+  cache->bytes = uint64_t{1} << 40;
+  const int asked = cache->fetches();
+  const uint64_t loads = worker.Counter("loads");
+  const auto run = worker.Run(request);
+  EXPECT_EQ(cache->fetches(), asked + 2);
+  EXPECT_EQ(run->started.cached_tokens, 20u);
+  EXPECT_EQ(run->started.load.decision, LoadDecision::kLoad);
+  EXPECT_EQ(run->started.load.boundary, 20u);
+  EXPECT_EQ(run->started.load.bytes, kMiB);
+  EXPECT_EQ(worker.Counter("loads"), loads + 1);
+  EXPECT_EQ(worker.Counter("loads_declined"), 0u);
 }
 
 TEST(EngineLoadTest, ToldToLoadItLoadsWhateverItCosts) {

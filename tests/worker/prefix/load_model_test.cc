@@ -156,6 +156,17 @@ TEST_F(LoadTrialTest, LoadsUnderWayMakeAnotherOneSlower) {
   EXPECT_TRUE(Loads(Offer()));
 }
 
+TEST_F(LoadTrialTest, AProbeUnderWayIsNoMoreThanItTakes) {
+  LearnCompute();
+  LearnLink(20 * kMegabyte);
+  LoadTrial probe;
+  probe.ArmProbe(&model_);
+  ASSERT_TRUE(probe.Accepts(Offer(2800)));
+  EXPECT_LT(*model_.LoadTime(LoadSource::kWire, 1), absl::Milliseconds(60));
+  probe.OnFailed();
+  EXPECT_LT(*model_.LoadTime(LoadSource::kWire, 1), absl::Milliseconds(1));
+}
+
 TEST_F(LoadTrialTest, NobodyIsAskedWhereEvenAllOfItIsNotWorthLoading) {
   LearnCompute();
   LearnLink(1 * kMegabyte);
@@ -269,13 +280,24 @@ TEST_F(LoadTrialTest, ALinkThatWasSlowIsProbedNowAndThenAndUsedAgainWhenItIsFast
   LearnCompute();
   LearnLink(1 * kMegabyte);
   int probes = 0;
+  bool measures = false;
   const auto ask = [&] {
     LoadTrial trial;
     trial.Arm(&model_, Prompt());
     if (trial.WorthAsking(2048, 28 * 1000 * 1000)) return true;
-    if (trial.TakeProbe()) ++probes;
+    const std::shared_ptr<LoadTrial> probe = trial.TakeProbe();
+    if (probe == nullptr) return false;
+    ++probes;
+    if (!measures) return false;
+    EXPECT_TRUE(probe->Accepts(Offer()));
+    Pass(2);
+    probe->OnCutOff(1 << 20);
     return false;
   };
+  for (int second = 0; second < 60; ++second, Pass(1)) ASSERT_FALSE(ask());
+  EXPECT_GE(probes, 10) << "as long as nothing is measured, every five seconds";
+  measures = true;
+  probes = 0;
   for (int second = 0; second < 600; ++second, Pass(1)) ASSERT_FALSE(ask());
   EXPECT_GE(probes, 4);
   EXPECT_LE(probes, 10) << "ever more seldom";
@@ -302,7 +324,7 @@ TEST_F(LoadTrialTest, ASlowDiskIsProbedWhileTheRamBesideItIsFast) {
     LoadTrial trial;
     trial.Arm(&model_, Prompt());
     ASSERT_FALSE(trial.Accepts(disk));
-    if (trial.TakeProbe()) ++probes;
+    if (trial.TakeProbe() != nullptr) ++probes;
   }
   EXPECT_GE(probes, 2);
 }
