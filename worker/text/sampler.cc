@@ -110,15 +110,19 @@ absl::StatusOr<SampledToken> Sampler::Sample(absl::Span<const float> logits,
 int32_t Sampler::Draw(absl::Span<const float> logits, double greatest, const SamplingParams& params,
                       uint64_t step) {
   const double share = UniformAt(params.seed, step);
-  const bool filtered =
-      (params.top_k > 0 && params.top_k < logits.size()) || (params.top_p > 0 && params.top_p < 1);
-  if (!filtered) {
-    const std::optional<int32_t> drawn = DrawOf(logits, greatest, params, share);
+  const bool top_k = params.top_k > 0 && params.top_k < logits.size();
+  const bool top_p = params.top_p > 0 && params.top_p < 1;
+  if (top_p && !top_k && few_) few_ = KeepTopPOf(logits, greatest, params);
+  const bool kept_few = top_p && !top_k && few_;
+  if (!top_k && !kept_few) {
+    const std::optional<int32_t> drawn = top_p ? DrawOfMany(logits, greatest, params, share)
+                                               : DrawOf(logits, greatest, params, share);
     if (drawn.has_value()) return *drawn;
   }
+  if (!kept_few) KeepAll(logits, greatest, params);
   int32_t id = 0;
   double sum = 0, reached = 0;
-  const absl::Span<const Candidate> kept = Filter(logits, params);
+  const absl::Span<const Candidate> kept = candidates_;
   for (const Candidate& candidate : kept) sum += candidate.weight;
   const double point = share * sum;
   for (const Candidate& candidate : kept) {
@@ -155,6 +159,55 @@ std::optional<int32_t> Sampler::DrawOf(absl::Span<const float> logits, double gr
     before = after;
   }
   return std::nullopt;
+}
+
+// Of candidates_ up to `end`: how many come, in descending order, before the one whose weight takes
+// the sum above `wanted`, and their sum. Those before it are in front of it, in no order.
+size_t Sampler::BestBelow(double wanted, size_t end, double* before) {
+  *before = 0;
+  size_t begin = 0;
+  const auto at = [&](size_t place) { return candidates_.begin() + place; };
+  while (end - begin > kFirstSorted) {
+    const size_t middle = begin + (end - begin) / 2;
+    std::nth_element(at(begin), at(middle), at(end), Better);
+    double sum = 0;
+    for (size_t i = begin; i < middle; ++i) sum += candidates_[i].weight;
+    if (*before + sum > wanted) {
+      end = middle;
+    } else {
+      *before += sum;
+      begin = middle;
+    }
+  }
+  std::sort(at(begin), at(end), Better);
+  while (begin < end && *before + candidates_[begin].weight <= wanted) {
+    *before += candidates_[begin++].weight;
+  }
+  return begin;
+}
+
+// Among those that top-p keeps, however many they are: they are halved, not sorted.
+std::optional<int32_t> Sampler::DrawOfMany(absl::Span<const float> logits, double greatest,
+                                           const SamplingParams& params, double share) {
+  KeepTopK(logits, 0);
+  WeighCandidates(greatest, params.temperature);
+  double sum = 0, before = 0;
+  for (const Candidate& candidate : candidates_) sum += candidate.weight;
+  const double error = 2 * ErrorOf(logits, sum);
+  // Where the sum, as it is added in order, reaches a point for certain.
+  const auto find = [&](double wanted, size_t end) -> std::optional<size_t> {
+    const size_t place = BestBelow(wanted, end, &before);
+    if (place == end) return std::nullopt;
+    const double after = before + candidates_[place].weight;
+    const bool no_doubt = before + error < wanted && wanted + error < after;
+    return no_doubt ? std::optional<size_t>(place) : std::nullopt;
+  };
+  const std::optional<size_t> last = find(params.top_p * sum, candidates_.size());
+  if (!last.has_value()) return std::nullopt;
+  few_ = *last < kFirstSorted;
+  const std::optional<size_t> drawn = find(share * (before + candidates_[*last].weight), *last + 1);
+  if (!drawn.has_value()) return std::nullopt;
+  return candidates_[*drawn].id;
 }
 
 void Sampler::FillLogprobs(absl::Span<const float> logits, double greatest, uint32_t count,
@@ -198,14 +251,16 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
       ScanLogits(logits.data(), static_cast<int64_t>(logits.size())).greatest)];
   const bool top_k = params.top_k > 0 && params.top_k < logits.size();
   const bool top_p = params.top_p > 0 && params.top_p < 1;
-  if (!top_k && top_p && few_ && KeepTopPOf(logits, greatest, params)) return candidates_;
+  if (top_k || !top_p || !KeepTopPOf(logits, greatest, params)) KeepAll(logits, greatest, params);
+  return candidates_;
+}
+
+// What the filters leave, in order.
+void Sampler::KeepAll(absl::Span<const float> logits, double greatest,
+                      const SamplingParams& params) {
   KeepTopK(logits, params.top_k);
   WeighCandidates(greatest, params.temperature);
-  if (top_p) {
-    KeepTopP(params.top_p);
-    few_ = candidates_.size() <= kFirstSorted;
-  }
-  return candidates_;
+  if (params.top_p > 0 && params.top_p < 1) KeepTopP(params.top_p);
 }
 
 void Sampler::KeepTopK(absl::Span<const float> logits, uint32_t k) {

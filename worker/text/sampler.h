@@ -9,8 +9,8 @@
 // order. Equal logits, parameters and step give the same token on every machine, except where exp()
 // of two C libraries differs in its last bit right at the drawn point.
 //
-// That order is a vocabulary long. Where sums in vectors, with a bound on their error, leave no
-// doubt which token it gives, they are all that is computed; where they do, it is followed.
+// That order is a vocabulary long. Where sums in another order, with a bound on their error, leave
+// no doubt which token it gives, they are all that is computed; where they do, it is followed.
 //
 // Thread safety: one thread at a time (it keeps scratch space); copies are independent.
 // Ownership: nothing is kept of the logits.
@@ -76,6 +76,7 @@ class Sampler {
   absl::Span<const Candidate> Filter(absl::Span<const float> logits, const SamplingParams& params);
 
  private:
+  void KeepAll(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   void KeepTopK(absl::Span<const float> logits, uint32_t k);
   void KeepTopP(double top_p);
   void WeighCandidates(double greatest, double temperature);
@@ -83,6 +84,9 @@ class Sampler {
   bool KeepTopPOf(absl::Span<const float> logits, double greatest, const SamplingParams& params);
   std::optional<int32_t> DrawOf(absl::Span<const float> logits, double greatest,
                                 const SamplingParams& params, double share);
+  std::optional<int32_t> DrawOfMany(absl::Span<const float> logits, double greatest,
+                                    const SamplingParams& params, double share);
+  size_t BestBelow(double wanted, size_t end, double* before);
   double SumOf(absl::Span<const float> logits, double greatest, double temperature);
   int32_t Draw(absl::Span<const float> logits, double greatest, const SamplingParams& params,
                uint64_t step);
