@@ -28,11 +28,11 @@ constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 constexpr int kAloneRows = 512;
 
 // Each size at which a kernel may change its way: those below a few tiles, those about a power of
-// two, a chunk, which is what a step has that others wait for, and what one has that is alone.
+// two, which most chunks are, and what a sequence has at most that is alone.
 std::vector<int> SizesUpTo(int rows, int chunk) {
   std::set<int> sizes;
   for (int m = 1; m <= 17; ++m) sizes.insert(m);
-  for (const int near : {32, 64, 128, 256, chunk}) {
+  for (const int near : {32, 64, 128, 256}) {
     for (const int m : {near - 1, near, near + 1}) sizes.insert(m);
   }
   sizes.insert(std::max(kAloneRows, chunk));
@@ -42,7 +42,7 @@ std::vector<int> SizesUpTo(int rows, int chunk) {
 // The rows of the sequences of one step: two that decode, and some that prefill between them.
 std::vector<int> SequenceRows(int rows, int chunk) {
   std::vector<int> sequences;
-  for (const int m : {1, 17, chunk, 1, 3}) {
+  for (const int m : {1, 17, std::min(chunk, kAloneRows), 1, 3}) {
     if (m < rows) sequences.push_back(m);
   }
   return sequences;
