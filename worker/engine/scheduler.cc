@@ -152,24 +152,49 @@ std::optional<PlannedStep> Scheduler::Next() {
   return PlannedStep{id, StepKind::kDecode};
 }
 
-// How many of `rows` each of prefilling_ gets: a fair share, then, in turn, what others left.
-std::vector<uint32_t> Scheduler::Shares(uint32_t rows) const {
-  std::map<std::string, uint32_t> sequences;  // by tenant
-  for (const auto& [id, prefill] : prefills_) ++sequences[prefill.tenant];
-  std::vector<uint32_t> shares;
-  uint32_t left = rows;
+// How many of `rows` each that prefills gets: of tenants a fair share each, in turn, then what
+// others left.
+std::map<SequenceId, uint32_t> Scheduler::Shares(uint32_t rows) const {
+  std::map<std::string, uint32_t> wanted, shares;
+  std::vector<std::string> tenants;  // in turn
   for (const SequenceId id : prefilling_) {
     const Prefill& prefill = prefills_.at(id);
-    const size_t parts = sequences.size() * sequences.at(prefill.tenant);
-    const uint32_t fair = std::max(static_cast<uint32_t>(rows / parts), kLeastPart);
-    shares.push_back(std::min({prefill.tokens, fair, left}));
-    left -= shares.back();
+    if (wanted.count(prefill.tenant) == 0) tenants.push_back(prefill.tenant);
+    wanted[prefill.tenant] += prefill.tokens;
   }
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const uint32_t more = std::min(prefills_.at(prefilling_[i]).tokens - shares[i], left);
-    shares[i] += more;
-    left -= more;
+  if (tenants.empty()) return {};
+  const uint32_t fair = std::max(rows / static_cast<uint32_t>(tenants.size()), kLeastPart);
+  for (const uint32_t most : {fair, rows}) {
+    for (const std::string& tenant : tenants) {
+      const uint32_t more = std::min({wanted[tenant], most, rows});
+      wanted[tenant] -= more;
+      shares[tenant] += more;
+      rows -= more;
+    }
   }
+  return ByAge(std::move(shares));
+}
+
+// Of a tenant's rows the oldest of its sequences has half, so that it ends; then the shortest come
+// first. Those that are alike end one after the other, and not all at the end.
+std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> left) const {
+  std::map<SequenceId, uint32_t> shares;
+  const auto give = [&](SequenceId id, uint32_t most) {
+    const Prefill& prefill = prefills_.at(id);
+    uint32_t& share = shares[id];
+    const uint32_t more = std::min({prefill.tokens - share, left[prefill.tenant], most});
+    share += more;
+    left[prefill.tenant] -= more;
+  };
+  std::set<std::string> seen;
+  std::vector<std::pair<uint32_t, SequenceId>> shortest;
+  for (const auto& [id, prefill] : prefills_) {
+    if (seen.insert(prefill.tenant).second)
+      give(id, std::max(left[prefill.tenant] / 2, kLeastPart));
+    shortest.emplace_back(prefill.tokens, id);
+  }
+  std::sort(shortest.begin(), shortest.end());
+  for (const auto& [tokens, id] : shortest) give(id, tokens);
   return shares;
 }
 
@@ -179,22 +204,22 @@ std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_witho
   const auto decodes = static_cast<uint32_t>(decoding_.size());
   const uint32_t free = decodes == 0 ? rows_without_decodes
                                      : std::max({rows - std::min(rows, decodes), rows / 2, 1U});
-  const std::vector<uint32_t> shares = Shares(free);
-  std::deque<SequenceId> first, later;
-  for (size_t i = 0; i < shares.size(); ++i) {
-    const SequenceId id = prefilling_[i];
-    (shares[i] == 0 ? first : later).push_back(id);
-    if (shares[i] == 0) continue;
-    prefills_.at(id).tokens -= shares[i];
-    batch.push_back({id, StepKind::kPrefill, shares[i]});
+  std::map<std::string, bool> served;  // tenants
+  for (const auto& [id, tokens] : Shares(free)) {
+    Prefill& prefill = prefills_.at(id);
+    served[prefill.tenant] |= tokens > 0;
+    if (tokens == 0) continue;
+    prefill.tokens -= tokens;
+    batch.push_back({id, StepKind::kPrefill, tokens});
   }
-  // Where all had some, what is left over is another's the next time.
-  if (first.empty() && later.size() > 1) {
-    later.push_back(later.front());
-    later.pop_front();
+  // Who had none is first the next time; where all had some, what is left over is another's.
+  const auto waits = [&](SequenceId id) { return !served[prefills_.at(id).tenant]; };
+  const auto behind = std::stable_partition(prefilling_.begin(), prefilling_.end(), waits);
+  if (behind == prefilling_.begin() && !prefilling_.empty()) {
+    const std::string front = prefills_.at(prefilling_.front()).tenant;
+    std::stable_partition(prefilling_.begin(), prefilling_.end(),
+                          [&](SequenceId id) { return prefills_.at(id).tenant != front; });
   }
-  prefilling_ = std::move(first);
-  prefilling_.insert(prefilling_.end(), later.begin(), later.end());
   return batch;
 }
 

@@ -18,8 +18,9 @@
 //   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
 //   5. Nobody is overtaken more than kMaxOvertaken times. Of those who overtake tenants take turns.
-//   6. Tenants that prefill share these rows alike, and so do the sequences of one, in parts of 16
-//      at least; who had none in one batch is first in the next.
+//   6. Tenants that prefill share these rows alike, in parts of 16 at least; who had none in one
+//      batch is first in the next. Of a tenant's rows half are its oldest sequence's, and the rest
+//      those of the sequences that have the fewest tokens left. The smaller an id, the older.
 #ifndef HEARTH_WORKER_ENGINE_SCHEDULER_H_
 #define HEARTH_WORKER_ENGINE_SCHEDULER_H_
 
@@ -94,7 +95,8 @@ class Scheduler {
     uint32_t tokens = 0;  // left to be taken
     std::string tenant;
   };
-  std::vector<uint32_t> Shares(uint32_t rows) const;
+  std::map<SequenceId, uint32_t> Shares(uint32_t rows) const;
+  std::map<SequenceId, uint32_t> ByAge(std::map<std::string, uint32_t> left) const;
   bool Unqueue(SequenceId id);
 
   const uint32_t max_running_;
@@ -104,7 +106,7 @@ class Scheduler {
   std::map<SequenceId, uint32_t> beside_;       // places beside its own, where there are any
   uint32_t kept_ = 0;                           // of them, those of sequences that have their place
   std::set<SequenceId> idle_;
-  std::deque<SequenceId> prefilling_;       // front is next
+  std::deque<SequenceId> prefilling_;       // front is next; in a batch, its tenant
   std::map<SequenceId, Prefill> prefills_;  // of each of them
   std::deque<SequenceId> decoding_;
   std::set<SequenceId> paused_;
