@@ -84,6 +84,43 @@ TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
   EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
 }
 
+// What a worker with other weights published is not there for this one, which is told why.
+TEST(WorkerAndStore, WithInt8WeightsNeverReadWhatStoredWeightsGaveNorTheReverse) {
+  const PrefixRequest prefix = [] {
+    PrefixRequest made;
+    for (const uint32_t id : CountingTokens(100)) made.token_ids.push_back(id);
+    made.tenant = "default";
+    return made;
+  }();
+  WorkerServer::Options stored, int8;
+  stored.engine.exactness = int8.engine.exactness = ExactnessChoice::kInvariant;
+  int8.engine.weights = WeightsChoice::kInt8;
+  for (const auto& [publishes, reads] : {std::pair(stored, int8), {int8, stored}}) {
+    StoreServer store(StoreServer::SmallStore(""));
+    StoreWorker publisher(store.address(), publishes), reader(store.address(), reads);
+    const Generation published = publisher.server.Generate(LongRequest());
+    ASSERT_GT(published.published.published_tokens(), 0u);
+    v1::GenerateRequest request = LongRequest();
+    request.set_cache(v1::CACHE_MODE_READ);
+    const Generation read = reader.server.Generate(request);
+    ASSERT_TRUE(read.status.ok()) << read.status.error_message();
+    EXPECT_EQ(read.started.cached_tokens(), 0u);
+    EXPECT_NE(read.finished.first_logits_sha256(), published.finished.first_logits_sha256());
+    EXPECT_GT(publisher.server.Generate(request).started.cached_tokens(), 0u);
+    absl::Notification explained;
+    reader.cache->Explain(prefix, absl::InfiniteFuture(),
+                          [&](absl::Status status, const v1::ExplainResponse& response) {
+                            EXPECT_TRUE(status.ok()) << status;
+                            EXPECT_EQ(response.usable_tokens(), 0u);
+                            EXPECT_EQ(response.other_fingerprints_size(), 1);
+                            EXPECT_EQ(response.other_fingerprints(0).field(), "weights")
+                                << response.summary();
+                            explained.Notify();
+                          });
+    explained.WaitForNotification();
+  }
+}
+
 // In the class invariant: three turns by token ids, each by another worker with other threads, the
 // last from disk after a restart.
 TEST(WorkerAndStore, NeverComputeAnAnswerAgain) {
