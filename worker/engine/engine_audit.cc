@@ -1,8 +1,4 @@
-// EngineImpl, when it is idle: computing again what a cache gave, to see whether it is right.
-//
-// An audit computes a prefix one step a round, so that a request that comes waits for one step;
-// asks the cache for it once more; compares; and has what is wrong taken out. Only tokens are kept
-// from the restore to the audit: bytes would be as large as the pool.
+#include "worker/engine/engine_audit.h"
 
 #include <algorithm>
 #include <cassert>
@@ -12,7 +8,6 @@
 #include "absl/time/clock.h"
 #include "proto/restore_rule.h"
 #include "worker/engine/audit.h"
-#include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
@@ -21,15 +16,28 @@ namespace {
 // Prefixes that wait for an idle moment: half a megabyte of tokens each, at most.
 constexpr size_t kMaxWaitingAudits = 8;
 
+// A fetch, and what is said of one before.
+constexpr size_t kMaxCalls = 4;
+
 }  // namespace
 
+EngineAudit::EngineAudit(const EngineOptions& options, const KvLayout& layout, ModelRunner* model,
+                         PrefixPool* pool, EngineCounters* counters, std::function<void()> ring)
+    : options_(options),
+      layout_(layout),
+      model_(model),
+      pool_(pool),
+      counters_(counters),
+      ring_(std::move(ring)),
+      calls_(/*threads=*/1, kMaxCalls) {}
+
 // Takes a share of what is offered, evenly: of a rate of 0.01 each hundredth.
-void EngineImpl::OfferAudit(const Sequence& sequence) {
+void EngineAudit::Offer(const Sequence& sequence) {
   if (options_.audit_rate <= 0 || sequence.restored_from <= Tier::kWorker) return;
-  audit_credit_ += options_.audit_rate;
-  if (audit_credit_ < 1) return;
-  audit_credit_ -= 1;
-  if (audits_.size() >= kMaxWaitingAudits) return counters_.Add(EngineCounter::kAuditsSkipped);
+  credit_ += options_.audit_rate;
+  if (credit_ < 1) return;
+  credit_ -= 1;
+  if (waiting_.size() >= kMaxWaitingAudits) return counters_->Add(EngineCounter::kAuditsSkipped);
   PrefixRequest prefix;
   prefix.tenant = sequence.prefix.tenant;
   const uint32_t boundary = sequence.restored_boundary;
@@ -38,35 +46,40 @@ void EngineImpl::OfferAudit(const Sequence& sequence) {
   for (const uint32_t cut : sequence.prefix.cuts) {
     if (cut <= boundary) prefix.cuts.push_back(cut);
   }
-  audits_.push_back(std::move(prefix));
+  waiting_.push_back(std::move(prefix));
 }
 
-bool EngineImpl::MayAudit() const {
-  if (!sequences_.empty() || draining_ || cache_ == nullptr) return false;
-  if (audit_ == nullptr) return !audits_.empty();
-  return audit_->next_step < audit_->step_ends.size() || audit_fetched_.has_value();
+bool EngineAudit::HasWork() const {
+  if (audit_ == nullptr) return !waiting_.empty();
+  if (audit_->next_step < audit_->step_ends.size()) return true;
+  absl::MutexLock lock(&mu_);
+  return fetched_.has_value();
 }
 
-void EngineImpl::StepAudit() {
+uint64_t EngineAudit::set_aside_bytes() const {
+  return audit_ != nullptr && audit_->kv != nullptr ? audit_->kv->set_aside_bytes() : 0;
+}
+
+void EngineAudit::Step(PrefixCache* cache) {
   absl::Status status;
   try {
-    status = TryStepAudit();
+    status = TryStep(cache);
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
-  if (!status.ok()) SkipAudit();
+  if (!status.ok()) Skip();
 }
 
-void EngineImpl::SkipAudit() {
-  counters_.Add(EngineCounter::kAuditsSkipped);
-  EndAudit();
+void EngineAudit::Skip() {
+  counters_->Add(EngineCounter::kAuditsSkipped);
+  End();
 }
 
-absl::Status EngineImpl::TryStepAudit() {
+absl::Status EngineAudit::TryStep(PrefixCache* cache) {
   if (audit_ == nullptr) {
     audit_ = std::make_unique<Audit>();
-    audit_->prefix = std::move(audits_.front());
-    audits_.pop_front();
+    audit_->prefix = std::move(waiting_.front());
+    waiting_.pop_front();
     const uint32_t boundary = audit_->boundary();
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary), {});
     if (!kv.ok()) return kv.status();
@@ -74,7 +87,7 @@ absl::Status EngineImpl::TryStepAudit() {
     audit_->step_ends = StepEnds(boundary, audit_->prefix.cuts, layout_.chunk_tokens);
     return absl::OkStatus();
   }
-  if (audit_->next_step == audit_->step_ends.size()) return FinishAudit();
+  if (audit_->next_step == audit_->step_ends.size()) return Finish(cache);
   const int begin = audit_->kv->length();
   const int end = static_cast<int>(audit_->step_ends[audit_->next_step++]);
   const std::vector<int32_t> step(audit_->prefix.token_ids.begin() + begin,
@@ -82,17 +95,15 @@ absl::Status EngineImpl::TryStepAudit() {
   const StepPart part{audit_->kv.get(), step, nullptr};
   if (absl::Status s = model_->Step({&part, 1}); !s.ok()) return s;
   if (audit_->next_step < audit_->step_ends.size()) return absl::OkStatus();
-  return FetchAudited();
+  return Fetch(cache);
 }
 
 // Asks the cache, on a thread of its own, for exactly what was computed.
-absl::Status EngineImpl::FetchAudited() {
-  PrefixCache* cache = nullptr;
+absl::Status EngineAudit::Fetch(PrefixCache* cache) {
   uint64_t number = 0;
   {
     absl::MutexLock lock(&mu_);
-    cache = cache_;
-    number = audit_number_;
+    number = number_;
   }
   const auto fetch = [this, cache, number, prefix = audit_->prefix](TaskQueue::Fate fate) {
     const uint32_t boundary = static_cast<uint32_t>(prefix.token_ids.size());
@@ -104,20 +115,22 @@ absl::Status EngineImpl::FetchAudited() {
     } catch (const std::exception&) {
       outcome = FetchOutcome();  // as if it were gone
     }
-    absl::MutexLock lock(&mu_);
-    if (number != audit_number_) return;  // it was given up meanwhile
-    audit_fetched_ = std::move(outcome);
-    bell_.Signal();
+    {
+      absl::MutexLock lock(&mu_);
+      if (number != number_) return;  // it was given up meanwhile
+      fetched_ = std::move(outcome);
+    }
+    ring_();
   };
-  if (audit_calls_.Submit(fetch)) return absl::OkStatus();
+  if (calls_.Submit(fetch)) return absl::OkStatus();
   return absl::ResourceExhaustedError("audits: too many calls");
 }
 
-absl::Status EngineImpl::FinishAudit() {
+absl::Status EngineAudit::Finish(PrefixCache* cache) {
   std::optional<FetchOutcome> fetched;
   {
     absl::MutexLock lock(&mu_);
-    std::swap(fetched, audit_fetched_);
+    std::swap(fetched, fetched_);
   }
   const uint32_t boundary = audit_->boundary();
   if (!fetched.has_value() || fetched->usable_tokens != boundary) {
@@ -131,39 +144,34 @@ absl::Status EngineImpl::FinishAudit() {
   if (restored.ok()) wrong = DifferingObjects(layout_, boundary, *audit_->kv, **kv);
   model_->Release(*std::move(kv));
   if (!restored.ok()) return restored;
-  counters_.Add(EngineCounter::kAudits);
-  if (!wrong.empty()) Accuse(std::move(wrong));
-  EndAudit();
+  counters_->Add(EngineCounter::kAudits);
+  if (!wrong.empty()) Accuse(std::move(wrong), cache);
+  End();
   return absl::OkStatus();
 }
 
 // What else came from where this came from may be in the pool: it starts again from nothing.
-void EngineImpl::Accuse(std::vector<ObjectId> wrong) {
-  counters_.Add(EngineCounter::kAuditsWrong);
-  pool_.Clear();
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    cache = cache_;
-  }
+void EngineAudit::Accuse(std::vector<ObjectId> wrong, PrefixCache* cache) {
+  counters_->Add(EngineCounter::kAuditsWrong);
+  pool_->Clear();
   const auto accuse = [this, cache, prefix = audit_->prefix,
                        wrong = std::move(wrong)](TaskQueue::Fate fate) {
     if (fate == TaskQueue::Fate::kRun &&
         cache->Quarantine(prefix, wrong, absl::Now() + options_.publish_timeout)) {
-      counters_.Add(EngineCounter::kAuditsQuarantined);
+      counters_->Add(EngineCounter::kAuditsQuarantined);
     }
   };
-  audit_calls_.Submit(accuse);
+  calls_.Submit(accuse);
 }
 
-void EngineImpl::EndAudit() {
+void EngineAudit::End() {
   if (audit_->kv != nullptr) model_->Release(std::move(audit_->kv));
   audit_.reset();
   FetchOutcome unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
-  ++audit_number_;  // what is still asked for it is nobody's
-  if (audit_fetched_.has_value()) unused = *std::move(audit_fetched_);
-  audit_fetched_.reset();
+  ++number_;  // what is still asked for it is nobody's
+  if (fetched_.has_value()) unused = *std::move(fetched_);
+  fetched_.reset();
 }
 
 }  // namespace hearth

@@ -14,11 +14,7 @@ namespace hearth {
 
 void EngineImpl::LookUp(const SequencePtr& sequence) {
   sequence->admitted_at = absl::Now();
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    cache = cache_;
-  }
+  PrefixCache* const cache = this->cache();
   const uint32_t max_boundary = sequence->max_boundary();
   const std::vector<uint32_t> candidates =
       RestoreCandidates(max_boundary, sequence->prefix.cuts, layout_.chunk_tokens);
@@ -193,7 +189,7 @@ Fetched EngineImpl::FetchInTurn(const SequencePtr& sequence, PrefixCache* cache,
   fetched.lease = std::move(turn.lease);
   const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
   if (turn.usable_tokens > have && IsAwaited(*sequence)) {
-    if (pool_.Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
+    if (keeper_.pool().Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
       fetched.pool_again = true;  // computed beside this one: no need to carry it
     } else {
       PrefixRequest again = prefix;

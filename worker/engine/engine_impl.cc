@@ -24,9 +24,6 @@ constexpr uint32_t kPrefaultTokens = 2048;
 // For one that waits for memory while nothing else is to be done.
 constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
 
-// A fetch, and what is said of one before.
-constexpr size_t kMaxAuditCalls = 4;
-
 absl::Status ShuttingDown() { return absl::UnavailableError("the worker is shutting down"); }
 
 }  // namespace
@@ -54,17 +51,16 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
                        model_->exactness())),
       loads_(options.load),
-      pool_(options.pool_bytes, options.chunk_tokens, layout_.exactness),
-      staging_(options.staging_bytes),
+      keeper_(options_, layout_, &counters_,
+              [this] {
+                ++releases_;
+                Ring();
+              }),
+      audit_(options_, layout_, model_.get(), &keeper_.pool(), &counters_, [this] { Ring(); }),
       scheduler_(options.max_running, options.max_queued),
       fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
-      audit_calls_(/*threads=*/1, kMaxAuditCalls),
       // Of those that run, and of as many that are over.
-      digests_(/*threads=*/1, size_t{2} * options.max_running),
-      publisher_(options.publish_timeout, options.staging_bytes, &counters_, [this] {
-        ++releases_;
-        Ring();
-      }) {
+      digests_(/*threads=*/1, size_t{2} * options.max_running) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }
@@ -84,9 +80,9 @@ EngineImpl::~EngineImpl() {
   if (thread_.joinable()) thread_.join();
   if (cache != nullptr) cache->CancelCalls();
   fetches_.Stop();
-  audit_calls_.Stop();
+  audit_.Stop();
   digests_.Stop();
-  publisher_.Stop();
+  keeper_.publisher().Stop();
 }
 
 absl::Status EngineImpl::Start() {
@@ -144,6 +140,11 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRe
   return std::make_shared<Handle>(link_, sequence->state);
 }
 
+PrefixCache* EngineImpl::cache() const {
+  absl::MutexLock lock(&mu_);
+  return cache_;
+}
+
 void EngineImpl::Ring() {
   absl::MutexLock lock(&mu_);
   bell_.Signal();
@@ -159,7 +160,7 @@ void EngineImpl::Drain(absl::Time deadline) {
       bell_.Signal();
     }
   }
-  publisher_.WaitIdle(deadline);
+  keeper_.publisher().WaitIdle(deadline);
 }
 
 std::vector<std::string> EngineImpl::notes() const {
@@ -178,8 +179,8 @@ std::vector<std::string> EngineImpl::warnings() const {
 
 EngineStats EngineImpl::Stats() const {
   EngineStats stats;
-  stats.pool_bytes = pool_.bytes();
-  stats.staged_bytes = staging_.used_bytes();
+  stats.pool_bytes = keeper_.pool().bytes();
+  stats.staged_bytes = keeper_.staged_bytes();
   stats.kv_budget_bytes = model_->kv_bytes().budget;
   stats.kv_used_bytes = model_->kv_bytes().used;
   stats.counters = counters_.Snapshot();
@@ -201,7 +202,7 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
     if (round->admitting) AdmitWaiting();
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
     if (!round->step.empty()) Step(round->step);
-    if (round->auditing) StepAudit();
+    if (round->auditing != nullptr) audit_.Step(round->auditing);
   }
 }
 
@@ -217,8 +218,11 @@ std::optional<EngineImpl::Round> EngineImpl::NextRound() {
       return round;
     }
     if (stopping_) return std::nullopt;
-    round.auditing = MayAudit();
-    if (round.auditing) return round;
+    const bool idle = sequences_.empty() && !draining_;
+    if (idle && cache_ != nullptr && audit_.HasWork()) {
+      round.auditing = cache_;
+      return round;
+    }
     // Memory is let go without a bell where a cache holds it beyond its call.
     const bool lacking = !scheduler_.Candidates().empty();
     const absl::Time retry = lacking ? absl::Now() + kRoomRetry : absl::InfiniteFuture();

@@ -30,13 +30,12 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/engine_audit.h"
 #include "worker/engine/engine_counters.h"
-#include "worker/engine/prefix_pool.h"
-#include "worker/engine/publisher.h"
+#include "worker/engine/prefix_keeper.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/scheduler.h"
 #include "worker/engine/sequence.h"
-#include "worker/engine/staging.h"
 #include "worker/engine/task_queue.h"
 #include "worker/prefix/load_model.h"
 
@@ -88,21 +87,13 @@ class EngineImpl : public Engine {
     std::vector<Ending> endings;
     bool admitting = false;  // somebody waits for a place, or for memory, that may be there
     std::vector<SequencePtr> looked_up;
-    std::vector<Part> step;  // empty: nothing to step
-    bool auditing = false;   // there is nothing else to do
+    std::vector<Part> step;           // empty: nothing to step
+    PrefixCache* auditing = nullptr;  // what an audit asks: there is nothing else to do
   };
   // Those that might have a place but found no memory, and what was so when they were tried.
   struct Lacking {
     std::set<SequenceId> tried;
     uint64_t free_bytes = 0, releases = 0;
-  };
-  // One that is under way.
-  struct Audit {
-    PrefixRequest prefix;  // up to the boundary that was restored
-    std::unique_ptr<SequenceKv> kv;
-    std::vector<uint32_t> step_ends;
-    size_t next_step = 0;
-    uint32_t boundary() const { return static_cast<uint32_t>(prefix.token_ids.size()); }
   };
 
   // engine_impl.cc: the thread and its rounds.
@@ -114,6 +105,7 @@ class EngineImpl : public Engine {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Ring() ABSL_LOCKS_EXCLUDED(mu_);
+  PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
 
   // engine_room.cc: from the queue to a place, and the memory that goes with it.
   // Of a step while requests decode.
@@ -144,7 +136,6 @@ class EngineImpl : public Engine {
   void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
   void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
-  void PoolRestored(const Sequence& sequence);
   absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
   void Begin(const SequencePtr& sequence);
   absl::Status Prepare(Sequence* sequence);
@@ -172,29 +163,6 @@ class EngineImpl : public Engine {
   void StopWaiting(Sequence* sequence) ABSL_LOCKS_EXCLUDED(mu_);
   void Left() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // engine_keep.cc: what is kept of a sequence, here and by a publish.
-  void KeepPassed(Sequence* sequence, uint32_t begin);
-  void KeepPoint(Sequence* sequence, uint32_t boundary);
-  void Keep(Sequence* sequence);
-  absl::Status OwnRestored(Sequence* sequence);
-  void PoolKept(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
-  PrefixPool::InsertResult Pool(const PrefixRequest& prefix, uint32_t boundary,
-                                const KvObjects& objects);
-  void Publish(Sequence* sequence, PrefixCache* cache);
-  bool KeepsAnswer(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
-  void KeepAnswer(Sequence* sequence);
-
-  // engine_audit.cc: what an idle engine computes again.
-  void OfferAudit(const Sequence& sequence);
-  bool MayAudit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void StepAudit();
-  absl::Status TryStepAudit();
-  absl::Status FetchAudited();
-  absl::Status FinishAudit();
-  void Accuse(std::vector<ObjectId> wrong);
-  void SkipAudit();
-  void EndAudit();
-
   const EngineOptions options_;
   const std::unique_ptr<ModelRunner> model_;
   const std::string why_not_invariant_;
@@ -202,12 +170,9 @@ class EngineImpl : public Engine {
   Fingerprint fingerprint_;  // constant once Start is over
   mutable EngineCounters counters_;
   LoadModel loads_;
-  PrefixPool pool_;
-  StagingBudget staging_;
-  // The engine's thread only, but what was fetched for an audit.
-  std::deque<PrefixRequest> audits_;  // waiting
-  std::unique_ptr<Audit> audit_;      // under way
-  double audit_credit_ = 0;
+  PrefixKeeper keeper_;
+  // The engine's thread only.
+  EngineAudit audit_;
   Lacking lacking_;
   std::atomic<uint64_t> releases_{0};  // times that somebody may have let memory go
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();
@@ -222,11 +187,8 @@ class EngineImpl : public Engine {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  uint64_t audit_number_ ABSL_GUARDED_BY(mu_) = 0;  // of the one under way, or the next
-  std::optional<FetchOutcome> audit_fetched_ ABSL_GUARDED_BY(mu_);  // for that one
 
-  TaskQueue fetches_, audit_calls_, digests_;
-  Publisher publisher_;
+  TaskQueue fetches_, digests_;
   std::thread thread_;
 };
 

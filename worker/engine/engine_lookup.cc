@@ -84,20 +84,15 @@ void EngineImpl::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
 
 void EngineImpl::PlanKept(Sequence* sequence) {
   std::vector<uint32_t> kept;
-  bool has_cache = false;
-  {
-    absl::MutexLock lock(&mu_);
-    has_cache = cache_ != nullptr;
-  }
-  if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
+  if (sequence->writes() && (cache() != nullptr || options_.pool_bytes > 0)) {
     kept =
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored_boundary, layout_.chunk_tokens);
   }
   // What is lent may be gone before it is offered: until then the store is told that it has it.
   sequence->staged = std::make_unique<StagedSnapshots>(
-      layout_, kept, sequence->restored_boundary, WithoutLent(sequence->restored), &staging_,
-      layout_.exactness == Exactness::kInvariant,
+      layout_, kept, sequence->restored_boundary, WithoutLent(sequence->restored),
+      keeper_.staging(), layout_.exactness == Exactness::kInvariant,
       [&](uint64_t bytes) { return ReserveShared(sequence, bytes); });
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
@@ -141,12 +136,6 @@ void EngineImpl::DropRestored(Sequence* sequence) {
   sequence->restored_boundary = 0;
   sequence->restored_from = Tier::kNone;
   ChooseSource(sequence, FetchOutcome());
-}
-
-void EngineImpl::PoolRestored(const Sequence& sequence) {
-  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored)) {
-    Pool(sequence.prefix, sequence.restored_boundary, sequence.restored);
-  }
 }
 
 // What loading cost, now that it is over, and how well that was foreseen.
@@ -201,7 +190,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   sequence->lease = std::move(taken.lease);
   LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
   if (taken.pool_again) {
-    sequence->pooled = pool_.Lookup(sequence->prefix, sequence->max_boundary());
+    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
     if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
   }
   uint32_t& matched = sequence->pooled.matched_tokens;
@@ -223,8 +212,8 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   }
   if (!status.ok()) return Fail(sequence, status);
   NoteLoad(*sequence, loads_.Now() - chosen_at, &load);
-  PoolRestored(*sequence);
-  OfferAudit(*sequence);
+  keeper_.PoolRestored(*sequence);
+  audit_.Offer(*sequence);
   sequence->restored_at = absl::Now();
   CountStart(*sequence);
   if (sequence->callbacks.on_started != nullptr) {

@@ -70,7 +70,7 @@ void EngineImpl::AdmitWaiting() {
 // way and nobody else to wait for.
 absl::Status EngineImpl::ReserveFor(Sequence* sequence) {
   if (sequence->reads()) {
-    sequence->pooled = pool_.Lookup(sequence->prefix, sequence->max_boundary());
+    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
   }
   const auto reserve = [&] {
     const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
@@ -94,7 +94,8 @@ absl::Status EngineImpl::ReserveFor(Sequence* sequence) {
     absl::MutexLock lock(&mu_);
     if (scheduler_.running() > 0) return room;
   }
-  while (absl::IsResourceExhausted(room) && publisher_.DropOldest()) room = WithRoom(reserve);
+  while (absl::IsResourceExhausted(room) && keeper_.publisher().DropOldest())
+    room = WithRoom(reserve);
   if (absl::IsResourceExhausted(room) && sequence->pooled.boundary > 0) {
     sequence->pooled.boundary = 0;
     sequence->pooled.objects.clear();
@@ -110,15 +111,14 @@ absl::Status EngineImpl::WithRoom(absl::FunctionRef<absl::Status()> use) {
   if (!absl::IsResourceExhausted(status)) return status;
   const auto frees = [&](const KvObject& object) { return model_->FreesKvBytes(object); };
   if (const std::optional<uint64_t> lacking = LackingKvBytes(status); lacking.has_value()) {
-    uint64_t most = pool_.EvictableBytes(frees, *lacking);
-    if (audit_ != nullptr && audit_->kv != nullptr) most += audit_->kv->set_aside_bytes();
+    const uint64_t most = keeper_.pool().EvictableBytes(frees, *lacking) + audit_.set_aside_bytes();
     if (*lacking > most) return status;
   }
-  if (audit_ != nullptr) {
-    SkipAudit();
+  if (audit_.is_under_way()) {
+    audit_.Skip();
     status = use();
   }
-  while (absl::IsResourceExhausted(status) && pool_.EvictOne(frees)) status = use();
+  while (absl::IsResourceExhausted(status) && keeper_.pool().EvictOne(frees)) status = use();
   return status;
 }
 

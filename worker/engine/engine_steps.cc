@@ -116,14 +116,14 @@ absl::Status EngineImpl::AfterPrefill(const Part& part) {
   sequence.position = end;
   const std::vector<uint32_t>& ends = sequence.step_ends;
   while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
-  if (sequence.lease != nullptr) KeepPassed(&sequence, begin);
+  if (sequence.lease != nullptr) keeper_.KeepPassed(&sequence, begin, cache());
   return end == ends.back() ? FinishPrefill(part.sequence) : absl::OkStatus();
 }
 
 absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   sequence->prefilled_at = absl::Now();
   if (!sequence->generates()) {
-    Keep(sequence.get());
+    keeper_.Keep(sequence.get(), cache());
     Finish(sequence, FinishReason::kLength);
     return absl::OkStatus();
   }
@@ -132,7 +132,7 @@ absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
   if (absl::Status begun = BeginSamples(sequence); !begun.ok()) return begun;
   HashLogits(sequence.get());
   // After the token is out: the copies do not belong to its latency.
-  Keep(sequence.get());
+  keeper_.Keep(sequence.get(), cache());
   if (finished->has_value()) {
     Finish(sequence, **finished);
     return absl::OkStatus();
@@ -270,7 +270,7 @@ void EngineImpl::CountHeld(const Sequence& sequence) const {
 
 // With its last sample a request is over.
 void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
-  KeepAnswer(sequence.get());
+  keeper_.KeepAnswer(sequence.get(), cache());
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
   state.ends[sequence->sample] = {reason, sequence->generated, Digest{}};

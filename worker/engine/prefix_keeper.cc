@@ -1,4 +1,4 @@
-// EngineImpl: what is kept of a sequence, in the worker's pool and by a publish.
+#include "worker/engine/prefix_keeper.h"
 
 #include <algorithm>
 #include <cassert>
@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "worker/engine/engine_impl.h"
 
 namespace hearth {
 namespace {
@@ -33,25 +32,30 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
 
 }  // namespace
 
+PrefixKeeper::PrefixKeeper(const EngineOptions& options, const KvLayout& layout,
+                           EngineCounters* counters, std::function<void()> released)
+    : options_(options),
+      layout_(layout),
+      counters_(counters),
+      pool_(options.pool_bytes, options.chunk_tokens, layout.exactness),
+      staging_(options.staging_bytes),
+      publisher_(options.publish_timeout, options.staging_bytes, counters, std::move(released)) {}
+
 // Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
 // Before the very last step it does not: it would slow the first token, and soon goes out after it.
-void EngineImpl::KeepPassed(Sequence* sequence, uint32_t begin) {
+void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache) {
   if (sequence->next_step + 1 >= sequence->step_ends.size()) return;
   const std::vector<uint32_t> boundaries = sequence->staged->boundaries();
   if (boundaries.empty()) return;
-  if (boundaries.back() > begin && boundaries.back() <= sequence->position) return Keep(sequence);
+  if (boundaries.back() > begin && boundaries.back() <= sequence->position)
+    return Keep(sequence, cache);
   for (const uint32_t boundary : boundaries) {
-    if (boundary > begin && boundary <= sequence->position) KeepPoint(sequence, boundary);
+    if (boundary > begin && boundary <= sequence->position) KeepPoint(sequence, boundary, cache);
   }
 }
 
-void EngineImpl::KeepPoint(Sequence* sequence, uint32_t boundary) {
+void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
   PoolKept(sequence->prefix, boundary, sequence->staged->ObjectsOf(boundary));
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    cache = cache_;
-  }
   if (cache == nullptr) return;
   // The bytes stay accounted to the sequence, which offers them again with the rest.
   PublishJob job;
@@ -63,7 +67,7 @@ void EngineImpl::KeepPoint(Sequence* sequence, uint32_t boundary) {
 
 // What is lent becomes the worker's own, now that nobody waits for a token of it, when the pool has
 // a place for it. kDataLoss: it is not what was verified, and so may be what was restored.
-absl::Status EngineImpl::OwnRestored(Sequence* sequence) {
+absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
   KvObjects& restored = sequence->restored;
   uint64_t lent_bytes = 0;
   for (const auto& object : restored) {
@@ -79,7 +83,7 @@ absl::Status EngineImpl::OwnRestored(Sequence* sequence) {
   absl::StatusOr<KvObjects> own = CopyLent(layout_, restored);
   restored = own.ok() ? *own : WithoutLent(restored);
   if (!own.ok()) {
-    counters_.Add(EngineCounter::kLentNotKept);
+    counters_->Add(EngineCounter::kLentNotKept);
     return absl::IsDataLoss(own.status()) ? own.status() : absl::OkStatus();
   }
   sequence->staged->OwnRestored(restored);
@@ -87,52 +91,54 @@ absl::Status EngineImpl::OwnRestored(Sequence* sequence) {
   return absl::OkStatus();
 }
 
-void EngineImpl::Keep(Sequence* sequence) {
+void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
   // It may have been over before the prompt was.
   if (sequence->staged == nullptr || sequence->prompt_kept) return;
   sequence->prompt_kept = true;
   const absl::Status owned = OwnRestored(sequence);
   if (!owned.ok()) {
-    counters_.Add(EngineCounter::kLentChanged);
+    counters_->Add(EngineCounter::kLentChanged);
     PublishOutcome nothing;
     nothing.note = absl::StrCat("nothing of it is kept: ", owned.message());
     if (sequence->published != nullptr) sequence->published->OnOutcome(nothing);
   } else if (sequence->writes()) {
-    PrefixCache* cache = nullptr;
-    {
-      absl::MutexLock lock(&mu_);
-      cache = cache_;
-    }
     for (uint32_t boundary : sequence->staged->boundaries()) {
       PoolKept(sequence->prefix, boundary, sequence->staged->ObjectsOf(boundary));
     }
-    if (KeepsAnswer(*sequence) && sequence->published != nullptr) sequence->published->Expect(2);
+    if (KeepsAnswer(*sequence, cache) && sequence->published != nullptr)
+      sequence->published->Expect(2);
     Publish(sequence, cache);
   }
-  if (!owned.ok() || !KeepsAnswer(*sequence)) sequence->staged.reset();
+  if (!owned.ok() || !KeepsAnswer(*sequence, cache)) sequence->staged.reset();
   sequence->lease.reset();  // the publish has its own
   sequence->restored.clear();
 }
 
-void EngineImpl::PoolKept(const PrefixRequest& prefix, uint32_t boundary,
-                          const KvObjects& objects) {
+void PrefixKeeper::PoolRestored(const Sequence& sequence) {
+  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored)) {
+    Pool(sequence.prefix, sequence.restored_boundary, sequence.restored);
+  }
+}
+
+void PrefixKeeper::PoolKept(const PrefixRequest& prefix, uint32_t boundary,
+                            const KvObjects& objects) {
   if (!MayBeKept(objects)) return;
   if (Pool(prefix, boundary, objects) == PrefixPool::InsertResult::kDiffers) {
-    counters_.Add(EngineCounter::kNondeterminism);
+    counters_->Add(EngineCounter::kNondeterminism);
   }
 }
 
 // Puts a point into the pool, and counts what came of it.
-PrefixPool::InsertResult EngineImpl::Pool(const PrefixRequest& prefix, uint32_t boundary,
-                                          const KvObjects& objects) {
+PrefixPool::InsertResult PrefixKeeper::Pool(const PrefixRequest& prefix, uint32_t boundary,
+                                            const KvObjects& objects) {
   const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
-  if (result == PrefixPool::InsertResult::kInserted) counters_.Add(EngineCounter::kPoolInserts);
+  if (result == PrefixPool::InsertResult::kInserted) counters_->Add(EngineCounter::kPoolInserts);
   const bool too_large = result == PrefixPool::InsertResult::kTooLarge;
-  if (too_large && options_.pool_bytes > 0) counters_.Add(EngineCounter::kPoolTooLarge);
+  if (too_large && options_.pool_bytes > 0) counters_->Add(EngineCounter::kPoolTooLarge);
   return result;
 }
 
-void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
+void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   const std::shared_ptr<PublishedNotice> notice = sequence->published;
   const uint32_t skipped = sequence->staged->skipped();
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
@@ -183,17 +189,16 @@ void EngineImpl::Publish(Sequence* sequence, PrefixCache* cache) {
 }
 
 // Only where decoding gives the bits of prefill: elsewhere the next turn computes the answer again.
-bool EngineImpl::KeepsAnswer(const Sequence& sequence) const {
+bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const {
   if (layout_.exactness != Exactness::kInvariant) return false;
   if (!sequence.generates() || !sequence.writes()) return false;
-  absl::MutexLock lock(&mu_);
-  return cache_ != nullptr || options_.pool_bytes > 0;
+  return cache != nullptr || options_.pool_bytes > 0;
 }
 
 // What a next turn begins with: the prompt and the answer, up to the last token that was computed.
 // The token that was sampled last has no keys and values yet.
-void EngineImpl::KeepAnswer(Sequence* sequence) {
-  if (sequence->staged == nullptr || !KeepsAnswer(*sequence)) return;
+void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
+  if (sequence->staged == nullptr || !KeepsAnswer(*sequence, cache)) return;
   PublishOutcome nothing;
   nothing.note = kNothingToKeep;
   const auto done = [notice = sequence->published](const PublishOutcome& outcome) {
@@ -208,7 +213,7 @@ void EngineImpl::KeepAnswer(Sequence* sequence) {
     return done(nothing);
   }
   if (!staged.AddNow(*sequence->kv, &staging_)) {
-    counters_.Add(EngineCounter::kStagingSkips);
+    counters_->Add(EngineCounter::kStagingSkips);
     nothing.note = "the answer was left out: staging-bytes is in use";
     return done(nothing);
   }
@@ -216,11 +221,6 @@ void EngineImpl::KeepAnswer(Sequence* sequence) {
   prefix.token_ids.insert(prefix.token_ids.end(), sequence->answer.begin(),
                           sequence->answer.begin() + (boundary - sequence->tokens()));
   PoolKept(prefix, boundary, staged.ObjectsOf(boundary));
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    cache = cache_;
-  }
   if (cache == nullptr) return done(nothing);
   PublishJob job;
   job.spec = SpecFor(*sequence, prefix, {boundary}, staged.ObjectsOf(boundary));

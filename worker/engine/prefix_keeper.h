@@ -1,0 +1,62 @@
+// PrefixKeeper: keeps what is worth it of each sequence, in the worker's pool and by a publish.
+//
+// Thread safety: what takes a sequence, the engine's thread alone; the pool, the staging budget and
+// the publisher from any thread.
+// Ownership: all that it is given must outlive it.
+#ifndef HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
+#define HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/engine_counters.h"
+#include "worker/engine/prefix_pool.h"
+#include "worker/engine/publisher.h"
+#include "worker/engine/sequence.h"
+#include "worker/engine/staging.h"
+
+namespace hearth {
+
+class PrefixKeeper {
+ public:
+  // `released`: called from any thread when a publish let memory go.
+  PrefixKeeper(const EngineOptions& options, const KvLayout& layout, EngineCounters* counters,
+               std::function<void()> released);
+
+  // Of the boundaries that a step from `begin` on passed; `cache` may be null, here and below.
+  void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);
+  // Once the prompt is computed.
+  void Keep(Sequence* sequence, PrefixCache* cache);
+  // Once the answer is complete.
+  void KeepAnswer(Sequence* sequence, PrefixCache* cache);
+  // What came from a cache.
+  void PoolRestored(const Sequence& sequence);
+
+  PrefixPool& pool() { return pool_; }
+  const PrefixPool& pool() const { return pool_; }
+  StagingBudget* staging() { return &staging_; }
+  uint64_t staged_bytes() const { return staging_.used_bytes(); }
+  Publisher& publisher() { return publisher_; }
+
+ private:
+  void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
+  absl::Status OwnRestored(Sequence* sequence);
+  void PoolKept(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
+  PrefixPool::InsertResult Pool(const PrefixRequest& prefix, uint32_t boundary,
+                                const KvObjects& objects);
+  void Publish(Sequence* sequence, PrefixCache* cache);
+  bool KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const;
+
+  const EngineOptions& options_;
+  const KvLayout& layout_;
+  EngineCounters* const counters_;
+  PrefixPool pool_;
+  StagingBudget staging_;
+  Publisher publisher_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
