@@ -83,7 +83,6 @@ FOLDER_FILES_MAX = 40
 # Classes that were larger when the limits came: (methods, fields, .cc files) that each may have.
 # Never more, and no class is added.
 LARGE = {
-    "Catalog": (85, 23, 4),
     "EngineImpl": (68, 25, 5),
     "EngineOptions": (45, 21, 1),
     "FetchCall": (45, 28, 1),
@@ -93,10 +92,8 @@ LARGE = {
     "ModelConfig": (45, 22, 1),
     "PromiseFile": (45, 21, 1),
     "RemotePrefixCache": (45, 20, 4),
-    "RestorePointEntry": (45, 25, 1),
     "Sequence": (45, 34, 1),
     "StoreOptions": (45, 21, 1),
-    "StoredObject": (45, 28, 1),
 }
 
 # (prefixes of an include, path patterns that may have it, why)

@@ -2,9 +2,9 @@
 //
 // An object belongs to one tenant, whose name is in its key, from the first restore point that
 // names it to the last. Bytes are those of keys and values, each object once, whatever its tiers.
-// The sums follow from the objects' states, see Catalog::Count. Not thread safe: the store guards
+// The sums follow from the objects' states, see StorageSums. Not thread safe: the store guards
 // it.
-// Invariant: usage equals what the restore points add up to (Catalog::CheckInvariants).
+// Invariant: usage equals what the restore points add up to (CheckCatalog).
 #ifndef HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 #define HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 

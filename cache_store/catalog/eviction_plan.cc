@@ -7,8 +7,8 @@ namespace hearth {
 using Answer = Retention::Answer;
 
 uint32_t EvictionPlan::NamesLeft(const StoredObject* object) const {
-  const auto found = names_.find(object);
-  return found == names_.end() ? object->restore_points : found->second.left;
+  const auto found = left_.find(object);
+  return (found == left_.end() ? object->names : found->second).count;
 }
 
 // With its last name.
@@ -16,7 +16,7 @@ bool EvictionPlan::IsFreed(const StoredObject* object) const {
   return (of_disk_ ? object->on_disk : object->in_host) && object->sessions == 0;
 }
 
-Answer EvictionPlan::Offer(RestorePointEntry* point) {
+Answer EvictionPlan::Offer(const RestorePointEntry* point) {
   if (point->pinned || point->sessions > 0 || planned_.contains(point)) return Answer::kNext;
   uint64_t leaving = 0;
   bool frees = false;
@@ -35,17 +35,15 @@ Answer EvictionPlan::Offer(RestorePointEntry* point) {
   return IsEnough() ? Answer::kTake : Answer::kNext;
 }
 
-void EvictionPlan::Plan(RestorePointEntry* point) {
+void EvictionPlan::Plan(const RestorePointEntry* point) {
   planned_.insert(point);
   victims_.push_back(point);
   if (of_disk_ && point->durable) freed_bytes_ += point->manifest_cost_bytes;
   for (const StoredObject* object : point->objects) {
-    Names& names =
-        names_.try_emplace(object, Names{object->restore_points, object->points}).first->second;
-    --names.left;
-    names.points ^= reinterpret_cast<uintptr_t>(point);
-    if (names.left == 1) alone_.push_back(reinterpret_cast<RestorePointEntry*>(names.points));
-    if (names.left > 0) continue;
+    NameCount& left = left_.try_emplace(object, object->names).first->second;
+    left.Change(point, -1);
+    if (left.count == 1) alone_.push_back(left.only());
+    if (left.count > 0) continue;
     freed_usage_[point->account] += object->bytes();
     if (IsFreed(object)) freed_bytes_ += of_disk_ ? object->disk_cost_bytes() : object->bytes();
   }

@@ -15,7 +15,8 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/stored_object.h"
+#include "cache_store/retention/retention.h"
 
 namespace hearth {
 
@@ -26,29 +27,25 @@ class EvictionPlan {
       : of_disk_(of_disk), needed_bytes_(needed_bytes), tenant_(tenant) {}
 
   // As Retention::Visit's `take`: kTake ends the visit, since enough is planned.
-  Retention::Answer Offer(RestorePointEntry* point);
+  Retention::Answer Offer(const RestorePointEntry* point);
   // After the visit: points that shared all they had until others were planned.
   void OfferWhatIsLeft();
   bool IsEnough() const { return freed_bytes_ >= needed_bytes_; }
-  const std::vector<RestorePointEntry*>& victims() const { return victims_; }
+  const std::vector<const RestorePointEntry*>& victims() const { return victims_; }
 
  private:
-  struct Names {
-    uint32_t left;
-    uintptr_t points;  // as StoredObject::points
-  };
   uint32_t NamesLeft(const StoredObject* object) const;
   bool IsFreed(const StoredObject* object) const;
-  void Plan(RestorePointEntry* point);
+  void Plan(const RestorePointEntry* point);
 
   const bool of_disk_;
   const uint64_t needed_bytes_;
   const std::string tenant_;
   uint64_t freed_bytes_ = 0;
-  absl::flat_hash_map<const StoredObject*, Names> names_;            // of what victims name
+  absl::flat_hash_map<const StoredObject*, NameCount> left_;         // of what victims name
   absl::flat_hash_map<const TenantAccount*, uint64_t> freed_usage_;  // as TenantUsage::bytes
   absl::flat_hash_set<const RestorePointEntry*> planned_;
-  std::vector<RestorePointEntry*> victims_, alone_;
+  std::vector<const RestorePointEntry*> victims_, alone_;
 };
 
 }  // namespace hearth

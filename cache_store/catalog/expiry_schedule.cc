@@ -10,7 +10,7 @@ constexpr absl::Duration kUnderPin = absl::Minutes(10);
 
 }  // namespace
 
-absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now) {
+absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now) {
   absl::Time expires = absl::InfiniteFuture();
   for (const StoredObject* object : objects) {
     absl::Time until = object->keep_until;
@@ -21,31 +21,31 @@ absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time
 }
 
 bool MayExpire(const RestorePointEntry& point) {
-  return point.expires != absl::InfiniteFuture() && !point.pinned && point.renewals == 0;
+  return point.expiry.at != absl::InfiniteFuture() && !point.pinned && point.expiry.renewals == 0;
 }
 
 bool HasExpired(const RestorePointEntry& point, absl::Time now) {
-  return MayExpire(point) && point.expires <= now;
+  return MayExpire(point) && point.expiry.at <= now;
 }
 
-void ExpirySchedule::Add(RestorePointEntry* point) {
-  if (MayExpire(*point)) points_[{point->expires, point->number}] = point;
+void ExpirySchedule::Add(const RestorePointEntry* point) {
+  if (MayExpire(*point)) points_[{point->expiry.at, point->number}] = point;
 }
 
 void ExpirySchedule::Remove(const RestorePointEntry& point) {
-  points_.erase({point.expires, point.number});
+  points_.erase({point.expiry.at, point.number});
 }
 
 absl::Time ExpirySchedule::next() const {
   return points_.empty() ? absl::InfiniteFuture() : points_.begin()->first.first;
 }
 
-RestorePointEntry* ExpirySchedule::FirstExpired(absl::Time now) const {
+const RestorePointEntry* ExpirySchedule::FirstExpired(absl::Time now) const {
   return next() <= now ? points_.begin()->second : nullptr;
 }
 
 bool ExpirySchedule::Contains(const RestorePointEntry& point) const {
-  const auto it = points_.find({point.expires, point.number});
+  const auto it = points_.find({point.expiry.at, point.number});
   return it != points_.end() && it->second == &point;
 }
 

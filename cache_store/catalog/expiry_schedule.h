@@ -17,7 +17,7 @@
 namespace hearth {
 
 // Until when all of these are wanted, which no publisher asked for as one.
-absl::Time InheritedExpiry(const std::vector<StoredObject*>& objects, absl::Time now);
+absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now);
 
 // Neither pinned nor about to be renewed, and with a time of its own.
 bool MayExpire(const RestorePointEntry& point);
@@ -26,21 +26,21 @@ bool HasExpired(const RestorePointEntry& point, absl::Time now);
 class ExpirySchedule {
  public:
   // Does nothing for one that may not expire.
-  void Add(RestorePointEntry* point);
+  void Add(const RestorePointEntry* point);
   // Before its time, its pin or its renewals change, and before it goes.
   void Remove(const RestorePointEntry& point);
 
   // When the next one expires; InfiniteFuture: none does.
   absl::Time next() const;
   // One that has expired; null: none has.
-  RestorePointEntry* FirstExpired(absl::Time now) const;
+  const RestorePointEntry* FirstExpired(absl::Time now) const;
 
   // For the catalog's own checks.
   size_t size() const { return points_.size(); }
   bool Contains(const RestorePointEntry& point) const;
 
  private:
-  std::map<std::pair<absl::Time, uint64_t>, RestorePointEntry*> points_;  // then by number
+  std::map<std::pair<absl::Time, uint64_t>, const RestorePointEntry*> points_;  // then by number
 };
 
 }  // namespace hearth

@@ -81,15 +81,15 @@ std::vector<BoundaryState> WalkPrompt(const PrefixIndex& index, const KvLayout& 
   return states;
 }
 
-std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) {
+std::vector<const StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last) {
   std::vector<SegmentNode*> path;
   for (SegmentNode* node = last; node->parent != nullptr; node = node->parent) path.push_back(node);
   std::reverse(path.begin(), path.end());
-  std::vector<StoredObject*> objects;
+  std::vector<const StoredObject*> objects;
   for (const ObjectId& id : NeededObjects(layout, last->end())) {
     SegmentNode* node = path[id.begin / layout.chunk_tokens];
     assert(node->begin == id.begin && node->token_ids.size() == id.tokens);
-    StoredObject* object = node->objects[static_cast<size_t>(id.group)];
+    const StoredObject* object = node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) return {};
     objects.push_back(object);
   }

@@ -30,7 +30,7 @@ std::vector<BoundaryState> WalkPrompt(const PrefixIndex& index, const KvLayout& 
 
 // Objects of a usable boundary in NeededObjects order, from the segment that ends there. Empty when
 // one is missing.
-std::vector<StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last);
+std::vector<const StoredObject*> ObjectsOf(const KvLayout& layout, SegmentNode* last);
 
 // The tokens of [0, last->end()), and the cuts that its keys prove (multiples of C aside).
 std::vector<uint32_t> TokensOf(const SegmentNode* last);

@@ -95,6 +95,18 @@ void RetentionFeed::Update(const RestorePointEntry& point) {
   retention_->SetEvictable(key, Retention::Scope::kHost, point.host_sole > 0);
 }
 
+void RetentionFeed::CountSole(Retention::Scope scope, const StoredObject& object, int by) {
+  const bool of_host = scope == Retention::Scope::kHost;
+  const NameCount& names = of_host ? object.host_names : object.names;
+  if (names.count != 1) return;
+  RestorePointEntry* const only = names.only();
+  uint32_t& sole = of_host ? only->host_sole : only->sole;
+  const bool was = sole > 0;
+  assert(by > 0 || was);
+  sole += static_cast<uint32_t>(by);
+  if (was != (sole > 0)) Update(*only);
+}
+
 void RetentionFeed::Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now) {
   std::vector<Retention::Key> keys;
   keys.reserve(path.size());
@@ -117,22 +129,30 @@ void RetentionFeed::Request(const PromptChain& chain, uint32_t tokens, absl::Tim
   retention_->Touch(path, tokens, now);
 }
 
-void RetentionFeed::Visit(Retention::Scope scope, Take take) {
-  retention_->Visit(scope, [&](Retention::Key key) { return take(by_key_.at(key)); });
+Retention::Answer RetentionFeed::Offer(Retention::Key key, Take take,
+                                       const RestorePointEntry** taken) const {
+  const RestorePointEntry* point = by_key_.at(key);
+  const Retention::Answer answer = take(point);
+  if (answer == Retention::Answer::kTake) *taken = point;
+  return answer;
 }
 
-void RetentionFeed::VisitOwned(Retention::Owner owner, Take take) {
+const RestorePointEntry* RetentionFeed::Visit(Retention::Scope scope, Take take) const {
+  const RestorePointEntry* taken = nullptr;
+  retention_->Visit(scope, [&](Retention::Key key) { return Offer(key, take, &taken); });
+  return taken;
+}
+
+const RestorePointEntry* RetentionFeed::VisitOwned(Retention::Owner owner, Take take) const {
+  const RestorePointEntry* taken = nullptr;
   retention_->VisitOwned(Retention::Scope::kStore, owner,
-                         [&](Retention::Key key) { return take(by_key_.at(key)); });
+                         [&](Retention::Key key) { return Offer(key, take, &taken); });
+  return taken;
 }
 
 bool RetentionFeed::IsLeastWorth(const RestorePointEntry& point) const {
-  bool is_first = false;
-  retention_->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
-    is_first = key == KeyOf(point.id);
-    return Retention::Answer::kTake;
-  });
-  return is_first;
+  return &point == Visit(Retention::Scope::kStore,
+                         [](const RestorePointEntry*) { return Retention::Answer::kTake; });
 }
 
 bool RetentionFeed::Contains(const RestorePointEntry& point) const {

@@ -22,7 +22,7 @@ namespace hearth {
 
 class RetentionFeed {
  public:
-  using Take = absl::FunctionRef<Retention::Answer(RestorePointEntry*)>;
+  using Take = absl::FunctionRef<Retention::Answer(const RestorePointEntry*)>;
 
   explicit RetentionFeed(RetentionPolicy policy)
       : retention_(MakeRetention(policy, Retention::Depend::kNothing)) {}
@@ -37,15 +37,19 @@ class RetentionFeed {
   // Whether it may go, and would make room by it, has changed.
   void Update(const RestorePointEntry& point);
 
+  // The object is one that a single point names, in `scope`: from now on (1), no longer (-1).
+  // Nothing where others name it, too.
+  void CountSole(Retention::Scope scope, const StoredObject& object, int by);
+
   // These were used, root first.
   void Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now);
   // A prompt was asked for, whatever is stored of it: its boundaries count as used, and what the
   // policy remembers of them as having come back.
   void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
 
-  // Offers restore points, the least worth keeping first, until one is taken.
-  void Visit(Retention::Scope scope, Take take);
-  void VisitOwned(Retention::Owner owner, Take take);
+  // Offers restore points, the least worth keeping first, until one is taken; null: none was.
+  const RestorePointEntry* Visit(Retention::Scope scope, Take take) const;
+  const RestorePointEntry* VisitOwned(Retention::Owner owner, Take take) const;
   // Whether it would be offered first.
   bool IsLeastWorth(const RestorePointEntry& point) const;
 
@@ -56,9 +60,11 @@ class RetentionFeed {
 
  private:
   void SetListed(RestorePointEntry* point);
+  // Asks `take`, and notes in `taken` what it takes.
+  Retention::Answer Offer(Retention::Key key, Take take, const RestorePointEntry** taken) const;
 
   const std::unique_ptr<Retention> retention_;
-  absl::flat_hash_map<Retention::Key, RestorePointEntry*> by_key_;
+  absl::flat_hash_map<Retention::Key, const RestorePointEntry*> by_key_;
   Retention::Prompt publish_;  // the one that adds restore points
 };
 

@@ -22,7 +22,7 @@ uint64_t RestorePointEntry::bytes() const {
 }
 
 uint64_t ManifestCostBytes(uint32_t tokens, size_t tenant_bytes,
-                           const std::vector<StoredObject*>& objects) {
+                           const std::vector<const StoredObject*>& objects) {
   // Tokens and, at worst, as many cuts; of an object its id, number and digests.
   uint64_t sum = kRecordOverheadBytes + tenant_bytes + 8 * uint64_t{tokens};
   for (const StoredObject* object : objects) sum += 32 + 8 * object->slice_digests.size();

@@ -12,10 +12,6 @@ namespace {
 
 constexpr size_t kShownTokens = 8;
 
-Catalog::Limits LimitsOf(const StoreOptions& options, bool has_disk) {
-  return Catalog::Limits{options.host_bytes, has_disk ? options.disk_bytes : 0, options.retention};
-}
-
 }  // namespace
 
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts) {
@@ -37,7 +33,8 @@ StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
       events(&meters.counters()),
       warnings(options.on_warning),
       tiers(options, seams, std::move(arena), std::move(disk)),
-      state(LimitsOf(options, tiers.disk != nullptr), options.quotas,
+      state({options.host_bytes, tiers.disk != nullptr ? options.disk_bytes : 0}, options.retention,
+            options.quotas,
             [this](const RestorePointEntry& point, Removal why) { OnRemoved(point, why); }),
       eraser(options.disk_bytes, &tiers, &state, &meters.counters()) {}
 
@@ -51,9 +48,9 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   described.tier = tiers.AreOnDevice(point.objects) ? Tier::kGpu : point.slowest_tier();
   described.durable = point.durable;
   described.pinned = point.pinned;
-  described.age = std::max(absl::ZeroDuration(), clock->Now() - point.last_use);
-  described.expires_in = std::max(absl::ZeroDuration(), point.expires - clock->Now());
-  described.hits = point.hits;
+  described.age = std::max(absl::ZeroDuration(), clock->Now() - point.uses.last);
+  described.expires_in = std::max(absl::ZeroDuration(), point.expiry.at - clock->Now());
+  described.hits = point.uses.hits;
   std::vector<uint32_t>& last = described.last_token_ids;
   for (const SegmentNode* node = point.node; node != nullptr && last.size() < kShownTokens;
        node = node->parent) {
@@ -64,23 +61,23 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
   return described;
 }
 
-RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
-  RestorePointEntry* point = state.catalog.Find(id);
+const RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
+  const RestorePointEntry* point = state.catalog.Find(id);
   if (point == nullptr || point->tenant != tenant) return nullptr;
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
-bool StoreCore::PutInHost(StoredObject* object, const std::vector<SliceView>& views) {
+bool StoreCore::PutInHost(const StoredObject* object, const std::vector<SliceView>& views) {
   assert(views.size() == object->layers.size());
   // Evicted copies must leave the tier before others take their room.
-  tiers.host_slices->EraseObjects(state.catalog.TakeHostGarbage()).IgnoreError();
+  tiers.host_slices->EraseObjects(state.objects.TakeHostGarbage()).IgnoreError();
   for (size_t i = 0; i < views.size(); ++i) {
     if (tiers.host_slices->Write(object->Slice(i), views[i]).ok()) continue;
     Count(Counter::kTierErrors);
     tiers.host_slices->EraseObjects({object->number}).IgnoreError();
     return false;
   }
-  state.catalog.SetInHost(object);
+  state.objects.SetInHost(object);
   return true;
 }
 
@@ -89,7 +86,7 @@ void StoreCore::OnRemoved(const RestorePointEntry& point, Removal why) {
   const absl::Time now = clock->Now();
   state.history.Record(point.id, why, now);
   for (const StoredObject* object : point.objects) {
-    if (object->restore_points == 1) state.history.Record(object->key, why, now);
+    if (object->names.count == 1) state.history.Record(object->key, why, now);
   }
   meters.AddRemoved(why);
   StoreEvent::Kind kind = StoreEvent::Kind::kEvicted;

@@ -37,12 +37,12 @@ struct StoreCore {
   // As a list shows it. Under the lock.
   RestorePoint Describe(const RestorePointEntry& point) const;
   // Null: there is none, or another tenant's, which is as absent as one that never was.
-  RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
+  const RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
   // Writes an object to the RAM tier and says so to the catalog. False: the tier refused it.
   // REQUIRES: room, from a reservation given back under the same lock.
-  bool PutInHost(StoredObject* object, const std::vector<SliceView>& views)
+  bool PutInHost(const StoredObject* object, const std::vector<SliceView>& views)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
   const StoreOptions options;
@@ -77,7 +77,7 @@ class ABSL_SCOPED_LOCKABLE StoreLock {
     core_->state.mu.Lock();
   }
   ~StoreLock() ABSL_UNLOCK_FUNCTION() {
-    const Eraser::Rest rest = core_->eraser.CarryOut(core_->state.catalog.TakeGarbage());
+    const Eraser::Rest rest = core_->eraser.CarryOut(core_->state.objects.TakeGarbage());
     core_->state.mu.Unlock();
     if (on_disk_ == kInBackground) core_->eraser.Finish(rest);
   }

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cache_store/catalog/catalog.h"
 #include "cache_store/catalog/erasures.h"
+#include "cache_store/catalog/evictor.h"
 #include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/catalog/history.h"
 #include "cache_store/catalog/single_flight.h"
@@ -18,11 +19,16 @@
 namespace hearth {
 
 struct StoreState {
-  StoreState(const Catalog::Limits& limits, TenantQuotas quotas, Catalog::OnRemoved on_removed)
-      : catalog(limits, std::move(quotas), std::move(on_removed)) {}
+  StoreState(const Evictor::Limits& limits, RetentionPolicy retention, TenantQuotas quotas,
+             Catalog::OnRemoved on_removed)
+      : objects(std::move(quotas)),
+        catalog(&objects, retention, std::move(on_removed)),
+        evictor(limits, &objects, &catalog) {}
 
   absl::Mutex mu;
+  ObjectTable objects ABSL_GUARDED_BY(mu);
   Catalog catalog ABSL_GUARDED_BY(mu);
+  Evictor evictor ABSL_GUARDED_BY(mu);
   SingleFlight flight ABSL_GUARDED_BY(mu);
   FingerprintBook fingerprints ABSL_GUARDED_BY(mu);
   History history ABSL_GUARDED_BY(mu);

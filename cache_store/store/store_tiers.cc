@@ -59,7 +59,7 @@ bool StoreTiers::HostViews(const StoredObject* object, std::vector<SliceView>* v
   return true;
 }
 
-bool StoreTiers::AreOnDevice(absl::Span<StoredObject* const> objects) const {
+bool StoreTiers::AreOnDevice(absl::Span<const StoredObject* const> objects) const {
   return device != nullptr && !objects.empty() &&
          std::all_of(objects.begin(), objects.end(),
                      [this](const StoredObject* object) { return device->Has(object->number); });

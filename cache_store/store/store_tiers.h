@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "cache_store/base/slice_view.h"
 #include "cache_store/base/tier.h"
-#include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/stored_object.h"
 #include "cache_store/disk/disk_tier.h"
 #include "cache_store/memory/device_tier.h"
 #include "cache_store/memory/host_arena.h"
@@ -33,7 +33,7 @@ struct StoreTiers {
   // All slices of an object from RAM, verified. False: not all of them are there and right.
   bool HostViews(const StoredObject* object, std::vector<SliceView>* views) const;
   // Whether all of these have a copy on the device.
-  bool AreOnDevice(absl::Span<StoredObject* const> objects) const;
+  bool AreOnDevice(absl::Span<const StoredObject* const> objects) const;
 
   const bool is_shared;                    // StoreOptions::shared_memory
   const std::shared_ptr<HostArena> arena;  // null: no RAM tier

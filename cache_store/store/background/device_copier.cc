@@ -11,30 +11,31 @@ constexpr uint32_t kFetchesToCopy = 2;
 
 }  // namespace
 
-void DeviceCopier::NoteFetched(StoredObject* object) {
+void DeviceCopier::NoteFetched(const StoredObject* object) {
   if (core_->tiers.device == nullptr) return;
-  if (++object->fetches < kFetchesToCopy || object->device_queued || object->retired ||
-      !object->in_host || core_->tiers.device->Has(object->number)) {
+  if (state_->objects.CountFetch(object) < kFetchesToCopy || object->reads.queued_for_device ||
+      object->retired || !object->in_host || core_->tiers.device->Has(object->number)) {
     return;
   }
   Executor* const executor = executor_ != nullptr ? executor_.get() : core_->executor.get();
-  object->device_queued =
+  const bool queued =
       executor->TrySchedule(object->bytes(), [this, number = object->number] { Copy(number); });
-  if (!object->device_queued) core_->Count(Counter::kGpuPromotionsDropped);
+  state_->objects.SetQueuedForDevice(object, queued);
+  if (!queued) core_->Count(Counter::kGpuPromotionsDropped);
 }
 
 // The job. It holds no memory while it waits: what left RAM meanwhile is not worth a copy any more.
 void DeviceCopier::Copy(uint64_t number) {
-  StoredObject* object = nullptr;
+  const StoredObject* object = nullptr;
   {
     absl::MutexLock lock(&state_->mu);
-    object = state_->catalog.FindObject(number);
+    object = state_->objects.Find(number);
     if (object == nullptr || object->retired || !object->in_host) {
-      if (object != nullptr) object->device_queued = false;
+      if (object != nullptr) state_->objects.SetQueuedForDevice(object, false);
       core_->Count(Counter::kGpuPromotionsDropped);
       return;
     }
-    state_->catalog.Hold(object);
+    state_->objects.Hold(object);
   }
   // Verified as they are read; a copy that rotted is for the next reader to quarantine.
   std::vector<SliceView> views;
@@ -46,17 +47,17 @@ void DeviceCopier::Copy(uint64_t number) {
   }
   {
     StoreLock lock(core_);
-    object->device_queued = false;
+    state_->objects.SetQueuedForDevice(object, false);
     if (copy.ok() && !object->retired) {
       core_->tiers.device->Show(number, *std::move(copy));
-      object->fetches = 0;  // evicted there, it has to be worth another
+      state_->objects.ForgetFetches(object);  // evicted there, it has to be worth another
       core_->Count(Counter::kGpuPromotedObjects);
     } else {
       const bool no_room = absl::IsResourceExhausted(copy.status());
       core_->Count(copy.ok() || no_room ? Counter::kGpuPromotionsDropped
                                         : Counter::kGpuPromotionsFailed);
     }
-    state_->catalog.Release(object);
+    state_->objects.Release(object);
   }
 }
 

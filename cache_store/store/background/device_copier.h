@@ -24,7 +24,7 @@ class DeviceCopier {
   void Stop() { executor_.reset(); }
 
   // A session ends that read the object from RAM or disk. REQUIRES: held.
-  void NoteFetched(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void NoteFetched(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
  private:
   void Copy(uint64_t number) ABSL_LOCKS_EXCLUDED(state_->mu);

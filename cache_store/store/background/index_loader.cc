@@ -43,7 +43,7 @@ absl::Status IndexLoader::Recover() {
   {
     absl::MutexLock lock(&state_->mu);
     for (const auto& promise : lost) NoteLost(promise.id);
-    state_->catalog.ReserveNumbersBelow(unloaded->next_number());
+    state_->objects.ReserveNumbersBelow(unloaded->next_number());
     // All of them: the book forgets what is over its limit and no restore point refers to.
     for (const auto& [name, model] : unloaded->models()) {
       if (model != nullptr) state_->fingerprints.Remember(model, name.first);
@@ -194,7 +194,7 @@ absl::Status IndexLoader::Finish() {
   const bool may_erase = damage_.empty() && all_there && unloaded->given_up() == 0;
   std::vector<uint64_t> collected;
   if (damage_.empty() && all_there) collected = unloaded->unreadable_objects();
-  std::vector<StoredObject*> held;
+  std::vector<const StoredObject*> held;
   for (const auto& [number, object] : unloaded->objects()) {
     if (object.adopted != nullptr) {
       held.push_back(object.adopted);
@@ -208,10 +208,10 @@ absl::Status IndexLoader::Finish() {
   for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
     LetOthersIn();
     absl::MutexLock lock(&state_->mu);
-    for (StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
-      state_->catalog.Release(object);
+    for (const StoredObject* object : absl::MakeSpan(held).subspan(i, kObjectsAtOnce)) {
+      state_->objects.Release(object);
     }
-    garbage.Add(state_->catalog.TakeGarbage());
+    garbage.Add(state_->objects.TakeGarbage());
   }
   const size_t known = points.size();
   for (const Digest& id : unloaded->Ids()) points.push_back(id);
@@ -222,14 +222,14 @@ absl::Status IndexLoader::Finish() {
     state_->catalog.EndAdopting(absl::MakeConstSpan(write_behind_->deferred()).subspan(known),
                                 core_->clock->Now());
     // Opened with a smaller limit than it was filled under.
-    if (!state_->catalog.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
-    garbage.Add(state_->catalog.TakeGarbage());
+    if (!state_->evictor.ReserveDisk(0, "")) core_->Count(Counter::kPublishesRefusedFull);
+    garbage.Add(state_->objects.TakeGarbage());
     garbage.disk_objects.insert(garbage.disk_objects.end(), collected.begin(), collected.end());
     // Of manifests that went while the note was written.
     const std::vector<uint64_t>& strays = unloaded->stray_uses();
     garbage.manifests.insert(garbage.manifests.end(), strays.begin(), strays.end());
     // Evicted now, collected, or erased before and not yet given back.
-    garbage.disk_bytes = file_bytes - std::min(file_bytes, state_->catalog.disk_bytes());
+    garbage.disk_bytes = file_bytes - std::min(file_bytes, state_->objects.sums().disk_bytes());
     core_->Count(Counter::kRecoveryCollectedObjects, garbage.disk_objects.size());
     core_->eraser.CarryOut(garbage);
     unloaded_ = nullptr;

@@ -60,7 +60,7 @@ bool ManifestAdopter::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
     }
   }
   SegmentNode* node = state_->catalog.index().EnsureRoot(chain.root);
-  std::vector<StoredObject*> objects;
+  std::vector<const StoredObject*> objects;
   size_t next = 0;
   for (const Segment& segment : SegmentsTo(manifest.token_count, layout.chunk_tokens)) {
     const KeyedSegment& keyed = *chain.EndingAt(segment.end(), layout.chunk_tokens);
@@ -72,15 +72,15 @@ bool ManifestAdopter::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
       if (recovered.adopted == nullptr) {
         const ObjectRecord& object = recovered.record;
         recovered.adopted =
-            state_->catalog.NewObject(object.number, object.key, object.id, object.slice_digests,
+            state_->objects.NewObject(object.number, object.key, object.id, object.slice_digests,
                                       object.layers, object.slice_bytes);
-        state_->catalog.Link(recovered.adopted, node);
-        state_->catalog.AdoptOnDisk(recovered.adopted, object.compressed_bytes);
+        state_->objects.Link(recovered.adopted, node);
+        state_->objects.AdoptOnDisk(recovered.adopted, object.compressed_bytes);
       }
       objects.push_back(recovered.adopted);
     }
   }
-  RestorePointEntry* point = state_->catalog.AddRestorePoint(
+  const RestorePointEntry* point = state_->catalog.AddRestorePoint(
       record.number, record.tenant, read.model, node, std::move(objects), manifest.cuts,
       absl::FromUnixSeconds(record.created_unix_s));
   state_->catalog.AdoptEnd(point, EndOf(record), record.inherited);

@@ -59,7 +59,7 @@ uint64_t ManifestWriter::Compress(const Fingerprint& fingerprint, std::vector<Sl
 std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
   std::vector<uint64_t> orphans;
   for (size_t i = 0; i < work.begun_objects; ++i) {
-    work.objects[i]->begun_on_disk = true;
+    state_->objects.SetBegunOnDisk(work.objects[i]);
     orphans.push_back(work.objects[i]->number);
   }
   if (!work.begun_manifests) return orphans;
@@ -67,9 +67,9 @@ std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
     const uint64_t number = work.manifests[i].number;
     state_->erasures.AddManifests({number});
     // The erase may have to wait: what the point is written as next is not to be hit by it.
-    RestorePointEntry* point = state_->catalog.Find(work.points[i]);
+    const RestorePointEntry* point = state_->catalog.Find(work.points[i]);
     if (point != nullptr && point->manifest == number) {
-      point->manifest = state_->catalog.NextNumber();
+      state_->catalog.SetManifest(point, state_->objects.NextNumber());
     }
   }
   return orphans;
@@ -78,9 +78,9 @@ std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
 ManifestRecord ManifestWriter::RecordOf(const RestorePointEntry& point) {
   ManifestRecord record =
       NewRecord(point.manifest, point.tenant, TokensOf(point.node), point.objects);
-  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.last_use));
-  record.expires_unix_s = ExpiresUnixSeconds(point.expires);
-  record.inherited = point.inherited;
+  record.created_unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(point.uses.last));
+  record.expires_unix_s = ExpiresUnixSeconds(point.expiry.at);
+  record.inherited = point.expiry.inherited;
   record.manifest.fingerprint = point.model->fingerprint.digest();
   record.manifest.cuts = point.cuts;
   return record;
@@ -88,7 +88,7 @@ ManifestRecord ManifestWriter::RecordOf(const RestorePointEntry& point) {
 
 ManifestRecord ManifestWriter::NewRecord(uint64_t number, const std::string& tenant,
                                          std::vector<uint32_t> token_ids,
-                                         const std::vector<StoredObject*>& objects) {
+                                         const std::vector<const StoredObject*>& objects) {
   ManifestRecord record;
   record.number = number;
   record.tenant = tenant;

@@ -26,7 +26,7 @@ class ManifestWriter {
   // The same of one that is about to be: times, fingerprint and cuts are the caller's to fill.
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
-                                  const std::vector<StoredObject*>& objects);
+                                  const std::vector<const StoredObject*>& objects);
   // Fills `compressed_bytes` of the work.
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
   // Of a failed write: notes that what it may have left is to be erased; the objects that it began.

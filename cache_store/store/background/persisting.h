@@ -9,7 +9,7 @@
 
 #include "absl/time/time.h"
 #include "cache_store/base/slice_view.h"
-#include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/stored_object.h"
 #include "cache_store/disk/stored_records.h"
 
 namespace hearth {
@@ -27,7 +27,7 @@ inline absl::Time EndOf(const ManifestRecord& record) {
 
 // Objects and manifests on their way to the disk. Holds one reference on each object.
 struct Persisting {
-  std::vector<StoredObject*> objects;         // to be written
+  std::vector<const StoredObject*> objects;   // to be written
   std::vector<std::vector<SliceView>> views;  // of each, in order of its layers
   std::vector<uint64_t> compressed_bytes;     // of each, once written; 0: as they are
   std::vector<ManifestRecord> manifests;

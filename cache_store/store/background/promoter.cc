@@ -6,12 +6,12 @@
 namespace hearth {
 
 std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
-  if (state_->catalog.limits().host_bytes == 0) return nullptr;
+  if (state_->evictor.limits().host_bytes == 0) return nullptr;
   uint64_t bytes = 0;
   for (const StoredObject* object : point.objects) {
     if (!object->in_host) bytes += object->bytes();
   }
-  if (!state_->catalog.MayDemoteFor(bytes)) {
+  if (!state_->evictor.MayDemoteFor(bytes)) {
     core_->Count(Counter::kPromotionsSkipped);
     return nullptr;
   }
@@ -25,29 +25,29 @@ void Promoter::Skip(Promotion* promotion) {
   if (!promotion->skipped.exchange(true)) core_->Count(Counter::kPromotionsSkipped);
 }
 
-bool Promoter::Claim(StoredObject* object, Promotion* promotion) {
+bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
   absl::MutexLock lock(&state_->mu);
-  if (object->in_host || object->promoting || object->retired) return false;
+  if (object->in_host || object->reads.promoting || object->retired) return false;
   if (object->bytes() > core_->options.max_background_bytes - promoting_bytes_) {
     Skip(promotion);
     return false;
   }
   promoting_bytes_ += object->bytes();
-  object->promoting = true;
+  state_->objects.SetPromoting(object, true);
   return true;
 }
 
-void Promoter::Unclaim(StoredObject* object) {
-  assert(object->promoting && promoting_bytes_ >= object->bytes());
+void Promoter::Unclaim(const StoredObject* object) {
+  assert(object->reads.promoting && promoting_bytes_ >= object->bytes());
   promoting_bytes_ -= object->bytes();
-  object->promoting = false;
+  state_->objects.SetPromoting(object, false);
 }
 
-void Promoter::Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
+void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
                        std::vector<SliceView> views) {
   {
     absl::MutexLock lock(&state_->mu);
-    state_->catalog.Hold(object);
+    state_->objects.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.
   const bool scheduled = core_->executor->TrySchedule(
@@ -56,24 +56,24 @@ void Promoter::Promote(std::shared_ptr<Promotion> promotion, StoredObject* objec
   Skip(promotion.get());
   absl::MutexLock lock(&state_->mu);
   Unclaim(object);
-  state_->catalog.Release(object);  // the session holds it, too
+  state_->objects.Release(object);  // the session holds it, too
 }
 
-RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
-  RestorePointEntry* point = state_->catalog.Find(promotion.point_id);
+const RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
+  const RestorePointEntry* point = state_->catalog.Find(promotion.point_id);
   return point != nullptr && point->number == promotion.point_number ? point : nullptr;
 }
 
 // The job. What was evicted is gone from RAM before its room is used.
-void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
+void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
                               std::vector<SliceView> views) {
   bool has_room = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    RestorePointEntry* point = PointOf(*promotion);
+    const RestorePointEntry* point = PointOf(*promotion);
     if (point != nullptr && !object->in_host && !object->retired && !promotion->no_room) {
       state_->catalog.HoldPoint(point);  // not demoted to make room for itself
-      has_room = state_->catalog.ReserveHostByDemoting(object->bytes());
+      has_room = state_->evictor.ReserveHostByDemoting(object->bytes());
       state_->catalog.ReleasePoint(point);
       if (!has_room) {
         promotion->no_room = true;
@@ -88,8 +88,8 @@ void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
     if (has_room) {
-      state_->catalog.UnreserveHost(object->bytes());
-      RestorePointEntry* point = PointOf(*promotion);
+      state_->evictor.UnreserveHost(object->bytes());
+      const RestorePointEntry* point = PointOf(*promotion);
       if (point != nullptr && !object->in_host && !object->retired &&
           core_->PutInHost(object, views)) {
         state_->catalog.SetResident(point);
@@ -97,7 +97,7 @@ void Promoter::InsertIntoHost(Promotion* promotion, StoredObject* object,
       }
     }
     Unclaim(object);
-    state_->catalog.Release(object);
+    state_->objects.Release(object);
   }
   core_->eraser.EraseFromDisk()
       .IgnoreError();  // here: the store may be closing, and take no job any more

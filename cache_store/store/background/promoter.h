@@ -35,17 +35,18 @@ class Promoter {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Whether this reader is to promote the object: it is not in RAM, nobody else does, and what is
   // held for promotions stays below its limit.
-  bool Claim(StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void Unclaim(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool Claim(const StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void Unclaim(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Ends the claim. REQUIRES: claimed, and held by the caller; `views` are all of its slices.
-  void Promote(std::shared_ptr<Promotion> promotion, StoredObject* object,
+  void Promote(std::shared_ptr<Promotion> promotion, const StoredObject* object,
                std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
   void Skip(Promotion* promotion);
-  RestorePointEntry* PointOf(const Promotion& promotion) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void InsertIntoHost(Promotion* promotion, StoredObject* object, std::vector<SliceView> views)
-      ABSL_LOCKS_EXCLUDED(state_->mu);
+  const RestorePointEntry* PointOf(const Promotion& promotion)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  void InsertIntoHost(Promotion* promotion, const StoredObject* object,
+                      std::vector<SliceView> views) ABSL_LOCKS_EXCLUDED(state_->mu);
 
   StoreCore* const core_;
   StoreState* const state_;

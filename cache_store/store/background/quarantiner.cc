@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<uint32_t>> EndsOf(absl::Span<const ObjectId> objects,
   return ends;
 }
 
-bool AreAmong(const std::vector<StoredObject*>& objects,
+bool AreAmong(const std::vector<const StoredObject*>& objects,
               const absl::flat_hash_set<uint64_t>& numbers) {
   return std::all_of(objects.begin(), objects.end(),
                      [&](const StoredObject* object) { return numbers.contains(object->number); });
@@ -84,16 +84,17 @@ absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& obje
   return absl::OkStatus();
 }
 
-std::vector<StoredObject*> Quarantiner::FindObjects(const PrefixQuery& query,
-                                                    const PromptChain& chain,
-                                                    const KvLayout& layout,
-                                                    absl::Span<const ObjectId> objects) {
-  std::vector<StoredObject*> found;
+std::vector<const StoredObject*> Quarantiner::FindObjects(const PrefixQuery& query,
+                                                          const PromptChain& chain,
+                                                          const KvLayout& layout,
+                                                          absl::Span<const ObjectId> objects) {
+  std::vector<const StoredObject*> found;
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
     const SegmentNode* node =
         segment == nullptr ? nullptr : state_->catalog.index().Find(*segment, query.token_ids);
-    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    const StoredObject* object =
+        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     const bool is_it = object != nullptr && object->id == id;
     if (is_it && std::find(found.begin(), found.end(), object) == found.end()) {
       found.push_back(object);
@@ -102,17 +103,18 @@ std::vector<StoredObject*> Quarantiner::FindObjects(const PrefixQuery& query,
   return found;
 }
 
-void Quarantiner::TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result) {
+void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
+                          QuarantineResult* result) {
   // One may be there only because another's restore points are.
-  for (StoredObject* object : objects) state_->catalog.Hold(object);
-  for (StoredObject* object : objects) {
+  for (const StoredObject* object : objects) state_->objects.Hold(object);
+  for (const StoredObject* object : objects) {
     const std::string publisher = object->publisher == nullptr ? "" : *object->publisher;
     QuarantineLocked(object);
     ++result->objects;
     std::vector<std::string>& names = result->publishers;
     if (std::find(names.begin(), names.end(), publisher) == names.end()) names.push_back(publisher);
   }
-  for (StoredObject* object : objects) state_->catalog.Release(object);
+  for (const StoredObject* object : objects) state_->objects.Release(object);
 }
 
 void Quarantiner::SettleUnloaded(const std::vector<UnloadedName>& names) {
@@ -153,7 +155,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
     absl::flat_hash_set<uint64_t> wrong;
     {
       StoreLock lock(core_, StoreLock::kErasesItself);
-      const std::vector<StoredObject*> found = FindObjects(query, chain, layout, objects);
+      const std::vector<const StoredObject*> found = FindObjects(query, chain, layout, objects);
       if (loader_->unloaded() == nullptr || AreAmong(found, looked_for)) {
         TakeOut(found, &result);
         break;
@@ -183,28 +185,28 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
 // One error may be the device's bad moment. A second one of the same object is a bad sector or a
 // file that is gone: until the object goes, nobody can publish it anew. What the process lacks
 // (file descriptors, memory) says nothing about the object.
-bool Quarantiner::IsReadFailureForGood(StoredObject* object, const absl::Status& status) {
+bool Quarantiner::IsReadFailureForGood(const StoredObject* object, const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) return false;
   absl::MutexLock lock(&state_->mu);
-  return ++object->read_failures >= kMaxReadFailures;
+  return state_->objects.CountReadFailure(object) >= kMaxReadFailures;
 }
 
-void Quarantiner::QuarantineHostCopy(StoredObject* object) {
+void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
   {
     StoreLock lock(core_);
     if (!object->in_host) return;
     if (object->on_disk) {
-      for (RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
+      for (const RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
         state_->catalog.Demote(point);
       }
-      state_->catalog.DropHostCopy(object);
+      state_->objects.DropHostCopy(object);
     } else {
       QuarantineLocked(object);
     }
   }
 }
 
-void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why) {
+void Quarantiner::QuarantineObject(const StoredObject* object, const absl::Status& why) {
   bool is_new = false;
   {
     StoreLock lock(core_);
@@ -218,15 +220,15 @@ void Quarantiner::QuarantineObject(StoredObject* object, const absl::Status& why
   }
 }
 
-bool Quarantiner::QuarantineLocked(StoredObject* object) {
+bool Quarantiner::QuarantineLocked(const StoredObject* object) {
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);
   state_->history.Record(object->key, Removal::kQuarantined, core_->clock->Now());
-  for (RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
+  for (const RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
     state_->catalog.Remove(point, Removal::kQuarantined);
   }
-  state_->catalog.Retire(object);
+  state_->objects.Retire(object);
   return true;
 }
 

@@ -32,27 +32,28 @@ class Quarantiner {
                                               absl::Span<const ObjectId> objects)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   // Of an object that the caller holds: in no tier are its bytes, and right.
-  void QuarantineObject(StoredObject* object, const absl::Status& why)
+  void QuarantineObject(const StoredObject* object, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   // Its copy in RAM is broken: only that goes where there is another on disk.
-  void QuarantineHostCopy(StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
   // Counts an error of the disk; true: as often as only what is lost fails.
-  bool IsReadFailureForGood(StoredObject* object, const absl::Status& status)
+  bool IsReadFailureForGood(const StoredObject* object, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
   struct UnloadedName;
 
-  bool QuarantineLocked(StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  std::vector<StoredObject*> FindObjects(const PrefixQuery& query, const PromptChain& chain,
-                                         const KvLayout& layout, absl::Span<const ObjectId> objects)
+  bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  std::vector<const StoredObject*> FindObjects(const PrefixQuery& query, const PromptChain& chain,
+                                               const KvLayout& layout,
+                                               absl::Span<const ObjectId> objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // What is not loaded yet and names one of these, in `names`. kCancelled; other errors: of the
   // disk.
   absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
                             const std::function<bool()>& stopped, std::vector<UnloadedName>* names)
       ABSL_LOCKS_EXCLUDED(state_->mu);
-  void TakeOut(const std::vector<StoredObject*>& objects, QuarantineResult* result)
+  void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void SettleUnloaded(const std::vector<UnloadedName>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
   std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests)

@@ -17,9 +17,13 @@ bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
 }
 
 ObjectRecord RecordOf(const StoredObject& object) {
-  return {object.number,          object.key,    object.id,
-          object.slice_bytes,     object.layers, object.slice_digests,
-          object.compressed_bytes};
+  return {object.number,
+          object.key,
+          object.id,
+          object.slice_bytes,
+          object.layers,
+          object.slice_digests,
+          object.disk.compressed_bytes};
 }
 
 bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl::IsNotFound(read); }
@@ -37,7 +41,7 @@ absl::Duration Scrubber::Step() {
   }
   if (!BeginPass(now)) return scrub_.next_step - now;
   bool at_end = false;
-  StoredObject* object = HoldNext(&at_end);
+  const StoredObject* object = HoldNext(&at_end);
   scrub_.next_step = now;
   if (object == nullptr) {
     if (!at_end) return absl::ZeroDuration();
@@ -60,7 +64,7 @@ absl::Duration Scrubber::Step() {
   }
   {
     StoreLock lock(core_);
-    state_->catalog.Release(object);
+    state_->objects.Release(object);
   }
   if (scrub_.unsaved_bytes >= kScrubSaveBytes) SaveProgress();
   scrub_.next_step = now + pause;
@@ -91,22 +95,22 @@ bool Scrubber::BeginPass(absl::Time now) {
 }
 
 // The object to go on with, held. Null: none among the numbers looked at.
-StoredObject* Scrubber::HoldNext(bool* at_end) {
+const StoredObject* Scrubber::HoldNext(bool* at_end) {
   uint64_t& number = scrub_.progress.next_object;
   absl::MutexLock lock(&state_->mu);
-  const uint64_t end = state_->catalog.next_number();
+  const uint64_t end = state_->objects.next_number();
   const uint64_t stop = std::min(end, number + kNumbersAtOnce);
   for (; number < stop; ++number, scrub_.next_slice = 0) {
-    StoredObject* object = state_->catalog.FindObject(number);
+    const StoredObject* object = state_->objects.Find(number);
     if (object == nullptr || !object->on_disk || object->retired) continue;
-    state_->catalog.Hold(object);
+    state_->objects.Hold(object);
     return object;
   }
   *at_end = number >= end;
   return nullptr;
 }
 
-void Scrubber::CheckSlice(StoredObject* object, size_t slice) {
+void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
   const absl::StatusOr<std::optional<SliceView>> read =
       core_->tiers.disk_slices->Read(object->Slice(slice));
   core_->Count(Counter::kScrubbedBytes, object->slice_bytes);

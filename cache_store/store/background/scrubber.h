@@ -35,8 +35,8 @@ class Scrubber {
 
  private:
   bool BeginPass(absl::Time now);
-  StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(state_->mu);
-  void CheckSlice(StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(state_->mu);
+  const StoredObject* HoldNext(bool* at_end) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void CheckSlice(const StoredObject* object, size_t slice) ABSL_LOCKS_EXCLUDED(state_->mu);
   void CheckObjectRecord(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
   void CheckManifest(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
   void RepairManifest(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);

@@ -20,7 +20,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/stored_object.h"
 #include "cache_store/disk/disk_tier.h"
 
 namespace hearth {
@@ -30,7 +30,7 @@ class UnloadedIndex {
   using Models = std::map<std::pair<std::string, Digest>, std::shared_ptr<const KnownFingerprint>>;
   struct Object {
     ObjectRecord record;
-    StoredObject* adopted = nullptr;  // null until a manifest names it; held
+    const StoredObject* adopted = nullptr;  // null until a manifest names it; held
     // Of those that name it, and of which all objects are there, the one that lives longest, then
     // the newest; 0: none. Until when that is, in unix seconds.
     uint64_t manifest = 0;

@@ -25,7 +25,7 @@ bool Upkeep::ExpireSome(int most) {
   const absl::Time now = core_->clock->Now();
   bool any = false;
   for (; most > 0; --most, any = true) {
-    RestorePointEntry* point = state_->catalog.expiry().FirstExpired(now);
+    const RestorePointEntry* point = state_->catalog.expiry().FirstExpired(now);
     if (point == nullptr) break;
     state_->catalog.Remove(point, Removal::kExpired);
   }

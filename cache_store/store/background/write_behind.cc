@@ -27,16 +27,16 @@ void WriteBehind::Schedule(std::vector<Digest> points, uint64_t bytes) {
 }
 
 // Fills `work` with what the disk lacks of `point`, references and room taken.
-bool WriteBehind::Prepare(RestorePointEntry* point, Persisting* work) {
+bool WriteBehind::Prepare(const RestorePointEntry* point, Persisting* work) {
   uint64_t bytes = point->manifest_cost_bytes;
-  for (StoredObject* object : point->objects) {
+  for (const StoredObject* object : point->objects) {
     if (object->on_disk) continue;
     work->objects.push_back(object);
     bytes += object->disk_cost_bytes();
   }
-  for (StoredObject* object : work->objects) state_->catalog.Hold(object);
+  for (const StoredObject* object : work->objects) state_->objects.Hold(object);
   state_->catalog.HoldPoint(point);
-  const bool reserved = state_->catalog.ReserveDisk(bytes, point->tenant);
+  const bool reserved = state_->evictor.ReserveDisk(bytes, point->tenant);
   if (reserved) work->reserved_bytes = bytes;
   state_->catalog.ReleasePoint(point);
   work->fingerprint = FingerprintRecord{point->model->fingerprint, point->tenant};
@@ -51,13 +51,13 @@ void WriteBehind::Write(const Digest& id) {
   bool ready = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    if (RestorePointEntry* point = state_->catalog.Find(id); point != nullptr) {
+    if (const RestorePointEntry* point = state_->catalog.Find(id); point != nullptr) {
       for (const StoredObject* object : point->objects) {
         if (!object->on_disk) claims.push_back(object->key);
       }
     }
     state_->flight.Claim(&state_->mu, claims);
-    RestorePointEntry* point = state_->catalog.Find(id);
+    const RestorePointEntry* point = state_->catalog.Find(id);
     bool unclaimed = false;  // the point came, or came anew, while this waited
     if (point != nullptr) {
       for (const StoredObject* object : point->objects) {
@@ -70,7 +70,7 @@ void WriteBehind::Write(const Digest& id) {
       state_->flight.Release(claims);
       return;
     }
-    if (!state_->catalog.IsWorthWriting(*point)) {
+    if (!state_->evictor.IsWorthWriting(*point)) {
       core_->Count(Counter::kWriteBehindSkipped);
       state_->flight.Release(claims);
       return;
@@ -88,22 +88,22 @@ void WriteBehind::Write(const Digest& id) {
   bool pinned = false;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    state_->catalog.UnreserveDisk(work.reserved_bytes);
-    RestorePointEntry* point = state_->catalog.Find(id);
+    state_->evictor.UnreserveDisk(work.reserved_bytes);
+    const RestorePointEntry* point = state_->catalog.Find(id);
     const bool present = point != nullptr && point->manifest == work.manifests[0].number;
     if (written && present) {
       state_->catalog.SetDurable(point);
       core_->events.Post(StoreEvent::Kind::kDurable, core_->Describe(*point));
       pinned = point->pinned;
     } else if (written) {
-      state_->catalog.DiscardManifest(work.manifests[0].number);
+      state_->objects.DiscardManifest(work.manifests[0].number);
     } else {
       orphans = manifests_->AbandonWrite(work);
     }
     for (size_t i = 0; i < work.objects.size(); ++i) {
-      StoredObject* object = work.objects[i];
-      if (written) state_->catalog.SetOnDisk(object, work.compressed_bytes[i]);
-      state_->catalog.Release(object);  // may be its end
+      const StoredObject* object = work.objects[i];
+      if (written) state_->objects.SetOnDisk(object, work.compressed_bytes[i]);
+      state_->objects.Release(object);  // may be its end
     }
   }
   core_->eraser.EraseFromDisk(orphans).IgnoreError();

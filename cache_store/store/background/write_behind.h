@@ -31,7 +31,7 @@ class WriteBehind {
 
  private:
   void Write(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
-  bool Prepare(RestorePointEntry* point, Persisting* work)
+  bool Prepare(const RestorePointEntry* point, Persisting* work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
   StoreCore* const core_;

@@ -15,7 +15,7 @@ FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, const char* miss_rea
   plan_.miss_reason = miss_reason;
 }
 
-FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, RestorePointEntry* point)
+FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, const RestorePointEntry* point)
     : parts_(parts),
       core_(parts.core),
       state_(&parts.core->state),
@@ -30,8 +30,8 @@ FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, RestorePointEntry* p
   plan_.cuts = point->cuts;
   plan_.total_bytes = point->bytes();
   plan_.slowest_tier = point->slowest_tier();
-  for (StoredObject* object : objects_) {
-    state_->catalog.Hold(object);
+  for (const StoredObject* object : objects_) {
+    state_->objects.Hold(object);
     plan_.objects.push_back(PlannedObject{object->id, object->slice_digests,
                                           object->in_host ? Tier::kHost : Tier::kDisk});
     unserved_slices_ += object->layers.size();
@@ -49,20 +49,19 @@ FetchSessionImpl::~FetchSessionImpl() {
   if (point_number_ == 0) return;
   {
     StoreLock lock(core_);
-    RestorePointEntry* point = state_->catalog.Find(point_id_);
+    const RestorePointEntry* point = state_->catalog.Find(point_id_);
     const bool present = point != nullptr && point->number == point_number_;
     for (size_t i = 0; i < kept_.size(); ++i) {
       if (!kept_[i].slices.empty()) parts_.promoter->Unclaim(objects_[i]);
     }
     if (present) state_->catalog.ReleasePoint(point);
     for (size_t i = 0; i < objects_.size(); ++i) {
-      if (served_[i].from_host) objects_[i]->read_in_host = true;
-      if (served_[i].from_disk) objects_[i]->read_on_disk = true;
+      state_->objects.NoteRead(objects_[i], served_[i].from_host, served_[i].from_disk);
     }
     for (size_t i = 0; !is_export_ && i < objects_.size(); ++i) {
       if (served_[i].from_host || served_[i].from_disk) parts_.copier->NoteFetched(objects_[i]);
     }
-    for (StoredObject* object : objects_) state_->catalog.Release(object);
+    for (const StoredObject* object : objects_) state_->objects.Release(object);
   }
 }
 
@@ -111,7 +110,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   return view;
 }
 
-absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(StoredObject* object, size_t slice,
+absl::StatusOr<SliceView> FetchSessionImpl::ReadVerified(const StoredObject* object, size_t slice,
                                                          bool* from_disk) {
   const StoredSlice ref = object->Slice(slice);
   const Stopwatch stopwatch;
@@ -210,7 +209,7 @@ std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
 void FetchSessionImpl::Keep(size_t object, size_t place, const SliceView& view) {
   if (promotion_ == nullptr || promotion_->no_room) return;
   Kept& kept = kept_[object];
-  StoredObject* const stored = objects_[object];
+  const StoredObject* const stored = objects_[object];
   if (!std::exchange(kept.tried, true) && parts_.promoter->Claim(stored, promotion_.get())) {
     kept.slices.resize(stored->layers.size());
   }

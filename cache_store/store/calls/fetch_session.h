@@ -34,7 +34,7 @@ class FetchSessionImpl : public FetchSession {
   // Of a miss.
   FetchSessionImpl(const FetchParts& parts, const char* miss_reason, uint32_t matched_tokens);
   // Holds the point and all it names.
-  FetchSessionImpl(const FetchParts& parts, RestorePointEntry* point)
+  FetchSessionImpl(const FetchParts& parts, const RestorePointEntry* point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(parts.core->state.mu);
   ~FetchSessionImpl() override;
 
@@ -68,7 +68,7 @@ class FetchSessionImpl : public FetchSession {
   void CountHit();
   // Of a slice of the plan; kInvalidArgument when there is none.
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
-  absl::StatusOr<SliceView> ReadVerified(StoredObject* object, size_t slice, bool* from_disk);
+  absl::StatusOr<SliceView> ReadVerified(const StoredObject* object, size_t slice, bool* from_disk);
   std::optional<SliceView> InHost(size_t object, uint32_t layer);
   // A slice that was read from disk: of use for RAM.
   void Keep(size_t object, size_t place, const SliceView& view);
@@ -77,8 +77,8 @@ class FetchSessionImpl : public FetchSession {
   StoreCore* const core_;
   StoreState* const state_;
   LookupPlan plan_;
-  std::vector<StoredObject*> objects_;  // held
-  std::vector<Served> served_;          // by object
+  std::vector<const StoredObject*> objects_;  // held
+  std::vector<Served> served_;                // by object
   size_t unserved_slices_ = 0;
   std::vector<SliceView> shared_;  // keeps what was shared where it is
   std::vector<DeviceLease> shared_on_device_;

@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
                                                                  const std::string& tenant) {
   if (absl::Status status = loader_->LoadPoint(id); !status.ok()) return status;
   absl::MutexLock lock(&state_->mu);
-  RestorePointEntry* point = core_->FindOwned(id, tenant);
+  const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return NoSuchPoint();
   core_->Count(Counter::kExports);
   auto session = std::make_unique<FetchSessionImpl>(parts_, point);
@@ -114,14 +114,14 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
 std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namespace& space,
                                                       SegmentNode* node,
                                                       std::vector<Digest>* new_points) {
-  RestorePointEntry* point = node->restore_point;
+  const RestorePointEntry* point = node->restore_point;
   if (point == nullptr) {
     point = MakePoint(space, node);
     if (point == nullptr) return nullptr;
     if (core_->tiers.disk != nullptr) new_points->push_back(point->id);
   }
   state_->catalog.Touch(point, core_->clock->Now());
-  ++point->hits;
+  state_->catalog.CountHit(point);
   auto session = std::make_unique<FetchSessionImpl>(parts_, point);
   const LookupPlan& plan = session->plan();
   if (plan.slowest_tier == Tier::kDisk && !plan.on_device) session->BeginPromotion(*point);
@@ -130,22 +130,23 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namesp
 
 // A boundary that is complete without a manifest of its own: from here on it is a unit like any
 // other. Null when what of it no restore point names any more is over the tenant's quota.
-RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space, SegmentNode* node) {
-  std::vector<StoredObject*> objects = ObjectsOf(space.model->layout, node);
+const RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space,
+                                            SegmentNode* node) {
+  std::vector<const StoredObject*> objects = ObjectsOf(space.model->layout, node);
   assert(!objects.empty());
-  for (StoredObject* object : objects) state_->catalog.Hold(object);
-  RestorePointEntry* point = nullptr;
-  if (state_->catalog.Promise(space.tenant, objects)) {
+  for (const StoredObject* object : objects) state_->objects.Hold(object);
+  const RestorePointEntry* point = nullptr;
+  if (state_->evictor.Promise(space.tenant, objects)) {
     state_->catalog.feed().BeginPublish(node->end());
-    point = state_->catalog.AddRestorePoint(state_->catalog.NextNumber(), space.tenant, space.model,
+    point = state_->catalog.AddRestorePoint(state_->objects.NextNumber(), space.tenant, space.model,
                                             node, objects, CutsOf(node, space.model->layout),
                                             core_->clock->Now());
-    state_->catalog.Unpromise(objects);
+    state_->objects.Unpromise(objects);
     if (point->slowest_tier() == Tier::kHost) state_->catalog.SetResident(point);
     core_->Count(Counter::kImplicitHits);
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }
-  for (StoredObject* object : objects) state_->catalog.Release(object);
+  for (const StoredObject* object : objects) state_->objects.Release(object);
   return point;
 }
 

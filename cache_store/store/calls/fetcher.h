@@ -47,7 +47,7 @@ class Fetcher {
   std::unique_ptr<FetchSessionImpl> BeginFetch(const PrefixFinder::Namespace& space,
                                                SegmentNode* node, std::vector<Digest>* new_points)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  RestorePointEntry* MakePoint(const PrefixFinder::Namespace& space, SegmentNode* node)
+  const RestorePointEntry* MakePoint(const PrefixFinder::Namespace& space, SegmentNode* node)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
   const FetchParts parts_;

@@ -193,7 +193,7 @@ BoundaryReport PromptExplainer::ReportOn(
     report.slowest_tier = Tier::kGpu;
   }
   if (const RestorePointEntry* point = state.node->restore_point; point != nullptr) {
-    report.age = std::max(absl::ZeroDuration(), core_->clock->Now() - point->last_use);
+    report.age = std::max(absl::ZeroDuration(), core_->clock->Now() - point->uses.last);
     report.pinned = point->pinned;
     report.restore_point_id = point->id;
   }

@@ -55,8 +55,8 @@ absl::StatusOr<PublishResult> PublishCommit::Run() {
   std::vector<uint64_t> orphans;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    state_->catalog.UnreserveDisk(plan_.work.reserved_bytes);
-    state_->catalog.UnreserveHost(plan_.host_reserved_bytes);
+    state_->evictor.UnreserveDisk(plan_.work.reserved_bytes);
+    state_->evictor.UnreserveHost(plan_.host_reserved_bytes);
     EndPlan();
     if (status.ok()) {
       PublishRevealer(core_, content_, &plan_).Reveal();
@@ -125,12 +125,12 @@ absl::Status PublishCommit::AdoptStaged() {
     if (known != node) {
       return absl::InternalError("another prompt is stored under the same key");
     }
-    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    const StoredObject* object =
+        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
-      item.object =
-          state_->catalog.NewObject(state_->catalog.NextNumber(), item.segment->key, id,
-                                    spec.objects[i].slice_digests, item.layers, item.slice_bytes);
-      item.object->publisher = publisher;
+      item.object = state_->objects.NewObject(state_->objects.NextNumber(), item.segment->key, id,
+                                              spec.objects[i].slice_digests, item.layers,
+                                              item.slice_bytes, publisher);
       continue;
     }
     // Portable points agree within rounding: the first stays.
@@ -140,7 +140,7 @@ absl::Status PublishCommit::AdoptStaged() {
       return absl::AbortedError(
           "an object was stored meanwhile with other bytes under the same key: nondeterminism");
     }
-    state_->catalog.Hold(object);
+    state_->objects.Hold(object);
     item.object = object;
   }
   return absl::OkStatus();
@@ -172,16 +172,16 @@ absl::Status PublishCommit::ReserveQuota() {
   uint64_t new_bytes = 0, new_objects = 0;
   for (const PublishBoundary& kept : plan_.boundaries) {
     for (const size_t i : kept.items) {
-      StoredObject* object = content_->items[i].object;
+      const StoredObject* object = content_->items[i].object;
       if (!listed.insert(object).second) continue;
       plan_.promised.push_back(object);
-      if (object->restore_points > 0) continue;
+      if (object->names.count > 0) continue;
       ++new_objects;
       new_bytes += object->bytes();
     }
   }
   const std::string& tenant = content_->spec.tenant;
-  if (state_->catalog.Promise(tenant, plan_.promised)) return absl::OkStatus();
+  if (state_->evictor.Promise(tenant, plan_.promised)) return absl::OkStatus();
   plan_.promised.clear();
   core_->Count(Counter::kPublishesRefusedQuota);
   return state_->catalog.ledger().NoRoom(tenant, new_bytes, new_objects);
@@ -190,13 +190,13 @@ absl::Status PublishCommit::ReserveQuota() {
 // Reserves RAM or disk for what is new, and lists what is to be written.
 absl::Status PublishCommit::MakeRoom() {
   uint64_t new_bytes = 0;
-  std::vector<StoredObject*> unwritten;
+  std::vector<const StoredObject*> unwritten;
   absl::flat_hash_set<const StoredObject*> listed;
   uint64_t disk_bytes = 0;
   const absl::Time now = core_->clock->Now();
   plan_.expires = ExpiryOf(now);
   for (PublishBoundary& kept : plan_.boundaries) {
-    RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
+    const RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
     if (point != nullptr && HasExpired(*point, now)) {
       state_->catalog.Remove(point, Removal::kExpired);
       point = nullptr;
@@ -209,15 +209,15 @@ absl::Status PublishCommit::MakeRoom() {
       // The first who publishes it says when it ends, and others only move that further away. Who
       // asks for nothing does not make what was to end stay for good.
       const bool asks = plan_.expires != absl::InfiniteFuture();
-      if (!point->inherited) {
-        kept.expires = asks ? std::max(plan_.expires, point->expires) : point->expires;
+      if (!point->expiry.inherited) {
+        kept.expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;
       }
     }
-    kept.number = kept.held ? point->number : state_->catalog.NextNumber();
+    kept.number = kept.held ? point->number : state_->objects.NextNumber();
     kept.manifest = kept.held ? point->manifest : kept.number;
-    std::vector<StoredObject*> objects;
+    std::vector<const StoredObject*> objects;
     for (const size_t i : kept.items) {
-      StoredObject* object = content_->items[i].object;
+      const StoredObject* object = content_->items[i].object;
       objects.push_back(object);
       if (object->on_disk || !listed.insert(object).second) continue;
       unwritten.push_back(object);
@@ -228,7 +228,7 @@ absl::Status PublishCommit::MakeRoom() {
   }
   if (absl::Status status = ReserveQuota(); !status.ok()) return status;
   if (plan_.level == Durability::kMemory) {
-    if (state_->catalog.ReserveHost(new_bytes, content_->spec.tenant)) {
+    if (state_->evictor.ReserveHost(new_bytes, content_->spec.tenant)) {
       plan_.host_reserved_bytes = plan_.shown_bytes = new_bytes;
       return absl::OkStatus();
     }
@@ -238,7 +238,7 @@ absl::Status PublishCommit::MakeRoom() {
     }
     plan_.level = Durability::kDisk;  // no room in RAM: the promise is kept on the disk
   }
-  if (!state_->catalog.ReserveDisk(disk_bytes, content_->spec.tenant)) {
+  if (!state_->evictor.ReserveDisk(disk_bytes, content_->spec.tenant)) {
     core_->Count(Counter::kPublishesRefusedFull);
     return TierFull("disk", disk_bytes, core_->options.disk_bytes);
   }
@@ -256,7 +256,7 @@ absl::Status PublishCommit::MakeRoom() {
 
 ManifestRecord PublishCommit::RecordFor(const PublishBoundary& kept) {
   const PublishSpec& spec = content_->spec;
-  std::vector<StoredObject*> objects;
+  std::vector<const StoredObject*> objects;
   for (const size_t i : kept.items) objects.push_back(content_->items[i].object);
   ManifestRecord record = ManifestWriter::NewRecord(
       kept.manifest, spec.tenant, {spec.token_ids.begin(), spec.token_ids.begin() + kept.boundary},
@@ -283,11 +283,11 @@ absl::Status PublishCommit::ViewsFor(const StoredObject* object, std::vector<Sli
 
 // Gives back the quota that was reserved, and the points that were held.
 void PublishCommit::EndPlan() {
-  state_->catalog.Unpromise(plan_.promised);
+  state_->objects.Unpromise(plan_.promised);
   plan_.promised.clear();
   for (const PublishBoundary& kept : plan_.boundaries) {
     if (!kept.held) continue;
-    RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
+    const RestorePointEntry* point = state_->catalog.Find(kept.segment->key);
     if (point == nullptr || point->number != kept.number) continue;
     state_->catalog.EndRenewal(point);
     state_->catalog.ReleasePoint(point);

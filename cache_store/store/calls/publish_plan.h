@@ -11,7 +11,7 @@
 #include "absl/time/time.h"
 #include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/slice_view.h"
-#include "cache_store/catalog/catalog.h"
+#include "cache_store/catalog/stored_object.h"
 #include "cache_store/store/background/persisting.h"
 #include "cache_store/store/tiered_store.h"
 
@@ -20,7 +20,7 @@ namespace hearth {
 // One object of a publish.
 struct PublishItem {
   const KeyedSegment* segment = nullptr;
-  StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
+  const StoredObject* object = nullptr;  // held; null until the store has it or commit makes it
   bool needed = false;
   bool lost = false;  // quarantined since it was promised
   std::vector<uint32_t> layers;
@@ -67,7 +67,7 @@ struct PublishPlan {
   std::vector<Digest> shown;  // restore points that are not yet durable
   uint64_t shown_bytes = 0;   // of new objects that are in RAM only
   uint64_t host_reserved_bytes = 0;
-  std::vector<StoredObject*> promised;  // to the tenant's quota
+  std::vector<const StoredObject*> promised;  // to the tenant's quota
   Persisting work;
 };
 

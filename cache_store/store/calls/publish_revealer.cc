@@ -12,7 +12,7 @@ namespace hearth {
 void PublishRevealer::Reveal() {
   const bool written = plan_->level != Durability::kMemory;
   for (size_t i = 0; i < plan_->work.objects.size(); ++i) {
-    state_->catalog.SetOnDisk(plan_->work.objects[i], plan_->work.compressed_bytes[i]);
+    state_->objects.SetOnDisk(plan_->work.objects[i], plan_->work.compressed_bytes[i]);
   }
   if (!written) {
     // RAM is their only home, and was reserved: before anything else competes for it.
@@ -33,19 +33,19 @@ void PublishRevealer::Reveal() {
     if (kept.held && (known == nullptr || known->number != kept.number)) {
       plan_->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: it was dropped meanwhile"));
-      if (kept.write) state_->catalog.DiscardManifest(kept.manifest);
+      if (kept.write) state_->objects.DiscardManifest(kept.manifest);
       continue;
     }
     if (!IsWhole(kept)) {
       plan_->notes.push_back(
           absl::StrCat("boundary ", kept.boundary, " left out: an object was lost meanwhile"));
-      if (kept.write) state_->catalog.DiscardManifest(kept.manifest);
+      if (kept.write) state_->objects.DiscardManifest(kept.manifest);
       continue;
     }
     SegmentNode* end = LinkBoundary(kept);
-    std::vector<StoredObject*> objects;
+    std::vector<const StoredObject*> objects;
     for (const size_t i : kept.items) objects.push_back(content_->items[i].object);
-    RestorePointEntry* point = end->restore_point;
+    const RestorePointEntry* point = end->restore_point;
     const bool is_new = point == nullptr;
     if (is_new) {
       point = state_->catalog.AddRestorePoint(
@@ -53,7 +53,7 @@ void PublishRevealer::Reveal() {
           content_->CutsUpTo(kept.boundary), core_->clock->Now());
       state_->catalog.Renew(point, kept.expires);
       core_->Count(Counter::kPublishedRestorePoints);
-    } else if (point->inherited || kept.expires > point->expires) {
+    } else if (point->expiry.inherited || kept.expires > point->expiry.at) {
       state_->catalog.Renew(point, kept.expires);
       if (point->durable) plan_->renewed.push_back(point->id);
     }
@@ -96,9 +96,9 @@ SegmentNode* PublishRevealer::LinkBoundary(const PublishBoundary& kept) {
                         content_->spec.token_ids);
     assert(node != nullptr);  // AdoptStaged ruled collisions out, and the keys are claimed
     for (; next < kept.items.size(); ++next) {
-      StoredObject* object = content_->items[kept.items[next]].object;
+      const StoredObject* object = content_->items[kept.items[next]].object;
       if (object->id.begin != segment.begin) break;
-      if (object->node == nullptr) state_->catalog.Link(object, node);
+      if (object->node == nullptr) state_->objects.Link(object, node);
     }
   }
   assert(next == kept.items.size());
@@ -114,8 +114,8 @@ bool PublishRevealer::AdmitToHost(const PublishBoundary& kept) {
     if (!item.complete()) return false;  // on the disk only: the next fetch promotes it
     bytes += item.object->bytes();
   }
-  if (!state_->catalog.ReserveHost(bytes, content_->spec.tenant)) return false;
-  state_->catalog.UnreserveHost(bytes);
+  if (!state_->evictor.ReserveHost(bytes, content_->spec.tenant)) return false;
+  state_->evictor.UnreserveHost(bytes);
   for (const size_t i : kept.items) {
     const PublishItem& item = content_->items[i];
     if (!item.object->in_host && !core_->PutInHost(item.object, item.staged)) return false;

@@ -228,7 +228,8 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     PublishItem& item = content_.items[i];
     const ObjectId& id = spec.objects[i].id;
     SegmentNode* node = state_->catalog.index().Find(*item.segment, spec.token_ids);
-    StoredObject* object = node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
+    const StoredObject* object =
+        node == nullptr ? nullptr : node->objects[static_cast<size_t>(id.group)];
     if (object == nullptr) {
       item.needed = !spec.objects[i].absent;
       continue;
@@ -241,7 +242,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
           ObjectText(id), " is stored with other bytes under the same key: nondeterminism"));
     }
     item.object = object;
-    state_->catalog.Hold(object);
+    state_->objects.Hold(object);
   }
   // What only boundaries that cannot be completed need is not asked for.
   std::vector<bool> useful(content_.items.size(), false);
@@ -289,7 +290,7 @@ PublishSessionImpl::~PublishSessionImpl() {
   {
     StoreLock lock(core_);
     for (PublishItem& item : content_.items) {
-      if (item.object != nullptr) state_->catalog.Release(item.object);
+      if (item.object != nullptr) state_->objects.Release(item.object);
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/pin_share.h"
 #include "cache_store/base/secret.h"
+#include "cache_store/catalog/catalog_check.h"
 
 namespace hearth {
 namespace {
@@ -116,7 +117,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   bool gone = false;
   {
     absl::MutexLock lock(&state_->mu);
-    RestorePointEntry* point = state_->catalog.Find(id);
+    const RestorePointEntry* point = state_->catalog.Find(id);
     gone = point == nullptr || point->manifest != durable_number;
     if (!status.ok() && !gone) {
       state_->catalog.SetPinned(point, !pinned);
@@ -134,7 +135,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
 
 absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                               RestorePoint* described, uint64_t* durable_number) {
-  RestorePointEntry* point = core_->FindOwned(id, tenant);
+  const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return NoSuchPoint();
   if (point->pinned != pinned) {
     if (pinned) {
@@ -142,7 +143,7 @@ absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool 
           MayPin(core_->options.quotas, state_->catalog.ledger(),
                  PinRoomOf(core_->options.quotas, core_->options.capacity_bytes(),
                            core_->options.max_pinned_fraction),
-                 state_->catalog.pinned_bytes(), tenant, state_->catalog.BytesToPin(*point));
+                 state_->objects.sums().pinned_bytes(), tenant, state_->catalog.BytesToPin(*point));
       if (!status.ok()) return status;
     }
     state_->catalog.SetPinned(point, pinned);
@@ -159,7 +160,7 @@ absl::StatusOr<DropResult> Store::Drop(const Digest& id, const std::string& tena
   DropResult result;
   {
     StoreLock lock(core_, StoreLock::kErasesItself);
-    RestorePointEntry* point = core_->FindOwned(id, tenant);
+    const RestorePointEntry* point = core_->FindOwned(id, tenant);
     if (point == nullptr) return NoSuchPoint();
     result = DropPoints({point}, force);
   }
@@ -178,10 +179,10 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
   return result;
 }
 
-DropResult Store::DropPoints(const std::vector<RestorePointEntry*>& points, bool force) {
+DropResult Store::DropPoints(const std::vector<const RestorePointEntry*>& points, bool force) {
   DropResult result;
-  const uint64_t before = state_->catalog.object_bytes();
-  for (RestorePointEntry* point : points) {
+  const uint64_t before = state_->objects.bytes();
+  for (const RestorePointEntry* point : points) {
     if (point->pinned && !force) {
       ++result.kept_pinned;
       continue;
@@ -189,7 +190,7 @@ DropResult Store::DropPoints(const std::vector<RestorePointEntry*>& points, bool
     state_->catalog.Remove(point, Removal::kDropped);
     ++result.dropped;
   }
-  result.freed_bytes = before - state_->catalog.object_bytes();
+  result.freed_bytes = before - state_->objects.bytes();
   return result;
 }
 
@@ -250,21 +251,21 @@ StoreStats Store::Stats() {
   host.evicted_restore_points = state_->catalog.demoted();
   host.hit_tokens = core_->meters.hit_tokens(Tier::kHost);
   host.read_bytes = core_->meters.counters().Get(Counter::kBytesReadHost);
-  host.written_bytes = state_->catalog.host_flow().written_bytes;
-  host.unread_bytes = state_->catalog.host_flow().unread_bytes;
+  host.written_bytes = state_->objects.sums().host_flow().written_bytes;
+  host.unread_bytes = state_->objects.sums().host_flow().unread_bytes;
   if (core_->tiers.disk == nullptr) host.evicted_restore_points = state_->catalog.evicted();
   stats.tiers.push_back(host);
   if (core_->tiers.disk != nullptr) {
     TierUsage disk;
     disk.tier = Tier::kDisk;
-    disk.bytes = state_->catalog.disk_bytes();
+    disk.bytes = state_->objects.sums().disk_bytes();
     disk.capacity_bytes = core_->options.disk_bytes;
-    disk.objects = state_->catalog.disk_objects();
+    disk.objects = state_->objects.sums().disk_objects();
     disk.evicted_restore_points = state_->catalog.evicted();
     disk.hit_tokens = core_->meters.hit_tokens(Tier::kDisk);
     disk.read_bytes = core_->meters.counters().Get(Counter::kBytesReadDisk);
-    disk.written_bytes = state_->catalog.disk_flow().written_bytes;
-    disk.unread_bytes = state_->catalog.disk_flow().unread_bytes;
+    disk.written_bytes = state_->objects.sums().disk_flow().written_bytes;
+    disk.unread_bytes = state_->objects.sums().disk_flow().unread_bytes;
     stats.tiers.push_back(disk);
   }
   if (core_->tiers.device != nullptr) {
@@ -279,9 +280,9 @@ StoreStats Store::Stats() {
     gpu.unread_bytes = device.unread_bytes;
     stats.tiers.push_back(gpu);
   }
-  stats.restore_points = state_->catalog.restore_points();
-  stats.objects = state_->catalog.objects();
-  stats.pinned_bytes = state_->catalog.pinned_bytes();
+  stats.restore_points = state_->catalog.points().size();
+  stats.objects = state_->objects.all().size();
+  stats.pinned_bytes = state_->objects.sums().pinned_bytes();
   stats.removed = core_->meters.removed();
   return stats;
 }
@@ -323,16 +324,16 @@ uint64_t Store::index_finds() {
 void Store::CheckInvariants() {
   absl::MutexLock lock(&state_->mu);
   assert(core_->tiers.host.bytes() <= core_->tiers.host.capacity_bytes());
-  assert(state_->catalog.host_bytes() <= state_->catalog.limits().host_bytes);
+  assert(state_->objects.sums().host_bytes() <= state_->evictor.limits().host_bytes);
   // Evictions that a crash of the machine undid come back, and go again once all is loaded.
   assert(loader_.unloaded() != nullptr ||
-         state_->catalog.disk_bytes() <= state_->catalog.limits().disk_bytes);
-  state_->catalog.CheckInvariants();
+         state_->objects.sums().disk_bytes() <= state_->evictor.limits().disk_bytes);
+  CheckCatalog(state_->catalog, state_->objects);
   if (core_->tiers.device == nullptr) return;
   const DeviceTier::Usage usage = core_->tiers.device->usage();
   assert(usage.bytes <= core_->options.device->size_bytes());
   for (const uint64_t number : usage.objects) {
-    const StoredObject* object = state_->catalog.FindObject(number);
+    const StoredObject* object = state_->objects.Find(number);
     assert(object != nullptr && !object->retired);
     (void)object;
   }

@@ -94,7 +94,7 @@ class Store : public SteppedStore {
   absl::Status PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                          RestorePoint* described, uint64_t* durable_number)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  DropResult DropPoints(const std::vector<RestorePointEntry*>& points, bool force)
+  DropResult DropPoints(const std::vector<const RestorePointEntry*>& points, bool force)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
   const uint64_t incarnation_;

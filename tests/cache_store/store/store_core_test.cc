@@ -35,12 +35,12 @@ class StoreCoreTest : public testing::Test {
   }
 
   // An object of one slice, held, in no tier.
-  StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->state.mu) {
-    Catalog& catalog = core_->state.catalog;
-    const uint64_t number = catalog.NextNumber();
+  const StoredObject* MakeObject() ABSL_EXCLUSIVE_LOCKS_REQUIRED(core_->state.mu) {
+    ObjectTable& objects = core_->state.objects;
+    const uint64_t number = objects.NextNumber();
     Digest key{};
     key[0] = static_cast<uint8_t>(number);
-    return catalog.NewObject(number, key, ObjectId{}, {SliceDigest(bytes_.data(), bytes_.size())},
+    return objects.NewObject(number, key, ObjectId{}, {SliceDigest(bytes_.data(), bytes_.size())},
                              {0}, kObjectBytes);
   }
   SliceView View() const {
@@ -58,7 +58,7 @@ class StoreCoreTest : public testing::Test {
 };
 
 TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
-  StoredObject* object = nullptr;
+  const StoredObject* object = nullptr;
   {
     StoreLock lock(core_.get());
     object = MakeObject();
@@ -69,7 +69,7 @@ TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
   EXPECT_TRUE(core_->tiers.HostViews(object, &views));
   {
     StoreLock lock(core_.get());
-    core_->state.catalog.Release(object);
+    core_->state.objects.Release(object);
     EXPECT_EQ(core_->tiers.host.bytes(), kObjectBytes) << "not before the lock is released";
   }
   EXPECT_EQ(core_->tiers.host.bytes(), 0u);
@@ -78,7 +78,7 @@ TEST_F(StoreCoreTest, LockErasesFromRamWhatWasLetGo) {
 TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
   {
     StoreLock lock(core_.get(), StoreLock::kErasesItself);
-    core_->state.catalog.Release(MakeObject());
+    core_->state.objects.Release(MakeObject());
   }
   EXPECT_TRUE(core_->eraser.EraseFromDisk().ok());
   executor_->RunAll();
@@ -88,7 +88,7 @@ TEST_F(StoreCoreTest, WithoutADiskNothingIsLeftToErase) {
 TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   Promoter promoter(core_.get());
   Promotion promotion;
-  StoredObject *first = nullptr, *second = nullptr;
+  const StoredObject *first = nullptr, *second = nullptr;
   {
     StoreLock lock(core_.get());
     first = MakeObject();
@@ -105,8 +105,8 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   EXPECT_TRUE(promoter.Claim(second, &promotion));
   StoreLock lock(core_.get());
   promoter.Unclaim(second);
-  core_->state.catalog.Release(first);
-  core_->state.catalog.Release(second);
+  core_->state.objects.Release(first);
+  core_->state.objects.Release(second);
 }
 
 TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {

@@ -1,0 +1,107 @@
+#include "cache_store/catalog/catalog_check.h"
+
+#include <cassert>
+
+namespace hearth {
+namespace {
+
+void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
+  absl::flat_hash_map<const StoredObject*, uint32_t> named, pinning;
+  for (const auto& [id, point] : catalog.points()) {
+    assert(point->node->restore_point == point.get() && point->node->key == id);
+    for (const StoredObject* object : point->objects) {
+      assert(!object->retired && object->node != nullptr);
+      ++named[object];
+      if (point->pinned) ++pinning[object];
+    }
+  }
+  for (const auto& [number, object] : objects.all()) {
+    const uint32_t names = object->names.count;
+    assert(number == object->number && (names > 0 || object->sessions > 0));
+    assert(names == 0 || object->in_host || object->on_disk);
+    assert(names == named[object.get()] && object->host_names.count <= names);
+    assert(object->pins == pinning[object.get()]);
+    assert((object->account != nullptr) == (names > 0 || object->promised > 0));
+    (void)names;
+  }
+}
+
+void CheckSums(const Catalog& catalog, const ObjectTable& objects) {
+  StorageSums counted;
+  uint64_t bytes = 0;
+  for (const auto& [number, object] : objects.all()) {
+    counted.CountInTiers(*object, 1);
+    bytes += object->bytes();
+  }
+  for (const auto& [id, point] : catalog.points()) counted.Count(*point, 1);
+  assert(bytes == objects.bytes());
+  assert(counted.SameInTiers(objects.sums()));
+}
+
+void CheckTenants(const Catalog& catalog) {
+  absl::flat_hash_map<std::string, TenantUsage> usage;
+  absl::flat_hash_map<std::string, uint64_t> kept;
+  absl::flat_hash_set<const StoredObject*> seen, pinned;
+  const auto& points_of = catalog.points_of_tenants();
+  for (const auto& [id, point] : catalog.points()) {
+    assert(points_of.at(point->tenant).contains(point.get()));
+    assert(point->account->tenant == point->tenant);
+    TenantUsage& tenant = usage[point->tenant];
+    ++tenant.restore_points;
+    for (const StoredObject* object : point->objects) {
+      assert(object->account == point->account);
+      if (point->pinned && pinned.insert(object).second) tenant.pinned_bytes += object->bytes();
+      if (!seen.insert(object).second) continue;
+      ++tenant.objects;
+      tenant.bytes += object->bytes();
+      if (object->sessions > 0 || object->pins > 0) kept[point->tenant] += object->bytes();
+    }
+  }
+  assert(usage.size() == points_of.size());
+  for (const auto& [tenant, counted] : usage) {
+    assert(catalog.ledger().UsageOf(tenant) == counted);
+    assert((*points_of.at(tenant).begin())->account->kept.bytes == kept[tenant]);
+    (void)counted;
+  }
+}
+
+void CheckExpiry(const Catalog& catalog) {
+  size_t scheduled = 0;
+  for (const auto& [id, point] : catalog.points()) {
+    if (!MayExpire(*point)) continue;
+    ++scheduled;
+    assert(catalog.expiry().Contains(*point));
+  }
+  assert(scheduled == catalog.expiry().size());
+}
+
+void CheckUses(const Catalog& catalog) {
+  const RetentionFeed& feed = catalog.feed();
+  assert(feed.held() == feed.size());
+  assert(catalog.is_adopting() || feed.size() == catalog.points().size());
+  for (const auto& [id, point] : catalog.points()) {
+    assert(point->listed == feed.Contains(*point));
+    uint32_t sole = 0, host_sole = 0;
+    for (const StoredObject* object : point->objects) {
+      if (object->names.count == 1) ++sole;
+      if (point->in_host && object->host_names.count == 1) ++host_sole;
+    }
+    assert(sole == point->sole && host_sole == point->host_sole);
+  }
+  for (const RestorePointEntry* point : catalog.used()) {
+    assert(catalog.Find(point->id) == point);
+    (void)point;
+  }
+}
+
+}  // namespace
+
+void CheckCatalog(const Catalog& catalog, const ObjectTable& objects) {
+  CheckNames(catalog, objects);
+  CheckSums(catalog, objects);
+  CheckTenants(catalog);
+  CheckUses(catalog);
+  CheckExpiry(catalog);
+}
+
+}  // namespace hearth

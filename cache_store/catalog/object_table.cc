@@ -1,0 +1,226 @@
+#include "cache_store/catalog/object_table.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace hearth {
+
+void Garbage::Add(const Garbage& other) {
+  const auto append = [](std::vector<uint64_t>* to, const std::vector<uint64_t>& from) {
+    to->insert(to->end(), from.begin(), from.end());
+  };
+  append(&host_objects, other.host_objects);
+  append(&disk_objects, other.disk_objects);
+  append(&manifests, other.manifests);
+  append(&gone_objects, other.gone_objects);
+  disk_bytes += other.disk_bytes;
+}
+
+void ObjectTable::ReserveNumbersBelow(uint64_t number) {
+  next_number_ = std::max(next_number_, number);
+}
+
+const StoredObject* ObjectTable::NewObject(uint64_t number, const Digest& key, const ObjectId& id,
+                                           std::vector<uint64_t> slice_digests,
+                                           std::vector<uint32_t> layers, uint64_t slice_bytes,
+                                           std::shared_ptr<const std::string> publisher) {
+  assert(slice_digests.size() == layers.size() && number < next_number_);
+  auto object = std::make_unique<StoredObject>();
+  object->number = number;
+  object->key = key;
+  object->id = id;
+  object->slice_digests = std::move(slice_digests);
+  object->layers = std::move(layers);
+  object->slice_bytes = slice_bytes;
+  object->publisher = std::move(publisher);
+  object->sessions = 1;
+  bytes_ += object->bytes();
+  const auto [it, inserted] = objects_.emplace(number, std::move(object));
+  assert(inserted);
+  (void)inserted;
+  return it->second.get();
+}
+
+void ObjectTable::Link(const StoredObject* object, SegmentNode* node) {
+  const StoredObject*& place = node->objects[static_cast<size_t>(object->id.group)];
+  assert(place == nullptr && object->node == nullptr && node->key == object->key);
+  assert(!object->retired);
+  place = object;
+  Own(object)->node = node;
+}
+
+void ObjectTable::Unlink(StoredObject* object) {
+  SegmentNode* node = object->node;
+  if (node == nullptr) return;
+  assert(object->names.count == 0);
+  object->node = nullptr;
+  node->objects[static_cast<size_t>(object->id.group)] = nullptr;
+  index_.Prune(node);
+}
+
+void ObjectTable::Retire(const StoredObject* object) {
+  assert(object->sessions > 0 && object->names.count == 0);
+  Own(object)->retired = true;
+  garbage_.gone_objects.push_back(object->number);
+  Unlink(Own(object));
+}
+
+const StoredObject* ObjectTable::Find(uint64_t number) const {
+  const auto it = objects_.find(number);
+  return it == objects_.end() ? nullptr : it->second.get();
+}
+
+void ObjectTable::Hold(const StoredObject* object) {
+  const Change change(&sums_, object);
+  ++Own(object)->sessions;
+}
+
+void ObjectTable::Release(const StoredObject* object) {
+  {
+    const Change change(&sums_, object);
+    assert(object->sessions > 0);
+    --Own(object)->sessions;
+  }
+  DropUnneeded(object);
+}
+
+void ObjectTable::DropUnneeded(const StoredObject* object) {
+  if (object->names.count == 0) {
+    Uncharge(Own(object));
+    if (object->sessions == 0) Free(Own(object));
+  } else if (object->sessions == 0 && object->host_names.count == 0 && object->in_host &&
+             object->on_disk) {
+    DropHostCopy(object);
+  }
+}
+
+void ObjectTable::Free(StoredObject* object) {
+  assert(object->account == nullptr && object->pins == 0);
+  if (object->in_host) ForgetHostCopy(object);
+  if (object->on_disk) {
+    garbage_.disk_objects.push_back(object->number);
+    garbage_.disk_bytes += object->disk_cost_bytes();
+    const Change change(&sums_, object);
+    object->on_disk = false;
+    sums_.NoteGoneFromDisk(*object);
+  } else if (object->disk.begun) {
+    garbage_.disk_objects.push_back(object->number);
+  }
+  Unlink(object);
+  garbage_.gone_objects.push_back(object->number);
+  bytes_ -= object->bytes();
+  objects_.erase(object->number);
+}
+
+void ObjectTable::SetInHost(const StoredObject* object) {
+  assert(!object->in_host);
+  const Change change(&sums_, object);
+  Own(object)->in_host = true;
+  Own(object)->reads.from_host = false;
+  sums_.NoteWrittenToHost(*object);
+}
+
+void ObjectTable::SetOnDisk(const StoredObject* object, uint64_t compressed_bytes) {
+  AdoptOnDisk(object, compressed_bytes);
+  Own(object)->reads.from_disk = false;
+  sums_.NoteWrittenToDisk(*object);
+}
+
+void ObjectTable::AdoptOnDisk(const StoredObject* object, uint64_t compressed_bytes) {
+  assert(!object->on_disk && compressed_bytes <= object->bytes());
+  const Change change(&sums_, object);
+  Own(object)->disk.compressed_bytes = compressed_bytes;
+  Own(object)->on_disk = true;
+  Own(object)->reads.from_disk = true;
+}
+
+void ObjectTable::ForgetHostCopy(StoredObject* object) {
+  {
+    const Change change(&sums_, object);
+    object->in_host = false;
+  }
+  sums_.NoteGoneFromHost(*object);
+  garbage_.host_objects.push_back(object->number);
+}
+
+void ObjectTable::DropHostCopy(const StoredObject* object) {
+  assert(object->on_disk);
+  if (object->in_host) ForgetHostCopy(Own(object));
+}
+
+void ObjectTable::SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
+
+void ObjectTable::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {
+  const Change change(&sums_, object);
+  Own(object)->names.Change(point, by);
+}
+
+void ObjectTable::ChangeHostNames(const StoredObject* object, const RestorePointEntry* point,
+                                  int by) {
+  Own(object)->host_names.Change(point, by);
+}
+
+void ObjectTable::ChangePins(const StoredObject* object, int by) {
+  const Change change(&sums_, object);
+  assert(by > 0 || object->pins > 0);
+  Own(object)->pins += static_cast<uint32_t>(by);
+}
+
+void ObjectTable::KeepUntil(const StoredObject* object, absl::Time expires) {
+  Own(object)->keep_until = std::max(object->keep_until, expires);
+}
+
+void ObjectTable::Charge(const StoredObject* object, TenantAccount* account) {
+  assert(object->account == nullptr || object->account == account);
+  Own(object)->account = account;
+}
+
+void ObjectTable::Uncharge(StoredObject* object) {
+  if (object->names.count > 0 || object->promised > 0) return;
+  TenantAccount* const account = std::exchange(object->account, nullptr);
+  if (account != nullptr) ledger_.Settle(account);
+}
+
+void ObjectTable::Promise(const StoredObject* object, TenantAccount* account) {
+  assert(object->sessions > 0);
+  Charge(object, account);
+  const Change change(&sums_, object);
+  ++Own(object)->promised;
+}
+
+void ObjectTable::Unpromise(const std::vector<const StoredObject*>& objects) {
+  for (const StoredObject* object : objects) {
+    {
+      const Change change(&sums_, object);
+      assert(object->promised > 0);
+      --Own(object)->promised;
+    }
+    Uncharge(Own(object));
+  }
+}
+
+void ObjectTable::NoteRead(const StoredObject* object, bool from_host, bool from_disk) {
+  StoredObject::Reads& reads = Own(object)->reads;
+  reads.from_host = reads.from_host || from_host;
+  reads.from_disk = reads.from_disk || from_disk;
+}
+
+uint32_t ObjectTable::CountReadFailure(const StoredObject* object) {
+  return ++Own(object)->reads.failures;
+}
+
+uint32_t ObjectTable::CountFetch(const StoredObject* object) {
+  return ++Own(object)->reads.fetches;
+}
+
+void ObjectTable::ForgetFetches(const StoredObject* object) { Own(object)->reads.fetches = 0; }
+
+void ObjectTable::SetQueuedForDevice(const StoredObject* object, bool queued) {
+  Own(object)->reads.queued_for_device = queued;
+}
+
+void ObjectTable::SetPromoting(const StoredObject* object, bool promoting) {
+  Own(object)->reads.promoting = promoting;
+}
+
+}  // namespace hearth

@@ -1,0 +1,133 @@
+// ObjectTable: the stored objects, which tiers they are in, and who refers to them.
+//
+// Bookkeeping only: no I/O, no locks. The store guards it with one mutex, does the reads and writes
+// outside, and afterwards erases what the table put into Garbage. Ownership: owns the objects, and
+// with them the index, the tenants' accounts and the sums that follow from objects. A pointer to a
+// const object is a handle: only the table writes what it made.
+//
+// Invariants:
+//  1. An object lives while a restore point or a session refers to it, and not longer.
+//  2. A RAM copy goes only when the object is on disk or goes altogether.
+#ifndef HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
+#define HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "cache_store/base/tenant_ledger.h"
+#include "cache_store/catalog/prefix_index.h"
+#include "cache_store/catalog/storage_sums.h"
+#include "cache_store/catalog/stored_object.h"
+
+namespace hearth {
+
+// What is left to do once the lock is released: erase these from their tiers.
+struct Garbage {
+  std::vector<uint64_t> host_objects;
+  std::vector<uint64_t> disk_objects;
+  std::vector<uint64_t> manifests;
+  std::vector<uint64_t> gone_objects;  // altogether, or quarantined
+  uint64_t disk_bytes = 0;             // what the disk objects took
+
+  void Add(const Garbage& other);
+};
+
+class ObjectTable {
+ public:
+  using Change = StorageSums::Change<StoredObject>;
+
+  explicit ObjectTable(TenantQuotas quotas) : ledger_(std::move(quotas)) {}
+
+  PrefixIndex& index() { return index_; }
+  TenantLedger& ledger() { return ledger_; }
+  const TenantLedger& ledger() const { return ledger_; }
+  StorageSums& sums() { return sums_; }
+  const StorageSums& sums() const { return sums_; }
+
+  // Of objects, restore points and manifests alike.
+  uint64_t NextNumber() { return next_number_++; }
+  uint64_t next_number() const { return next_number_; }  // above all that were given
+  void ReserveNumbersBelow(uint64_t number);
+
+  // A new object, held once, in no tier and not visible. REQUIRES: `number` was given, to nothing
+  // else; a layer for each slice.
+  const StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
+                                std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
+                                uint64_t slice_bytes,
+                                std::shared_ptr<const std::string> publisher = nullptr);
+  // Makes it visible. REQUIRES: the node has its key, and no object of this group.
+  void Link(const StoredObject* object, SegmentNode* node);
+  // Hides it from lookups for good; it goes with its last reference. REQUIRES: held, and no restore
+  // point names it.
+  void Retire(const StoredObject* object);
+  const StoredObject* Find(uint64_t number) const;  // null when absent
+  void Hold(const StoredObject* object);
+  void Release(const StoredObject* object);
+
+  // Moves between tiers. REQUIRES: not there yet; room, from a reservation given back under the
+  // same lock.
+  void SetInHost(const StoredObject* object);
+  // `compressed_bytes`: as StoredObject's.
+  void SetOnDisk(const StoredObject* object, uint64_t compressed_bytes);
+  // The same for what an earlier run wrote, and maybe read.
+  void AdoptOnDisk(const StoredObject* object, uint64_t compressed_bytes);
+  // Drops the RAM copy of an object that is also on disk.
+  void DropHostCopy(const StoredObject* object);
+  // A write of it failed and may have left something there.
+  void SetBegunOnDisk(const StoredObject* object);
+
+  // Restore points that come and go. What their going leaves unneeded, see DropUnneeded.
+  void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
+  void ChangeHostNames(const StoredObject* object, const RestorePointEntry* point, int by);
+  void ChangePins(const StoredObject* object, int by);
+  void KeepUntil(const StoredObject* object, absl::Time expires);
+  // Frees an object that nothing refers to, and a RAM copy that nothing needs.
+  void DropUnneeded(const StoredObject* object);
+  // It counts as this tenant's from its first promise or name to its last.
+  void Charge(const StoredObject* object, TenantAccount* account);
+  void Promise(const StoredObject* object, TenantAccount* account);
+  void Unpromise(const std::vector<const StoredObject*>& objects);
+
+  // What sessions did with its copies.
+  void NoteRead(const StoredObject* object, bool from_host, bool from_disk);
+  uint32_t CountReadFailure(const StoredObject* object);  // how many there are
+  uint32_t CountFetch(const StoredObject* object);        // how many since ForgetFetches
+  void ForgetFetches(const StoredObject* object);
+  void SetQueuedForDevice(const StoredObject* object, bool queued);
+  void SetPromoting(const StoredObject* object, bool promoting);
+
+  // A manifest that goes, or was written for a restore point which is not to be.
+  void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
+  Garbage TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
+  // Only what RAM is to erase: evicted copies go before new ones take their room.
+  std::vector<uint64_t> TakeHostGarbage() { return std::exchange(garbage_.host_objects, {}); }
+
+  const absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>>& all() const {
+    return objects_;
+  }
+  uint64_t bytes() const { return bytes_; }  // each counted once, whatever its tiers
+
+ private:
+  static StoredObject* Own(const StoredObject* object) { return const_cast<StoredObject*>(object); }
+  void Uncharge(StoredObject* object);
+  void Unlink(StoredObject* object);
+  void ForgetHostCopy(StoredObject* object);
+  void Free(StoredObject* object);
+
+  absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>> objects_;  // by number
+  PrefixIndex index_;
+  TenantLedger ledger_;
+  StorageSums sums_;
+  Garbage garbage_;
+  uint64_t next_number_ = 1;
+  uint64_t bytes_ = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_

@@ -1,0 +1,63 @@
+// CatalogKit: a catalog with made-up restore points: one object and one boundary a name, in RAM.
+#ifndef HEARTH_TESTS_CACHE_STORE_CATALOG_CATALOG_KIT_H_
+#define HEARTH_TESTS_CACHE_STORE_CATALOG_CATALOG_KIT_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cache_store/catalog/catalog_check.h"
+#include "cache_store/catalog/evictor.h"
+
+namespace hearth {
+
+struct CatalogKit {
+  static constexpr uint64_t kBytes = 1000;  // of an object
+
+  explicit CatalogKit(const Evictor::Limits& limits, TenantQuotas quotas = {})
+      : objects(std::move(quotas)),
+        catalog(
+            &objects, RetentionPolicy::kLru,
+            [this](const RestorePointEntry& point, Removal) { removed.push_back(point.tenant); }),
+        evictor(limits, &objects, &catalog) {}
+  ~CatalogKit() { CheckCatalog(catalog, objects); }
+
+  // In no tier and not visible, held by the caller.
+  const StoredObject* NewObject(const std::string& name) {
+    return objects.NewObject(objects.NextNumber(), Sha256(name), ObjectId{}, {1}, {0}, kBytes);
+  }
+  SegmentNode* NodeOf(const std::string& name) {
+    KeyedSegment segment;
+    segment.segment.tokens = 1;
+    segment.key = Sha256(name);
+    return objects.index().Ensure(objects.index().EnsureRoot(Sha256("root")), segment,
+                                  {static_cast<uint32_t>(name[0])});
+  }
+  // Resident in RAM, and of the tenant `name`. Null: there was no room.
+  const RestorePointEntry* Add(const std::string& name) {
+    if (!evictor.ReserveHost(kBytes, name)) return nullptr;
+    evictor.UnreserveHost(kBytes);
+    const StoredObject* object = NewObject(name);
+    objects.SetInHost(object);
+    objects.Link(object, NodeOf(name));
+    now += absl::Seconds(1);
+    const RestorePointEntry* point =
+        catalog.AddRestorePoint(objects.NextNumber(), name, model, object->node, {object}, {}, now);
+    catalog.Renew(point, absl::InfiniteFuture());
+    catalog.SetResident(point);
+    objects.Release(object);
+    return point;
+  }
+
+  ObjectTable objects;
+  Catalog catalog;
+  Evictor evictor;
+  std::vector<std::string> removed;  // tenants of restore points that left
+  absl::Time now = absl::FromUnixSeconds(1700000000);
+  std::shared_ptr<const KnownFingerprint> model = std::make_shared<KnownFingerprint>();
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_TESTS_CACHE_STORE_CATALOG_CATALOG_KIT_H_

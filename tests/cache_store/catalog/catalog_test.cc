@@ -1,0 +1,183 @@
+// The classes behind a store's lock, each at its own job; together they are the store's tests.
+#include "cache_store/catalog/catalog.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/cache_store/catalog/catalog_kit.h"
+
+namespace hearth {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr uint64_t kBytes = CatalogKit::kBytes;
+
+TEST(ObjectTableTest, AnObjectGoesWithItsLastReference) {
+  CatalogKit kit({kBytes, 0});
+  const StoredObject* object = kit.NewObject("a");
+  const uint64_t number = object->number;
+  kit.objects.SetInHost(object);
+  kit.objects.Hold(object);
+  kit.objects.Release(object);
+  EXPECT_THAT(kit.objects.TakeGarbage().gone_objects, IsEmpty());
+  kit.objects.Release(object);
+  EXPECT_EQ(kit.objects.Find(number), nullptr);
+  const Garbage garbage = kit.objects.TakeGarbage();
+  EXPECT_THAT(garbage.host_objects, ElementsAre(number));
+  EXPECT_THAT(garbage.gone_objects, ElementsAre(number));
+  EXPECT_THAT(garbage.disk_objects, IsEmpty());
+  EXPECT_EQ(kit.objects.bytes(), 0u);
+}
+
+TEST(ObjectTableTest, WhatAWriteMayHaveLeftIsErasedToo) {
+  CatalogKit kit({0, 10 * kBytes});
+  const StoredObject* object = kit.NewObject("a");
+  const uint64_t number = object->number;
+  kit.objects.SetBegunOnDisk(object);
+  kit.objects.Release(object);
+  const Garbage garbage = kit.objects.TakeGarbage();
+  EXPECT_THAT(garbage.disk_objects, ElementsAre(number));
+  EXPECT_EQ(garbage.disk_bytes, 0u) << "the sums never knew of it";
+}
+
+TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
+  CatalogKit kit({2 * kBytes, 0});
+  for (const bool read : {true, false}) {
+    const StoredObject* object = kit.NewObject("a");
+    kit.objects.SetInHost(object);
+    kit.objects.NoteRead(object, read, false);
+    kit.objects.Release(object);
+  }
+  EXPECT_EQ(kit.objects.sums().host_flow().written_bytes, 2 * kBytes);
+  EXPECT_EQ(kit.objects.sums().host_flow().unread_bytes, kBytes);
+}
+
+TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
+  CatalogKit kit({kBytes, 0});
+  kit.Add("a");
+  const StoredObject* object = kit.catalog.Find(Sha256("a"))->objects[0];
+  EXPECT_DEATH(kit.objects.Release(object), "sessions > 0");
+  EXPECT_DEATH(kit.objects.Retire(object), "sessions > 0");
+  EXPECT_DEATH(kit.objects.SetInHost(object), "in_host");
+  EXPECT_DEATH(kit.evictor.UnreserveHost(1), "host_reserved_");
+}
+
+TEST(CatalogTest, AUseIsNotedOnceASecond) {
+  CatalogKit kit({kBytes, kBytes});
+  const RestorePointEntry* point = kit.Add("a");
+  kit.catalog.SetDurable(point);
+  kit.catalog.Touch(point, kit.now);
+  EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty()) << "the second of its manifest";
+  kit.catalog.Touch(point, kit.now + absl::Seconds(2));
+  kit.catalog.Touch(point, kit.now + absl::Seconds(2.5));
+  EXPECT_THAT(kit.catalog.TakeUses(10),
+              ElementsAre(std::make_pair(point->manifest, kit.now + absl::Seconds(2.5))));
+  EXPECT_THAT(kit.catalog.TakeUses(10), IsEmpty());
+}
+
+TEST(ExpiryScheduleTest, ExpiresInOrderButNotWhatIsPinnedOrRenewed) {
+  const absl::Time now = absl::FromUnixSeconds(1700000000);
+  RestorePointEntry early, late;
+  early.number = 2;
+  late.number = 1;
+  early.expiry.at = now + absl::Seconds(1);
+  late.expiry.at = now + absl::Seconds(2);
+  ExpirySchedule schedule;
+  EXPECT_EQ(schedule.next(), absl::InfiniteFuture());
+  schedule.Add(&late);
+  schedule.Add(&early);
+  EXPECT_EQ(schedule.next(), early.expiry.at);
+  EXPECT_EQ(schedule.FirstExpired(now), nullptr);
+  EXPECT_EQ(schedule.FirstExpired(now + absl::Seconds(5)), &early);
+  schedule.Remove(early);
+  early.pinned = true;
+  schedule.Add(&early);
+  EXPECT_EQ(schedule.FirstExpired(now + absl::Seconds(5)), &late);
+  schedule.Remove(late);
+  late.expiry.renewals = 1;
+  schedule.Add(&late);
+  EXPECT_EQ(schedule.size(), 0u);
+}
+
+TEST(RetentionFeedTest, OffersTheLeastWorthFirstAndOnlyWhatWouldMakeRoom) {
+  CatalogKit kit({3 * kBytes, 0});
+  const RestorePointEntry* a = kit.Add("a");
+  const RestorePointEntry* b = kit.Add("b");
+  kit.catalog.Touch(a, kit.now + absl::Seconds(1));
+  const auto first = [&] {
+    return kit.catalog.feed().Visit(Retention::Scope::kStore, [](const RestorePointEntry*) {
+      return Retention::Answer::kTake;
+    });
+  };
+  EXPECT_EQ(first(), b);
+  EXPECT_TRUE(kit.catalog.feed().IsLeastWorth(*b));
+  kit.catalog.SetPinned(b, true);
+  EXPECT_EQ(first(), a);
+  kit.catalog.SetPinned(a, true);
+  EXPECT_EQ(first(), nullptr);
+}
+
+TEST(EvictorTest, EvictsTheLastUsedAndSparesWhatIsHeldOrPinned) {
+  CatalogKit kit({3 * kBytes, 0});
+  const RestorePointEntry* a = kit.Add("a");
+  const RestorePointEntry* b = kit.Add("b");
+  ASSERT_NE(kit.Add("c"), nullptr);
+  kit.catalog.SetPinned(a, true);
+  kit.catalog.HoldPoint(b);
+  ASSERT_NE(kit.Add("d"), nullptr);
+  EXPECT_THAT(kit.removed, ElementsAre("c"));
+  kit.catalog.ReleasePoint(b);
+  EXPECT_EQ(kit.objects.sums().host_bytes(), 3 * kBytes);
+}
+
+TEST(EvictorTest, WhatCannotFitEvictsNothing) {
+  CatalogKit kit({2 * kBytes, 0});
+  kit.catalog.SetPinned(kit.Add("a"), true);
+  kit.Add("b");
+  EXPECT_FALSE(kit.evictor.ReserveHost(2 * kBytes, "c"));
+  EXPECT_THAT(kit.removed, IsEmpty());
+  EXPECT_TRUE(kit.evictor.ReserveHost(kBytes, "c"));
+  EXPECT_THAT(kit.removed, ElementsAre("b"));
+  kit.evictor.UnreserveHost(kBytes);
+}
+
+TEST(EvictorTest, DemotesWhatIsWholeOnDisk) {
+  CatalogKit kit({kBytes, 100 * kBytes});
+  const RestorePointEntry* a = kit.Add("a");
+  kit.objects.SetOnDisk(a->objects[0], 0);
+  ASSERT_TRUE(kit.evictor.ReserveHostByDemoting(kBytes));
+  kit.evictor.UnreserveHost(kBytes);
+  EXPECT_FALSE(a->in_host);
+  EXPECT_FALSE(a->objects[0]->in_host);
+  EXPECT_THAT(kit.removed, IsEmpty());
+  EXPECT_EQ(kit.catalog.demoted(), 1u);
+}
+
+TEST(EvictorTest, FloorsAndCeilingsOfTenants) {
+  TenantQuotas quotas;
+  quotas.by_tenant["kept"].floor_bytes = kBytes;
+  quotas.by_tenant["small"].max_bytes = kBytes;
+  CatalogKit kit({2 * kBytes, 0}, quotas);
+  kit.Add("kept");
+  kit.Add("small");
+  const StoredObject* object = kit.NewObject("another");
+  ASSERT_TRUE(kit.evictor.Promise("small", {object}));
+  EXPECT_THAT(kit.removed, ElementsAre("small")) << "a ceiling takes the tenant's own";
+  const StoredObject* more = kit.NewObject("more");
+  EXPECT_FALSE(kit.evictor.Promise("small", {more}));
+  kit.objects.Unpromise({object});
+  kit.objects.Release(object);
+  kit.objects.Release(more);
+  EXPECT_FALSE(kit.evictor.ReserveHost(2 * kBytes, "other")) << "the floor of another";
+  EXPECT_TRUE(kit.evictor.ReserveHost(2 * kBytes, "kept"));
+  EXPECT_THAT(kit.removed, ElementsAre("small", "kept"));
+  kit.evictor.UnreserveHost(2 * kBytes);
+}
+
+}  // namespace
+}  // namespace hearth
