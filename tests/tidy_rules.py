@@ -85,10 +85,8 @@ FOLDER_FILES_MAX = 40
 LARGE = {
     "EngineImpl": (68, 25, 5),
     "EngineOptions": (45, 21, 1),
-    "FetchCall": (45, 28, 1),
     "InvariantGemma": (45, 20, 4),
     "LearningRetention::Unit": (45, 22, 1),
-    "LeaseCall": (45, 29, 1),
     "ModelConfig": (45, 22, 1),
     "PromiseFile": (45, 21, 1),
     "RemotePrefixCache": (45, 20, 4),

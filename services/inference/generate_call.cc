@@ -3,31 +3,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "proto/caller_gone.h"
 #include "services/inference/inference_conversion.h"
-#include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
 
 namespace hearth {
-
-std::shared_ptr<GenerateCall> GenerateCall::Create(std::unique_ptr<CallGate::Call> call,
-                                                   grpc::CallbackServerContext* context) {
-  std::shared_ptr<GenerateCall> created(new GenerateCall(std::move(call), context));
-  created->self_ = created;
-  return created;
-}
-
-GenerateCall::GenerateCall(std::unique_ptr<CallGate::Call> call,
-                           grpc::CallbackServerContext* context)
-    : call_(std::move(call)), context_(context) {}
 
 void GenerateCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make,
                          Engine* engine) {
   {
     absl::MutexLock lock(&mutex_);
-    preparing_ = true;
+    Hold();
   }
-  const std::shared_ptr<GenerateCall> self = shared_from_this();
+  const std::shared_ptr<GenerateCall> self = Shared(this);
   PrepareRequest(
       pool, tenant, bytes, [self, make = std::move(make)] { return make(&self->options_); },
       [self, engine](absl::StatusOr<EngineRequest> prepared) {
@@ -42,8 +28,7 @@ void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepar
     End(prepared.status());
   }
   absl::MutexLock lock(&mutex_);
-  preparing_ = false;
-  WriteNext();
+  Release();
 }
 
 void GenerateCall::Submit(Engine* engine, EngineRequest request) {
@@ -60,16 +45,14 @@ void GenerateCall::Submit(Engine* engine, EngineRequest request) {
   if (cancelled_) handle_->Cancel();
 }
 
-void GenerateCall::Refuse(absl::Status status) { End(std::move(status)); }
-
 EngineCallbacks GenerateCall::Callbacks() {
-  const std::shared_ptr<GenerateCall> self = shared_from_this();
+  const std::shared_ptr<GenerateCall> self = Shared(this);
   EngineCallbacks callbacks;
   callbacks.on_started = [self](const StartedInfo& info) {
     v1::GenerateResponse message;
     StartedToProto(info, message.mutable_started());
     self->Note(info);
-    self->Push(std::move(message));
+    self->Send(message);
   };
   callbacks.on_token = [self](const SampledToken& token) { return self->OnToken(token); };
   callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
@@ -84,7 +67,7 @@ bool GenerateCall::OnToken(const SampledToken& token) {
   TokenToProto(token, options_.sampling, message.mutable_token());
   TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
   if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
-  Push(std::move(message));
+  Send(message);
   if (CallerReads()) return text == nullptr || !text->stopped();
   End(absl::ResourceExhaustedError(
       absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
@@ -93,12 +76,12 @@ bool GenerateCall::OnToken(const SampledToken& token) {
 
 void GenerateCall::CountToken() {
   absl::MutexLock lock(&mutex_);
-  if (!ended_ && call_ != nullptr) ++call_->note()->generated;
+  if (!ended()) ++call()->note()->generated;
 }
 
 bool GenerateCall::CallerReads() {
   absl::MutexLock lock(&mutex_);
-  return queued_bytes_ <= kMaxWaitingBytes;
+  return ready_bytes() <= kMaxWaitingBytes;
 }
 
 void GenerateCall::OnFinished(const FinishedInfo& info) {
@@ -109,11 +92,11 @@ void GenerateCall::OnFinished(const FinishedInfo& info) {
     v1::GenerateResponse message;
     message.mutable_token()->set_text(std::move(rest));
     message.mutable_token()->set_sample(static_cast<uint32_t>(i));
-    Push(std::move(message));
+    Send(message);
   }
   v1::GenerateResponse message;
   FinishedToProto(info, prompt_tokens_, message.mutable_finished());
-  Push(std::move(message));
+  Send(message);
   if (!options_.wait_published) return End(absl::OkStatus());
   if (options_.writes) return;
   PublishOutcome nothing;
@@ -125,72 +108,24 @@ void GenerateCall::OnPublished(const PublishOutcome& outcome) {
   if (!options_.wait_published) return;
   v1::GenerateResponse message;
   OutcomeToProto(outcome, message.mutable_published());
-  Push(std::move(message));
+  Send(message);
   End(absl::OkStatus());
 }
 
 void GenerateCall::Note(const StartedInfo& info) {
   absl::MutexLock lock(&mutex_);
-  if (ended_ || call_ == nullptr) return;
-  NoteStart(info, call_->note());
+  if (!ended()) NoteStart(info, call()->note());
 }
 
-void GenerateCall::Push(v1::GenerateResponse message) {
-  absl::MutexLock lock(&mutex_);
-  if (ended_) return;
-  queued_bytes_ += message.ByteSizeLong();
-  queue_.push_back(std::move(message));
-  WriteNext();
-}
-
-void GenerateCall::End(absl::Status status) {
-  absl::MutexLock lock(&mutex_);
-  if (ended_) return;
-  ended_ = true;
-  status_ = std::move(status);
-  WriteNext();
-}
-
-void GenerateCall::WriteNext() {
-  if (writing_ || finished_) return;
-  if (!queue_.empty()) {
-    current_ = MessageBytes(queue_.front());
-    queued_bytes_ -= current_.Length();
-    queue_.pop_front();
-    writing_ = true;
-    StartWrite(&current_);
-    return;
-  }
-  if (!ended_ || preparing_) return;
-  finished_ = true;
-  absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
-  Finish(ToGrpcStatus(status, context_));
-}
-
-void GenerateCall::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
-  writing_ = false;
-  if (!ok) queue_.clear();  // the caller is gone; OnCancel says so too
-  WriteNext();
-}
-
-void GenerateCall::OnCancel() {
+void GenerateCall::OnGone() {
   std::shared_ptr<EngineRequestHandle> handle;
   {
     absl::MutexLock lock(&mutex_);
     cancelled_ = true;
     handle = handle_;
-    queue_.clear();
   }
   if (handle != nullptr) handle->Cancel();
-  End(CallerGone());
-}
-
-void GenerateCall::OnDone() {
-  // The call is over, though the engine may hold this object until a publish ends.
-  call_.reset();
-  // May be the last reference: nothing of this object may be touched after it.
-  std::shared_ptr<GenerateCall> last = std::move(self_);
+  StreamCall::OnGone();
 }
 
 }  // namespace hearth

@@ -1,20 +1,18 @@
 // GenerateCall: one Generate stream, from the engine's callbacks to the caller.
 //
-// Thread safety: the engine's callbacks come from its threads, gRPC's from others; a queue between
-// them keeps the order started, token*, finished, published.
-// Ownership: shared by gRPC, until OnDone, and by the callbacks that the engine still holds: a
-// publish may end after the call did. The engine need not outlive it, the tokenizer must.
-// Invariants: (1) one write is in flight at most; (2) Finish is called once, after the last write;
-// (3) a cancelled or expired call cancels its request at once, so that the place is free within a
-// step; (4) messages of at most kMaxWaitingBytes wait for a caller who does not read: one more
-// token ends the call with kResourceExhausted.
+// Thread safety: stream_call.h; the engine's callbacks come from its threads, and their order is
+// kept: started, token*, finished, published. Ownership: shared by gRPC, until OnDone, and by the
+// callbacks that the engine still holds: a publish may end after the call did. The engine need not
+// outlive it, the tokenizer must.
+// Invariants: (1) a cancelled or expired call cancels its request at once, so that the place is
+// free within a step; (2) messages of at most kMaxWaitingBytes wait for a caller who does not read:
+// one more token ends the call with kResourceExhausted.
 #ifndef HEARTH_SERVICES_INFERENCE_GENERATE_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_GENERATE_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -26,8 +24,9 @@
 #include "absl/synchronization/mutex.h"
 #include "proto/inference.pb.h"
 #include "services/inference/prompt_work.h"
-#include "services/serving/calls/call_gate.h"
+#include "services/rpc/slice_wire.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/stream_call.h"
 #include "worker/engine/engine.h"
 #include "worker/text/text_stream.h"
 #include "worker/text/tokenizer.h"
@@ -37,8 +36,7 @@ namespace hearth {
 // About 40,000 tokens, or 10,000 with 20 logprobs each.
 inline constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
 
-class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                           public std::enable_shared_from_this<GenerateCall> {
+class GenerateCall final : public StreamCall {
  public:
   struct Options {
     SamplingParams sampling;
@@ -48,24 +46,17 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     bool writes = true;  // the request may publish, so the engine will say what became of it
     std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
   };
-  // `call` is null when the gate is closed.
-  static std::shared_ptr<GenerateCall> Create(std::unique_ptr<CallGate::Call> call,
-                                              grpc::CallbackServerContext* context);
+
+  using StreamCall::StreamCall;
 
   // Makes the request and its options, of a message of `bytes`, on `pool`, then submits and follows
   // it, or ends the call with the refusal. What `make` reads of the call lives until it returns:
   // the call ends no earlier.
   using Make = std::function<absl::StatusOr<EngineRequest>(Options* options)>;
   void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make, Engine* engine);
-  // Ends the call without a request.
-  void Refuse(absl::Status status);
-
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
 
  private:
-  GenerateCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context);
+  void OnGone() override;
   EngineCallbacks Callbacks();
   bool OnToken(const SampledToken& token);
   void OnFinished(const FinishedInfo& info);
@@ -74,31 +65,17 @@ class GenerateCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Submit(Engine* engine, EngineRequest request);
   void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void Note(const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Push(v1::GenerateResponse message);
+  void Send(const v1::GenerateResponse& message) { Push(MessageBytes(message)); }
   void CountToken() ABSL_LOCKS_EXCLUDED(mutex_);
   bool CallerReads() ABSL_LOCKS_EXCLUDED(mutex_);
-  void End(absl::Status status);
-  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  std::unique_ptr<CallGate::Call> call_;  // until OnDone
-  grpc::CallbackServerContext* const context_;
-  Options options_;  // set while preparing_
+  Options options_;  // set while the prompt is prepared
   // Of each sample, in order; none without a tokenizer. Engine's callbacks only.
   std::vector<std::unique_ptr<TextStream>> texts_;
   uint32_t prompt_tokens_ = 0;
-  std::shared_ptr<GenerateCall> self_;  // held for gRPC
 
-  absl::Mutex mutex_;
   std::shared_ptr<EngineRequestHandle> handle_ ABSL_GUARDED_BY(mutex_);
-  std::deque<v1::GenerateResponse> queue_ ABSL_GUARDED_BY(mutex_);
-  size_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
-  grpc::ByteBuffer current_;  // read by gRPC while writing_
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt, or about to
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hearth

@@ -88,18 +88,17 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* context,
                                                                        const Bytes* request) {
-  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
   const size_t request_bytes = request->Length();
-  auto call = EnterCall(parts_.gate, caller, "Generate", *context, request_bytes);
-  const absl::Status begun = call == nullptr ? CallGate::ClosedError() : caller.status();
-  const std::string request_id = call == nullptr ? "" : call->note()->request_id;
-  const auto reactor = GenerateCall::Create(std::move(call), context);
-  if (!begun.ok()) {
-    reactor->Refuse(begun);
+  const auto reactor = std::make_shared<GenerateCall>(context);
+  const absl::StatusOr<Identity> caller =
+      reactor->Enter(parts_.gate, parts_.identities, "Generate", request_bytes);
+  if (!caller.ok()) {
+    reactor->End(caller.status());
     return reactor.get();
   }
   const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
-                     request_id](GenerateCall::Options* options) -> absl::StatusOr<EngineRequest> {
+                     request_id = reactor->call()->note()->request_id](
+                        GenerateCall::Options* options) -> absl::StatusOr<EngineRequest> {
     v1::GenerateRequest parsed;
     if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
     absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed);

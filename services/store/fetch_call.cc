@@ -2,7 +2,6 @@
 
 #include <grpcpp/alarm.h>
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,8 +17,7 @@
 #include "proto/caller_gone.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
-#include "services/serving/calls/enter_call.h"
+#include "services/serving/calls/stream_call.h"
 #include "services/store/fetch_share.h"
 #include "services/store/slice_stream.h"
 #include "services/store/store_conversion.h"
@@ -30,26 +28,28 @@ namespace {
 // One message waits while another is written.
 constexpr size_t kReadAhead = 1;
 
-class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
-                        public std::enable_shared_from_this<FetchCall> {
+class FetchCall final : public StreamCall {
  public:
-  FetchCall(Executor* readers, const SharedMemoryOffer* offer, grpc::CallbackServerContext* context)
-      : readers_(readers), offer_(offer), context_(context) {}
+  FetchCall(CallGate* gate, Executor* readers, const SharedMemoryOffer* offer,
+            grpc::CallbackServerContext* context)
+      : StreamCall(context), gate_(gate), readers_(readers), offer_(offer) {}
 
-  void Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-             StreamPlaces* places, const grpc::ByteBuffer& request);
+  void Start(TieredStore* store, Identities* identities, FairPool* lookups, StreamPlaces* places,
+             const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  // An alarm's thread may hold the last reference, when the service is gone: nothing of it is left.
-  void OnDone() override {
-    place_.reset();
-    call_.reset();
-    session_.reset();
-    closing_.reset();  // waits for a run in progress
-    self_.reset();
-  }
 
  private:
+  enum class Stage {
+    kReading,  // or looking up: in progress, and the call is held
+    kPaused,   // as much is ready as may wait
+    kAllRead,
+    kLeasing,  // all is sent, what was shared is held
+  };
+
+  void OnGone() override;
+  bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeforeFinish() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
   void LookUp(TieredStore* store, const Identity& caller, const grpc::ByteBuffer& request)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Plan(TieredStore* store, const Identity& caller, const grpc::ByteBuffer& request,
@@ -57,48 +57,27 @@ class FetchCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<grpc::ByteBuffer> ReadPiece();
-  void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
-  void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void SetAlarm(grpc::Alarm* alarm, absl::Duration after, std::function<void()> ring);
+  void SetAlarm() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnLeaseOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnLeaseExpired() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelWrite() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !ended_ && !all_read_ && ready_.size() <= kReadAhead;
-  }
 
+  CallGate* const gate_;
   Executor* const readers_;
   const SharedMemoryOffer* const offer_;
-  grpc::CallbackServerContext* const context_;
-  std::shared_ptr<FetchCall> self_;             // held for gRPC
-  std::unique_ptr<CallGate::Call> call_;        // null when the gate is closed
-  std::unique_ptr<StreamPlaces::Place> place_;  // among the open streams; null: refused
-  std::shared_ptr<void> closing_;
+  StreamPlaces::Place* place_ = nullptr;  // among the open streams; null: refused
   std::unique_ptr<FetchSession> session_;
-  bool from_disk_ = false;
+  // Set by the lookup.
+  bool from_disk_ = false, shares_ = false, reader_verifies_ = false;
 
-  bool shares_ = false, reader_verifies_ = false;  // set by the lookup
-
-  // Whoever set reading_ uses these.
+  // Used in kReading.
   std::vector<SliceRef> order_;
   size_t slice_index_ = 0;
   SliceView slice_;  // order_[slice_index_], once read
   uint64_t offset_ = 0;
 
-  absl::Mutex mutex_;
-  std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);
-  grpc::ByteBuffer current_;                      // read by gRPC while writing_
-  bool reading_ ABSL_GUARDED_BY(mutex_) = false;  // or looking up
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
-  bool all_read_ ABSL_GUARDED_BY(mutex_) = false;
-  bool leasing_ ABSL_GUARDED_BY(mutex_) = false;  // all is sent, what was shared is held
-  bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  Stage stage_ ABSL_GUARDED_BY(mutex_) = Stage::kReading;
   grpc::Alarm lease_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -129,34 +108,32 @@ void NotePlan(const v1::FetchRequest& request, const LookupPlan& plan, CallNote*
   note->tier = TierName(plan.slowest_tier);
 }
 
-void FetchCall::Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
+void FetchCall::Start(TieredStore* store, Identities* identities, FairPool* lookups,
                       StreamPlaces* places, const grpc::ByteBuffer& request) {
-  self_ = shared_from_this();
-  const absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
-  call_ = EnterCall(gate, caller, "Fetch", *context_, request.Length());
-  if (call_ == nullptr) return End(CallGate::ClosedError());
-  closing_ = gate->OnClose([this] { EndLease(); });
+  const absl::StatusOr<Identity> caller = Enter(gate_, identities, "Fetch", request.Length());
   if (!caller.ok()) return End(caller.status());
-  auto place = places->Enter(*caller, [weak = weak_from_this()](const absl::Status& why) {
+  Keep(gate_->OnClose([this] { EndLease(); }));
+  auto entered = places->Enter(*caller, [weak = Weak(this)](const absl::Status& why) {
     if (const auto self = weak.lock()) self->LosePlace(why);
   });
-  if (!place.ok()) return End(place.status());
-  place_ = *std::move(place);
+  if (!entered.ok()) return End(entered.status());
+  std::shared_ptr<StreamPlaces::Place> place = *std::move(entered);
+  place_ = place.get();
+  Keep(std::move(place));
   place_->WaitsForCaller(false);
   {
     absl::MutexLock lock(&mutex_);
-    reading_ = true;
+    Hold();
   }
-  const auto look_up = [self = shared_from_this(), store, caller = *caller, request] {
+  const auto look_up = [self = Shared(this), store, caller = *caller, request] {
     self->LookUp(store, caller, request);
   };
-  const absl::Status accepted =
-      lookups->SubmitRequest(caller->ShareName(), request.Length(), look_up);
+  absl::Status accepted = lookups->SubmitRequest(caller->ShareName(), request.Length(), look_up);
   if (accepted.ok()) return;
   absl::MutexLock lock(&mutex_);
-  reading_ = false;
-  EndLocked(accepted);
-  WriteNext();
+  stage_ = Stage::kPaused;
+  AbortLocked(std::move(accepted));
+  Release();
 }
 
 // On the pool.
@@ -166,14 +143,11 @@ void FetchCall::LookUp(TieredStore* store, const Identity& caller,
   const absl::Status planned = Plan(store, caller, request, &message);
   {
     absl::MutexLock lock(&mutex_);
-    reading_ = false;
-    if (!planned.ok()) EndLocked(planned);
-    if (!ended_) {
-      all_read_ = order_.empty();
-      ready_.push_back(MessageBytes(message));
-      if (shares_) SetAlarm(&lease_, offer_->lease, [this] { OnLeaseOver(); });
-    }
-    WriteNext();
+    stage_ = order_.empty() ? Stage::kAllRead : Stage::kPaused;
+    if (!planned.ok()) AbortLocked(planned);
+    PushLocked(MessageBytes(message));
+    if (shares_ && !ended()) SetAlarm();
+    Release();
   }
   ReadNext();
 }
@@ -187,7 +161,7 @@ absl::Status FetchCall::Plan(TieredStore* store, const Identity& caller,
   if (!session.ok()) return session.status();
   session_ = *std::move(session);
   const LookupPlan& plan = session_->plan();
-  NotePlan(parsed, plan, call_->note());
+  NotePlan(parsed, plan, call()->note());
   PlanToProto(plan, message->mutable_plan());
   if (plan.usable_tokens > 0) order_ = SliceOrder(plan);
   // The memory holds what every tenant stored.
@@ -199,34 +173,32 @@ absl::Status FetchCall::Plan(TieredStore* store, const Identity& caller,
   return absl::OkStatus();
 }
 
-// `ring` runs while the call is there.
-void FetchCall::SetAlarm(grpc::Alarm* alarm, absl::Duration after, std::function<void()> ring) {
-  // Not a shared pointer: the alarm is this call's own. A cancelled one may come when all is over.
-  alarm->Set(absl::ToChronoTime(absl::Now() + after),
-             [weak = weak_from_this(), ring = std::move(ring)](bool rang) {
-               const auto self = rang ? weak.lock() : nullptr;
-               if (self != nullptr) ring();
-             });
+// From the moment on when ranges were handed out, whatever is still to be sent.
+void FetchCall::SetAlarm() {
+  // Not a shared pointer: the alarm is this call's own. A cancelled one may ring after the call.
+  lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease), [weak = Weak(this)](bool rang) {
+    const auto self = rang ? weak.lock() : nullptr;
+    if (self != nullptr) self->OnLeaseExpired();
+  });
 }
 
 // Its caller hardly takes anything: what it was promised goes to others.
 void FetchCall::LosePlace(const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
-    EndLocked(why);
+    AbortLocked(why);
   }
   CancelWrite();
 }
 
-// From the moment on when ranges were handed out, whatever is still to be sent.
-void FetchCall::OnLeaseOver() {
+void FetchCall::OnLeaseExpired() {
   {
     absl::MutexLock lock(&mutex_);
-    if (all_read_ && ready_.empty()) {
+    if (stage_ >= Stage::kAllRead && ready() == 0) {
       EndLocked(absl::OkStatus());
       return WriteNext();
     }
-    EndLocked(absl::DeadlineExceededError(
+    AbortLocked(absl::DeadlineExceededError(
         absl::StrCat("fetch: not all was sent when the lease on shared memory was over, after ",
                      absl::FormatDuration(offer_->lease))));
   }
@@ -237,43 +209,54 @@ void FetchCall::OnLeaseOver() {
 void FetchCall::CancelWrite() {
   {
     absl::MutexLock lock(&mutex_);
-    if (finished_ || cancelling_) return;
-    cancelling_ = writing_;
-    if (!cancelling_) return WriteNext();
+    if (!writing()) return WriteNext();
+    Hold();
   }
-  context_->TryCancel();  // the call is there: it does not finish while cancelling_
+  context_->TryCancel();
   absl::MutexLock lock(&mutex_);
-  cancelling_ = false;
-  WriteNext();
+  Release();
 }
 
 // How a caller says that it has copied what was shared, and how one that dies is noticed.
-void FetchCall::OnCancel() {
+void FetchCall::OnGone() {
   absl::MutexLock lock(&mutex_);
-  EndLocked(leasing_ ? absl::OkStatus() : CallerGone());
+  AbortLocked(stage_ == Stage::kLeasing ? absl::OkStatus() : CallerGone());
   WriteNext();
 }
 
-// Draining: whoever copies notices when the memory is used again.
+// Draining: whoever copies notices when the memory is used again. Of a caller that was not sent all
+// yet TakeNext ends the lease.
 void FetchCall::EndLease() {
   absl::MutexLock lock(&mutex_);
-  draining_ = true;
-  if (!leasing_) return;  // nor will it: its caller may have all, and we not know it yet
+  if (stage_ != Stage::kLeasing) return;
   EndLocked(absl::OkStatus());
   WriteNext();
 }
 
-void FetchCall::OnWriteDone(bool ok) {
-  {
-    absl::MutexLock lock(&mutex_);
-    writing_ = false;
-    if (place_ != nullptr) {
-      place_->WaitsForCaller(false);
-      if (ok) place_->Moved(current_.Length());
-    }
-    if (!ok) EndLocked(CallerGone());
-    WriteNext();
+bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
+  if (StreamCall::TakeNext(message)) {
+    place_->WaitsForCaller(true);
+    return true;
   }
+  if (ended() || stage_ < Stage::kAllRead) return false;
+  if (!shares_ || gate_->closed()) {
+    EndLocked(absl::OkStatus());
+  } else if (std::exchange(stage_, Stage::kLeasing) != Stage::kLeasing) {
+    call()->StopClock();
+  }
+  return false;
+}
+
+void FetchCall::BeforeFinish() {
+  lease_.Cancel();
+  slice_ = SliceView();
+  session_.reset();  // what was promised may go now
+}
+
+void FetchCall::OnWriteDone(bool ok) {
+  place_->WaitsForCaller(false);
+  if (ok) place_->Moved(written_bytes());
+  StreamCall::OnWriteDone(ok);
   ReadNext();
 }
 
@@ -281,31 +264,33 @@ void FetchCall::OnWriteDone(bool ok) {
 void FetchCall::ReadNext() {
   {
     absl::MutexLock lock(&mutex_);
-    if (reading_ || !MayRead()) return;
-    reading_ = true;
+    if (stage_ != Stage::kPaused || ended() || ready() > kReadAhead) return;
+    stage_ = Stage::kReading;
+    Hold();
   }
   if (!from_disk_) return Read();
-  if (readers_->TrySchedule(0, [self = shared_from_this()] { self->Read(); })) return;
+  if (readers_->TrySchedule(0, [self = Shared(this)] { self->Read(); })) return;
   absl::MutexLock lock(&mutex_);
-  reading_ = false;
-  EndLocked(absl::ResourceExhaustedError("too many fetches wait for the disk; try again later"));
-  WriteNext();
+  stage_ = Stage::kPaused;
+  AbortLocked(absl::ResourceExhaustedError("too many fetches wait for the disk; try again later"));
+  Release();
 }
 
 void FetchCall::Read() {
   for (;;) {
     absl::StatusOr<grpc::ByteBuffer> message = ReadPiece();
     absl::MutexLock lock(&mutex_);
-    if (!message.ok()) {
-      EndLocked(message.status());
-    } else if (!ended_) {
-      ready_.push_back(*std::move(message));
+    if (message.ok()) {
+      PushLocked(*std::move(message));
+    } else {
+      AbortLocked(message.status());
     }
-    all_read_ = slice_index_ == order_.size();
-    const bool more = MayRead();
-    if (!more) reading_ = false;
+    const bool all = slice_index_ == order_.size();
+    if (all || ended() || ready() > kReadAhead) {
+      stage_ = all ? Stage::kAllRead : Stage::kPaused;
+      return Release();
+    }
     WriteNext();
-    if (!more) return;
   }
 }
 
@@ -333,51 +318,14 @@ absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
   return message;
 }
 
-void FetchCall::End(absl::Status status) {
-  absl::MutexLock lock(&mutex_);
-  EndLocked(std::move(status));
-  WriteNext();
-}
-
-void FetchCall::EndLocked(absl::Status status) {
-  if (ended_) return;
-  ended_ = true;
-  status_ = std::move(status);
-  ready_.clear();
-}
-
-// gRPC allows one write at a time, and Finish once, after it.
-void FetchCall::WriteNext() {
-  if (writing_ || cancelling_ || finished_) return;
-  if (!ready_.empty()) {
-    current_ = std::move(ready_.front());
-    ready_.pop_front();
-    writing_ = true;
-    if (place_ != nullptr) place_->WaitsForCaller(true);
-    StartWrite(&current_);
-    return;
-  }
-  if (reading_ || !(ended_ || all_read_)) return;
-  if (shares_ && !ended_ && !draining_) {
-    if (!std::exchange(leasing_, true)) call_->StopClock();
-    return;
-  }
-  lease_.Cancel();
-  finished_ = true;
-  current_.Clear();
-  session_.reset();  // what was promised may go now
-  const absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
-  Finish(ToGrpcStatus(status, context_));
-}
-
 }  // namespace
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
     TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
     Executor* readers, const SharedMemoryOffer* offer, StreamPlaces* places,
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<FetchCall>(readers, offer, context);
-  call->Start(store, gate, identities, lookups, places, TakeRequest(request));
+  const auto call = std::make_shared<FetchCall>(gate, readers, offer, context);
+  call->Start(store, identities, lookups, places, TakeRequest(request));
   return call.get();
 }
 

@@ -4,13 +4,12 @@
 // The lookup, which computes a key for each chunk and cut, runs on a pool in the caller's turn.
 // Slices go out as byte buffers around the tier's own memory. While one message is on its way the
 // next is read and verified; reads from disk run on an executor, so that no thread of gRPC's
-// blocks. Thread safety: gRPC calls the reactor from its threads, the executor from its own.
-// Ownership: deletes itself in OnDone. Store, gate and executor must outlive it, and the limit of
-// streams. Invariants: (1) one write and one read are in progress at most, so at most kReadAhead +
-// 1 slices are held; (2) Finish is called once, when neither is in progress; (3) pieces go out in
-// the order of SliceOrder; (4) what was shared is held until the caller cancels, goes away, or the
-// lease is over, which begins when it is handed out; (5) a call whose caller takes nothing for
-// between one and two times `patience` is cancelled, and holds nothing any more.
+// blocks. Thread safety and ownership: stream_call.h. Store, gate and executor must outlive it, and
+// the limit of streams. Invariants: (1) one write and one read are in progress at most, so at most
+// kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was shared
+// is held until the caller cancels, goes away, or its lease expires, which begins when it is handed
+// out; (4) a call whose caller takes nothing for between one and two times `patience` is cancelled,
+// and holds nothing any more.
 #ifndef HEARTH_SERVICES_STORE_FETCH_CALL_H_
 #define HEARTH_SERVICES_STORE_FETCH_CALL_H_
 

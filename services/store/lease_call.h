@@ -3,11 +3,9 @@
 // Each question runs on a pool in the caller's turn: it computes a key for each chunk and cut. A
 // caller that waits holds no thread: it is woken by a publish, by the end of another's lease or by
 // an alarm, and asks again. The stream of one that computes stays open as its lease and ends when
-// the caller is done or gone. Thread safety: gRPC calls the reactor from its threads, the pool from
-// its own. Ownership: deletes itself in OnDone. Store, gate, pool and the limit of streams must
-// outlive it. Invariants: (1) one write is in progress at most, and Finish is called once, after
-// it; (2) the place in the store's tables is given up when the call ends, however that comes; (3)
-// when the gate closes nobody waits on.
+// the caller is done or gone. Thread safety and ownership: stream_call.h. Store, gate, pool and the
+// limit of streams must outlive it. Invariants: (1) the place in the store's tables is given up
+// when the call ends, however that comes; (2) when the gate closes nobody waits on.
 #ifndef HEARTH_SERVICES_STORE_LEASE_CALL_H_
 #define HEARTH_SERVICES_STORE_LEASE_CALL_H_
 

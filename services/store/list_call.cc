@@ -5,24 +5,20 @@
 #include <utility>
 #include <vector>
 
-#include "proto/caller_gone.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
-#include "services/serving/calls/enter_call.h"
+#include "services/serving/calls/stream_call.h"
 #include "services/store/result_conversion.h"
 
 namespace hearth {
 namespace {
 
-// Each step starts one write or the end; gRPC calls the next one.
-class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+class ListCall final : public StreamCall {
  public:
-  ListCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context)
-      : call_(std::move(call)), context_(context) {}
+  using StreamCall::StreamCall;
 
-  void Start(TieredStore* store, const absl::StatusOr<Identity>& caller, FairPool* calls,
+  void Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* calls,
              StreamLimit* streams, const grpc::ByteBuffer& bytes) {
-    if (call_ == nullptr) return End(CallGate::ClosedError());
+    const absl::StatusOr<Identity> caller = Enter(gate, identities, "List", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::ListRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
@@ -30,41 +26,40 @@ class ListCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     if (!tenant.ok()) return End(tenant.status());
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
-    place_ = *std::move(place);
-    call_->note()->tenant = *tenant;
-    const auto look = [this, store, tenant = *tenant] {
-      points_ = store->List(tenant);
-      Next();
+    Keep(*std::move(place));
+    call()->note()->tenant = *tenant;
+    {
+      absl::MutexLock lock(&mutex_);
+      Hold();
+    }
+    const auto look = [self = Shared(this), store, tenant = *tenant] {
+      std::vector<RestorePoint> points = store->List(tenant);
+      absl::MutexLock lock(&self->mutex_);
+      self->points_ = std::move(points);
+      self->Release();
     };
     const absl::Status accepted = calls->Submit(caller->ShareName(), bytes.Length(), look);
-    if (!accepted.ok()) End(accepted);
+    if (accepted.ok()) return;
+    absl::MutexLock lock(&mutex_);
+    EndLocked(accepted);
+    Release();
   }
-
-  void OnWriteDone(bool ok) override {
-    if (!ok) return End(CallerGone());
-    Next();
-  }
-  void OnDone() override { delete this; }
 
  private:
-  void Next() {
-    if (next_ == points_.size()) return End(absl::OkStatus());
+  bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (ended()) return false;
+    if (next_ == points_.size()) {
+      EndLocked(absl::OkStatus());
+      return false;
+    }
     v1::RestorePointInfo info;
     RestorePointToProto(points_[next_++], &info);
-    current_ = MessageBytes(info);
-    StartWrite(&current_);
-  }
-  void End(const absl::Status& status) {
-    const absl::Status noted = call_ == nullptr ? status : call_->Finish(status);
-    Finish(ToGrpcStatus(noted, context_));
+    *message = MessageBytes(info);
+    return true;
   }
 
-  const std::unique_ptr<CallGate::Call> call_;  // null when the gate is closed
-  grpc::CallbackServerContext* const context_;
-  std::shared_ptr<void> place_;
-  std::vector<RestorePoint> points_;
-  size_t next_ = 0;
-  grpc::ByteBuffer current_;  // read by gRPC while it is written
+  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);
+  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace
@@ -74,11 +69,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* StartList(TieredStore* store, CallGa
                                                       StreamLimit* streams,
                                                       grpc::CallbackServerContext* context,
                                                       const grpc::ByteBuffer& request) {
-  const absl::StatusOr<Identity> caller = CallerOf(identities, *context);
-  auto call = EnterCall(gate, caller, "List", *context, request.Length());
-  auto* const reactor = new ListCall(std::move(call), context);
-  reactor->Start(store, caller, calls, streams, request);
-  return reactor;
+  const auto call = std::make_shared<ListCall>(context);
+  call->Start(store, gate, identities, calls, streams, request);
+  return call.get();
 }
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
 // One List stream of the store: what a tenant has stored, point by point, as fast as the caller
 // takes it.
 //
-// Thread safety: gRPC calls the reactor from its threads. Ownership: deletes itself in OnDone.
-// Store, gate, pool and the limit of streams must outlive it.
+// Thread safety and ownership: stream_call.h. Store, gate, pool and the limit of streams must
+// outlive it.
 #ifndef HEARTH_SERVICES_STORE_LIST_CALL_H_
 #define HEARTH_SERVICES_STORE_LIST_CALL_H_
 

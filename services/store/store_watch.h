@@ -3,9 +3,8 @@
 // The snapshot is taken once, with the place in the events at which it is true, and sent as fast as
 // the caller reads (some 300 bytes a restore point are held until then). Events wait behind it in a
 // bounded queue: a caller that reads too slowly loses events rather than holding up the store; the
-// queue is emptied and one LOST event takes its place. Thread safety: the reactor's callbacks come
-// from gRPC's threads, events from the store's. Ownership: the reactor owns itself, as gRPC's
-// callback API has it, and ends with its call.
+// queue is emptied and one LOST event takes its place. Thread safety and ownership: stream_call.h;
+// events come from the store's threads.
 #ifndef HEARTH_SERVICES_STORE_STORE_WATCH_H_
 #define HEARTH_SERVICES_STORE_STORE_WATCH_H_
 

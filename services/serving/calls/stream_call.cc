@@ -1,0 +1,100 @@
+#include "services/serving/calls/stream_call.h"
+
+#include <cassert>
+#include <utility>
+
+#include "services/rpc/status_conversion.h"
+#include "services/serving/calls/enter_call.h"
+
+namespace hearth {
+
+absl::StatusOr<Identity> StreamCall::Enter(CallGate* gate, Identities* identities,
+                                           const char* method, uint64_t bytes) {
+  assert(self_ == nullptr);
+  self_ = shared_from_this();
+  absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
+  call_ = EnterCall(gate, caller, method, *context_, bytes);
+  if (call_ == nullptr) return CallGate::ClosedError();
+  return caller;
+}
+
+void StreamCall::OnWriteDone(bool ok) {
+  if (!ok) OnGone();
+  absl::MutexLock lock(&mutex_);
+  writing_ = false;
+  WriteNext();
+}
+
+void StreamCall::OnDone() {
+  kept_.clear();  // waits for callbacks in progress
+  call_.reset();
+  // May be the last reference: nothing of this object may be touched after it.
+  const std::shared_ptr<StreamCall> last = std::move(self_);
+}
+
+void StreamCall::End(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  EndLocked(std::move(status));
+  WriteNext();
+}
+
+void StreamCall::Abort(absl::Status status) {
+  absl::MutexLock lock(&mutex_);
+  AbortLocked(std::move(status));
+  WriteNext();
+}
+
+void StreamCall::Push(grpc::ByteBuffer message) {
+  absl::MutexLock lock(&mutex_);
+  PushLocked(std::move(message));
+  WriteNext();
+}
+
+void StreamCall::EndLocked(absl::Status status) {
+  if (ended()) return;
+  state_ = State::kEnded;
+  status_ = std::move(status);
+}
+
+void StreamCall::AbortLocked(absl::Status status) {
+  EndLocked(std::move(status));
+  ready_.clear();
+  ready_bytes_ = 0;
+}
+
+void StreamCall::PushLocked(grpc::ByteBuffer message) {
+  if (ended()) return;
+  ready_bytes_ += message.Length();
+  ready_.push_back(std::move(message));
+}
+
+void StreamCall::Release() {
+  assert(holds_ > 0);
+  --holds_;
+  WriteNext();
+}
+
+bool StreamCall::TakeNext(grpc::ByteBuffer* message) {
+  if (ready_.empty()) return false;
+  *message = std::move(ready_.front());
+  ready_.pop_front();
+  ready_bytes_ -= message->Length();
+  return true;
+}
+
+void StreamCall::WriteNext() {
+  if (writing_ || state_ == State::kFinished) return;
+  if (TakeNext(&current_)) {
+    writing_ = true;
+    StartWrite(&current_);
+    return;
+  }
+  if (!ended() || holds_ > 0) return;
+  state_ = State::kFinished;
+  current_.Clear();
+  BeforeFinish();
+  const absl::Status status = call_ == nullptr ? status_ : call_->Finish(status_);
+  Finish(ToGrpcStatus(status, context_));
+}
+
+}  // namespace hearth
