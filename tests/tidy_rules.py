@@ -89,7 +89,6 @@ LARGE = {
     "LearningRetention::Unit": (45, 22, 1),
     "ModelConfig": (45, 22, 1),
     "PromiseFile": (45, 21, 1),
-    "RemotePrefixCache": (45, 20, 4),
     "Sequence": (45, 34, 1),
     "StoreOptions": (45, 21, 1),
 }

@@ -1,6 +1,5 @@
 // CacheCounters: what became of a worker's fetches and publishes, by outcome.
 //
-// The one place where a cache's failures are seen: everything above reads a miss.
 // Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_
 #define HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_

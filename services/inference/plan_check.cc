@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -21,10 +21,9 @@ absl::Status Differs(const char* field, const Ours& ours, const Theirs& theirs) 
 
 }  // namespace
 
-absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
+absl::Status CheckPlan(const PlanRequest& wanted, const PlannedState& state) {
   const PrefixRequest& prefix = *wanted.prefix;
-  const v1::InferenceState& state = plan.state();
-  const uint32_t usable = plan.usable_tokens();
+  const uint32_t usable = state.usable_tokens;
   assert(usable > 0);
   const uint32_t most = wanted.max_tokens > 0 ? wanted.max_tokens
                                               : static_cast<uint32_t>(prefix.token_ids.size()) - 1;
@@ -35,32 +34,28 @@ absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
   if (usable > prefix.token_ids.size()) {
     return Differs("usable_tokens", prefix.token_ids.size(), usable);
   }
-  if (state.token_count() != usable) return Differs("token_count", usable, state.token_count());
-  if (state.next_position() != usable) {
-    return Differs("next_position", usable, state.next_position());
+  if (state.token_count != usable) return Differs("token_count", usable, state.token_count);
+  if (state.next_position != usable) return Differs("next_position", usable, state.next_position);
+  if (state.attention_mask != kCausalMask) {
+    return Differs("attention_mask", kCausalMask, state.attention_mask);
   }
-  if (state.attention_mask() != "causal") {
-    return Differs("attention_mask", "causal", state.attention_mask());
-  }
-  absl::StatusOr<Digest> digest = DigestFromBytes(state.fingerprint().digest());
-  if (!digest.ok() || *digest != wanted.fingerprint->digest()) {
+  if (state.fingerprint != wanted.fingerprint->digest()) {
     return Differs("fingerprint", DigestHex(wanted.fingerprint->digest()),
-                   digest.ok() ? DigestHex(*digest) : "no digest");
+                   state.fingerprint.has_value() ? DigestHex(*state.fingerprint) : "no digest");
   }
-  if (static_cast<uint32_t>(state.token_ids_size()) != usable) {
-    return Differs("number of token_ids", usable, state.token_ids_size());
+  if (state.token_ids.size() != usable) {
+    return Differs("number of token_ids", usable, state.token_ids.size());
   }
   for (uint32_t i = 0; i < usable; ++i) {
-    if (state.token_ids(i) != prefix.token_ids[i]) {
+    if (state.token_ids[i] != prefix.token_ids[i]) {
       return Differs(absl::StrCat("token_ids[", i, "]").c_str(), prefix.token_ids[i],
-                     state.token_ids(i));
+                     state.token_ids[i]);
     }
   }
-  const std::vector<uint32_t> cuts(state.cuts().begin(), state.cuts().end());
   for (const Segment& segment : SegmentsTo(usable, wanted.layout->chunk_tokens)) {
     // Cuts at a segment's ends change nothing, so only those inside are compared.
     const auto ours = CutsInside(segment, prefix.cuts, wanted.layout->exactness);
-    const auto theirs = CutsInside(segment, cuts, wanted.layout->exactness);
+    const auto theirs = CutsInside(segment, state.cuts, wanted.layout->exactness);
     if (ours != theirs) {
       return Differs(absl::StrCat("cuts inside the segment at ", segment.begin).c_str(),
                      absl::StrCat("{", absl::StrJoin(ours, ", "), "}"),
@@ -70,13 +65,28 @@ absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
   return absl::OkStatus();
 }
 
-void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome) {
-  outcome->boundaries.assign(ack.boundaries().begin(), ack.boundaries().end());
-  for (uint32_t boundary : outcome->boundaries) {
+absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan) {
+  const v1::InferenceState& state = plan.state();
+  const absl::StatusOr<Digest> digest = DigestFromBytes(state.fingerprint().digest());
+  return CheckPlan(
+      wanted,
+      {plan.usable_tokens(), state.token_count(), state.next_position(), state.attention_mask(),
+       digest.ok() ? std::make_optional(*digest) : std::nullopt, state.token_ids(), state.cuts()});
+}
+
+void NoteStored(absl::Span<const uint32_t> boundaries, Durability durable, std::string note,
+                PublishOutcome* outcome) {
+  outcome->boundaries.assign(boundaries.begin(), boundaries.end());
+  for (const uint32_t boundary : boundaries) {
     outcome->published_tokens = std::max(outcome->published_tokens, boundary);
   }
-  outcome->durable = FromProto(ack.durable()).value_or(Durability::kDefault);
-  outcome->note = absl::StrJoin(ack.notes(), "; ");
+  outcome->durable = durable;
+  outcome->note = std::move(note);
+}
+
+void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome) {
+  NoteStored(ack.boundaries(), FromProto(ack.durable()).value_or(Durability::kDefault),
+             absl::StrJoin(ack.notes(), "; "), outcome);
 }
 
 }  // namespace hearth

@@ -6,8 +6,12 @@
 #define HEARTH_SERVICES_INFERENCE_PLAN_CHECK_H_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "proto/cache_store.pb.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -24,11 +28,23 @@ struct PlanRequest {
   const KvLayout* layout;
 };
 
+// The state that a plan promises, borrowed from whoever made it.
+struct PlannedState {
+  uint32_t usable_tokens, token_count, next_position;
+  absl::string_view attention_mask;
+  std::optional<Digest> fingerprint;
+  absl::Span<const uint32_t> token_ids, cuts;
+};
+inline constexpr char kCausalMask[] = "causal";
+
 // kFailedPrecondition names the first field that differs, and both values.
-// REQUIRES: plan.usable_tokens() > 0.
+// REQUIRES: usable_tokens > 0.
+absl::Status CheckPlan(const PlanRequest& wanted, const PlannedState& state);
 absl::Status CheckPlan(const PlanRequest& wanted, const v1::FetchPlan& plan);
 
 // Sets everything of `outcome` but bytes_sent.
+void NoteStored(absl::Span<const uint32_t> boundaries, Durability durable, std::string note,
+                PublishOutcome* outcome);
 void ReadAck(const v1::PublishAck& ack, PublishOutcome* outcome);
 
 }  // namespace hearth

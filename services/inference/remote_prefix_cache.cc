@@ -4,33 +4,22 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "cache_store/base/clock.h"
-#include "proto/restore_rule.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "services/inference/blocking_stream.h"
-#include "services/inference/fetch_stream.h"
 #include "services/inference/lease_stream.h"
-#include "services/inference/object_builder.h"
 #include "services/inference/plan_check.h"
-#include "services/inference/shared_fetch.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/request_id.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
+#include "services/serving/logging.h"
 
 namespace hearth {
 namespace {
-
-constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
-
-// As long as stores let anyone hold what they lend (SharedMemoryOffer::lease).
-constexpr absl::Duration kLongestLoan = absl::Seconds(10);
-
-// A load may outlast the fetch's deadline while it is faster than computing: its trial ends it.
-constexpr absl::Duration kLongestLoad = absl::Minutes(10);
 
 // The store's word that a wait is over has this long to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
@@ -40,278 +29,156 @@ uint32_t WireMs(absl::Duration duration) {
       std::min<int64_t>(absl::ToInt64Milliseconds(duration), std::numeric_limits<uint32_t>::max()));
 }
 
-// By the objects that it names, not by its total: that the builder will not take another's word
-// for.
-LoadOffer OfferOf(const v1::FetchPlan& plan, const KvLayout& layout) {
-  LoadOffer offer;
-  offer.boundary = plan.usable_tokens();
-  for (const v1::ObjectRef& object : plan.objects()) {
-    const auto group = static_cast<LayerGroup>(object.group());
-    offer.bytes += layout.ObjectBytes(std::min(object.tokens(), layout.chunk_tokens), group);
+using PublishStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
+constexpr char kPublishMethod[] = "/hearth.v1.CacheStore/Publish";
+
+// Sends one object's slices in pieces, from where they lie. False when the stream is broken.
+bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& layout,
+                uint32_t index, PublishStream* stream) {
+  const size_t slice_bytes = layout.SliceBytes(object->id.tokens);
+  absl::Span<const std::byte> rest(object->bytes.get(), object->size_bytes);
+  for (uint32_t layer : layout.LayersOf(object->id.group)) {
+    for (size_t offset = 0; offset < slice_bytes; offset += kMaxSlicePieceBytes) {
+      const auto piece = rest.subspan(offset, std::min(kMaxSlicePieceBytes, slice_bytes - offset));
+      if (!stream->Write(SliceMessage({index, layer, offset}, object, piece))) return false;
+    }
+    rest.remove_prefix(slice_bytes);
   }
-  offer.message_bytes = std::min(layout.SliceBytes(layout.chunk_tokens), kMaxSlicePieceBytes);
-  if (plan.device().objects_size() == plan.objects_size()) {
-    offer.source = LoadSource::kDevice;
-  } else if (plan.has_shared()) {
-    offer.source = LoadSource::kShared;
-  } else {
-    const bool from_disk = plan.slowest_tier() == v1::TIER_DISK;
-    offer.source = from_disk ? LoadSource::kWireDisk : LoadSource::kWire;
-  }
-  return offer;
+  return true;
 }
 
 }  // namespace
+
+struct RemotePrefixCache::Explains {
+  // Counts as under way for as long as it lives.
+  class Ticket {
+   public:
+    explicit Ticket(std::shared_ptr<Explains> all) : all_(std::move(all)) {
+      absl::MutexLock lock(&all_->mu);
+      ++all_->under_way;
+    }
+    ~Ticket() {
+      absl::MutexLock lock(&all_->mu);
+      --all_->under_way;
+    }
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+
+   private:
+    const std::shared_ptr<Explains> all_;
+  };
+  absl::Mutex mu;
+  int under_way ABSL_GUARDED_BY(mu) = 0;
+};
+
+std::shared_ptr<RemotePrefixCache::Explains> RemotePrefixCache::MakeExplains() {
+  return std::make_shared<Explains>();
+}
+
+// A call's context holds the channel. The last to let go of a channel must not be gRPC's own
+// thread, which would wait for itself to end; so no call is left when the cache goes.
+RemotePrefixCache::~RemotePrefixCache() {
+  connection_.calls()->CancelAll();
+  absl::MutexLock lock(&explains_->mu);
+  const auto none = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(explains_->mu) {
+    return explains_->under_way == 0;
+  };
+  explains_->mu.Await(absl::Condition(&none));
+}
 
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const Fingerprint& fingerprint, const KvLayout& layout,
                                      CacheCounters* counters, SharedMemoryUse shared_memory,
                                      std::unique_ptr<DeviceClient> devices)
-    : channel_(std::move(channel)),
-      stub_(v1::CacheStore::NewStub(channel_)),
-      fingerprint_(fingerprint),
+    : CountingPrefixCache(counters),
       layout_(layout),
-      counters_(counters),
-      shared_memory_(shared_memory),
-      devices_(std::move(devices)) {}
+      connection_(std::move(channel), fingerprint),
+      fetches_(&connection_, layout, counters, shared_memory, std::move(devices)) {}
 
-absl::Status RemotePrefixCache::CheckReachable(absl::Time deadline) {
-  if (!breaker_.Allows(SteadyClock().Now())) {
-    return absl::UnavailableError("the store did not answer lately; it is left alone for a while");
-  }
-  // Asking also makes an idle channel connect, which is how a store that is back is noticed.
-  const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
-  if (state == GRPC_CHANNEL_READY) return absl::OkStatus();
-  if (state != GRPC_CHANNEL_TRANSIENT_FAILURE) {
-    const absl::Time enough = absl::Now() + absl::Milliseconds(kConnectWaitMs);
-    if (channel_->WaitForConnected(absl::ToChronoTime(std::min(deadline, enough)))) {
-      return absl::OkStatus();
-    }
-    if (deadline < enough)
-      return absl::UnavailableError("there is no time to connect to the store");
-    // A host that swallows packets keeps the channel connecting: wait for it once, not every time.
-    const bool is_silent = channel_->GetState(false) == GRPC_CHANNEL_CONNECTING;
-    if (is_silent) breaker_.OnSilence(SteadyClock().Now());
-  }
-  return absl::UnavailableError("the store cannot be reached");
-}
-
-// A Fetch call, which keeps what it lends from being used again for as long as it is open.
-struct RemotePrefixCache::OpenFetch {
-  OpenFetch(RemotePrefixCache* cache, const PrefixRequest& prefix, absl::Time patience,
-            absl::Time deadline)
-      : active(&cache->calls_, Prepared(&context, prefix.request_id, deadline), prefix.stop),
-        stream(cache->channel_, kFetchMethod, &context, patience) {}
-
-  static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
-                                       absl::Time deadline) {
-    SendRequestId(request_id, context);
-    context->set_deadline(absl::ToChronoTime(deadline));
-    return context;
-  }
-
-  grpc::ClientContext context;
-  CallSet::Entry active;
-  FetchStream stream;  // its end cancels the call
-};
-
-// One try of a fetch, and what became of it.
-struct RemotePrefixCache::Attempt {
-  const PrefixRequest& prefix;
-  const uint32_t above_tokens, max_tokens;
-  const absl::Time deadline;
-  bool share = false;           // use the store's shared memory where it offers it
-  absl::Status share_problem;   // why that cannot be
-  bool copied = false;          // from it, or tried to
-  bool store_verifies = false;  // as well, and quarantines what is rotten
-  bool again = false;
-  uint64_t bytes_received = 0;
-  LoadTrial unarmed = LoadTrial();
-  LoadTrial* load() { return prefix.load == nullptr ? &unarmed : prefix.load.get(); }
-};
-
-FetchOutcome RemotePrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                      uint32_t max_tokens, absl::Time deadline) {
-  Attempt attempt{
-      prefix, above_tokens, max_tokens, deadline, shared_memory_ != SharedMemoryUse::kOff, {}};
-  absl::StatusOr<FetchOutcome> outcome = TryFetch(&attempt);
-  if (!attempt.share_problem.ok())
-    counters_->CountSharedFallback(FallbackReason(attempt.share_problem));
-  const absl::Status first = outcome.status();
-  const bool rotten = absl::IsDataLoss(first);
-  if (rotten || (attempt.copied && !attempt.share_problem.ok())) {
-    // Over the wire; and what is rotten the store is to find itself, and to quarantine.
-    attempt.share = false;
-    attempt.store_verifies = rotten;
-    attempt.again = true;
-    outcome = TryFetch(&attempt);
-    // The rest went with what was rotten: that is what happened, not a miss.
-    if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
-  }
-  if (!outcome.ok() || outcome->usable_tokens == 0) attempt.load()->OnFailed();
-  NoteStore(outcome.status());
-  counters_->CountFetch(FetchName(outcome, *attempt.load()), attempt.bytes_received);
-  if (outcome.ok()) return *std::move(outcome);
-  FetchOutcome miss;
-  miss.note = std::string(outcome.status().message());
-  return miss;
-}
-
-absl::StatusOr<v1::FetchPlan> RemotePrefixCache::StartFetch(Attempt* attempt,
-                                                            const MappedSegment* segment,
-                                                            const MappedDevice* device,
-                                                            FetchStream* stream) {
-  v1::FetchRequest request;
-  PrefixToProto(attempt->prefix, /*with_fields=*/false, request.mutable_prefix());
-  request.set_above_tokens(attempt->above_tokens);
-  request.set_max_tokens(attempt->max_tokens);
-  request.set_verifies(!attempt->store_verifies);
-  request.set_again(attempt->again || attempt->load()->is_probe());
-  if (segment != nullptr) {
-    request.set_segment_id(segment->id().data(), segment->id().size());
-  } else if (attempt->share) {
-    request.set_segment_id("");
-  }
-  if (device != nullptr) {
-    const SegmentId& id = device->segment->id();
-    request.set_device_segment_id(id.data(), id.size());
-  } else if (attempt->share && devices_ != nullptr) {
-    request.set_device_segment_id("");
-  }
-  if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  attempt->load()->OnAsk();
-  stream->WriteLast(MessageBytes(request));
-  grpc::ByteBuffer bytes;
-  if (!stream->Read(&bytes)) {
-    absl::Status status = FromGrpcStatus(stream->Finish());
-    if (absl::IsDeadlineExceeded(status)) {
-      attempt->load()->OnPlan(/*late=*/true);
-      if (!attempt->load()->is_hurried()) breaker_.OnSilence(SteadyClock().Now());
-    }
-    return status.ok() ? absl::DataLossError("the stream ended before its plan") : status;
-  }
-  breaker_.OnAnswer();
-  attempt->load()->OnPlan();
-  v1::FetchResponse message;
-  if (!ParseMessage(bytes, &message).ok() || !message.has_plan()) {
-    return absl::DataLossError("the stream began without a plan");
-  }
-  return std::move(*message.mutable_plan());
-}
-
-absl::StatusOr<FetchOutcome> RemotePrefixCache::TryFetch(Attempt* attempt) {
-  if (absl::Status status = CheckReachable(attempt->deadline); !status.ok()) return status;
-  const auto segment = attempt->share ? segments_.current() : nullptr;
-  const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
-  // An early return ends the call: the server then lets go of what it promised. What is lent holds
-  // it open until it is copied.
-  const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
-  const auto call = std::make_shared<OpenFetch>(
-      this, attempt->prefix, attempt->deadline,
-      attempt->deadline + (may_lend ? kLongestLoan : absl::ZeroDuration()) +
-          (attempt->prefix.load != nullptr ? kLongestLoad : absl::ZeroDuration()));
-  FetchStream& stream = call->stream;
-  const absl::StatusOr<v1::FetchPlan> plan =
-      StartFetch(attempt, segment.get(), device.get(), &stream);
-  if (!plan.ok()) return plan.status();
-  FetchOutcome outcome;
-  outcome.matched_tokens =
-      std::min<uint32_t>(plan->matched_tokens(), attempt->prefix.token_ids.size());
-  outcome.note = plan->miss_reason();
-  if (plan->has_segment()) attempt->share_problem = TakeOffer(plan->segment(), &segments_);
-  if (plan->has_device_segment() && devices_ != nullptr) {
-    attempt->share_problem.Update(TakeOffer(plan->device_segment(), devices_.get()));
-  }
-  if (plan->usable_tokens() == 0) {
-    stream.Finish();
-    return outcome;
-  }
-  const PlanRequest wanted{&attempt->prefix, attempt->above_tokens, attempt->max_tokens,
-                           &fingerprint_, &layout_};
-  if (absl::Status status = CheckPlan(wanted, *plan); !status.ok()) return status;
-  if (!attempt->load()->Accepts(OfferOf(*plan, layout_))) {
-    outcome.declined_tokens = plan->usable_tokens();
-    return outcome;
-  }
-  auto objects = TakeObjects(attempt, *plan, segment, device.get(), call);
-  if (!objects.ok()) return objects.status();
-  attempt->load()->OnArrived();
-  outcome.usable_tokens = plan->usable_tokens();
-  const bool on_device = plan->device().objects_size() == plan->objects_size();
-  outcome.slowest_tier = on_device ? Tier::kGpu : FromProto(plan->slowest_tier());
-  outcome.objects = *std::move(objects);
+absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
+                                                             absl::Time deadline) {
+  absl::StatusOr<PublishOutcome> outcome = Offer(spec, deadline);
+  connection_.NoteOutcome(outcome.status());
   return outcome;
 }
 
-// What a checked plan promises, from wherever it lies.
-absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> RemotePrefixCache::TakeObjects(
-    Attempt* attempt, const v1::FetchPlan& plan,
-    const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,
-    const std::shared_ptr<OpenFetch>& call) {
-  std::vector<ObjectBuilder::Announced> announced = AnnouncedObjects(plan);
-  if (plan.has_device() && device != nullptr) {
-    attempt->copied = true;
-    attempt->share_problem =
-        CopyFromDevice(plan.device(), layout_, *device, devices_.get(), &announced);
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
+// An offer, what the store lacks of it, a commit.
+absl::StatusOr<PublishOutcome> RemotePrefixCache::Offer(const PublishRequestSpec& spec,
+                                                        absl::Time deadline) {
+  if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
+  v1::PublishRequest message;
+  v1::PublishBegin* begin = message.mutable_begin();
+  connection_.ToProto(spec.prefix, /*with_fields=*/true, begin->mutable_prefix());
+  begin->mutable_boundaries()->Add(spec.boundaries.begin(), spec.boundaries.end());
+  begin->set_durability(ToProto(spec.durability));
+  begin->set_ttl_s(spec.ttl_s);
+  for (const auto& object : spec.objects) {
+    v1::ObjectRef* ref = begin->add_objects();
+    ToProto(object->id, ref);
+    ref->mutable_slice_digests()->Add(object->slice_digests.begin(), object->slice_digests.end());
+    ref->set_absent(object->bytes == nullptr);
   }
-  const bool shares = plan.has_shared() && segment != nullptr;
-  if (shares) {
-    attempt->copied = true;
-    if (shared_memory_ == SharedMemoryUse::kLend) {
-      attempt->share_problem = LendShared(plan.shared(), layout_, segment, call, &announced);
+  if (absl::Status status = CheckMessageBytes(message.ByteSizeLong()); !status.ok()) return status;
+
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  SendRequestId(spec.prefix.request_id, &context);
+  const CallSet::Entry active(connection_.calls(), &context);
+  // An early return cancels the call.
+  PublishStream stream(connection_.channel(), kPublishMethod, &context);
+  const auto finish = [&](const char* ended_early) {
+    absl::Status status = FromGrpcStatus(stream.Finish());
+    return status.ok() ? absl::DataLossError(ended_early) : status;
+  };
+
+  grpc::ByteBuffer answer;
+  v1::PublishResponse response;
+  if (!stream.Write(MessageBytes(message)) || !stream.Read(&answer)) {
+    return finish("publish: the stream ended before its plan");
+  }
+  if (!ParseMessage(answer, &response).ok() || !response.has_plan()) {
+    return absl::DataLossError("publish: the stream began without a plan");
+  }
+  PublishOutcome outcome;
+  const v1::PublishPlan plan = response.plan();
+  for (uint32_t index : plan.needed()) {
+    if (index >= spec.objects.size() || spec.objects[index]->bytes == nullptr) {
+      return absl::DataLossError("publish: the store asked for an object that was not offered");
     }
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
+    if (!SendObject(spec.objects[index], layout_, index, &stream)) {
+      return finish("publish: the stream ended before the commit");
+    }
+    outcome.bytes_sent += spec.objects[index]->size_bytes;
   }
-  absl::StatusOr<ObjectBuilder> builder =
-      ObjectBuilder::Create(layout_, plan.usable_tokens(), std::move(announced));
-  if (!builder.ok()) return builder.status();
-  counters_->CountFromDevice(builder->bytes_on_device());
-  if (shares) {
-    attempt->share_problem = CopyShared(plan.shared(), *segment, &*builder);
-    if (!attempt->share_problem.ok()) return attempt->share_problem;
-    counters_->CountShared(builder->bytes_added() - builder->bytes_on_device());
+  message.mutable_commit();
+  if (!stream.WriteLast(MessageBytes(message)) || !stream.Read(&answer)) {
+    return finish("publish: the stream ended before its ack");
   }
-  attempt->bytes_received = builder->bytes_added();
-  const bool leased = plan.has_shared() || plan.has_device();
-  const absl::Status read =
-      ReadSlices(&call->stream, leased, attempt->load(), &*builder, &attempt->bytes_received);
-  if (!read.ok()) return read;
-  if (!leased) {
-    if (absl::Status status = FromGrpcStatus(call->stream.Finish()); !status.ok()) return status;
+  if (!ParseMessage(answer, &response).ok() || !response.has_ack()) {
+    return absl::DataLossError("publish: no ack where one was due");
   }
-  return builder->Take();
+  if (absl::Status status = FromGrpcStatus(stream.Finish()); !status.ok()) return status;
+  ReadAck(response.ack(), &outcome);
+  return outcome;
 }
 
-LeaseOutcome RemotePrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
-                                      uint32_t max_tokens, const LeaseTerms& terms,
-                                      absl::Time deadline) {
+absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& prefix,
+                                                         uint32_t above_tokens, uint32_t max_tokens,
+                                                         const LeaseTerms& terms,
+                                                         absl::Time deadline, bool* waited) {
   v1::LeaseRequest request;
-  PrefixToProto(prefix, /*with_fields=*/true, request.mutable_prefix());
+  connection_.ToProto(prefix, /*with_fields=*/true, request.mutable_prefix());
   request.set_above_tokens(above_tokens);
   request.set_max_tokens(max_tokens);
   request.set_min_tokens(terms.min_tokens);
   request.set_lease_ms(WireMs(terms.lease));
   request.set_wait_ms(WireMs(terms.wait));
-  bool waited = false;
-  absl::StatusOr<LeaseOutcome> outcome = TryLease(request, prefix, terms, deadline, &waited);
-  if (!outcome.ok()) {
-    counters_->CountLease(FailureOutcome(outcome.status()));
-    return {};
-  }
-  counters_->CountLease(outcome->lease != nullptr ? "compute" : waited ? "waited" : "go");
-  return *std::move(outcome);
-}
-
-absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest& request,
-                                                         const PrefixRequest& prefix,
-                                                         const LeaseTerms& terms,
-                                                         absl::Time deadline, bool* waited) {
-  if (absl::Status status = CheckReachable(deadline); !status.ok()) return status;
+  if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
-  auto stream = std::make_shared<LeaseStream>(stub_.get(), request, prefix.request_id,
+  auto stream = std::make_shared<LeaseStream>(connection_.stub(), request, prefix.request_id,
                                               deadline + terms.wait + kWaitSlack + terms.lease);
-  stream->Hold(std::make_shared<CallSet::Entry>(&calls_, stream->context(), prefix.stop));
+  stream->Hold(
+      std::make_shared<CallSet::Entry>(connection_.calls(), stream->context(), prefix.stop));
   v1::LeaseResponse answer;
   if (absl::Status status = stream->Read(&answer, deadline); !status.ok()) return status;
   if (answer.turn() == v1::LeaseResponse::WAIT) {
@@ -326,24 +193,48 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const v1::LeaseRequest&
   return outcome;
 }
 
-void RemotePrefixCache::NoteStore(const absl::Status& status) {
-  if (absl::IsUnavailable(status) && !lost_.exchange(true)) {
-    LogSometimes(&lost_rate_, LogLevel::kWarning, "store lost", {{"reason", status.message()}});
-  } else if (status.ok() && lost_.exchange(false)) {
-    LogSometimes(&lost_rate_, LogLevel::kInfo, "store found again", {});
-  }
+bool RemotePrefixCache::Quarantine(const PrefixRequest& prefix,
+                                   const std::vector<ObjectId>& objects, absl::Time deadline) {
+  v1::QuarantineRequest request;
+  connection_.ToProto(prefix, /*with_fields=*/false, request.mutable_prefix());
+  for (const ObjectId& id : objects) ToProto(id, request.add_objects());
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(deadline));
+  const CallSet::Entry active(connection_.calls(), &context);
+  v1::QuarantineResponse response;
+  const absl::Status status =
+      FromGrpcStatus(connection_.stub()->Quarantine(&context, request, &response));
+  Log(LogLevel::kWarning, "an audit found other bytes in the store than this worker computes",
+      {{"tenant", prefix.tenant},
+       {"tokens", prefix.token_ids.size()},
+       {"objects", objects.size()},
+       {"quarantined", status.ok() ? std::to_string(response.objects()) : status.ToString()}});
+  return status.ok();
 }
 
-void RemotePrefixCache::PrefixToProto(const PrefixRequest& prefix, bool with_fields,
-                                      v1::Prefix* out) const {
-  if (with_fields) {
-    ToProto(fingerprint_, out->mutable_fingerprint());
-  } else {
-    DigestToProto(fingerprint_.digest(), out->mutable_fingerprint());
-  }
-  out->mutable_token_ids()->Add(prefix.token_ids.begin(), prefix.token_ids.end());
-  out->mutable_cuts()->Add(prefix.cuts.begin(), prefix.cuts.end());
-  out->set_tenant(prefix.tenant);
+void RemotePrefixCache::Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) {
+  struct Call {
+    Call(std::shared_ptr<Explains> all, CallSet* calls)
+        : ticket(std::move(all)), entry(calls, &context) {}
+
+    Explains::Ticket ticket;  // goes last
+    grpc::ClientContext context;
+    CallSet::Entry entry;
+    v1::ExplainRequest request;
+    v1::ExplainResponse response;
+    ExplainCallback done;
+  };
+  auto call = std::make_shared<Call>(explains_, connection_.calls());
+  call->done = std::move(done);
+  call->context.set_deadline(absl::ToChronoTime(deadline));
+  connection_.ToProto(prefix, /*with_fields=*/true, call->request.mutable_prefix());
+  grpc::ClientContext* context = &call->context;
+  const v1::ExplainRequest* request = &call->request;
+  v1::ExplainResponse* response = &call->response;
+  connection_.stub()->async()->Explain(context, request, response,
+                                       [call = std::move(call)](grpc::Status status) {
+                                         call->done(FromGrpcStatus(status), call->response);
+                                       });
 }
 
 }  // namespace hearth

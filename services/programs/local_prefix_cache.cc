@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "services/inference/object_builder.h"
@@ -34,7 +35,7 @@ struct LocalPrefixCache::Woken {
 
 LocalPrefixCache::LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint,
                                    const KvLayout& layout, CacheCounters* counters)
-    : store_(store), fingerprint_(fingerprint), layout_(layout), counters_(counters) {}
+    : CountingPrefixCache(counters), store_(store), fingerprint_(fingerprint), layout_(layout) {}
 
 PrefixQuery LocalPrefixCache::Query(const PrefixRequest& prefix) const {
   return {fingerprint_.digest(), prefix.tenant, prefix.token_ids, prefix.cuts, ""};
@@ -45,25 +46,10 @@ bool LocalPrefixCache::Quarantine(const PrefixRequest& prefix, const std::vector
   return QuarantineAndLog(store_, Query(prefix), objects, "this process").ok();
 }
 
-FetchOutcome LocalPrefixCache::Fetch(const PrefixRequest& prefix, uint32_t above_tokens,
-                                     uint32_t max_tokens, absl::Time deadline) {
-  uint64_t bytes_read = 0;
-  LoadTrial unarmed;
-  LoadTrial* load = prefix.load == nullptr ? &unarmed : prefix.load.get();
-  absl::StatusOr<FetchOutcome> outcome =
-      TryFetch(prefix, above_tokens, max_tokens, deadline, load, &bytes_read);
-  if (!outcome.ok() || outcome->usable_tokens == 0) load->OnFailed();
-  counters_->CountFetch(FetchName(outcome, *load), bytes_read);
-  if (outcome.ok()) return *std::move(outcome);
-  FetchOutcome miss;
-  miss.note = std::string(outcome.status().message());
-  return miss;
-}
-
 absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& prefix,
                                                         uint32_t above_tokens, uint32_t max_tokens,
                                                         absl::Time deadline, LoadTrial* load,
-                                                        uint64_t* bytes_read) {
+                                                        uint64_t* bytes) {
   load->OnAsk();
   PrefixQuery query = Query(prefix);
   query.again = load->is_probe();
@@ -77,10 +63,11 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   if (plan.usable_tokens == 0) return outcome;
 
   // The same check as over the wire: one place decides what a worker believes.
-  v1::FetchPlan proto;
-  PlanToProto(plan, &proto);
   const PlanRequest wanted{&prefix, above_tokens, max_tokens, &fingerprint_, &layout_};
-  if (absl::Status status = CheckPlan(wanted, proto); !status.ok()) return status;
+  const PlannedState state{plan.usable_tokens, plan.usable_tokens,        plan.usable_tokens,
+                           kCausalMask,        plan.fingerprint.digest(), plan.token_ids,
+                           plan.cuts};
+  if (absl::Status status = CheckPlan(wanted, state); !status.ok()) return status;
   std::vector<ObjectBuilder::Announced> announced;
   announced.reserve(plan.objects.size());
   outcome.slowest_tier = Tier::kGpu;
@@ -95,7 +82,7 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   }
   auto builder = ObjectBuilder::Create(layout_, plan.usable_tokens, std::move(announced));
   if (!builder.ok()) return builder.status();
-  *bytes_read = builder->bytes_added();
+  *bytes = builder->bytes_added();
   if (!load->Accepts(OfferOf(plan, outcome.slowest_tier))) {
     outcome.declined_tokens = plan.usable_tokens;
     return outcome;
@@ -103,9 +90,9 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   for (uint32_t i = 0; i < plan.objects.size(); ++i) {
     if (!read[i]) continue;
     for (uint32_t layer : layout_.LayersOf(plan.objects[i].id.group)) {
-      const std::optional<absl::Duration> patience = load->Patience(*bytes_read);
+      const std::optional<absl::Duration> patience = load->Patience(*bytes);
       if (patience == absl::ZeroDuration()) {
-        load->OnCutOff(*bytes_read);
+        load->OnCutOff(*bytes);
         return absl::AbortedError("reading became slower than computing");
       }
       if (!patience.has_value() && absl::Now() > deadline) {
@@ -113,10 +100,10 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
       }
       absl::StatusOr<SliceView> slice = (*session)->ReadSlice(i, layer);
       if (!slice.ok()) return slice.status();
-      const absl::string_view bytes(reinterpret_cast<const char*>(slice->bytes.data()),
-                                    slice->bytes.size());
-      if (absl::Status status = builder->Add(i, layer, 0, bytes); !status.ok()) return status;
-      *bytes_read = builder->bytes_added();
+      const absl::string_view data(reinterpret_cast<const char*>(slice->bytes.data()),
+                                   slice->bytes.size());
+      if (absl::Status status = builder->Add(i, layer, 0, data); !status.ok()) return status;
+      *bytes = builder->bytes_added();
     }
   }
   auto objects = builder->Take();
@@ -140,8 +127,10 @@ LoadOffer LocalPrefixCache::OfferOf(const LookupPlan& plan, Tier slowest_tier) c
   return offer;
 }
 
-LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above_tokens,
-                                     uint32_t max_tokens, const LeaseTerms& terms, absl::Time) {
+absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& prefix,
+                                                        uint32_t above_tokens, uint32_t max_tokens,
+                                                        const LeaseTerms& terms, absl::Time,
+                                                        bool* waited) {
   store_->Observe(fingerprint_, prefix.tenant);
   const absl::Time wait_until = absl::Now() + terms.wait;
   LeaseAsk ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
@@ -153,7 +142,7 @@ LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above
     };
     {
       absl::MutexLock lock(&mu_);
-      if (cancelled_) return {};
+      if (cancelled_) return absl::CancelledError("the worker is going away");
       waits_.insert(woken.get());
     }
     const CallStop::Call waits(prefix.stop, [woken] {
@@ -169,10 +158,13 @@ LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above
       absl::MutexLock lock(&mu_);
       waits_.erase(woken.get());
     }
-    if (!turn.ok()) return {};
-    if (prefix.stop != nullptr && prefix.stop->stopped()) return {};
+    if (!turn.ok()) return turn.status();
+    if (prefix.stop != nullptr && prefix.stop->stopped()) {
+      return absl::CancelledError("the request ended");
+    }
     if (turn->role == LeaseRole::kWait) {
       ask.waited_for = turn->boundary;
+      *waited = true;
       continue;
     }
     LeaseOutcome outcome;
@@ -181,9 +173,6 @@ LeaseOutcome LocalPrefixCache::Lease(const PrefixRequest& prefix, uint32_t above
     if (turn->role == LeaseRole::kCompute) {
       outcome.lease = std::make_shared<LocalLease>(std::move(turn->ticket));
     }
-    counters_->CountLease(outcome.lease != nullptr ? "compute"
-                          : ask.waited_for > 0     ? "waited"
-                                                   : "go");
     return outcome;
   }
 }
@@ -197,20 +186,8 @@ void LocalPrefixCache::CancelCalls() {
   }
 }
 
-PublishOutcome LocalPrefixCache::Publish(const PublishRequestSpec& spec, absl::Time) {
-  absl::StatusOr<PublishOutcome> outcome = TryPublish(spec);
-  if (outcome.ok()) {
-    counters_->CountPublish(outcome->published_tokens > 0 ? "stored" : "nothing",
-                            outcome->bytes_sent);
-    return *std::move(outcome);
-  }
-  counters_->CountPublish(FailureOutcome(outcome.status()));
-  PublishOutcome nothing;
-  nothing.note = std::string(outcome.status().message());
-  return nothing;
-}
-
-absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec) {
+absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequestSpec& spec,
+                                                            absl::Time) {
   PublishSpec store_spec;
   store_spec.fingerprint = fingerprint_;
   store_spec.tenant = spec.prefix.tenant;
@@ -232,9 +209,7 @@ absl::StatusOr<PublishOutcome> LocalPrefixCache::TryPublish(const PublishRequest
   }
   absl::StatusOr<PublishResult> result = (*session)->Commit();
   if (!result.ok()) return result.status();
-  v1::PublishAck ack;
-  ResultToProto(*result, &ack);
-  ReadAck(ack, &outcome);
+  NoteStored(result->boundaries, result->durable, absl::StrJoin(result->notes, "; "), &outcome);
   return outcome;
 }
 

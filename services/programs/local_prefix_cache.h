@@ -15,23 +15,17 @@
 #include "cache_store/store/tiered_store.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
-#include "services/inference/cache_counters.h"
+#include "services/inference/counting_prefix_cache.h"
 #include "services/inference/explainer.h"
-#include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 
-class LocalPrefixCache final : public PrefixCache, public Explainer {
+class LocalPrefixCache final : public CountingPrefixCache, public Explainer {
  public:
   // `layout` is what `fingerprint` describes.
   LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint, const KvLayout& layout,
                    CacheCounters* counters);
 
-  FetchOutcome Fetch(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     absl::Time deadline) override;
-  PublishOutcome Publish(const PublishRequestSpec& spec, absl::Time deadline) override;
-  LeaseOutcome Lease(const PrefixRequest& prefix, uint32_t above_tokens, uint32_t max_tokens,
-                     const LeaseTerms& terms, absl::Time deadline) override;
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Time deadline) override;
   // Ends the waits for leases.
@@ -43,15 +37,18 @@ class LocalPrefixCache final : public PrefixCache, public Explainer {
   PrefixQuery Query(const PrefixRequest& prefix) const;
   absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                         uint32_t max_tokens, absl::Time deadline, LoadTrial* load,
-                                        uint64_t* bytes_read);
+                                        uint64_t* bytes) override;
+  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec,
+                                            absl::Time deadline) override;
+  absl::StatusOr<LeaseOutcome> TryLease(const PrefixRequest& prefix, uint32_t above_tokens,
+                                        uint32_t max_tokens, const LeaseTerms& terms,
+                                        absl::Time deadline, bool* waited) override;
   LoadOffer OfferOf(const LookupPlan& plan, Tier slowest_tier) const;
-  absl::StatusOr<PublishOutcome> TryPublish(const PublishRequestSpec& spec);
   absl::Status PutObject(const KvObject& object, uint32_t index, PublishSession* session) const;
 
   TieredStore* const store_;
   const Fingerprint fingerprint_;
   const KvLayout layout_;
-  CacheCounters* const counters_;
   absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
   std::set<Woken*> waits_ ABSL_GUARDED_BY(mu_);

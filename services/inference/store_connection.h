@@ -1,0 +1,57 @@
+// StoreConnection: a worker's way to its store, and the calls in progress on it.
+//
+// A store that is down costs a request nothing (the channel's state says so), one that is silent
+// costs the fetch budget once and is then left alone for a while (circuit_breaker.h), and one that
+// comes back is used again by itself. Thread safety: all methods from any thread.
+#ifndef HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
+#define HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
+
+#include <grpcpp/channel.h>
+
+#include <atomic>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/cache_store.grpc.pb.h"
+#include "proto/fingerprint.h"
+#include "services/inference/call_set.h"
+#include "services/inference/circuit_breaker.h"
+#include "services/serving/log_rate.h"
+#include "worker/prefix/prefix_cache.h"
+
+namespace hearth {
+
+class StoreConnection {
+ public:
+  // A call waits at most this long for a connection that is being made.
+  static constexpr int kConnectWaitMs = 250;
+
+  // `fingerprint`: of the model whose prefixes are asked for.
+  StoreConnection(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint);
+
+  // OK when a call may be made now.
+  absl::Status CheckReachable(absl::Time deadline);
+  // Says once that the store is lost, and once that it is back.
+  void NoteOutcome(const absl::Status& status);
+  void ToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
+
+  const Fingerprint& fingerprint() const { return fingerprint_; }
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+  v1::CacheStore::Stub* stub() { return stub_.get(); }
+  CircuitBreaker* breaker() { return &breaker_; }
+  CallSet* calls() { return &calls_; }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::CacheStore::Stub> stub_;
+  const Fingerprint fingerprint_;
+  CircuitBreaker breaker_;
+  CallSet calls_;
+  std::atomic<bool> lost_{false};
+  LogRate lost_rate_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
