@@ -11,7 +11,7 @@
 #include "absl/time/clock.h"
 #include "services/inference/object_builder.h"
 #include "services/inference/plan_check.h"
-#include "services/store/quarantine_call.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {

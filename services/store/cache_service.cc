@@ -9,14 +9,7 @@
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
 #include "services/serving/calls/late_answer.h"
-#include "services/store/explain_call.h"
-#include "services/store/fetch_call.h"
-#include "services/store/lease_call.h"
-#include "services/store/list_call.h"
-#include "services/store/publish_call.h"
-#include "services/store/quarantine_call.h"
 #include "services/store/store_conversion.h"
-#include "services/store/store_watch.h"
 
 namespace hearth {
 template <typename Request, typename Response, typename Body>
@@ -34,15 +27,13 @@ grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* con
     };
     return short_calls_.Submit(caller.ShareName(), bytes.Length(), run);
   };
-  return AnswerLater(gate_, identities_, method, context, bytes.Length(), begin);
+  return AnswerLater(parts_.gate, parts_.identities, method, context, bytes.Length(), begin);
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,
                            Identities* identities)
-    : store_(store),
-      gate_(gate),
+    : parts_{store, gate, identities, &lookups_, &short_calls_},
       version_(std::move(version)),
-      identities_(identities),
       start_(absl::Now()) {}
 
 void CacheService::SetPatience(absl::Duration patience) {
@@ -68,26 +59,23 @@ void CacheService::LookAtStreams() {
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Fetch(Context* context,
                                                                 const Bytes* request) {
   LookAtStreams();
-  return StartFetch(store_, gate_, identities_, &lookups_, &readers_, &offer_, &fetch_places_,
-                    context, request);
+  return StartFetch(parts_, &readers_, &offer_, &fetch_places_, context, request);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* CacheService::Publish(
     grpc::CallbackServerContext* context) {
   LookAtStreams();
-  return StartPublish(store_, gate_, identities_, &lookups_, &committers_, &publish_places_,
-                      context);
+  return StartPublish(parts_, &committers_, &publish_places_, context);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Lease(Context* context,
                                                                 const Bytes* request) {
-  return StartLease(store_, gate_, identities_, &lookups_, &lease_streams_, context, request);
+  return StartLease(parts_, &lease_streams_, context, request);
 }
 
 grpc::ServerUnaryReactor* CacheService::Explain(Context* context, const Bytes* request,
                                                 Bytes* response) {
-  return StartExplain(store_, gate_, identities_, &lookups_, &explain_calls_, context, request,
-                      response);
+  return StartExplain(parts_, &explain_calls_, context, request, response);
 }
 
 grpc::ServerUnaryReactor* CacheService::Pin(Context* context, const Bytes* request,
@@ -110,7 +98,7 @@ absl::Status CacheService::DoPin(const Identity& caller, const v1::PinRequest& r
   if (!id.ok()) return id.status();
   absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  absl::StatusOr<RestorePoint> point = store_->SetPinned(*id, *tenant, pinned);
+  absl::StatusOr<RestorePoint> point = parts_.store->SetPinned(*id, *tenant, pinned);
   if (!point.ok()) return point.status();
   RestorePointToProto(*point, response->mutable_restore_point());
   return absl::OkStatus();
@@ -132,11 +120,11 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
   }
   absl::StatusOr<DropResult> result;
   if (request.all()) {
-    result = store_->DropAll(*tenant, request.force());
+    result = parts_.store->DropAll(*tenant, request.force());
   } else {
     absl::StatusOr<Digest> id = IdFromProto(request.restore_point_id());
     if (!id.ok()) return id.status();
-    result = store_->Drop(*id, *tenant, request.force());
+    result = parts_.store->Drop(*id, *tenant, request.force());
   }
   if (!result.ok()) return result.status();
   response->set_dropped(result->dropped);
@@ -147,13 +135,12 @@ absl::Status CacheService::DoDrop(const Identity& caller, const v1::DropRequest&
 
 grpc::ServerUnaryReactor* CacheService::Quarantine(Context* context, const Bytes* request,
                                                    Bytes* response) {
-  return StartQuarantine(store_, gate_, identities_, &lookups_, context, request, response);
+  return StartQuarantine(parts_, context, request, response);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::List(Context* context,
                                                                const Bytes* request) {
-  return StartList(store_, gate_, identities_, &short_calls_, &list_streams_, context,
-                   TakeRequest(request));
+  return StartList(parts_, &list_streams_, context, request);
 }
 
 grpc::ServerUnaryReactor* CacheService::Stats(Context* context, const Bytes* request,
@@ -168,20 +155,20 @@ absl::Status CacheService::DoStats(const Identity& caller, const v1::StatsReques
   response->set_version(version_);
   response->set_uptime_s(absl::ToDoubleSeconds(absl::Now() - start_));
   if (caller.sees_all() && request.tenant().empty()) {
-    StatsToProto(store_->Stats(), response);
+    StatsToProto(parts_.store->Stats(), response);
     return absl::OkStatus();
   }
   const absl::StatusOr<std::string> tenant = caller.TenantOf(request.tenant());
   if (!tenant.ok()) return tenant.status();
-  response->set_incarnation(store_->incarnation());
-  FiguresToProto(store_->StatsOf(*tenant), response);
+  response->set_incarnation(parts_.store->incarnation());
+  FiguresToProto(parts_.store->StatsOf(*tenant), response);
   response->mutable_tenant()->set_tenant(*tenant);
   return absl::OkStatus();
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* CacheService::Watch(Context* context,
                                                                 const Bytes* request) {
-  return StartWatch(store_, gate_, identities_, &watch_streams_, context, TakeRequest(request));
+  return StartWatch(parts_, &watch_streams_, context, request);
 }
 
 }  // namespace hearth

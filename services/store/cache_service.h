@@ -1,11 +1,10 @@
 // CacheService: hearth.v1.CacheStore over a TieredStore. Translates and streams; decides nothing.
 //
 // Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
-// these are reactors (fetch_call.h, publish_call.h, store_watch.h) whose blocking parts run on
-// threads of the service, as the short calls do. What computes keys, which grows with the prompt,
-// runs on a pool of the service in which callers take turns.
-// Thread safety: gRPC calls the methods from many threads.
-// Ownership: the store and the gate must outlive the service, and the server it is registered with.
+// these are reactors (store_calls.h) whose blocking parts run on threads of the service, as the
+// short calls do. What computes keys, which grows with the prompt, runs on a pool of the service in
+// which callers take turns. Thread safety: gRPC calls the methods from many threads. Ownership: the
+// store and the gate must outlive the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 #define HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 
@@ -29,7 +28,7 @@
 #include "services/serving/calls/stream_limit.h"
 #include "services/serving/calls/stream_places.h"
 #include "services/serving/door/identity.h"
-#include "services/store/fetch_call.h"
+#include "services/store/store_calls.h"
 
 namespace hearth {
 
@@ -124,10 +123,8 @@ class CacheService final : public CacheServiceBase {
   absl::Status DoStats(const Identity& caller, const v1::StatsRequest& request,
                        v1::StatsResponse* response);
 
-  TieredStore* const store_;
-  CallGate* const gate_;
+  const StoreCallParts parts_;
   const std::string version_;
-  Identities* const identities_;
   const absl::Time start_;
   SharedMemoryOffer offer_;
   StreamPlaces publish_places_{{"publish", kMaxPublishStreams, kMaxTenantPublishStreams}};

@@ -1,9 +1,8 @@
-#include "services/store/explain_call.h"
-
 #include <memory>
 #include <utility>
 
 #include "services/serving/calls/late_answer.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -24,8 +23,7 @@ absl::Status Explain(TieredStore* store, const Identity& caller,
 
 }  // namespace
 
-grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Identities* identities,
-                                       FairPool* lookups, StreamLimit* calls,
+grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, StreamLimit* calls,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request,
                                        grpc::ByteBuffer* response) {
@@ -34,16 +32,16 @@ grpc::ServerUnaryReactor* StartExplain(TieredStore* store, CallGate* gate, Ident
     absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(caller);
     if (!place.ok()) return place.status();
     answer->Hold(*std::move(place));
-    const auto run = [store, caller, context, bytes, response, answer] {
+    const auto run = [store = parts.store, caller, context, bytes, response, answer] {
       const auto explain = [&](const v1::ExplainRequest& asked, v1::ExplainResponse* made) {
         return Explain(store, caller, context, asked, made);
       };
       ParseAndAnswer<v1::ExplainRequest, v1::ExplainResponse>(bytes, response, answer.get(),
                                                               explain);
     };
-    return lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
+    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
   };
-  return AnswerLater(gate, identities, "Explain", context, bytes.Length(), begin);
+  return AnswerLater(parts.gate, parts.identities, "Explain", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

@@ -1,5 +1,3 @@
-#include "services/store/fetch_call.h"
-
 #include <grpcpp/alarm.h>
 
 #include <functional>
@@ -20,6 +18,7 @@
 #include "services/serving/calls/stream_call.h"
 #include "services/store/fetch_share.h"
 #include "services/store/slice_stream.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -28,14 +27,22 @@ namespace {
 // One message waits while another is written.
 constexpr size_t kReadAhead = 1;
 
+// One Fetch stream of the store, from the plan to the last slice, without copying a byte.
+//
+// The lookup runs on a pool. Slices go out as byte buffers around the tier's own memory. While one
+// message is on its way the next is read and verified; reads from disk run on an executor, so that
+// no thread of gRPC's blocks. Invariants: (1) one write and one read are in progress at most, so at
+// most kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was
+// shared is held until the caller cancels, goes away, or its lease expires, which begins when it is
+// handed out; (4) a call whose caller takes nothing for between one and two times `patience` is
+// cancelled, and holds nothing any more.
 class FetchCall final : public StreamCall {
  public:
-  FetchCall(CallGate* gate, Executor* readers, const SharedMemoryOffer* offer,
+  FetchCall(const StoreCallParts& parts, Executor* readers, const SharedMemoryOffer* offer,
             grpc::CallbackServerContext* context)
-      : StreamCall(context), gate_(gate), readers_(readers), offer_(offer) {}
+      : StreamCall(context), parts_(parts), readers_(readers), offer_(offer) {}
 
-  void Start(TieredStore* store, Identities* identities, FairPool* lookups, StreamPlaces* places,
-             const grpc::ByteBuffer& request);
+  void Start(StreamPlaces* places, const grpc::ByteBuffer& request);
   void OnWriteDone(bool ok) override;
 
  private:
@@ -50,9 +57,8 @@ class FetchCall final : public StreamCall {
   bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeforeFinish() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  void LookUp(TieredStore* store, const Identity& caller, const grpc::ByteBuffer& request)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Plan(TieredStore* store, const Identity& caller, const grpc::ByteBuffer& request,
+  void LookUp(const Identity& caller, const grpc::ByteBuffer& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Plan(const Identity& caller, const grpc::ByteBuffer& request,
                     v1::FetchResponse* message);
   void ReadNext() ABSL_LOCKS_EXCLUDED(mutex_);
   void Read() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -63,7 +69,7 @@ class FetchCall final : public StreamCall {
   void EndLease() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelWrite() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  CallGate* const gate_;
+  const StoreCallParts parts_;
   Executor* const readers_;
   const SharedMemoryOffer* const offer_;
   StreamPlaces::Place* place_ = nullptr;  // among the open streams; null: refused
@@ -108,11 +114,11 @@ void NotePlan(const v1::FetchRequest& request, const LookupPlan& plan, CallNote*
   note->tier = TierName(plan.slowest_tier);
 }
 
-void FetchCall::Start(TieredStore* store, Identities* identities, FairPool* lookups,
-                      StreamPlaces* places, const grpc::ByteBuffer& request) {
-  const absl::StatusOr<Identity> caller = Enter(gate_, identities, "Fetch", request.Length());
+void FetchCall::Start(StreamPlaces* places, const grpc::ByteBuffer& request) {
+  const absl::StatusOr<Identity> caller =
+      Enter(parts_.gate, parts_.identities, "Fetch", request.Length());
   if (!caller.ok()) return End(caller.status());
-  Keep(gate_->OnClose([this] { EndLease(); }));
+  Keep(parts_.gate->OnClose([this] { EndLease(); }));
   auto entered = places->Enter(*caller, [weak = Weak(this)](const absl::Status& why) {
     if (const auto self = weak.lock()) self->LosePlace(why);
   });
@@ -125,10 +131,11 @@ void FetchCall::Start(TieredStore* store, Identities* identities, FairPool* look
     absl::MutexLock lock(&mutex_);
     Hold();
   }
-  const auto look_up = [self = Shared(this), store, caller = *caller, request] {
-    self->LookUp(store, caller, request);
+  const auto look_up = [self = Shared(this), caller = *caller, request] {
+    self->LookUp(caller, request);
   };
-  absl::Status accepted = lookups->SubmitRequest(caller->ShareName(), request.Length(), look_up);
+  absl::Status accepted =
+      parts_.lookups->SubmitRequest(caller->ShareName(), request.Length(), look_up);
   if (accepted.ok()) return;
   absl::MutexLock lock(&mutex_);
   stage_ = Stage::kPaused;
@@ -137,10 +144,9 @@ void FetchCall::Start(TieredStore* store, Identities* identities, FairPool* look
 }
 
 // On the pool.
-void FetchCall::LookUp(TieredStore* store, const Identity& caller,
-                       const grpc::ByteBuffer& request) {
+void FetchCall::LookUp(const Identity& caller, const grpc::ByteBuffer& request) {
   v1::FetchResponse message;
-  const absl::Status planned = Plan(store, caller, request, &message);
+  const absl::Status planned = Plan(caller, request, &message);
   {
     absl::MutexLock lock(&mutex_);
     stage_ = order_.empty() ? Stage::kAllRead : Stage::kPaused;
@@ -152,12 +158,12 @@ void FetchCall::LookUp(TieredStore* store, const Identity& caller,
   ReadNext();
 }
 
-absl::Status FetchCall::Plan(TieredStore* store, const Identity& caller,
-                             const grpc::ByteBuffer& request, v1::FetchResponse* message) {
+absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& request,
+                             v1::FetchResponse* message) {
   v1::FetchRequest parsed;
   if (absl::Status status = ParseAwaited(*context_, request, &parsed); !status.ok()) return status;
   absl::StatusOr<std::unique_ptr<FetchSession>> session =
-      OpenSession(store, parsed, caller, [this] { return context_->IsCancelled(); });
+      OpenSession(parts_.store, parsed, caller, [this] { return context_->IsCancelled(); });
   if (!session.ok()) return session.status();
   session_ = *std::move(session);
   const LookupPlan& plan = session_->plan();
@@ -239,7 +245,7 @@ bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
     return true;
   }
   if (ended() || stage_ < Stage::kAllRead) return false;
-  if (!shares_ || gate_->closed()) {
+  if (!shares_ || parts_.gate->closed()) {
     EndLocked(absl::OkStatus());
   } else if (std::exchange(stage_, Stage::kLeasing) != Stage::kLeasing) {
     call()->StopClock();
@@ -320,12 +326,11 @@ absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartFetch(
-    TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-    Executor* readers, const SharedMemoryOffer* offer, StreamPlaces* places,
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<FetchCall>(gate, readers, offer, context);
-  call->Start(store, identities, lookups, places, TakeRequest(request));
+ByteStream* StartFetch(const StoreCallParts& parts, Executor* readers,
+                       const SharedMemoryOffer* offer, StreamPlaces* places,
+                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<FetchCall>(parts, readers, offer, context);
+  call->Start(places, TakeRequest(request));
   return call.get();
 }
 

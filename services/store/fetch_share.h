@@ -8,8 +8,8 @@
 
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
-#include "services/store/fetch_call.h"
 #include "services/store/slice_stream.h"
+#include "services/store/store_calls.h"
 
 namespace hearth {
 

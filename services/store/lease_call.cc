@@ -1,5 +1,3 @@
-#include "services/store/lease_call.h"
-
 #include <grpcpp/alarm.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -25,13 +24,19 @@ constexpr absl::Duration kMaxWait = absl::Minutes(10);
 // Of a request for each place that its lease takes: it keeps the prompt for as long as it lasts.
 constexpr size_t kLeaseBytes = size_t{64} << 10;
 
+// One Lease stream of the store: a caller's turn at a prefix that it misses.
+//
+// Each question runs on a pool. A caller that waits holds no thread: it is woken by a publish, by
+// the end of another's lease or by an alarm, and asks again. The stream of one that computes stays
+// open as its lease and ends when the caller is done or gone. Invariants: (1) the place in the
+// store's tables is given up when the call ends, however that comes; (2) when the gate closes
+// nobody waits on.
 class LeaseCall final : public StreamCall {
  public:
-  LeaseCall(TieredStore* store, CallGate* gate, FairPool* lookups,
-            grpc::CallbackServerContext* context)
-      : StreamCall(context), store_(store), gate_(gate), lookups_(lookups) {}
+  LeaseCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
+      : StreamCall(context), parts_(parts) {}
 
-  void Start(Identities* identities, StreamLimit* streams, const grpc::ByteBuffer& bytes);
+  void Start(StreamLimit* streams, const grpc::ByteBuffer& bytes);
 
  private:
   // How a caller says that it is done, and how one that died is noticed.
@@ -51,9 +56,7 @@ class LeaseCall final : public StreamCall {
   void Stop(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Close() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  TieredStore* const store_;
-  CallGate* const gate_;
-  FairPool* const lookups_;
+  const StoreCallParts parts_;
   std::string share_name_;  // at the pool
   uint64_t request_bytes_ = 0;
   PrefixQuery query_;  // set in Begin, as what is asked beside it
@@ -73,8 +76,9 @@ uint32_t MsUntil(absl::Time when) {
   return static_cast<uint32_t>(std::max<int64_t>(0, absl::ToInt64Milliseconds(when - absl::Now())));
 }
 
-void LeaseCall::Start(Identities* identities, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
-  const absl::StatusOr<Identity> caller = Enter(gate_, identities, "Lease", bytes.Length());
+void LeaseCall::Start(StreamLimit* streams, const grpc::ByteBuffer& bytes) {
+  const absl::StatusOr<Identity> caller =
+      Enter(parts_.gate, parts_.identities, "Lease", bytes.Length());
   if (!caller.ok()) return End(caller.status());
   absl::StatusOr<std::shared_ptr<void>> place =
       streams->Enter(*caller, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
@@ -86,8 +90,8 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams, const grpc::
     absl::MutexLock lock(&mutex_);
     Hold();
   }
-  Keep(gate_->OnClose([this] { Close(); }));
-  Keep(FollowCaller(identities, *context_, *caller,
+  Keep(parts_.gate->OnClose([this] { Close(); }));
+  Keep(FollowCaller(parts_.identities, *context_, *caller,
                     [this](const absl::Status& status) { Stop(status); }));
   const auto begin = [self = Shared(this), caller = *caller, bytes] {
     const absl::Status begun = self->Begin(caller, bytes);
@@ -95,7 +99,7 @@ void LeaseCall::Start(Identities* identities, StreamLimit* streams, const grpc::
     if (!begun.ok()) self->EndLocked(begun);
     self->Release();
   };
-  const absl::Status accepted = lookups_->SubmitRequest(share_name_, bytes.Length(), begin);
+  const absl::Status accepted = parts_.lookups->SubmitRequest(share_name_, bytes.Length(), begin);
   if (accepted.ok()) return;
   absl::MutexLock lock(&mutex_);
   EndLocked(accepted);
@@ -114,7 +118,7 @@ absl::Status LeaseCall::Begin(const Identity& caller, const grpc::ByteBuffer& by
   query_.stopped = [this] { return stopped_.load(); };
   call()->note()->tenant = query_.tenant;
   call()->note()->tokens = query_.token_ids.size();
-  ObserveFields(store_, request.prefix(), query_.tenant);
+  ObserveFields(parts_.store, request.prefix(), query_.tenant);
   ask_.above_tokens = request.above_tokens();
   ask_.max_tokens = request.max_tokens();
   ask_.min_tokens = request.min_tokens();
@@ -143,7 +147,7 @@ void LeaseCall::AskLater() {
     }
   }
   const auto ask = [self = Shared(this)] { self->Ask(); };
-  if (lookups_->Submit(share_name_, request_bytes_, ask).ok()) return;
+  if (parts_.lookups->Submit(share_name_, request_bytes_, ask).ok()) return;
   Take(LeaseTurn());  // too much is under way: go on alone
 }
 
@@ -158,8 +162,9 @@ void LeaseCall::Ask() {
     ++round_;
   }
   before.ticket.reset();
-  if (gate_->closed()) return Take(LeaseTurn());  // those who hold leases were sent away before
-  absl::StatusOr<LeaseTurn> turn = store_->Lease(query_, ask_);
+  if (parts_.gate->closed())
+    return Take(LeaseTurn());  // those who hold leases were sent away before
+  absl::StatusOr<LeaseTurn> turn = parts_.store->Lease(query_, ask_);
   if (!turn.ok()) return Stop(turn.status());
   Take(*std::move(turn));
 }
@@ -237,13 +242,10 @@ void LeaseCall::Stop(absl::Status status) {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartLease(TieredStore* store, CallGate* gate,
-                                                       Identities* identities, FairPool* lookups,
-                                                       StreamLimit* streams,
-                                                       grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<LeaseCall>(store, gate, lookups, context);
-  call->Start(identities, streams, TakeRequest(request));
+ByteStream* StartLease(const StoreCallParts& parts, StreamLimit* streams,
+                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  const auto call = std::make_shared<LeaseCall>(parts, context);
+  call->Start(streams, TakeRequest(request));
   return call.get();
 }
 

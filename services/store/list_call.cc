@@ -1,5 +1,3 @@
-#include "services/store/list_call.h"
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,17 +6,19 @@
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
 #include "services/store/result_conversion.h"
+#include "services/store/store_calls.h"
 
 namespace hearth {
 namespace {
 
+// One List stream: what a tenant has stored, point by point, as fast as the caller takes it.
 class ListCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
 
-  void Start(TieredStore* store, CallGate* gate, Identities* identities, FairPool* calls,
-             StreamLimit* streams, const grpc::ByteBuffer& bytes) {
-    const absl::StatusOr<Identity> caller = Enter(gate, identities, "List", bytes.Length());
+  void Start(const StoreCallParts& parts, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
+    const absl::StatusOr<Identity> caller =
+        Enter(parts.gate, parts.identities, "List", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::ListRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
@@ -32,13 +32,14 @@ class ListCall final : public StreamCall {
       absl::MutexLock lock(&mutex_);
       Hold();
     }
-    const auto look = [self = Shared(this), store, tenant = *tenant] {
+    const auto look = [self = Shared(this), store = parts.store, tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);
       absl::MutexLock lock(&self->mutex_);
       self->points_ = std::move(points);
       self->Release();
     };
-    const absl::Status accepted = calls->Submit(caller->ShareName(), bytes.Length(), look);
+    const absl::Status accepted =
+        parts.short_calls->Submit(caller->ShareName(), bytes.Length(), look);
     if (accepted.ok()) return;
     absl::MutexLock lock(&mutex_);
     EndLocked(accepted);
@@ -64,13 +65,10 @@ class ListCall final : public StreamCall {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartList(TieredStore* store, CallGate* gate,
-                                                      Identities* identities, FairPool* calls,
-                                                      StreamLimit* streams,
-                                                      grpc::CallbackServerContext* context,
-                                                      const grpc::ByteBuffer& request) {
+ByteStream* StartList(const StoreCallParts& parts, StreamLimit* streams,
+                      grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<ListCall>(context);
-  call->Start(store, gate, identities, calls, streams, request);
+  call->Start(parts, streams, TakeRequest(request));
   return call.get();
 }
 

@@ -1,5 +1,3 @@
-#include "services/store/publish_call.h"
-
 #include <memory>
 #include <optional>
 #include <utility>
@@ -12,6 +10,7 @@
 #include "services/rpc/status_conversion.h"
 #include "services/serving/calls/enter_call.h"
 #include "services/store/slice_stream.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -22,21 +21,25 @@ constexpr uint64_t kMaxSliceElements = 64;
 
 using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
 
+// One Publish stream of the store, from its begin to its ack.
+//
+// Slices are copied once, from gRPC's receive buffers to the memory where the store keeps them. The
+// begin, which computes keys, runs on a pool; the commit, which waits for the disk, on an executor:
+// so that no thread of gRPC's blocks.
+// Invariants: (1) one read, one write or one commit is in progress at a time; (2) a stream holds
+// one message beside what the store counts as staged; (3) Finish is called once;
+// (4) a stream that hardly moves is cancelled (stream_places.h).
 class PublishCall final : public Reactor, public std::enable_shared_from_this<PublishCall> {
  public:
-  PublishCall(TieredStore* store, FairPool* lookups, Executor* committers, StreamPlaces* places,
+  PublishCall(const StoreCallParts& parts, Executor* committers, StreamPlaces* places,
               grpc::CallbackServerContext* context)
-      : store_(store),
-        lookups_(lookups),
-        committers_(committers),
-        places_(places),
-        context_(context) {}
+      : parts_(parts), committers_(committers), places_(places), context_(context) {}
 
   // Keeps itself alive until OnDone.
-  Reactor* Start(CallGate* gate, Identities* identities) {
+  Reactor* Start() {
     self_ = shared_from_this();
-    caller_ = CallerOf(identities, *context_);
-    call_ = EnterCall(gate, caller_, "Publish", *context_, 0, /*reads_on=*/true);
+    caller_ = CallerOf(parts_.identities, *context_);
+    call_ = EnterCall(parts_.gate, caller_, "Publish", *context_, 0, /*reads_on=*/true);
     if (call_ == nullptr) {
       End(CallGate::ClosedError());
       return this;
@@ -108,9 +111,11 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   absl::Status TakeMessageBytes() {
     if (!assembler_.has_value()) {
       // Until it is over nothing is read or written, so the call is there and nobody else uses it.
-      return lookups_->Submit(caller_->ShareName(), message_.Length(), [self = shared_from_this()] {
-        if (absl::Status status = self->TakeBegin(); !status.ok()) self->End(status);
-      });
+      return parts_.lookups->Submit(caller_->ShareName(), message_.Length(),
+                                    [self = shared_from_this()] {
+                                      if (absl::Status status = self->TakeBegin(); !status.ok())
+                                        self->End(status);
+                                    });
     }
     v1::PublishRequest request;
     const absl::Status taken = TakeMessage(
@@ -153,7 +158,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     spec->stopped = [this] { return context_->IsCancelled(); };  // read while this runs only
     absl::StatusOr<KvLayout> layout = spec->fingerprint.Layout();
     if (!layout.ok()) return layout.status();
-    absl::StatusOr<std::unique_ptr<PublishSession>> session = store_->Publish(*spec);
+    absl::StatusOr<std::unique_ptr<PublishSession>> session = parts_.store->Publish(*spec);
     if (!session.ok()) return session.status();
     session_ = *std::move(session);
     call_->note()->tenant = spec->tenant;
@@ -200,8 +205,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     Finish(ToGrpcStatus(noted, context_));
   }
 
-  TieredStore* const store_;
-  FairPool* const lookups_;
+  const StoreCallParts parts_;
   Executor* const committers_;
   StreamPlaces* const places_;
   grpc::CallbackServerContext* const context_;
@@ -221,11 +225,9 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
 
 }  // namespace
 
-Reactor* StartPublish(TieredStore* store, CallGate* gate, Identities* identities, FairPool* lookups,
-                      Executor* committers, StreamPlaces* places,
+Reactor* StartPublish(const StoreCallParts& parts, Executor* committers, StreamPlaces* places,
                       grpc::CallbackServerContext* context) {
-  return std::make_shared<PublishCall>(store, lookups, committers, places, context)
-      ->Start(gate, identities);
+  return std::make_shared<PublishCall>(parts, committers, places, context)->Start();
 }
 
 }  // namespace hearth

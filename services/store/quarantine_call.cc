@@ -1,5 +1,3 @@
-#include "services/store/quarantine_call.h"
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,6 +7,7 @@
 #include "services/rpc/proto_conversion.h"
 #include "services/serving/calls/late_answer.h"
 #include "services/serving/logging.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
@@ -57,8 +56,7 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
   return result;
 }
 
-grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
-                                          Identities* identities, FairPool* lookups,
+grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) {
@@ -68,16 +66,16 @@ grpc::ServerUnaryReactor* StartQuarantine(TieredStore* store, CallGate* gate,
     if (!caller.sees_all()) {
       return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
     }
-    const auto run = [store, caller, context, bytes, response, answer] {
+    const auto run = [store = parts.store, caller, context, bytes, response, answer] {
       const auto take_out = [&](const v1::QuarantineRequest& asked, v1::QuarantineResponse* made) {
         return TakeOut(store, caller, context, asked, made);
       };
       ParseAndAnswer<v1::QuarantineRequest, v1::QuarantineResponse>(bytes, response, answer.get(),
                                                                     take_out);
     };
-    return lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
+    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
   };
-  return AnswerLater(gate, identities, "Quarantine", context, bytes.Length(), begin);
+  return AnswerLater(parts.gate, parts.identities, "Quarantine", context, bytes.Length(), begin);
 }
 
 }  // namespace hearth

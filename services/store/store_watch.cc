@@ -1,5 +1,3 @@
-#include "services/store/store_watch.h"
-
 #include <deque>
 #include <memory>
 #include <string>
@@ -9,18 +7,25 @@
 #include "absl/synchronization/mutex.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
+#include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
 
 namespace hearth {
 namespace {
 
+// One Watch stream: what is stored, then the store's events, to one caller.
+//
+// The snapshot is taken once, with the place in the events at which it is true, and sent as fast as
+// the caller reads (some 300 bytes a restore point are held until then). Events wait behind it in a
+// bounded queue: a caller that reads too slowly loses events rather than holding up the store; the
+// queue is emptied and one LOST event takes its place.
 class WatchCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
 
-  void Start(TieredStore* store, CallGate* gate, Identities* identities, StreamLimit* streams,
-             const grpc::ByteBuffer& bytes) {
-    const absl::StatusOr<Identity> caller = Enter(gate, identities, "Watch", bytes.Length());
+  void Start(const StoreCallParts& parts, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
+    const absl::StatusOr<Identity> caller =
+        Enter(parts.gate, parts.identities, "Watch", bytes.Length());
     if (!caller.ok()) return End(caller.status());
     v1::WatchRequest request;
     if (absl::Status status = ParseSmallMessage(bytes, &request); !status.ok()) return End(status);
@@ -29,10 +34,10 @@ class WatchCall final : public StreamCall {
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
     Keep(*std::move(place));
-    Keep(FollowCaller(identities, *context_, *caller,
+    Keep(FollowCaller(parts.identities, *context_, *caller,
                       [this](const absl::Status& status) { Abort(status); }));
-    Keep(gate->OnClose([this] { Abort(CallGate::ClosedError()); }));
-    Subscribe(store, *tenant, request);
+    Keep(parts.gate->OnClose([this] { Abort(CallGate::ClosedError()); }));
+    Subscribe(parts.store, *tenant, request);
   }
 
  private:
@@ -115,12 +120,10 @@ class WatchCall final : public StreamCall {
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* StartWatch(TieredStore* store, CallGate* gate,
-                                                       Identities* identities, StreamLimit* streams,
-                                                       grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer& bytes) {
+ByteStream* StartWatch(const StoreCallParts& parts, StreamLimit* streams,
+                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   const auto call = std::make_shared<WatchCall>(context);
-  call->Start(store, gate, identities, streams, bytes);
+  call->Start(parts, streams, TakeRequest(request));
   return call.get();
 }
 

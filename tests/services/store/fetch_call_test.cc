@@ -1,6 +1,4 @@
 // What a Fetch stream holds and for how long, and what is counted of it, whatever its caller does.
-#include "services/store/fetch_call.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -13,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "services/rpc/proto_conversion.h"
+#include "services/store/store_calls.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"

@@ -1,7 +1,5 @@
 // Lease over the wire: eight that miss together, holders that die or are slow, draining, and what
 // is not parsed.
-#include "services/store/lease_call.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,6 +12,7 @@
 #include "services/inference/blocking_stream.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/store/cache_service.h"
+#include "services/store/store_calls.h"
 #include "tests/services/serving/blocked_pool.h"
 #include "tests/services/store/store_peer.h"
 #include "tests/services/store/store_server.h"

@@ -1,7 +1,5 @@
 // Publishers who mean harm, as the store's service meets them: slices that are begun and never
 // finished, streams that trickle.
-#include "services/store/publish_call.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "services/rpc/proto_conversion.h"
+#include "services/store/store_calls.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/store_kit.h"

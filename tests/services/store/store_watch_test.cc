@@ -1,12 +1,11 @@
 // Watch over the wire: a snapshot to start from, every change after it, and coming back.
-#include "services/store/store_watch.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 #include <thread>
 
 #include "cache_store/store/event_hub.h"
+#include "services/store/store_calls.h"
 #include "tests/services/store/store_server.h"
 #include "tests/support/store_kit.h"
 #include "tests/support/test_folder.h"
