@@ -51,9 +51,11 @@ TEST(EngineRoomTest, WhatWasAdmittedEndsAndWhatFindsNoRoomIsOvertaken) {
   std::vector<std::unique_ptr<Collector>> runs;
   std::vector<size_t> begun;
   uint64_t most = 0;
+  absl::Notification all_wait;
   for (size_t i = 0; i < asked.size(); ++i) {
     runs.push_back(std::make_unique<Collector>());
     runs.back()->on_token = [&](size_t) {
+      all_wait.WaitForNotification();
       most = std::max(most, worker->Stats().kv_used_bytes);
       return true;
     };
@@ -66,6 +68,7 @@ TEST(EngineRoomTest, WhatWasAdmittedEndsAndWhatFindsNoRoomIsOvertaken) {
     callbacks.on_started = [&, i](const StartedInfo&) { begun.push_back(i); };
     ASSERT_TRUE(worker->Submit(request(i), callbacks).ok());
   }
+  all_wait.Notify();
   for (size_t i = 0; i < asked.size(); ++i) {
     runs[i]->WaitEnd();
     ASSERT_TRUE(runs[i]->error.ok()) << i << runs[i]->error;

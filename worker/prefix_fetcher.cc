@@ -1,0 +1,232 @@
+#include "worker/prefix_fetcher.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "proto/restore_rule.h"
+#include "worker/engine/runner/kv_snapshot.h"
+
+namespace hearth {
+
+namespace {
+
+// A fetch occupies a thread until its deadline, longer where it waits for another's computation;
+// every running sequence may have one.
+constexpr size_t kMaxFetchThreads = 64;
+
+}  // namespace
+
+PrefixFetcher::PrefixFetcher(const EngineOptions& options, const KvLayout& layout, PrefixPool* pool,
+                             EngineCounters* counters, std::function<void()> ring)
+    : options_(options),
+      layout_(layout),
+      pool_(pool),
+      counters_(counters),
+      ring_(std::move(ring)),
+      loads_(options.load),
+      fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running) {}
+
+// The highest that could be restored.
+uint32_t PrefixFetcher::BestBoundary(const Sequence& sequence) const {
+  const uint32_t most = sequence.max_boundary();
+  if (!CutsAreKeyed(layout_.exactness)) return most;
+  const std::vector<uint32_t> candidates =
+      RestoreCandidates(most, sequence.prefix.cuts, layout_.chunk_tokens);
+  return candidates.empty() ? 0 : candidates.back();
+}
+
+bool PrefixFetcher::MayHaveMore(const Sequence& sequence) const {
+  return sequence.reads() && options_.load != LoadChoice::kNever &&
+         sequence.pooled.boundary < BestBoundary(sequence);
+}
+
+bool PrefixFetcher::LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache,
+                           LoadTrial::Work work) {
+  const auto extend = [weak = std::weak_ptr<Sequence>(sequence)](absl::Duration most) {
+    const auto awaited = weak.lock();
+    if (awaited != nullptr) awaited->fetch.PutOff(absl::Now() + most);
+  };
+  LoadTrial& trial = *sequence->prefix.load;
+  trial.Arm(&loads_, std::move(work), extend);
+  const uint32_t best = BestBoundary(*sequence), max_boundary = sequence->max_boundary();
+  if (trial.WorthAsking(best, BytesTo(best))) return Fetch(sequence, cache);
+  counters_->Add(EngineCounter::kLoadsUnasked);
+  if (auto probe = trial.TakeProbe(); probe != nullptr) {
+    const uint32_t above_tokens = sequence->pooled.boundary;
+    fetches_.Submit([this, prefix = sequence->prefix, probe, cache, above_tokens,
+                     max_boundary](TaskQueue::Fate fate) {
+      if (fate == TaskQueue::Fate::kRun) Probe(prefix, probe, cache, above_tokens, max_boundary);
+    });
+  }
+  return false;
+}
+
+uint64_t PrefixFetcher::BytesTo(uint32_t boundary) const {
+  uint64_t bytes = 0;
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    uint32_t tokens = 0;
+    for (const ObjectId& id : NeededObjects(layout_, boundary)) {
+      if (id.group == group) tokens += id.tokens;
+    }
+    bytes += layout_.ObjectBytes(tokens, group);
+  }
+  return bytes;
+}
+
+LoadReport PrefixFetcher::Estimate(uint32_t boundary, uint32_t step_tokens) const {
+  LoadReport report;
+  report.bytes = BytesTo(boundary);
+  report.load_estimate = loads_.LeastLoadTime(report.bytes);
+  report.compute_estimate = loads_.ComputeTime(0, boundary, step_tokens);
+  if (report.load_estimate.has_value() && report.compute_estimate.has_value()) {
+    const bool loads = *report.load_estimate <= *report.compute_estimate;
+    report.decision = loads ? LoadDecision::kLoad : LoadDecision::kCompute;
+  }
+  return report;
+}
+
+// On a fetch thread, with nobody waiting.
+void PrefixFetcher::Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe,
+                          PrefixCache* cache, uint32_t above_tokens, uint32_t max_tokens) {
+  counters_->Add(EngineCounter::kLoadProbes);
+  prefix.stop = nullptr;
+  prefix.load = std::move(probe);
+  try {
+    cache->Fetch(prefix, above_tokens, max_tokens, absl::Now() + options_.fetch_budget);
+  } catch (const std::exception&) {
+    prefix.load->OnFailed();  // a probe that fails says nothing
+  }
+}
+
+bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache) {
+  counters_->Add(EngineCounter::kFetches);
+  const uint32_t above_tokens = sequence->pooled.boundary;
+  const absl::Time deadline = sequence->admitted_at + options_.fetch_budget;
+  sequence->fetch.Begin(deadline);
+  const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
+    Fetched fetched;
+    try {
+      if (fate == TaskQueue::Fate::kRun) {
+        fetched = FetchInTurn(sequence.get(), cache, above_tokens, deadline);
+      }
+    } catch (const std::exception& error) {
+      fetched = Fetched();
+      fetched.outcome.note = error.what();
+    }
+    // Settled before the engine goes on with it.
+    std::shared_ptr<LoadTrial> probe;
+    if (fetched.load != nullptr) probe = fetched.load->TakeProbe();
+    if (!sequence->fetch.Deliver(std::move(fetched))) return;
+    ring_();
+    if (probe != nullptr) {
+      Probe(sequence->prefix, std::move(probe), cache, above_tokens, sequence->max_boundary());
+    }
+  };
+  if (fetches_.Submit(fetch)) return true;
+  // Every thread waits for a slow cache already: go on without it.
+  sequence->fetch.GiveUp();
+  counters_->Add(EngineCounter::kFetchTimeouts);
+  return false;
+}
+
+// On a fetch thread: what the cache has, after a wait for what another is computing.
+Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
+                                   absl::Time deadline) {
+  const PrefixRequest& prefix = sequence->prefix;
+  const uint32_t max_boundary = sequence->max_boundary();
+  Fetched fetched;
+  fetched.load = prefix.load;
+  FetchOutcome& outcome = fetched.outcome;
+  const absl::Time patience = absl::Now() + prefix.load->PlanPatience();
+  outcome = cache->Fetch(prefix, above_tokens, max_boundary, std::min(deadline, patience));
+  const LoadReport load = prefix.load->report();
+  if (load.decision == LoadDecision::kAbandoned || load.plan_was_late) {
+    // The link is slow, or full of what was cut off, or the store is silent: each word to it would
+    // cost the request.
+    outcome.declined_tokens = load.boundary;
+    return fetched;
+  }
+  uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
+  // A load may have been worth more than the budget.
+  if (absl::Now() > deadline) deadline = absl::Now() + options_.fetch_budget;
+  LeaseTerms terms{options_.compute_lease, options_.compute_wait, options_.compute_min_tokens};
+  if (!sequence->writes()) terms.lease = absl::ZeroDuration();
+  const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
+  if (!takes_part || max_boundary < have + terms.min_tokens) return fetched;
+  // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
+  if (!sequence->fetch.PutOff(deadline + terms.wait + options_.fetch_budget)) return fetched;
+  // A loan is bounded in time, and the wait by its own budget.
+  if (!OwnFetched(&outcome)) have = above_tokens;
+  LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
+  fetched.lease = std::move(turn.lease);
+  const uint32_t matched = std::max(outcome.matched_tokens, turn.matched_tokens);
+  if (turn.usable_tokens > have && sequence->fetch.IsAwaited()) {
+    if (pool_->Lookup(prefix, max_boundary).boundary >= turn.usable_tokens) {
+      fetched.pool_again = true;  // computed beside this one: no need to carry it
+    } else {
+      PrefixRequest again = prefix;
+      again.load = prefix.load->Next(have);
+      FetchOutcome now =
+          cache->Fetch(again, have, max_boundary, absl::Now() + options_.fetch_budget);
+      const LoadReport found = again.load->report();
+      if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
+      // What the first one brought is of use where this one brings nothing.
+      if (now.usable_tokens > 0 || (outcome.usable_tokens == 0 && now.declined_tokens > 0)) {
+        outcome = std::move(now);
+        fetched.load = again.load;
+      }
+    }
+  }
+  outcome.matched_tokens = std::max(outcome.matched_tokens, matched);
+  return fetched;
+}
+
+// Copies what is lent. False: that was too late, and nothing is left.
+bool PrefixFetcher::OwnFetched(FetchOutcome* fetched) const {
+  if (fetched->usable_tokens == 0) return true;
+  // What does not fit the request is refused, and counted, where it is chosen.
+  if (!CheckAndSortObjects(layout_, fetched->usable_tokens, &fetched->objects).ok()) return true;
+  absl::StatusOr<KvObjects> own = CopyLent(layout_, fetched->objects);
+  if (own.ok()) {
+    fetched->objects = *std::move(own);
+    return true;
+  }
+  counters_->Add(EngineCounter::kRestoreFailures);
+  fetched->usable_tokens = 0;
+  fetched->objects.clear();
+  return false;
+}
+
+// What loading cost, now that it is over, and how well that was foreseen.
+void PrefixFetcher::NoteLoad(const Sequence& sequence, absl::Duration restored_in,
+                             LoadTrial* load) {
+  if (sequence.restored_from > Tier::kWorker) {
+    load->OnRestored(restored_in);
+  } else {
+    load->OnFailed();  // what came was not used
+  }
+  const LoadReport report = load->report();
+  switch (report.decision) {
+    case LoadDecision::kLoad:
+      counters_->Add(EngineCounter::kLoads);
+      if (!report.load_estimate.has_value()) break;
+      counters_->Add(EngineCounter::kLoadEstimatedUs,
+                     absl::ToInt64Microseconds(*report.load_estimate));
+      counters_->Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(report.took));
+      break;
+    case LoadDecision::kCompute:
+      counters_->Add(EngineCounter::kLoadsDeclined);
+      break;
+    case LoadDecision::kAbandoned:
+      counters_->Add(EngineCounter::kLoadsAbandoned);
+      break;
+    case LoadDecision::kMiss:
+    case LoadDecision::kNone:
+      break;
+  }
+}
+
+}  // namespace hearth
