@@ -83,13 +83,13 @@ FOLDER_FILES_MAX = 40
 # Classes that were larger when the limits came: (methods, fields, .cc files) that each may have.
 # Never more, and no class is added.
 LARGE = {
-    "EngineImpl": (68, 25, 5),
+    "EngineImpl": (61, 24, 4),
     "EngineOptions": (45, 21, 1),
     "InvariantGemma": (45, 20, 4),
     "LearningRetention::Unit": (45, 22, 1),
     "ModelConfig": (45, 22, 1),
     "PromiseFile": (45, 21, 1),
-    "Sequence": (45, 34, 1),
+    "Sequence": (45, 32, 1),
     "StoreOptions": (45, 21, 1),
 }
 

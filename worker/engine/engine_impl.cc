@@ -14,10 +14,6 @@
 namespace hearth {
 namespace {
 
-// A fetch occupies a thread until its deadline, longer where it waits for another's computation;
-// every running sequence may have one.
-constexpr size_t kMaxFetchThreads = 64;
-
 // The prefix for which memory is made resident at start.
 constexpr uint32_t kPrefaultTokens = 2048;
 
@@ -50,15 +46,14 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
                        model_->exactness())),
-      loads_(options.load),
       keeper_(options_, layout_, &counters_,
               [this] {
                 ++releases_;
                 Ring();
               }),
+      fetcher_(options_, layout_, &keeper_.pool(), &counters_, [this] { Ring(); }),
       audit_(options_, layout_, model_.get(), &keeper_.pool(), &counters_, [this] { Ring(); }),
       scheduler_(options.max_running, options.max_queued),
-      fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running),
       // Of those that run, and of as many that are over.
       digests_(/*threads=*/1, size_t{2} * options.max_running) {
   absl::MutexLock lock(&link_->mu);
@@ -79,7 +74,7 @@ EngineImpl::~EngineImpl() {
   }
   if (thread_.joinable()) thread_.join();
   if (cache != nullptr) cache->CancelCalls();
-  fetches_.Stop();
+  fetcher_.Stop();
   audit_.Stop();
   digests_.Stop();
   keeper_.publisher().Stop();
@@ -246,14 +241,9 @@ void EngineImpl::Sweep(absl::Time now, Round* round) {
       round->endings.push_back({sequence, std::move(why)});
       continue;
     }
-    if (sequence->fetch_state == FetchState::kWaiting && now >= sequence->fetch_deadline) {
-      sequence->fetch_state = FetchState::kGivenUp;
-      counters_.Add(EngineCounter::kFetchTimeouts);
-      round->looked_up.push_back(sequence);
-    } else if (sequence->fetch_state == FetchState::kDone) {
-      sequence->fetch_state = FetchState::kTaken;
-      round->looked_up.push_back(sequence);
-    }
+    const FetchWait::News news = sequence->fetch.Look(now);
+    if (news == FetchWait::News::kLate) counters_.Add(EngineCounter::kFetchTimeouts);
+    if (news != FetchWait::News::kNone) round->looked_up.push_back(sequence);
   }
   // Places are free before anybody is told so.
   for (const Ending& ending : round->endings) {
@@ -265,10 +255,7 @@ void EngineImpl::Sweep(absl::Time now, Round* round) {
 absl::Time EngineImpl::NextTimer() const {
   absl::Time timer = absl::InfiniteFuture();
   for (const auto& [id, sequence] : sequences_) {
-    timer = std::min(timer, sequence->request.deadline);
-    if (sequence->fetch_state == FetchState::kWaiting) {
-      timer = std::min(timer, sequence->fetch_deadline);
-    }
+    timer = std::min({timer, sequence->request.deadline, sequence->fetch.deadline()});
   }
   return timer;
 }

@@ -32,12 +32,12 @@
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_audit.h"
 #include "worker/engine/engine_counters.h"
+#include "worker/engine/prefix_fetcher.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/scheduler.h"
 #include "worker/engine/sequence.h"
 #include "worker/engine/task_queue.h"
-#include "worker/prefix/load_model.h"
 
 namespace hearth {
 
@@ -120,20 +120,10 @@ class EngineImpl : public Engine {
   absl::Status WithRoom(absl::FunctionRef<absl::Status()> use);
   bool ReserveShared(Sequence* sequence, uint64_t bytes);
 
-  // engine_fetch.cc: from a place to what a cache has.
   void LookUp(const SequencePtr& sequence);
-  void ArmLoad(const SequencePtr& sequence);
-  uint64_t BytesTo(uint32_t boundary) const;
-  void Fetch(const SequencePtr& sequence, PrefixCache* cache);
-  Fetched FetchInTurn(const SequencePtr& sequence, PrefixCache* cache, uint32_t above_tokens,
-                      absl::Time deadline);
-  bool IsAwaited(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
-  bool OwnFetched(FetchOutcome* fetched) const;
-  void Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe, PrefixCache* cache,
-             uint32_t above_tokens, uint32_t max_tokens);
+  LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // engine_lookup.cc: from what is cached to the first prefill step.
-  void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
   void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
   void ChooseSource(Sequence* sequence, FetchOutcome fetched);
   absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
@@ -169,8 +159,8 @@ class EngineImpl : public Engine {
   const KvLayout layout_;
   Fingerprint fingerprint_;  // constant once Start is over
   mutable EngineCounters counters_;
-  LoadModel loads_;
   PrefixKeeper keeper_;
+  PrefixFetcher fetcher_;
   // The engine's thread only.
   EngineAudit audit_;
   Lacking lacking_;
@@ -188,7 +178,7 @@ class EngineImpl : public Engine {
   bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
 
-  TaskQueue fetches_, digests_;
+  TaskQueue digests_;
   std::thread thread_;
 };
 

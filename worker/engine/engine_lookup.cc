@@ -138,34 +138,6 @@ void EngineImpl::DropRestored(Sequence* sequence) {
   ChooseSource(sequence, FetchOutcome());
 }
 
-// What loading cost, now that it is over, and how well that was foreseen.
-void EngineImpl::NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load) {
-  if (sequence.restored_from > Tier::kWorker) {
-    load->OnRestored(restored_in);
-  } else {
-    load->OnFailed();  // what came was not used
-  }
-  const LoadReport report = load->report();
-  switch (report.decision) {
-    case LoadDecision::kLoad:
-      counters_.Add(EngineCounter::kLoads);
-      if (!report.load_estimate.has_value()) break;
-      counters_.Add(EngineCounter::kLoadEstimatedUs,
-                    absl::ToInt64Microseconds(*report.load_estimate));
-      counters_.Add(EngineCounter::kLoadTookUs, absl::ToInt64Microseconds(report.took));
-      break;
-    case LoadDecision::kCompute:
-      counters_.Add(EngineCounter::kLoadsDeclined);
-      break;
-    case LoadDecision::kAbandoned:
-      counters_.Add(EngineCounter::kLoadsAbandoned);
-      break;
-    case LoadDecision::kMiss:
-    case LoadDecision::kNone:
-      break;
-  }
-}
-
 void EngineImpl::CountStart(const Sequence& sequence) {
   counters_.Add(EngineCounter::kPromptTokens, sequence.tokens());
   if (sequence.restored_boundary > 0) {
@@ -174,18 +146,15 @@ void EngineImpl::CountStart(const Sequence& sequence) {
 }
 
 void EngineImpl::Begin(const SequencePtr& sequence) {
-  StopWaiting(sequence.get());  // where it took longer than it may
   Fetched taken;
-  {
-    absl::MutexLock lock(&mu_);
-    if (sequence->fetch_state == FetchState::kTaken) {
-      taken = std::move(sequence->fetched);
-      const FetchOutcome& outcome = taken.outcome;
-      if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
-        counters_.Add(EngineCounter::kFetchMisses);
-      }
+  if (std::optional<Fetched> arrived = sequence->fetch.Take(); arrived.has_value()) {
+    taken = *std::move(arrived);
+    const FetchOutcome& outcome = taken.outcome;
+    if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
+      counters_.Add(EngineCounter::kFetchMisses);
     }
   }
+  StopWaiting(sequence.get());  // where it took longer than it may
   FetchOutcome& fetched = taken.outcome;
   sequence->lease = std::move(taken.lease);
   LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
@@ -199,7 +168,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   matched = std::max(matched, sequence->restored_boundary);
 
   absl::Status status;
-  const absl::Time chosen_at = loads_.Now();
+  const absl::Time chosen_at = fetcher_.loads()->Now();
   try {
     status = Prepare(sequence.get());
     while (sequence->restored_boundary > 0 &&
@@ -211,7 +180,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
     status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
   }
   if (!status.ok()) return Fail(sequence, status);
-  NoteLoad(*sequence, loads_.Now() - chosen_at, &load);
+  fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
   keeper_.PoolRestored(*sequence);
   audit_.Offer(*sequence);
   sequence->restored_at = absl::Now();

@@ -8,10 +8,42 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "worker/engine/engine_impl.h"
 #include "worker/model/invariant/kv_blocks.h"
 
 namespace hearth {
+
+void EngineImpl::LookUp(const SequencePtr& sequence) {
+  sequence->admitted_at = absl::Now();
+  PrefixCache* const cache = this->cache();
+  if (cache == nullptr || !fetcher_.MayHaveMore(*sequence) ||
+      !fetcher_.LookUp(sequence, cache, WorkOf(*sequence))) {
+    Begin(sequence);
+  }
+}
+
+// What the request is, and what is computed beside it.
+LoadTrial::Work EngineImpl::WorkOf(const Sequence& sequence) const {
+  LoadTrial::Work work;
+  work.have_tokens = sequence.pooled.boundary;
+  work.tokens = sequence.tokens();
+  work.step_tokens = model_->step_tokens(layout_);
+  work.budget = options_.fetch_budget;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [id, other] : sequences_) {
+    if (other->generated > 0) work.step_tokens = step_rows();
+    if (other->step_ends.empty() || other->position >= other->step_ends.back()) continue;
+    work.beside.push_back(other->step_ends.back() - other->position);
+  }
+  return work;
+}
+
+LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
+  // A number out of a message: no prompt is longer than the context.
+  const auto most = static_cast<uint32_t>(model_->config().max_position_embeddings);
+  return fetcher_.Estimate(std::min(boundary, most), model_->step_tokens(layout_));
+}
 
 // Those that found no memory are tried again when somebody has let some go.
 bool EngineImpl::MayAdmit() const {

@@ -73,14 +73,15 @@ absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
     positions += added.tokens.size() * (added.kv->length() + added.tokens.size() / 2.0);
   }
   absl::Status status;
-  const absl::Time begin = loads_.Now();
+  const absl::Time begin = fetcher_.loads()->Now();
   try {
     status = WithRoom([&] { return model_->Step(step); });
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }
   if (!status.ok()) return StepError(status);
-  if (prefilled > 0) loads_.OnStep(rows, positions / rows, loads_.Now() - begin);
+  if (prefilled > 0)
+    fetcher_.loads()->OnStep(rows, positions / rows, fetcher_.loads()->Now() - begin);
   counters_.Add(EngineCounter::kSteps);
   counters_.Add(EngineCounter::kStepRows, rows);
   return absl::OkStatus();
@@ -228,24 +229,15 @@ void EngineImpl::Leave(Sequence* sequence) {
   sequence->restored.clear();
   sequence->pooled.objects.clear();
   StopWaiting(sequence);
-  Fetched unused;  // what it lends is given back once the lock is released
   absl::MutexLock lock(&mu_);
-  std::swap(sequence->fetched, unused);
   scheduler_.Remove(sequence->id);
   sequences_.erase(sequence->id);
-  sequence->fetch_state = FetchState::kGivenUp;
   ++releases_;
 }
 
 // Nobody waits for what is being fetched for it: the fetch's thread is another's from now on.
 void EngineImpl::StopWaiting(Sequence* sequence) {
-  {
-    absl::MutexLock lock(&mu_);
-    const FetchState state = sequence->fetch_state;
-    if (state != FetchState::kWaiting && state != FetchState::kGivenUp) return;
-    sequence->fetch_state = FetchState::kGivenUp;  // what comes of it is nobody's
-  }
-  if (sequence->prefix.stop != nullptr) sequence->prefix.stop->Stop();
+  if (sequence->fetch.GiveUp() && sequence->prefix.stop != nullptr) sequence->prefix.stop->Stop();
 }
 
 void EngineImpl::Left() {

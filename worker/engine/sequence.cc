@@ -88,6 +88,62 @@ Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first
       first(std::move(first_sample)),
       sample(sample_number) {}
 
+void FetchWait::Begin(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  state_ = State::kWaiting;
+  deadline_ = deadline;
+}
+
+bool FetchWait::IsAwaited() const {
+  absl::MutexLock lock(&mu_);
+  return state_ == State::kWaiting;
+}
+
+bool FetchWait::PutOff(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  deadline_ = std::max(deadline_, deadline);
+  return state_ == State::kWaiting;
+}
+
+bool FetchWait::Deliver(Fetched fetched) {
+  absl::MutexLock lock(&mu_);
+  if (state_ != State::kWaiting) return false;  // given up: computed instead
+  fetched_ = std::move(fetched);
+  state_ = State::kDone;
+  return true;
+}
+
+FetchWait::News FetchWait::Look(absl::Time now) {
+  absl::MutexLock lock(&mu_);
+  if (state_ == State::kDone) {
+    state_ = State::kTold;
+    return News::kArrived;
+  }
+  if (state_ != State::kWaiting || now < deadline_) return News::kNone;
+  state_ = State::kGivenUp;
+  return News::kLate;
+}
+
+absl::Time FetchWait::deadline() const {
+  absl::MutexLock lock(&mu_);
+  return state_ == State::kWaiting ? deadline_ : absl::InfiniteFuture();
+}
+
+std::optional<Fetched> FetchWait::Take() {
+  absl::MutexLock lock(&mu_);
+  if (state_ != State::kTold) return std::nullopt;
+  return std::exchange(fetched_, Fetched());
+}
+
+bool FetchWait::GiveUp() {
+  Fetched unused;  // what it lends is given back once the lock is released
+  absl::MutexLock lock(&mu_);
+  std::swap(fetched_, unused);
+  if (state_ != State::kWaiting && state_ != State::kGivenUp) return false;
+  state_ = State::kGivenUp;
+  return true;
+}
+
 void PublishedNotice::Expect(int outcomes) {
   absl::MutexLock lock(&mu_);
   awaited_ = 1 + outcomes;

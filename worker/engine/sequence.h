@@ -46,14 +46,40 @@ class PublishedNotice {
 // The note of a publish that had nothing to offer.
 inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
-enum class FetchState { kNone, kWaiting, kDone, kTaken, kGivenUp };
-
 // What a fetch leaves for its request.
 struct Fetched {
   FetchOutcome outcome;
   std::shared_ptr<ComputeLease> lease;
   std::shared_ptr<LoadTrial> load;  // of what it brought or declined
   bool pool_again = false;          // another request of this worker computed it
+};
+
+// The engine waits for what a sequence's fetch leaves, until a deadline that the fetch may put off.
+// Thread safe.
+class FetchWait {
+ public:
+  void Begin(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The fetch: whether anybody still waits, also with a later deadline, and takes what it leaves.
+  bool IsAwaited() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool PutOff(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  bool Deliver(Fetched fetched) ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The engine: whether it came, or will be waited for no longer; each is said once.
+  enum class News { kNone, kArrived, kLate };
+  News Look(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
+  // What arrived; nothing where that was not said yet.
+  std::optional<Fetched> Take() ABSL_LOCKS_EXCLUDED(mu_);
+  // Nobody waits any more. True: the fetch may still be under way.
+  bool GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  enum class State { kNone, kWaiting, kDone, kTold, kGivenUp };
+  mutable absl::Mutex mu_;
+  State state_ ABSL_GUARDED_BY(mu_) = State::kNone;
+  absl::Time deadline_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+  Fetched fetched_ ABSL_GUARDED_BY(mu_);
 };
 
 // What the samples of one request have in common.
@@ -95,10 +121,7 @@ struct Sequence {
   const std::shared_ptr<const Sequence> first;  // null: this is the first sample
   const uint32_t sample = 0;
 
-  // Guarded by the engine's mutex.
-  FetchState fetch_state = FetchState::kNone;
-  absl::Time fetch_deadline = absl::InfiniteFuture();
-  Fetched fetched;  // until the engine takes it
+  FetchWait fetch;
 
   // The engine's thread only, from here on.
   PooledPrefix pooled;

@@ -1,0 +1,62 @@
+// PrefixFetcher: asks a cache for what it has of a sequence's prompt, where that is worth it, and
+// learns what loading and computing cost.
+//
+// Thread safety: LookUp by the engine's thread; the rest from any thread. Fetches run on threads of
+// its own. Ownership: all that it is given must outlive it.
+#ifndef HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
+#define HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/engine_counters.h"
+#include "worker/engine/prefix_pool.h"
+#include "worker/engine/sequence.h"
+#include "worker/engine/task_queue.h"
+#include "worker/prefix/load_model.h"
+
+namespace hearth {
+
+class PrefixFetcher {
+ public:
+  // `ring`: called from a thread of its own when a fetch has left something.
+  PrefixFetcher(const EngineOptions& options, const KvLayout& layout, PrefixPool* pool,
+                EngineCounters* counters, std::function<void()> ring);
+
+  // Whether a cache might have more of it than the pool.
+  bool MayHaveMore(const Sequence& sequence) const;
+  // True: what comes of it arrives at sequence->fetch. False: nothing will, go on without.
+  // `work`: what is to be computed, of it and of others.
+  bool LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache, LoadTrial::Work work);
+  // What loading cost, now that it is over and restored, and how well that was foreseen.
+  void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
+  // What is to be expected of a prefix of so many tokens.
+  LoadReport Estimate(uint32_t boundary, uint32_t step_tokens) const;
+  LoadModel* loads() { return &loads_; }
+  void Stop() { fetches_.Stop(); }
+
+ private:
+  uint32_t BestBoundary(const Sequence& sequence) const;
+  uint64_t BytesTo(uint32_t boundary) const;
+  bool Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache);
+  Fetched FetchInTurn(Sequence* sequence, PrefixCache* cache, uint32_t above_tokens,
+                      absl::Time deadline);
+  bool OwnFetched(FetchOutcome* fetched) const;
+  void Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe, PrefixCache* cache,
+             uint32_t above_tokens, uint32_t max_tokens);
+
+  const EngineOptions& options_;
+  const KvLayout& layout_;
+  PrefixPool* const pool_;
+  EngineCounters* const counters_;
+  const std::function<void()> ring_;
+  LoadModel loads_;
+  TaskQueue fetches_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
