@@ -120,7 +120,7 @@ int Run(const std::string& folder, uint64_t prompts) {
   StoreOptions options;
   options.data_dir = folder;
   options.host_bytes = 64 << 20;
-  options.scrub_bytes_per_s = 0;
+  options.scrub.bytes_per_s = 0;
   {
     const auto store = TieredStore::Open(options).value();
     for (uint64_t seed = 0; seed < prompts; ++seed) {

@@ -86,11 +86,8 @@ LARGE = {
     "EngineImpl": (61, 24, 4),
     "EngineOptions": (45, 21, 1),
     "InvariantGemma": (45, 20, 4),
-    "LearningRetention::Unit": (45, 22, 1),
     "ModelConfig": (45, 22, 1),
-    "PromiseFile": (45, 21, 1),
     "Sequence": (45, 32, 1),
-    "StoreOptions": (45, 21, 1),
 }
 
 # (prefixes of an include, path patterns that may have it, why)

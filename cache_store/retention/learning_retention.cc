@@ -131,8 +131,8 @@ LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bo
   if (facts.tokens >= unit->tokens) {
     unit->tokens = facts.tokens;
     unit->gain_tokens = std::max(1u, facts.gain_tokens);
-    unit->whole_density = facts.cost_steps + DensityOf(unit->gain_tokens, facts.bytes);
-    unit->tail_density = facts.cost_steps + DensityOf(unit->gain_tokens, facts.tail_bytes);
+    unit->density.of_whole = facts.cost_steps + DensityOf(unit->gain_tokens, facts.bytes);
+    unit->density.of_tail = facts.cost_steps + DensityOf(unit->gain_tokens, facts.tail_bytes);
     unit->remainder = facts.remainder;
   }
   Unit* parent = facts.parent.has_value() ? Find(*facts.parent) : nullptr;
@@ -181,7 +181,6 @@ void LearningRetention::Insert(Key key, const Facts& facts, const Prompt& prompt
     unit->unit_class = facts.remainder ? RemainderClass() : unit->added_class;
     model_.Enter(unit->unit_class, 0, unit->gain_tokens);
   }
-  unit->density = IsPassedClass(unit->unit_class) ? unit->tail_density : unit->whole_density;
   Enter(unit);
   if (depend_ == Depend::kNothing && parent != nullptr && unit->held_members == 1) {
     const bool by_same_request = prompt.number != 0 && parent->added_by == prompt.number;
@@ -202,7 +201,6 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
     unit->tick = --oldest_tick_;
     model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
   }
-  unit->density = IsPassedClass(unit->unit_class) ? unit->tail_density : unit->whole_density;
   Enter(unit, unit->tick == oldest_tick_);
 }
 
@@ -259,7 +257,6 @@ void LearningRetention::VisitOwned(Scope scope, Owner owner, absl::FunctionRef<A
 void LearningRetention::StartLife(Unit* unit, int unit_class) {
   Leave(unit);
   unit->unit_class = unit_class;
-  unit->density = IsPassedClass(unit_class) ? unit->tail_density : unit->whole_density;
   unit->age = 0;
   unit->used = now_;
   unit->tick = tick_;
@@ -275,6 +272,8 @@ int LearningRetention::WorthOf(const CellId& id) const {
 }
 
 void LearningRetention::Enter(Unit* unit, bool as_oldest) {
+  Density& density = unit->density;
+  density.now = IsPassedClass(unit->unit_class) ? density.of_tail : density.of_whole;
   Cell& cell = cells_[CellOf(*unit)];
   unit->older = as_oldest ? nullptr : cell.newest;
   unit->newer = as_oldest ? cell.oldest : nullptr;

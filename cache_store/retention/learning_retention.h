@@ -46,6 +46,11 @@ class LearningRetention final : public Retention {
     bool held = false;
     std::array<bool, kScopes> offered{};
   };
+  // What a unit saves for each byte, log2 in halves.
+  struct Density {
+    int of_whole = 0, of_tail = 0;
+    int now = 0;  // the one of the two that counts
+  };
   struct Unit {
     std::vector<Member> members;  // one or, joined by Facts::with, a few
     std::optional<Key> parent;
@@ -57,9 +62,7 @@ class LearningRetention final : public Retention {
     uint64_t added_by = 0;  // the request that it was new to
     bool remainder = false;
     Owner owner = 0;
-    // What it saves for each byte, log2 in halves: of all of it, and of its tail.
-    int whole_density = 0, tail_density = 0;
-    int density = 0;  // the one of the two that counts now
+    Density density;
     int added_class = 0, unit_class = 0, age = 0;
     uint64_t tick = 0;
     uint64_t given_up = 0;  // place in given_up_, when nothing of it is held
@@ -92,7 +95,7 @@ class LearningRetention final : public Retention {
   // Into its cell and out of it. `as_oldest`: before all others there.
   void Enter(Unit* unit, bool as_oldest = false);
   void Leave(Unit* unit);
-  CellId CellOf(const Unit& unit) const { return {unit.density, unit.unit_class, unit.age}; }
+  CellId CellOf(const Unit& unit) const { return {unit.density.now, unit.unit_class, unit.age}; }
   bool MayBeOffered(const Unit& unit) const;
   void ChangeChildren(Unit* unit, int by);
   void Offer(const Unit& unit, bool offered);

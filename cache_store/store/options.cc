@@ -21,8 +21,8 @@ absl::Status StoreOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("default_ttl must be 0 to ", kMaxTtlSeconds, " s"));
   }
-  if (scrub_period <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("scrub_period must be above 0");
+  if (scrub.period <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("scrub.period must be above 0");
   }
   if (max_staged_bytes == 0) return absl::InvalidArgumentError("max_staged_bytes must be above 0");
   if (absl::Status status = quotas.Validate(capacity_bytes()); !status.ok()) return status;

@@ -19,6 +19,14 @@ namespace hearth {
 
 enum class DiskCompression { kNone, kAuto };
 
+// The reading again, from disk, of what nobody asks for.
+struct ScrubOptions {
+  // A quarter while others use the disk. 0: off.
+  uint64_t bytes_per_s = uint64_t{16} << 20;
+  // A pass begins at most this often, however small the store.
+  absl::Duration period = absl::Hours(24 * 7);
+};
+
 struct StoreOptions {
   // Parameters that affect behaviour.
 
@@ -78,11 +86,7 @@ struct StoreOptions {
   // are not among it. 0: no limit. The default is a third of what a small SSD takes, so that reads
   // and publishes find the disk free.
   uint64_t background_disk_bytes_per_s = uint64_t{128} << 20;
-  // Bytes a second that the scrub reads again from disk, whatever nobody asked for; once a week all
-  // of it. A quarter while others use the disk. 0: off.
-  uint64_t scrub_bytes_per_s = uint64_t{16} << 20;
-  // A pass begins at most this often, however small the store.
-  absl::Duration scrub_period = absl::Hours(24 * 7);
+  ScrubOptions scrub;
 
   bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
   // What the slowest tier keeps: quotas and pins are shares of it.

@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<StoppedStore>> StoppedStore::Open(const StoppedSt
   options.host_bytes = 0;
   options.disk_bytes = kNoLimitBytes;
   options.max_staged_bytes = kNoLimitBytes;
-  options.scrub_bytes_per_s = 0;
+  options.scrub.bytes_per_s = 0;
   auto store = TieredStore::Open(options);
   if (!store.ok() && absl::StrContains(store.status().message(), "held by another process")) {
     return absl::FailedPreconditionError(absl::StrCat(

@@ -93,9 +93,9 @@ bool ParseFlags(int argc, char** argv, StoreFlags* flags, int* exit_code) {
               "SIGUSR1 copies what is on disk to this folder, beside everything else; empty: not");
   set.AddBytes("background-disk-rate", &flags->store.background_disk_bytes_per_s,
                "Bytes a second written to disk in the background, backups included; 0: no limit");
-  set.AddBytes("scrub-rate", &flags->store.scrub_bytes_per_s,
+  set.AddBytes("scrub-rate", &flags->store.scrub.bytes_per_s,
                "Bytes a second read again from disk to find what rots; 0: none");
-  set.AddDuration("scrub-period", &flags->store.scrub_period,
+  set.AddDuration("scrub-period", &flags->store.scrub.period,
                   "All of the disk is read again at most this often");
   set.AddText("secret-file", &flags->store.secret_file,
               "File with the secret of the keys; empty: made once, kept in the data folder");

@@ -310,16 +310,16 @@ PromiseFile::Place PromiseFile::BeginSync() {
   if (!syncer_.joinable()) syncer_ = std::thread([this] { SyncWhenAsked(); });
   // After a sync that failed; where this fails too, the sync says that it is not open.
   if (file_ == nullptr) Write("").PermitUncheckedError();
-  return {generation_, bytes_, ++asked_};
+  return {generation_, bytes_, ++syncs_.asked};
 }
 
 rocksdb::IOStatus PromiseFile::EndSync(const Place& place) {
   const auto is_answered = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return answered_ >= place.request;
+    return syncs_.answered >= place.request;
   };
   const absl::MutexLock lock(&mu_);
   mu_.Await(absl::Condition(&is_answered));
-  return IsSyncedLocked(place) ? rocksdb::IOStatus::OK() : sync_error_;
+  return IsSyncedLocked(place) ? rocksdb::IOStatus::OK() : syncs_.error;
 }
 
 bool PromiseFile::IsSynced(const Place& place) const {
@@ -347,7 +347,7 @@ void PromiseFile::Close() {
 
 void PromiseFile::SyncWhenAsked() {
   const auto is_asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    return ends_ || asked_ > answered_;
+    return ends_ || syncs_.asked > syncs_.answered;
   };
   while (true) {
     std::shared_ptr<rocksdb::FSWritableFile> file;
@@ -355,8 +355,8 @@ void PromiseFile::SyncWhenAsked() {
     {
       const absl::MutexLock lock(&mu_);
       mu_.Await(absl::Condition(&is_asked));
-      if (asked_ == answered_) return;
-      asked = asked_;
+      if (syncs_.asked == syncs_.answered) return;
+      asked = syncs_.asked;
       bytes = bytes_;
       generation = generation_;
       file = file_;
@@ -364,10 +364,10 @@ void PromiseFile::SyncWhenAsked() {
     rocksdb::IOStatus status = rocksdb::IOStatus::IOError("the file of promises is not open");
     if (file != nullptr) status = file->Sync(kNoOptions, nullptr);
     const absl::MutexLock lock(&mu_);
-    answered_ = asked;
+    syncs_.answered = asked;
     if (status.ok() && generation == generation_) synced_bytes_ = std::max(synced_bytes_, bytes);
     if (status.ok()) continue;
-    sync_error_ = status;
+    syncs_.error = status;
     // What it should have kept may be gone from memory as well: it is written anew.
     if (generation == generation_) file_ = nullptr;
   }

@@ -66,6 +66,10 @@ class PromiseFile {
   bool MayHaveLost() const;
 
  private:
+  struct Syncs {
+    uint64_t asked = 0, answered = 0;
+    rocksdb::IOStatus error;  // the last
+  };
   static constexpr Place kNowhere = {~uint64_t{0}, 0, 0};
 
   rocksdb::IOStatus Write(const std::string& bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -98,9 +102,8 @@ class PromiseFile {
   std::string late_ ABSL_GUARDED_BY(mu_);  // entries that are still to be appended
   // What is to stay, and all there are: about, since what is written again counts again.
   uint64_t live_ ABSL_GUARDED_BY(mu_) = 0, entries_ ABSL_GUARDED_BY(mu_) = 0;
-  uint64_t trim_at_ ABSL_GUARDED_BY(mu_) = 0;                                    // entries
-  uint64_t asked_ ABSL_GUARDED_BY(mu_) = 0, answered_ ABSL_GUARDED_BY(mu_) = 0;  // syncs
-  rocksdb::IOStatus sync_error_ ABSL_GUARDED_BY(mu_);                            // the last
+  uint64_t trim_at_ ABSL_GUARDED_BY(mu_) = 0;  // entries
+  Syncs syncs_ ABSL_GUARDED_BY(mu_);
   bool ends_ ABSL_GUARDED_BY(mu_) = false;
   bool is_rewritten_ ABSL_GUARDED_BY(mu_) = false;  // or is to be
   std::thread syncer_ ABSL_GUARDED_BY(mu_), rewriter_ ABSL_GUARDED_BY(mu_);

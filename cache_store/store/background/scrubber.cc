@@ -31,12 +31,12 @@ bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl:
 }  // namespace
 
 absl::Duration Scrubber::Step() {
-  if (core_->tiers.disk == nullptr || core_->options.scrub_bytes_per_s == 0) {
+  if (core_->tiers.disk == nullptr || core_->options.scrub.bytes_per_s == 0) {
     return absl::InfiniteDuration();
   }
   if (loader_->is_loading()) return kAfterLoading;  // a pass goes by what the index shows
   const absl::Time now = core_->clock->Now();
-  if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub_period) {
+  if (now < scrub_.next_step && scrub_.next_step <= now + core_->options.scrub.period) {
     return scrub_.next_step - now;  // later than a period: the clock was set back
   }
   if (!BeginPass(now)) return scrub_.next_step - now;
@@ -55,7 +55,7 @@ absl::Duration Scrubber::Step() {
   CheckSlice(object, scrub_.next_slice);
   scrub_.unsaved_bytes += object->slice_bytes;
   const absl::Duration pause =
-      ScrubPause(object->slice_bytes, core_->options.scrub_bytes_per_s, IsDiskInUse());
+      ScrubPause(object->slice_bytes, core_->options.scrub.bytes_per_s, IsDiskInUse());
   if (++scrub_.next_slice == object->layers.size()) {
     CheckManifest(object);
     core_->Count(Counter::kScrubbedObjects);
@@ -82,8 +82,8 @@ bool Scrubber::BeginPass(absl::Time now) {
   }
   if (progress.next_object > 0) return true;
   const absl::Time due =
-      absl::FromUnixSeconds(progress.started_unix_s) + core_->options.scrub_period;
-  if (now < due && due <= now + core_->options.scrub_period) {
+      absl::FromUnixSeconds(progress.started_unix_s) + core_->options.scrub.period;
+  if (now < due && due <= now + core_->options.scrub.period) {
     scrub_.next_step = due;
     return false;
   }

@@ -79,7 +79,7 @@ void Store::StartThreads() {
   start([this] { return upkeep_.Step(); });
   if (core_->tiers.disk == nullptr) return;
   if (loader_.is_loading()) start([this] { return loader_.Step(); });
-  if (core_->options.scrub_bytes_per_s > 0) start([this] { return scrubber_.Step(); });
+  if (core_->options.scrub.bytes_per_s > 0) start([this] { return scrubber_.Step(); });
 }
 
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {

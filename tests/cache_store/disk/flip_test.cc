@@ -108,7 +108,7 @@ class Flips {
     options.data_dir = dir;
     options.host_bytes = 0;
     options.disk_bytes = uint64_t{1} << 30;
-    options.scrub_bytes_per_s = uint64_t{1} << 30;
+    options.scrub.bytes_per_s = uint64_t{1} << 30;
     options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
     absl::StatusOr<std::unique_ptr<TieredStore>> opened =
         OpenStore(options, SteppedSeams(&executor_, &clock_));

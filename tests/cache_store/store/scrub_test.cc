@@ -27,7 +27,7 @@ class Scrub : public ::testing::Test {
     options_.data_dir = folder_.path();
     options_.host_bytes = 0;
     options_.disk_bytes = 64 * kMiB;
-    options_.scrub_bytes_per_s = kMiB;
+    options_.scrub.bytes_per_s = kMiB;
   }
   void Open() {
     store_.reset();
@@ -74,7 +74,7 @@ TEST_F(Scrub, FindsARottenSliceAndQuarantinesWhatItHitAlone) {
   EXPECT_EQ(Counted("scrubbed_bytes"), store_->Stats().counters.at("published_bytes"));
   EXPECT_EQ(Counted("scrubbed_objects"), store_->Stats().objects);
   ASSERT_EQ(RotOnDisk(folder_, SliceOf(2)), 1);
-  clock_.Advance(options_.scrub_period);
+  clock_.Advance(options_.scrub.period);
   RunPass();
   EXPECT_EQ(Counted("scrub_corrupt_objects"), 1u);
   EXPECT_EQ(Counted("quarantined_objects"), 1u);
@@ -112,7 +112,7 @@ TEST_F(Scrub, ReadsAllOnceAPeriodAndGoesOnWhereAnotherProcessStopped) {
   const auto finished = static_cast<uint64_t>(absl::ToUnixSeconds(clock_.Now()));
   EXPECT_EQ(Counted("last_full_scrub_unix_s"), finished);
   const absl::Duration left = Step();
-  EXPECT_GT(left, options_.scrub_period - absl::Minutes(2));
+  EXPECT_GT(left, options_.scrub.period - absl::Minutes(2));
   clock_.Advance(left - absl::Seconds(1));
   Open();
   EXPECT_EQ(Step(), absl::Seconds(1)) << "remembered";
@@ -159,7 +159,7 @@ TEST_F(Scrub, WritesRottenRecordsAnewFromMemory) {
 }
 
 TEST_F(Scrub, OffReadsNothing) {
-  options_.scrub_bytes_per_s = 0;
+  options_.scrub.bytes_per_s = 0;
   Open();
   Publish(1);
   EXPECT_EQ(Step(), absl::InfiniteDuration());
@@ -167,7 +167,7 @@ TEST_F(Scrub, OffReadsNothing) {
 }
 
 TEST_F(Scrub, AStoreThatClosesWaitsForNoPause) {
-  options_.scrub_bytes_per_s = 1;
+  options_.scrub.bytes_per_s = 1;
   store_ = OpenStore(options_, StoreSeams{}).value();
   Publish(1);
   const absl::Time start = absl::Now();

@@ -42,8 +42,8 @@ StoreOptions SmallStore(const std::string& folder, bool ram_only) {
   options.host_bytes = 4 << 20;
   options.disk_bytes = 12 << 20;
   options.max_background_bytes = 256 << 10;
-  options.scrub_bytes_per_s = 8 << 20;
-  options.scrub_period = absl::Milliseconds(100);
+  options.scrub.bytes_per_s = 8 << 20;
+  options.scrub.period = absl::Milliseconds(100);
   options.disk_compression = DiskCompression::kAuto;
   options.shared_memory = true;
   options.quotas.by_tenant["other"].max_bytes = 2 << 20;
