@@ -14,7 +14,9 @@ sys.path.insert(0, str(m.ROOT / "tests"))
 
 import tidy  # noqa: E402
 import tidy_names  # noqa: E402
+import tidy_rules  # noqa: E402
 
+ALL_METRICS = tidy_names.metrics(tidy.read_tree(m.ROOT))
 PAGES = sorted((m.ROOT / "docs").glob("*.md")) + [m.ROOT / "README.md"]
 
 
@@ -47,8 +49,15 @@ def documented_metrics(server):
 
 
 def metrics_in_the_source(server):
-    names = tidy_names.metrics(tidy.read_tree(m.ROOT))
-    return {name for name in names if name.startswith(server + "_")}
+    return {name for name in ALL_METRICS if name.startswith(server + "_")}
+
+
+def missing_files(text):
+    """Paths in code spans, of source files without their end, that lead nowhere."""
+    paths = re.findall(r"`((?:proto|cache_store|worker|services|tests|bench|scripts|deploy)"
+                       r"/[\w./-]*)`", text)
+    return [path for path in paths if not (m.ROOT / path).exists()
+            and not list(m.ROOT.glob(path + ".*"))]
 
 
 def index_findings(text):
@@ -103,6 +112,31 @@ class DocsTest(unittest.TestCase):
     def test_every_metric_is_in_a_table_and_every_one_there_exists(self):
         for server in ("hearth_store", "hearth_worker"):
             self.assertEqual(documented_metrics(server), metrics_in_the_source(server))
+
+    def test_files_that_the_pages_name_exist(self):
+        for page in PAGES:
+            self.assertEqual(missing_files(page.read_text()), [], page.name)
+        text = "`proto/fingerprint` `proto/fingerprint.h` `proto/` `proto/gone` `services/gone.h`"
+        self.assertEqual(missing_files(text), ["proto/gone", "services/gone.h"])
+
+    def test_every_room_is_on_the_page_of_folders(self):
+        text = (m.ROOT / "docs/architecture.md").read_text()
+        rows = "".join(re.findall(r"^\| .*$", text[text.index("## Folders"):], re.M))
+        for room in tidy_rules.ROOMS:
+            self.assertTrue(f"`{room.split('/')[-1]}/`" in rows or f"`{room}/`" in rows, room)
+
+    def test_the_page_of_folders_names_files_that_exist(self):
+        sources = {path.stem for top in tidy_names.FOLDERS for path in (m.ROOT / top).rglob("*.*")}
+        text = (m.ROOT / "docs/architecture.md").read_text()
+        section = text[text.index("## Folders"):text.index("## Life of a request")]
+        rows = "".join(re.findall(r"^\| .*$", section, re.M))
+        self.assertEqual(set(re.findall(r"`([a-z_]+)`", rows)) - sources, set())
+
+    def test_metrics_that_the_pages_name_exist(self):
+        for page in PAGES:
+            named = set(re.findall(r"\bhearth_(?:store|worker)_\w+_(?:total|seconds|bytes)\b",
+                                   page.read_text()))
+            self.assertEqual(named - set(ALL_METRICS), set(), page.name)
 
     def test_each_decision_is_in_the_index_once(self):
         text = (m.ROOT / "docs/decisions.md").read_text()
