@@ -9,11 +9,10 @@ at work at a time:
                  TCP loopback and its shared memory; the client's clock, from the RPC's start to
                  the first token
   hearth, pool   the same request served from the worker's own pool of restored prefixes
-Also prints what the store holds for the prefix against the windowed minimum. Each repetition uses
-another ending, so nothing but the prefix can be reused.
+Also prints the bytes of the prefix's restore point against the windowed minimum. Each
+repetition uses another ending, so nothing but the prefix can be reused.
 """
 
-import argparse
 import json
 import pathlib
 import statistics
@@ -25,6 +24,7 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench/peers")]
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 from transformers_peer import QUIET_S, Transformers  # noqa: E402
 
@@ -58,6 +58,8 @@ def run(args):
         first = cluster.generate(bare.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS,
                                  "--wait-published")
         stats = cluster.ctl("stats", "--store", store.address)
+        point = cluster.ctl("ls", "--store", store.address)  # the last of the list: the oldest
+        assert point["tokens"] == PREFIX_TOKENS, point
         cluster.generate(pooled.address, prefix + endings[-1], "--breakpoint", PREFIX_TOKENS)
         for ending in endings[:args.reps]:
             for side, worker in (("store", bare), ("pool", pooled)):
@@ -74,10 +76,10 @@ def run(args):
             elapsed_ms, peer_token = peer.warm(cache, ending)
             times["transformers"].append(elapsed_ms)
             assert token == peer_token, (token, peer_token)
-    return times, first, stats
+    return times, first, stats, point["bytes"]
 
 
-def report(times, first, stats, args):
+def report(times, first, stats, stored, args):
     best = {k: min(v) for k, v in times.items()}
     median = {k: statistics.median(v) for k, v in times.items()}
     print(f"warm TTFT, {PREFIX_TOKENS} + {ENDING_TOKENS} tokens, float32, {args.reps} repetitions")
@@ -91,24 +93,20 @@ def report(times, first, stats, args):
     print(f"store above pool: {above:.1f} ms (median)")
     print(f"cold TTFT of the first request: {first['ttft_ms']:.0f} ms")
     minimum = windowed_minimum_bytes(args.model)
-    stored = next((t["bytes"] for t in stats["tiers"] if t["tier"] == "disk"), 0)
-    print(f"stored bytes: {stored:,} on disk for {PREFIX_TOKENS} tokens, "
-          f"{stored / minimum:.3f} x the windowed minimum of {minimum:,}")
+    on_disk = next((t["bytes"] for t in stats["tiers"] if t["tier"] == "disk"), 0)
+    print(f"stored bytes: {stored:,} for {PREFIX_TOKENS} tokens, "
+          f"{stored / minimum:.3f} x the windowed minimum of {minimum:,}; "
+          f"{on_disk:,} on disk with the prompt's own end and all records")
     result = {"best_ms": best, "median_ms": median, "store_above_pool_ms": above,
               "ratio_to_transformers": median["store"] / median["transformers"],
-              "stored_bytes": stored, "windowed_minimum_bytes": minimum,
+              "stored_bytes": stored, "disk_bytes": on_disk, "windowed_minimum_bytes": minimum,
               "cold_ttft_ms": first["ttft_ms"]}
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(result, indent=1))
+    figures.write(args, result)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--reps", type=int, default=7)
-    parser.add_argument("--json")
     args = parser.parse_args()
     report(*run(args), args)
 

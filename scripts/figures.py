@@ -1,0 +1,23 @@
+"""What the measurements by worker and store share: their first flags, and the file of figures."""
+
+import argparse
+import json
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def flags(doc):
+    """A parser with --model, --bin and --json, whose help is `doc`."""
+    parser = argparse.ArgumentParser(description=doc,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
+    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser.add_argument("--json", help="a file for all figures")
+    return parser
+
+
+def write(args, figures):
+    """To the file of --json, if there is one."""
+    if args.json:
+        pathlib.Path(args.json).write_text(json.dumps(figures, indent=1))
