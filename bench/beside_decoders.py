@@ -10,7 +10,6 @@ median while nothing else runs, the median and the largest while the prompt is c
 the rounds, but the largest, which is the largest of all.
 """
 
-import argparse
 import json
 import pathlib
 import random
@@ -23,6 +22,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 DECODERS, DECODER_PROMPT, SETTLED_TOKENS = 8, 32, 6
@@ -88,15 +88,11 @@ def one_round(args, cluster, worker, source, vocab):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=2048, help="of the prompt (default 2048)")
     parser.add_argument("--step-tokens", help="values of the worker's flag, by commas (default: "
                         "as the worker has it)")
-    parser.add_argument("--json", help="a file for all figures")
     args = parser.parse_args()
     vocab = json.loads((pathlib.Path(args.model) / "config.json").read_text())["vocab_size"]
     source = random.Random(3)
@@ -118,8 +114,7 @@ def main():
         print(f"{step:12}{median['alone_ms']:10.0f}{median['beside_ms']:11.0f}"
               f"{median['ratio']:7.2f}{median['quiet_ms']:11.1f}{median['busy_ms']:8.1f}"
               f"{worst:8.1f}")
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(rounds, indent=1))
+    figures.write(args, rounds)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ forward pass of transformers over the same prompt. Decode: milliseconds a token 
 batch 1 behind a 512-token prompt. Float32 and two threads on both sides, which take turns.
 """
 
-import argparse
 import json
 import pathlib
 import statistics
@@ -19,6 +18,7 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "bench/peers")]
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 from transformers_peer import QUIET_S, Transformers  # noqa: E402
 
@@ -68,12 +68,8 @@ def measure(args):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--reps", type=int, default=5)
-    parser.add_argument("--json")
     args = parser.parse_args()
     print(f"{'milliseconds':20}{'hearth best':>13}{'median':>9}{'transformers best':>19}"
           f"{'median':>9}   times as fast (best, median)")
@@ -85,8 +81,7 @@ def main():
               f"{statistics.median(theirs):9.1f}   {best:.2f} x, {median:.2f} x")
         result[name] = {"hearth_ms": ours, "transformers_ms": theirs, "ratio_best": best,
                         "ratio_median": median}
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(result, indent=1))
+    figures.write(args, result)
 
 
 if __name__ == "__main__":

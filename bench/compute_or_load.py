@@ -14,9 +14,7 @@ each, what auto decided, and the ratio of auto to the better of the other two. T
 13, is 1.10.
 """
 
-import argparse
 import asyncio
-import json
 import pathlib
 import random
 import statistics
@@ -27,6 +25,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 PIECE_BYTES = 16 << 10
@@ -174,10 +173,7 @@ class Bench:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--rates", default="0.2,1,5,50,500",
                         type=lambda text: [float(rate) for rate in text.split(",")])
     parser.add_argument("--prefix", type=int, default=2048)
@@ -185,7 +181,6 @@ def main():
     parser.add_argument("--reps", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--patience", type=float, default=20)
-    parser.add_argument("--json")
     args = parser.parse_args()
     print(f"TTFT (median of {args.reps}, ms), {args.prefix} + {args.ending} tokens; "
           "* not measured: bytes at that rate")
@@ -200,8 +195,7 @@ def main():
         rows = Bench(args, cluster, store.address).run(stored_bytes)
     worst = max(row["ratio"] for row in rows)
     print(f"worst ratio {worst:.2f} (bar {BAR})")
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(rows, indent=1))
+    figures.write(args, rows)
     return 0 if worst <= BAR else 1
 
 

@@ -1,8 +1,6 @@
 // Steps of a model: class invariant against class exact, and against the machine's memory, by turns
 // in one run. Wall time and processor time, medians; ratios are medians of those of a turn.
 //   model_bench MODEL_DIR [THREADS [avx2]]       default: 2 threads, the best instruction set
-#include <time.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -24,18 +22,6 @@ namespace {
 
 constexpr int kExactStep = 128, kInvariantStep = 512;  // tokens, as the engine prefills alone
 
-double ProcessorSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-void RequireOk(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::exit(1);
-}
-
 std::vector<int32_t> Text(int begin, int end, int vocabulary) {
   std::vector<int32_t> tokens;
   for (int i = begin; i < end; ++i) {
@@ -44,31 +30,13 @@ std::vector<int32_t> Text(int begin, int end, int vocabulary) {
   return tokens;
 }
 
-// What one side takes for one turn.
-struct Cost {
-  std::vector<double> wall, processor;
-  void Measure(const std::function<void()>& work) {
-    const double before = ProcessorSeconds();
-    wall.push_back(Seconds(work));
-    processor.push_back(ProcessorSeconds() - before);
-  }
-};
-
 // Ours and theirs by turns; times are told for `tokens` of a turn, each.
 void Compare(const char* what, int turns, int tokens, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
-  Cost our, their;
-  std::vector<double> wall_ratios, processor_ratios;
-  for (int turn = 0; turn < turns; ++turn) {
-    our.Measure(ours);
-    their.Measure(theirs);
-    wall_ratios.push_back(their.wall.back() / our.wall.back());
-    processor_ratios.push_back(their.processor.back() / our.processor.back());
-  }
-  const double scale = 1e3 / tokens;
-  std::printf("%-28s %9.2f %9.2f  %9.2f %9.2f  %6.2f %6.2f\n", what, Median(our.wall) * scale,
-              Median(our.processor) * scale, Median(their.wall) * scale,
-              Median(their.processor) * scale, Median(wall_ratios), Median(processor_ratios));
+  const CostTurns cost(turns, tokens, ours, theirs);
+  std::printf("%-28s %9.2f %9.2f  %9.2f %9.2f  %6.2f %6.2f\n", what, cost.our_wall,
+              cost.our_processor, cost.their_wall, cost.their_processor, cost.wall_ratio,
+              cost.processor_ratio);
   std::fflush(stdout);
 }
 

@@ -10,8 +10,6 @@ tokens that went through a model, all clients together; the time until the last 
 token; the mean time to first token. The least possible is the common part once and every ending.
 """
 
-import argparse
-import json
 import pathlib
 import random
 import statistics
@@ -22,6 +20,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 OFF = ["--compute-wait", "0s", "--compute-lease", "0s"]
@@ -58,17 +57,13 @@ def run_once(args, leases, declared):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--threads", type=int, default=1, help="compute threads of each worker")
     parser.add_argument("--prefix", type=int, default=1024)
     parser.add_argument("--ending", type=int, default=160)
     parser.add_argument("--reps", type=int, default=3)
-    parser.add_argument("--json")
     args = parser.parse_args()
     runs = [run_once(args, leases, declared) for _ in range(args.reps)
             for declared in (True, False) for leases in (True, False)]
@@ -85,8 +80,7 @@ def main():
             print(f"{'declared' if declared else 'found':14}{'on' if leases else 'off':8}"
                   f"{middle['computed_tokens']:10,.0f}{middle['computed_tokens'] / least:10.2f}"
                   f"{middle['seconds']:8.2f} s{middle['mean_ttft_ms']:9.0f} ms")
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(runs, indent=1))
+    figures.write(args, runs)
 
 
 if __name__ == "__main__":

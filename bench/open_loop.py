@@ -30,7 +30,6 @@ more without a cache: tokens and first logits must be the same.
 A shape takes 2 to 6 minutes on two cores; everything that was started is ended.
 """
 
-import argparse
 import json
 import pathlib
 import queue
@@ -43,6 +42,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster, ProcessFailed  # noqa: E402  (path set above)
 
 PREFIXES, SHARED_SHARE, ANSWER_TOKENS = 4, 0.8, 16
@@ -241,10 +241,7 @@ def run(args, shape):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--shape", default="both", choices=("tokens", "requests", "both"))
     parser.add_argument("--requests", type=int, default=120, help="of the load (default 120)")
     parser.add_argument("--share", type=float, default=0.7, help="of the capacity (default 0.7)")
@@ -258,14 +255,12 @@ def main():
     parser.add_argument("--threads", type=int, default=2, help="of all workers together")
     parser.add_argument("--kill", action="store_true", help="a worker, midway; needs --workers 2")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", help="a file for all figures")
     args = parser.parse_args()
     if args.kill and args.workers < 2:
         parser.error("--kill needs --workers 2: somebody has to answer afterwards")
     shapes = ("tokens", "requests") if args.shape == "both" else (args.shape,)
     results = {shape: run(args, shape) for shape in shapes}
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps({**vars(args), **results}, indent=1))
+    figures.write(args, {**vars(args), **results})
     sys.exit(0 if all(result["met"] and not result["lost"] and not result["wrong"]
                       for result in results.values()) else 1)
 

@@ -9,7 +9,6 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
-#include <time.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -28,12 +27,6 @@ namespace {
 constexpr LayerShape kShapes[] = {kShape270M, kShape1B, kShape4B, kShape12B};
 constexpr int64_t kContext = 512, kRows = 512;
 constexpr int kTurns = 7;
-
-double ProcessorSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 // The layer's products, float32.
 class Products {
@@ -64,22 +57,12 @@ class Products {
 };
 
 void Compare(MadeUpLayer* layer, Products* products, int64_t rows, ThreadPool* pool) {
-  std::vector<double> wall[2], processor[2], wall_ratios, processor_ratios;
   const KernelPhases& phases = layer->Plan(/*local=*/true, kContext, rows);
-  const auto measure = [&](int side, absl::FunctionRef<void()> work) {
-    const double before = ProcessorSeconds();
-    wall[side].push_back(Seconds(work) * 1e3);
-    processor[side].push_back((ProcessorSeconds() - before) * 1e3);
-  };
-  for (int turn = 0; turn < kTurns; ++turn) {
-    measure(0, [&] { phases.RunOn(pool); });
-    measure(1, [&] { products->Run(rows); });
-    wall_ratios.push_back(wall[1].back() / wall[0].back());
-    processor_ratios.push_back(processor[1].back() / processor[0].back());
-  }
+  const CostTurns cost(
+      kTurns, 1, [&] { phases.RunOn(pool); }, [&] { products->Run(rows); });
   std::printf("%-5s %4ld  %9.2f %9.2f  %9.2f %9.2f  %6.2f %6.2f\n", layer->shape().name,
-              static_cast<long>(rows), Median(wall[0]), Median(processor[0]), Median(wall[1]),
-              Median(processor[1]), Median(wall_ratios), Median(processor_ratios));
+              static_cast<long>(rows), cost.our_wall, cost.our_processor, cost.their_wall,
+              cost.their_processor, cost.wall_ratio, cost.processor_ratio);
   std::fflush(stdout);
 }
 

@@ -11,8 +11,6 @@ the differences). The bars, of issue 13: 6 ms by shared memory, 40 ms over TCP. 
 only the fetch's best says something.
 """
 
-import argparse
-import json
 import pathlib
 import random
 import statistics
@@ -21,6 +19,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
+import figures  # noqa: E402  (path set above)
 from hearth_procs import Cluster  # noqa: E402  (path set above)
 
 BARS_MS = {"shared memory": 6, "tcp": 40}
@@ -71,20 +70,15 @@ def report(runs, args):
                      f" (bar {BARS_MS[side]})")
         print(line + "  ms")
         result[side] = row
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(result, indent=1))
+    figures.write(args, result)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=str(ROOT / "models/gemma-3-270m"))
-    parser.add_argument("--bin", default=str(ROOT / "build/bin"))
+    parser = figures.flags(__doc__)
     parser.add_argument("--prefix", type=int, default=2048)
     parser.add_argument("--ending", type=int, default=64)
     parser.add_argument("--reps", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as work, Cluster(args.bin, work) as cluster:
         report(measure(args, cluster, cluster.store(pathlib.Path(work) / "data")), args)

@@ -2,7 +2,6 @@
 // over the tokens of a text, and steps against those with weights as they are stored, by turns in
 // one run. Wall time and processor time, medians; ratios are medians of those of a turn.
 //   weights_bench MODEL_DIR TEXT_FILE [THREADS [avx2]]       default: 2 threads
-#include <time.h>
 
 #include <algorithm>
 #include <cmath>
@@ -24,18 +23,6 @@ namespace hearth {
 namespace {
 
 constexpr int kTextTokens = 1024, kTextStep = 64, kContext = 512, kDecoded = 4;
-
-double ProcessorSeconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-void RequireOk(const absl::Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "weights_bench: %s\n", status.ToString().c_str());
-  std::exit(1);
-}
 
 using Model = std::unique_ptr<InvariantGemma>;
 
@@ -151,20 +138,10 @@ class Decoders {
 // Ours and theirs by turns; times are told for one of `count` of a turn.
 void Compare(const char* what, int turns, int count, const std::function<void()>& ours,
              const std::function<void()>& theirs) {
-  std::vector<double> times[4], ratios[2];
-  const auto measure = [&](const std::function<void()>& work, size_t at) {
-    const double before = ProcessorSeconds();
-    times[at].push_back(Seconds(work) * 1e3 / count);
-    times[at + 1].push_back((ProcessorSeconds() - before) * 1e3 / count);
-  };
-  for (int turn = 0; turn < turns; ++turn) {
-    measure(ours, 0);
-    measure(theirs, 2);
-    for (size_t i : {0, 1}) ratios[i].push_back(times[i + 2].back() / times[i].back());
-  }
-  std::printf("%-24s %8.2f %8.2f  %8.2f %8.2f  %6.2f %6.2f\n", what, Median(times[0]),
-              Median(times[1]), Median(times[2]), Median(times[3]), Median(ratios[0]),
-              Median(ratios[1]));
+  const CostTurns cost(turns, count, ours, theirs);
+  std::printf("%-24s %8.2f %8.2f  %8.2f %8.2f  %6.2f %6.2f\n", what, cost.our_wall,
+              cost.our_processor, cost.their_wall, cost.their_processor, cost.wall_ratio,
+              cost.processor_ratio);
   std::fflush(stdout);
 }
 
