@@ -65,7 +65,7 @@ def index_findings(text):
     entries = re.findall(r"^## (\d+\..*)$", text, re.M)
     numbers = [int(entry.split(".")[0]) for entry in entries]
     listed = re.findall(r"^- \[(\d+\..*)\]\(#", text, re.M)
-    return ([f"not in ascending order: {b}" for a, b in zip(numbers, numbers[1:]) if a >= b] +
+    return ([f"twice: {number}" for number in sorted(set(numbers)) if numbers.count(number) > 1] +
             [f"listed {listed.count(entry)} times: {entry}" for entry in entries
              if listed.count(entry) != 1] +
             [f"no decision: {entry}" for entry in listed if entry not in entries])
@@ -144,9 +144,10 @@ class DocsTest(unittest.TestCase):
         self.assertEqual(index_findings(text), [])
 
     def test_a_wrong_index_is_seen(self):
-        text = "- [1. A](#1-a)\n- [1. A](#1-a)\n- [2. C](#2-c)\n## 1. A\n## 3. B\n## 2. D\n"
+        text = ("- [1. A](#1-a)\n- [1. A](#1-a)\n- [2. C](#2-c)\n"
+                "## 1. A\n## 2. E\n## 3. B\n## 2. D\n")
         self.assertEqual(index_findings(text), [
-            "not in ascending order: 2", "listed 2 times: 1. A", "listed 0 times: 3. B",
+            "twice: 2", "listed 2 times: 1. A", "listed 0 times: 2. E", "listed 0 times: 3. B",
             "listed 0 times: 2. D", "no decision: 2. C"])
 
     def test_commands_that_the_pages_show_exist(self):
