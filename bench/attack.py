@@ -1,4 +1,4 @@
-"""What an honest client notices while others attack: a store's and a worker's.
+"""Delays of an honest client, of a store's and of a worker's, while others attack.
 
     .venv/bin/python bench/attack.py [--only NAME] [--rounds 3] [--calls 100] [--json FILE]
 
@@ -159,7 +159,7 @@ class Server:
 
 
 def rest(process):
-    """Waits until the last attack's wake is over."""
+    """Waits until the process has dealt with the last attack."""
     end = time.monotonic() + REST_S
     while time.monotonic() < end:
         begin, used = time.monotonic(), processor_s(process)
@@ -175,7 +175,7 @@ class Attacker:
         kind = "worker" if server.kind == "worker" else "store"
         if name in CALLERS:
             first, pause_ms, more = CALLERS[name]
-            # What was published and pinned in the turn before would be no work.
+            # Others than in the turn before: what is stored and pinned already is no work.
             argv = server.caller(100000, pause_ms, "other", first=first + 100001 * turn, **more)
         else:
             rate, is_known = RATES[name]
@@ -190,7 +190,7 @@ class Attacker:
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stop(self):
-        """What it did, whether it was an attack, and its share of a core."""
+        """Its own account, whether it was an attack, and its share of a core."""
         is_attack = self.popen.poll() is None
         if self.name in CALLERS:
             self.popen.kill()

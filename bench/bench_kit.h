@@ -1,4 +1,4 @@
-// What the benchmarks over gRPC share: a model of 1 MiB slices, prompts of it, child processes.
+// Shared by the benchmarks over gRPC: a model of 1 MiB slices, prompts of it, child processes.
 //
 // Thread safety: none; errors end the program.
 #ifndef HEARTH_BENCH_BENCH_KIT_H_

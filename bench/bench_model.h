@@ -1,4 +1,4 @@
-// What the benchmarks store: models that only their geometry tells apart, and prompts.
+// The contents of benchmarks' stores: models that only their geometry tells apart, and prompts.
 #ifndef HEARTH_BENCH_BENCH_MODEL_H_
 #define HEARTH_BENCH_BENCH_MODEL_H_
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What a first run costs in processor time: `./hearth demo`'s set-up and build, then `.ci/run`, each
+# Processor time of a first run: `./hearth demo`'s set-up and build, then `.ci/run`, each
 # from nothing in a fresh clone, without a compiler cache. With two revisions, one after the other:
 # the ratio is of the second to the first.
 #
 #   bench/build_cost.sh [--parts demo|ci|edits] [REVISION...]     default: all parts of 6a816a7 HEAD
 #
-# Figures are user + system time of the whole process tree, as the kernel counted it. What is
-# installed system-wide (apt) is installed before the clock, by root. Clones go to $TMPDIR, 5 GB
+# Figures are user + system time of the whole process tree, as the kernel counted it. Debian's
+# packages are installed before the clock, by root. Clones go to $TMPDIR, 5 GB
 # each. All of it takes about two hours on two cores; nothing else should run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -66,7 +66,7 @@ wants() { [[ " ${parts[*]} " == *" $1 "* ]]; }
 # touch_line FILE: one line of it is another now, and nothing that it means.
 touch_line() { sed -i "1s|\$| // $RANDOM|" "$1"; }
 
-# What one changed line compiles again, and links: of the whole tree, tests included. The line in
+# The cost of one changed line: all that it compiles and links again, tests included. The line in
 # the .proto is a comment.
 measure_edits() {
   local name file
@@ -102,7 +102,7 @@ measure() {
   rm -rf "${WORK:?}/$revision"
 }
 
-# What any of them wants of Debian.
+# Debian's packages for all of the revisions.
 install_packages_of_all() {
   local wanted revision
   wanted=$(for revision in "${revisions[@]}"; do

@@ -1,4 +1,4 @@
-// What compressing real KV saves, and what it costs: every restore point of a data folder, slice by
+// Savings and cost of compressing real KV: every restore point of a data folder, slice by
 // slice, one thread. The store must not be running.
 //   codec_bench DATA_DIR
 #include <chrono>

@@ -1,4 +1,4 @@
-// What a publish costs in a store that holds very many restore points, where it has to make room.
+// The cost of a publish in a store that holds very many restore points, where it has to make room.
 //
 //   crowd_bench [POINTS]
 //

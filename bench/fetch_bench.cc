@@ -1,6 +1,6 @@
-// What a worker waits for its store, over loopback TCP: a 2,048-token prefix of the 270M (28.3 MB
-// of float32) fetched and published, in milliseconds and GB/s, beside a plain memcpy of the same
-// bytes.
+// The time that a worker waits for its store, over loopback TCP: a 2,048-token prefix of the 270M
+// (28.3 MB of float32) fetched and published, in milliseconds and GB/s, beside a plain memcpy of
+// the same bytes.
 //
 // Usage: fetch_bench [repetitions] [listen address]
 

@@ -66,7 +66,7 @@ std::string CpuName() {
   return name + ", model " + family;
 }
 
-// What this machine reads at best: sums of a large array, in bytes a second.
+// The most that this machine reads: sums of a large array, in bytes a second.
 double ReadBandwidth(ThreadPool* pool) {
   static const std::vector<uint64_t> array((256u << 20) / 8, 1);
   constexpr int64_t kParts = 64;
@@ -89,7 +89,7 @@ double ReadBandwidth(ThreadPool* pool) {
   return static_cast<double>(array.size()) * 8 / best;
 }
 
-// What it costs to begin and end a loop of two tasks a thread, each about 2 us: by itself, and as a
+// The cost to begin and end a loop of two tasks a thread, each about 2 us: by itself, and as a
 // phase of a sequence.
 void PrintPoolCosts(ThreadPool* pool) {
   constexpr int kLoops = 200;

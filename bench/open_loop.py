@@ -23,9 +23,9 @@ takes as long as its tokens take to compute: with --new-tokens as many as the ot
 printed beside it; where all are alike it is 1. Ends with 1 where the bar is missed or a request is
 lost. schedule_bench asks what the scheduler's order does, in virtual time.
 
-With --kill one of two workers is killed (SIGKILL) in the middle of the load. Who was answered by
-it, or cannot reach it, asks the other one again; afterwards each of these answers is computed once
-more without a cache: tokens and first logits must be the same.
+With --kill one of two workers is killed (SIGKILL) in the middle of the load. A client that it was
+answering, or that cannot reach it, asks the other one again; afterwards each of these answers is
+computed once more without a cache: tokens and first logits must be the same.
 
 A shape takes 2 to 6 minutes on two cores; everything that was started is ended.
 """

@@ -1,4 +1,4 @@
-// What --weights costs: of each form of a model's weights the error of its logits against float32,
+// The cost of --weights: of each form of a model's weights the error of its logits against float32,
 // over the tokens of a text, and steps against those with weights as they are stored, by turns in
 // one run. Wall time and processor time, medians; ratios are medians of those of a turn.
 //   weights_bench MODEL_DIR TEXT_FILE [THREADS [avx2]]       default: 2 threads

@@ -39,7 +39,7 @@ class Client {
   virtual void Run() = 0;
 };
 
-// What no fetch can beat: the same slices from one warm buffer of this process to another.
+// The limit of every fetch: the same slices from one warm buffer of this process to another.
 class CopyClient final : public Client {
  public:
   CopyClient() : from_(kBytes, 'x'), to_(kBytes, 'y') {}

@@ -31,8 +31,8 @@ STEP_MS=3800
 STORE_STEPS=50
 DEMO_STEPS=79
 ALL_STEPS=176
-# What needs neither torch nor sentencepiece. Tests could be among them, but some consist of other
-# files without the worker, and would be compiled twice.
+# Programs that need neither torch nor sentencepiece. Tests could be among them, but some consist of
+# other files without the worker, and would be compiled twice.
 STORE_PROGRAMS=(hearth-store hearthctl)
 WITHOUT_WORKER=-DHEARTH_WITH_WORKER=OFF
 
@@ -223,7 +223,7 @@ run_sanitized() {
   export ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1
   export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$ROOT/scripts/tsan.supp
   export LSAN_OPTIONS=suppressions=$ROOT/scripts/lsan.supp
-  # What a sanitizer sees does not depend on the moment at which a disk fails: a few of those that
+  # A sanitizer's findings do not depend on the moment at which a disk fails: a few of those that
   # the release tests run.
   export HEARTH_CRASH_SEEDS=3 HEARTH_FULL_MOMENTS=12
   export TEST_TIMEOUT_S

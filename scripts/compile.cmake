@@ -1,4 +1,4 @@
-# What keeps compiling cheap: headers that are read once for many files, and files that are compiled
+# Two ways to compile less: headers that are read once for many files, and files that are compiled
 # together. docs/building.md says what each is worth and how to look.
 
 option(HEARTH_PRECOMPILED "read the large headers of libraries once (precompiled headers)" ON)
@@ -85,11 +85,12 @@ set(common_headers
   <absl/time/clock.h> <absl/time/time.h> <absl/types/span.h>)
 hearth_precompile(hearth_common_headers HEADERS ${common_headers})
 
-# What services/ adds: gRPC, and the code generated from proto/.
+# For services/ besides: gRPC, and the code generated from proto/.
 set(rpc_headers <grpcpp/grpcpp.h> <proto/cache_store.grpc.pb.h> <proto/inference.grpc.pb.h>)
 hearth_precompile(hearth_rpc_headers HEADERS ${common_headers} ${rpc_headers} LIBS hearth_proto)
 
-# What tests add. Half of a cold build is compiling them, and they run for seconds: not optimised.
+# For tests besides. Half of a cold build is compiling them, and they run for seconds: not
+# optimised.
 set(HEARTH_TEST_OPTIONS -O0)
 set(test_headers <gmock/gmock.h> <gtest/gtest.h> <filesystem> <random>)
 hearth_precompile(hearth_test_headers

@@ -1,4 +1,4 @@
-"""What the measurements by worker and store share: their first flags, and the file of figures."""
+"""Shared by the measurements of a worker and a store: the first flags, the file of figures."""
 
 import argparse
 import json

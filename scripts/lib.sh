@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# What every command of ./hearth shares: pieces of work that run beside each other (work.sh), what
-# is seen of them (progress.sh), what is said before them (plan.sh), and stamps that make a finished
-# step free the next time.
+# Shared by all commands of ./hearth: pieces of work that run beside each other (work.sh), their
+# display (progress.sh), the plan that is printed before them (plan.sh), and stamps that make a
+# finished step free the next time.
 #
 # A stamp is a file that holds the digest of everything a step depends on. A step is done when its
 # stamp holds today's digest; it goes before the step begins and comes back only after the step has

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What ./hearth lint checks. Sourced after lib.sh, setup.sh and build.sh.
+# The checks of ./hearth lint. Sourced after lib.sh, setup.sh and build.sh.
 
 LINT_PACKAGES=$ROOT/scripts/apt-packages-lint.txt
 SOURCE_FOLDERS=(proto cache_store worker services tests bench)
@@ -30,7 +30,7 @@ check_dockerfiles() {
     xargs -0 -r "$VENV/bin/hadolint"
 }
 
-# What lint needs: neither torch nor a build. Python is among the Debian packages of a build.
+# Lint needs neither torch nor a build. Python is among the Debian packages of a build.
 plan_lint() {
   check_system
   plan_packages "$BUILD_PACKAGES" "$LINT_PACKAGES"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What a command has to fetch and to compile before it can start, said before it begins. Sourced by
-# lib.sh; plan_PART in setup.sh and build.sh adds to the plan.
+# The plan of a command: all that it has to fetch and to compile, printed before it begins. Sourced
+# by lib.sh; plan_PART in setup.sh and build.sh adds to the plan.
 
 declare -ga PLAN_LINES=()
 PLAN_FETCH_MB=0

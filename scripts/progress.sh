@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What is seen of pieces of work: on a terminal one line, redrawn, with the elapsed and the expected
+# The display of pieces of work: on a terminal one line, redrawn, with the elapsed and the expected
 # time; elsewhere a line for each finished piece and one every HEARTBEAT_S seconds, so that nobody
 # takes a long piece for a hung one. Sourced by lib.sh.
 #
@@ -78,7 +78,7 @@ measure_progress() {
   ((WEIGHT_MS == 0)) || EXPECTED_MS=$((ELAPSED_MS + (WEIGHT_MS - credited) * pace / 1000))
 }
 
-# What runs now, counted work first: "compile hearth-store, 52 of 163; PyTorch".
+# The pieces that run now, counted work first: "compile hearth-store, 52 of 163; PyTorch".
 running_texts() {
   local name counted='' others=''
   for name in "${PIECES[@]}"; do

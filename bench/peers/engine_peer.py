@@ -11,8 +11,8 @@ Reads commands, a line each, and answers each with a line of JSON: {"seconds": s
     warm          64 new tokens behind a prefix of 2,048 kept the engine's own way
     batch K N     a token of K sequences behind N each, over all: the mean of 16 steps
 
-Float32 arithmetic, greedy, random ids, as many threads as cores. What an engine does beside the
-model (vLLM's scheduler, its request objects) is in its figures; for llama.cpp they are its decode
+Float32 arithmetic, greedy, random ids, as many threads as cores. An engine's figures contain
+its work beside the model (vLLM's scheduler, its request objects); for llama.cpp they are its decode
 calls and an argmax, for transformers a forward pass and an argmax.
 """
 
@@ -226,7 +226,7 @@ ENGINES = {"transformers": TransformersEngine, "llama": LlamaEngine, "vllm": Vll
 def main():
     if len(sys.argv) != 3 or sys.argv[1] not in ENGINES:
         raise SystemExit(__doc__)
-    # What libraries print is not an answer.
+    # Output of the libraries is not an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     engine = ENGINES[sys.argv[1]](sys.argv[2], Ids())

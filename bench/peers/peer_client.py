@@ -92,7 +92,7 @@ def main():
     roles = {"mooncake": mooncake, "lmcache": lmcache, "mooncake-node": mooncake_node}
     if len(sys.argv) < 3 or sys.argv[1] not in roles:
         sys.exit(__doc__)
-    # What the libraries print must not look like an answer.
+    # Output of the libraries must not look like an answer.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     turns = roles[sys.argv[1]](*sys.argv[2:])

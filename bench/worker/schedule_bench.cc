@@ -1,4 +1,4 @@
-// What the scheduler's order does to the time to first token, in virtual time: an open loop of
+// The effect of the scheduler's order on the time to first token, in virtual time: an open loop of
 // requests, Poisson arrivals at 70 % of the capacity, whose steps cost what a formula says. No
 // model, no clock, equal on every machine; bench/open_loop.py asks the same of real workers.
 //   schedule_bench [PLACES]       default: 8
