@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadGemma(const EngineOptions& opti
   if (!gemma.ok()) return gemma.status();
   const Exactness exactness =
       options.exactness == ExactnessChoice::kPortable ? Exactness::kPortable : Exactness::kExact;
-  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.max_running);
+  return std::make_unique<GemmaRunner>(*std::move(gemma), exactness, options.PlacesOf(exactness));
 }
 
 // Without it no request would ever be served.
@@ -154,9 +154,9 @@ absl::Status EngineOptions::Validate() const {
   }
   if (absl::Status may = MayHaveWeights(weights, exactness, device, dtype); !may.ok()) return may;
   if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
-  if (max_running < 1 || max_running > kMaxRunning) {
+  if (max_running > kMaxRunning) {
     return absl::InvalidArgumentError(
-        absl::StrCat("max_running: ", max_running, " is not in [1, ", kMaxRunning, "]"));
+        absl::StrCat("max_running: ", max_running, " is not in [0, ", kMaxRunning, "]"));
   }
   if (step_tokens != 0 &&
       (step_tokens < kMinSharedStepTokens || step_tokens > kMaxSharedStepTokens)) {

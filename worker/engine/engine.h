@@ -47,7 +47,7 @@ struct EngineOptions {
   int threads = 0;        // 0: the machine's cores
   uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the memory
   uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept here; 0: none
-  uint32_t max_running = 8;                   // sequences with a KV cache
+  uint32_t max_running = 0;                   // sequences with a KV cache; 0: as PlacesOf says
   // Of several sequences, while one decodes: each decoded token waits for so many rows. 0: a chunk.
   uint32_t step_tokens = 0;
   uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
@@ -69,6 +69,11 @@ struct EngineOptions {
   absl::Status Validate() const;
   // Those that were given and are of the class invariant alone, by name: "--kv-bytes".
   std::string FlagsOfInvariant() const;
+  // max_running, or what it is by default: twice as many where memory is set aside for each and a
+  // step has all that decode.
+  uint32_t PlacesOf(Exactness exactness) const {
+    return max_running > 0 ? max_running : exactness == Exactness::kInvariant ? 16 : 8;
+  }
 };
 
 inline constexpr uint32_t kMaxSamples = 16;

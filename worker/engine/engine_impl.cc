@@ -22,6 +22,11 @@ constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
 
 absl::Status ShuttingDown() { return absl::UnavailableError("the worker is shutting down"); }
 
+EngineOptions WithPlaces(EngineOptions options, Exactness exactness) {
+  options.max_running = options.PlacesOf(exactness);
+  return options;
+}
+
 }  // namespace
 
 class EngineImpl::Handle : public EngineRequestHandle {
@@ -41,7 +46,7 @@ class EngineImpl::Handle : public EngineRequestHandle {
 
 EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner> model,
                        std::string why_not_invariant)
-    : options_(options),
+    : options_(WithPlaces(options, model->exactness())),
       model_(std::move(model)),
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
@@ -53,9 +58,9 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
               }),
       fetcher_(options_, layout_, &keeper_.pool(), &counters_, [this] { Ring(); }),
       audit_(options_, layout_, model_.get(), &keeper_.pool(), &counters_, [this] { Ring(); }),
-      scheduler_(options.max_running, options.max_queued),
+      scheduler_(options_.max_running, options.max_queued),
       // Of those that run, and of as many that are over.
-      digests_(/*threads=*/1, size_t{2} * options.max_running) {
+      digests_(/*threads=*/1, size_t{2} * options_.max_running) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }

@@ -38,7 +38,7 @@ using SequenceId = uint64_t;
 
 enum class StepKind { kPrefill, kDecode };
 
-// Two turns of the default places. Whoever needs much memory, or many places, waits for what runs,
+// As many as have a place. Whoever needs much memory, or many places, waits for what runs,
 // and for as many as that which came later.
 inline constexpr uint32_t kMaxOvertaken = 16;
 

@@ -140,7 +140,7 @@ TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
   options.max_running = kMaxRunning;
   EXPECT_TRUE(options.Validate().ok());
   options.max_running += 1;  // with more no step of all of them could be made
-  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("513 is not in [1, 512]"));
+  EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("513 is not in [0, 512]"));
   options.max_running = 8;
   options.step_tokens = 15;
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("15 is not 0 or in [16, 512]"));
