@@ -58,6 +58,8 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
               }),
       fetcher_(options_, layout_, &keeper_.pool(), &counters_, [this] { Ring(); }),
       audit_(options_, layout_, model_.get(), &keeper_.pool(), &counters_, [this] { Ring(); }),
+      room_(model_.get(), &keeper_, &audit_),
+      restorer_(options_, layout_, model_.get(), &keeper_, &room_, &counters_),
       scheduler_(options_.max_running, options.max_queued),
       // Of those that run, and of as many that are over.
       digests_(/*threads=*/1, size_t{2} * options_.max_running) {

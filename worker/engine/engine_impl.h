@@ -22,7 +22,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -32,8 +31,10 @@
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_audit.h"
 #include "worker/engine/engine_counters.h"
+#include "worker/engine/kv_room.h"
 #include "worker/engine/prefix_fetcher.h"
 #include "worker/engine/prefix_keeper.h"
+#include "worker/engine/prefix_restorer.h"
 #include "worker/engine/runner/model_runner.h"
 #include "worker/engine/scheduler.h"
 #include "worker/engine/sequence.h"
@@ -107,31 +108,19 @@ class EngineImpl : public Engine {
   void Ring() ABSL_LOCKS_EXCLUDED(mu_);
   PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // engine_room.cc: from the queue to a place, and the memory that goes with it.
+  // engine_room.cc: from the queue to a place, and from there to the first step.
+  bool MayAdmit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool LackingIsOver() const;
+  SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
+  bool RunsNobody() const ABSL_LOCKS_EXCLUDED(mu_);
+  void AdmitWaiting();
+  void LookUp(const SequencePtr& sequence);
+  LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
+  void Begin(const SequencePtr& sequence);
   // Of a step while requests decode.
   uint32_t step_rows() const {
     return options_.step_tokens > 0 ? options_.step_tokens : layout_.chunk_tokens;
   }
-  bool MayAdmit() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  bool LackingIsOver() const;
-  SequencePtr Candidate() const ABSL_LOCKS_EXCLUDED(mu_);
-  void AdmitWaiting();
-  absl::Status ReserveFor(Sequence* sequence);
-  absl::Status WithRoom(absl::FunctionRef<absl::Status()> use);
-  bool ReserveShared(Sequence* sequence, uint64_t bytes);
-
-  void LookUp(const SequencePtr& sequence);
-  LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
-
-  // engine_lookup.cc: from what is cached to the first prefill step.
-  void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
-  void ChooseSource(Sequence* sequence, FetchOutcome fetched);
-  absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
-  void Begin(const SequencePtr& sequence);
-  absl::Status Prepare(Sequence* sequence);
-  void DropRestored(Sequence* sequence);
-  void PlanKept(Sequence* sequence);
-  void CountStart(const Sequence& sequence);
 
   // engine_steps.cc: steps, and the end.
   Part PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -163,6 +152,8 @@ class EngineImpl : public Engine {
   PrefixFetcher fetcher_;
   // The engine's thread only.
   EngineAudit audit_;
+  KvRoom room_;
+  PrefixRestorer restorer_;
   Lacking lacking_;
   std::atomic<uint64_t> releases_{0};  // times that somebody may have let memory go
   const std::shared_ptr<Link> link_ = std::make_shared<Link>();

@@ -1,5 +1,4 @@
-// EngineImpl, from the queue to a place: the memory that a sequence may come to need is set aside
-// before it begins, so that what has begun ends.
+// EngineImpl, from the queue to a place, and from there to the first step.
 
 #include <algorithm>
 #include <exception>
@@ -10,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/engine/engine_impl.h"
-#include "worker/model/invariant/kv_blocks.h"
 
 namespace hearth {
 
@@ -45,6 +43,47 @@ LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
   return fetcher_.Estimate(std::min(boundary, most), model_->step_tokens(layout_));
 }
 
+void EngineImpl::Begin(const SequencePtr& sequence) {
+  Fetched taken;
+  if (std::optional<Fetched> arrived = sequence->fetch.Take(); arrived.has_value()) {
+    taken = *std::move(arrived);
+    const FetchOutcome& outcome = taken.outcome;
+    if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
+      counters_.Add(EngineCounter::kFetchMisses);
+    }
+  }
+  StopWaiting(sequence.get());  // where it took longer than it may
+  FetchOutcome& fetched = taken.outcome;
+  sequence->lease = std::move(taken.lease);
+  LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
+  if (taken.pool_again) {
+    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
+    if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
+  }
+  uint32_t& matched = sequence->pooled.matched_tokens;
+  matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
+  const absl::Time chosen_at = fetcher_.loads()->Now();
+  const absl::Status status =
+      restorer_.Restore(sequence.get(), std::move(fetched), cache() != nullptr);
+  if (!status.ok()) return Fail(sequence, status);
+  fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
+  keeper_.PoolRestored(*sequence);
+  audit_.Offer(*sequence);
+  sequence->restored_at = absl::Now();
+  if (sequence->callbacks.on_started != nullptr) {
+    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
+                                    sequence->restored_from, load.report()});
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (!sequence->step_ends.empty()) {
+      return scheduler_.StartPrefill(sequence->id, sequence->step_ends.back() - sequence->position,
+                                     sequence->request.tenant);
+    }
+  }
+  if (absl::Status finished = FinishPrefill(sequence); !finished.ok()) Fail(sequence, finished);
+}
+
 // Those that found no memory are tried again when somebody has let some go.
 bool EngineImpl::MayAdmit() const {
   const std::vector<SequenceId> candidates = scheduler_.Candidates();
@@ -66,13 +105,18 @@ EngineImpl::SequencePtr EngineImpl::Candidate() const {
   return nullptr;
 }
 
+bool EngineImpl::RunsNobody() const {
+  absl::MutexLock lock(&mu_);
+  return scheduler_.running() == 0;
+}
+
 void EngineImpl::AdmitWaiting() {
   if (LackingIsOver()) lacking_.tried.clear();
   while (const SequencePtr sequence = Candidate()) {
     const uint64_t free_bytes = model_->kv_bytes().free(), releases = releases_;
     absl::Status room;
     try {
-      room = ReserveFor(sequence.get());
+      room = room_.ReserveFor(sequence.get(), RunsNobody());
     } catch (const std::exception& error) {
       room = absl::InternalError(absl::StrCat("memory for keys and values: ", error.what()));
     }
@@ -96,67 +140,6 @@ void EngineImpl::AdmitWaiting() {
     }
     LookUp(sequence);
   }
-}
-
-// With what the pool has of it, which needs no memory of its own; without, where there is no other
-// way and nobody else to wait for.
-absl::Status EngineImpl::ReserveFor(Sequence* sequence) {
-  if (sequence->reads()) {
-    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
-  }
-  const auto reserve = [&] {
-    const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects);
-    if (!kv.ok()) return kv.status();
-    if (sequence->request.samples > 1) {
-      auto forks = model_->NewForks(kv->get(), static_cast<int>(sequence->tokens()),
-                                    static_cast<int>(tokens), sequence->request.samples - 1);
-      if (!forks.ok()) {
-        model_->Release(*std::move(kv));
-        return forks.status();
-      }
-      sequence->fork_kvs = *std::move(forks);
-    }
-    sequence->kv = *std::move(kv);
-    return absl::OkStatus();
-  };
-  absl::Status room = WithRoom(reserve);
-  {
-    absl::MutexLock lock(&mu_);
-    if (scheduler_.running() > 0) return room;
-  }
-  while (absl::IsResourceExhausted(room) && keeper_.publisher().DropOldest())
-    room = WithRoom(reserve);
-  if (absl::IsResourceExhausted(room) && sequence->pooled.boundary > 0) {
-    sequence->pooled.boundary = 0;
-    sequence->pooled.objects.clear();
-    room = WithRoom(reserve);
-  }
-  return room;
-}
-
-// What there is no memory for is tried again without the audit that waits for an idle moment, and
-// with less in the pool: where these hold what is lacking. Else nobody gives anything up.
-absl::Status EngineImpl::WithRoom(absl::FunctionRef<absl::Status()> use) {
-  absl::Status status = use();
-  if (!absl::IsResourceExhausted(status)) return status;
-  const auto frees = [&](const KvObject& object) { return model_->FreesKvBytes(object); };
-  if (const std::optional<uint64_t> lacking = LackingKvBytes(status); lacking.has_value()) {
-    const uint64_t most = keeper_.pool().EvictableBytes(frees, *lacking) + audit_.set_aside_bytes();
-    if (*lacking > most) return status;
-  }
-  if (audit_.is_under_way()) {
-    audit_.Skip();
-    status = use();
-  }
-  while (absl::IsResourceExhausted(status) && keeper_.pool().EvictOne(frees)) status = use();
-  return status;
-}
-
-// For blocks that others will hold when the sequence has left them.
-bool EngineImpl::ReserveShared(Sequence* sequence, uint64_t bytes) {
-  return WithRoom([&] { return model_->ReserveMore(sequence->kv.get(), bytes); }).ok();
 }
 
 }  // namespace hearth

@@ -75,7 +75,7 @@ absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
   absl::Status status;
   const absl::Time begin = fetcher_.loads()->Now();
   try {
-    status = WithRoom([&] { return model_->Step(step); });
+    status = room_.With([&] { return model_->Step(step); });
   } catch (const std::exception& error) {
     status = absl::InternalError(error.what());
   }

@@ -1,14 +1,13 @@
-// EngineImpl, from what is cached of a sequence to its first step: how much of it to use.
+#include "worker/engine/prefix_restorer.h"
 
 #include <algorithm>
 #include <cassert>
 #include <exception>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "proto/restore_rule.h"
-#include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/kv_snapshot.h"
 
 namespace hearth {
@@ -40,7 +39,25 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 
 }  // namespace
 
-absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
+absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache) {
+  ChooseSource(sequence, std::move(fetched));
+  uint32_t& matched = sequence->pooled.matched_tokens;
+  matched = std::max(matched, sequence->restored_boundary);
+  try {
+    absl::Status status = Prepare(sequence, has_cache);
+    while (sequence->restored_boundary > 0 &&
+           (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
+      DropRestored(sequence);
+      status = Prepare(sequence, has_cache);
+    }
+    if (status.ok()) CountStart(*sequence);
+    return status;
+  } catch (const std::exception& error) {
+    return absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
+  }
+}
+
+absl::Status PrefixRestorer::CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const {
   const uint32_t boundary = fetched->usable_tokens;
   if (boundary > sequence.max_boundary() || boundary <= sequence.pooled.boundary ||
       !MayRestoreAt(boundary, sequence, layout_)) {
@@ -49,9 +66,16 @@ absl::Status EngineImpl::CheckFetched(const Sequence& sequence, FetchOutcome* fe
   return CheckAndSortObjects(layout_, boundary, &fetched->objects);
 }
 
+void PrefixRestorer::CountStart(const Sequence& sequence) {
+  counters_->Add(EngineCounter::kPromptTokens, sequence.tokens());
+  if (sequence.restored_boundary > 0) {
+    counters_->Add(CachedTokensCounter(sequence.restored_from), sequence.restored_boundary);
+  }
+}
+
 // What the worker has of it is not held twice: in the class invariant its pool shares its memory
 // with sequences.
-void EngineImpl::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
+void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
   if (layout_.exactness != Exactness::kInvariant) return;
   for (auto& object : *objects) {
     const auto known = std::find_if(pooled.begin(), pooled.end(), [&](const auto& other) {
@@ -61,7 +85,7 @@ void EngineImpl::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
   }
 }
 
-void EngineImpl::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
+void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
   if (fetched.usable_tokens > 0) {
     if (CheckFetched(*sequence, &fetched).ok()) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
@@ -72,19 +96,19 @@ void EngineImpl::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
       if (sequence->restored_from < Tier::kGpu) sequence->restored_from = Tier::kHost;
       return;
     }
-    counters_.Add(EngineCounter::kFetchesRefused);
+    counters_->Add(EngineCounter::kFetchesRefused);
   }
   if (sequence->pooled.boundary > 0) {
-    counters_.Add(EngineCounter::kPoolHits);
+    counters_->Add(EngineCounter::kPoolHits);
     sequence->restored_boundary = sequence->pooled.boundary;
     sequence->restored = std::move(sequence->pooled.objects);
     sequence->restored_from = Tier::kWorker;
   }
 }
 
-void EngineImpl::PlanKept(Sequence* sequence) {
+void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   std::vector<uint32_t> kept;
-  if (sequence->writes() && (cache() != nullptr || options_.pool_bytes > 0)) {
+  if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
     kept =
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored_boundary, layout_.chunk_tokens);
@@ -92,8 +116,8 @@ void EngineImpl::PlanKept(Sequence* sequence) {
   // What is lent may be gone before it is offered: until then the store is told that it has it.
   sequence->staged = std::make_unique<StagedSnapshots>(
       layout_, kept, sequence->restored_boundary, WithoutLent(sequence->restored),
-      keeper_.staging(), layout_.exactness == Exactness::kInvariant,
-      [&](uint64_t bytes) { return ReserveShared(sequence, bytes); });
+      keeper_->staging(), layout_.exactness == Exactness::kInvariant,
+      [&](uint64_t bytes) { return room_->ReserveShared(sequence, bytes); });
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.
@@ -101,7 +125,7 @@ void EngineImpl::PlanKept(Sequence* sequence) {
     const std::vector<uint32_t>& staged = sequence->staged->boundaries();
     end = staged.empty() ? sequence->restored_boundary : staged.back();
   }
-  counters_.Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
+  counters_->Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
   if (sequence->staged->boundaries().empty()) sequence->lease.reset();
   for (uint32_t step_end :
        StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {
@@ -113,8 +137,8 @@ void EngineImpl::PlanKept(Sequence* sequence) {
 
 // kAborted: memory that was lent was used again before it was copied. kResourceExhausted: what was
 // restored needs more memory than was set aside, which what the worker has itself does not.
-absl::Status EngineImpl::Prepare(Sequence* sequence) {
-  PlanKept(sequence);
+absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
+  PlanKept(sequence, has_cache);
   sequence->position = sequence->restored_boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
   if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
@@ -127,8 +151,8 @@ absl::Status EngineImpl::Prepare(Sequence* sequence) {
 }
 
 // Back to what the worker has itself.
-void EngineImpl::DropRestored(Sequence* sequence) {
-  counters_.Add(EngineCounter::kRestoreFailures);
+void PrefixRestorer::DropRestored(Sequence* sequence) {
+  counters_->Add(EngineCounter::kRestoreFailures);
   if (sequence->restored_from == Tier::kWorker) sequence->pooled.boundary = 0;
   sequence->staged.reset();
   sequence->step_ends.clear();
@@ -136,67 +160,6 @@ void EngineImpl::DropRestored(Sequence* sequence) {
   sequence->restored_boundary = 0;
   sequence->restored_from = Tier::kNone;
   ChooseSource(sequence, FetchOutcome());
-}
-
-void EngineImpl::CountStart(const Sequence& sequence) {
-  counters_.Add(EngineCounter::kPromptTokens, sequence.tokens());
-  if (sequence.restored_boundary > 0) {
-    counters_.Add(CachedTokensCounter(sequence.restored_from), sequence.restored_boundary);
-  }
-}
-
-void EngineImpl::Begin(const SequencePtr& sequence) {
-  Fetched taken;
-  if (std::optional<Fetched> arrived = sequence->fetch.Take(); arrived.has_value()) {
-    taken = *std::move(arrived);
-    const FetchOutcome& outcome = taken.outcome;
-    if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
-      counters_.Add(EngineCounter::kFetchMisses);
-    }
-  }
-  StopWaiting(sequence.get());  // where it took longer than it may
-  FetchOutcome& fetched = taken.outcome;
-  sequence->lease = std::move(taken.lease);
-  LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
-  if (taken.pool_again) {
-    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
-    if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
-  }
-  uint32_t& matched = sequence->pooled.matched_tokens;
-  matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
-  ChooseSource(sequence.get(), std::move(fetched));
-  matched = std::max(matched, sequence->restored_boundary);
-
-  absl::Status status;
-  const absl::Time chosen_at = fetcher_.loads()->Now();
-  try {
-    status = Prepare(sequence.get());
-    while (sequence->restored_boundary > 0 &&
-           (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
-      DropRestored(sequence.get());
-      status = Prepare(sequence.get());
-    }
-  } catch (const std::exception& error) {
-    status = absl::InternalError(absl::StrCat("restoring the prefix: ", error.what()));
-  }
-  if (!status.ok()) return Fail(sequence, status);
-  fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
-  keeper_.PoolRestored(*sequence);
-  audit_.Offer(*sequence);
-  sequence->restored_at = absl::Now();
-  CountStart(*sequence);
-  if (sequence->callbacks.on_started != nullptr) {
-    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
-                                    sequence->restored_from, load.report()});
-  }
-  {
-    absl::MutexLock lock(&mu_);
-    if (!sequence->step_ends.empty()) {
-      return scheduler_.StartPrefill(sequence->id, sequence->step_ends.back() - sequence->position,
-                                     sequence->request.tenant);
-    }
-  }
-  if (absl::Status finished = FinishPrefill(sequence); !finished.ok()) Fail(sequence, finished);
 }
 
 }  // namespace hearth

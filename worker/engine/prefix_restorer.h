@@ -1,0 +1,51 @@
+// PrefixRestorer: brings a sequence to where it begins to compute, from what was fetched, else from
+// what the worker's pool has, else from nothing; and plans what of it will be kept.
+//
+// Thread safety: the engine's thread alone. Ownership: all that it is given must outlive it.
+#ifndef HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
+#define HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
+
+#include "absl/status/status.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/engine_counters.h"
+#include "worker/engine/kv_room.h"
+#include "worker/engine/prefix_keeper.h"
+#include "worker/engine/runner/model_runner.h"
+#include "worker/engine/sequence.h"
+
+namespace hearth {
+
+class PrefixRestorer {
+ public:
+  PrefixRestorer(const EngineOptions& options, const KvLayout& layout, ModelRunner* model,
+                 PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters)
+      : options_(options),
+        layout_(layout),
+        model_(model),
+        keeper_(keeper),
+        room_(room),
+        counters_(counters) {}
+
+  // What does not fit the request is refused. `has_cache`: what is kept may be published.
+  absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
+
+ private:
+  absl::Status CheckFetched(const Sequence& sequence, FetchOutcome* fetched) const;
+  void TakePooled(const KvObjects& pooled, KvObjects* objects) const;
+  void ChooseSource(Sequence* sequence, FetchOutcome fetched);
+  void PlanKept(Sequence* sequence, bool has_cache);
+  absl::Status Prepare(Sequence* sequence, bool has_cache);
+  void DropRestored(Sequence* sequence);
+  void CountStart(const Sequence& sequence);
+
+  const EngineOptions& options_;
+  const KvLayout& layout_;
+  ModelRunner* const model_;
+  PrefixKeeper* const keeper_;
+  KvRoom* const room_;
+  EngineCounters* const counters_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
