@@ -87,7 +87,6 @@ LARGE = {
     "EngineOptions": (45, 21, 1),
     "InvariantGemma": (45, 20, 4),
     "ModelConfig": (45, 22, 1),
-    "Sequence": (45, 32, 1),
 }
 
 # (prefixes of an include, path patterns that may have it, why)

@@ -33,14 +33,14 @@ EngineAudit::EngineAudit(const EngineOptions& options, const KvLayout& layout, M
 
 // Takes a share of what is offered, evenly: of a rate of 0.01 each hundredth.
 void EngineAudit::Offer(const Sequence& sequence) {
-  if (options_.audit_rate <= 0 || sequence.restored_from <= Tier::kWorker) return;
+  if (options_.audit_rate <= 0 || sequence.restored.from <= Tier::kWorker) return;
   credit_ += options_.audit_rate;
   if (credit_ < 1) return;
   credit_ -= 1;
   if (waiting_.size() >= kMaxWaitingAudits) return counters_->Add(EngineCounter::kAuditsSkipped);
   PrefixRequest prefix;
   prefix.tenant = sequence.prefix.tenant;
-  const uint32_t boundary = sequence.restored_boundary;
+  const uint32_t boundary = sequence.restored.boundary;
   const auto& ids = sequence.prefix.token_ids;
   prefix.token_ids.assign(ids.begin(), ids.begin() + boundary);
   for (const uint32_t cut : sequence.prefix.cuts) {

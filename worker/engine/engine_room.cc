@@ -13,7 +13,7 @@
 namespace hearth {
 
 void EngineImpl::LookUp(const SequencePtr& sequence) {
-  sequence->admitted_at = absl::Now();
+  sequence->times.admitted_at = absl::Now();
   PrefixCache* const cache = this->cache();
   if (cache == nullptr || !fetcher_.MayHaveMore(*sequence) ||
       !fetcher_.LookUp(sequence, cache, WorkOf(*sequence))) {
@@ -30,7 +30,7 @@ LoadTrial::Work EngineImpl::WorkOf(const Sequence& sequence) const {
   work.budget = options_.fetch_budget;
   absl::MutexLock lock(&mu_);
   for (const auto& [id, other] : sequences_) {
-    if (other->generated > 0) work.step_tokens = step_rows();
+    if (other->answer.generated > 0) work.step_tokens = step_rows();
     if (other->step_ends.empty() || other->position >= other->step_ends.back()) continue;
     work.beside.push_back(other->step_ends.back() - other->position);
   }
@@ -54,7 +54,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   }
   StopWaiting(sequence.get());  // where it took longer than it may
   FetchOutcome& fetched = taken.outcome;
-  sequence->lease = std::move(taken.lease);
+  sequence->kept.lease = std::move(taken.lease);
   LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
   if (taken.pool_again) {
     sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
@@ -69,10 +69,10 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
   fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
   keeper_.PoolRestored(*sequence);
   audit_.Offer(*sequence);
-  sequence->restored_at = absl::Now();
+  sequence->times.restored_at = absl::Now();
   if (sequence->callbacks.on_started != nullptr) {
-    sequence->callbacks.on_started({sequence->tokens(), sequence->restored_boundary, matched,
-                                    sequence->restored_from, load.report()});
+    sequence->callbacks.on_started({sequence->tokens(), sequence->restored.boundary, matched,
+                                    sequence->restored.from, load.report()});
   }
   {
     absl::MutexLock lock(&mu_);

@@ -57,16 +57,16 @@ absl::Status EngineImpl::StepModel(absl::Span<const Part> parts) {
     StepPart& added = step.emplace_back();
     added.kv = sequence.kv.get();
     if (part.kind == StepKind::kDecode) {
-      assert(sequence.generated >= 1);
-      added.tokens = {&sequence.last_token, 1};
-      added.logits = &sequence.logits;
+      assert(sequence.answer.generated >= 1);
+      added.tokens = {&sequence.answer.last_token, 1};
+      added.logits = &sequence.answer.logits;
     } else {
       const uint32_t end = sequence.position + part.tokens;
       assert(part.tokens >= 1 && end <= sequence.step_ends.back());
       added.tokens =
           absl::MakeConstSpan(sequence.request.token_ids).subspan(sequence.position, part.tokens);
       const bool last = end == sequence.step_ends.back();
-      added.logits = last && sequence.generates() ? &sequence.logits : nullptr;
+      added.logits = last && sequence.generates() ? &sequence.answer.logits : nullptr;
     }
     rows += added.tokens.size();
     if (part.kind == StepKind::kPrefill) prefilled += added.tokens.size();
@@ -113,16 +113,16 @@ absl::Status EngineImpl::AfterPrefill(const Part& part) {
   counters_.Add(EngineCounter::kPrefillSteps);
   counters_.Add(EngineCounter::kComputedTokens, part.tokens);
   sequence.computed_tokens += part.tokens;
-  if (sequence.staged != nullptr) sequence.staged->Record(*sequence.kv, begin, end);
+  if (sequence.kept.staged != nullptr) sequence.kept.staged->Record(*sequence.kv, begin, end);
   sequence.position = end;
   const std::vector<uint32_t>& ends = sequence.step_ends;
   while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
-  if (sequence.lease != nullptr) keeper_.KeepPassed(&sequence, begin, cache());
+  if (sequence.kept.lease != nullptr) keeper_.KeepPassed(&sequence, begin, cache());
   return end == ends.back() ? FinishPrefill(part.sequence) : absl::OkStatus();
 }
 
 absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
-  sequence->prefilled_at = absl::Now();
+  sequence->times.prefilled_at = absl::Now();
   if (!sequence->generates()) {
     keeper_.Keep(sequence.get(), cache());
     Finish(sequence, FinishReason::kLength);
@@ -156,7 +156,7 @@ absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
     }
     sample->kv = std::move(first->fork_kvs[number - 1]);
     model_->Fork(*first->kv, sample->kv.get());
-    sample->logits = first->logits;
+    sample->answer.logits = first->answer.logits;
     const absl::StatusOr<std::optional<FinishReason>> finished = Emit(sample.get());
     if (!finished.ok()) return finished.status();
     HashLogits(sample.get());
@@ -188,22 +188,22 @@ absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
 }
 
 absl::StatusOr<std::optional<FinishReason>> EngineImpl::Emit(Sequence* sequence) {
-  absl::StatusOr<SampledToken> token =
-      sequence->sampler.Sample(sequence->logits, sequence->request.sampling, sequence->generated);
+  absl::StatusOr<SampledToken> token = sequence->answer.sampler.Sample(
+      sequence->answer.logits, sequence->request.sampling, sequence->answer.generated);
   if (!token.ok()) return token.status();
   token->sample = sequence->sample;
-  if (sequence->generated == 0) sequence->first_token_at = absl::Now();
+  if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();
   const std::vector<int32_t>& eos = config().eos_token_ids;
   if (!sequence->request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token->id)) {
     return FinishReason::kEos;
   }
-  ++sequence->generated;
-  sequence->last_token = token->id;
-  sequence->answer.push_back(token->id);
+  ++sequence->answer.generated;
+  sequence->answer.last_token = token->id;
+  sequence->answer.tokens.push_back(token->id);
   counters_.Add(EngineCounter::kGeneratedTokens);
   const auto& on_token = sequence->callbacks.on_token;
   if (on_token != nullptr && !on_token(*token)) return FinishReason::kStop;
-  if (sequence->generated == sequence->request.max_new_tokens) return FinishReason::kLength;
+  if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
   return std::optional<FinishReason>();
 }
 
@@ -214,7 +214,7 @@ void EngineImpl::HashLogits(Sequence* sequence) {
   if (digest == nullptr && (all || sequence->first == nullptr)) {
     digest = std::make_shared<LogitsDigest>(&digests_, all);
   }
-  if (digest != nullptr) digest->Add(&sequence->logits);
+  if (digest != nullptr) digest->Add(&sequence->answer.logits);
 }
 
 // Frees the sequence's place and memory. Callbacks come after it, Left() after them.
@@ -224,9 +224,9 @@ void EngineImpl::Leave(Sequence* sequence) {
     if (kv != nullptr) model_->Release(std::move(kv));
   }
   sequence->fork_kvs.clear();
-  sequence->staged.reset();
-  sequence->lease.reset();
-  sequence->restored.clear();
+  sequence->kept.staged.reset();
+  sequence->kept.lease.reset();
+  sequence->restored.objects.clear();
   sequence->pooled.objects.clear();
   StopWaiting(sequence);
   absl::MutexLock lock(&mu_);
@@ -265,13 +265,14 @@ void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   keeper_.KeepAnswer(sequence.get(), cache());
   RequestState& state = *sequence->state;
   CountHeld(*sequence);
-  state.ends[sequence->sample] = {reason, sequence->generated, Digest{}};
+  state.ends[sequence->sample] = {reason, sequence->answer.generated, Digest{}};
   Leave(sequence.get());
   if (--state.unfinished > 0) return Left();
   counters_.Add(EngineCounter::kRequestsFinished);
   const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
   const absl::Time now = absl::Now();
-  const absl::Time token = first.generates() ? first.first_token_at : first.prefilled_at;
+  const absl::Time token =
+      first.generates() ? first.times.first_token_at : first.times.prefilled_at;
   FinishedInfo info;
   info.reason = state.ends[0].reason;
   for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
@@ -279,9 +280,9 @@ void EngineImpl::Finish(const SequencePtr& sequence, FinishReason reason) {
   info.computed_tokens = first.computed_tokens;
   info.kv_bytes = state.own_kv_bytes + state.shared_kv_bytes;
   info.exactness = layout_.exactness;
-  info.queue_ms = Milliseconds(first.submitted_at, first.admitted_at);
-  info.fetch_ms = Milliseconds(first.admitted_at, first.restored_at);
-  info.prefill_ms = Milliseconds(first.restored_at, first.prefilled_at);
+  info.queue_ms = Milliseconds(first.submitted_at, first.times.admitted_at);
+  info.fetch_ms = Milliseconds(first.times.admitted_at, first.times.restored_at);
+  info.prefill_ms = Milliseconds(first.times.restored_at, first.times.prefilled_at);
   info.ttft_ms = Milliseconds(first.submitted_at, token);
   info.total_ms = Milliseconds(first.submitted_at, now);
   TellFinished(sequence, std::move(info));
@@ -299,7 +300,7 @@ void EngineImpl::TellFinished(const SequencePtr& sequence, FinishedInfo info) {
     if (--telling->left > 0) return;
     const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
     if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(telling->info);
-    if (first.published != nullptr) first.published->OnFinished();
+    if (first.kept.published != nullptr) first.kept.published->OnFinished();
     Left();
   };
   const auto& digests = sequence->state->digests;

@@ -104,7 +104,7 @@ void PrefixFetcher::Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe
 bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache) {
   counters_->Add(EngineCounter::kFetches);
   const uint32_t above_tokens = sequence->pooled.boundary;
-  const absl::Time deadline = sequence->admitted_at + options_.fetch_budget;
+  const absl::Time deadline = sequence->times.admitted_at + options_.fetch_budget;
   sequence->fetch.Begin(deadline);
   const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
     Fetched fetched;
@@ -203,7 +203,7 @@ bool PrefixFetcher::OwnFetched(FetchOutcome* fetched) const {
 // What loading cost, now that it is over, and how well that was foreseen.
 void PrefixFetcher::NoteLoad(const Sequence& sequence, absl::Duration restored_in,
                              LoadTrial* load) {
-  if (sequence.restored_from > Tier::kWorker) {
+  if (sequence.restored.from > Tier::kWorker) {
     load->OnRestored(restored_in);
   } else {
     load->OnFailed();  // what came was not used

@@ -45,7 +45,7 @@ PrefixKeeper::PrefixKeeper(const EngineOptions& options, const KvLayout& layout,
 // Before the very last step it does not: it would slow the first token, and soon goes out after it.
 void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache) {
   if (sequence->next_step + 1 >= sequence->step_ends.size()) return;
-  const std::vector<uint32_t> boundaries = sequence->staged->boundaries();
+  const std::vector<uint32_t> boundaries = sequence->kept.staged->boundaries();
   if (boundaries.empty()) return;
   if (boundaries.back() > begin && boundaries.back() <= sequence->position)
     return Keep(sequence, cache);
@@ -55,12 +55,12 @@ void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* c
 }
 
 void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
-  PoolKept(sequence->prefix, boundary, sequence->staged->ObjectsOf(boundary));
+  PoolKept(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
   if (cache == nullptr) return;
   // The bytes stay accounted to the sequence, which offers them again with the rest.
   PublishJob job;
   job.spec =
-      SpecFor(*sequence, sequence->prefix, {boundary}, sequence->staged->ObjectsOf(boundary));
+      SpecFor(*sequence, sequence->prefix, {boundary}, sequence->kept.staged->ObjectsOf(boundary));
   job.done = [](const PublishOutcome&) {};
   publisher_.Submit(cache, std::move(job));
 }
@@ -68,14 +68,14 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
 // What is lent becomes the worker's own, now that nobody waits for a token of it, when the pool has
 // a place for it. kDataLoss: it is not what was verified, and so may be what was restored.
 absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
-  KvObjects& restored = sequence->restored;
+  KvObjects& restored = sequence->restored.objects;
   uint64_t lent_bytes = 0;
   for (const auto& object : restored) {
     if (object->loan != nullptr) lent_bytes += object->size_bytes;
   }
   if (lent_bytes == 0) return absl::OkStatus();
   const bool fits = lent_bytes <= options_.pool_bytes;
-  const uint32_t boundary = sequence->restored_boundary;
+  const uint32_t boundary = sequence->restored.boundary;
   if (!fits || pool_.Lookup(sequence->prefix, boundary).boundary == boundary) {
     restored = WithoutLent(restored);  // the store has it
     return absl::OkStatus();
@@ -86,37 +86,37 @@ absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
     counters_->Add(EngineCounter::kLentNotKept);
     return absl::IsDataLoss(own.status()) ? own.status() : absl::OkStatus();
   }
-  sequence->staged->OwnRestored(restored);
+  sequence->kept.staged->OwnRestored(restored);
   PoolRestored(*sequence);
   return absl::OkStatus();
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
   // It may have been over before the prompt was.
-  if (sequence->staged == nullptr || sequence->prompt_kept) return;
-  sequence->prompt_kept = true;
+  if (sequence->kept.staged == nullptr || sequence->kept.prompt) return;
+  sequence->kept.prompt = true;
   const absl::Status owned = OwnRestored(sequence);
   if (!owned.ok()) {
     counters_->Add(EngineCounter::kLentChanged);
     PublishOutcome nothing;
     nothing.note = absl::StrCat("nothing of it is kept: ", owned.message());
-    if (sequence->published != nullptr) sequence->published->OnOutcome(nothing);
+    if (sequence->kept.published != nullptr) sequence->kept.published->OnOutcome(nothing);
   } else if (sequence->writes()) {
-    for (uint32_t boundary : sequence->staged->boundaries()) {
-      PoolKept(sequence->prefix, boundary, sequence->staged->ObjectsOf(boundary));
+    for (uint32_t boundary : sequence->kept.staged->boundaries()) {
+      PoolKept(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
     }
-    if (KeepsAnswer(*sequence, cache) && sequence->published != nullptr)
-      sequence->published->Expect(2);
+    if (KeepsAnswer(*sequence, cache) && sequence->kept.published != nullptr)
+      sequence->kept.published->Expect(2);
     Publish(sequence, cache);
   }
-  if (!owned.ok() || !KeepsAnswer(*sequence, cache)) sequence->staged.reset();
-  sequence->lease.reset();  // the publish has its own
-  sequence->restored.clear();
+  if (!owned.ok() || !KeepsAnswer(*sequence, cache)) sequence->kept.staged.reset();
+  sequence->kept.lease.reset();  // the publish has its own
+  sequence->restored.objects.clear();
 }
 
 void PrefixKeeper::PoolRestored(const Sequence& sequence) {
-  if (sequence.restored_from > Tier::kWorker && MayBeKept(sequence.restored)) {
-    Pool(sequence.prefix, sequence.restored_boundary, sequence.restored);
+  if (sequence.restored.from > Tier::kWorker && MayBeKept(sequence.restored.objects)) {
+    Pool(sequence.prefix, sequence.restored.boundary, sequence.restored.objects);
   }
 }
 
@@ -139,8 +139,8 @@ PrefixPool::InsertResult PrefixKeeper::Pool(const PrefixRequest& prefix, uint32_
 }
 
 void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
-  const std::shared_ptr<PublishedNotice> notice = sequence->published;
-  const uint32_t skipped = sequence->staged->skipped();
+  const std::shared_ptr<PublishedNotice> notice = sequence->kept.published;
+  const uint32_t skipped = sequence->kept.staged->skipped();
   const bool in_blocks = layout_.exactness == Exactness::kInvariant;
   const auto done = [notice, skipped, in_blocks](PublishOutcome outcome) {
     if (skipped > 0) {
@@ -150,7 +150,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
     }
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
-  std::vector<uint32_t> boundaries = sequence->staged->boundaries();
+  std::vector<uint32_t> boundaries = sequence->kept.staged->boundaries();
   KvObjects offered;
   std::set<ObjectId> included;
   const auto include = [&](const KvObjects& objects) {
@@ -160,14 +160,14 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   };
   // What came from the pool is offered again: the store may have lost it since, and learns that it
   // is in use. So is a restored point when there is nothing new, to learn how durable it is.
-  const bool offer_restored = sequence->restored_boundary > 0 &&
-                              (sequence->restored_from == Tier::kWorker || boundaries.empty());
+  const bool offer_restored = sequence->restored.boundary > 0 &&
+                              (sequence->restored.from == Tier::kWorker || boundaries.empty());
   if (offer_restored) {
-    include(sequence->restored);
-    boundaries.insert(boundaries.begin(), sequence->restored_boundary);
+    include(sequence->restored.objects);
+    boundaries.insert(boundaries.begin(), sequence->restored.boundary);
   }
-  for (uint32_t boundary : sequence->staged->boundaries()) {
-    include(sequence->staged->ObjectsOf(boundary));
+  for (uint32_t boundary : sequence->kept.staged->boundaries()) {
+    include(sequence->kept.staged->ObjectsOf(boundary));
   }
   if (cache == nullptr || boundaries.empty()) {
     PublishOutcome nothing;
@@ -183,8 +183,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
   PublishJob job;
   job.spec = SpecFor(*sequence, sequence->prefix, std::move(boundaries), std::move(offered));
   job.done = done;
-  job.lease = sequence->staged->TakeLease();
-  job.compute_lease = std::move(sequence->lease);
+  job.lease = sequence->kept.staged->TakeLease();
+  job.compute_lease = std::move(sequence->kept.lease);
   publisher_.Submit(cache, std::move(job));
 }
 
@@ -198,17 +198,17 @@ bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) con
 // What a next turn begins with: the prompt and the answer, up to the last token that was computed.
 // The token that was sampled last has no keys and values yet.
 void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
-  if (sequence->staged == nullptr || !KeepsAnswer(*sequence, cache)) return;
+  if (sequence->kept.staged == nullptr || !KeepsAnswer(*sequence, cache)) return;
   PublishOutcome nothing;
   nothing.note = kNothingToKeep;
-  const auto done = [notice = sequence->published](const PublishOutcome& outcome) {
+  const auto done = [notice = sequence->kept.published](const PublishOutcome& outcome) {
     if (notice != nullptr) notice->OnOutcome(outcome);
   };
-  StagedSnapshots& staged = *sequence->staged;
+  StagedSnapshots& staged = *sequence->kept.staged;
   const uint32_t boundary =
       sequence->kv == nullptr ? 0 : static_cast<uint32_t>(sequence->kv->length());
   const auto& kept = staged.boundaries();
-  if (boundary <= sequence->restored_boundary ||
+  if (boundary <= sequence->restored.boundary ||
       std::find(kept.begin(), kept.end(), boundary) != kept.end()) {
     return done(nothing);
   }
@@ -218,8 +218,8 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
     return done(nothing);
   }
   PrefixRequest prefix = sequence->prefix;
-  prefix.token_ids.insert(prefix.token_ids.end(), sequence->answer.begin(),
-                          sequence->answer.begin() + (boundary - sequence->tokens()));
+  prefix.token_ids.insert(prefix.token_ids.end(), sequence->answer.tokens.begin(),
+                          sequence->answer.tokens.begin() + (boundary - sequence->tokens()));
   PoolKept(prefix, boundary, staged.ObjectsOf(boundary));
   if (cache == nullptr) return done(nothing);
   PublishJob job;

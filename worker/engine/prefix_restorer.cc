@@ -42,10 +42,10 @@ bool MayRestoreAt(uint32_t boundary, const Sequence& sequence, const KvLayout& l
 absl::Status PrefixRestorer::Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache) {
   ChooseSource(sequence, std::move(fetched));
   uint32_t& matched = sequence->pooled.matched_tokens;
-  matched = std::max(matched, sequence->restored_boundary);
+  matched = std::max(matched, sequence->restored.boundary);
   try {
     absl::Status status = Prepare(sequence, has_cache);
-    while (sequence->restored_boundary > 0 &&
+    while (sequence->restored.boundary > 0 &&
            (absl::IsAborted(status) || absl::IsResourceExhausted(status))) {
       DropRestored(sequence);
       status = Prepare(sequence, has_cache);
@@ -68,8 +68,8 @@ absl::Status PrefixRestorer::CheckFetched(const Sequence& sequence, FetchOutcome
 
 void PrefixRestorer::CountStart(const Sequence& sequence) {
   counters_->Add(EngineCounter::kPromptTokens, sequence.tokens());
-  if (sequence.restored_boundary > 0) {
-    counters_->Add(CachedTokensCounter(sequence.restored_from), sequence.restored_boundary);
+  if (sequence.restored.boundary > 0) {
+    counters_->Add(CachedTokensCounter(sequence.restored.from), sequence.restored.boundary);
   }
 }
 
@@ -89,20 +89,20 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
   if (fetched.usable_tokens > 0) {
     if (CheckFetched(*sequence, &fetched).ok()) {
       TakePooled(sequence->pooled.objects, &fetched.objects);
-      sequence->restored_boundary = fetched.usable_tokens;
-      sequence->restored = std::move(fetched.objects);
-      sequence->restored_from = fetched.slowest_tier;
+      sequence->restored.boundary = fetched.usable_tokens;
+      sequence->restored.objects = std::move(fetched.objects);
+      sequence->restored.from = fetched.slowest_tier;
       // A cache that does not say where it reads from is at least not this worker.
-      if (sequence->restored_from < Tier::kGpu) sequence->restored_from = Tier::kHost;
+      if (sequence->restored.from < Tier::kGpu) sequence->restored.from = Tier::kHost;
       return;
     }
     counters_->Add(EngineCounter::kFetchesRefused);
   }
   if (sequence->pooled.boundary > 0) {
     counters_->Add(EngineCounter::kPoolHits);
-    sequence->restored_boundary = sequence->pooled.boundary;
-    sequence->restored = std::move(sequence->pooled.objects);
-    sequence->restored_from = Tier::kWorker;
+    sequence->restored.boundary = sequence->pooled.boundary;
+    sequence->restored.objects = std::move(sequence->pooled.objects);
+    sequence->restored.from = Tier::kWorker;
   }
 }
 
@@ -111,25 +111,25 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
     kept =
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
-                       sequence->restored_boundary, layout_.chunk_tokens);
+                       sequence->restored.boundary, layout_.chunk_tokens);
   }
   // What is lent may be gone before it is offered: until then the store is told that it has it.
-  sequence->staged = std::make_unique<StagedSnapshots>(
-      layout_, kept, sequence->restored_boundary, WithoutLent(sequence->restored),
+  sequence->kept.staged = std::make_unique<StagedSnapshots>(
+      layout_, kept, sequence->restored.boundary, WithoutLent(sequence->restored.objects),
       keeper_->staging(), layout_.exactness == Exactness::kInvariant,
       [&](uint64_t bytes) { return room_->ReserveShared(sequence, bytes); });
   uint32_t end = sequence->tokens();
   // A prefill-only request that may write is over once its staged points are: the rest is of no
   // use.
   if (!sequence->generates() && sequence->writes()) {
-    const std::vector<uint32_t>& staged = sequence->staged->boundaries();
-    end = staged.empty() ? sequence->restored_boundary : staged.back();
+    const std::vector<uint32_t>& staged = sequence->kept.staged->boundaries();
+    end = staged.empty() ? sequence->restored.boundary : staged.back();
   }
-  counters_->Add(EngineCounter::kStagingSkips, sequence->staged->skipped());
-  if (sequence->staged->boundaries().empty()) sequence->lease.reset();
+  counters_->Add(EngineCounter::kStagingSkips, sequence->kept.staged->skipped());
+  if (sequence->kept.staged->boundaries().empty()) sequence->kept.lease.reset();
   for (uint32_t step_end :
        StepEnds(sequence->tokens(), sequence->prefix.cuts, layout_.chunk_tokens)) {
-    if (step_end > sequence->restored_boundary && step_end <= end) {
+    if (step_end > sequence->restored.boundary && step_end <= end) {
       sequence->step_ends.push_back(step_end);
     }
   }
@@ -139,11 +139,11 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
 // restored needs more memory than was set aside, which what the worker has itself does not.
 absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
   PlanKept(sequence, has_cache);
-  sequence->position = sequence->restored_boundary;
+  sequence->position = sequence->restored.boundary;
   if (sequence->step_ends.empty()) return absl::OkStatus();    // nothing to compute
   if (sequence->position > 0 || sequence->kv->length() > 0) {  // of a try before this one
-    const absl::Status restored =
-        model_->Restore(layout_, sequence->position, sequence->restored, sequence->kv.get());
+    const absl::Status restored = model_->Restore(layout_, sequence->position,
+                                                  sequence->restored.objects, sequence->kv.get());
     if (!restored.ok()) return restored;
   }
   assert(sequence->kv->length() == static_cast<int>(sequence->position));
@@ -153,12 +153,12 @@ absl::Status PrefixRestorer::Prepare(Sequence* sequence, bool has_cache) {
 // Back to what the worker has itself.
 void PrefixRestorer::DropRestored(Sequence* sequence) {
   counters_->Add(EngineCounter::kRestoreFailures);
-  if (sequence->restored_from == Tier::kWorker) sequence->pooled.boundary = 0;
-  sequence->staged.reset();
+  if (sequence->restored.from == Tier::kWorker) sequence->pooled.boundary = 0;
+  sequence->kept.staged.reset();
   sequence->step_ends.clear();
-  sequence->restored.clear();
-  sequence->restored_boundary = 0;
-  sequence->restored_from = Tier::kNone;
+  sequence->restored.objects.clear();
+  sequence->restored.boundary = 0;
+  sequence->restored.from = Tier::kNone;
   ChooseSource(sequence, FetchOutcome());
 }
 

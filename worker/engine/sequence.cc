@@ -73,7 +73,7 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
   state->ends.resize(request.samples);
   state->digests.resize(request.samples);
   if (writes() && callbacks.on_published != nullptr) {
-    published = std::make_shared<PublishedNotice>(callbacks.on_published);
+    kept.published = std::make_shared<PublishedNotice>(callbacks.on_published);
   }
 }
 

@@ -93,6 +93,34 @@ struct RequestState {
   std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
 };
 
+// What of a prompt was restored, and from where.
+struct RestoredPrefix {
+  uint32_t boundary = 0;
+  Tier from = Tier::kNone;
+  KvObjects objects;  // dropped once prefill is over
+};
+
+// What is kept of a sequence, until all is handed to the publisher.
+struct KeptPrefix {
+  std::unique_ptr<StagedSnapshots> staged;
+  bool prompt = false;                  // its part of it is handed over
+  std::shared_ptr<ComputeLease> lease;  // as long
+  std::shared_ptr<PublishedNotice> published;
+};
+
+// What a sequence decodes.
+struct GrowingAnswer {
+  Sampler sampler;
+  std::vector<float> logits;
+  int32_t last_token = 0;
+  std::vector<int32_t> tokens;  // those generated
+  uint32_t generated = 0;
+};
+
+struct SequenceTimes {
+  absl::Time admitted_at, restored_at, prefilled_at, first_token_at;
+};
+
 struct Sequence {
   Sequence(SequenceId sequence_id, EngineRequest engine_request, EngineCallbacks engine_callbacks);
   // Another sample of a sequence whose prompt is computed: it decodes, and keeps nothing.
@@ -125,13 +153,8 @@ struct Sequence {
 
   // The engine's thread only, from here on.
   PooledPrefix pooled;
-  uint32_t restored_boundary = 0;
-  Tier restored_from = Tier::kNone;
-  KvObjects restored;                       // dropped once prefill is over
-  std::unique_ptr<StagedSnapshots> staged;  // until all is handed to the publisher
-  bool prompt_kept = false;                 // the prompt's part of it is
-  std::shared_ptr<ComputeLease> lease;      // as long
-  std::shared_ptr<PublishedNotice> published;
+  RestoredPrefix restored;
+  KeptPrefix kept;
 
   std::unique_ptr<SequenceKv> kv;
   std::vector<std::unique_ptr<SequenceKv>> fork_kvs;  // of the other samples, until they begin
@@ -140,13 +163,8 @@ struct Sequence {
   uint32_t position = 0;
   uint32_t computed_tokens = 0;
 
-  Sampler sampler;
-  std::vector<float> logits;
-  int32_t last_token = 0;
-  std::vector<int32_t> answer;  // those generated
-  uint32_t generated = 0;
-
-  absl::Time admitted_at, restored_at, prefilled_at, first_token_at;
+  GrowingAnswer answer;
+  SequenceTimes times;
 };
 
 }  // namespace hearth
