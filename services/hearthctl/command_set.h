@@ -46,7 +46,7 @@ class CommandSet {
 void AddGenerateCommand(CommandSet* commands);
 void AddChatCommand(CommandSet* commands);
 void AddTokenizeCommand(CommandSet* commands);
-// What the store has and what a worker is (warm_command.cc, explain_command.cc, ...).
+// Stores and workers (warm_command.cc, explain_command.cc, ...).
 void AddWarmCommand(CommandSet* commands);
 void AddExplainCommand(CommandSet* commands);
 void AddStatsCommand(CommandSet* commands);

@@ -140,14 +140,13 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
 }
 
 Json GenerationResult::ToJson() const {
-  Json json;
-  json["request_id"] = request_id;
-  json["token_ids"] = samples[0].token_ids;
-  json["text"] = samples[0].text;
-  json["prompt_tokens"] = started.prompt_tokens();
-  json["cached_tokens"] = started.cached_tokens();
-  json["matched_tokens"] = started.matched_tokens();
-  json["source_tier"] = TierText(started.source_tier());
+  Json json{{"request_id", request_id},
+            {"token_ids", samples[0].token_ids},
+            {"text", samples[0].text},
+            {"prompt_tokens", started.prompt_tokens()},
+            {"cached_tokens", started.cached_tokens()},
+            {"matched_tokens", started.matched_tokens()},
+            {"source_tier", TierText(started.source_tier())}};
   if (started.has_load()) {
     const v1::Load& load = started.load();
     json["load_decision"] = load.decision();
@@ -170,11 +169,10 @@ Json GenerationResult::ToJson() const {
     const size_t number = static_cast<size_t>(i);
     const GeneratedSample none;
     const GeneratedSample& sample = number < samples.size() ? samples[number] : none;
-    Json one;
-    one["token_ids"] = sample.token_ids;
-    one["text"] = sample.text;
-    one["finish_reason"] = FinishReasonText(finished.samples(i).reason());
-    one["generated_tokens"] = finished.samples(i).generated_tokens();
+    Json one{{"token_ids", sample.token_ids},
+             {"text", sample.text},
+             {"finish_reason", FinishReasonText(finished.samples(i).reason())},
+             {"generated_tokens", finished.samples(i).generated_tokens()}};
     AddLogprobs(sample, &one);
     AddLogitsDigest(finished.samples(i), &one);
     json["samples"].Append(one);

@@ -21,7 +21,7 @@ namespace hearth {
 
 class CommandFlags;
 
-// What a caller chooses beside the prompt.
+// The caller's choices beside the prompt.
 class GenerationFlags {
  public:
   void Declare(CommandFlags* command, uint32_t default_max_new_tokens);

@@ -9,8 +9,8 @@
 
 namespace {
 
-// What failed hearthctl says itself, in one line: gRPC's own, which name its sockets and source
-// files, come only where its variable asks for them.
+// hearthctl reports failures itself, in one line. gRPC's own log lines, which name its sockets and
+// source files, come only where its variable asks for them.
 void KeepToOneLine() {
   google::protobuf::SetLogHandler(nullptr);
   if (std::getenv("GRPC_VERBOSITY") != nullptr) return;

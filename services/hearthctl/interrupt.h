@@ -20,7 +20,7 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  // What the next Ctrl-C does; empty: end the program. Returns when no earlier action runs.
+  // For the next Ctrl-C; empty: it ends the program. Returns when no earlier action runs.
   void SetAction(std::function<void()> action);
 
  private:

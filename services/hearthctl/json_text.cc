@@ -50,20 +50,18 @@ std::string DurabilityText(v1::Durability durability) {
 }
 
 Json RestorePointJson(const v1::RestorePointInfo& point) {
-  Json json;
-  json["restore_point_id"] = HexText(point.restore_point_id());
-  json["tokens"] = point.tokens();
-  json["bytes"] = point.bytes();
-  json["tier"] = TierText(point.tier());
-  json["durable"] = point.durable();
-  json["pinned"] = point.pinned();
-  json["age_s"] = point.age_s();
-  json["expires_in_s"] = point.has_expires_in_s() ? Json(point.expires_in_s()) : Json();
-  json["hits"] = point.hits();
-  json["fingerprint"] = HexText(point.fingerprint_digest());
-  json["last_token_ids"] =
-      std::vector<uint32_t>(point.last_token_ids().begin(), point.last_token_ids().end());
-  return json;
+  return Json{{"restore_point_id", HexText(point.restore_point_id())},
+              {"tokens", point.tokens()},
+              {"bytes", point.bytes()},
+              {"tier", TierText(point.tier())},
+              {"durable", point.durable()},
+              {"pinned", point.pinned()},
+              {"age_s", point.age_s()},
+              {"expires_in_s", point.has_expires_in_s() ? Json(point.expires_in_s()) : Json()},
+              {"hits", point.hits()},
+              {"fingerprint", HexText(point.fingerprint_digest())},
+              {"last_token_ids", std::vector<uint32_t>(point.last_token_ids().begin(),
+                                                       point.last_token_ids().end())}};
 }
 
 }  // namespace hearth

@@ -11,22 +11,21 @@ absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const P
 }
 
 void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
-  Json json;
-  json["version"] = model.version();
-  json["model_dir"] = model.model_dir();
-  json["device"] = model.device();
-  json["dtype"] = model.dtype();
-  json["exactness"] = model.exactness();
-  json["why_not_invariant"] = model.why_not_invariant();
-  json["weights"] = model.weights();
-  json["kv_bytes"] = model.kv_budget_bytes();
-  json["kv_used_bytes"] = model.kv_used_bytes();
-  json["chunk_tokens"] = model.chunk_tokens();
-  json["context_tokens"] = model.context_tokens();
-  json["vocab_size"] = model.vocab_size();
-  json["window"] = model.window();
-  json["has_tokenizer"] = model.has_tokenizer();
-  json["fingerprint"] = HexText(model.fingerprint().digest());
+  Json json{{"version", model.version()},
+            {"model_dir", model.model_dir()},
+            {"device", model.device()},
+            {"dtype", model.dtype()},
+            {"exactness", model.exactness()},
+            {"why_not_invariant", model.why_not_invariant()},
+            {"weights", model.weights()},
+            {"kv_bytes", model.kv_budget_bytes()},
+            {"kv_used_bytes", model.kv_used_bytes()},
+            {"chunk_tokens", model.chunk_tokens()},
+            {"context_tokens", model.context_tokens()},
+            {"vocab_size", model.vocab_size()},
+            {"window", model.window()},
+            {"has_tokenizer", model.has_tokenizer()},
+            {"fingerprint", HexText(model.fingerprint().digest())}};
   if (as_json) {
     console.out << JsonLine(json) << std::endl;
     return;

@@ -15,7 +15,7 @@ namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const PeerFlags& worker);
 
-// What GetModel says, for people or as one JSON object.
+// Prints GetModel's answer, for people or as one JSON object.
 void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);
 
 // {"chunk_tokens": 128, ...}

@@ -1,7 +1,7 @@
 // Warmer: brings one prompt at a time into the store, and knows when there is nothing to do.
 //
-// What must be stored is the restore rule's answer (KeptBoundaries), asked here and by the worker
-// alike; whether it is stored is the store's (Explain), before and after.
+// KeptBoundaries says, here and in the worker alike, which boundaries are to be stored; Explain,
+// asked before and after, which ones are.
 // Thread safety: none. Ownership: borrows the stubs.
 #ifndef HEARTH_SERVICES_HEARTHCTL_WARMER_H_
 #define HEARTH_SERVICES_HEARTHCTL_WARMER_H_

@@ -42,12 +42,11 @@ int RunBackup(const BackupFlags& flags, Console& console) {
   }
   if (!report.ok()) return Fail(console, report.status());
   if (flags.json) {
-    Json json;
-    json["id"] = report->id;
-    json["bytes"] = report->bytes;
-    json["new_bytes"] = report->new_bytes;
-    json["has_secret"] = report->has_secret;
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"id", report->id},
+                                 {"bytes", report->bytes},
+                                 {"new_bytes", report->new_bytes},
+                                 {"has_secret", report->has_secret}})
+                << std::endl;
     return kExitOk;
   }
   console.out << flags.folder << ": backup " << report->id << ", " << SizeText(report->bytes)
@@ -62,14 +61,13 @@ int RunRestore(const BackupFlags& flags, Console& console) {
   if (!report.ok()) return Fail(console, report.status());
   const VerifyReport& verified = report->verified;
   if (flags.json) {
-    Json json;
-    json["id"] = report->id;
-    json["restore_points"] = verified.restore_points;
-    json["slices"] = verified.slices;
-    json["slice_bytes"] = verified.slice_bytes;
-    json["problem_count"] = verified.problem_count;
-    json["has_secret"] = report->has_secret;
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"id", report->id},
+                                 {"restore_points", verified.restore_points},
+                                 {"slices", verified.slices},
+                                 {"slice_bytes", verified.slice_bytes},
+                                 {"problem_count", verified.problem_count},
+                                 {"has_secret", report->has_secret}})
+                << std::endl;
     return kExitOk;
   }
   console.out << flags.data_dir << ": backup " << report->id << " restored, "

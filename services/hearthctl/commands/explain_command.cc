@@ -25,16 +25,15 @@ struct ExplainFlags {
 };
 
 Json BoundaryJson(const v1::BoundaryInfo& boundary) {
-  Json json;
-  json["boundary"] = boundary.boundary();
-  json["usable"] = boundary.usable();
-  json["tier"] = TierText(boundary.slowest_tier());
-  json["bytes"] = boundary.bytes();
-  json["age_s"] = boundary.age_s();
-  json["pinned"] = boundary.pinned();
-  json["reason"] = boundary.reason();
-  json["reason_code"] = boundary.reason_code();
-  json["removed_by"] = boundary.removed_by();
+  Json json{{"boundary", boundary.boundary()},
+            {"usable", boundary.usable()},
+            {"tier", TierText(boundary.slowest_tier())},
+            {"bytes", boundary.bytes()},
+            {"age_s", boundary.age_s()},
+            {"pinned", boundary.pinned()},
+            {"reason", boundary.reason()},
+            {"reason_code", boundary.reason_code()},
+            {"removed_by", boundary.removed_by()}};
   if (!boundary.removed_by().empty()) json["removed_s"] = boundary.removed_s();
   json["from_public"] = boundary.from_public();
   json["restore_point_id"] = HexText(boundary.restore_point_id());
@@ -42,10 +41,9 @@ Json BoundaryJson(const v1::BoundaryInfo& boundary) {
 }
 
 Json ExplainJson(const v1::ExplainResponse& response) {
-  Json json;
-  json["matched_tokens"] = response.matched_tokens();
-  json["usable_tokens"] = response.usable_tokens();
-  json["summary"] = response.summary();
+  Json json{{"matched_tokens", response.matched_tokens()},
+            {"usable_tokens", response.usable_tokens()},
+            {"summary", response.summary()}};
   json["boundaries"] = Json::Array();
   for (const auto& boundary : response.boundaries()) {
     json["boundaries"].Append(BoundaryJson(boundary));

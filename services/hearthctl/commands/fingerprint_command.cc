@@ -29,21 +29,19 @@ int CompareWithFile(const FingerprintFlags& flags, const Fingerprint& running, C
   const auto differences = Compare(running, header->fingerprint);
   for (const FieldDifference& difference : differences) {
     if (flags.json) {
-      Json json;
-      json["field"] = difference.field;
-      json["running"] = difference.ours;
-      json["saved"] = difference.theirs;
-      console.out << JsonLine(json) << "\n";
+      console.out << JsonLine(Json{{"field", difference.field},
+                                   {"running", difference.ours},
+                                   {"saved", difference.theirs}})
+                  << "\n";
     } else {
       console.out << difference.field << ": running \"" << difference.ours << "\", saved \""
                   << difference.theirs << "\"\n";
     }
   }
   if (flags.json) {
-    Json verdict;
-    verdict["equal"] = differences.empty();
-    verdict["differences"] = differences.size();
-    console.out << JsonLine(verdict) << "\n";
+    console.out << JsonLine(
+                       Json{{"equal", differences.empty()}, {"differences", differences.size()}})
+                << "\n";
   } else if (differences.empty()) {
     console.out << "equal\n";
   }
@@ -61,10 +59,9 @@ int RunFingerprint(const FingerprintFlags& flags, Console& console) {
   if (!fingerprint.ok()) return Fail(console, fingerprint.status());
   if (!flags.against.empty()) return CompareWithFile(flags, *fingerprint, console);
   if (flags.json) {
-    Json json;
-    json["digest"] = DigestHex(fingerprint->digest());
-    json["fields"] = FingerprintFieldsJson(*fingerprint);
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"digest", DigestHex(fingerprint->digest())},
+                                 {"fields", FingerprintFieldsJson(*fingerprint)}})
+                << std::endl;
     return kExitOk;
   }
   console.out << DigestHex(fingerprint->digest()) << "\n";

@@ -55,12 +55,11 @@ Json TokenJson(const v1::GeneratedToken& token) {
 GenerationEvents JsonEvents(Console& console) {
   GenerationEvents events;
   events.started = [&console](const v1::Started& started) {
-    Json json;
-    json["event"] = "started";
-    json["prompt_tokens"] = started.prompt_tokens();
-    json["cached_tokens"] = started.cached_tokens();
-    json["source_tier"] = TierText(started.source_tier());
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"event", "started"},
+                                 {"prompt_tokens", started.prompt_tokens()},
+                                 {"cached_tokens", started.cached_tokens()},
+                                 {"source_tier", TierText(started.source_tier())}})
+                << std::endl;
   };
   events.token = [&console](const v1::GeneratedToken& token) {
     console.out << JsonLine(TokenJson(token)) << std::endl;

@@ -36,22 +36,21 @@ struct RepairFlags {
 };
 
 Json RepairJson(const RepairReport& report, bool dry_run) {
-  Json json;
-  json["path"] = report.folder;
-  json["healthy"] = report.was_healthy;
-  json["repaired"] = !report.was_healthy && !dry_run;
-  json["restore_points"] = report.restore_points;
-  json["lost_points"] = report.lost_points;
-  json["expired_points"] = report.expired_points;
-  json["unnamed_points"] = report.unnamed_points;
-  json["lost"] = report.lost;
-  json["objects"] = report.objects;
-  json["slices"] = report.slices;
-  json["slice_bytes"] = report.slice_bytes;
-  json["damaged_files"] = report.damaged_files;
-  json["damage"] = report.damage;
-  json["linked_bytes"] = report.linked_bytes;
-  json["copied_bytes"] = report.copied_bytes;
+  Json json{{"path", report.folder},
+            {"healthy", report.was_healthy},
+            {"repaired", !report.was_healthy && !dry_run},
+            {"restore_points", report.restore_points},
+            {"lost_points", report.lost_points},
+            {"expired_points", report.expired_points},
+            {"unnamed_points", report.unnamed_points},
+            {"lost", report.lost},
+            {"objects", report.objects},
+            {"slices", report.slices},
+            {"slice_bytes", report.slice_bytes},
+            {"damaged_files", report.damaged_files},
+            {"damage", report.damage},
+            {"linked_bytes", report.linked_bytes},
+            {"copied_bytes", report.copied_bytes}};
   if (!report.old_database.empty()) json["old_database"] = report.old_database;
   json["has_secret"] = report.has_secret;
   return json;

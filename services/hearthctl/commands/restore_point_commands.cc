@@ -129,11 +129,10 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   const grpc::Status status = stub->Drop(&context, request, &response);
   if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
   if (flags.json) {
-    Json json;
-    json["dropped"] = response.dropped();
-    json["freed_bytes"] = response.freed_bytes();
-    json["kept_pinned"] = response.kept_pinned();
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"dropped", response.dropped()},
+                                 {"freed_bytes", response.freed_bytes()},
+                                 {"kept_pinned", response.kept_pinned()}})
+                << std::endl;
   }
   if (!flags.all && response.kept_pinned() > 0) {
     return Fail(console, absl::FailedPreconditionError(absl::StrCat(

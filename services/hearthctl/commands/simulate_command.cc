@@ -111,10 +111,9 @@ void PrintTable(const std::vector<Row>& rows, Console& console) {
 
 void PrintJson(const std::vector<Row>& rows, const SimulateFlags& flags, Console& console) {
   for (const Row& row : rows) {
-    Json json;
-    json["policy"] = PolicyName(row.policy);
-    json["capacity"] = row.capacity;
-    json["hit_rate"] = std::round(row.hit_rate * 1e6) / 1e6;
+    Json json{{"policy", PolicyName(row.policy)},
+              {"capacity", row.capacity},
+              {"hit_rate", std::round(row.hit_rate * 1e6) / 1e6}};
     if (!flags.model.empty()) json["model"] = flags.model;
     console.out << JsonLine(json) << "\n";
   }

@@ -1,12 +1,16 @@
 // inspect and verify: files and folders, without a server.
 #include <sys/stat.h>
+#include <sys/types.h>
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk/folder_holder.h"
+#include "cache_store/disk/verify.h"
 #include "proto/snapshot_format.h"
 #include "services/hearthctl/command_set.h"
-#include "services/hearthctl/data_dir_check.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/mapped_file.h"
 #include "services/hearthctl/model_info.h"
@@ -35,19 +39,17 @@ size_t SliceCount(const SnapshotHeader& header) { return header.slice_offsets.si
 
 Json InspectJson(const SnapshotHeader& header) {
   const Manifest& manifest = header.manifest;
-  Json json;
-  json["token_count"] = manifest.token_count;
-  json["next_position"] = manifest.next_position;
-  json["attention_mask"] = manifest.attention_mask;
-  json["cuts"] = manifest.cuts;
-  json["objects"] = manifest.objects.size();
-  json["slices"] = SliceCount(header);
-  json["payload_offset"] = header.payload_offset;
-  json["file_bytes"] = header.file_bytes;
-  json["fingerprint"] = DigestHex(header.fingerprint.digest());
-  json["fields"] = FingerprintFieldsJson(header.fingerprint);
-  json["token_ids"] = manifest.token_ids;
-  return json;
+  return Json{{"token_count", manifest.token_count},
+              {"next_position", manifest.next_position},
+              {"attention_mask", manifest.attention_mask},
+              {"cuts", manifest.cuts},
+              {"objects", manifest.objects.size()},
+              {"slices", SliceCount(header)},
+              {"payload_offset", header.payload_offset},
+              {"file_bytes", header.file_bytes},
+              {"fingerprint", DigestHex(header.fingerprint.digest())},
+              {"fields", FingerprintFieldsJson(header.fingerprint)},
+              {"token_ids", manifest.token_ids}};
 }
 
 void PrintInspect(const SnapshotHeader& header, Console& console) {
@@ -91,10 +93,7 @@ int VerifyFile(const FileFlags& flags, Console& console) {
   if (!file.ok()) return Fail(console, file.status());
   const absl::Status status = VerifySnapshotFile((*file)->bytes());
   if (flags.json) {
-    Json json;
-    json["path"] = flags.path;
-    json["ok"] = status.ok();
-    json["bytes"] = (*file)->bytes().size();
+    Json json{{"path", flags.path}, {"ok", status.ok()}, {"bytes", (*file)->bytes().size()}};
     if (!status.ok()) json["error"] = std::string(status.message());
     console.out << JsonLine(json) << std::endl;
   }
@@ -106,6 +105,55 @@ int VerifyFile(const FileFlags& flags, Console& console) {
     console.out << flags.path << ": whole, " << SizeText((*file)->bytes().size()) << std::endl;
   }
   return kExitOk;
+}
+
+Json ReportJson(const std::string& dir, const VerifyReport& report,
+                const std::optional<pid_t>& holder) {
+  Json json{{"path", dir},
+            {"ok", report.ok()},
+            {"restore_points", report.restore_points},
+            {"objects", report.objects},
+            {"slices", report.slices},
+            {"slice_bytes", report.slice_bytes},
+            {"unreferenced_objects", report.unreferenced_objects},
+            {"missing_restore_points", report.missing_points},
+            {"problem_count", report.problem_count},
+            {"problems", report.problems}};
+  if (holder.has_value()) json["open_in_process"] = *holder;
+  return json;
+}
+
+int CheckDataDir(const std::string& dir, bool json, Console& console) {
+  // Looking does a running store no harm; what it changes meanwhile may look damaged.
+  const std::optional<pid_t> holder = FolderHolder(dir);
+  const std::string open =
+      holder.has_value() ? absl::StrCat("; process ", *holder,
+                                        " has it open, and what that changes meanwhile can look "
+                                        "damaged: stop it, and verify again")
+                         : "";
+  auto report = VerifyDataDir(dir);
+  if (!report.ok()) {
+    return Fail(console, absl::Status(report.status().code(),
+                                      absl::StrCat(report.status().message(), open)));
+  }
+  if (json) {
+    console.out << JsonLine(ReportJson(dir, *report, holder)) << std::endl;
+  } else {
+    console.out << dir << ": " << report->restore_points << " restore points, " << report->objects
+                << " objects, " << report->slices << " slices, " << SizeText(report->slice_bytes)
+                << " checked";
+    if (holder.has_value()) console.out << ", while process " << *holder << " has it open";
+    console.out << "\n";
+    for (const std::string& problem : report->problems) console.out << "  " << problem << "\n";
+    console.out << std::flush;
+  }
+  if (report->ok()) return kExitOk;
+  return Fail(console, absl::DataLossError(absl::StrCat(
+                           dir, ": ", report->problem_count, " problems; a store that opens it ",
+                           report->is_whole() ? "says so and goes on: all that is there is whole"
+                                              : "serves none of them, and computes and stores "
+                                                "those prefixes again",
+                           open)));
 }
 
 int RunVerify(const FileFlags& flags, Console& console) {

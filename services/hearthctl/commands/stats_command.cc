@@ -25,13 +25,9 @@ struct StatsFlags {
 };
 
 Json StatsJson(const v1::StatsResponse& stats) {
-  Json json;
-  json["version"] = stats.version();
-  json["incarnation"] = stats.incarnation();
-  json["uptime_s"] = stats.uptime_s();
-  json["restore_points"] = stats.restore_points();
-  json["objects"] = stats.objects();
-  json["pinned_bytes"] = stats.pinned_bytes();
+  Json json{{"version", stats.version()},   {"incarnation", stats.incarnation()},
+            {"uptime_s", stats.uptime_s()}, {"restore_points", stats.restore_points()},
+            {"objects", stats.objects()},   {"pinned_bytes", stats.pinned_bytes()}};
   if (stats.has_tenant()) {
     const v1::TenantStats& tenant = stats.tenant();
     json["tenant"] = {{"tenant", tenant.tenant()},

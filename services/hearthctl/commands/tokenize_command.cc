@@ -36,11 +36,10 @@ int RunTokenize(const TokenizeFlags& flags, Console& console) {
     return std::vector<uint32_t>(values.begin(), values.end());
   };
   if (flags.json) {
-    Json json;
-    json["token_ids"] = list(response.token_ids());
-    json["breakpoints"] = list(response.breakpoints());
-    json["text"] = response.text();
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"token_ids", list(response.token_ids())},
+                                 {"breakpoints", list(response.breakpoints())},
+                                 {"text", response.text()}})
+                << std::endl;
     return kExitOk;
   }
   for (int i = 0; i < response.token_ids_size(); ++i) {

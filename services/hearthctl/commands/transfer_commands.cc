@@ -122,11 +122,9 @@ int RunExport(const TransferFlags& flags, Console& console) {
       flags.stopped.data_dir.empty() ? ExportRunning(flags, &id) : ExportStopped(flags, &id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
-    Json json;
-    json["restore_point_id"] = HexText(id);
-    json["file"] = flags.path;
-    json["bytes"] = *bytes;
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{
+                       {"restore_point_id", HexText(id)}, {"file", flags.path}, {"bytes", *bytes}})
+                << std::endl;
   } else {
     console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;
   }
@@ -257,12 +255,11 @@ int RunImport(const TransferFlags& flags, Console& console) {
   const auto ack = ImportTo(flags, *header, bytes);
   if (!ack.ok()) return Fail(console, ack.status());
   if (flags.json) {
-    Json json;
-    json["file"] = flags.path;
-    json["published_tokens"] = header->manifest.token_count;
-    json["durable"] = DurabilityText(ack->durable());
-    json["bytes_sent"] = ack->bytes_received();
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"file", flags.path},
+                                 {"published_tokens", header->manifest.token_count},
+                                 {"durable", DurabilityText(ack->durable())},
+                                 {"bytes_sent", ack->bytes_received()}})
+                << std::endl;
   } else {
     console.out << "stored " << header->manifest.token_count << " tokens ("
                 << DurabilityText(ack->durable()) << "), " << SizeText(ack->bytes_received())

@@ -69,17 +69,16 @@ std::string PinText(const WarmResult& result) {
 void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResult& result,
                 Console& console) {
   if (flags.json) {
-    Json json;
-    json["entry"] = name;
-    json["outcome"] = Outcome(result);
-    json["prompt_tokens"] = result.prompt_tokens;
-    json["computed_tokens"] = result.computed_tokens;
-    json["wanted"] = result.wanted;
-    json["stored"] = result.stored;
-    json["pinned"] = result.all_pinned();
-    json["pinned_boundaries"] = result.pinned;
-    json["note"] = result.note;
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"entry", name},
+                                 {"outcome", Outcome(result)},
+                                 {"prompt_tokens", result.prompt_tokens},
+                                 {"computed_tokens", result.computed_tokens},
+                                 {"wanted", result.wanted},
+                                 {"stored", result.stored},
+                                 {"pinned", result.all_pinned()},
+                                 {"pinned_boundaries", result.pinned},
+                                 {"note", result.note}})
+                << std::endl;
     return;
   }
   console.out << name << ": " << Outcome(result) << ", " << result.stored.size() << " of "
@@ -90,14 +89,13 @@ void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResul
 
 void PrintTotals(const WarmFlags& flags, const Totals& totals, Console& console) {
   if (flags.json) {
-    Json json;
-    json["coverage"] = totals.coverage();
-    json["boundaries"] = totals.wanted;
-    json["stored"] = totals.stored;
-    json["computed_tokens"] = totals.computed_tokens;
-    json["entries"] = totals.entries;
-    json["failed"] = totals.failed;
-    console.out << JsonLine(json) << std::endl;
+    console.out << JsonLine(Json{{"coverage", totals.coverage()},
+                                 {"boundaries", totals.wanted},
+                                 {"stored", totals.stored},
+                                 {"computed_tokens", totals.computed_tokens},
+                                 {"entries", totals.entries},
+                                 {"failed", totals.failed}})
+                << std::endl;
     return;
   }
   console.out << "coverage " << totals.coverage() << ": " << totals.stored << " of "

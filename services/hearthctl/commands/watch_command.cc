@@ -35,10 +35,9 @@ std::string KindText(v1::WatchEvent::Kind kind) {
 }
 
 Json EventJson(const v1::WatchEvent& event) {
-  Json json;
-  json["kind"] = KindText(event.kind());
-  json["sequence"] = event.sequence();
-  json["incarnation"] = event.incarnation();
+  Json json{{"kind", KindText(event.kind())},
+            {"sequence", event.sequence()},
+            {"incarnation", event.incarnation()}};
   if (event.kind() == v1::WatchEvent::START) json["resumed"] = event.resumed();
   if (!event.reason().empty()) json["reason"] = event.reason();
   if (event.has_restore_point()) json["restore_point"] = RestorePointJson(event.restore_point());
