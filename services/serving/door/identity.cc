@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 #include <utility>
 
@@ -15,23 +13,14 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "services/serving/door/identities_file.h"
 #include "services/serving/logging.h"
 
 namespace hearth {
 namespace {
 
-using ParsedJson = nlohmann::json;
-
 constexpr size_t kMaxTenantBytes = 256;
 constexpr size_t kMaxFileBytes = 16 << 20;
-
-absl::Status CheckTenantName(const std::string& tenant) {
-  const bool plain = std::all_of(tenant.begin(), tenant.end(),
-                                 [](unsigned char c) { return c > 0x20 && c != 0x7f; });
-  if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("tenant: a name has 1 to ", kMaxTenantBytes,
-                                                 " bytes, without spaces or control characters"));
-}
 
 absl::Status Unauthenticated() {
   return absl::UnauthenticatedError(
@@ -39,8 +28,7 @@ absl::Status Unauthenticated() {
       "server knows");
 }
 
-// What "authorization: Bearer TOKEN" says; empty for any other scheme, and where nothing follows
-// it.
+// The token of "authorization: Bearer TOKEN"; empty for any other scheme, and where there is none.
 std::string BearerToken(absl::string_view header) {
   constexpr absl::string_view kScheme = "bearer";
   if (!absl::StartsWithIgnoreCase(header, kScheme)) return "";
@@ -51,37 +39,15 @@ std::string BearerToken(absl::string_view header) {
   return token.size() == rest.size() ? "" : std::string(token);
 }
 
-// A text field of an entry; empty when absent.
-absl::StatusOr<std::string> TextOf(const ParsedJson& entry, const char* key,
-                                   const std::string& where) {
-  const auto it = entry.find(key);
-  if (it == entry.end()) return std::string();
-  if (!it->is_string() || it->get_ref<const std::string&>().empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(where, ".", key, ": must be text"));
-  }
-  return it->get<std::string>();
-}
-
-absl::StatusOr<Role> RoleFrom(const std::string& text, const std::string& where) {
-  if (text == "tenant") return Role::kTenant;
-  if (text == "worker") return Role::kWorker;
-  if (text == "admin") return Role::kAdmin;
-  return absl::InvalidArgumentError(
-      absl::StrCat(where, ".role: \"", text, "\" is not one of tenant, worker, admin"));
-}
-
 }  // namespace
 
-// Of one file: remembers what entries must not share.
-struct Identities::Parser {
-  absl::StatusOr<std::vector<Entry>> Parse(const std::string& text);
-  absl::StatusOr<Entry> ParseEntry(const ParsedJson& item, const std::string& where);
-
-  const std::string file;
-  std::string public_tenant;
-  std::set<std::string> names, certificates;
-  std::set<Digest> tokens;
-};
+absl::Status CheckTenantName(const std::string& tenant) {
+  const bool plain = std::all_of(tenant.begin(), tenant.end(),
+                                 [](unsigned char c) { return c > 0x20 && c != 0x7f; });
+  if (plain && !tenant.empty() && tenant.size() <= kMaxTenantBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("tenant: a name has 1 to ", kMaxTenantBytes,
+                                                 " bytes, without spaces or control characters"));
+}
 
 absl::StatusOr<std::string> Identity::TenantOf(const std::string& asserted) const {
   if (asserted.empty() || asserted == tenant) return tenant;
@@ -142,107 +108,11 @@ absl::Status Identities::Load() {
   std::ostringstream text;
   text << file.rdbuf();
   if (!file) return absl::NotFoundError(absl::StrCat(options_.file, ": cannot be read"));
-  absl::StatusOr<std::vector<Entry>> entries =
-      Parser{options_.file, {}, {}, {}, {}}.Parse(text.str());
+  absl::StatusOr<std::vector<IdentityEntry>> entries = ParseIdentities(options_.file, text.str());
   if (!entries.ok()) return entries.status();
   absl::MutexLock lock(&mutex_);
-  entries_ = std::make_shared<std::vector<Entry>>(*std::move(entries));
+  entries_ = std::make_shared<std::vector<IdentityEntry>>(*std::move(entries));
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<Identities::Entry>> Identities::Parser::Parse(const std::string& text) {
-  const ParsedJson json = ParsedJson::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("identities") || !json["identities"].is_array()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": must be a JSON object {\"identities\": [...]}"));
-  }
-  for (const auto& [key, value] : json.items()) {
-    if (key == "identities" || key == "public_tenant") continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": \"", key, "\" is neither \"identities\" nor \"public_tenant\""));
-  }
-  absl::StatusOr<std::string> shared = TextOf(json, "public_tenant", file);
-  if (shared.ok() && !shared->empty()) {
-    const absl::Status status = CheckTenantName(*shared);
-    if (!status.ok())
-      shared = absl::InvalidArgumentError(absl::StrCat(file, ": ", status.message()));
-  }
-  if (!shared.ok()) return shared.status();
-  public_tenant = *std::move(shared);
-  std::vector<Entry> entries;
-  for (const ParsedJson& item : json["identities"]) {
-    const std::string where = absl::StrCat(file, ": identities[", entries.size(), "]");
-    absl::StatusOr<Entry> entry = ParseEntry(item, where);
-    if (!entry.ok()) return entry.status();
-    entries.push_back(*std::move(entry));
-  }
-  return entries;
-}
-
-absl::StatusOr<Identities::Entry> Identities::Parser::ParseEntry(const ParsedJson& item,
-                                                                 const std::string& where) {
-  static const std::set<std::string> kKeys = {"name", "role", "tenant", "token_sha256",
-                                              "certificate"};
-  const auto refuse = [&where](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat(where, why));
-  };
-  if (!item.is_object()) return refuse(": must be an object");
-  std::map<std::string, std::string> fields;
-  Entry entry;
-  Identity& identity = entry.identity;
-  for (const auto& [key, value] : item.items()) {
-    if (key == "publishes_public" && value.is_boolean()) {
-      identity.publishes_public = value.get<bool>();
-      continue;
-    }
-    if (key == "publishes_public") return refuse(".publishes_public: must be true or false");
-    if (kKeys.count(key) == 0) return refuse(absl::StrCat(": unknown key \"", key, "\""));
-    absl::StatusOr<std::string> field = TextOf(item, key.c_str(), where);
-    if (!field.ok()) return field.status();
-    fields[key] = *std::move(field);
-  }
-  identity.name = fields["name"];
-  identity.public_tenant = public_tenant;
-  if (identity.name.empty() || !names.insert(identity.name).second) {
-    return refuse(".name: must be there, and only once in the file");
-  }
-  absl::StatusOr<Role> role = RoleFrom(fields["role"], where);
-  if (!role.ok()) return role.status();
-  identity.role = *role;
-  if (*role == Role::kTenant) identity.tenant = identity.name;
-  if (!fields["tenant"].empty()) identity.tenant = fields["tenant"];
-  if (absl::Status status = CheckTenantName(identity.tenant); !status.ok()) {
-    return refuse(absl::StrCat(": ", status.message()));
-  }
-  if (identity.publishes_public && public_tenant.empty()) {
-    return refuse(".publishes_public: the file has no \"public_tenant\"");
-  }
-  if (identity.tenant == public_tenant && !identity.publishes_public) {
-    return refuse(": its tenant is the public one, and it lacks \"publishes_public\": true");
-  }
-  entry.certificate = fields["certificate"];
-  if (!entry.certificate.empty() && !certificates.insert(entry.certificate).second) {
-    return refuse(".certificate: another entry has it, so that it would be nobody's");
-  }
-  if (!fields["token_sha256"].empty()) {
-    absl::StatusOr<Digest> digest = DigestFromHex(fields["token_sha256"]);
-    if (!digest.ok()) {
-      return refuse(".token_sha256: must be 64 hex digits, as printf %s TOKEN | sha256sum gives");
-    }
-    if (*digest == Sha256("")) {
-      return refuse(
-          ".token_sha256: is the digest of nothing, as sha256sum gives for a token file that is "
-          "missing or empty; make the token first: head -c 32 /dev/urandom | base64 > token");
-    }
-    if (!tokens.insert(*digest).second) {
-      return refuse(".token_sha256: another entry has it; a token is one caller's");
-    }
-    entry.token_digest = *digest;
-  }
-  if (entry.certificate.empty() && !entry.token_digest.has_value()) {
-    return refuse(": needs token_sha256 or certificate");
-  }
-  return entry;
 }
 
 void Identities::Refresh() {
@@ -318,7 +188,7 @@ std::shared_ptr<void> Identities::Follow(const grpc::ServerContextBase& context,
 bool Identities::asks_for_tokens() const {
   absl::MutexLock lock(&mutex_);
   return std::any_of(entries_->begin(), entries_->end(),
-                     [](const Entry& entry) { return entry.token_digest.has_value(); });
+                     [](const IdentityEntry& entry) { return entry.token_digest.has_value(); });
 }
 
 absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
@@ -327,13 +197,13 @@ absl::StatusOr<Identity> Identities::Identify(const Credentials& credentials) {
   return IdentifyAmong(*Current(), credentials);
 }
 
-absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<Entry>& entries,
+absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<IdentityEntry>& entries,
                                                    const Credentials& credentials) const {
-  const Entry* found = nullptr;
+  const IdentityEntry* found = nullptr;
   if (credentials.token.has_value()) {
     if (credentials.token->empty()) return Unauthenticated();
     const Digest digest = Sha256(*credentials.token);
-    for (const Entry& entry : entries) {
+    for (const IdentityEntry& entry : entries) {
       const Digest& other = entry.token_digest.value_or(Digest{});
       const bool equal = CRYPTO_memcmp(digest.data(), other.data(), digest.size()) == 0;
       if (equal && entry.token_digest.has_value()) found = &entry;
@@ -341,7 +211,7 @@ absl::StatusOr<Identity> Identities::IdentifyAmong(const std::vector<Entry>& ent
     if (found == nullptr) return Unauthenticated();
     return found->identity;
   }
-  for (const Entry& entry : entries) {
+  for (const IdentityEntry& entry : entries) {
     const std::vector<std::string>& names = credentials.certificate_names;
     if (entry.certificate.empty()) continue;
     if (std::find(names.begin(), names.end(), entry.certificate) == names.end()) continue;

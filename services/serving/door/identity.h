@@ -66,7 +66,17 @@ struct Identity {
   }
 };
 
-// What a caller showed.
+// kInvalidArgument for what is no tenant's name.
+absl::Status CheckTenantName(const std::string& tenant);
+
+// One of the identities file's, with the digest of its token, or its certificate's name, or both.
+struct IdentityEntry {
+  Identity identity;
+  std::optional<Digest> token_digest;
+  std::string certificate;  // empty: none
+};
+
+// Shown by a caller.
 struct Credentials {
   std::vector<std::string> certificate_names;  // common name and alternative names; verified
   std::optional<std::string> token;            // empty: a header that holds none; nobody's
@@ -100,11 +110,6 @@ class Identities {
   std::shared_ptr<void> Follow(Credentials credentials, const Identity& was, EndStream end);
 
  private:
-  struct Entry {
-    Identity identity;
-    std::optional<Digest> token_digest;
-    std::string certificate;  // empty: none
-  };
   struct FileState {
     uint64_t device = 0, inode = 0, bytes = 0;
     int64_t changed_ns = 0;
@@ -113,8 +118,7 @@ class Identities {
              changed_ns == other.changed_ns;
     }
   };
-  using Entries = std::shared_ptr<const std::vector<Entry>>;
-  struct Parser;
+  using Entries = std::shared_ptr<const std::vector<IdentityEntry>>;
   // A caller whose stream is open.
   struct Followed {
     Credentials credentials;
@@ -128,7 +132,7 @@ class Identities {
   absl::Status Load();
   void Refresh() ABSL_LOCKS_EXCLUDED(mutex_);
   Entries Current() const ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<Identity> IdentifyAmong(const std::vector<Entry>& entries,
+  absl::StatusOr<Identity> IdentifyAmong(const std::vector<IdentityEntry>& entries,
                                          const Credentials& credentials) const;
   void Check(Followed* followed) const;
   static FileState StateOf(const std::string& file);
@@ -136,7 +140,7 @@ class Identities {
 
   const Options options_;
   mutable absl::Mutex mutex_;
-  Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<Entry>>();
+  Entries entries_ ABSL_GUARDED_BY(mutex_) = std::make_shared<std::vector<IdentityEntry>>();
   FileState state_ ABSL_GUARDED_BY(mutex_);
   std::list<std::weak_ptr<Followed>> followed_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
