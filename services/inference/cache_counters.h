@@ -31,7 +31,7 @@ class CacheCounters {
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
   void CountPublish(const std::string& outcome, uint64_t bytes = 0);
 
-  // What came of asking to compute a prefix: "compute", "waited", "go", or why there was no answer.
+  // Outcomes of asking to compute a prefix: "compute", "waited", "go", or why there was no answer.
   void CountLease(const std::string& outcome);
 
   struct Snapshot {

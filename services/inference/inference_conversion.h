@@ -1,6 +1,6 @@
 // Generation requests and answers between protobuf messages and the engine's values.
 //
-// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_
 #define HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_

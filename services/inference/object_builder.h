@@ -23,14 +23,14 @@ namespace hearth {
 
 class ObjectBuilder {
  public:
-  // What a plan announces. kFailedPrecondition when it is not what `boundary` needs under `layout`.
+  // One object of a plan. kFailedPrecondition for others than `boundary` needs under `layout`.
   struct Announced {
     ObjectId id;
     std::vector<uint64_t> slice_digests;
     // Where they lie on this process's device. Then no slices come, unless it is a remainder, whose
     // bytes the host needs too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
-    // Where its slices lie in memory that is lent, verified. Then none come. Not of a remainder.
+    // Where its slices lie, verified, in a store's memory. Then none come. Not of a remainder.
     std::vector<const std::byte*> lent_slices = {};
     std::shared_ptr<const Loan> loan = nullptr;
   };
@@ -46,7 +46,7 @@ class ObjectBuilder {
   // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
   // ascending order. kFailedPrecondition for one without a place.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
-  // What the piece's bytes may be added to as they are copied; else PutPiece reads the slice again.
+  // May be given the piece's bytes as they are copied; else PutPiece reads the slice again.
   SliceHasher* hasher() { return &hasher_; }
   // The piece lies there. kDataLoss for a slice with another digest, and when Place was not called.
   absl::Status PutPiece();
@@ -71,11 +71,11 @@ class ObjectBuilder {
   std::vector<uint32_t> layers_[2];  // by group
   std::vector<Slot> slots_;
   uint64_t bytes_added_ = 0, bytes_on_device_ = 0, whole_bytes_ = 0;
-  // What Place announced.
+  // Announced by Place.
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;
   size_t placed_bytes_ = 0;
-  // What hasher_ has been told, as long as it is one slice's bytes from the first on.
+  // hashed_slice_: whose bytes hasher_ was given, all from the first on.
   SliceHasher hasher_;
   const std::byte* hashed_slice_ = nullptr;
 };

@@ -1,4 +1,4 @@
-// What a worker checks of a store's answers before it believes them.
+// A worker's checks of a store's answers, before it believes them.
 //
 // The six parts of a snapshot's state against the request and the running model: KV objects are
 // left to ObjectBuilder, the other five are here. Thread safety: pure functions.
@@ -19,7 +19,7 @@
 
 namespace hearth {
 
-// What was asked for. `max_tokens` 0: one token is left to compute.
+// The question that a plan answers. `max_tokens` 0: one token is left to compute.
 struct PlanRequest {
   const PrefixRequest* prefix;
   uint32_t above_tokens;

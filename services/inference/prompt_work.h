@@ -15,7 +15,7 @@
 
 namespace hearth {
 
-// What the call asks of the engine, its prompt included, or why not.
+// The engine's request for a call, its prompt included, or why there is none.
 using MakeRequest = std::function<absl::StatusOr<EngineRequest>()>;
 
 // Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done` with what came

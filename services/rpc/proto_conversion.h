@@ -1,6 +1,6 @@
 // The contract's values as protobuf messages, and back: enums, fingerprints, objects, states.
 //
-// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_
 #define HEARTH_SERVICES_RPC_PROTO_CONVERSION_H_

@@ -33,8 +33,8 @@ absl::Status CheckElements(const grpc::ByteBuffer& buffer, const google::protobu
 // kInvalidArgument when `buffer` is not a Message, or one of too many elements.
 template <typename Message>
 absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
-                          uint64_t most_elements = kMaxElements) {
-  const absl::Status few = CheckElements(buffer, *Message::descriptor(), most_elements);
+                          uint64_t max_elements = kMaxElements) {
+  const absl::Status few = CheckElements(buffer, *Message::descriptor(), max_elements);
   if (!few.ok()) return few;
   grpc::ByteBuffer shared(buffer);
   grpc::ProtoBufferReader reader(&shared);
@@ -68,7 +68,7 @@ absl::Status ParseSmallMessage(const grpc::ByteBuffer& buffer, Message* message)
   return small.ok() ? ParseMessage(buffer, message) : small;
 }
 
-// gRPC keeps a request until its call is over, which may be minutes away, and never looks at it
+// gRPC keeps a request until its call is done, which may be minutes away, and never looks at it
 // again: it is taken away from there.
 inline grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer* request) {
   grpc::ByteBuffer taken;

@@ -19,8 +19,7 @@ inline constexpr size_t kMaxRequestIdBytes = 64;
 std::string NewRequestId();
 // Without an id nothing is sent.
 void SendRequestId(const std::string& id, grpc::ClientContext* context);
-// What the caller sent, if it is letters, digits, '-', '_' and '.', and not too long; else a new
-// one.
+// The caller's own, if it is letters, digits, '-', '_' and '.', and not too long; else a new one.
 std::string RequestIdOf(const grpc::ServerContextBase& context);
 
 }  // namespace hearth

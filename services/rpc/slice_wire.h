@@ -58,11 +58,11 @@ absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, S
 // Message: v1::FetchResponse, v1::PublishRequest.
 template <typename Message>
 absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SliceHasher* hasher,
-                         SlicePlace place, uint64_t most_elements = kMaxElements) {
+                         SlicePlace place, uint64_t max_elements = kMaxElements) {
   other->Clear();
   const absl::StatusOr<bool> taken = TakeSlice(buffer, hasher, place);
   if (!taken.ok() || *taken) return taken.status();
-  const absl::Status parsed = ParseMessage(*buffer, other, most_elements);
+  const absl::Status parsed = ParseMessage(*buffer, other, max_elements);
   if (!parsed.ok()) return parsed;
   if (!other->has_slice()) return absl::OkStatus();
   const auto& slice = other->slice();

@@ -34,7 +34,7 @@ struct TlsTexts {
 // kNotFound, kInvalidArgument: name the flag and the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
-// What to say of a certificate at this time; none while it is good for a while yet.
+// The warning that a certificate is due now; none while it is good for a while yet.
 std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time now);
 
 }  // namespace hearth

@@ -11,12 +11,12 @@ namespace {
 constexpr int kMaxServerThreads = 256;
 // A frame holds a whole piece of a slice: one header and one write a piece.
 constexpr int kMaxFrameBytes = 4 << 20;
-// What a store may send before its worker takes it, per stream.
+// The bytes that a store may send before its worker takes them, per stream.
 constexpr int kStreamWindowBytes = 16 << 20;
 constexpr int kTcpReadBytes = 1 << 20;
 constexpr int kMinTcpReadBytes = 256 << 10;
 constexpr int kMaxTcpReadBytes = 8 << 20;
-// What a caller may send to a server: a buffer is held by the last byte in it that waits for the
+// From a caller to a server, where a buffer is held by the last byte in it that waits for the
 // rest of its message, so these are smaller. Much smaller ones cost publishes their speed.
 constexpr int kServerStreamWindowBytes = 2 << 20;
 constexpr int kServerTcpReadBytes = 256 << 10;

@@ -42,7 +42,7 @@ struct AccessFlags {
   bool plaintext_tokens = false;
 };
 
-// What both servers take.
+// The flags of both servers.
 struct ServerFlags {
   std::string listen;
   std::string address_file;

@@ -10,7 +10,7 @@
 namespace hearth {
 namespace {
 
-// What is hard to write by hand: text with its escapes, and a number's shortest exact digits.
+// Hard to write by hand: text with its escapes, and a number's shortest exact digits.
 std::string ScalarText(const nlohmann::json& scalar) {
   return scalar.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

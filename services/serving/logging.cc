@@ -51,7 +51,7 @@ std::string TextValue(const std::string& value) {
   return plain ? value : absl::StrCat("\"", absl::Utf8SafeCEscape(value), "\"");
 }
 
-// What a field's text says, as exactly as JSON can.
+// The number in a field's text, as exactly as JSON can say it.
 Json NumberOf(const std::string& text) {
   int64_t whole = 0;
   uint64_t large = 0;

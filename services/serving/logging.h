@@ -39,7 +39,7 @@ void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField
 bool Logs(LogLevel level);  // whether a line of this level is written
 void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields);
 
-// What a line of gRPC's says of a TLS handshake that failed; empty: it is about something else.
+// Why a TLS handshake failed, by gRPC's line about it; empty: it is about something else.
 std::string HandshakeFailure(absl::string_view file, absl::string_view message);
 
 // One line without its time and level; quotes what needs quoting.

@@ -1,4 +1,4 @@
-// What a server process needs beside its servers: stop signals, a quiet allocator, the last words.
+// The needs of a server process beside its servers: stop signals, a quiet allocator, last words.
 //
 // Thread safety: called from main.
 #ifndef HEARTH_SERVICES_SERVING_PROCESS_H_

@@ -1,4 +1,4 @@
-// What a Fetch does not send, because its caller can read it where it lies.
+// The part of a Fetch that is not sent, because its caller can read it where it lies.
 //
 // Thread safety: the session's.
 #ifndef HEARTH_SERVICES_STORE_FETCH_SHARE_H_

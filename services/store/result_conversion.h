@@ -1,5 +1,5 @@
-// What a store answers about its restore points, as protobuf messages: for the service, and for
-// whoever opens a store without one.
+// A store's answers about its restore points as protobuf messages, for the service and for those
+// who open a store without one.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_STORE_RESULT_CONVERSION_H_

@@ -1,6 +1,6 @@
 // The store's values as protobuf messages, and back.
 //
-// What comes from the wire is validated: kInvalidArgument names the field and the limit.
+// Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_STORE_STORE_CONVERSION_H_
 #define HEARTH_SERVICES_STORE_STORE_CONVERSION_H_

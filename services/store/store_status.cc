@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// What an operator should never see grow.
+// Counters that should never grow.
 constexpr Counter kErrors[] = {
     Counter::kQuarantined,    Counter::kHostCorrupt,      Counter::kTierErrors,
     Counter::kNondeterminism, Counter::kDigestMismatches, Counter::kWriteBehindFailed,

@@ -1,5 +1,4 @@
-// What is logged of each call of a server: a line at `debug`, and one that everybody sees when it
-// was slow.
+// Logs each call of a server: a line at `debug`, and one that everybody sees when it was slow.
 //
 // Thread safety: any thread.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_CALL_LOG_H_

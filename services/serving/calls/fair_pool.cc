@@ -31,7 +31,7 @@ FairPool::~FairPool() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status FairPool::Room(const std::string& tenant, uint64_t bytes) const {
+absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) const {
   const auto refuse = [this](const auto&... what) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kind_, ": ", what..., ", which is the limit; try again later"));
@@ -43,7 +43,7 @@ absl::Status FairPool::Room(const std::string& tenant, uint64_t bytes) const {
     return refuse(options_.max_waiting_each, " of tenant \"", tenant, "\" wait");
   }
   if (waiting_ >= options_.max_waiting) return refuse(options_.max_waiting, " wait");
-  // What is too large by itself is let in alone.
+  // A job that is too large by itself is let in alone.
   if (own_bytes > 0 &&
       bytes > options_.max_bytes_each - std::min(own_bytes, options_.max_bytes_each)) {
     return refuse(options_.max_bytes_each, " bytes of tenant \"", tenant, "\" wait");
@@ -56,7 +56,7 @@ absl::Status FairPool::Room(const std::string& tenant, uint64_t bytes) const {
 
 absl::Status FairPool::Submit(const std::string& tenant, uint64_t bytes, Job job) {
   absl::MutexLock lock(&mutex_);
-  if (absl::Status status = Room(tenant, bytes); !status.ok()) return status;
+  if (absl::Status status = CheckRoom(tenant, bytes); !status.ok()) return status;
   Tenant& own = tenants_[tenant];
   own.waiting.push_back({bytes, std::move(job)});
   own.bytes += bytes;

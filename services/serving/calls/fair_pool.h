@@ -67,7 +67,7 @@ class FairPool {
   // The first that may begin now, or the end.
   static std::deque<Waiting>::iterator FirstOf(Tenant* tenant);
 
-  absl::Status Room(const std::string& tenant, uint64_t bytes) const
+  absl::Status CheckRoom(const std::string& tenant, uint64_t bytes) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   Tenants::iterator Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-// What can come in between two looks is beyond the limits: at 2 GB/s, 40 MB.
+// Bytes that come in between two looks exceed the limits: at 2 GB/s, 40 MB.
 constexpr int kLookMs = 20;
 constexpr int kEventsAtOnce = 64;
 constexpr absl::Duration kTrimPause = absl::Seconds(5);

@@ -94,7 +94,7 @@ void ConnectionLedger::Enter(Connection* connection, const Counted& counted, abs
   }
   const uint64_t sent = std::max(counted.sent, connection->seen_sent_);
   settled += (sent - connection->seen_sent_) / limits_.sent_share;
-  // What was not enough for one byte is counted the next time.
+  // A rest that is less than one byte's share is counted the next time.
   connection->seen_sent_ = sent - (sent - connection->seen_sent_) % limits_.sent_share;
   // More than came is no credit for later.
   connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
@@ -116,7 +116,7 @@ void ConnectionLedger::Enter(Connection* connection, const Counted& counted, abs
 
 std::string ConnectionLedger::WhatIsWrong(Connection* connection, absl::Time now) {
   if (connection->alive_ > limits_.streams) {
-    given_up_.WasOver(HostOfPeer(connection->peer()), now);
+    given_up_.NoteOverLimit(HostOfPeer(connection->peer()), now);
     return absl::StrCat(connection->alive_,
                         " calls that are not over; it gives them up as it begins "
                         "them");

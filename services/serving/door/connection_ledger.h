@@ -125,7 +125,7 @@ class ConnectionLedger {
     std::shared_ptr<Connection> connection;
     std::string why;
   };
-  // What the kernel says of a connection, and gRPC where that is worth asking, or `exactly` needed.
+  // The kernel's figures of a connection, and gRPC's where they are worth it or `exactly` asks.
   using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
   // Who is to be closed, the worst first; each is named once.
   std::vector<Verdict> Look(absl::Time now, Count count);

@@ -97,12 +97,12 @@ absl::flat_hash_map<std::string, double> GivenUpCalls::SumsByHost(
   return sums;
 }
 
-// Whoever is closed: a host whose connections end by themselves, each before it is over, is over.
-// Those who went for what all had together were not.
-void GivenUpCalls::NoteWhoIsOver(const absl::flat_hash_map<std::string, double>& sums,
-                                 absl::Time now) {
+// Also a host whose connections were not closed by us, but each ended before it had too much: it is
+// over its limit. Those closed for what all had together were not.
+void GivenUpCalls::NoteHostsOverLimit(const absl::flat_hash_map<std::string, double>& sums,
+                                      absl::Time now) {
   for (const auto& [host, sum] : sums) {
-    if (sum > limits_.of_host) WasOver(host, now);
+    if (sum > limits_.of_host) NoteOverLimit(host, now);
   }
   for (auto it = left_.begin(); it != left_.end();) {
     const auto at = it++;
@@ -149,13 +149,13 @@ std::vector<std::pair<size_t, std::string>> GivenUpCalls::Judge(const std::vecto
   NameUntil(limits_.of_all, limits_.of_watched, callers, left, "all", &gone, &named);
   const auto sums = SumsByHost(callers, now);
   for (const std::string& host : watched_on) {
-    if (sums.at(host) > limits_.of_host_watched_on) WasOver(host, now);
+    if (sums.at(host) > limits_.of_host_watched_on) NoteOverLimit(host, now);
   }
-  NoteWhoIsOver(sums, now);
+  NoteHostsOverLimit(sums, now);
   return named;
 }
 
-void GivenUpCalls::WasOver(const std::string& host, absl::Time now) {
+void GivenUpCalls::NoteOverLimit(const std::string& host, absl::Time now) {
   const bool is_again = RecordOf(host, now) != nullptr;
   if (!is_again && records_.size() >= limits_.hosts) {
     const auto is_old = [&](const auto& entry) { return RecordOf(entry.first, now) == nullptr; };
@@ -170,7 +170,7 @@ void GivenUpCalls::WasOver(const std::string& host, absl::Time now) {
     record = {now, now, now + limits_.pause, limits_.pause};
     return;
   }
-  // What ends within one pause is one time.
+  // All that end within one pause count as one.
   if (now - record.last >= record.pause) {
     record.pause = std::min(2 * record.pause, limits_.longest_pause);
     record.next = now + record.pause;

@@ -49,7 +49,7 @@ class GivenUpCalls {
     void Add(uint64_t total, absl::Time now);
     // So many beyond what was told.
     void AddMore(uint64_t more, absl::Time now);
-    // What another had.
+    // The record of another.
     void Inherit(double recent, absl::Time now);
     double recent(absl::Time now) const;
 
@@ -73,7 +73,7 @@ class GivenUpCalls {
   // A connection of this host ended, for whatever reason, and had so many.
   void Ended(const std::string& host, double recent, absl::Time now);
   // Closed for it, though not by Judge.
-  void WasOver(const std::string& host, absl::Time now);
+  void NoteOverLimit(const std::string& host, absl::Time now);
   // Whether a newcomer of this host is let in now. True is a turn taken.
   bool LetsIn(const std::string& host, absl::Time now);
   bool Watches(const std::string& host, absl::Time now) const;
@@ -88,7 +88,7 @@ class GivenUpCalls {
   // The names and figures of hosts, as their connections are and were.
   absl::flat_hash_map<std::string, double> SumsByHost(const std::vector<Caller>& callers,
                                                       absl::Time now) const;
-  void NoteWhoIsOver(const absl::flat_hash_map<std::string, double>& sums, absl::Time now);
+  void NoteHostsOverLimit(const absl::flat_hash_map<std::string, double>& sums, absl::Time now);
 
   GivenUpLimits limits_;
   absl::flat_hash_map<std::string, Tally> left_;  // of connections that ended

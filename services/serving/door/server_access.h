@@ -1,4 +1,4 @@
-// What a server asks of those who connect, from its flags: TLS, and identities.
+// A server's demands on those who connect, from its flags: TLS, and identities.
 //
 // Thread safety: called from main. Ownership: the caller's; identities outlive the services.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_

@@ -39,7 +39,7 @@ bool IsOfOneConnection(int error) {
     case EAGAIN:
     case EINTR:
     case ECONNABORTED:
-    // What had gone wrong in the network before it was taken, accept(2).
+    // Errors of the network from before the connection was taken, accept(2).
     case ENETDOWN:
     case EPROTO:
     case ENOPROTOOPT:

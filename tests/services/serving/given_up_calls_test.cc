@@ -119,7 +119,7 @@ TEST_F(GivenUpCallsTest, NewConnectionsOfAHostThatWasOverComeOneByOneAndAreWatch
 
 TEST_F(GivenUpCallsTest, ThePauseIsBounded) {
   for (int i = 0; i < 20; ++i) {
-    calls_.WasOver("a", now_);
+    calls_.NoteOverLimit("a", now_);
     now_ += limits_.longest_pause;
   }
   EXPECT_TRUE(calls_.LetsIn("a", now_));
@@ -135,7 +135,7 @@ TEST_F(GivenUpCallsTest, WhoLeavesBeforeItIsOverIsStillItsHost) {
 }
 
 TEST_F(GivenUpCallsTest, AHostWithLittleLoadIsNotWatchedForGood) {
-  calls_.WasOver("a", now_);
+  calls_.NoteOverLimit("a", now_);
   const absl::Time end = now_ + limits_.memory;
   while (now_ < end) {
     now_ += absl::Seconds(1);
@@ -146,7 +146,7 @@ TEST_F(GivenUpCallsTest, AHostWithLittleLoadIsNotWatchedForGood) {
 }
 
 TEST_F(GivenUpCallsTest, AHostThatGoesOnIsWatchedOn) {
-  calls_.WasOver("a", now_);
+  calls_.NoteOverLimit("a", now_);
   for (int i = 0; i < 40; ++i) {
     now_ += absl::Seconds(1);
     calls_.Ended("a", 15, now_);  // those that were closed count too
@@ -163,11 +163,11 @@ TEST_F(GivenUpCallsTest, WhoGoesForOthersHostsToBeBelowIsNotWatched) {
 TEST_F(GivenUpCallsTest, OnlySoManyHostsAreRemembered) {
   limits_.hosts = 2;
   calls_.SetLimits(limits_);
-  for (const char* host : {"a", "b", "c"}) calls_.WasOver(host, now_);
+  for (const char* host : {"a", "b", "c"}) calls_.NoteOverLimit(host, now_);
   EXPECT_FALSE(calls_.LetsIn("b", now_));
   EXPECT_TRUE(calls_.LetsIn("c", now_));
   now_ += limits_.memory + absl::Milliseconds(1);
-  calls_.WasOver("c", now_);
+  calls_.NoteOverLimit("c", now_);
   EXPECT_FALSE(calls_.LetsIn("c", now_));
 }
 
