@@ -3,11 +3,12 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "absl/time/clock.h"
 #include "cache_store/base/clock.h"
-#include "services/inference/object_builder.h"
 #include "services/inference/plan_check.h"
 #include "services/inference/shared_fetch.h"
 #include "services/rpc/proto_conversion.h"
@@ -45,6 +46,51 @@ LoadOffer OfferOf(const v1::FetchPlan& plan, const KvLayout& layout) {
     offer.source = from_disk ? LoadSource::kWireDisk : LoadSource::kWire;
   }
   return offer;
+}
+
+std::vector<ObjectBuilder::Announced> AnnouncedObjects(const v1::FetchPlan& plan) {
+  std::vector<ObjectBuilder::Announced> announced;
+  announced.reserve(plan.objects_size());
+  for (const v1::ObjectRef& object : plan.objects()) {
+    // An unknown group gives an id that no boundary needs: Create refuses it.
+    announced.push_back({{object.begin(), object.tokens(), static_cast<LayerGroup>(object.group())},
+                         {object.slice_digests().begin(), object.slice_digests().end()}});
+  }
+  return announced;
+}
+
+absl::Status CutOff(LoadTrial* load, uint64_t bytes_received) {
+  load->OnCutOff(bytes_received);
+  return absl::AbortedError("the transfer became slower than computing");
+}
+
+// Takes slices from the stream to its end, or until every one is there when it `stays_open`.
+// kAborted: `load` had no patience left, and was told.
+absl::Status ReadSlices(FetchStream* stream, bool stays_open, LoadTrial* load,
+                        ObjectBuilder* builder, uint64_t* bytes_received) {
+  grpc::ByteBuffer bytes;
+  v1::FetchResponse message;
+  for (;;) {
+    if (stays_open && builder->complete()) return absl::OkStatus();
+    const std::optional<absl::Duration> patience = load->Patience(*bytes_received);
+    if (patience.has_value() && !builder->complete()) {
+      if (*patience == absl::ZeroDuration()) return CutOff(load, *bytes_received);
+      stream->SetPatience(absl::Now() + *patience);
+    }
+    if (!stream->Read(&bytes)) {
+      if (patience.has_value() && stream->late()) return CutOff(load, *bytes_received);
+      if (stream->late()) load->OnCutOff(*bytes_received, LoadDecision::kMiss);
+      return absl::OkStatus();
+    }
+    const absl::Status taken = TakeMessage(&bytes, &message, builder->hasher(),
+                                           [builder](const SliceHeader& header, size_t data_bytes) {
+                                             return builder->Place(header, data_bytes);
+                                           });
+    if (!taken.ok()) return taken;
+    if (message.has_plan()) return absl::DataLossError("a second plan in one stream");
+    if (absl::Status put = builder->PutPiece(); !put.ok()) return put;
+    *bytes_received = builder->bytes_added();
+  }
 }
 
 }  // namespace
@@ -159,8 +205,8 @@ absl::StatusOr<FetchOutcome> FetchClient::Try(Attempt* attempt) {
     return status;
   const auto segment = attempt->share ? segments_.current() : nullptr;
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
-  // An early return ends the call: the server then lets go of what it promised. What is lent holds
-  // it open until it is copied.
+  // An early return ends the call, and the server lets go of what it promised. A loan holds the
+  // call open until its bytes are copied.
   const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
   const auto call = std::make_shared<OpenFetch>(
       connection_, attempt->prefix, attempt->deadline,
@@ -198,7 +244,7 @@ absl::StatusOr<FetchOutcome> FetchClient::Try(Attempt* attempt) {
   return outcome;
 }
 
-// What a checked plan promises, from wherever it lies.
+// The objects of a checked plan, from wherever they lie.
 absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> FetchClient::TakeObjects(
     Attempt* attempt, const v1::FetchPlan& plan,
     const std::shared_ptr<const MappedSegment>& segment, const MappedDevice* device,

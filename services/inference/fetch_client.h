@@ -1,9 +1,9 @@
 // FetchClient: a worker's fetches from a store that may be slow, down or wrong.
 //
-// What a plan says is checked against the request and the running model before a byte is used:
-// token ids, cuts, position, mask, fingerprint and objects; then every slice against its digest. A
-// store on the same host lends its memory (shared_fetch.h); whatever goes wrong with that, the same
-// fetch goes over the wire. Thread safety: all methods from any thread. Ownership: connection and
+// A plan is checked against the request and the running model before a byte is used: token ids,
+// cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
+// the same host lends its memory (shared_fetch.h); whatever goes wrong with that, the same fetch
+// goes over the wire. Thread safety: all methods from any thread. Ownership: connection and
 // counters must outlive it, and it what it lends.
 #ifndef HEARTH_SERVICES_INFERENCE_FETCH_CLIENT_H_
 #define HEARTH_SERVICES_INFERENCE_FETCH_CLIENT_H_
@@ -16,21 +16,24 @@
 #include "absl/time/time.h"
 #include "proto/cache_store.pb.h"
 #include "proto/kv_layout.h"
+#include "services/inference/blocking_stream.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/device_client.h"
-#include "services/inference/fetch_stream.h"
+#include "services/inference/object_builder.h"
 #include "services/inference/store_connection.h"
 #include "services/rpc/segment_client.h"
 #include "worker/prefix/prefix_cache.h"
 
 namespace hearth {
 
-// What becomes of the memory that a store on the same host shares.
+// The use made of the memory that a store on the same host shares.
 enum class SharedMemoryUse {
   kOff,   // bytes come over the wire
   kCopy,  // copied and verified by the fetch: objects are the caller's own
   kLend,  // verified by the fetch, copied by whoever uses them (KvObject::lent_slices)
 };
+
+using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;
 
 class FetchClient {
  public:

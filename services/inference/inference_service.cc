@@ -14,7 +14,6 @@
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
-#include "services/serving/calls/enter_call.h"
 #include "services/serving/calls/late_answer.h"
 #include "worker/text/text_stream.h"
 
@@ -120,14 +119,14 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
 
 grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Bytes* request,
                                                     Bytes* response) {
-  const absl::StatusOr<Identity> caller = CallerOf(parts_.identities, *context);
   const size_t request_bytes = request->Length();
-  auto call = EnterCall(parts_.gate, caller, "Prefill", *context, request_bytes);
-  const absl::Status begun = call == nullptr ? CallGate::ClosedError() : caller.status();
+  std::unique_ptr<CallGate::Call> call;
+  const absl::StatusOr<Identity> caller =
+      EnterCall(parts_.gate, parts_.identities, "Prefill", *context, request_bytes, &call);
   const std::string request_id = call == nullptr ? "" : call->note()->request_id;
-  const auto reactor = PrefillCall::Create(std::move(call), context, response);
-  if (!begun.ok()) {
-    reactor->Refuse(begun);
+  const auto reactor = std::make_shared<PrefillCall>(std::move(call), context, response);
+  if (!caller.ok()) {
+    reactor->Refuse(caller.status());
     return reactor.get();
   }
   const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
@@ -150,26 +149,23 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Byte
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(Context* context, const Bytes* request,
                                                      Bytes* response) {
-  const Bytes bytes = TakeRequest(request);
-  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
-    const auto tokenize = [this, context](const v1::TokenizeRequest& asked,
-                                          v1::TokenizeResponse* made) -> absl::Status {
-      const absl::StatusOr<Prompt> prompt =
-          PromptFrom(asked.prompt(), PromptPurpose::kPrefill, context);
-      if (!prompt.ok()) return prompt.status();
-      const std::vector<int32_t>& ids = prompt->token_ids;
-      made->mutable_token_ids()->Add(ids.begin(), ids.end());
-      made->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
-      made->set_text(prompt->text);
-      return absl::OkStatus();
-    };
-    const auto run = [answer, bytes, response, tokenize] {
-      ParseAndAnswer<v1::TokenizeRequest, v1::TokenizeResponse>(bytes, response, answer.get(),
-                                                                tokenize);
-    };
-    return prompts_.SubmitRequest(caller.tenant, bytes.Length(), run);
+  const auto admit = [this](const Identity& caller, const Bytes& bytes, LateAnswer*,
+                            FairPool::Job job) {
+    return prompts_.SubmitRequest(caller.tenant, bytes.Length(), std::move(job));
   };
-  return AnswerLater(parts_.gate, parts_.identities, "Tokenize", context, bytes.Length(), begin);
+  const auto tokenize = [this, context](const Identity&, const v1::TokenizeRequest& asked,
+                                        v1::TokenizeResponse* made) -> absl::Status {
+    const absl::StatusOr<Prompt> prompt =
+        PromptFrom(asked.prompt(), PromptPurpose::kPrefill, context);
+    if (!prompt.ok()) return prompt.status();
+    const std::vector<int32_t>& ids = prompt->token_ids;
+    made->mutable_token_ids()->Add(ids.begin(), ids.end());
+    made->mutable_breakpoints()->Add(prompt->breakpoints.begin(), prompt->breakpoints.end());
+    made->set_text(prompt->text);
+    return absl::OkStatus();
+  };
+  return AnswerOnPool<v1::TokenizeRequest, v1::TokenizeResponse>(
+      parts_.gate, parts_.identities, "Tokenize", context, request, response, admit, tokenize);
 }
 
 grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Bytes* request,

@@ -11,26 +11,15 @@
 
 namespace hearth {
 
-std::shared_ptr<PrefillCall> PrefillCall::Create(std::unique_ptr<CallGate::Call> call,
-                                                 grpc::CallbackServerContext* context,
-                                                 grpc::ByteBuffer* response) {
-  std::shared_ptr<PrefillCall> created(new PrefillCall(std::move(call), context, response));
-  created->self_ = created;
-  return created;
-}
-
-PrefillCall::PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
-                         grpc::ByteBuffer* response)
-    : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
-
 void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
                         Engine* engine) {
+  self_ = shared_from_this();
   {
     absl::MutexLock lock(&mutex_);
     preparing_ = true;
   }
   PrepareRequest(pool, tenant, bytes, std::move(make),
-                 [self = shared_from_this(), engine](absl::StatusOr<EngineRequest> prepared) {
+                 [self = self_, engine](absl::StatusOr<EngineRequest> prepared) {
                    self->Prepared(engine, std::move(prepared));
                  });
 }
@@ -90,8 +79,6 @@ void PrefillCall::Submit(Engine* engine, EngineRequest request) {
   if (cancelled_) handle_->Cancel();
 }
 
-void PrefillCall::Refuse(absl::Status status) { End(std::move(status)); }
-
 void PrefillCall::End(absl::Status status) {
   absl::MutexLock lock(&mutex_);
   if (ended_) return;
@@ -120,10 +107,9 @@ void PrefillCall::OnCancel() {
 }
 
 void PrefillCall::OnDone() {
-  // The call is over, though the engine may hold this object until a publish ends.
+  // The call is done, though the engine may hold this object until a publish ends.
   call_.reset();
-  // May be the last reference: nothing of this object may be touched after it.
-  std::shared_ptr<PrefillCall> last = std::move(self_);
+  const std::shared_ptr<PrefillCall> last = std::move(self_);  // maybe the last reference
 }
 
 }  // namespace hearth

@@ -7,10 +7,12 @@
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
 #include "services/inference/prompt_work.h"
@@ -24,22 +26,23 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
                           public std::enable_shared_from_this<PrefillCall> {
  public:
   // `call` is null when the gate is closed. `response` is gRPC's and lives until OnDone.
-  static std::shared_ptr<PrefillCall> Create(std::unique_ptr<CallGate::Call> call,
-                                             grpc::CallbackServerContext* context,
-                                             grpc::ByteBuffer* response);
+  PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
+              grpc::ByteBuffer* response)
+      : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
 
-  // As GenerateCall::Start.
+  // Each call begins with one of these: it keeps itself until OnDone. As GenerateCall::Start.
   void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
              Engine* engine);
-  // Ends the call without a request.
-  void Refuse(absl::Status status);
+  // Without a request.
+  void Refuse(absl::Status status) {
+    self_ = shared_from_this();
+    End(std::move(status));
+  }
 
   void OnCancel() override;
   void OnDone() override;
 
  private:
-  PrefillCall(std::unique_ptr<CallGate::Call> call, grpc::CallbackServerContext* context,
-              grpc::ByteBuffer* response);
   void Submit(Engine* engine, EngineRequest request);
   void Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);

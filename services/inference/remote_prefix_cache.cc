@@ -21,7 +21,7 @@
 namespace hearth {
 namespace {
 
-// The store's word that a wait is over has this long to arrive.
+// The store's word that a wait has ended has this long to arrive.
 constexpr absl::Duration kWaitSlack = absl::Milliseconds(250);
 
 uint32_t WireMs(absl::Duration duration) {

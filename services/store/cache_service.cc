@@ -15,19 +15,13 @@ namespace hearth {
 template <typename Request, typename Response, typename Body>
 grpc::ServerUnaryReactor* CacheService::RunCall(const char* method, Context* context,
                                                 const Bytes* request, Bytes* response, Body body) {
-  const Bytes bytes = TakeRequest(request);
-  const auto begin = [&](const Identity& caller,
-                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+  const auto admit = [this](const Identity& caller, const Bytes& bytes, LateAnswer*,
+                            FairPool::Job job) -> absl::Status {
     if (absl::Status small = CheckSmall<Request>(bytes); !small.ok()) return small;
-    const auto run = [answer, body, caller, bytes, response] {
-      const auto work = [&](const Request& asked, Response* made) {
-        return body(caller, asked, made);
-      };
-      ParseAndAnswer<Request, Response>(bytes, response, answer.get(), work);
-    };
-    return short_calls_.Submit(caller.ShareName(), bytes.Length(), run);
+    return short_calls_.Submit(caller.ShareName(), bytes.Length(), std::move(job));
   };
-  return AnswerLater(parts_.gate, parts_.identities, method, context, bytes.Length(), begin);
+  return AnswerOnPool<Request, Response>(parts_.gate, parts_.identities, method, context, request,
+                                         response, admit, body);
 }
 
 CacheService::CacheService(TieredStore* store, CallGate* gate, std::string version,

@@ -59,8 +59,8 @@ inline FairPoolOptions LookupPool() {
   return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
 inline constexpr int kMaxTenantListStreams = 8;
-// A publish that sends next to nothing for as long holds what it staged in vain, and a fetch that
-// takes next to nothing what it was promised (stream_places.h).
+// The time in which a publish must send more than next to nothing, as it holds what it staged, and
+// a fetch take as much, as it holds what it was promised (stream_places.h).
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
 

@@ -127,20 +127,11 @@ void FetchCall::Start(StreamPlaces* places, const grpc::ByteBuffer& request) {
   place_ = place.get();
   Keep(std::move(place));
   place_->WaitsForCaller(false);
-  {
-    absl::MutexLock lock(&mutex_);
-    Hold();
-  }
-  const auto look_up = [self = Shared(this), caller = *caller, request] {
-    self->LookUp(caller, request);
-  };
-  absl::Status accepted =
-      parts_.lookups->SubmitRequest(caller->ShareName(), request.Length(), look_up);
-  if (accepted.ok()) return;
-  absl::MutexLock lock(&mutex_);
-  stage_ = Stage::kPaused;
-  AbortLocked(std::move(accepted));
-  Release();
+  Delegate([&] {
+    return parts_.lookups->SubmitRequest(
+        caller->ShareName(), request.Length(),
+        [self = Shared(this), caller = *caller, request] { self->LookUp(caller, request); });
+  });
 }
 
 // On the pool.

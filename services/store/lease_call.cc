@@ -18,7 +18,7 @@
 namespace hearth {
 namespace {
 
-// What a caller may ask for at most, whatever its flags say.
+// The most that a caller may ask for, whatever its flags say.
 constexpr absl::Duration kMaxLease = absl::Minutes(10);
 constexpr absl::Duration kMaxWait = absl::Minutes(10);
 // Of a request for each place that its lease takes: it keeps the prompt for as long as it lasts.
@@ -86,10 +86,6 @@ void LeaseCall::Start(StreamLimit* streams, const grpc::ByteBuffer& bytes) {
   Keep(*std::move(place));
   share_name_ = caller->ShareName();
   request_bytes_ = bytes.Length();
-  {
-    absl::MutexLock lock(&mutex_);
-    Hold();
-  }
   Keep(parts_.gate->OnClose([this] { Close(); }));
   Keep(FollowCaller(parts_.identities, *context_, *caller,
                     [this](const absl::Status& status) { Stop(status); }));
@@ -99,11 +95,7 @@ void LeaseCall::Start(StreamLimit* streams, const grpc::ByteBuffer& bytes) {
     if (!begun.ok()) self->EndLocked(begun);
     self->Release();
   };
-  const absl::Status accepted = parts_.lookups->SubmitRequest(share_name_, bytes.Length(), begin);
-  if (accepted.ok()) return;
-  absl::MutexLock lock(&mutex_);
-  EndLocked(accepted);
-  Release();
+  Delegate([&] { return parts_.lookups->SubmitRequest(share_name_, request_bytes_, begin); });
 }
 
 // On the pool.
@@ -170,7 +162,7 @@ void LeaseCall::Ask() {
 }
 
 void LeaseCall::Take(LeaseTurn turn) {
-  // What is left in `turn` is given up once the lock is released: that wakes others.
+  // The turn before, then in `turn`, is given up once the lock is released: that wakes others.
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);

@@ -28,22 +28,13 @@ class ListCall final : public StreamCall {
     if (!place.ok()) return End(place.status());
     Keep(*std::move(place));
     call()->note()->tenant = *tenant;
-    {
-      absl::MutexLock lock(&mutex_);
-      Hold();
-    }
     const auto look = [self = Shared(this), store = parts.store, tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);
       absl::MutexLock lock(&self->mutex_);
       self->points_ = std::move(points);
       self->Release();
     };
-    const absl::Status accepted =
-        parts.short_calls->Submit(caller->ShareName(), bytes.Length(), look);
-    if (accepted.ok()) return;
-    absl::MutexLock lock(&mutex_);
-    EndLocked(accepted);
-    Release();
+    Delegate([&] { return parts.short_calls->Submit(caller->ShareName(), bytes.Length(), look); });
   }
 
  private:

@@ -8,7 +8,7 @@
 #include "proto/cache_store.pb.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
-#include "services/serving/calls/enter_call.h"
+#include "services/serving/calls/call_gate.h"
 #include "services/store/slice_stream.h"
 #include "services/store/store_calls.h"
 #include "services/store/store_conversion.h"
@@ -38,12 +38,8 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   // Keeps itself alive until OnDone.
   Reactor* Start() {
     self_ = shared_from_this();
-    caller_ = CallerOf(parts_.identities, *context_);
-    call_ = EnterCall(parts_.gate, caller_, "Publish", *context_, 0, /*reads_on=*/true);
-    if (call_ == nullptr) {
-      End(CallGate::ClosedError());
-      return this;
-    }
+    caller_ = EnterCall(parts_.gate, parts_.identities, "Publish", *context_, 0, &call_,
+                        /*reads_on=*/true);
     if (!caller_.ok()) {
       End(caller_.status());
       return this;
@@ -75,7 +71,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     if (acknowledged_) return End(absl::OkStatus());
     Read();
   }
-  // What is in progress then fails, and ends the call.
+  // The read, write or commit in progress fails then, and ends the call.
   void OnCancel() override {}
   // Whoever ends slow streams may hold the last reference, when the service is gone.
   void OnDone() override {
@@ -110,7 +106,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   // Handles one message and starts what comes after it.
   absl::Status TakeMessageBytes() {
     if (!assembler_.has_value()) {
-      // Until it is over nothing is read or written, so the call is there and nobody else uses it.
+      // Nothing is read or written until it ends, so the call is there and nobody else uses it.
       return parts_.lookups->Submit(caller_->ShareName(), message_.Length(),
                                     [self = shared_from_this()] {
                                       if (absl::Status status = self->TakeBegin(); !status.ok())

@@ -1,9 +1,13 @@
 #include "services/serving/calls/call_gate.h"
 
+#include <grpcpp/server_context.h>
+
 #include <algorithm>
 #include <cassert>
 #include <utility>
 #include <vector>
+
+#include "services/rpc/request_id.h"
 
 namespace hearth {
 
@@ -117,6 +121,20 @@ void CallGate::Leave(const CallRecord& record) {
   absl::MutexLock lock(&mutex_);
   assert(running_ > 0);
   --running_;
+}
+
+absl::StatusOr<Identity> EnterCall(CallGate* gate, Identities* identities, const char* method,
+                                   const grpc::ServerContextBase& context, uint64_t bytes,
+                                   std::unique_ptr<CallGate::Call>* call, bool reads_on) {
+  absl::StatusOr<Identity> caller = CallerOf(identities, context);
+  *call = gate->Enter(method);
+  if (*call == nullptr) return CallGate::ClosedError();
+  (*call)->CameFrom(context.peer(), bytes, reads_on);
+  (*call)->note()->request_id = RequestIdOf(context);
+  if (!caller.ok()) return caller;
+  (*call)->Known();
+  (*call)->note()->tenant = caller->tenant;
+  return caller;
 }
 
 }  // namespace hearth

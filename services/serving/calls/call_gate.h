@@ -16,14 +16,16 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "cache_store/base/clock.h"
 #include "services/serving/door/connection_ledger.h"
+#include "services/serving/door/identity.h"
 
 namespace hearth {
 
-// What a call is about, for who looks for it in the log.
+// The subject of a call, for who looks for it in the log.
 struct CallNote {
   std::string request_id;
   std::string tenant;
@@ -63,7 +65,7 @@ class CallGate {
     // Its caller is known to the server, or nobody is asked.
     void Known();
     CallNote* note() { return &note_; }
-    // What follows is not the RPC's work: its time is over, but not yet the RPC.
+    // The RPC goes on, but the rest is not its work: no more time is counted.
     void StopClock() { end_ = SteadyClock().Now(); }
 
    private:
@@ -83,7 +85,7 @@ class CallGate {
 
   // Null once the gate is closed. `method` must be a literal.
   std::unique_ptr<Call> Enter(const char* method);
-  // What a refused call is answered.
+  // The answer to a refused call.
   static absl::Status ClosedError();
 
   // Refuses new calls from now on and runs the registered functions, once.
@@ -112,6 +114,13 @@ class CallGate {
   int running_ ABSL_GUARDED_BY(mutex_) = 0;
   std::list<std::weak_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
 };
+
+// How every call of both servers begins: through the gate, which is told where it came from, with a
+// message of `bytes`. Who calls, or what to answer. `call` is then null where the gate is closed.
+// `reads_on`: it goes on reading messages, and says of each what it took. `method`: a literal.
+absl::StatusOr<Identity> EnterCall(CallGate* gate, Identities* identities, const char* method,
+                                   const grpc::ServerContextBase& context, uint64_t bytes,
+                                   std::unique_ptr<CallGate::Call>* call, bool reads_on = false);
 
 }  // namespace hearth
 

@@ -46,19 +46,6 @@ class LateAnswer {
   std::shared_ptr<void> place_;
 };
 
-// What a pool does with a unary call: parses what was asked, has `work` fill in the response, and
-// answers; nothing of that where nobody waits any more. REQUIRES: `response` is the call's.
-template <typename Request, typename Response, typename Work>
-void ParseAndAnswer(const grpc::ByteBuffer& request, grpc::ByteBuffer* response, LateAnswer* answer,
-                    Work work) {
-  Request parsed;
-  Response made;
-  absl::Status status = ParseAwaited(answer->context(), request, &parsed);
-  if (status.ok()) status = work(parsed, &made);
-  if (status.ok()) *response = MessageBytes(made);
-  answer->Finish(std::move(status));
-}
-
 // Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is
 // closed or the caller unknown: it answers, or sees to it that somebody will. An error that it
 // returns is the answer. `method` must be a literal.
@@ -66,6 +53,28 @@ grpc::ServerUnaryReactor* AnswerLater(
     CallGate* gate, Identities* identities, const char* method,
     grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
+
+// A unary call that a pool answers in the caller's turn with what `work` makes of the parsed
+// request for that caller; nothing of that where nobody waits any more. `admit` comes first, at
+// once, and submits the job; an error that it returns is the answer.
+template <typename Request, typename Response, typename Admit, typename Work>
+grpc::ServerUnaryReactor* AnswerOnPool(CallGate* gate, Identities* identities, const char* method,
+                                       grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                       Admit admit, Work work) {
+  const grpc::ByteBuffer bytes = TakeRequest(request);
+  const auto begin = [&](const Identity& caller, const std::shared_ptr<LateAnswer>& answer) {
+    return admit(caller, bytes, answer.get(), [=] {
+      Request parsed;
+      Response made;
+      absl::Status status = ParseAwaited(answer->context(), bytes, &parsed);
+      if (status.ok()) status = work(caller, parsed, &made);
+      if (status.ok()) *response = MessageBytes(made);
+      answer->Finish(std::move(status));
+    });
+  };
+  return AnswerLater(gate, identities, method, context, bytes.Length(), begin);
+}
 
 }  // namespace hearth
 

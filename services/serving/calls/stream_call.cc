@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "services/rpc/status_conversion.h"
-#include "services/serving/calls/enter_call.h"
 
 namespace hearth {
 
@@ -12,10 +11,7 @@ absl::StatusOr<Identity> StreamCall::Enter(CallGate* gate, Identities* identitie
                                            const char* method, uint64_t bytes) {
   assert(self_ == nullptr);
   self_ = shared_from_this();
-  absl::StatusOr<Identity> caller = CallerOf(identities, *context_);
-  call_ = EnterCall(gate, caller, method, *context_, bytes);
-  if (call_ == nullptr) return CallGate::ClosedError();
-  return caller;
+  return EnterCall(gate, identities, method, *context_, bytes, &call_);
 }
 
 void StreamCall::OnWriteDone(bool ok) {
@@ -66,6 +62,19 @@ void StreamCall::PushLocked(grpc::ByteBuffer message) {
   if (ended()) return;
   ready_bytes_ += message.Length();
   ready_.push_back(std::move(message));
+}
+
+void StreamCall::Delegate(absl::FunctionRef<absl::Status()> submit) {
+  {
+    absl::MutexLock lock(&mutex_);
+    if (state_ == State::kFinished) return;
+    Hold();
+  }
+  const absl::Status accepted = submit();
+  if (accepted.ok()) return;
+  absl::MutexLock lock(&mutex_);
+  EndLocked(accepted);
+  Release();
 }
 
 void StreamCall::Release() {

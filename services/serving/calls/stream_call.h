@@ -1,7 +1,7 @@
 // StreamCall: a server's call that answers with a stream: one write at a time, then Finish once.
 //
-// What is ready waits in a queue; a caller that goes away, by cancelling or in the middle of a
-// write, is told to OnGone. Thread safety: gRPC calls the reactor from its threads, whoever has
+// Messages wait in a queue; OnGone hears of a caller that goes away, by cancelling or in the middle
+// of a write. Thread safety: gRPC calls the reactor from its threads, whoever has
 // something to send from its own; mutex_ guards what they share. Ownership: made by make_shared;
 // keeps itself, and what Keep was given, from Enter until OnDone. A thread that holds the last
 // reference later finds nothing of the service in it.
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -52,18 +53,20 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   virtual void OnGone() { Abort(CallerGone()); }
   // The next message, if one is ready: the first of the queue.
   virtual bool TakeNext(grpc::ByteBuffer* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // What is to go before the caller hears of the end.
+  // Lets go of anything that must be gone when the caller hears of the end.
   virtual void BeforeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
-  // What is ready is dropped, whether or not the call ended before.
+  // As End, but drops the queue, also of a call that ended before.
   void Abort(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(grpc::ByteBuffer message) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same, for those who call WriteNext before they release the mutex.
+  // The same without WriteNext, which is to follow before the mutex is released.
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbortLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The call does not finish, so its context and request stay, until as many Releases.
+  // Has `submit` hand work to a pool, which Releases the call; its error ends the call.
+  void Delegate(absl::FunctionRef<absl::Status()> submit) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The call does not finish, so its context stays, until as many Releases.
   void Hold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++holds_; }
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_ != State::kOpen; }

@@ -1,3 +1,4 @@
+// The unary calls that compute a key for each chunk and cut of a prompt: Explain and Quarantine.
 #include <memory>
 #include <string>
 #include <utility>
@@ -12,6 +13,19 @@
 
 namespace hearth {
 namespace {
+
+absl::Status Explain(TieredStore* store, const Identity& caller,
+                     const grpc::CallbackServerContext* context, const v1::ExplainRequest& request,
+                     v1::ExplainResponse* response) {
+  absl::StatusOr<PrefixQuery> query = QueryFromProto(request.prefix(), caller);
+  if (!query.ok()) return query.status();
+  query->stopped = [context] { return context->IsCancelled(); };
+  ObserveFields(store, request.prefix(), query->tenant);
+  const absl::StatusOr<ExplainReport> report = store->Explain(*query);
+  if (!report.ok()) return report.status();
+  ReportToProto(*report, response);
+  return absl::OkStatus();
+}
 
 absl::Status TakeOut(TieredStore* store, const Identity& caller,
                      const grpc::CallbackServerContext* context,
@@ -56,26 +70,44 @@ absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const Pref
   return result;
 }
 
+grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, StreamLimit* calls,
+                                       grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) {
+  const auto admit = [&](const Identity& caller, const grpc::ByteBuffer& bytes, LateAnswer* answer,
+                         FairPool::Job job) {
+    absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(caller);
+    if (!place.ok()) return place.status();
+    answer->Hold(*std::move(place));
+    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
+  };
+  const auto work = [store = parts.store, context](const Identity& caller,
+                                                   const v1::ExplainRequest& asked,
+                                                   v1::ExplainResponse* made) {
+    return Explain(store, caller, context, asked, made);
+  };
+  return AnswerOnPool<v1::ExplainRequest, v1::ExplainResponse>(
+      parts.gate, parts.identities, "Explain", context, request, response, admit, work);
+}
+
 grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response) {
-  const grpc::ByteBuffer bytes = TakeRequest(request);
-  const auto begin = [&](const Identity& caller,
-                         const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
+  const auto admit = [&](const Identity& caller, const grpc::ByteBuffer& bytes, LateAnswer*,
+                         FairPool::Job job) -> absl::Status {
     if (!caller.sees_all()) {
       return absl::PermissionDeniedError("quarantine: for workers and administrators; drop it");
     }
-    const auto run = [store = parts.store, caller, context, bytes, response, answer] {
-      const auto take_out = [&](const v1::QuarantineRequest& asked, v1::QuarantineResponse* made) {
-        return TakeOut(store, caller, context, asked, made);
-      };
-      ParseAndAnswer<v1::QuarantineRequest, v1::QuarantineResponse>(bytes, response, answer.get(),
-                                                                    take_out);
-    };
-    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), run);
+    return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
   };
-  return AnswerLater(parts.gate, parts.identities, "Quarantine", context, bytes.Length(), begin);
+  const auto work = [store = parts.store, context](const Identity& caller,
+                                                   const v1::QuarantineRequest& asked,
+                                                   v1::QuarantineResponse* made) {
+    return TakeOut(store, caller, context, asked, made);
+  };
+  return AnswerOnPool<v1::QuarantineRequest, v1::QuarantineResponse>(
+      parts.gate, parts.identities, "Quarantine", context, request, response, admit, work);
 }
 
 }  // namespace hearth
