@@ -1,5 +1,5 @@
-// The parts of a store that need no other: its lock, its eraser, its meters, and promotions'
-// claims.
+// The parts of a store that need no other: its lock, eraser and meters, promotions' claims, copies
+// to the device, writes that failed.
 #include "cache_store/store/store_core.h"
 
 #include <gmock/gmock.h>
@@ -9,9 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "cache_store/store/background/device_copier.h"
+#include "cache_store/store/background/manifest_writer.h"
 #include "cache_store/store/background/promoter.h"
 #include "proto/kv_layout.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/fake_device.h"
 #include "tests/support/manual_executor.h"
 
 namespace hearth {
@@ -25,6 +28,7 @@ class StoreCoreTest : public testing::Test {
     StoreOptions options;
     options.host_bytes = 2 * kObjectBytes;
     options.max_background_bytes = kObjectBytes;
+    options.device = std::make_shared<FakeDevice>(uint64_t{1} << 20);
     StoreSeams seams;
     seams.clock = &clock_;
     core_ = std::make_unique<StoreCore>(options, seams, "secret", nullptr, nullptr);
@@ -107,6 +111,49 @@ TEST_F(StoreCoreTest, PromotionsHoldNoMoreThanTheirLimit) {
   promoter.Unclaim(second);
   core_->state.objects.Release(first);
   core_->state.objects.Release(second);
+}
+
+TEST_F(StoreCoreTest, WhatIsFetchedTwiceIsCopiedToTheDeviceOnce) {
+  DeviceCopier copier(core_.get(), nullptr);
+  const StoredObject *kept = nullptr, *gone = nullptr;
+  {
+    StoreLock lock(core_.get());
+    kept = MakeObject();
+    gone = MakeObject();
+    ASSERT_TRUE(core_->PutInHost(kept, {View()}) && core_->PutInHost(gone, {View()}));
+    copier.NoteFetched(kept);
+  }
+  executor_->RunAll();
+  EXPECT_FALSE(core_->tiers.device->Has(kept->number));
+  {
+    StoreLock lock(core_.get());
+    for (const StoredObject* object : {kept, kept, gone, gone}) copier.NoteFetched(object);
+    core_->state.objects.Release(gone);
+  }
+  executor_->RunAll();
+  EXPECT_TRUE(core_->tiers.device->Has(kept->number));
+  EXPECT_EQ(Counted(Counter::kGpuPromotedObjects), 1u);
+  EXPECT_EQ(Counted(Counter::kGpuPromotionsDropped), 1u) << "it left RAM while its copy waited";
+  StoreLock lock(core_.get());
+  core_->state.objects.Release(kept);
+}
+
+TEST_F(StoreCoreTest, AnAbandonedWriteIsNotedForErasing) {
+  ManifestWriter writer(core_.get());
+  StoreLock lock(core_.get());
+  Persisting work;
+  work.objects = {MakeObject(), MakeObject()};
+  work.begun_objects = 1;
+  EXPECT_THAT(writer.AbandonWrite(work), testing::ElementsAre(work.objects[0]->number));
+  EXPECT_TRUE(work.objects[0]->disk.begun);
+  EXPECT_FALSE(work.objects[1]->disk.begun);
+  work.begun_manifests = true;
+  work.manifests.resize(1);
+  work.manifests[0].number = 7;
+  work.points.resize(1);
+  writer.AbandonWrite(work);
+  EXPECT_THAT(core_->state.erasures.SomeManifests(), testing::ElementsAre(7));
+  for (const StoredObject* object : work.objects) core_->state.objects.Release(object);
 }
 
 TEST(StoreMeters, ShowsOnlyTheTiersThereAre) {
