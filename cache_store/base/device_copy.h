@@ -1,6 +1,6 @@
-// A copy of an object in a device's memory, as it is lent to readers.
+// DeviceCopy: an object's copy in a device's memory, as readers hold it.
 //
-// Plain values. A lease keeps the copy where and what it is for as long as it lives.
+// Plain values. A DeviceRef keeps the copy where and what it is for as long as it lives.
 #ifndef HEARTH_CACHE_STORE_BASE_DEVICE_COPY_H_
 #define HEARTH_CACHE_STORE_BASE_DEVICE_COPY_H_
 
@@ -17,7 +17,7 @@ struct DeviceCopy {
   const std::byte* bytes = nullptr;  // the device's address
   SegmentRange range;                // in the tier's memory
 };
-using DeviceLease = std::shared_ptr<const DeviceCopy>;
+using DeviceRef = std::shared_ptr<const DeviceCopy>;
 
 }  // namespace hearth
 

@@ -1,4 +1,5 @@
-// How long things took, as a histogram with fixed bounds from 10 microseconds to 10 seconds.
+// LatencyHistogram: durations, counted in buckets with fixed bounds from 10 microseconds to 10
+// seconds.
 //
 // Thread safe: relaxed atomics, read one by one (a snapshot may be torn by one observation).
 #ifndef HEARTH_CACHE_STORE_BASE_LATENCY_H_

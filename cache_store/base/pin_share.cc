@@ -52,7 +52,7 @@ absl::Status MayPin(const TenantQuotas& quotas, const TenantLedger& ledger, cons
   }
   const uint64_t beyond = Above(share, own + more_bytes) - Above(share, own);
   if (beyond == 0 || taken + beyond <= room.common_bytes()) return absl::OkStatus();
-  // What is taken may be others'.
+  // The share may have been taken by others.
   return absl::ResourceExhaustedError(absl::StrCat(
       "pinning ", more_bytes, " bytes more would exceed the limit of what may be pinned, ",
       room.common_bytes(), " bytes for all who have no max_pinned_bytes of their own"));

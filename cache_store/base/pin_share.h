@@ -1,4 +1,4 @@
-// How much a tenant may pin, and what of that depends on others.
+// MayPin: how much a tenant may pin, given what others have pinned.
 //
 // Beyond the floors at most a fraction of the capacity is pinned: eviction has the rest to choose
 // from. A tenant with an entry has a share, its max_pinned_bytes or else its floor, which it can

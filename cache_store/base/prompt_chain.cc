@@ -41,7 +41,7 @@ PromptChain MakeChain(const KvLayout& layout, const Digest& root,
                       absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts,
                       uint32_t max_boundary, absl::Span<const uint32_t> ends,
                       const std::function<bool()>& stopped) {
-  assert(max_boundary <= token_ids.size());
+  assert(max_boundary <= token_ids.size() && std::is_sorted(ends.begin(), ends.end()));
   const uint32_t chunk_tokens = layout.chunk_tokens;
   PromptChain chain;
   chain.root = root;

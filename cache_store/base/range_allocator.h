@@ -1,4 +1,4 @@
-// Which ranges of a memory are free: best fit, freed neighbours merged.
+// RangeAllocator: gives out ranges of a memory: best fit, freed neighbours merged.
 //
 // Bookkeeping only, of addresses that it never follows: of the host's memory or a device's.
 // Thread safety: none; the owner's mutex. Invariant: free ranges neither overlap nor touch.

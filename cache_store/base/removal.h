@@ -1,4 +1,5 @@
-// Why a restore point left the store: one word for events, metrics and Explain alike.
+// Removal: the reason why a restore point left the store, one word for events, metrics and Explain
+// alike.
 #ifndef HEARTH_CACHE_STORE_BASE_REMOVAL_H_
 #define HEARTH_CACHE_STORE_BASE_REMOVAL_H_
 

@@ -22,7 +22,7 @@ absl::Status CopySecret(const std::string& secret, const std::string& path);
 // Reads `path`, made first when absent. Durable before it returns.
 absl::StatusOr<std::string> ReadOrMakeSecret(const std::string& path);
 
-// What a data folder keeps of it, to tell whether it is given the same one again.
+// A digest that the data folder keeps, to tell whether it is given the same secret again.
 std::string SecretCheck(const std::string& secret);
 
 }  // namespace hearth

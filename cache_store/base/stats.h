@@ -1,4 +1,5 @@
-// What the store counts. Names are part of the API: Stats and the metrics show them.
+// Counter: the events that the store counts. Names are part of the API: Stats and the metrics show
+// them.
 //
 // Thread safe: relaxed atomics, read one by one (a snapshot may be torn between two counters).
 #ifndef HEARTH_CACHE_STORE_BASE_STATS_H_
@@ -64,7 +65,7 @@ enum class Counter {
   kLeasesGranted,
   kLeaseWaits,          // callers that waited for another's computation
   kLeaseWaitsHit,       // of these: served by it
-  kLeaseWaitsTimedOut,  // waited their whole budget in vain
+  kLeaseWaitsTimedOut,  // waited their whole budget and got nothing
   kLeaseTakeovers,      // computed in place of a holder that gave up or died
   kScrubbedBytes,
   kScrubbedObjects,

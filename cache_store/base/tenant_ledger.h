@@ -1,4 +1,4 @@
-// What each tenant may hold, and what it holds.
+// TenantLedger: the quota of each tenant, and the sums of what it holds.
 //
 // An object belongs to one tenant, whose name is in its key, from the first restore point that
 // names it to the last. Bytes are those of keys and values, each object once, whatever its tiers.
@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// What a time to live may be: 136 years.
+// The longest time to live: 136 years.
 inline constexpr uint64_t kMaxTtlSeconds = uint64_t{UINT32_MAX};
 
 // 0: no limit, no guarantee, no default.
@@ -80,14 +80,14 @@ class TenantLedger {
   // All that is held and promised is within the ceiling; it could be, if all that may go went.
   static bool IsWithin(const TenantAccount& account);
   static bool CanBeWithin(const TenantAccount& account);
-  // What is to come could be kept beside the tenant's pins.
+  // So much more could be kept beside the tenant's pins.
   bool FitsBesidePins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
-  // What a publish that does not fit is answered: kResourceExhausted.
+  // The error of a publish that does not fit: kResourceExhausted.
   absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
   // Without `bytes` of its own the tenant keeps what it was guaranteed.
   static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);
-  // What others than `tenant` hold under a guarantee, beside what they pinned.
+  // Bytes that others than `tenant` hold under a guarantee, their pins aside.
   uint64_t GuaranteedBytes(const std::string& tenant) const;
 
   TenantUsage UsageOf(const std::string& tenant) const;

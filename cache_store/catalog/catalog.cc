@@ -110,7 +110,7 @@ void Catalog::Renew(const RestorePointEntry* point, absl::Time expires) {
   for (const StoredObject* object : point->objects) objects_->KeepUntil(object, own.at);
 }
 
-// What it inherited its end from may be gone: then its own is what is known of until when somebody
+// The points that it inherited its end from may be gone: then its own end tells until when somebody
 // wanted its objects.
 void Catalog::AdoptEnd(const RestorePointEntry* point, absl::Time expires, bool inherited) {
   assert(point->expiry.inherited);
@@ -153,7 +153,7 @@ std::vector<std::pair<uint64_t, absl::Time>> Catalog::TakeUses(size_t most) {
     used_.erase(used_.begin());
     RestorePointEntry::Uses& uses = Own(point)->uses;
     uses.noted = uses.last_through;
-    // What is written later has it in its manifest.
+    // A point written later has it in its manifest.
     if (point->durable) taken.emplace_back(point->manifest, uses.last_through);
   }
   return taken;
@@ -165,11 +165,12 @@ bool Catalog::PastUse::operator<(const PastUse& other) const {
 }
 
 void Catalog::BeginAdopting() {
-  assert(points_.empty());
+  assert(points_.empty() && !is_adopting_);
   is_adopting_ = true;
 }
 
 void Catalog::EndAdopting(absl::Span<const Digest> ids, absl::Time now) {
+  assert(is_adopting_);
   is_adopting_ = false;
   const auto add = [&](const RestorePointEntry* point) {
     if (point != nullptr && !point->listed) feed_.Add(Own(point), now);

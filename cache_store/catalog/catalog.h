@@ -85,7 +85,7 @@ class Catalog {
   };
   // REQUIRES: there is no restore point yet.
   void BeginAdopting();
-  // What was not adopted yet counts as just used; it is looked for where `ids` name it not.
+  // Points not adopted yet count as just used; those that `ids` do not name are searched for.
   void EndAdopting(absl::Span<const Digest> ids, absl::Time now);
   bool is_adopting() const { return is_adopting_; }
   std::vector<PastUse> UsesOf(absl::Span<const Digest> ids) const;
@@ -102,7 +102,7 @@ class Catalog {
   // Stops counting it as resident; RAM copies that nothing else needs go, if they are on disk.
   void Demote(const RestorePointEntry* point);
   void SetPinned(const RestorePointEntry* point, bool pinned);
-  // What pinning it would add to StorageSums::pinned_bytes.
+  // The bytes that pinning it would add to StorageSums::pinned_bytes.
   static uint64_t BytesToPin(const RestorePointEntry& point);
 
   std::vector<const RestorePointEntry*> PointsOf(const std::string& tenant) const;

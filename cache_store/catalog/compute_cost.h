@@ -1,4 +1,4 @@
-// What a token costs to compute, as far as its model's fingerprint tells: the multiply-adds of the
+// The cost of computing a token, as far as its model's fingerprint tells: the multiply-adds of the
 // matrices that it goes through. The seconds that a restore saves are in proportion to it on one
 // kind of machine; what kind that is nobody knows. Pure functions.
 #ifndef HEARTH_CACHE_STORE_CATALOG_COMPUTE_COST_H_

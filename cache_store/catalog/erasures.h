@@ -1,4 +1,5 @@
-// What is to be erased from the disk: noted under the store's mutex, kept until it is done.
+// Erasures: the numbers that are to be erased from the disk, noted under the store's mutex, kept
+// until it is done.
 //
 // A disk that is full or fails takes no erase. What waited for room is erased with the next; until
 // then it would come back at a start. All manifests go before any object does, whoever noted them:
@@ -7,6 +8,7 @@
 #ifndef HEARTH_CACHE_STORE_CATALOG_ERASURES_H_
 #define HEARTH_CACHE_STORE_CATALOG_ERASURES_H_
 
+#include <cassert>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -46,6 +48,7 @@ class Erasures {
   }
   // All of them, to be added again if they cannot be erased. REQUIRES: no manifest is left.
   Objects TakeObjects() {
+    assert(manifests_.empty());
     Objects taken{{objects_.begin(), objects_.end()}, std::exchange(object_bytes_, 0)};
     objects_.clear();
     return taken;

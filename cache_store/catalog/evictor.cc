@@ -59,6 +59,7 @@ bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
     if (!EvictOneForHost(tenant)) return false;
   }
   sums_->ReserveHost(bytes);
+  assert(sums_->host_bytes() <= limits_.host_bytes);
   return true;
 }
 
@@ -81,6 +82,7 @@ bool Evictor::ReserveDisk(uint64_t bytes, const std::string& tenant) {
     if (!EvictOneForDisk(tenant)) return false;
   }
   sums_->ReserveDisk(bytes);
+  assert(sums_->disk_bytes() <= limits_.disk_bytes);
   return true;
 }
 

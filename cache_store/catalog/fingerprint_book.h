@@ -32,7 +32,7 @@ class FingerprintBook {
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant);
   void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant);
-  // Forgets what is over the limits and could not be while others held it.
+  // Forgets entries above the limits that others held until now.
   void Trim();
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
                                                const std::string& tenant) const;

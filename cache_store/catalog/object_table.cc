@@ -96,6 +96,7 @@ void ObjectTable::DropUnneeded(const StoredObject* object) {
 
 void ObjectTable::Free(StoredObject* object) {
   assert(object->account == nullptr && object->pins == 0);
+  assert(object->names.count == 0 && object->names.points == 0 && object->sessions == 0);
   if (object->in_host) ForgetHostCopy(object);
   if (object->on_disk) {
     garbage_.disk_objects.push_back(object->number);

@@ -26,13 +26,13 @@
 
 namespace hearth {
 
-// What is left to do once the lock is released: erase these from their tiers.
+// To be erased from their tiers once the lock is released.
 struct Garbage {
   std::vector<uint64_t> host_objects;
   std::vector<uint64_t> disk_objects;
   std::vector<uint64_t> manifests;
   std::vector<uint64_t> gone_objects;  // altogether, or quarantined
-  uint64_t disk_bytes = 0;             // what the disk objects took
+  uint64_t disk_bytes = 0;             // of the disk objects
 
   void Add(const Garbage& other);
 };
@@ -81,7 +81,7 @@ class ObjectTable {
   // A write of it failed and may have left something there.
   void SetBegunOnDisk(const StoredObject* object);
 
-  // Restore points that come and go. What their going leaves unneeded, see DropUnneeded.
+  // As restore points come and go.
   void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
   void ChangeHostNames(const StoredObject* object, const RestorePointEntry* point, int by);
   void ChangePins(const StoredObject* object, int by);
@@ -93,7 +93,7 @@ class ObjectTable {
   void Promise(const StoredObject* object, TenantAccount* account);
   void Unpromise(const std::vector<const StoredObject*>& objects);
 
-  // What sessions did with its copies.
+  // How sessions used its copies.
   void NoteRead(const StoredObject* object, bool from_host, bool from_disk);
   uint32_t CountReadFailure(const StoredObject* object);  // how many there are
   uint32_t CountFetch(const StoredObject* object);        // how many since ForgetFetches

@@ -1,5 +1,5 @@
-// RetentionFeed: what the catalog tells its retention policy: which restore points there are, which
-// were used, and which would make room by going.
+// RetentionFeed: tells the retention policy which restore points there are, which were used, and
+// which would make room by going.
 //
 // Not thread safe: the store guards it. Ownership: owns the policy, borrows the restore points.
 // Invariant: the policy holds exactly the points with `listed`.

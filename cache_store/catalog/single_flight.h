@@ -1,4 +1,4 @@
-// Claims on segment keys: of several publishers writing the same segment, one writes.
+// SingleFlight: claims on segment keys: of several publishers writing the same segment, one writes.
 //
 // A claimant waits until none of its keys is claimed and takes all at once, so claims cannot
 // deadlock. Guarded by the store's mutex, which waiting gives up.
@@ -17,6 +17,7 @@ class SingleFlight {
  public:
   // REQUIRES: `mu` held. Gives it up while waiting; whatever was read before is stale after.
   void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
+    mu->AssertHeld();
     const auto free = [this, &keys] {
       for (const Digest& key : keys) {
         if (claimed_.contains(key)) return false;

@@ -1,5 +1,5 @@
-// StorageSums: what the stored objects and manifests take in each tier, what of it must stay, and
-// what is reserved beside it.
+// StorageSums: the bytes of stored objects and manifests in each tier, those of them that must
+// stay, and those reserved beside them.
 //
 // Each sum follows from the state of objects and restore points alone, so whatever changes one of
 // them does so within a Change. An object's part of its tenant's account is kept with them.
@@ -13,10 +13,10 @@
 
 namespace hearth {
 
-// What went through a tier since the store opened.
+// Traffic of a tier since the store opened.
 struct TierFlow {
   uint64_t written_bytes = 0;
-  uint64_t unread_bytes = 0;  // of these, what left the tier without ever having been read from it
+  uint64_t unread_bytes = 0;  // of these, left the tier without ever having been read from it
 };
 
 class StorageSums {

@@ -3,8 +3,8 @@
 namespace hearth {
 namespace {
 
-// What one entry costs on disk beside its payload. A slice: 12 bytes of key, 8 of sequence, some 20
-// of blob reference in the table, 32 + 12 of header and key in the blob file: 84, rounded up. A
+// The cost on disk of one entry beside its payload. A slice: 12 bytes of key, 8 of sequence, some
+// 20 of blob reference in the table, 32 + 12 of header and key in the blob file: 84, rounded up. A
 // record: its fixed fields, tag and checksum, rounded up.
 constexpr uint64_t kSliceOverheadBytes = 128;
 constexpr uint64_t kRecordOverheadBytes = 256;

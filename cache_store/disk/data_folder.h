@@ -1,4 +1,4 @@
-// Whether a folder is a store's data folder, without opening it.
+// Tells whether a folder is a store's data folder, without opening it.
 #ifndef HEARTH_CACHE_STORE_DISK_DATA_FOLDER_H_
 #define HEARTH_CACHE_STORE_DISK_DATA_FOLDER_H_
 

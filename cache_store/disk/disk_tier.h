@@ -35,13 +35,13 @@ class Env;
 
 namespace hearth {
 
-// What an erase said to be gone, in its own batch.
+// The manifests that one erase took out, noted in its own batch.
 struct GoneManifests {
   std::string key;
   std::vector<uint64_t> manifests;
 };
 
-// What a folder holds, read once at start: records only, no slice bytes, and of manifests only
+// The contents of a folder, read once at start: records only, no slice bytes, and of manifests only
 // which objects they name.
 struct DiskContents {
   std::vector<ObjectRecord> objects;     // ascending by number
@@ -58,15 +58,15 @@ struct DiskContents {
   std::vector<Promise> lost;
   // Manifests that are there and were not promised: never acknowledged, or of an older version.
   absl::flat_hash_set<uint64_t> unpromised;
-  // What was found damaged and is not in the above, a line for each: files, and ranges of records.
+  // Damage beside the above, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
   std::vector<std::string> mended;  // lines of it by which nothing is lost
 };
 
 struct DiskTierOptions {
-  // What is then to be written to files is 0.3 GB at most.
+  // At most 0.3 GB are then to be written to files.
   static constexpr absl::Duration kPatience = absl::Minutes(1);
-  // What is written together and is smaller than this goes through the log: 64 GiB of tables of
+  // Writes smaller than this go through the log: 64 GiB of tables of
   // this size are 65,536 files, more than enough.
   static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 

@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What RocksDB's engine puts into a backup folder, and we.
+// The entries of a backup folder: those of RocksDB's engine, and ours.
 const std::set<std::string> kOurs = {"meta",   "private",  "shared", "shared_checksum",
                                      "secret", "LOCK_FILE"};
 

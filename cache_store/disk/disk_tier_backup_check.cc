@@ -109,7 +109,7 @@ absl::Status CheckPromised(const std::string& dir) {
   LookAtPromises(rocksdb::FileSystem::Default().get(), dir, boot, &book, &ignored)
       .PermitUncheckedError();
   std::unique_ptr<Database> db;
-  // What else is wrong they say who open it for more.
+  // Other damage is reported by those who open it for more.
   if (!Database::Open(dir, Database::Mode::kLook, &db).ok()) return absl::OkStatus();
   const absl::StatusOr<DiskContents> contents = LoadContents(*db);
   if (!contents.ok()) return absl::OkStatus();

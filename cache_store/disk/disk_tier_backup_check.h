@@ -1,4 +1,4 @@
-// Whether what a backup copied is whole. Private to disk/.
+// Checks that the files of a backup are whole. Private to disk/.
 //
 // RocksDB's engine copies bytes and sums them as they come: what had rotted before is rotten in the
 // copy, and the sum is right. So each table that was copied now is read with its checksums, and the

@@ -70,10 +70,10 @@ rocksdb::ColumnFamilyOptions FamilyOptions(Family family) {
 // Tables and blob files kept open: half of what the process may have, the rest is for connections.
 // 4,096 blob files of 64 MiB are 256 GiB; of more, some are opened again for a read.
 int MaxOpenFiles() {
-  constexpr rlim_t kMost = 4096, kLeast = 64;
+  constexpr rlim_t kMax = 4096, kMin = 64;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeast;
-  return static_cast<int>(std::clamp(limit.rlim_cur / 2, kLeast, kMost));
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMin;
+  return static_cast<int>(std::clamp(limit.rlim_cur / 2, kMin, kMax));
 }
 
 rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& tier) {
@@ -88,9 +88,9 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
   if (background_bytes_per_s > 0) {
-    constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+    constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
     options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(
-        static_cast<int64_t>(std::min(background_bytes_per_s, kMost))));
+        static_cast<int64_t>(std::min(background_bytes_per_s, kMax))));
   }
   options.max_open_files = MaxOpenFiles();
   // After an error the next change tries to go on (disk_tier_files.h says why).
@@ -211,7 +211,7 @@ absl::Status Database::Open(const std::string& dir, Mode mode, std::unique_ptr<D
   } else if (mode == Mode::kAsIs) {
     // Until it is closed: a repair may need it, and the next start deletes it, or keeps it.
     database->files_->HoldBack();
-    // What damage RocksDB would not say.
+    // Damage that RocksDB would not report.
     const absl::Status looked =
         SalvageLogs(database->files_.get(), dir, boot, &database->found_, nullptr);
     if (!looked.ok()) return looked;
@@ -244,7 +244,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
     rocksdb::Status opened = rocksdb::DB::Open(options, path, families, &handles_, &db_);
     if (!LacksRoom(opened)) return opened;
     reserve_->GiveUp();  // unless a mend took it
-    // What is in the log stays in memory, for there is no room for the tables it would become.
+    // Entries of the log stay in memory, for there is no room for their tables.
     for (rocksdb::ColumnFamilyDescriptor& family : families) {
       family.options.write_buffer_size = 2 * kMaxLogBytes;
     }

@@ -64,7 +64,7 @@ class Database {
   // Null: not kOwn, and the folder is of a version that had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   RocksFileSystem* files() const { return files_.get(); }
-  // What was damaged when it was opened, a line for each.
+  // The damage found at opening, a line for each.
   const FoundDamage& found() const { return found_; }
   const LoggedNumbers& logged() const { return logged_; }
   // Null: not kOwn.

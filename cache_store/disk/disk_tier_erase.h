@@ -1,5 +1,4 @@
-// What takes an object off the disk: the end of its record and of each of its slices. Private to
-// disk/.
+// Erases objects from the database: the record and each of the slices. Private to disk/.
 //
 // A deletion for each key, and none of a range: of a compaction that finds ranges and nothing that
 // lives RocksDB 7.8 begins a table all the same, and where that one cannot be written it asserts

@@ -23,7 +23,7 @@ using Visit = std::function<void(absl::string_view key, absl::string_view value)
 constexpr uint64_t kMaxOneByOne = 1 << 16;
 constexpr uint64_t kVisitedBetweenAsks = 1024;  // whether to stop: about a millisecond
 
-// What every key begins with; keys of records are just that.
+// The number that every key begins with; keys of records are just that.
 uint64_t BeginOf(const rocksdb::Slice& key) {
   std::string padded = key.ToString();
   padded.resize(std::max<size_t>(padded.size(), 8), '\0');

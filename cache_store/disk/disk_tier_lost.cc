@@ -87,7 +87,7 @@ std::string KeyToErase(const std::vector<rocksdb::LiveFileMetaData>& tables, siz
   const bool older_behind = tables[at].level > 0 && tables[at].largestkey == first &&
                             is_beside(at + 1) && tables[at + 1].smallestkey == first;
   if (!older_behind) return first + '\x01';
-  // What it hides a newer version hides already.
+  // Whatever it hides, a newer version hides already.
   const bool newer_before = at > 0 && is_beside(at - 1) && tables[at - 1].largestkey == first;
   return newer_before ? first : JustBelow(first);
 }

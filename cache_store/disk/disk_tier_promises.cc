@@ -45,7 +45,7 @@ std::vector<PromiseEntry> EntriesFor(PromiseKind kind, PromiseLevel level,
   return entries;
 }
 
-// What a start finds, by number.
+// The records that a start finds, by number.
 class Present {
  public:
   explicit Present(const DiskContents& contents) {
@@ -213,7 +213,7 @@ void DiskPromises::SettleForgotten(const PromiseBook& book, DiskContents* conten
     last += kNumbersApart;
     forgot_to = contents->last_number;
   }
-  // What rotted is in `damage`: this start says so.
+  // Rotten entries are in `damage`: this start reports them.
   if (forgot_to == book.forgot_to && book.unsaid == 0) return;
   const PromiseEntry entry = EntryFor(PromiseKind::kForgot, PromiseLevel::kNone, forgot_to);
   file_.AppendSoon({&entry, 1});

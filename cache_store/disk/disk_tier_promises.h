@@ -1,5 +1,4 @@
-// What the disk tier promised, kept in step with what it commits and erases. Private to
-// disk/.
+// The disk tier's promises, kept in step with its commits and erases. Private to disk/.
 //
 // lost = promised - present - gone. A promise is written down after the commit and before its
 // acknowledgement; as `sync` an intent is on stable storage by then, synced beside the database's
@@ -71,7 +70,7 @@ class DiskPromises {
   void Close() { file_.Close(); }
 
  private:
-  // What an erase's batch said, and where the file says it.
+  // The note of an erase's batch, and its place in the file.
   struct GoneNote {
     std::string key;
     PromiseFile::Place released;

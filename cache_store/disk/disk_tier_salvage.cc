@@ -55,7 +55,7 @@ std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) 
   return logs;
 }
 
-// What batches write.
+// Collects the writes of batches.
 class Puts : public rocksdb::WriteBatch::Handler {
  public:
   using Visit = std::function<void(uint32_t family, uint64_t number, const rocksdb::Slice& value)>;
@@ -214,7 +214,7 @@ absl::Status SayDamaged(rocksdb::FileSystem* files, const OldLog& log, FoundDama
   std::string bytes;
   if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
   const uint64_t before = ScanLog(bytes.substr(0, log.scan.whole_bytes), nullptr).records;
-  // What SalvageLog would not take in.
+  // Entries that SalvageLog would not take in.
   uint64_t left_out = 0;
   ScanLog(bytes, [&](absl::string_view, uint64_t holes) {
     if (holes > 0 && log.ends_all) ++left_out;

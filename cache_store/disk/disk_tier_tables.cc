@@ -41,7 +41,7 @@ absl::Status CountLive(const Database& db, Table* table) {
   for (it->Seek(table->first.substr(0, end.size())); it->Valid() && it->key().compare(end) <= 0;
        it->Next()) {
     const absl::StatusOr<ObjectRecord> object = ParseObject(ToView(it->value()));
-    // What cannot be read is kept until it is collected by name.
+    // An unreadable object is kept until it is collected by name.
     table->live_bytes += object.ok() ? object->stored_bytes() : 1;
   }
   return FromRocks(it->status(), "read of object records");

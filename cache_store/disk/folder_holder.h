@@ -1,4 +1,4 @@
-// Which process has a data folder open.
+// Tells which process has a data folder open.
 #ifndef HEARTH_CACHE_STORE_DISK_FOLDER_HOLDER_H_
 #define HEARTH_CACHE_STORE_DISK_FOLDER_HOLDER_H_
 

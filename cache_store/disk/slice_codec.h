@@ -19,7 +19,7 @@
 
 namespace hearth {
 
-// What compression must save of a slice to be worth undoing at every read.
+// The share of a slice that compression must save to be worth undoing at every read.
 inline constexpr double kMinCodecGain = 0.10;
 
 // None where it would not save kMinCodecGain. `element_bytes`: 2 or 4; others are never worth it.

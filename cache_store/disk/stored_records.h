@@ -25,7 +25,7 @@ struct ObjectRecord {
   uint64_t slice_bytes = 0;
   std::vector<uint32_t> layers;
   std::vector<uint64_t> slice_digests;
-  // What the slices take where some are stored compressed; 0: as they are.
+  // Of the slices where some are stored compressed; 0: as they are.
   uint64_t compressed_bytes = 0;
 
   uint64_t stored_bytes() const {

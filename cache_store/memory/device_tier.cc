@@ -15,7 +15,7 @@ uint64_t RoundUp(uint64_t bytes) {
 
 }  // namespace
 
-// The memory, and what of it is free. Lives as long as its last lease.
+// The memory, and what of it is free. Lives as long as its last DeviceRef.
 struct DeviceTier::Pool {
   Pool(std::shared_ptr<DeviceMemory> device_memory, bool shared)
       : memory(std::move(device_memory)) {
@@ -43,7 +43,7 @@ DeviceTier::DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, boo
 
 const SegmentFile* DeviceTier::segment() const { return pool_->segment.get(); }
 
-DeviceLease DeviceTier::Find(uint64_t object) {
+DeviceRef DeviceTier::Find(uint64_t object) {
   absl::MutexLock lock(&mu_);
   const auto it = entries_.find(object);
   if (it == entries_.end()) return nullptr;
@@ -91,7 +91,7 @@ std::list<DeviceTier::Entry>::iterator DeviceTier::Forget(std::list<Entry>::iter
   return order_.erase(entry);
 }
 
-DeviceLease DeviceTier::Reserve(uint64_t bytes) {
+DeviceRef DeviceTier::Reserve(uint64_t bytes) {
   const uint64_t rounded = RoundUp(bytes);
   const auto take = [&]() -> std::optional<uint64_t> {
     absl::MutexLock lock(&pool_->mu);
@@ -107,7 +107,7 @@ DeviceLease DeviceTier::Reserve(uint64_t bytes) {
       pool_->segment == nullptr ? 0 : pool_->segment->generation(*range).load();
   auto* const copy =
       new DeviceCopy{pool_->memory->data() + *range, SegmentRange{*range, bytes, generation}};
-  return DeviceLease(copy, [pool = pool_, offset = *range, rounded](const DeviceCopy* ended) {
+  return DeviceRef(copy, [pool = pool_, offset = *range, rounded](const DeviceCopy* ended) {
     delete ended;
     if (pool->segment != nullptr) pool->segment->generation(offset).fetch_add(1);
     absl::MutexLock lock(&pool->mu);
@@ -115,7 +115,7 @@ DeviceLease DeviceTier::Reserve(uint64_t bytes) {
   });
 }
 
-absl::StatusOr<DeviceLease> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices) {
+absl::StatusOr<DeviceRef> DeviceTier::CopyIn(absl::Span<const SliceWrite> slices) {
   {
     absl::MutexLock lock(&mu_);
     if (!lost_.ok()) return lost_;
@@ -123,7 +123,7 @@ absl::StatusOr<DeviceLease> DeviceTier::CopyIn(absl::Span<const SliceWrite> slic
   uint64_t bytes = 0;
   for (const SliceWrite& write : slices) bytes += write.view.bytes.size();
   assert(bytes > 0);
-  DeviceLease copy = Reserve(bytes);
+  DeviceRef copy = Reserve(bytes);
   if (copy == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("gpu tier: no room for ", bytes, " of ",
                                                      pool_->memory->size_bytes(), " bytes"));
@@ -175,9 +175,10 @@ absl::Status DeviceTier::Noted(absl::Status status) {
   return status;
 }
 
-void DeviceTier::Show(uint64_t object, DeviceLease copy) {
+void DeviceTier::MakeVisible(uint64_t object, DeviceRef copy) {
   absl::MutexLock lock(&mu_);
   if (!lost_.ok()) return;
+  assert(copy != nullptr);
   bytes_ += copy->range.bytes;
   written_bytes_ += copy->range.bytes;
   order_.push_front({object, std::move(copy), false});

@@ -4,12 +4,11 @@
 // A copy is never the only one: whatever happens to the device costs time alone. The store decides
 // what is copied in; when room is needed the copy used longest ago goes first.
 // Thread safety: all methods from any thread, CopyIn from one at a time.
-// Ownership: a lease keeps its range, and the device's memory, for as long as it lives, also beyond
-// the tier's own end.
-// Invariants: 1. What Find returns was read back from the device and had the right digests.
-// 2. A range is used again only when no lease holds it, and after
-// its generation changed. 3. Once the device is lost nothing is
-// found.
+// Ownership: a DeviceRef keeps its range, and the device's memory, for as long as it lives, also
+// beyond the tier's own end. Invariants: 1. What Find returns was read back from the device and had
+// the right digests.
+// 2. A range is used again only when no DeviceRef holds it, and after its generation changed.
+// 3. Once the device is lost nothing is found.
 #ifndef HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
 #define HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
 
@@ -39,22 +38,22 @@ class DeviceTier {
   // Told once, under no lock, when the device is lost.
   using OnLost = std::function<void(const absl::Status&)>;
 
-  // `shared`: others of this host may map the memory and read what is lent to them.
+  // `shared`: other processes of this host may map the memory, and read the copies that they hold.
   DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, bool shared = false);
 
   // Null unless it is shared, and can be.
   const SegmentFile* segment() const;
 
   // The object's copy, which counts as used; null: there is none.
-  DeviceLease Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);
+  DeviceRef Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);
   bool Has(uint64_t object) const ABSL_LOCKS_EXCLUDED(mu_);
 
   // Makes a copy of an object's slices (in order of their layers), which Find does not see before
-  // Show. kResourceExhausted: no room; kDataLoss: what came back from the device was something
-  // else. REQUIRES: the host's bytes match the digests.
-  absl::StatusOr<DeviceLease> CopyIn(absl::Span<const SliceWrite> slices) ABSL_LOCKS_EXCLUDED(mu_);
-  void Show(uint64_t object, DeviceLease copy) ABSL_LOCKS_EXCLUDED(mu_);
-  // From here on nobody finds them; leases stay good.
+  // MakeVisible. kResourceExhausted: no room; kDataLoss: what came back from the device was
+  // something else. REQUIRES: the host's bytes match the digests.
+  absl::StatusOr<DeviceRef> CopyIn(absl::Span<const SliceWrite> slices) ABSL_LOCKS_EXCLUDED(mu_);
+  void MakeVisible(uint64_t object, DeviceRef copy) ABSL_LOCKS_EXCLUDED(mu_);
+  // From here on nobody finds them; references stay good.
   void Erase(absl::Span<const uint64_t> objects) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Usage {
@@ -68,12 +67,12 @@ class DeviceTier {
   struct Pool;
   struct Entry {
     uint64_t object = 0;
-    DeviceLease copy;
+    DeviceRef copy;
     bool read = false;
   };
-  DeviceLease Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
+  DeviceRef Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   bool MakeRoom(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The entry after it. Its range is given back with its last lease.
+  // The entry after it. Its range is given back with its last DeviceRef.
   std::list<Entry>::iterator Forget(std::list<Entry>::iterator entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify(const DeviceCopy& copy, absl::Span<const SliceWrite> slices);

@@ -48,7 +48,7 @@ struct ArenaOptions {
 
   static constexpr absl::Duration kLongestRetry = absl::Minutes(1);
 
-  // What a test puts in place of the system: makes memory resident as madvise does; where the
+  // A test's, in place of the system: makes memory resident as madvise does; where the
   // kernel says who gets huge pages.
   std::function<int(void*, size_t)> populate;
   std::string huge_page_settings = "/sys/kernel/mm/transparent_hugepage";

@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// What was seen is taken into account after so many requests, at most so often.
+// Observations are taken into account after so many requests, at most so often.
 constexpr uint64_t kLearnRequests = 50;
 constexpr absl::Duration kLearnEvery = absl::Seconds(1);
 // Units get older so often, and at most so many at once: after a quiet hour the first request is

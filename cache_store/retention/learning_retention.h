@@ -46,7 +46,7 @@ class LearningRetention final : public Retention {
     bool held = false;
     std::array<bool, kScopes> offered{};
   };
-  // What a unit saves for each byte, log2 in halves.
+  // The computation that a unit saves for each byte, log2 in halves.
   struct Density {
     int of_whole = 0, of_tail = 0;
     int now = 0;  // the one of the two that counts
@@ -76,7 +76,7 @@ class LearningRetention final : public Retention {
     Unit* oldest = nullptr;  // of all, held or remembered, in order of use
     Unit* newest = nullptr;
   };
-  // What a request says about the units it uses.
+  // A request's verdict on the units it uses.
   struct Use {
     int added_class = 0;         // of what only it extends
     int shared_class = 0;        // of what it shares with others

@@ -49,7 +49,7 @@ class Retention {
   // Units given up whose return would still be noticed: 32 MiB.
   static constexpr size_t kRememberedMax = 65'536;
 
-  // What a unit is without its parent.
+  // The worth of a unit without its parent.
   enum class Depend {
     kOnParent,  // worthless: a block of a dense cache
     kNothing,   // whole: a restore point, whose objects are counted by reference
@@ -58,7 +58,7 @@ class Retention {
   enum class Scope { kStore, kHost };
   static constexpr size_t kScopes = 2;
 
-  // What a request leaves behind. `number` tells requests apart; 0 is none.
+  // The request that a unit is left by. `number` tells requests apart; 0 is none.
   struct Prompt {
     uint64_t number = 0;
     uint32_t tokens = 0;
@@ -94,7 +94,7 @@ class Retention {
   // The key is no longer held. `remember`: it was given up for room and may return; false: it was
   // dropped, and is forgotten. REQUIRES: held.
   virtual void Erase(Key key, bool remember) = 0;
-  // What is to become of an offer.
+  // The answer to an offer.
   enum class Answer { kTake, kNext, kNextOwner };
   // Offers what is held, the least worth keeping first, until it is taken: all of one owner, then
   // all of the next, in order of the first that each would give up. `take` must not change the

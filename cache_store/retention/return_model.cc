@@ -16,7 +16,7 @@ constexpr double kBaseTokens = 2.5e3;
 // Before anything was seen: 2 % in the first second, and less with every bucket.
 constexpr double kFirstChance = 0.02, kChanceDecay = 0.8;
 constexpr double kChanceMax = 0.98;
-// What was counted loses a hundredth of its weight with each Learn: habits change.
+// Counts lose a hundredth of their weight with each Learn: habits change.
 constexpr double kMemory = 0.99;
 
 }  // namespace

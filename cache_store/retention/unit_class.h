@@ -10,16 +10,16 @@ namespace hearth {
 // A boundary that so many went on from tells nothing about one conversation: turns count from it.
 inline constexpr uint32_t kHubChildren = 6;
 
-// What a request adds: the turn of its conversation, how many ways the chain took where it hangs,
-// how much of the prompt is new, and how long the prompt is.
+// Of units that a request adds: the turn of its conversation, how many ways the chain took where it
+// hangs, how much of the prompt is new, and how long the prompt is.
 int AddedClass(uint32_t turn, uint32_t children, uint32_t fresh_tokens, uint32_t prompt_tokens);
-// What it uses and shares with few others; with many.
+// Of those that it uses and shares with few others; with many.
 int SharedClass(uint32_t turn, uint32_t prompt_tokens);
 int HubClass(uint32_t children);
-// What it went past: used only by what branches off there.
+// Of those that it went past: used only by prompts that branch off there.
 int PassedClass(uint32_t children, bool by_same_request);
 bool IsPassedClass(int unit_class);
-// What is not a whole block.
+// Of a part of a block.
 int RemainderClass();
 
 // Tokens for each byte, log2 in halves.

@@ -15,14 +15,14 @@
 
 namespace hearth {
 
-// What a store can run, and the offline optimum, which knows the future.
+// The policies that a store can run, and the offline optimum, which knows the future.
 enum class SimulatedPolicy { kDefault, kLru, kOptimum };
 
 // "default", "lru", "optimum".
 const char* PolicyName(SimulatedPolicy policy);
 absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name);
 
-// What decides the bytes of restore points.
+// Decides the bytes of restore points.
 struct ModelShape {
   const char* name = "";
   uint32_t global_layers = 0;

@@ -1,4 +1,4 @@
-// What a cache could do that knows the future. Private to cache_store. Pure, thread safe.
+// The hits of a cache that knows the future. Private to cache_store. Pure, thread safe.
 #ifndef HEARTH_CACHE_STORE_SIMULATE_SIMULATE_OPTIMUM_H_
 #define HEARTH_CACHE_STORE_SIMULATE_SIMULATE_OPTIMUM_H_
 

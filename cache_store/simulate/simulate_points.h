@@ -12,7 +12,7 @@
 
 namespace hearth {
 
-// What a set of restore points takes, counted in layers of one block.
+// The room that a set of restore points takes, counted in layers of one block.
 class PointSet {
  public:
   PointSet(const Trace& trace, const ModelShape& model);

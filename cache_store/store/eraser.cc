@@ -11,7 +11,7 @@ namespace {
 // or 1 GiB of a large one, is dead before the disk is asked to give it back.
 constexpr uint64_t kReclaimDivisor = 16;
 constexpr uint64_t kReclaimBytes = uint64_t{1} << 30;
-// What is dead in files that also hold something live may take an eighth of the limit on top of it:
+// Dead bytes in files that also hold live ones may take an eighth of the limit on top of it:
 // the less, the more live bytes are moved for each byte gained.
 constexpr uint64_t kDeadDivisor = 8;
 

@@ -21,7 +21,7 @@ namespace hearth {
 
 class Eraser {
  public:
-  // What CarryOut began and others are to end.
+  // Begun by CarryOut, for others to end.
   struct Rest {
     bool in_host = false, on_disk = false;
   };

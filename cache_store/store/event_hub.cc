@@ -85,7 +85,7 @@ void EventHub::Deliver(Subscriber* subscriber, const StoreEvent& event) {
   if (event.restore_point.tenant != subscriber->tenant) return;
   DeliverLoss(subscriber, event.sequence - 1);
   absl::MutexLock lock(&subscriber->mu);
-  // What was queued before it subscribed is in its start.
+  // Events queued before it subscribed are in its start.
   if (!subscriber->active || event.sequence <= subscriber->seen) return;
   subscriber->seen = event.sequence;
   subscriber->callback(event);

@@ -1,4 +1,4 @@
-// What a store is opened with. Plain values; defaults suit a small machine.
+// StoreOptions: how a store is opened. Plain values; defaults suit a small machine.
 #ifndef HEARTH_CACHE_STORE_STORE_OPTIONS_H_
 #define HEARTH_CACHE_STORE_STORE_OPTIONS_H_
 
@@ -48,7 +48,6 @@ struct StoreOptions {
   // File with the key secret. Empty: made once and kept in data_dir, mode 0600.
   std::string secret_file;
 
-  // What each tenant may hold.
   TenantQuotas quotas;
   // How long a restore point lives that is published without a time to live, by a tenant without a
   // default of its own. Zero: until room is needed.
@@ -89,7 +88,7 @@ struct StoreOptions {
   ScrubOptions scrub;
 
   bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
-  // What the slowest tier keeps: quotas and pins are shares of it.
+  // Of the slowest tier: quotas and pins are shares of it.
   uint64_t capacity_bytes() const { return has_disk() ? disk_bytes : host_bytes; }
 
   // Checks relations between fields; kInvalidArgument names the field.

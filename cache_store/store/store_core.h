@@ -65,7 +65,7 @@ struct StoreCore {
 // Holds the store's mutex; when it is released, what the catalog let go meanwhile is erased.
 class ABSL_SCOPED_LOCKABLE StoreLock {
  public:
-  // Who erases from the disk.
+  // The thread that erases from the disk.
   enum OnDisk {
     kInBackground,
     kErasesItself,  // the holder, by Eraser::EraseFromDisk, when it has let go of the lock

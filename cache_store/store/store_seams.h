@@ -1,4 +1,4 @@
-// What tests put in the place of a store's surroundings. Private to cache_store/ and its tests.
+// StoreSeams: a store's surroundings as tests replace them. Private to cache_store/ and its tests.
 // Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// What tests replace. Null: the real thing.
+// Null: the real thing.
 struct StoreSeams {
   using WrapTier = std::function<std::unique_ptr<SliceTier>(SliceTier*)>;
 

@@ -1,4 +1,4 @@
-// StoreState: what a store knows, under its one mutex.
+// StoreState: all that a store knows, under its one mutex.
 //
 // `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks; calls of the RAM
 // tier under it move pointers only. Order: `mu` before the tiers' and the event hub's own mutexes.

@@ -74,7 +74,7 @@ absl::StatusOr<FetchOutcome> LocalPrefixCache::TryFetch(const PrefixRequest& pre
   std::vector<bool> read(plan.objects.size());
   for (size_t i = 0; i < plan.objects.size(); ++i) {
     const PlannedObject& object = plan.objects[i];
-    const DeviceLease copy = (*session)->OnDevice(i);
+    const DeviceRef copy = (*session)->OnDevice(i);
     if (copy == nullptr) outcome.slowest_tier = plan.slowest_tier;
     read[i] = copy == nullptr || object.id.tokens < layout_.chunk_tokens;
     announced.push_back({object.id, object.slice_digests});
@@ -133,7 +133,7 @@ absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& pre
                                                         bool* waited) {
   store_->Observe(fingerprint_, prefix.tenant);
   const absl::Time wait_until = absl::Now() + terms.wait;
-  LeaseAsk ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
+  ClaimRequest ask{above_tokens, max_tokens, terms.min_tokens, terms.lease, wait_until, 0, nullptr};
   for (;;) {
     const auto woken = std::make_shared<Woken>();
     ask.wake = [woken] {
@@ -149,8 +149,8 @@ absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& pre
       absl::MutexLock lock(&woken->mu);
       woken->rung = true;
     });
-    absl::StatusOr<LeaseTurn> turn = store_->Lease(Query(prefix), ask);
-    if (turn.ok() && turn->role == LeaseRole::kWait) {
+    absl::StatusOr<ClaimDecision> turn = store_->Claim(Query(prefix), ask);
+    if (turn.ok() && turn->role == ClaimRole::kWait) {
       absl::MutexLock lock(&woken->mu);
       woken->mu.AwaitWithDeadline(absl::Condition(&woken->rung), turn->until);
     }
@@ -162,7 +162,7 @@ absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& pre
     if (prefix.stop != nullptr && prefix.stop->stopped()) {
       return absl::CancelledError("the request ended");
     }
-    if (turn->role == LeaseRole::kWait) {
+    if (turn->role == ClaimRole::kWait) {
       ask.waited_for = turn->boundary;
       *waited = true;
       continue;
@@ -170,7 +170,7 @@ absl::StatusOr<LeaseOutcome> LocalPrefixCache::TryLease(const PrefixRequest& pre
     LeaseOutcome outcome;
     outcome.usable_tokens = turn->usable_tokens;
     outcome.matched_tokens = turn->matched_tokens;
-    if (turn->role == LeaseRole::kCompute) {
+    if (turn->role == ClaimRole::kCompute) {
       outcome.lease = std::make_shared<LocalLease>(std::move(turn->ticket));
     }
     return outcome;

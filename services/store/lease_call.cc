@@ -48,7 +48,7 @@ class LeaseCall final : public StreamCall {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void AskLater() ABSL_LOCKS_EXCLUDED(mutex_);
   void Ask() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Take(LeaseTurn turn) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Take(ClaimDecision turn) ABSL_LOCKS_EXCLUDED(mutex_);
   void Answer() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SetAlarm(absl::Time when) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAlarm(uint64_t round) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -60,11 +60,11 @@ class LeaseCall final : public StreamCall {
   std::string share_name_;  // at the pool
   uint64_t request_bytes_ = 0;
   PrefixQuery query_;  // set in Begin, as what is asked beside it
-  LeaseAsk ask_;
+  ClaimRequest ask_;
   std::atomic<bool> stopped_{false};  // for whoever computes keys meanwhile
   bool waited_ = false;               // whoever set asking_ uses it
 
-  LeaseTurn turn_ ABSL_GUARDED_BY(mutex_);
+  ClaimDecision turn_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);
   uint64_t round_ ABSL_GUARDED_BY(mutex_) = 0;      // of asking
   bool asking_ ABSL_GUARDED_BY(mutex_) = false;     // or about to
@@ -140,14 +140,14 @@ void LeaseCall::AskLater() {
   }
   const auto ask = [self = Shared(this)] { self->Ask(); };
   if (parts_.lookups->Submit(share_name_, request_bytes_, ask).ok()) return;
-  Take(LeaseTurn());  // too much is under way: go on alone
+  Take(ClaimDecision());  // too much is under way: go on alone
 }
 
 void LeaseCall::Ask() {
-  LeaseTurn before;  // given up once the lock is released
+  ClaimDecision before;  // given up once the lock is released
   {
     absl::MutexLock lock(&mutex_);
-    before = std::exchange(turn_, LeaseTurn());
+    before = std::exchange(turn_, ClaimDecision());
     if (ended()) return;
     ask_.waited_for = before.boundary;
     ask_again_ = false;
@@ -155,13 +155,13 @@ void LeaseCall::Ask() {
   }
   before.ticket.reset();
   if (parts_.gate->closed())
-    return Take(LeaseTurn());  // those who hold leases were sent away before
-  absl::StatusOr<LeaseTurn> turn = parts_.store->Lease(query_, ask_);
+    return Take(ClaimDecision());  // those who hold leases were sent away before
+  absl::StatusOr<ClaimDecision> turn = parts_.store->Claim(query_, ask_);
   if (!turn.ok()) return Stop(turn.status());
   Take(*std::move(turn));
 }
 
-void LeaseCall::Take(LeaseTurn turn) {
+void LeaseCall::Take(ClaimDecision turn) {
   // The turn before, then in `turn`, is given up once the lock is released: that wakes others.
   bool again = false;
   {
@@ -169,9 +169,9 @@ void LeaseCall::Take(LeaseTurn turn) {
     asking_ = false;
     if (ended()) return;
     std::swap(turn_, turn);
-    again = turn_.role == LeaseRole::kWait && ask_again_;
-    if (turn_.role != LeaseRole::kWait || !std::exchange(waited_, true)) Answer();
-    if (turn_.role == LeaseRole::kNone) EndLocked(absl::OkStatus());
+    again = turn_.role == ClaimRole::kWait && ask_again_;
+    if (turn_.role != ClaimRole::kWait || !std::exchange(waited_, true)) Answer();
+    if (turn_.role == ClaimRole::kNone) EndLocked(absl::OkStatus());
     if (!ended() && !again) SetAlarm(turn_.until);
     WriteNext();
   }
@@ -184,10 +184,10 @@ void LeaseCall::Answer() {
   response.set_boundary(turn_.boundary);
   response.set_usable_tokens(turn_.usable_tokens);
   response.set_matched_tokens(turn_.matched_tokens);
-  if (turn_.role == LeaseRole::kWait) {
+  if (turn_.role == ClaimRole::kWait) {
     response.set_turn(v1::LeaseResponse::WAIT);
     response.set_deadline_ms(MsUntil(ask_.wait_until));
-  } else if (turn_.role == LeaseRole::kCompute) {
+  } else if (turn_.role == ClaimRole::kCompute) {
     response.set_turn(v1::LeaseResponse::COMPUTE);
     response.set_deadline_ms(MsUntil(turn_.until));
   }
@@ -208,7 +208,7 @@ void LeaseCall::OnAlarm(uint64_t round) {
   {
     absl::MutexLock lock(&mutex_);
     if (ended() || round != round_) return;
-    computing = turn_.role == LeaseRole::kCompute;
+    computing = turn_.role == ClaimRole::kCompute;
   }
   if (computing) return Stop(absl::OkStatus());
   AskLater();
@@ -218,14 +218,14 @@ void LeaseCall::OnAlarm(uint64_t round) {
 void LeaseCall::Close() {
   {
     absl::MutexLock lock(&mutex_);
-    if (turn_.role != LeaseRole::kCompute) PushLocked(MessageBytes(v1::LeaseResponse()));
+    if (turn_.role != ClaimRole::kCompute) PushLocked(MessageBytes(v1::LeaseResponse()));
   }
   Stop(absl::OkStatus());
 }
 
 void LeaseCall::Stop(absl::Status status) {
   stopped_ = true;
-  LeaseTurn turn;  // given up once the lock is released
+  ClaimDecision turn;  // given up once the lock is released
   absl::MutexLock lock(&mutex_);
   std::swap(turn_, turn);
   EndLocked(std::move(status));

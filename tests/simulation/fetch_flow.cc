@@ -178,7 +178,7 @@ class FetchFlow final : public Flow {
   // At the node.
   std::unique_ptr<FetchSession> session_;
   std::vector<std::pair<uint32_t, uint32_t>> slices_;
-  std::map<uint32_t, DeviceLease> copies_;  // of objects, while they are lent; null: none is used
+  std::map<uint32_t, DeviceRef> copies_;  // of objects, while they are lent; null: none is used
   // At the worker.
   std::optional<ObjectBuilder> builder_;
   uint32_t usable_tokens_ = 0;

@@ -11,7 +11,7 @@ class LeaseFlow final : public Flow {
  public:
   LeaseFlow(Peer* peer, std::shared_ptr<CacheCall> call, Dice dice)
       : Flow(peer, std::move(call), dice) {}
-  ~LeaseFlow() override { turn_ = LeaseTurn(); }
+  ~LeaseFlow() override { turn_ = ClaimDecision(); }
 
   // The engine lets go of it some time; the node hears of it then.
   void Look() override {
@@ -24,8 +24,8 @@ class LeaseFlow final : public Flow {
   // Whoever waits computes, and a lease is of no use any more.
   void NodeDrains() override {
     if (!is_served_) return;
-    if (turn_.role != LeaseRole::kCompute) {
-      ToWorker([this] { AnswerTurn(LeaseRole::kNone, 0, 0); });
+    if (turn_.role != ClaimRole::kCompute) {
+      ToWorker([this] { AnswerTurn(ClaimRole::kNone, 0, 0); });
     }
     NodeGone();
   }
@@ -39,8 +39,8 @@ class LeaseFlow final : public Flow {
       return PrefixName(call_->prefix.tenant, call_->prefix.token_ids, call_->prefix.cuts, end,
                         peer_->oracle->layout());
     };
-    if (turn.role == LeaseRole::kWait) turn.waited_for = name(turn_.boundary);
-    if (turn.role == LeaseRole::kCompute) {
+    if (turn.role == ClaimRole::kWait) turn.waited_for = name(turn_.boundary);
+    if (turn.role == ClaimRole::kCompute) {
       for (uint32_t end = 1; end <= turn_.boundary; ++end) turn.promised.push_back(name(end));
     }
     return turn;
@@ -50,13 +50,13 @@ class LeaseFlow final : public Flow {
   void Begin() override {
     const LeaseTerms& terms = call_->terms;
     store()->Observe(peer_->oracle->fingerprint(), call_->prefix.tenant);
-    ask_ = LeaseAsk{call_->above_tokens,
-                    call_->max_tokens,
-                    terms.min_tokens,
-                    terms.lease,
-                    peer_->time->store_clock()->Now() + terms.wait,
-                    0,
-                    nullptr};
+    ask_ = ClaimRequest{call_->above_tokens,
+                        call_->max_tokens,
+                        terms.min_tokens,
+                        terms.lease,
+                        peer_->time->store_clock()->Now() + terms.wait,
+                        0,
+                        nullptr};
     ask_.wake = [weak = weak_from_this(), this] {
       const auto self = weak.lock();
       if (self == nullptr || is_woken_ || !is_served_) return;
@@ -68,14 +68,14 @@ class LeaseFlow final : public Flow {
 
   void Ask() {
     if (!is_served_) return;
-    LeaseTurn before = std::exchange(turn_, LeaseTurn());
+    ClaimDecision before = std::exchange(turn_, ClaimDecision());
     ask_.waited_for = before.boundary;
     is_woken_ = false;
     const uint64_t round = ++round_;
     before.ticket.reset();
     if (!is_served_) return;
     if (peer_->node->is_draining()) return NodeDrains();
-    absl::StatusOr<LeaseTurn> turn = store()->Lease(Query(), ask_);
+    absl::StatusOr<ClaimDecision> turn = store()->Claim(Query(), ask_);
     if (!turn.ok()) {
       if (!MayFail() && !(gives_up_ && absl::IsCancelled(turn.status()))) {
         peer_->time->Violated(8, absl::StrCat("a lease failed: ", turn.status().ToString()));
@@ -83,7 +83,7 @@ class LeaseFlow final : public Flow {
       return FailAtNode(turn.status());
     }
     turn_ = *std::move(turn);
-    if (turn_.role == LeaseRole::kWait) {
+    if (turn_.role == ClaimRole::kWait) {
       if (turn_.until > ask_.wait_until) {
         peer_->time->Violated(16, "is to wait for longer than it would");
       }
@@ -91,7 +91,7 @@ class LeaseFlow final : public Flow {
     } else {
       ToWorker([this, role = turn_.role, usable = turn_.usable_tokens,
                 matched = turn_.matched_tokens] { AnswerTurn(role, usable, matched); });
-      if (turn_.role == LeaseRole::kNone) return NodeGone();
+      if (turn_.role == ClaimRole::kNone) return NodeGone();
     }
     const absl::Duration left = turn_.until - peer_->time->store_clock()->Now();
     peer_->time->After(std::max(left, absl::ZeroDuration()),
@@ -100,26 +100,26 @@ class LeaseFlow final : public Flow {
 
   void OnAlarm(uint64_t round) {
     if (!is_served_ || round != round_ || is_woken_) return;
-    if (turn_.role == LeaseRole::kCompute) return NodeGone();
+    if (turn_.role == ClaimRole::kCompute) return NodeGone();
     Ask();
   }
 
   // From here on the wait has a budget of its own.
   void AnswerWait() { SetDeadline(call_->terms.wait + absl::Milliseconds(250)); }
 
-  void AnswerTurn(LeaseRole role, uint32_t usable_tokens, uint32_t matched_tokens) {
+  void AnswerTurn(ClaimRole role, uint32_t usable_tokens, uint32_t matched_tokens) {
     call_->turn.usable_tokens = usable_tokens;
     call_->turn.matched_tokens = matched_tokens;
-    if (role == LeaseRole::kCompute) {
+    if (role == ClaimRole::kCompute) {
       holds_ = true;
       call_->turn.lease = peer_->worker->MakeLease(call_->prefix.request_id, released_);
     }
-    Answer(role == LeaseRole::kCompute ? "is to compute" : waited_ ? "has waited" : "goes on");
+    Answer(role == ClaimRole::kCompute ? "is to compute" : waited_ ? "has waited" : "goes on");
   }
 
   // What is given up here wakes others.
   void EndServing() override {
-    LeaseTurn turn = std::exchange(turn_, LeaseTurn());
+    ClaimDecision turn = std::exchange(turn_, ClaimDecision());
     ++round_;
     is_served_ = false;
   }
@@ -128,8 +128,8 @@ class LeaseFlow final : public Flow {
   bool GoesOn() const override { return holds_; }
 
   // At the node.
-  LeaseAsk ask_;
-  LeaseTurn turn_;
+  ClaimRequest ask_;
+  ClaimDecision turn_;
   bool waited_ = false, is_woken_ = false;
   uint64_t round_ = 0;
   // At the worker.

@@ -255,8 +255,8 @@ void Node::CheckWaits() {
     const auto held = guest.lock();
     if (held == nullptr) continue;
     NodeGuest::Turn turn = held->turn();
-    if (turn.role == LeaseRole::kWait) waits.push_back(std::move(turn));
-    if (turn.role == LeaseRole::kCompute)
+    if (turn.role == ClaimRole::kWait) waits.push_back(std::move(turn));
+    if (turn.role == ClaimRole::kCompute)
       promised.insert(turn.promised.begin(), turn.promised.end());
   }
   for (const NodeGuest::Turn& wait : waits) {

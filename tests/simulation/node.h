@@ -37,7 +37,7 @@ class NodeGuest {
   virtual bool is_served() const = 0;
   // Of a Lease call: what it waits for, or promises.
   struct Turn {
-    LeaseRole role = LeaseRole::kNone;
+    ClaimRole role = ClaimRole::kNone;
     absl::Time until;
     std::string waited_for;             // PrefixName
     std::vector<std::string> promised;  // likewise

@@ -14,8 +14,8 @@
 //
 // While a database is opened, and until what it holds was compared with what was promised, nothing
 // is deleted: of a manifest that lost its end RocksDB deletes every file that only the end named.
-// What it meant to delete then goes, or where something is lost is kept in the folder "lost" of the
-// data folder.
+// The files that it meant to delete then go, or where something is lost is kept in the folder
+// "lost" of the data folder.
 //
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
 // the file system can do that (disk_tier_direct.h), and what RocksDB reads of them before it links
@@ -86,7 +86,7 @@ class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
 inline constexpr char kTablesFolder[] = "/tables.tmp";
 inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
 
-// What was read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
+// The blocks read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
 // it is to link, and asserts that they could be read and were whole: they are tried first
 // (disk_tier_tables.cc), and what was found whole is what RocksDB then gets. Thread safe.
 class NewTableReads {

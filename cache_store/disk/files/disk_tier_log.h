@@ -1,5 +1,5 @@
-// What RocksDB says of itself, and what it asks before it stops taking writes. Private to
-// disk/.
+// DatabaseLog takes RocksDB's own log; RotIsNoReasonToStop lets it write on after background
+// errors. Private to disk/.
 //
 // Never a file: RocksDB writes its own log beside the data, and Debian's build asserts after a
 // write to it that failed, as every write on a full disk does. Thread safe.
@@ -32,7 +32,7 @@ class DatabaseLog : public rocksdb::Logger {
   void Logv(const char*, va_list) override {}
   void Logv(rocksdb::InfoLogLevel level, const char* format, va_list arguments) override;
 
-  // What was said of logs that are damaged other than at their very end, which is what a crash
+  // Reports of logs that are damaged other than at their very end, which is what a crash
   // leaves: of these RocksDB opens what comes before and says no more than this.
   std::vector<std::string> dropped() const {
     absl::MutexLock lock(&mu_);

@@ -29,7 +29,7 @@ std::string BytesOfFile(rocksdb::FileSystem* files, const std::string& path) {
   return bytes;
 }
 
-// What the folder's names say.
+// The names in the folder.
 struct Folder {
   std::optional<uint64_t> newest;  // manifest, itself or its copy
   std::vector<uint64_t> numbers;
@@ -65,7 +65,7 @@ std::optional<uint64_t> NamedBy(absl::string_view current, const Folder& folder)
   return is_there ? number : std::nullopt;
 }
 
-// What is there is damaged.
+// The file that is there is damaged.
 absl::Status PutInPlaceOf(rocksdb::FileSystem* files, const std::string& path,
                           const std::string& bytes) {
   const absl::Status put = PutFile(files, path, bytes);

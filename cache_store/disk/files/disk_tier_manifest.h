@@ -89,7 +89,8 @@ class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
     }
     return status;
   }
-  // What could not be synced was not written, whatever the file has of it after a crash.
+  // A record that could not be synced counts as not written, whatever the file has of it after a
+  // crash.
   rocksdb::IOStatus Synced(rocksdb::IOStatus status) {
     if (status.ok()) {
       synced_bytes_ = copied_bytes_;

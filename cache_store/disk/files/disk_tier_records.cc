@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 
 #include "proto/byte_codec.h"
 
@@ -27,7 +28,7 @@ uint32_t Unmask(uint32_t masked) {
   return rotated >> 17 | rotated << 15;
 }
 
-// What a byte changes of a sum when it is the last.
+// The change of a sum by each last byte.
 std::array<uint32_t, 256> MakeCrcTable() {
   constexpr uint32_t kCastagnoli = 0x82F63B78;
   std::array<uint32_t, 256> table{};
@@ -88,6 +89,7 @@ uint64_t LittleEndianNumber(absl::string_view bytes) {
 uint32_t MaskedCrc32c(absl::string_view bytes) { return Mask(Crc32c(bytes)); }
 
 LogHeader ParseLogHeader(absl::string_view bytes) {
+  assert(bytes.size() == kLogHeaderBytes);
   return {static_cast<uint32_t>(LittleEndianNumber(bytes.substr(0, 4))),
           LittleEndianNumber(bytes.substr(4, 2)), static_cast<uint8_t>(bytes[6])};
 }

@@ -23,7 +23,8 @@ namespace {
 // Written anew when it has more entries than so many for each that lives, and so many to begin
 // with: 256 KiB, and at a million restore points 256 MiB.
 constexpr uint64_t kEntriesEach = 4, kEntriesFree = 4096;
-// What came while all of it was written, what came while that was, and the rest under the lock.
+// Entries that came while all of it was written, those that came meanwhile, the rest under the
+// lock.
 constexpr int kFollows = 2;
 const rocksdb::IOOptions kNoOptions;
 
@@ -161,7 +162,7 @@ rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
   return status;
 }
 
-// What cannot be read is not written anew: that would leave its promises out.
+// An unreadable file is not written anew: that would leave its promises out.
 rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
   std::string bytes;
   if (bytes_ > 0) {
@@ -368,7 +369,7 @@ void PromiseFile::SyncWhenAsked() {
     if (status.ok() && generation == generation_) synced_bytes_ = std::max(synced_bytes_, bytes);
     if (status.ok()) continue;
     syncs_.error = status;
-    // What it should have kept may be gone from memory as well: it is written anew.
+    // Entries that it should have kept may be gone from memory as well: it is written anew.
     if (generation == generation_) file_ = nullptr;
   }
 }

@@ -41,8 +41,9 @@ class PromiseFile {
       : files_(files), dir_(dir), path_(PromisesPath(dir)), boot_(boot) {}
   ~PromiseFile();
 
-  // What the file says, before anything is appended. `is_new`: there is to be none, and one that is
-  // there does not count. `*damage`: a line for each thing that is wrong with it. Once, and first.
+  // The promises of the file, before anything is appended. `is_new`: there is to be none, and one
+  // that is there does not count. `*damage`: a line for each thing that is wrong with it. Once, and
+  // first.
   PromiseBook Begin(bool is_new, std::vector<std::string>* damage);
 
   // All of them or none.
@@ -100,7 +101,7 @@ class PromiseFile {
   uint64_t safe_generation_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t bytes_ ABSL_GUARDED_BY(mu_) = 0, synced_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   std::string late_ ABSL_GUARDED_BY(mu_);  // entries that are still to be appended
-  // What is to stay, and all there are: about, since what is written again counts again.
+  // Live entries, and all of them: about, since an entry written again counts again.
   uint64_t live_ ABSL_GUARDED_BY(mu_) = 0, entries_ ABSL_GUARDED_BY(mu_) = 0;
   uint64_t trim_at_ ABSL_GUARDED_BY(mu_) = 0;  // entries
   Syncs syncs_ ABSL_GUARDED_BY(mu_);

@@ -15,7 +15,7 @@ const rocksdb::IOOptions kNoRewriteOptions;
 
 PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_have_lost) {
   PromiseBook book = ReadPromises(bytes);
-  // What rotted since it was written: the next start is to say so.
+  // Some rotted since they were written: the next start is to report it.
   if (book.damaged > 0 || (!book.has_header && !bytes.empty())) {
     book.forgot_to = kForgotAll;
     book.unsaid += std::max<uint64_t>(1, book.damaged);

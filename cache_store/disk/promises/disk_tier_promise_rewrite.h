@@ -1,10 +1,10 @@
 // The file of promises written anew beside the one in use, which is appended to meanwhile. Private
 // to disk/.
 //
-// What is dead is left out of what the old file said at the beginning; what is appended to that
-// since follows as it is, but for places in the file, which are others in this one. Nothing counts
-// before PutInPlace; what was made until then is removed with this. Thread safety: none. Errors:
-// of the disk, or an entry of the old file that is not whole any more.
+// Dead entries are left out of those that the old file had at the beginning; what is appended to
+// that since follows as it is, but for places in the file, which are others in this one. Nothing
+// counts before PutInPlace; what was made until then is removed with this. Thread safety: none.
+// Errors: of the disk, or an entry of the old file that is not whole any more.
 #ifndef HEARTH_CACHE_STORE_DISK_PROMISES_DISK_TIER_PROMISE_REWRITE_H_
 #define HEARTH_CACHE_STORE_DISK_PROMISES_DISK_TIER_PROMISE_REWRITE_H_
 
@@ -20,12 +20,13 @@
 
 namespace hearth {
 
-// What a file of promises that says `bytes` is to say when it is written anew. `may_have_lost`:
+// The new contents of a file of promises that has `bytes`. `may_have_lost`:
 // there is something that a repair may find what was lost in.
 PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_have_lost);
 
-// What they are written as before they take the place of the file in use: beside it, while that is
-// appended to; and instead of one that cannot be appended to any more, which may come meanwhile.
+// The file that they are written to before it takes the place of the file in use: beside it, while
+// that is appended to; and instead of one that cannot be appended to any more, which may come
+// meanwhile.
 inline constexpr char kPromisesBeside[] = ".anew";
 inline constexpr char kPromisesInstead[] = ".new";
 // Of a process that died while it wrote them anew.

@@ -1,5 +1,5 @@
-// What the store acknowledged to have on disk, in a small file beside the database: without it
-// nobody could tell what a damaged database has lost.
+// Promises: the restore points that the store acknowledged to have on disk, in a small file beside
+// the database: without it nobody could tell what a damaged database has lost.
 //
 // DIR/promises is a row of entries of 64 bytes, each checked by itself: what is damaged of it costs
 // what it hit. A restore point is written down after the database took it and before it is
@@ -98,7 +98,8 @@ struct PromiseBook {
   absl::btree_map<uint64_t, Promise> promises;  // not released, by manifest
   // Found lost, and not published again since: a repair may find them.
   absl::btree_map<uint64_t, Promise> lost;
-  // What left, or was published again since it was found lost, as far as the file goes back.
+  // Points that left, or were published again since they were found lost, as far as the file goes
+  // back.
   absl::flat_hash_set<uint64_t> gone;
   uint64_t bytes = 0;        // of the file
   uint64_t last_number = 0;  // of any manifest that was ever in it

@@ -166,7 +166,7 @@ absl::Status Rebuild::WriteRecords(const std::string& secret_check) {
     const auto number = ParseNumberKey(absl::string_view(key).substr(sizeof(kGonePrefix) - 1));
     next_note = std::max(next_note, number.value_or(0) + 1);
   }
-  // What is left out because its time is over, or a newer one of its id is there, is not lost.
+  // A point left out because it expired, or because a newer one has its id, is not lost.
   std::string left;
   for (const auto& [number, point] : salvage_.points()) {
     if (point.is_expired || point.has_left) AppendU64(&left, number);

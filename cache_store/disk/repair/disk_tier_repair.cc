@@ -298,7 +298,7 @@ class Repair {
     absl::Status status = Database::Open(part, Database::Mode::kOwn, &db, tier);
     if (status.ok()) status = SliceTables::Prepare(part);
     if (!status.ok()) return status;
-    // What is compacted, or flushed, takes no room.
+    // Compacted or flushed files are to take no room.
     db->files()->LetGo(/*is_damaged=*/false).PermitUncheckedError();
     Rebuild rebuild(salvage_, *db, part, can_link, [this](const std::string& what) { Say(what); });
     status = rebuild.Run(secret_check_);
@@ -314,7 +314,8 @@ class Repair {
     if (secret_check_.empty()) return absl::OkStatus();  // there is nothing in it
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(part);
     if (!verified.ok()) return verified.status();
-    // What is promised and lost is in the report; promises are copied when the folder is named.
+    // Promised points that are lost are in the report; promises are copied when the folder is
+    // named.
     if (!verified->is_whole()) return absl::DataLossError(verified->problems.back());
     if (verified->restore_points == report_.restore_points) return absl::OkStatus();
     return absl::DataLossError(absl::StrCat("of ", report_.restore_points, " restore points ",

@@ -27,7 +27,7 @@ struct RepairOptions {
   std::string secret_file;  // empty: the secret is in the folder
   bool dry_run = false;     // only says what it would do
   std::function<void(const std::string&)> on_progress;  // told what is done next; may be empty
-  // What a test puts in front of the file system, and of the clock.
+  // A test's, in front of the file system and of the clock.
   rocksdb::Env* env = nullptr;
   absl::Time now = absl::Now();
 };

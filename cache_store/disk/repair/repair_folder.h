@@ -1,7 +1,7 @@
 // RepairFolder: where a repair makes the new database, and how that gets into its place: by one
 // exchange of two names, so that the data folder has the old database or the new one at any moment.
 //
-// What is in it when it is destroyed is removed. Thread safety: none.
+// Its contents are removed when it is destroyed. Thread safety: none.
 #ifndef HEARTH_CACHE_STORE_DISK_REPAIR_REPAIR_FOLDER_H_
 #define HEARTH_CACHE_STORE_DISK_REPAIR_REPAIR_FOLDER_H_
 

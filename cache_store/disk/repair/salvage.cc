@@ -46,7 +46,7 @@ SalvagedFolder::SalvagedFolder(const std::string& dir, Progress progress)
   last_number_ = promises_.last_number;
   ListFiles(dir + "/db", false);
   ListFiles(dir + "/lost", true);
-  // What can be had without being copied is taken first.
+  // Files that need no copy are taken first.
   std::stable_sort(files_.begin(), files_.end(), [](const SalvageFile& a, const SalvageFile& b) {
     return a.end.is_ingested && a.end.is_readable && !(b.end.is_ingested && b.end.is_readable);
   });

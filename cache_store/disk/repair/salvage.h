@@ -93,7 +93,7 @@ class SalvagedFolder {
   }
   // Numbers of restore points whose records are there and cannot be read.
   const absl::flat_hash_set<uint64_t>& unreadable() const { return unreadable_; }
-  // What was acknowledged and is in no file any more.
+  // Acknowledged points that are in no file any more.
   const std::vector<Promise>& vanished() const { return vanished_; }
   // Promised still, and erased, as an erase that is left says.
   const std::vector<uint64_t>& erased_promises() const { return erased_promises_; }

@@ -42,7 +42,7 @@ struct SalvagedEntry {
 };
 using VisitSalvaged = std::function<void(const SalvagedEntry&)>;
 
-// What was wrong with a file; empty: nothing.
+// The damage of a file; empty: none.
 struct SalvageDamage {
   uint64_t places = 0;
   std::string first;  // the first of them, for people

@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// What the end of a table says of it.
+// The footer of a table.
 struct TableEnd {
   bool is_readable = false;  // footer, index and properties; else nothing below is known
   std::string family;

@@ -44,7 +44,7 @@ absl::Status IndexLoader::Recover() {
     absl::MutexLock lock(&state_->mu);
     for (const auto& promise : lost) NoteLost(promise.id);
     state_->objects.ReserveNumbersBelow(unloaded->next_number());
-    // All of them: the book forgets what is over its limit and no restore point refers to.
+    // All of them: the book forgets entries above its limit that no restore point refers to.
     for (const auto& [name, model] : unloaded->models()) {
       if (model != nullptr) state_->fingerprints.Remember(model, name.first);
     }
@@ -147,7 +147,7 @@ void IndexLoader::LoadFor(const PromptChain& chain, const KvLayout& layout) {
     numbers = unloaded_->Touching(chain, layout.exactness);
   }
   if (LoadManifests(numbers).ok()) return;
-  // What cannot be read now is not found now.
+  // An unreadable one is not found now.
   for (const uint64_t number : numbers) {
     if (!LoadManifests({number}).ok()) core_->Count(Counter::kTierErrors);
   }
@@ -202,8 +202,8 @@ absl::Status IndexLoader::Finish() {
       collected.push_back(number);
     }
   }
-  // What only this held goes with the rest below: nobody else is to take it in between, since its
-  // bytes are counted there.
+  // Objects that only this held go with the rest below: nobody else is to take them in between,
+  // since their bytes are counted there.
   Garbage garbage;
   for (size_t i = 0; i < held.size(); i += kObjectsAtOnce) {
     LetOthersIn();
@@ -323,7 +323,7 @@ void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
 absl::Status IndexLoader::CheckIsWhole() const {
   const bool is_loading = is_loading_.load();  // what it counts is counted before it ends
   const bool has_lost = core_->meters.counters().Get(Counter::kRecoveryLostRestorePoints) > 0;
-  // What a quarantine took is not what the start gave up.
+  // Quarantined points are not those that the start gave up.
   const bool has_given_up =
       core_->meters.counters().Get(Counter::kRecoveryDroppedManifests) > retired_unloaded_.load() ||
       core_->meters.counters().Get(Counter::kRecoveryUnreadManifests) > 0;

@@ -16,13 +16,7 @@ absl::Status ManifestWriter::Write(Persisting* work, bool sync) {
   for (size_t i = 0; i < work->objects.size(); ++i) {
     const StoredObject& object = *work->objects[i];
     work->compressed_bytes.push_back(Compress(work->fingerprint.fingerprint, &work->views[i]));
-    ObjectRecord record{object.number,
-                        object.key,
-                        object.id,
-                        object.slice_bytes,
-                        object.layers,
-                        object.slice_digests,
-                        work->compressed_bytes[i]};
+    const ObjectRecord record = ObjectRecordOf(object, work->compressed_bytes[i]);
     ++work->begun_objects;
     if (absl::Status status = core_->tiers.disk->WriteObject(record); !status.ok()) return status;
     for (size_t slice = 0; slice < object.layers.size(); ++slice) {
@@ -103,6 +97,7 @@ ManifestRecord ManifestWriter::NewRecord(uint64_t number, const std::string& ten
 }
 
 absl::Status ManifestWriter::Rewrite(const Digest& id, bool sync) {
+  assert(core_->tiers.disk != nullptr);
   ManifestRecord record;
   FingerprintRecord fingerprint;
   {

@@ -21,7 +21,7 @@ class ManifestWriter {
  public:
   explicit ManifestWriter(StoreCore* core) : core_(core), state_(&core->state) {}
 
-  // What the disk is to say of a restore point. REQUIRES: the lock.
+  // The manifest of a restore point. REQUIRES: the lock.
   static ManifestRecord RecordOf(const RestorePointEntry& point);
   // The same of one that is about to be: times, fingerprint and cuts are the caller's to fill.
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,

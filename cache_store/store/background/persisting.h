@@ -1,4 +1,4 @@
-// Persisting: what a write puts on the disk, and how far it came. Plain values; whoever makes one
+// Persisting: a write to the disk under way, and how far it came. Plain values; whoever makes one
 // holds what it refers to.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_PERSISTING_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_PERSISTING_H_
@@ -14,7 +14,12 @@
 
 namespace hearth {
 
-// What a manifest says of a time at which a restore point is over.
+inline ObjectRecord ObjectRecordOf(const StoredObject& object, uint64_t compressed_bytes) {
+  return {object.number, object.key,           object.id,       object.slice_bytes,
+          object.layers, object.slice_digests, compressed_bytes};
+}
+
+// A restore point's end, as its manifest has it.
 inline uint64_t ExpiresUnixSeconds(absl::Time expires) {
   if (expires == absl::InfiniteFuture()) return 0;
   return static_cast<uint64_t>(std::max<int64_t>(1, absl::ToUnixSeconds(expires)));

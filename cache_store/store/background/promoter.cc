@@ -47,6 +47,8 @@ void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject*
                        std::vector<SliceView> views) {
   {
     absl::MutexLock lock(&state_->mu);
+    assert(object->reads.promoting && object->sessions > 0 &&
+           views.size() == object->layers.size());
     state_->objects.Hold(object);
   }
   // The executor's bytes are for what would be lost without it: write-behind.

@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// What a session and the jobs that put into RAM what it read have in common.
+// Shared by a session and the jobs that put its slices into RAM.
 struct Promotion {
   Digest point_id{};
   uint64_t point_number = 0;

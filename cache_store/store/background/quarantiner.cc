@@ -192,17 +192,15 @@ bool Quarantiner::IsReadFailureForGood(const StoredObject* object, const absl::S
 }
 
 void Quarantiner::QuarantineHostCopy(const StoredObject* object) {
-  {
-    StoreLock lock(core_);
-    if (!object->in_host) return;
-    if (object->on_disk) {
-      for (const RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
-        state_->catalog.Demote(point);
-      }
-      state_->objects.DropHostCopy(object);
-    } else {
-      QuarantineLocked(object);
+  StoreLock lock(core_);
+  if (!object->in_host) return;
+  if (object->on_disk) {
+    for (const RestorePointEntry* point : state_->catalog.PointsNaming(object)) {
+      state_->catalog.Demote(point);
     }
+    state_->objects.DropHostCopy(object);
+  } else {
+    QuarantineLocked(object);
   }
 }
 

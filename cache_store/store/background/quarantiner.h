@@ -48,7 +48,7 @@ class Quarantiner {
                                                const KvLayout& layout,
                                                absl::Span<const ObjectId> objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // What is not loaded yet and names one of these, in `names`. kCancelled; other errors: of the
+  // Manifests not loaded yet that name one of these, in `names`. kCancelled; other errors: of the
   // disk.
   absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
                             const std::function<bool()>& stopped, std::vector<UnloadedName>* names)

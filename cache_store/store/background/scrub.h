@@ -1,5 +1,5 @@
-// Where the scrubber is, and how fast it may go: everything on disk is read again, slowly, so that
-// rot is found before somebody needs the bytes. Plain values; the reading is Scrubber's.
+// The scrubber's place and pace: everything on disk is read again, slowly, so that rot is found
+// before somebody needs the bytes. Plain values; the reading is Scrubber's.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUB_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_SCRUB_H_
 
@@ -14,17 +14,17 @@ namespace hearth {
 
 // While others use the disk, at this part of the rate: rot is found later, not never.
 inline constexpr uint64_t kScrubYield = 4;
-// What a restart may read again.
+// At most so much is read again after a restart.
 inline constexpr uint64_t kScrubSaveBytes = uint64_t{256} << 20;
 
-// What outlives the process. Objects are read in order of their numbers.
+// Outlives the process. Objects are read in order of their numbers.
 struct ScrubProgress {
   uint64_t next_object = 0;  // 0: no pass is under way
   int64_t started_unix_s = 0;
   int64_t finished_unix_s = 0;  // the last pass that read everything; 0: none yet
 
   std::string Serialize() const;
-  // What cannot be read begins anew.
+  // An unreadable text begins anew.
   static ScrubProgress Parse(absl::string_view text);
 };
 

@@ -16,16 +16,6 @@ bool SameManifest(ManifestRecord stored, const ManifestRecord& expected) {
   return SerializeManifestRecord(stored) == SerializeManifestRecord(expected);
 }
 
-ObjectRecord RecordOf(const StoredObject& object) {
-  return {object.number,
-          object.key,
-          object.id,
-          object.slice_bytes,
-          object.layers,
-          object.slice_digests,
-          object.disk.compressed_bytes};
-}
-
 bool IsRotten(const absl::Status& read) { return absl::IsDataLoss(read) || absl::IsNotFound(read); }
 
 }  // namespace
@@ -125,9 +115,9 @@ void Scrubber::CheckSlice(const StoredObject* object, size_t slice) {
   scrub_.next_slice = object->layers.size() - 1;  // it is gone: on with the next
 }
 
-// What a record says is in memory too: it is written again, and nothing is lost.
+// A record's contents are in memory too: it is written again, and nothing is lost.
 void Scrubber::CheckObjectRecord(const StoredObject* object) {
-  const ObjectRecord expected = RecordOf(*object);
+  const ObjectRecord expected = ObjectRecordOf(*object, object->disk.compressed_bytes);
   const absl::StatusOr<ObjectRecord> stored = core_->tiers.disk->ReadObject(object->number);
   if (stored.ok() ? SerializeObject(*stored) == SerializeObject(expected)
                   : !IsRotten(stored.status())) {

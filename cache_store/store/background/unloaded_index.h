@@ -42,7 +42,7 @@ class UnloadedIndex {
 
   const Models& models() const { return models_; }
   bool IsPinned(uint64_t manifest) const { return pinned_.contains(manifest); }
-  // What was noted of its last use, in unix seconds; 0: nothing.
+  // Its last use as noted, in unix seconds; 0: none was.
   uint64_t UseOf(uint64_t manifest) const {
     const auto noted = uses_.find(manifest);
     return noted == uses_.end() ? 0 : noted->second;

@@ -11,7 +11,7 @@ namespace {
 // for something else, and in the background.
 constexpr int kExpiredInPassing = 8;
 constexpr int kExpiredAtOnce = 64;
-// How long what is over may stay unnoticed where nobody looks anything up.
+// How long expired points may stay where nobody looks anything up.
 constexpr absl::Duration kMaxPause = absl::Seconds(1);
 // Between two batches others get the lock.
 constexpr absl::Duration kBreath = absl::Milliseconds(1);
@@ -33,10 +33,8 @@ bool Upkeep::ExpireSome(int most) {
 }
 
 void Upkeep::ExpireFew() {
-  {
-    StoreLock lock(core_);
-    ExpireSome(kExpiredInPassing);
-  }
+  StoreLock lock(core_);
+  ExpireSome(kExpiredInPassing);
 }
 
 absl::Duration Upkeep::Step() {

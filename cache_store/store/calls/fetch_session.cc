@@ -47,22 +47,20 @@ void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
 
 FetchSessionImpl::~FetchSessionImpl() {
   if (point_number_ == 0) return;
-  {
-    StoreLock lock(core_);
-    const RestorePointEntry* point = state_->catalog.Find(point_id_);
-    const bool present = point != nullptr && point->number == point_number_;
-    for (size_t i = 0; i < kept_.size(); ++i) {
-      if (!kept_[i].slices.empty()) parts_.promoter->Unclaim(objects_[i]);
-    }
-    if (present) state_->catalog.ReleasePoint(point);
-    for (size_t i = 0; i < objects_.size(); ++i) {
-      state_->objects.NoteRead(objects_[i], served_[i].from_host, served_[i].from_disk);
-    }
-    for (size_t i = 0; !is_export_ && i < objects_.size(); ++i) {
-      if (served_[i].from_host || served_[i].from_disk) parts_.copier->NoteFetched(objects_[i]);
-    }
-    for (const StoredObject* object : objects_) state_->objects.Release(object);
+  StoreLock lock(core_);
+  const RestorePointEntry* point = state_->catalog.Find(point_id_);
+  const bool present = point != nullptr && point->number == point_number_;
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    if (!kept_[i].slices.empty()) parts_.promoter->Unclaim(objects_[i]);
   }
+  if (present) state_->catalog.ReleasePoint(point);
+  for (size_t i = 0; i < objects_.size(); ++i) {
+    state_->objects.NoteRead(objects_[i], served_[i].from_host, served_[i].from_disk);
+  }
+  for (size_t i = 0; !is_export_ && i < objects_.size(); ++i) {
+    if (served_[i].from_host || served_[i].from_disk) parts_.copier->NoteFetched(objects_[i]);
+  }
+  for (const StoredObject* object : objects_) state_->objects.Release(object);
 }
 
 void FetchSessionImpl::NoteServed(size_t object, Tier from) {
@@ -153,7 +151,7 @@ std::optional<SliceView> FetchSessionImpl::InHost(size_t object, uint32_t layer)
   if (!place.ok()) return std::nullopt;
   const StoredSlice ref = objects_[object]->Slice(*place);
   absl::StatusOr<std::optional<SliceView>> held = core_->tiers.unverified_host->Read(ref);
-  // What is wrong with it is ReadSlice's to find out.
+  // ReadSlice finds out what is wrong with it.
   if (!held.ok() || !held->has_value() || (*held)->bytes.size() != ref.bytes) return std::nullopt;
   return **std::move(held);
 }
@@ -186,9 +184,9 @@ std::optional<SegmentRange> FetchSessionImpl::ShareSlice(size_t object, uint32_t
   return range;
 }
 
-DeviceLease FetchSessionImpl::OnDevice(size_t object) {
+DeviceRef FetchSessionImpl::OnDevice(size_t object) {
   if (core_->tiers.device == nullptr || object >= objects_.size()) return nullptr;
-  DeviceLease copy = core_->tiers.device->Find(objects_[object]->number);
+  DeviceRef copy = core_->tiers.device->Find(objects_[object]->number);
   if (copy == nullptr) return nullptr;
   core_->Count(Counter::kBytesReadGpu, copy->range.bytes);
   for (size_t i = 0; i < objects_[object]->layers.size(); ++i) NoteServed(object, Tier::kGpu);
@@ -199,7 +197,7 @@ std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
   if (core_->tiers.device == nullptr || core_->tiers.device->segment() == nullptr) {
     return std::nullopt;
   }
-  DeviceLease copy = OnDevice(object);
+  DeviceRef copy = OnDevice(object);
   if (copy == nullptr) return std::nullopt;
   const SegmentRange range = copy->range;
   shared_on_device_.push_back(std::move(copy));

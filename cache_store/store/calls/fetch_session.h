@@ -21,7 +21,7 @@
 
 namespace hearth {
 
-// What a session works with.
+// The parts of the store that a session works with.
 struct FetchParts {
   StoreCore* core = nullptr;
   Quarantiner* quarantiner = nullptr;
@@ -48,7 +48,7 @@ class FetchSessionImpl : public FetchSession {
   absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) override;
   std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) override;
   std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) override;
-  DeviceLease OnDevice(size_t object) override;
+  DeviceRef OnDevice(size_t object) override;
   std::optional<SegmentRange> ShareOnDevice(size_t object) override;
 
  private:
@@ -81,7 +81,7 @@ class FetchSessionImpl : public FetchSession {
   std::vector<Served> served_;                // by object
   size_t unserved_slices_ = 0;
   std::vector<SliceView> shared_;  // keeps what was shared where it is
-  std::vector<DeviceLease> shared_on_device_;
+  std::vector<DeviceRef> shared_on_device_;
   Digest point_id_{};
   uint64_t point_number_ = 0;  // 0: none held
   const Stopwatch begun_;

@@ -1,4 +1,4 @@
-// Why a boundary of a prompt cannot be used, in words and as a code.
+// MissExplainer: says why a boundary of a prompt cannot be used, in words and as a code.
 //
 // Looks at what the index holds, where the prompt's chain breaks, and what the history remembers of
 // the segments that are missing. Made for one prompt, under the store's lock, and used there.

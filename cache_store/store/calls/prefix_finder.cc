@@ -59,7 +59,7 @@ bool PrefixFinder::IsUsable(const BoundaryState& state, const KvLayout& layout,
     return !any_has_expired || !HasExpired(*point, now);
   }
   if (any_has_expired) return false;
-  // What it has of its own, a pin and an end say, is on disk and will come.
+  // Its own pin and end are on disk and will be loaded.
   if (loader_->unloaded() != nullptr && loader_->unloaded()->IsPendingAt(state.node->key)) {
     return false;
   }

@@ -142,7 +142,7 @@ ExplainReport PromptExplainer::ExplainOwn(const PrefixQuery& query) {
   return report;
 }
 
-// What a boundary's objects add up to, without looking at those before the last again.
+// The sums of a boundary's objects, without looking at those before the last again.
 PromptExplainer::PathSums PromptExplainer::SumsOf(
     const KvLayout& layout, const SegmentNode* last,
     absl::flat_hash_map<const SegmentNode*, PathSums>* of_globals) {

@@ -15,18 +15,18 @@
 #include "absl/time/time.h"
 #include "cache_store/store/background/manifest_writer.h"
 #include "cache_store/store/background/write_behind.h"
-#include "cache_store/store/calls/lease_desk.h"
+#include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/calls/publish_plan.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
-// What a commit works with.
+// The parts of the store that a commit works with.
 struct CommitParts {
   StoreCore* core = nullptr;
   ManifestWriter* manifests = nullptr;
   WriteBehind* write_behind = nullptr;
-  LeaseDesk* leases = nullptr;
+  ClaimDesk* leases = nullptr;
 };
 
 class PublishCommit {

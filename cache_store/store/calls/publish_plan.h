@@ -1,4 +1,4 @@
-// What a publish brings, and what its commit decides. Plain values.
+// PublishContent, which a publish brings, and PublishPlan, which its commit decides. Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_PLAN_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_PLAN_H_
 
@@ -30,7 +30,7 @@ struct PublishItem {
   bool complete() const { return needed && staged_slices == layers.size(); }
 };
 
-// What one publisher announced and sent.
+// Announced and sent by one publisher.
 struct PublishContent {
   // Those that the boundary's restore point is keyed by.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
@@ -55,7 +55,7 @@ struct PublishBoundary {
   absl::Time expires;
 };
 
-// What one commit decided, between its two turns under the lock.
+// Decided by one commit, between its two turns under the lock.
 struct PublishPlan {
   Durability level = Durability::kMemory;
   std::vector<PublishBoundary> boundaries;

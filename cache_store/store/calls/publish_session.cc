@@ -207,7 +207,7 @@ absl::Status PublishSessionImpl::PutSlice(uint32_t object, uint32_t layer, Slice
 absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
   if (committed_) return CommittedAlready();
   if (absl::Status loaded = parts_.loader->WaitUntilLoaded(); !loaded.ok()) {
-    waited_in_vain_ = true;
+    timed_out_loading_ = true;
     core_->Count(Counter::kPublishesRefusedLoading);
     // Not kUnavailable: the caller would take the store for gone.
     return absl::ResourceExhaustedError(loaded.message());
@@ -244,7 +244,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
     item.object = object;
     state_->objects.Hold(object);
   }
-  // What only boundaries that cannot be completed need is not asked for.
+  // Objects that only boundaries need which cannot be completed are not asked for.
   std::vector<bool> useful(content_.items.size(), false);
   for (const std::vector<size_t>& needs : content_.needs) {
     const bool possible = std::all_of(needs.begin(), needs.end(), [&](const size_t i) {
@@ -281,17 +281,15 @@ absl::Status PublishSessionImpl::PlanNeeded() {
 }
 
 PublishSessionImpl::~PublishSessionImpl() {
-  if (!committed_ && !waited_in_vain_) {
+  if (!committed_ && !timed_out_loading_) {
     core_->Count(Counter::kPublishesAbandoned);
   }
-  // What the RAM tier took is counted there; the rest is gone before its room is given away.
+  // Slices that the RAM tier took are counted there; the rest go before their room is given away.
   for (PublishItem& item : content_.items) item.staged.clear();
   parts_.staged->Give(content_.spec.tenant, staged_bytes_);
-  {
-    StoreLock lock(core_);
-    for (PublishItem& item : content_.items) {
-      if (item.object != nullptr) state_->objects.Release(item.object);
-    }
+  StoreLock lock(core_);
+  for (PublishItem& item : content_.items) {
+    if (item.object != nullptr) state_->objects.Release(item.object);
   }
 }
 

@@ -23,7 +23,7 @@
 
 namespace hearth {
 
-// What a session works with.
+// The parts of the store that a session works with.
 struct PublishParts {
   CommitParts commit;
   IndexLoader* loader = nullptr;
@@ -60,7 +60,7 @@ class PublishSessionImpl : public PublishSession {
   const void* allocated_ = nullptr;  // the slice that is counted already, until it is put
   uint64_t received_bytes_ = 0;
   bool committed_ = false;
-  bool waited_in_vain_ = false;  // for the index
+  bool timed_out_loading_ = false;  // for the index
 };
 
 }  // namespace hearth

@@ -44,7 +44,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       quarantiner_(core_, &loader_),
       promoter_(core_),
       copier_(core_, CopierOf(options, seams.executor != nullptr)),
-      leases_(core_, &finder_, &loader_),
+      claims_(core_, &finder_, &loader_),
       explainer_(core_, &finder_, &loader_, &upkeep_),
       scrubber_(core_, &loader_, &quarantiner_, &manifests_),
       fetcher_(FetchParts{core_, &quarantiner_, &promoter_, &copier_}, &finder_, &loader_,
@@ -85,7 +85,7 @@ void Store::StartThreads() {
 absl::StatusOr<std::unique_ptr<PublishSession>> Store::Publish(PublishSpec spec) {
   core_->Count(Counter::kPublishes);
   upkeep_.ExpireFew();
-  const PublishParts parts{{core_, &manifests_, &write_behind_, &leases_}, &loader_, &staged_};
+  const PublishParts parts{{core_, &manifests_, &write_behind_, &claims_}, &loader_, &staged_};
   return PublishSessionImpl::Begin(parts, std::move(spec));
 }
 

@@ -27,8 +27,8 @@
 #include "cache_store/store/background/scrubber.h"
 #include "cache_store/store/background/upkeep.h"
 #include "cache_store/store/background/write_behind.h"
+#include "cache_store/store/calls/claim_desk.h"
 #include "cache_store/store/calls/fetcher.h"
-#include "cache_store/store/calls/lease_desk.h"
 #include "cache_store/store/calls/prefix_finder.h"
 #include "cache_store/store/calls/prompt_explainer.h"
 #include "cache_store/store/calls/publish_session.h"
@@ -55,8 +55,8 @@ class Store : public SteppedStore {
     return fetcher_.FetchById(id, tenant);
   }
   absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) override;
-  absl::StatusOr<LeaseTurn> Lease(const PrefixQuery& query, LeaseAsk ask) override {
-    return leases_.Lease(query, std::move(ask));
+  absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask) override {
+    return claims_.Claim(query, std::move(ask));
   }
   void Observe(const Fingerprint& fingerprint, const std::string& tenant) override;
   absl::StatusOr<ExplainReport> Explain(const PrefixQuery& query) override {
@@ -110,7 +110,7 @@ class Store : public SteppedStore {
   Quarantiner quarantiner_;
   Promoter promoter_;
   DeviceCopier copier_;
-  LeaseDesk leases_;
+  ClaimDesk claims_;
   PromptExplainer explainer_;
   Scrubber scrubber_;
   Fetcher fetcher_;

@@ -26,7 +26,7 @@ std::vector<SliceWrite> Slices(uint64_t object, uint8_t fill, size_t bytes = kGr
   return slices;
 }
 
-bool IsFilledWith(const DeviceLease& lease, uint8_t fill) {
+bool IsFilledWith(const DeviceRef& lease, uint8_t fill) {
   return std::all_of(lease->bytes, lease->bytes + lease->range.bytes,
                      [fill](std::byte byte) { return byte == std::byte{fill}; });
 }
@@ -34,8 +34,8 @@ bool IsFilledWith(const DeviceLease& lease, uint8_t fill) {
 class DeviceTierTest : public testing::Test {
  protected:
   absl::Status Put(uint64_t object, uint8_t fill, size_t bytes = kGranule / 2) {
-    absl::StatusOr<DeviceLease> copy = tier_.CopyIn(Slices(object, fill, bytes));
-    if (copy.ok()) tier_.Show(object, *std::move(copy));
+    absl::StatusOr<DeviceRef> copy = tier_.CopyIn(Slices(object, fill, bytes));
+    if (copy.ok()) tier_.MakeVisible(object, *std::move(copy));
     return copy.status();
   }
 
@@ -48,8 +48,8 @@ TEST_F(DeviceTierTest, WhatIsCopiedInIsFoundOnceItIsShown) {
   const auto copy = tier_.CopyIn(Slices(7, 0xAB));
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_EQ(tier_.Find(7), nullptr);
-  tier_.Show(7, *copy);
-  const DeviceLease lease = tier_.Find(7);
+  tier_.MakeVisible(7, *copy);
+  const DeviceRef lease = tier_.Find(7);
   ASSERT_NE(lease, nullptr);
   EXPECT_EQ(lease->range.bytes, kGranule);
   EXPECT_TRUE(IsFilledWith(lease, 0xAB));
@@ -77,8 +77,8 @@ TEST_F(DeviceTierTest, ALeaseKeepsItsRangeFromEvictionAndFromReuse) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
   }
-  DeviceLease first = tier_.Find(1);
-  const std::vector<DeviceLease> others = {tier_.Find(2), tier_.Find(3), tier_.Find(4)};
+  DeviceRef first = tier_.Find(1);
+  const std::vector<DeviceRef> others = {tier_.Find(2), tier_.Find(3), tier_.Find(4)};
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5)));
   EXPECT_EQ(tier_.usage().evicted_objects, 0u);
   tier_.Erase({1});  // nobody finds it any more, and its reader reads on
@@ -93,7 +93,7 @@ TEST_F(DeviceTierTest, ALeaseKeepsItsRangeFromEvictionAndFromReuse) {
 
 TEST_F(DeviceTierTest, WhatIsLentIsPassedOverByEviction) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
-  const DeviceLease first = tier_.Find(1);
+  const DeviceRef first = tier_.Find(1);
   for (uint64_t object = 2; object <= 4; ++object) ASSERT_NE(tier_.Find(object), nullptr);
   ASSERT_TRUE(Put(5, 5).ok());
   EXPECT_TRUE(tier_.Has(1)) << "its going would give no room now";
@@ -104,16 +104,16 @@ TEST_F(DeviceTierTest, WhatIsLentIsPassedOverByEviction) {
 TEST_F(DeviceTierTest, WhatCannotFitEvictsNothing) {
   for (uint64_t object = 1; object <= 4; ++object) ASSERT_TRUE(Put(object, 1).ok());
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5, 4 * kGranule)));
-  const DeviceLease held = tier_.Find(1);
+  const DeviceRef held = tier_.Find(1);
   EXPECT_TRUE(absl::IsResourceExhausted(Put(5, 5, 2 * kGranule)));
   EXPECT_EQ(tier_.usage().objects.size(), 4u);
 }
 
 TEST_F(DeviceTierTest, ALeaseOutlivesTheTier) {
-  DeviceLease lease;
+  DeviceRef lease;
   {
     DeviceTier tier(std::make_shared<FakeDevice>(kGranule), nullptr);
-    tier.Show(1, tier.CopyIn(Slices(1, 9)).value());
+    tier.MakeVisible(1, tier.CopyIn(Slices(1, 9)).value());
     lease = tier.Find(1);
   }
   EXPECT_TRUE(IsFilledWith(lease, 9));
@@ -140,7 +140,7 @@ TEST_F(DeviceTierTest, ARangeHasAnotherGenerationWhenItsLeaseHasEnded) {
   EXPECT_EQ(tier.segment()->layout().data_bytes, 4 * kGranule);
   const SegmentRange first = (*tier.CopyIn(Slices(1, 1)))->range;
   EXPECT_NE(tier.segment()->generation(first.offset).load(), first.generation);
-  const DeviceLease second = *tier.CopyIn(Slices(1, 1));
+  const DeviceRef second = *tier.CopyIn(Slices(1, 1));
   ASSERT_EQ(second->range.offset, first.offset);
   EXPECT_EQ(tier.segment()->generation(first.offset).load(), second->range.generation);
 }
@@ -162,7 +162,7 @@ TEST_F(DeviceTierTest, ARangeIsNotWrittenWhileItsReaderReads) {
   for (uint64_t object = 1; object <= 4; ++object) {
     ASSERT_TRUE(Put(object, static_cast<uint8_t>(object)).ok());
   }
-  DeviceLease lease;
+  DeviceRef lease;
   device_->Meanwhile([&] {
     lease = tier_.Find(2);
     tier_.Erase({2});
@@ -181,7 +181,7 @@ TEST_F(DeviceTierTest, ReadersOnManyThreadsNeverSeeAnothersBytes) {
   for (int i = 0; i < 3; ++i) {
     readers.emplace_back([&] {
       for (uint64_t object = 0; !done; object = (object + 1) % 8) {
-        const DeviceLease lease = tier_.Find(object);
+        const DeviceRef lease = tier_.Find(object);
         if (lease == nullptr) continue;
         ASSERT_TRUE(IsFilledWith(lease, static_cast<uint8_t>(object)));
         ++read;
@@ -204,7 +204,7 @@ TEST_F(DeviceTierTest, HoldsAfterEveryRandomOperation) {
     const auto device = std::make_shared<FakeDevice>(16 * kGranule);
     DeviceTier tier(device, nullptr);
     std::mt19937_64 random(seed);
-    std::vector<std::pair<DeviceLease, uint8_t>> leases;
+    std::vector<std::pair<DeviceRef, uint8_t>> leases;
     bool breaks = false;  // the next copy that has room
     for (int step = 0; step < 300; ++step) {
       const uint64_t object = random() % 24;
@@ -222,7 +222,7 @@ TEST_F(DeviceTierTest, HoldsAfterEveryRandomOperation) {
             ASSERT_NE(copy.ok(), breaks);
             breaks = false;
           }
-          if (copy.ok()) tier.Show(object, *std::move(copy));
+          if (copy.ok()) tier.MakeVisible(object, *std::move(copy));
           break;
         }
         case 2:
@@ -230,7 +230,7 @@ TEST_F(DeviceTierTest, HoldsAfterEveryRandomOperation) {
           ASSERT_FALSE(tier.Has(object));
           break;
         case 3:
-          if (DeviceLease lease = tier.Find(object)) leases.emplace_back(std::move(lease), fill);
+          if (DeviceRef lease = tier.Find(object)) leases.emplace_back(std::move(lease), fill);
           break;
         case 4:
           if (!leases.empty()) leases.erase(leases.begin() + random() % leases.size());

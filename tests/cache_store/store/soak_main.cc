@@ -183,12 +183,12 @@ class Caller {
   }
 
   void Lease() {
-    LeaseAsk ask;
+    ClaimRequest ask;
     ask.lease = absl::Milliseconds(Below(20));
     ask.wait_until = absl::Now() + absl::Milliseconds(Below(20));
     ask.wake = [this] { ++woken_; };
     const KitPrompt prompt = AnyPrompt();
-    auto turn = store_->Lease(KitQuery(model_, prompt), ask);
+    auto turn = store_->Claim(KitQuery(model_, prompt), ask);
     tally_.Note(turn.status(), "lease");
     std::shared_ptr<void>& ticket = tickets_[Below(tickets_.size())];
     ticket = turn.ok() ? std::move(turn->ticket) : nullptr;

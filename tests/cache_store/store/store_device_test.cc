@@ -54,7 +54,7 @@ class StoreDeviceTest : public testing::Test {
   bool ReadFromDevice(FetchSession* session, uint64_t seed) {
     const LookupPlan& plan = session->plan();
     for (size_t i = 0; i < plan.objects.size(); ++i) {
-      const DeviceLease copy = session->OnDevice(i);
+      const DeviceRef copy = session->OnDevice(i);
       if (copy == nullptr) return false;
       const std::byte* at = copy->bytes;
       for (const uint32_t layer : plan.layout.LayersOf(plan.objects[i].id.group)) {
@@ -175,7 +175,7 @@ TEST_F(StoreDeviceTest, WithoutRoomNothingIsCopiedAndItIsCounted) {
   }();
   EXPECT_EQ(Gpu().objects, 1u) << "one at a time fits, each evicts the one before";
   EXPECT_EQ(Count("gpu_evicted_objects"), 3u);
-  std::vector<DeviceLease> leases;
+  std::vector<DeviceRef> leases;
   for (size_t i = 0; i < held->plan().objects.size(); ++i) leases.push_back(held->OnDevice(i));
   EXPECT_EQ(leases.size() - std::count(leases.begin(), leases.end(), nullptr), 1u);
   Publish(2);
@@ -202,7 +202,7 @@ TEST_F(StoreDeviceTest, WhatIsDroppedLeavesTheDeviceAtOnceAndItsReaderReadsOn) {
   Open();
   Promote(1);
   auto session = Fetch(1);
-  const DeviceLease lease = session->OnDevice(0);
+  const DeviceRef lease = session->OnDevice(0);
   ASSERT_NE(lease, nullptr);
   const std::vector<std::byte> before(lease->bytes, lease->bytes + lease->range.bytes);
   ASSERT_TRUE(store_->DropAll("default", true).ok());

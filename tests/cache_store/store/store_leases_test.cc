@@ -19,20 +19,20 @@ class StoreLeasesTest : public ::testing::Test {
     store_ = OpenStore(options, std::move(seams)).value();
     for (const char* tenant : {"default", "other"}) store_->Observe(model_, tenant);
   }
-  LeaseAsk Ask() {
-    LeaseAsk ask;
+  ClaimRequest Ask() {
+    ClaimRequest ask;
     ask.min_tokens = 16;
     ask.lease = absl::Seconds(10);
     ask.wait_until = clock_.Now() + absl::Seconds(5);
     ask.wake = [this] { ++woken_; };
     return ask;
   }
-  LeaseTurn Take(const KitPrompt& prompt, const LeaseAsk& ask) {
-    return store_->Lease(KitQuery(model_, prompt), ask).value();
+  ClaimDecision Take(const KitPrompt& prompt, const ClaimRequest& ask) {
+    return store_->Claim(KitQuery(model_, prompt), ask).value();
   }
-  LeaseTurn Take(const KitPrompt& prompt) { return Take(prompt, Ask()); }
-  LeaseTurn Again(const KitPrompt& prompt, LeaseTurn* waited) {
-    LeaseAsk ask = Ask();
+  ClaimDecision Take(const KitPrompt& prompt) { return Take(prompt, Ask()); }
+  ClaimDecision Again(const KitPrompt& prompt, ClaimDecision* waited) {
+    ClaimRequest ask = Ask();
     ask.wait_until = wait_until_;
     ask.waited_for = waited->boundary;
     waited->ticket.reset();
@@ -55,21 +55,21 @@ class StoreLeasesTest : public ::testing::Test {
 };
 
 TEST_F(StoreLeasesTest, OneComputesTheOthersWaitUntilItIsPublished) {
-  LeaseTurn holder = Take(prompt_);
-  EXPECT_EQ(holder.role, LeaseRole::kCompute);
+  ClaimDecision holder = Take(prompt_);
+  EXPECT_EQ(holder.role, ClaimRole::kCompute);
   EXPECT_EQ(holder.boundary, 64u);
-  std::vector<LeaseTurn> followers;
+  std::vector<ClaimDecision> followers;
   for (int i = 0; i < 7; ++i) followers.push_back(Take(prompt_));
-  for (const LeaseTurn& turn : followers) {
-    EXPECT_EQ(turn.role, LeaseRole::kWait);
+  for (const ClaimDecision& turn : followers) {
+    EXPECT_EQ(turn.role, ClaimRole::kWait);
     EXPECT_EQ(turn.boundary, 64u);
     EXPECT_EQ(turn.until, wait_until_);
   }
   ASSERT_TRUE(KitPublish(store_.get(), model_, prompt_, {64}).ok());
   EXPECT_EQ(woken_, 7);
-  for (LeaseTurn& turn : followers) {
-    const LeaseTurn now = Again(prompt_, &turn);
-    EXPECT_EQ(now.role, LeaseRole::kNone);
+  for (ClaimDecision& turn : followers) {
+    const ClaimDecision now = Again(prompt_, &turn);
+    EXPECT_EQ(now.role, ClaimRole::kNone);
     EXPECT_EQ(now.usable_tokens, 64u);
   }
   holder.ticket.reset();
@@ -80,83 +80,83 @@ TEST_F(StoreLeasesTest, OneComputesTheOthersWaitUntilItIsPublished) {
 }
 
 TEST_F(StoreLeasesTest, OneTakesOverFromAHolderThatGivesUp) {
-  LeaseTurn holder = Take(prompt_);
-  LeaseTurn first = Take(prompt_), second = Take(prompt_);
+  ClaimDecision holder = Take(prompt_);
+  ClaimDecision first = Take(prompt_), second = Take(prompt_);
   holder.ticket.reset();
   EXPECT_EQ(woken_, 2);
   first = Again(prompt_, &first);
   second = Again(prompt_, &second);
-  EXPECT_EQ(first.role, LeaseRole::kCompute);
-  EXPECT_EQ(second.role, LeaseRole::kWait);
+  EXPECT_EQ(first.role, ClaimRole::kCompute);
+  EXPECT_EQ(second.role, ClaimRole::kWait);
   EXPECT_EQ(Count("lease_takeovers"), 1u);
   EXPECT_EQ(Count("lease_waits"), 2u) << "a wait that goes on is counted once";
 }
 
 TEST_F(StoreLeasesTest, OneTakesOverAtTheDeadline) {
-  LeaseAsk hasty = Ask();
+  ClaimRequest hasty = Ask();
   hasty.lease = absl::Seconds(2);
-  const LeaseTurn holder = Take(prompt_, hasty);
-  LeaseTurn follower = Take(prompt_);
+  const ClaimDecision holder = Take(prompt_, hasty);
+  ClaimDecision follower = Take(prompt_);
   EXPECT_EQ(follower.until, clock_.Now() + absl::Seconds(2));
   clock_.Advance(absl::Seconds(2));
-  EXPECT_EQ(Again(prompt_, &follower).role, LeaseRole::kCompute);
+  EXPECT_EQ(Again(prompt_, &follower).role, ClaimRole::kCompute);
   EXPECT_EQ(Count("lease_takeovers"), 1u);
 }
 
 TEST_F(StoreLeasesTest, WhoHasWaitedEnoughComputes) {
-  const LeaseTurn holder = Take(prompt_);
-  LeaseTurn follower = Take(prompt_);
+  const ClaimDecision holder = Take(prompt_);
+  ClaimDecision follower = Take(prompt_);
   clock_.Advance(absl::Seconds(5));
-  const LeaseTurn now = Again(prompt_, &follower);
-  EXPECT_EQ(now.role, LeaseRole::kNone) << "the holder's promise stands";
+  const ClaimDecision now = Again(prompt_, &follower);
+  EXPECT_EQ(now.role, ClaimRole::kNone) << "the holder's promise stands";
   EXPECT_EQ(now.usable_tokens, 0u);
   EXPECT_EQ(Count("lease_waits_timed_out"), 1u);
 }
 
 TEST_F(StoreLeasesTest, WithoutABudgetNobodyWaitsAndWithoutAPromiseNobodyIsWaitedFor) {
-  LeaseAsk reader = Ask();
+  ClaimRequest reader = Ask();
   reader.lease = absl::ZeroDuration();
-  EXPECT_EQ(Take(prompt_, reader).role, LeaseRole::kNone);
-  const LeaseTurn holder = Take(prompt_);
-  EXPECT_EQ(holder.role, LeaseRole::kCompute);
-  EXPECT_EQ(Take(prompt_, reader).role, LeaseRole::kWait) << "one that only reads waits too";
-  LeaseAsk hurried = Ask();
+  EXPECT_EQ(Take(prompt_, reader).role, ClaimRole::kNone);
+  const ClaimDecision holder = Take(prompt_);
+  EXPECT_EQ(holder.role, ClaimRole::kCompute);
+  EXPECT_EQ(Take(prompt_, reader).role, ClaimRole::kWait) << "one that only reads waits too";
+  ClaimRequest hurried = Ask();
   hurried.wait_until = clock_.Now();
-  EXPECT_EQ(Take(prompt_, hurried).role, LeaseRole::kNone);
+  EXPECT_EQ(Take(prompt_, hurried).role, ClaimRole::kNone);
 }
 
 TEST_F(StoreLeasesTest, ALittleIsNotWorthAWait) {
-  LeaseAsk ask = Ask();
+  ClaimRequest ask = Ask();
   ask.above_tokens = 48;
   ask.min_tokens = 17;
-  EXPECT_EQ(Take(prompt_, ask).role, LeaseRole::kNone);
-  const LeaseTurn holder = Take(prompt_);
-  EXPECT_EQ(Take(prompt_, ask).role, LeaseRole::kNone);
+  EXPECT_EQ(Take(prompt_, ask).role, ClaimRole::kNone);
+  const ClaimDecision holder = Take(prompt_);
+  EXPECT_EQ(Take(prompt_, ask).role, ClaimRole::kNone);
   ask.min_tokens = 16;
-  EXPECT_EQ(Take(prompt_, ask).role, LeaseRole::kWait);
+  EXPECT_EQ(Take(prompt_, ask).role, ClaimRole::kWait);
 }
 
 TEST_F(StoreLeasesTest, TenantsDoNotWaitForEachOther) {
-  const LeaseTurn holder = Take(prompt_);
+  const ClaimDecision holder = Take(prompt_);
   KitPrompt theirs = prompt_;
   theirs.tenant = "other";
-  const LeaseTurn turn = Take(theirs);
-  EXPECT_EQ(turn.role, LeaseRole::kCompute);
+  const ClaimDecision turn = Take(theirs);
+  EXPECT_EQ(turn.role, ClaimRole::kCompute);
   EXPECT_EQ(turn.matched_tokens, 0u);
 }
 
 TEST_F(StoreLeasesTest, PromptsThatBranchOffShareTheirCommonPrefix) {
   // 70 common tokens, then 40 of each one's own. The first promises its own end alone; the second
   // learns that another is at the common part and keeps a tail there; all others wait for that.
-  const LeaseTurn first = Take(Branch(11, 70, 40));
-  EXPECT_EQ(first.role, LeaseRole::kCompute);
+  const ClaimDecision first = Take(Branch(11, 70, 40));
+  EXPECT_EQ(first.role, ClaimRole::kCompute);
   EXPECT_EQ(first.matched_tokens, 0u);
-  const LeaseTurn second = Take(Branch(12, 70, 40));
-  EXPECT_EQ(second.role, LeaseRole::kCompute);
+  const ClaimDecision second = Take(Branch(12, 70, 40));
+  EXPECT_EQ(second.role, ClaimRole::kCompute);
   EXPECT_EQ(second.matched_tokens, 64u);
   for (uint64_t seed = 13; seed < 19; ++seed) {
-    const LeaseTurn turn = Take(Branch(seed, 70, 40));
-    EXPECT_EQ(turn.role, LeaseRole::kWait);
+    const ClaimDecision turn = Take(Branch(seed, 70, 40));
+    EXPECT_EQ(turn.role, ClaimRole::kWait);
     EXPECT_EQ(turn.boundary, 64u);
   }
 }
@@ -164,20 +164,20 @@ TEST_F(StoreLeasesTest, PromptsThatBranchOffShareTheirCommonPrefix) {
 TEST_F(StoreLeasesTest, ADeclaredBreakpointIsPromisedAtOnce) {
   KitPrompt mine = Branch(11, 70, 40), yours = Branch(12, 70, 40);
   mine.cuts = yours.cuts = {70};
-  const LeaseTurn holder = Take(mine);
-  LeaseTurn follower = Take(yours);
-  EXPECT_EQ(follower.role, LeaseRole::kWait);
+  const ClaimDecision holder = Take(mine);
+  ClaimDecision follower = Take(yours);
+  EXPECT_EQ(follower.role, ClaimRole::kWait);
   EXPECT_EQ(follower.boundary, 70u);
   ASSERT_TRUE(KitPublish(store_.get(), model_, mine, {70}).ok());
   EXPECT_EQ(woken_, 1);
   follower = Again(yours, &follower);
   EXPECT_EQ(follower.usable_tokens, 70u);
-  EXPECT_EQ(follower.role, LeaseRole::kCompute) << "what comes after it";
+  EXPECT_EQ(follower.role, ClaimRole::kCompute) << "what comes after it";
 }
 
 TEST_F(StoreLeasesTest, WhoLeavesIsNotWoken) {
-  LeaseTurn holder = Take(prompt_);
-  LeaseTurn follower = Take(prompt_);
+  ClaimDecision holder = Take(prompt_);
+  ClaimDecision follower = Take(prompt_);
   follower.ticket.reset();
   holder.ticket.reset();
   EXPECT_EQ(woken_, 0);
@@ -186,11 +186,11 @@ TEST_F(StoreLeasesTest, WhoLeavesIsNotWoken) {
 TEST_F(StoreLeasesTest, AnUnknownFingerprintHasNoTurns) {
   KitModel other;
   other.weights = "w1";
-  EXPECT_EQ(store_->Lease(KitQuery(other.Make(), prompt_), Ask())->role, LeaseRole::kNone);
+  EXPECT_EQ(store_->Claim(KitQuery(other.Make(), prompt_), Ask())->role, ClaimRole::kNone);
 }
 
 TEST_F(StoreLeasesTest, AWrongQueryIsNamed) {
-  const auto turn = store_->Lease(KitQuery(model_, {{}, {}}), Ask());
+  const auto turn = store_->Claim(KitQuery(model_, {{}, {}}), Ask());
   EXPECT_TRUE(absl::IsInvalidArgument(turn.status()));
 }
 

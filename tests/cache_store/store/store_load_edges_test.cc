@@ -17,7 +17,7 @@ Fingerprint GlobalModel() {
   return global.Make();
 }
 
-// Every loaded object is held until all are: what is over must not live on by that.
+// Every loaded object is held until all are: an expired point must not live on by that.
 TEST_F(StoreLoad, WhatIsOverIsNotServed) {
   const KitPrompt prompt{KitTokens(3, 100), {}};
   {
@@ -179,7 +179,7 @@ TEST_F(StoreLoad, WhatIsOverHidesNoBoundaryThatOthersHold) {
   EXPECT_EQ(KitFetch(store_.get(), model, asked).value(), 48u);
 }
 
-// A damaged folder: the last of the longest one's objects is lost, and it is settled in vain.
+// A damaged folder: the last of the longest one's objects is lost, and settling it finds nothing.
 TEST_F(StoreLoad, AManifestThatLostAnObjectDoesNotHideAnotherOfItsObjects) {
   const Fingerprint model = GlobalModel();
   const KitPrompt longest{KitTokens(5, 100), {}};

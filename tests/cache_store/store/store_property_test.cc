@@ -84,7 +84,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
     const Durability level = random_() % 3 == 0   ? Durability::kMemory
                              : random_() % 8 == 0 ? Durability::kSync
                                                   : Durability::kDisk;
-    // Pins hold what is over: the other tenant has none.
+    // Pins hold expired points: the other tenant has none.
     const bool expires = prompt.tenant == "other" && random_() % 2 == 0;
     PublishSpec spec = KitSpec(model_, prompt, RandomBoundaries(prompt), level);
     if (expires) spec.ttl = absl::Seconds(1 + random_() % 60);
@@ -155,7 +155,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
         const SliceView slice = KitSlice(model_, prompt, plan.objects[i].id, layer);
         expected.append(reinterpret_cast<const char*>(slice.bytes.data()), slice.bytes.size());
       }
-      if (DeviceLease lease = session->OnDevice(i)) {
+      if (DeviceRef lease = session->OnDevice(i)) {
         leases_.emplace_back(std::move(lease), std::move(expected));
       }
     }
@@ -215,7 +215,7 @@ class StoreProperty : public ::testing::TestWithParam<std::tuple<Setting, int>> 
   const bool drops_ = std::get<1>(GetParam()) % 2 == 1;
   const bool loads_later_ = std::get<1>(GetParam()) > 2;  // a step at a time
   std::shared_ptr<FakeDevice> device_;
-  std::vector<std::pair<DeviceLease, std::string>> leases_;  // and what they must show
+  std::vector<std::pair<DeviceRef, std::string>> leases_;  // and what they must show
   uint64_t left_ = 0;  // restore points evicted or demoted, all openings together
 };
 

@@ -43,7 +43,7 @@ TEST_F(StoreStopped, ALookupEndsAtTheFirstQuestionThatSaysSo) {
   EXPECT_EQ(store_->Fetch(query, 0, 0).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(asked_, 2);
   query.stopped = StopAt(2);
-  EXPECT_EQ(store_->Lease(query, {}).status().code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(store_->Claim(query, {}).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(asked_, 2);
   query.stopped = StopAt(2);
   EXPECT_EQ(store_->Explain(query).status().code(), absl::StatusCode::kCancelled);

@@ -113,14 +113,14 @@ TEST_F(StoreTenants, ExplainSaysWhichNamespaceABoundaryIsIn) {
 TEST_F(StoreTenants, NobodyComputesWhatIsPublic) {
   Publish("public", 1, kPointTokens);
   store_->Observe(model_, "a");
-  LeaseAsk ask;
+  ClaimRequest ask;
   ask.lease = absl::Seconds(10);
   ask.min_tokens = 16;
-  const LeaseTurn turn = store_->Lease(QueryOfA(1, kPointTokens + 1), ask).value();
-  EXPECT_EQ(turn.role, LeaseRole::kNone);
+  const ClaimDecision turn = store_->Claim(QueryOfA(1, kPointTokens + 1), ask).value();
+  EXPECT_EQ(turn.role, ClaimRole::kNone);
   EXPECT_EQ(turn.usable_tokens, kPointTokens);
-  const LeaseTurn alone = store_->Lease(QueryOfA(1, kPointTokens + 1, false), ask).value();
-  EXPECT_EQ(alone.role, LeaseRole::kCompute);
+  const ClaimDecision alone = store_->Claim(QueryOfA(1, kPointTokens + 1, false), ask).value();
+  EXPECT_EQ(alone.role, ClaimRole::kCompute);
 }
 
 // Not the time, which no test can hold to, but what takes it.
@@ -134,8 +134,8 @@ TEST_F(StoreTenants, AnothersPromptIsAsMuchWorkToLookUpAsAnUnknownOne) {
     EXPECT_EQ(store_->Fetch(query, 0, 0).value()->plan().usable_tokens, 0u);
     const uint64_t fetched = store_->index_finds() - before;
     EXPECT_TRUE(store_->Explain(query).ok());
-    LeaseAsk ask;
-    EXPECT_TRUE(store_->Lease(query, ask).ok());
+    ClaimRequest ask;
+    EXPECT_TRUE(store_->Claim(query, ask).ok());
     return std::make_pair(fetched, store_->index_finds() - before);
   };
   for (const std::string public_tenant : {"", "public"}) {

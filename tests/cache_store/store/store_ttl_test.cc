@@ -1,4 +1,4 @@
-// Times to live: what is over is not served, whoever else holds parts of it, and is told apart.
+// Times to live: an expired point is not served, whoever else holds parts of it, and is told apart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cache_store/catalog/compute_leases.h"
+#include "cache_store/catalog/compute_claims.h"
 
 #include <gtest/gtest.h>
 
@@ -7,9 +7,9 @@
 namespace hearth {
 namespace {
 
-using Boundary = ComputeLeases::Boundary;
+using Boundary = ComputeClaims::Boundary;
 
-class ComputeLeasesTest : public ::testing::Test {
+class ComputeClaimsTest : public ::testing::Test {
  protected:
   static Digest Key(const std::string& name) { return Sha256(name); }
   static std::vector<KeyedSegment> Chunks(const std::string& names) {
@@ -20,11 +20,11 @@ class ComputeLeasesTest : public ::testing::Test {
     }
     return chunks;
   }
-  ComputeLeases::Id Grant(const std::vector<Boundary>& boundaries, const std::string& chunks,
+  ComputeClaims::Id Grant(const std::vector<Boundary>& boundaries, const std::string& chunks,
                           absl::Duration lease = absl::Seconds(10)) {
     return leases_.Grant(boundaries, Chunks(chunks), now_ + lease);
   }
-  ComputeLeases::Id Wait(const std::string& key) {
+  ComputeClaims::Id Wait(const std::string& key) {
     return leases_.Wait(Key(key), [this, key] { woken_ += key; });
   }
   // Who was woken since the last time.
@@ -35,12 +35,12 @@ class ComputeLeasesTest : public ::testing::Test {
   }
 
   absl::Time now_ = absl::FromUnixSeconds(1700000000);
-  ComputeLeases leases_;
-  ComputeLeases::Wakes wakes_;
+  ComputeClaims leases_;
+  ComputeClaims::Wakes wakes_;
   std::string woken_;
 };
 
-TEST_F(ComputeLeasesTest, FindsTheLongestPromisedBoundary) {
+TEST_F(ComputeClaimsTest, FindsTheLongestPromisedBoundary) {
   EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
   ASSERT_NE(Grant({{16, Key("a")}, {48, Key("c")}}, "abc"), 0u);
   const auto promise =
@@ -52,7 +52,7 @@ TEST_F(ComputeLeasesTest, FindsTheLongestPromisedBoundary) {
   EXPECT_EQ(leases_.Find({{16, Key("a")}, {32, Key("b")}})->tokens, 16u);
 }
 
-TEST_F(ComputeLeasesTest, ABoundaryIsPromisedOnce) {
+TEST_F(ComputeClaimsTest, ABoundaryIsPromisedOnce) {
   const auto first = Grant({{16, Key("a")}}, "a");
   EXPECT_EQ(Grant({{16, Key("a")}}, "a"), 0u);
   const auto second = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
@@ -63,7 +63,7 @@ TEST_F(ComputeLeasesTest, ABoundaryIsPromisedOnce) {
   EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
 }
 
-TEST_F(ComputeLeasesTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
+TEST_F(ComputeClaimsTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
   const auto lease = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
   Wait("a");
   Wait("a");
@@ -76,7 +76,7 @@ TEST_F(ComputeLeasesTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
   EXPECT_EQ(leases_.waiters(), 0u);
 }
 
-TEST_F(ComputeLeasesTest, ALeaseEndsAtItsDeadline) {
+TEST_F(ComputeClaimsTest, ALeaseEndsAtItsDeadline) {
   Grant({{16, Key("a")}}, "a", absl::Seconds(1));
   Grant({{32, Key("b")}}, "ab", absl::Seconds(2));
   Wait("a");
@@ -91,7 +91,7 @@ TEST_F(ComputeLeasesTest, ALeaseEndsAtItsDeadline) {
   EXPECT_EQ(leases_.SharedChunks(Chunks("a")), 0u);
 }
 
-TEST_F(ComputeLeasesTest, TheEndOfAnExpiredLeaseLeavesItsSuccessorsAlone) {
+TEST_F(ComputeClaimsTest, TheEndOfAnExpiredLeaseLeavesItsSuccessorsAlone) {
   const auto first = Grant({{16, Key("a")}}, "a");
   leases_.Expire(now_ + absl::Seconds(10), &wakes_);
   ASSERT_NE(Grant({{16, Key("a")}}, "a"), 0u);
@@ -102,7 +102,7 @@ TEST_F(ComputeLeasesTest, TheEndOfAnExpiredLeaseLeavesItsSuccessorsAlone) {
   EXPECT_TRUE(leases_.Find({{16, Key("a")}}).has_value());
 }
 
-TEST_F(ComputeLeasesTest, OneWhoLeftIsNotWoken) {
+TEST_F(ComputeClaimsTest, OneWhoLeftIsNotWoken) {
   const auto lease = Grant({{16, Key("a")}}, "a");
   const auto waiter = Wait("a");
   leases_.Leave(waiter);
@@ -112,7 +112,7 @@ TEST_F(ComputeLeasesTest, OneWhoLeftIsNotWoken) {
   EXPECT_EQ(leases_.waiters(), 0u);
 }
 
-TEST_F(ComputeLeasesTest, SharedChunksAreThoseOfPromptsUnderWay) {
+TEST_F(ComputeClaimsTest, SharedChunksAreThoseOfPromptsUnderWay) {
   const auto first = Grant({{48, Key("c")}}, "abc");
   EXPECT_EQ(leases_.SharedChunks(Chunks("abx")), 2u);
   EXPECT_EQ(leases_.SharedChunks(Chunks("x")), 0u);
@@ -123,12 +123,12 @@ TEST_F(ComputeLeasesTest, SharedChunksAreThoseOfPromptsUnderWay) {
   EXPECT_EQ(leases_.SharedChunks(Chunks("abc")), 0u);
 }
 
-TEST_F(ComputeLeasesTest, BothTablesAreBounded) {
-  for (size_t i = 0; i < ComputeLeases::kMaxLeases; ++i) {
+TEST_F(ComputeClaimsTest, BothTablesAreBounded) {
+  for (size_t i = 0; i < ComputeClaims::kMaxLeases; ++i) {
     ASSERT_NE(Grant({{16, Key(std::to_string(i))}}, ""), 0u);
   }
   EXPECT_EQ(Grant({{16, Key("one more")}}, ""), 0u);
-  for (size_t i = 0; i < ComputeLeases::kMaxWaiters; ++i) ASSERT_NE(Wait("0"), 0u);
+  for (size_t i = 0; i < ComputeClaims::kMaxWaiters; ++i) ASSERT_NE(Wait("0"), 0u);
   EXPECT_EQ(Wait("0"), 0u);
 }
 

@@ -1,4 +1,4 @@
-// Who computes what: leases on prefixes that the store lacks, and those who wait for them.
+// ComputeClaims: leases on prefixes that the store lacks, and those who wait for them.
 //
 // A lease promises boundaries, named by their keys in the hash chain: they differ between tenants,
 // fingerprints, tokens and cuts, so nobody ever waits for what another may not read. A boundary is
@@ -7,8 +7,8 @@
 // threads, no callbacks under way; what is to be woken is handed out, to be called under no lock.
 //
 // Not thread safe: the store guards it. Both tables are bounded; beyond, callers just compute.
-#ifndef HEARTH_CACHE_STORE_CATALOG_COMPUTE_LEASES_H_
-#define HEARTH_CACHE_STORE_CATALOG_COMPUTE_LEASES_H_
+#ifndef HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_
+#define HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,7 @@
 
 namespace hearth {
 
-class ComputeLeases {
+class ComputeClaims {
  public:
   // A lease has a key for each chunk of its prompt: at 32,768 tokens 256 keys, some 16 KiB.
   static constexpr size_t kMaxLeases = 1024;
@@ -93,4 +93,4 @@ class ComputeLeases {
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_CATALOG_COMPUTE_LEASES_H_
+#endif  // HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_

@@ -1,11 +1,11 @@
-#include "cache_store/catalog/compute_leases.h"
+#include "cache_store/catalog/compute_claims.h"
 
 #include <algorithm>
 #include <cassert>
 
 namespace hearth {
 
-std::optional<ComputeLeases::Promise> ComputeLeases::Find(
+std::optional<ComputeClaims::Promise> ComputeClaims::Find(
     absl::Span<const Boundary> boundaries) const {
   for (auto it = boundaries.rbegin(); it != boundaries.rend(); ++it) {
     const auto found = promised_.find(it->key);
@@ -15,7 +15,7 @@ std::optional<ComputeLeases::Promise> ComputeLeases::Find(
   return std::nullopt;
 }
 
-size_t ComputeLeases::SharedChunks(absl::Span<const KeyedSegment> chunks) const {
+size_t ComputeClaims::SharedChunks(absl::Span<const KeyedSegment> chunks) const {
   // A key covers all tokens before it: who shares a chunk shares those before it too.
   const auto end = std::partition_point(
       chunks.begin(), chunks.end(),
@@ -23,7 +23,7 @@ size_t ComputeLeases::SharedChunks(absl::Span<const KeyedSegment> chunks) const 
   return static_cast<size_t>(end - chunks.begin());
 }
 
-ComputeLeases::Id ComputeLeases::Grant(absl::Span<const Boundary> boundaries,
+ComputeClaims::Id ComputeClaims::Grant(absl::Span<const Boundary> boundaries,
                                        absl::Span<const KeyedSegment> chunks, absl::Time until) {
   if (leases_.size() >= kMaxLeases) return 0;
   Lease lease;
@@ -43,14 +43,14 @@ ComputeLeases::Id ComputeLeases::Grant(absl::Span<const Boundary> boundaries,
   return id;
 }
 
-void ComputeLeases::End(Id id, Wakes* wakes) {
+void ComputeClaims::End(Id id, Wakes* wakes) {
   const auto it = leases_.find(id);
   if (it == leases_.end()) return;
   const Lease lease = std::move(it->second);
   leases_.erase(it);
   deadlines_.erase({lease.until, id});
   for (const Digest& key : lease.promised) {
-    // What was published meanwhile may be another's promise by now.
+    // A boundary published meanwhile may be another's promise by now.
     const auto promise = promised_.find(key);
     if (promise == promised_.end() || promise->second != id) continue;
     promised_.erase(promise);
@@ -63,13 +63,13 @@ void ComputeLeases::End(Id id, Wakes* wakes) {
   }
 }
 
-void ComputeLeases::Expire(absl::Time now, Wakes* wakes) {
+void ComputeClaims::Expire(absl::Time now, Wakes* wakes) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
     End(deadlines_.begin()->second, wakes);
   }
 }
 
-ComputeLeases::Id ComputeLeases::Wait(const Digest& key, Wake wake) {
+ComputeClaims::Id ComputeClaims::Wait(const Digest& key, Wake wake) {
   assert(promised_.contains(key));
   if (waiters_.size() >= kMaxWaiters) return 0;
   const Id id = next_id_++;
@@ -78,7 +78,7 @@ ComputeLeases::Id ComputeLeases::Wait(const Digest& key, Wake wake) {
   return id;
 }
 
-void ComputeLeases::Leave(Id id) {
+void ComputeClaims::Leave(Id id) {
   const auto it = waiters_.find(id);
   if (it == waiters_.end()) return;
   const auto waiting = waiting_.find(it->second.key);
@@ -88,14 +88,14 @@ void ComputeLeases::Leave(Id id) {
   waiters_.erase(it);
 }
 
-void ComputeLeases::Published(absl::Span<const Digest> keys, Wakes* wakes) {
+void ComputeClaims::Published(absl::Span<const Digest> keys, Wakes* wakes) {
   for (const Digest& key : keys) {
     promised_.erase(key);
     WakeAll(key, wakes);
   }
 }
 
-void ComputeLeases::WakeAll(const Digest& key, Wakes* wakes) {
+void ComputeClaims::WakeAll(const Digest& key, Wakes* wakes) {
   const auto waiting = waiting_.find(key);
   if (waiting == waiting_.end()) return;
   for (const Id id : waiting->second) {

@@ -1,12 +1,12 @@
-// LeaseDesk: one computation a prefix: who computes, who waits, and what ends a wait.
+// ClaimDesk: one computation a prefix: who computes, who waits, and what ends a wait.
 //
 // The rule. A caller that lacks at least min_tokens waits for the longest boundary that it could go
 // on from and that another has promised to publish; where there is none it promises what it will
 // keep itself. What it keeps takes prompts under way into account as if they were stored: of two
 // that branch off, the second keeps a tail at the branch, and the third waits for that.
 // Thread safe; wakes are called under no lock. Ownership: borrows the rest.
-#ifndef HEARTH_CACHE_STORE_STORE_CALLS_LEASE_DESK_H_
-#define HEARTH_CACHE_STORE_STORE_CALLS_LEASE_DESK_H_
+#ifndef HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
+#define HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
 
 #include <functional>
 #include <memory>
@@ -14,32 +14,32 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "cache_store/catalog/compute_leases.h"
+#include "cache_store/catalog/compute_claims.h"
 #include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/calls/prefix_finder.h"
 #include "cache_store/store/store_core.h"
 
 namespace hearth {
 
-class LeaseDesk {
+class ClaimDesk {
  public:
-  LeaseDesk(StoreCore* core, PrefixFinder* finder, IndexLoader* loader)
+  ClaimDesk(StoreCore* core, PrefixFinder* finder, IndexLoader* loader)
       : core_(core), state_(&core->state), finder_(finder), loader_(loader) {}
 
-  // TieredStore::Lease.
-  absl::StatusOr<LeaseTurn> Lease(const PrefixQuery& query, LeaseAsk ask)
+  // TieredStore::Claim.
+  absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   // These are stored: wakes who waits for them.
   void NotePublished(const std::vector<Digest>& keys) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
-  LeaseTurn TakeTurn(const PrefixQuery& query, const std::vector<PrefixFinder::Namespace>& spaces,
-                     LeaseAsk ask, ComputeLeases::Wakes* wakes)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  ClaimDecision TakeTurn(const PrefixQuery& query,
+                         const std::vector<PrefixFinder::Namespace>& spaces, ClaimRequest ask,
+                         ComputeClaims::Wakes* wakes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
-               const LeaseAsk& ask, absl::Time now, LeaseTurn* turn)
+               const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void CountWait(const LeaseAsk& ask, absl::Time now, const LeaseTurn& turn);
+  void CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDecision& turn);
   // Calls `give_back`, under no lock, when the last copy goes.
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 
@@ -47,9 +47,9 @@ class LeaseDesk {
   StoreState* const state_;
   PrefixFinder* const finder_;
   IndexLoader* const loader_;
-  ComputeLeases leases_ ABSL_GUARDED_BY(state_->mu);
+  ComputeClaims claims_ ABSL_GUARDED_BY(state_->mu);
 };
 
 }  // namespace hearth
 
-#endif  // HEARTH_CACHE_STORE_STORE_CALLS_LEASE_DESK_H_
+#endif  // HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_

@@ -1,4 +1,4 @@
-#include "cache_store/store/calls/lease_desk.h"
+#include "cache_store/store/calls/claim_desk.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-using Boundary = ComputeLeases::Boundary;
+using Boundary = ComputeClaims::Boundary;
 
 std::vector<Boundary> Named(const std::vector<uint32_t>& boundaries, const PromptChain& chain,
                             uint32_t chunk_tokens, uint32_t least, uint32_t most) {
@@ -22,26 +22,26 @@ std::vector<Boundary> Named(const std::vector<uint32_t>& boundaries, const Promp
   return named;
 }
 
-void Run(const ComputeLeases::Wakes& wakes) {
-  for (const ComputeLeases::Wake& wake : wakes) wake();
+void Run(const ComputeClaims::Wakes& wakes) {
+  for (const ComputeClaims::Wake& wake : wakes) wake();
 }
 
 }  // namespace
 
-absl::StatusOr<LeaseTurn> LeaseDesk::Lease(const PrefixQuery& query, LeaseAsk ask) {
+absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRequest ask) {
   if (absl::Status status = CheckPrefix(query.token_ids, query.cuts); !status.ok()) return status;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const absl::StatusOr<std::vector<PrefixFinder::Namespace>> chained =
       finder_->NamespacesOf(query, tokens);
   if (!chained.ok()) return chained.status();
   const std::vector<PrefixFinder::Namespace>& spaces = *chained;
-  // What is to be published needs the tenant's own fingerprint.
-  if (spaces.empty() || spaces[0].tenant != query.tenant) return LeaseTurn();
+  // A publish needs the tenant's own fingerprint.
+  if (spaces.empty() || spaces[0].tenant != query.tenant) return ClaimDecision();
   for (const PrefixFinder::Namespace& space : spaces) {
     loader_->LoadFor(space.chain, space.model->layout);
   }
-  LeaseTurn turn;
-  ComputeLeases::Wakes wakes;
+  ClaimDecision turn;
+  ComputeClaims::Wakes wakes;
   {
     absl::MutexLock lock(&state_->mu);
     turn = TakeTurn(query, spaces, std::move(ask), &wakes);
@@ -50,18 +50,18 @@ absl::StatusOr<LeaseTurn> LeaseDesk::Lease(const PrefixQuery& query, LeaseAsk as
   return turn;
 }
 
-LeaseTurn LeaseDesk::TakeTurn(const PrefixQuery& query,
-                              const std::vector<PrefixFinder::Namespace>& spaces, LeaseAsk ask,
-                              ComputeLeases::Wakes* wakes) {
+ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
+                                  const std::vector<PrefixFinder::Namespace>& spaces,
+                                  ClaimRequest ask, ComputeClaims::Wakes* wakes) {
   const KvLayout& layout = spaces[0].model->layout;
   const PromptChain& chain = spaces[0].chain;
   const uint32_t chunk_tokens = layout.chunk_tokens;
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t highest = ask.max_tokens == 0 ? tokens - 1 : std::min(ask.max_tokens, tokens);
   const absl::Time now = core_->clock->Now();
-  leases_.Expire(now, wakes);
+  claims_.Expire(now, wakes);
 
-  LeaseTurn turn;
+  ClaimDecision turn;
   uint32_t stored = 0;
   for (const PrefixFinder::Namespace& space : spaces) {
     const PrefixFinder::Found found = finder_->Search(query, space, highest);
@@ -70,31 +70,31 @@ LeaseTurn LeaseDesk::TakeTurn(const PrefixQuery& query,
   }
   const uint32_t have = std::max(turn.usable_tokens, ask.above_tokens);
   const uint32_t least = have + std::max<uint32_t>(ask.min_tokens, 1);
-  const auto promise = leases_.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
+  const auto promise = claims_.Find(Named(RestoreCandidates(highest, query.cuts, chunk_tokens),
                                           chain, chunk_tokens, least, highest));
   if (promise.has_value() && now < ask.wait_until) {
-    if (const ComputeLeases::Id id = leases_.Wait(promise->key, std::move(ask.wake)); id != 0) {
+    if (const ComputeClaims::Id id = claims_.Wait(promise->key, std::move(ask.wake)); id != 0) {
       if (ask.waited_for == 0) core_->Count(Counter::kLeaseWaits);
-      turn.role = LeaseRole::kWait;
+      turn.role = ClaimRole::kWait;
       turn.boundary = promise->tokens;
       turn.until = std::min(promise->until, ask.wait_until);
       turn.ticket = Ticket([this, id] {
         absl::MutexLock lock(&state_->mu);
-        leases_.Leave(id);
+        claims_.Leave(id);
       });
       return turn;
     }
   }
   const uint32_t under_way =
-      static_cast<uint32_t>(leases_.SharedChunks(chain.chunks)) * chunk_tokens;
+      static_cast<uint32_t>(claims_.SharedChunks(chain.chunks)) * chunk_tokens;
   turn.matched_tokens = std::max(stored, under_way);
   if (ask.lease > absl::ZeroDuration()) Promise(query, layout, chain, ask, now, &turn);
   CountWait(ask, now, turn);
   return turn;
 }
 
-void LeaseDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
-                        const LeaseAsk& ask, absl::Time now, LeaseTurn* turn) {
+void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
+                        const ClaimRequest& ask, absl::Time now, ClaimDecision* turn) {
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t have = std::max(turn->usable_tokens, ask.above_tokens);
   const std::vector<uint32_t> kept =
@@ -103,34 +103,34 @@ void LeaseDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const 
   if (promised.empty() || promised.back().tokens - have < ask.min_tokens) return;
   absl::Span<const KeyedSegment> path = chain.chunks;
   path = path.subspan(0, promised.back().tokens / layout.chunk_tokens);
-  const ComputeLeases::Id id = leases_.Grant(promised, path, now + ask.lease);
+  const ComputeClaims::Id id = claims_.Grant(promised, path, now + ask.lease);
   if (id == 0) return;
   core_->Count(Counter::kLeasesGranted);
-  turn->role = LeaseRole::kCompute;
+  turn->role = ClaimRole::kCompute;
   turn->boundary = promised.back().tokens;
   turn->until = now + ask.lease;
   turn->ticket = Ticket([this, id] {
-    ComputeLeases::Wakes wakes;
+    ComputeClaims::Wakes wakes;
     {
       absl::MutexLock lock(&state_->mu);
-      leases_.End(id, &wakes);
+      claims_.End(id, &wakes);
     }
     Run(wakes);
   });
 }
 
-void LeaseDesk::CountWait(const LeaseAsk& ask, absl::Time now, const LeaseTurn& turn) {
+void ClaimDesk::CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDecision& turn) {
   if (ask.waited_for == 0) return;
   if (turn.usable_tokens >= ask.waited_for) {
     core_->Count(Counter::kLeaseWaitsHit);
   } else if (now >= ask.wait_until) {
     core_->Count(Counter::kLeaseWaitsTimedOut);
-  } else if (turn.role == LeaseRole::kCompute) {
+  } else if (turn.role == ClaimRole::kCompute) {
     core_->Count(Counter::kLeaseTakeovers);
   }
 }
 
-std::shared_ptr<void> LeaseDesk::Ticket(std::function<void()> give_back) {
+std::shared_ptr<void> ClaimDesk::Ticket(std::function<void()> give_back) {
   auto held = std::make_unique<std::function<void()>>(std::move(give_back));
   return std::shared_ptr<void>(held.release(), [](void* pointer) {
     const std::unique_ptr<std::function<void()>> owned(
@@ -139,11 +139,11 @@ std::shared_ptr<void> LeaseDesk::Ticket(std::function<void()> give_back) {
   });
 }
 
-void LeaseDesk::NotePublished(const std::vector<Digest>& keys) {
-  ComputeLeases::Wakes wakes;
+void ClaimDesk::NotePublished(const std::vector<Digest>& keys) {
+  ComputeClaims::Wakes wakes;
   {
     absl::MutexLock lock(&state_->mu);
-    leases_.Published(keys, &wakes);
+    claims_.Published(keys, &wakes);
   }
   Run(wakes);
 }

@@ -1,0 +1,73 @@
+// PublishSession: a prompt's objects that are taken in: which are lacking, their slices, the
+// commit.
+//
+// Thread safety: one thread at a time. It must not outlive its store. Errors: tiered_store.h.
+#ifndef HEARTH_CACHE_STORE_STORE_PUBLISH_H_
+#define HEARTH_CACHE_STORE_STORE_PUBLISH_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "cache_store/base/slice_view.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+#include "proto/snapshot_format.h"
+
+namespace hearth {
+
+struct PublishObject {
+  ObjectId id;
+  std::vector<uint64_t> slice_digests;
+  bool absent = false;  // the caller cannot supply it
+};
+
+struct PublishSpec {
+  Fingerprint fingerprint;
+  std::string tenant;
+  std::vector<uint32_t> token_ids;
+  std::vector<uint32_t> cuts;
+  std::vector<uint32_t> boundaries;
+  std::vector<PublishObject> objects;
+  Durability durability = Durability::kDefault;
+  // How long the restore points live from their commit on. Zero: as long as the tenant's default
+  // says; where there is none either, one that was published before ends when it would have ended.
+  // Published again with a time to live, a point lives as long as the longer of the two.
+  absl::Duration ttl;
+  std::function<bool()> stopped = nullptr;  // as PrefixQuery's
+  std::string publisher = "";               // who it is, for QuarantineResult
+};
+
+struct PublishResult {
+  Durability durable = Durability::kMemory;  // the level reached
+  std::vector<uint32_t> boundaries;          // now stored
+  uint64_t bytes_received = 0;
+  std::vector<std::string> notes;  // why a boundary was left out
+};
+
+class PublishSession {
+ public:
+  virtual ~PublishSession() = default;  // without Commit: leaves nothing behind
+  // Indices into the spec's objects that the store lacks; the caller puts exactly these.
+  virtual absl::Span<const uint32_t> needed() const = 0;
+  // Uninitialised memory for the slice that is to be put next: where it is to stay, when there is
+  // room. Counted as staged before it is taken; kResourceExhausted names the limit.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) = 0;
+  // Takes one whole slice; copies or keeps `owner` alive. Counts what AllocateSlice did not.
+  // Verified against its announced digest.
+  virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) = 0;
+  // Manifest last; returns once the asked durability is reached. Boundaries whose objects did not
+  // all arrive are left out with a note.
+  virtual absl::StatusOr<PublishResult> Commit() = 0;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_PUBLISH_H_

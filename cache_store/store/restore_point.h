@@ -1,0 +1,87 @@
+// RestorePoint: one as a store lists it, what taking some out answers, and the events that tell of
+// them.
+//
+// Plain values.
+#ifndef HEARTH_CACHE_STORE_STORE_RESTORE_POINT_H_
+#define HEARTH_CACHE_STORE_STORE_RESTORE_POINT_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "cache_store/base/removal.h"
+#include "proto/fingerprint.h"
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+struct RestorePoint {
+  Digest id{};
+  Digest fingerprint{};
+  std::string tenant;
+  uint32_t tokens = 0;
+  uint64_t bytes = 0;
+  Tier tier = Tier::kNone;  // slowest tier needed to read all of it now
+  bool durable = false;
+  bool pinned = false;
+  absl::Duration age;                                    // since last use
+  absl::Duration expires_in = absl::InfiniteDuration();  // a pin holds it longer
+  uint64_t hits = 0;
+  std::vector<uint32_t> last_token_ids;  // at most 8
+};
+
+struct DropResult {
+  uint64_t dropped = 0, freed_bytes = 0, kept_pinned = 0;
+};
+
+struct QuarantineResult {
+  uint32_t objects = 0;
+  // Who published them, each once; "" stands for those that were stored when the store opened.
+  std::vector<std::string> publishers;
+  // Why they may be served again after a crash: the disk would not let go of them.
+  absl::Status on_disk;
+};
+
+// kLost: the subscriber was too slow, and events up to `sequence` were skipped; subscribe again for
+// a snapshot. Its restore point is empty. kDurable: one that was in memory only is on disk now.
+// Values are those of v1::WatchEvent, less one.
+struct StoreEvent {
+  enum class Kind {
+    kStored,
+    kEvicted,
+    kPinned,
+    kUnpinned,
+    kDropped,
+    kQuarantined,
+    kLost,
+    kDurable = 9
+  };
+  Kind kind = Kind::kStored;
+  uint64_t sequence = 0;  // counts each tenant's events, from 1, without a gap
+  // As List shows it right after the event. Its use and its tier change without one.
+  RestorePoint restore_point;
+  std::optional<Removal> removed;  // set where the restore point left
+};
+
+// Where a subscriber goes on.
+struct WatchFrom {
+  // What it has seen: sequence of its last event, and of which incarnation.
+  uint64_t incarnation = 0, sequence = 0;
+  // Take the snapshot where these are unknown or too old. False: events from now on only.
+  bool snapshot = true;
+};
+struct WatchStart {
+  std::shared_ptr<void> subscription;  // unsubscribes when destroyed
+  uint64_t sequence = 0;               // the callback's first event has the next one
+  bool resumed = false;
+  std::vector<StoreEvent> missed;      // resumed: all after WatchFrom::sequence, up to `sequence`
+  std::vector<RestorePoint> snapshot;  // otherwise: what was stored at `sequence`
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_CACHE_STORE_STORE_RESTORE_POINT_H_
