@@ -103,7 +103,7 @@ void ObjectTable::Free(StoredObject* object) {
     garbage_.disk_bytes += object->disk_cost_bytes();
     const Change change(&sums_, object);
     object->on_disk = false;
-    sums_.NoteGoneFromDisk(*object);
+    if (!object->reads.from_disk) disk_flow_.unread_bytes += object->stored_bytes();
   } else if (object->disk.begun) {
     garbage_.disk_objects.push_back(object->number);
   }
@@ -118,13 +118,13 @@ void ObjectTable::SetInHost(const StoredObject* object) {
   const Change change(&sums_, object);
   Own(object)->in_host = true;
   Own(object)->reads.from_host = false;
-  sums_.NoteWrittenToHost(*object);
+  host_flow_.written_bytes += object->bytes();
 }
 
 void ObjectTable::SetOnDisk(const StoredObject* object, uint64_t compressed_bytes) {
   AdoptOnDisk(object, compressed_bytes);
   Own(object)->reads.from_disk = false;
-  sums_.NoteWrittenToDisk(*object);
+  disk_flow_.written_bytes += object->stored_bytes();
 }
 
 void ObjectTable::AdoptOnDisk(const StoredObject* object, uint64_t compressed_bytes) {
@@ -140,7 +140,7 @@ void ObjectTable::ForgetHostCopy(StoredObject* object) {
     const Change change(&sums_, object);
     object->in_host = false;
   }
-  sums_.NoteGoneFromHost(*object);
+  if (!object->reads.from_host) host_flow_.unread_bytes += object->bytes();
   garbage_.host_objects.push_back(object->number);
 }
 
@@ -148,8 +148,6 @@ void ObjectTable::DropHostCopy(const StoredObject* object) {
   assert(object->on_disk);
   if (object->in_host) ForgetHostCopy(Own(object));
 }
-
-void ObjectTable::SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
 
 void ObjectTable::ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by) {
   const Change change(&sums_, object);
@@ -204,24 +202,6 @@ void ObjectTable::NoteRead(const StoredObject* object, bool from_host, bool from
   StoredObject::Reads& reads = Own(object)->reads;
   reads.from_host = reads.from_host || from_host;
   reads.from_disk = reads.from_disk || from_disk;
-}
-
-uint32_t ObjectTable::CountReadFailure(const StoredObject* object) {
-  return ++Own(object)->reads.failures;
-}
-
-uint32_t ObjectTable::CountFetch(const StoredObject* object) {
-  return ++Own(object)->reads.fetches;
-}
-
-void ObjectTable::ForgetFetches(const StoredObject* object) { Own(object)->reads.fetches = 0; }
-
-void ObjectTable::SetQueuedForDevice(const StoredObject* object, bool queued) {
-  Own(object)->reads.queued_for_device = queued;
-}
-
-void ObjectTable::SetPromoting(const StoredObject* object, bool promoting) {
-  Own(object)->reads.promoting = promoting;
 }
 
 }  // namespace hearth

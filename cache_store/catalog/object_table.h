@@ -37,6 +37,12 @@ struct Garbage {
   void Add(const Garbage& other);
 };
 
+// Traffic of a tier since the store opened.
+struct TierFlow {
+  uint64_t written_bytes = 0;
+  uint64_t unread_bytes = 0;  // of these, left the tier without ever having been read from it
+};
+
 class ObjectTable {
  public:
   using Change = StorageSums::Change<StoredObject>;
@@ -46,6 +52,8 @@ class ObjectTable {
   PrefixIndex& index() { return index_; }
   TenantLedger& ledger() { return ledger_; }
   const TenantLedger& ledger() const { return ledger_; }
+  // Of kHost or kDisk.
+  const TierFlow& flow(Tier tier) const { return tier == Tier::kHost ? host_flow_ : disk_flow_; }
   StorageSums& sums() { return sums_; }
   const StorageSums& sums() const { return sums_; }
 
@@ -79,7 +87,7 @@ class ObjectTable {
   // Drops the RAM copy of an object that is also on disk.
   void DropHostCopy(const StoredObject* object);
   // A write of it failed and may have left something there.
-  void SetBegunOnDisk(const StoredObject* object);
+  void SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
 
   // As restore points come and go.
   void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
@@ -95,11 +103,16 @@ class ObjectTable {
 
   // How sessions used its copies.
   void NoteRead(const StoredObject* object, bool from_host, bool from_disk);
-  uint32_t CountReadFailure(const StoredObject* object);  // how many there are
-  uint32_t CountFetch(const StoredObject* object);        // how many since ForgetFetches
-  void ForgetFetches(const StoredObject* object);
-  void SetQueuedForDevice(const StoredObject* object, bool queued);
-  void SetPromoting(const StoredObject* object, bool promoting);
+  // How many failures there are; how many fetches since ForgetFetches.
+  uint32_t CountReadFailure(const StoredObject* object) { return ++Own(object)->reads.failures; }
+  uint32_t CountFetch(const StoredObject* object) { return ++Own(object)->reads.fetches; }
+  void ForgetFetches(const StoredObject* object) { Own(object)->reads.fetches = 0; }
+  void SetQueuedForDevice(const StoredObject* object, bool queued) {
+    Own(object)->reads.queued_for_device = queued;
+  }
+  void SetPromoting(const StoredObject* object, bool promoting) {
+    Own(object)->reads.promoting = promoting;
+  }
 
   // A manifest that goes, or was written for a restore point which is not to be.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
@@ -123,6 +136,7 @@ class ObjectTable {
   PrefixIndex index_;
   TenantLedger ledger_;
   StorageSums sums_;
+  TierFlow host_flow_, disk_flow_;
   Garbage garbage_;
   uint64_t next_number_ = 1;
   uint64_t bytes_ = 0;

@@ -15,22 +15,6 @@ void StorageSums::UnreserveDisk(uint64_t bytes) {
   disk_reserved_ -= bytes;
 }
 
-void StorageSums::NoteWrittenToHost(const StoredObject& object) {
-  host_flow_.written_bytes += object.bytes();
-}
-
-void StorageSums::NoteWrittenToDisk(const StoredObject& object) {
-  disk_flow_.written_bytes += object.stored_bytes();
-}
-
-void StorageSums::NoteGoneFromHost(const StoredObject& object) {
-  if (!object.reads.from_host) host_flow_.unread_bytes += object.bytes();
-}
-
-void StorageSums::NoteGoneFromDisk(const StoredObject& object) {
-  if (!object.reads.from_disk) disk_flow_.unread_bytes += object.stored_bytes();
-}
-
 void StorageSums::CountInTiers(const StoredObject& object, uint64_t times) {
   const uint64_t bytes = times * object.bytes();
   const bool is_pinned = object.pins > 0;

@@ -13,12 +13,6 @@
 
 namespace hearth {
 
-// Traffic of a tier since the store opened.
-struct TierFlow {
-  uint64_t written_bytes = 0;
-  uint64_t unread_bytes = 0;  // of these, left the tier without ever having been read from it
-};
-
 class StorageSums {
  public:
   // Takes an object or a restore point out of all sums, and puts it back as it is then. Not within
@@ -53,13 +47,6 @@ class StorageSums {
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
 
-  const TierFlow& host_flow() const { return host_flow_; }
-  const TierFlow& disk_flow() const { return disk_flow_; }
-  void NoteWrittenToHost(const StoredObject& object);
-  void NoteWrittenToDisk(const StoredObject& object);
-  void NoteGoneFromHost(const StoredObject& object);
-  void NoteGoneFromDisk(const StoredObject& object);
-
   // For the catalog's own checks: adds what is in the tiers, and nothing to a tenant's account.
   void CountInTiers(const StoredObject& object, uint64_t times);
   void Count(const RestorePointEntry& point, uint64_t times);
@@ -76,7 +63,6 @@ class StorageSums {
 
   Sums sums_;
   uint64_t host_reserved_ = 0, disk_reserved_ = 0;
-  TierFlow host_flow_, disk_flow_;
 };
 
 }  // namespace hearth

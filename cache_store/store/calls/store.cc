@@ -251,8 +251,8 @@ StoreStats Store::Stats() {
   host.evicted_restore_points = state_->catalog.demoted();
   host.hit_tokens = core_->meters.hit_tokens(Tier::kHost);
   host.read_bytes = core_->meters.counters().Get(Counter::kBytesReadHost);
-  host.written_bytes = state_->objects.sums().host_flow().written_bytes;
-  host.unread_bytes = state_->objects.sums().host_flow().unread_bytes;
+  host.written_bytes = state_->objects.flow(Tier::kHost).written_bytes;
+  host.unread_bytes = state_->objects.flow(Tier::kHost).unread_bytes;
   if (core_->tiers.disk == nullptr) host.evicted_restore_points = state_->catalog.evicted();
   stats.tiers.push_back(host);
   if (core_->tiers.disk != nullptr) {
@@ -264,8 +264,8 @@ StoreStats Store::Stats() {
     disk.evicted_restore_points = state_->catalog.evicted();
     disk.hit_tokens = core_->meters.hit_tokens(Tier::kDisk);
     disk.read_bytes = core_->meters.counters().Get(Counter::kBytesReadDisk);
-    disk.written_bytes = state_->objects.sums().disk_flow().written_bytes;
-    disk.unread_bytes = state_->objects.sums().disk_flow().unread_bytes;
+    disk.written_bytes = state_->objects.flow(Tier::kDisk).written_bytes;
+    disk.unread_bytes = state_->objects.flow(Tier::kDisk).unread_bytes;
     stats.tiers.push_back(disk);
   }
   if (core_->tiers.device != nullptr) {

@@ -53,8 +53,8 @@ TEST(ObjectTableTest, CountsWhatLeftATierUnread) {
     kit.objects.NoteRead(object, read, false);
     kit.objects.Release(object);
   }
-  EXPECT_EQ(kit.objects.sums().host_flow().written_bytes, 2 * kBytes);
-  EXPECT_EQ(kit.objects.sums().host_flow().unread_bytes, kBytes);
+  EXPECT_EQ(kit.objects.flow(Tier::kHost).written_bytes, 2 * kBytes);
+  EXPECT_EQ(kit.objects.flow(Tier::kHost).unread_bytes, kBytes);
 }
 
 TEST(ObjectTableDeathTest, ReferencesAndReservationsAreGivenBackOnce) {
