@@ -1,7 +1,5 @@
 #include "proto/fingerprint.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
 #include <cassert>
 #include <cmath>
@@ -155,40 +153,6 @@ std::vector<LayerGroup> ReadLayers(FieldReader* reader) {
 }
 
 }  // namespace
-
-std::string DigestHex(const Digest& digest) {
-  return absl::BytesToHexString({reinterpret_cast<const char*>(digest.data()), digest.size()});
-}
-
-absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes) {
-  Digest digest;
-  if (bytes.size() != digest.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a digest has ", digest.size(), " bytes, not ", bytes.size()));
-  }
-  std::memcpy(digest.data(), bytes.data(), digest.size());
-  return digest;
-}
-
-absl::StatusOr<Digest> DigestFromHex(absl::string_view hex) {
-  const bool is_hex =
-      std::all_of(hex.begin(), hex.end(), [](unsigned char c) { return absl::ascii_isxdigit(c); });
-  if (hex.size() != 2 * Digest().size() || !is_hex) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", absl::CEscape(hex.substr(0, 80)), "\" is not 64 hexadecimal digits"));
-  }
-  return DigestFromBytes(absl::HexStringToBytes(hex));
-}
-
-Digest Sha256(absl::string_view bytes) {
-  Digest digest;
-  unsigned int size = 0;
-  const int ok =
-      EVP_Digest(bytes.data(), bytes.size(), digest.data(), &size, EVP_sha256(), nullptr);
-  // Fails only when OpenSSL cannot provide SHA-256 at all; a zero digest must never be used.
-  if (ok != 1 || size != digest.size()) std::abort();
-  return digest;
-}
 
 std::string FingerprintField::ValueText() const {
   if (const auto* integer = std::get_if<uint64_t>(&value)) return absl::StrCat(*integer);

@@ -7,7 +7,6 @@
 #ifndef HEARTH_PROTO_FINGERPRINT_H_
 #define HEARTH_PROTO_FINGERPRINT_H_
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -15,16 +14,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "proto/digest.h"
 #include "proto/kv_layout.h"
 
 namespace hearth {
-
-using Digest = std::array<uint8_t, 32>;
-
-std::string DigestHex(const Digest& digest);
-absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);  // exactly 32
-absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);      // exactly 64 hex digits
-Digest Sha256(absl::string_view bytes);
 
 struct FingerprintField {
   std::string name;  // [a-z0-9_.]+, at most kMaxFingerprintNameBytes

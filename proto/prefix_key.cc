@@ -9,16 +9,12 @@ namespace {
 constexpr absl::string_view kRootDomain = "hearth.root.v1";
 constexpr absl::string_view kChunkDomain = "hearth.chunk.v1";
 
-absl::string_view AsBytes(const Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
-
 }  // namespace
 
 Digest RootKey(const Digest& fingerprint, absl::string_view tenant, absl::string_view secret) {
   std::string message;
   AppendTextField(&message, kRootDomain);
-  AppendBytesField(&message, AsBytes(fingerprint));
+  AppendBytesField(&message, DigestBytes(fingerprint));
   AppendTextField(&message, tenant);
   AppendBytesField(&message, secret);
   return Sha256(message);
@@ -28,7 +24,7 @@ Digest SegmentKey(const Digest& parent, absl::Span<const uint32_t> token_ids,
                   absl::Span<const uint32_t> cut_offsets) {
   std::string message;
   AppendTextField(&message, kChunkDomain);
-  AppendBytesField(&message, AsBytes(parent));
+  AppendBytesField(&message, DigestBytes(parent));
   AppendIntegerField(&message, token_ids.size());
   AppendIdsField(&message, token_ids);
   AppendIdsField(&message, cut_offsets);

@@ -10,10 +10,6 @@
 namespace hearth {
 namespace {
 
-absl::string_view DigestBytes(const Digest& digest) {
-  return {reinterpret_cast<const char*>(digest.data()), digest.size()};
-}
-
 absl::StatusOr<FingerprintField> FieldFromProto(const v1::FingerprintField& proto) {
   FingerprintField field;
   field.name = proto.name();

@@ -4,10 +4,6 @@
 
 namespace hearth {
 
-void SetDigest(const Digest& digest, std::string* out) {
-  out->assign(reinterpret_cast<const char*>(digest.data()), digest.size());
-}
-
 void ResultToProto(const PublishResult& result, v1::PublishAck* out) {
   out->set_durable(ToProto(result.durable));
   out->mutable_boundaries()->Add(result.boundaries.begin(), result.boundaries.end());
@@ -16,8 +12,8 @@ void ResultToProto(const PublishResult& result, v1::PublishAck* out) {
 }
 
 void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out) {
-  SetDigest(point.id, out->mutable_restore_point_id());
-  SetDigest(point.fingerprint, out->mutable_fingerprint_digest());
+  out->set_restore_point_id(std::string(DigestBytes(point.id)));
+  out->set_fingerprint_digest(std::string(DigestBytes(point.fingerprint)));
   out->set_tokens(point.tokens);
   out->set_bytes(point.bytes);
   out->set_tier(ToProto(point.tier));

@@ -5,14 +5,11 @@
 #ifndef HEARTH_SERVICES_STORE_RESULT_CONVERSION_H_
 #define HEARTH_SERVICES_STORE_RESULT_CONVERSION_H_
 
-#include <string>
-
 #include "cache_store/store/tiered_store.h"
 #include "proto/cache_store.pb.h"
 
 namespace hearth {
 
-void SetDigest(const Digest& digest, std::string* out);
 void ResultToProto(const PublishResult& result, v1::PublishAck* out);
 void RestorePointToProto(const RestorePoint& point, v1::RestorePointInfo* out);
 

@@ -129,7 +129,7 @@ void ReportToProto(const ExplainReport& report, v1::ExplainResponse* out) {
       info->set_removed_s(absl::ToDoubleSeconds(boundary.removed_ago));
     }
     if (boundary.restore_point_id.has_value()) {
-      SetDigest(*boundary.restore_point_id, info->mutable_restore_point_id());
+      info->set_restore_point_id(std::string(DigestBytes(*boundary.restore_point_id)));
     }
   }
   for (const OtherFingerprint& other : report.other_fingerprints) {

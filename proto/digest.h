@@ -1,0 +1,26 @@
+// SHA-256 digests: of fingerprints, prefixes, restore points and tokens of callers.
+//
+// Thread safety: pure functions.
+#ifndef HEARTH_PROTO_DIGEST_H_
+#define HEARTH_PROTO_DIGEST_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace hearth {
+
+using Digest = std::array<uint8_t, 32>;
+
+absl::string_view DigestBytes(const Digest& digest);  // borrowed
+std::string DigestHex(const Digest& digest);
+absl::StatusOr<Digest> DigestFromBytes(absl::string_view bytes);  // exactly 32
+absl::StatusOr<Digest> DigestFromHex(absl::string_view hex);      // exactly 64 hex digits
+Digest Sha256(absl::string_view bytes);
+
+}  // namespace hearth
+
+#endif  // HEARTH_PROTO_DIGEST_H_
