@@ -71,7 +71,7 @@ TEST(CudaMemory, CarriesAGpuTierThroughEvictions) {
     const StoredSlice slice{object, 0, bytes.size(), SliceDigest(bytes.data(), bytes.size())};
     const auto copy = tier.CopyIn({{slice, CopySlice(bytes)}});  // read back and compared
     ASSERT_TRUE(copy.ok()) << copy.status();
-    tier.Show(object, *copy);
+    tier.MakeVisible(object, *copy);
   }
   EXPECT_EQ(tier.usage().evicted_objects, 100 - tier.usage().objects.size());
   EXPECT_GE(tier.usage().objects.size(), 15u);

@@ -1,4 +1,4 @@
-#include "worker/prefix_fetcher.h"
+#include "worker/engine/prefix_fetcher.h"
 
 #include <algorithm>
 #include <exception>
