@@ -32,6 +32,7 @@ constexpr uint64_t kOnceFailed[] = {
                      // (manifest_copy_test.cc)
     30378096250278,  // half a record behind a manifest was damage to a repair
                      // (manifest_copy_test.cc)
+    1277920087517,   // a repair took a machine's torn log for damage (log_ends_test.cc)
     18335161768157,  // the room that a start on a full disk took was not kept again
                      // (full_disk_test.cc)
 };

@@ -65,6 +65,9 @@ void World::Repair(Dice* dice) {
   if (report->was_healthy) return;
   time_.Aside(absl::StrCat(report->restore_points, " restore points kept, ", report->lost_points,
                            " lost, ", report->damaged_files, " files damaged"));
+  for (const auto* lines : {&report->damage, &report->lost}) {
+    for (const std::string& line : *lines) time_.Aside(line);
+  }
   const auto verified = VerifyDataDir(node_.folder());
   if (!verified.ok()) return time_.Violated(33, verified.status().ToString());
   // What is lost the next start counts, and until then it is told.

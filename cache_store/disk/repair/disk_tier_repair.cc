@@ -129,7 +129,7 @@ class Repair {
   void ReportFiles() {
     for (const SalvageFile& file : salvage_.files()) {
       if (file.was_lost) {
-        has_losses_ = true;
+        has_losses_ = has_lost_files_ = true;
         continue;
       }
       if (file.damage.places == 0) continue;
@@ -191,6 +191,15 @@ class Repair {
     Say("checking the folder as a store would see it");
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(dir_);
     if (!verified.ok() || !verified->is_whole()) return false;
+    if (verified->ok() && !has_lost_files_) {
+      // What lies behind the torn end of a log is no damage where the machine stopped: a start ends
+      // there without a word, and so does this.
+      report_.lost.clear();
+      report_.damage.clear();
+      report_.lost_points = report_.damaged_files = 0;
+      report_.restore_points = verified->restore_points;
+      return true;
+    }
     if (!has_losses_ && verified->missing_points == 0) return true;
     // Of what was lost nothing is left that the folder does not have.
     std::unique_ptr<Database> db;
@@ -326,8 +335,9 @@ class Repair {
   const RepairOptions& options_;
   SalvagedFolder salvage_;
   RepairReport report_;
-  bool has_damage_ = false;  // where every file is to be whole
-  bool has_losses_ = false;  // a log, or tables that a start gave up
+  bool has_damage_ = false;      // where every file is to be whole
+  bool has_losses_ = false;      // a log, or tables that a start gave up
+  bool has_lost_files_ = false;  // the latter
   std::string secret_check_;
 };
 

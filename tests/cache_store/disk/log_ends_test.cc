@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "cache_store/disk/disk_tier_db.h"
 #include "cache_store/disk/files/disk_tier_records.h"
+#include "cache_store/disk/repair/repair.h"
 #include "cache_store/disk/verify.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
@@ -127,6 +128,25 @@ TEST_F(LogEnds, WhatTheMachineLostBehindAHoleStaysLost) {
     EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
   }
   EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
+}
+
+TEST_F(LogEnds, ARepairHasNothingToDoWhereTheMachineStopped) {
+  Open();
+  Publish(1, 2, Durability::kSync);
+  Publish(3, 30);
+  Die();
+  LoseAPage(Log(/*is_newest=*/true));
+  const absl::StatusOr<RepairReport> repaired = RepairDataDir(folder_.File("data"), {});
+  ASSERT_TRUE(repaired.ok()) << repaired.status();
+  EXPECT_TRUE(repaired->was_healthy);
+  EXPECT_THAT(repaired->damage, ::testing::IsEmpty());
+  EXPECT_THAT(repaired->lost, ::testing::IsEmpty());
+  OpenAfterTheMachineStopped();
+  const std::set<uint64_t> there = There(1, 30);
+  EXPECT_TRUE(there.count(1) == 1 && there.count(2) == 1);
+  EXPECT_EQ(repaired->restore_points, there.size());
+  EXPECT_EQ(Counted("recovery_damage"), 0u);
+  EXPECT_EQ(Counted("recovery_lost_restore_points"), 0u);
 }
 
 // The manifest of a point whose end is put off is written again, under the number by which it was
