@@ -34,7 +34,7 @@ constexpr size_t kReadAhead = 1;
 // no thread of gRPC's blocks. Invariants: (1) one write and one read are in progress at most, so at
 // most kReadAhead + 1 slices are held; (2) pieces go out in the order of SliceOrder; (3) what was
 // shared is held until the caller cancels, goes away, or its lease expires, which begins when it is
-// handed out; (4) a call whose caller takes nothing for between one and two times `patience` is
+// handed out; (4) a call whose caller takes next to nothing loses its place (StreamPlaces), is
 // cancelled, and holds nothing any more.
 class FetchCall final : public StreamCall {
  public:

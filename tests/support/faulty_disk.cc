@@ -180,6 +180,14 @@ class FaultyFileSystem : public rocksdb::FileSystemWrapper {
     disk_->unsynced_names_[Normal(to)] = FolderOf(to);
     return status;
   }
+  IOStatus GetFreeSpace(const std::string& path, const IOOptions& options, uint64_t* bytes,
+                        IODebugContext* dbg) override {
+    IOStatus status = target()->GetFreeSpace(path, options, bytes, dbg);
+    absl::MutexLock lock(&disk_->mu_);
+    if (disk_->full_) *bytes = 0;
+    *bytes = std::min(*bytes, disk_->room_);
+    return status;
+  }
   IOStatus DeleteFile(const std::string& path, const IOOptions& options,
                       IODebugContext* dbg) override {
     absl::MutexLock lock(&disk_->mu_);
@@ -296,14 +304,6 @@ void FaultyDisk::Arm(DiskFault fault, int nth) {
 void FaultyDisk::Disarm() {
   absl::MutexLock lock(&mu_);
   armed_.clear();
-}
-void FaultyDisk::SetFull(bool full) {
-  absl::MutexLock lock(&mu_);
-  full_ = full;
-}
-void FaultyDisk::SetRoom(uint64_t bytes) {
-  absl::MutexLock lock(&mu_);
-  room_ = bytes;
 }
 void FaultyDisk::Die() {
   absl::MutexLock lock(&mu_);

@@ -46,9 +46,15 @@ class FaultyDisk {
   // The nth operation of its kind from now, counted from 1. One at a time of each kind.
   void Arm(DiskFault fault, int nth);
   void Disarm();
-  void SetFull(bool full);
+  void SetFull(bool full) {
+    absl::MutexLock lock(&mu_);
+    full_ = full;
+  }
   static constexpr uint64_t kAmple = ~uint64_t{0};
-  void SetRoom(uint64_t bytes);
+  void SetRoom(uint64_t bytes) {
+    absl::MutexLock lock(&mu_);
+    room_ = bytes;
+  }
   uint64_t room() const {
     absl::MutexLock lock(&mu_);
     return room_;

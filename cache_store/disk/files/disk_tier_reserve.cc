@@ -10,7 +10,9 @@ namespace hearth {
 namespace {
 
 constexpr size_t kPieceBytes = size_t{64} << 10;
-constexpr uint32_t kMaxPatience = 1024;
+constexpr uint32_t kMaxPatience = 64;
+// Left beside the file.
+constexpr uint64_t kAmpleBytes = 4 * kReserveBytes;
 
 std::string PathOf(const std::string& dir) { return dir + "/reserve"; }
 
@@ -30,7 +32,7 @@ void Reserve::Keep() {
 }
 
 void Reserve::NoteWrite() {
-  if (is_whole_.load() || !mu_.TryLock()) return;
+  if (is_whole_.load() || !HasAmpleRoom() || !mu_.TryLock()) return;
   if (++writes_ >= patience_) {
     writes_ = 0;
     patience_ = std::min(2 * patience_, kMaxPatience);
@@ -40,6 +42,13 @@ void Reserve::NoteWrite() {
     }
   }
   mu_.Unlock();
+}
+
+bool Reserve::HasAmpleRoom() const {
+  uint64_t free_bytes = 0;
+  const rocksdb::IOStatus asked =
+      files_->GetFreeSpace(dir_, rocksdb::IOOptions(), &free_bytes, nullptr);
+  return !asked.ok() || free_bytes >= kAmpleBytes;
 }
 
 bool Reserve::MakeWhole() {

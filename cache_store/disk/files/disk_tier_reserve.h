@@ -31,11 +31,12 @@ class Reserve {
   void Keep();
   // False: there was none.
   bool GiveUp();
-  // Something was written: where the file is not whole it is tried again, the first time at once,
-  // then after twice as many writes as before.
+  // Something was written: where the file is not whole it is made so once there is ample room, so
+  // that nothing else is refused for its sake. Where that fails, again after twice as many writes.
   void NoteWrite();
 
  private:
+  bool HasAmpleRoom() const;
   bool MakeWhole() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   rocksdb::FileSystem* const files_;

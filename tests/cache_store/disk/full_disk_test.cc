@@ -141,6 +141,32 @@ TEST_P(FullDisk, TheRoomThatAStartTookIsKeptAgainOnceThereIsAny) {
   EXPECT_EQ(Fetch(1), 64u);
 }
 
+// Neither do small writes on a disk that is nearly full lose their room to it, nor do they put off
+// when it is kept again.
+TEST_P(FullDisk, TheRoomIsKeptAgainOnlyWhereThereIsAmple) {
+  Open();
+  ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
+  const Digest id = store_->List("default").at(0).id;
+  store_.reset();
+  disk_.SetRoom(0);
+  Open();
+  disk_.SetRoom(uint64_t{4} << 20);
+  for (int i = 0; i < 300; ++i) {
+    const auto pinned = store_->SetPinned(id, "default", i % 2 == 0);
+    ASSERT_TRUE(pinned.ok()) << pinned.status();
+  }
+  EXPECT_GT(disk_.room(), uint64_t{3} << 20);
+  disk_.SetRoom(FaultyDisk::kAmple);
+  ASSERT_TRUE(Publish(2).ok());
+  disk_.Die();
+  store_.reset();
+  std::mt19937_64 random(1);
+  disk_.Restart(true, &random);
+  disk_.SetRoom(0);
+  Open();
+  EXPECT_EQ(Fetch(1), 64u);
+}
+
 TEST_P(FullDisk, TheRoomThatIsKeptIsSyncedThoughTheFirstSyncsFail) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());
