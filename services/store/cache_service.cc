@@ -33,6 +33,7 @@ CacheService::CacheService(TieredStore* store, CallGate* gate, std::string versi
 void CacheService::SetPatience(absl::Duration patience) {
   publish_places_.SetWindow(patience);
   fetch_places_.SetWindow(patience);
+  parts_.patience = patience;
 }
 
 void CacheService::SetClock(Clock* clock) {

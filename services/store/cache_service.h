@@ -59,9 +59,7 @@ inline FairPoolOptions LookupPool() {
   return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
 inline constexpr int kMaxTenantListStreams = 8;
-// The time in which a publish must send more than next to nothing, as it holds what it staged, and
-// a fetch take as much, as it holds what it was promised (stream_places.h).
-inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
+// How often the progress of publishes and fetches is looked at.
 inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
 
 // None of gRPC's threads waits for a call: those of reflection can all be held by whoever likes.
@@ -123,7 +121,7 @@ class CacheService final : public CacheServiceBase {
   absl::Status DoStats(const Identity& caller, const v1::StatsRequest& request,
                        v1::StatsResponse* response);
 
-  const StoreCallParts parts_;
+  StoreCallParts parts_;
   const std::string version_;
   const absl::Time start_;
   SharedMemoryOffer offer_;

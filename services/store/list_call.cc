@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +15,8 @@ namespace {
 // One List stream: what a tenant has stored, point by point, as fast as the caller takes it.
 class ListCall final : public StreamCall {
  public:
-  using StreamCall::StreamCall;
+  ListCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
+      : StreamCall(context, parts.patience) {}
 
   void Start(const StoreCallParts& parts, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
     const absl::StatusOr<Identity> caller =
@@ -27,11 +29,14 @@ class ListCall final : public StreamCall {
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
     Keep(*std::move(place));
+    Keep(FollowCaller(parts.identities, *context_, *caller,
+                      [this](const absl::Status& status) { Abort(status); }));
     call()->note()->tenant = *tenant;
     const auto look = [self = Shared(this), store = parts.store, tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);
       absl::MutexLock lock(&self->mutex_);
       self->points_ = std::move(points);
+      std::reverse(self->points_.begin(), self->points_.end());
       self->Release();
     };
     Delegate([&] { return parts.short_calls->Submit(caller->ShareName(), bytes.Length(), look); });
@@ -40,25 +45,25 @@ class ListCall final : public StreamCall {
  private:
   bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (ended()) return false;
-    if (next_ == points_.size()) {
+    if (points_.empty()) {
       EndLocked(absl::OkStatus());
       return false;
     }
     v1::RestorePointInfo info;
-    RestorePointToProto(points_[next_++], &info);
+    RestorePointToProto(points_.back(), &info);
+    points_.pop_back();
     *message = MessageBytes(info);
     return true;
   }
 
-  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);
-  size_t next_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<RestorePoint> points_ ABSL_GUARDED_BY(mutex_);  // to be sent, the last first
 };
 
 }  // namespace
 
 ByteStream* StartList(const StoreCallParts& parts, StreamLimit* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<ListCall>(context);
+  const auto call = std::make_shared<ListCall>(parts, context);
   call->Start(parts, streams, TakeRequest(request));
   return call.get();
 }

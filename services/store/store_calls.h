@@ -20,6 +20,7 @@
 #include "proto/cache_store.pb.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
+#include "services/serving/calls/stream_call.h"
 #include "services/serving/calls/stream_limit.h"
 #include "services/serving/calls/stream_places.h"
 #include "services/serving/door/identity.h"
@@ -32,6 +33,7 @@ struct StoreCallParts {
   Identities* identities = nullptr;  // null: one tenant, nobody is asked
   FairPool* lookups = nullptr;       // computes keys
   FairPool* short_calls = nullptr;
+  absl::Duration patience = kStreamPatience;  // with callers that read streams
 };
 
 // The memory that callers of this host may read instead of the stream.

@@ -21,7 +21,8 @@ namespace {
 // queue is emptied and one LOST event takes its place.
 class WatchCall final : public StreamCall {
  public:
-  using StreamCall::StreamCall;
+  WatchCall(const StoreCallParts& parts, grpc::CallbackServerContext* context)
+      : StreamCall(context, parts.patience) {}
 
   void Start(const StoreCallParts& parts, StreamLimit* streams, const grpc::ByteBuffer& bytes) {
     const absl::StatusOr<Identity> caller =
@@ -122,7 +123,7 @@ class WatchCall final : public StreamCall {
 
 ByteStream* StartWatch(const StoreCallParts& parts, StreamLimit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
-  const auto call = std::make_shared<WatchCall>(context);
+  const auto call = std::make_shared<WatchCall>(parts, context);
   call->Start(parts, streams, TakeRequest(request));
   return call.get();
 }

@@ -1,11 +1,19 @@
 #include "services/serving/calls/stream_call.h"
 
+#include <algorithm>
 #include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "services/rpc/status_conversion.h"
 
 namespace hearth {
+namespace {
+
+// Of a write in progress when its call is aborted.
+constexpr absl::Duration kAbortPatience = absl::Seconds(1);
+
+}  // namespace
 
 absl::StatusOr<Identity> StreamCall::Enter(CallGate* gate, Identities* identities,
                                            const char* method, uint64_t bytes) {
@@ -56,6 +64,7 @@ void StreamCall::AbortLocked(absl::Status status) {
   EndLocked(std::move(status));
   ready_.clear();
   ready_bytes_ = 0;
+  if (writing_) WatchWrite(std::min(patience_, kAbortPatience));
 }
 
 void StreamCall::PushLocked(grpc::ByteBuffer message) {
@@ -91,10 +100,40 @@ bool StreamCall::TakeNext(grpc::ByteBuffer* message) {
   return true;
 }
 
+void StreamCall::WatchWrite(absl::Duration patience) {
+  watch_ = std::make_unique<grpc::Alarm>();
+  const gpr_timespec from_now =
+      gpr_time_from_millis(absl::ToInt64Milliseconds(patience), GPR_TIMESPAN);
+  watch_->Set(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), from_now),
+              [weak = weak_from_this(), write = writes_](bool rang) {
+                const auto self = rang ? weak.lock() : nullptr;
+                if (self != nullptr) self->LookAtWrite(write);
+              });
+}
+
+void StreamCall::LookAtWrite(uint64_t write) {
+  std::unique_ptr<grpc::Alarm> rang;  // let go once the lock is released
+  {
+    absl::MutexLock lock(&mutex_);
+    rang = std::move(watch_);
+    if (!writing_) return;
+    if (writes_ != write) return WatchWrite(patience_);
+    Hold();
+  }
+  Abort(absl::DeadlineExceededError(
+      absl::StrCat("the caller took nothing for ", absl::FormatDuration(patience_))));
+  OnGone();
+  context_->TryCancel();
+  absl::MutexLock lock(&mutex_);
+  Release();
+}
+
 void StreamCall::WriteNext() {
   if (writing_ || state_ == State::kFinished) return;
   if (TakeNext(&current_)) {
     writing_ = true;
+    ++writes_;
+    if (watch_ == nullptr) WatchWrite(patience_);
     StartWrite(&current_);
     return;
   }

@@ -5,12 +5,15 @@
 // something to send from its own; mutex_ guards what they share. Ownership: made by make_shared;
 // keeps itself, and what Keep was given, from Enter until OnDone. A thread that holds the last
 // reference later finds nothing of the service in it.
+// A write that its caller does not take is given up: between one and two times `patience` after it
+// began, or a second after the call was aborted.
 // Invariants: (1) one write is in progress at most; (2) Finish is called once: when the call has
 // ended, all that was ready is written and nobody holds it; (3) nothing gets ready after the end;
 // (4) the gate counts the call until all that it kept is let go.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 
+#include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
 #include <cstddef>
@@ -24,16 +27,23 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "proto/caller_gone.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/door/identity.h"
 
 namespace hearth {
 
+// The time in which a publish must send more than next to nothing, as it holds what it staged, a
+// fetch take as much, as it holds what it was promised (stream_places.h), and any stream a message.
+inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
+
 class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                    public std::enable_shared_from_this<StreamCall> {
  public:
-  explicit StreamCall(grpc::CallbackServerContext* context) : context_(context) {}
+  explicit StreamCall(grpc::CallbackServerContext* context,
+                      absl::Duration patience = kStreamPatience)
+      : context_(context), patience_(patience) {}
 
   // How every stream begins, with a request of `bytes`: through the gate. Who calls, or with what
   // to End. `method` must be a literal.
@@ -93,11 +103,18 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   enum class State { kOpen, kEnded, kFinished };
 
+  // Looks after so long whether the write that is in progress now still is.
+  void WatchWrite(absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAtWrite(uint64_t write) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const absl::Duration patience_;
   std::shared_ptr<StreamCall> self_;  // held for gRPC
   std::unique_ptr<CallGate::Call> call_;
   std::vector<std::shared_ptr<void>> kept_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kOpen;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t writes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::unique_ptr<grpc::Alarm> watch_ ABSL_GUARDED_BY(mutex_);  // null: no write is watched
   int holds_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);  // of the end
   std::deque<grpc::ByteBuffer> ready_ ABSL_GUARDED_BY(mutex_);

@@ -124,6 +124,31 @@ TEST_F(StoreWatchTest, ASnapshotLargerThanTheQueueArrivesWhole) {
   EXPECT_EQ(seen.size(), kPoints);
 }
 
+// Neither a watcher's place nor a list is anybody's who does not read.
+TEST_F(StoreWatchTest, WhoTakesNothingIsLetGo) {
+  for (uint64_t seed = 1; seed <= 700; ++seed) Publish(seed);
+  server_.service()->SetPatience(absl::Milliseconds(50));
+  grpc::ChannelArguments narrow;
+  narrow.SetInt("grpc.http2.bdp_probe", 0);
+  narrow.SetInt("grpc.http2.lookahead_bytes", 1024);
+  const auto stub = v1::CacheStore::NewStub(
+      grpc::CreateCustomChannel(server_.address(), grpc::InsecureChannelCredentials(), narrow));
+  grpc::ClientContext watch_context, list_context;
+  const auto watch = stub->Watch(&watch_context, {});
+  const auto list = stub->List(&list_context, {});
+  v1::WatchEvent event;
+  v1::RestorePointInfo point;
+  EXPECT_TRUE(watch->Read(&event));
+  EXPECT_TRUE(list->Read(&point));
+  EXPECT_TRUE(server_.gate()->WaitIdle(absl::InfiniteFuture())) << "they end by themselves";
+  while (watch->Read(&event)) {
+  }
+  while (list->Read(&point)) {
+  }
+  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(list->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
 TEST_F(StoreWatchTest, ResumesAfterTheLastEventSeen) {
   Publish(1);
   v1::WatchRequest again;
