@@ -168,7 +168,8 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
       fetched.pool_again = true;  // computed beside this one: no need to carry it
     } else {
       PrefixRequest again = prefix;
-      again.load = prefix.load->Next(have);
+      // What was declined is not here: without this one it is computed.
+      again.load = prefix.load->Next(std::max(above_tokens, outcome.usable_tokens));
       FetchOutcome now =
           cache->Fetch(again, have, max_boundary, absl::Now() + options_.fetch_budget);
       const LoadReport found = again.load->report();

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/worker/engine/engine_harness.h"
@@ -26,8 +27,11 @@ class PricedCache final : public MemoryPrefixCache {
                                                     is_first ? first_most : max_tokens, deadline);
     prefix.load->OnPlan();
     if (outcome.usable_tokens == 0) return outcome;
-    const uint64_t price = is_first ? kMiB : bytes;
-    if (prefix.load->Accepts({outcome.usable_tokens, price, LoadSource::kWire, price})) {
+    const uint64_t price = is_first ? first_bytes : bytes;
+    const bool accepted =
+        prefix.load->Accepts({outcome.usable_tokens, price, LoadSource::kWire, price});
+    judged.push_back(prefix.load->report());
+    if (accepted) {
       if (!cuts_off) {
         prefix.load->OnArrived();
         return outcome;
@@ -50,7 +54,9 @@ class PricedCache final : public MemoryPrefixCache {
   }
 
   uint64_t bytes = 1;
-  uint32_t first_most = 0;  // if any: a request's first fetch finds no more, at a MiB
+  uint32_t first_most = 0;  // if any: a request's first fetch finds no more, at
+  uint64_t first_bytes = kMiB;
+  std::vector<LoadReport> judged;  // by fetch; of one request at a time
   bool cuts_off = false;
   int leases = 0;
 };
@@ -140,6 +146,27 @@ TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
   EXPECT_EQ(run->started.load.bytes, kMiB);
   EXPECT_EQ(worker.Counter("loads"), loads + 1);
   EXPECT_EQ(worker.Counter("loads_declined"), 0u);
+}
+
+// All of it is to be computed still, so that loading more spares more.
+TEST(EngineLoadTest, WhatTheFirstFetchDeclinedIsNotHereForTheSecond) {
+  EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
+  options.compute_min_tokens = 1;
+  TestWorker first(LoadDir(), options);
+  const auto cache = std::make_shared<PricedCache>(first->layout());
+  TestWorker worker(LoadDir(), options, cache);
+  const EngineRequest request = Request(Prompt(75), {50});
+  cache->bytes = kMiB;
+  for (int run = 0; run < 2; ++run) worker.Run(request);  // what computing costs, and a MiB
+  cache->first_most = 50;
+  cache->first_bytes = cache->bytes = uint64_t{1} << 40;
+  cache->judged.clear();
+  const auto run = worker.Run(request);
+  EXPECT_EQ(run->started.load.decision, LoadDecision::kCompute);
+  ASSERT_EQ(cache->judged.size(), 2u);
+  EXPECT_EQ(cache->judged[0].boundary, 50u);
+  EXPECT_EQ(cache->judged[1].boundary, 64u);
+  EXPECT_GE(*cache->judged[1].compute_estimate, *cache->judged[0].compute_estimate);
 }
 
 TEST(EngineLoadTest, ToldToLoadItLoadsWhateverItCosts) {
