@@ -38,6 +38,11 @@ const char* LoadDecisionName(LoadDecision decision) {
   return kDecisionNames[static_cast<size_t>(decision)];
 }
 
+LoadTrial::~LoadTrial() {
+  absl::MutexLock lock(&mu_);
+  EndTransfer();
+}
+
 void LoadTrial::Arm(LoadModel* model, Work work, Extend extend) {
   absl::MutexLock lock(&mu_);
   model_ = model;

@@ -5,7 +5,8 @@
 // takes everything and learns nothing. Safe by construction: it only makes a cache miss, or be
 // asked less often, and a miss changes no result.
 //
-// Thread safety: all methods from any thread. Ownership: the model must outlive its calls.
+// Thread safety: all methods from any thread. Ownership: the model must outlive its calls, and it
+// while a transfer is under way.
 #ifndef HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 #define HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 
@@ -52,6 +53,11 @@ struct LoadOffer {
 
 class LoadTrial {
  public:
+  LoadTrial() = default;
+  ~LoadTrial();  // of a fetch that threw: what was under way is over
+  LoadTrial(const LoadTrial&) = delete;
+  LoadTrial& operator=(const LoadTrial&) = delete;
+
   // What the request has and wants, and who computes beside it.
   struct Work {
     uint32_t have_tokens = 0, tokens = 0;

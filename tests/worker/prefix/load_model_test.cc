@@ -3,6 +3,7 @@
 #include "worker/prefix/load_model.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "gtest/gtest.h"
 #include "worker/prefix/load_trial.h"
@@ -153,6 +154,16 @@ TEST_F(LoadTrialTest, LoadsUnderWayMakeAnotherOneSlower) {
   ASSERT_TRUE(first.Accepts(Offer()));
   EXPECT_FALSE(Loads(Offer())) << "it shares the link";
   first.OnFailed();
+  EXPECT_TRUE(Loads(Offer()));
+}
+
+TEST_F(LoadTrialTest, OneThatIsDroppedMidwayIsNotUnderWayAnyMore) {
+  LearnCompute();
+  LearnLink(20 * kMegabyte);
+  auto dropped = std::make_unique<LoadTrial>();
+  dropped->Arm(&model_, Prompt());
+  ASSERT_TRUE(dropped->Accepts(Offer()));
+  dropped.reset();
   EXPECT_TRUE(Loads(Offer()));
 }
 
