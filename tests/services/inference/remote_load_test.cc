@@ -105,6 +105,15 @@ TEST_F(RemoteLoadTest, AProbeMeasuresAndIsNotCountedAsAUseOfThePrefix) {
   EXPECT_TRUE(model_.LoadTime(LoadSource::kWire, 1).has_value());
 }
 
+TEST_F(RemoteLoadTest, AProbeThatFailsIsNotCountedAsARequestsFetch) {
+  store_.Stop();
+  prefix_.load = std::make_shared<LoadTrial>();
+  prefix_.load->ArmProbe(&model_);
+  Fetch();
+  const std::map<std::string, uint64_t> counted = {{"probe_failed", 1}};
+  EXPECT_EQ(counters_.Read().fetches, counted);
+}
+
 TEST_F(RemoteLoadTest, AnExplanationSaysWhatBothAreExpectedToCost) {
   LoadReport report;
   EXPECT_EQ(LoadSentence(report), "");
