@@ -31,8 +31,15 @@ LoadTrial::Work EngineImpl::WorkOf(const Sequence& sequence) const {
   absl::MutexLock lock(&mu_);
   for (const auto& [id, other] : sequences_) {
     if (other->answer.generated > 0) work.step_tokens = step_rows();
-    if (other->step_ends.empty() || other->position >= other->step_ends.back()) continue;
-    work.beside.push_back(other->step_ends.back() - other->position);
+    if (model_->batches() || other->step_ends.empty()) continue;
+    const uint32_t end = other->step_ends.back();
+    if (other->position < end) work.beside.push_back(end - other->position);
+  }
+  if (model_->batches()) {
+    PrefillsBeside beside = scheduler_.Beside(sequence.request.tenant);
+    work.half_tokens = beside.half;
+    work.by_length = std::move(beside.by_length);
+    work.tenants = std::move(beside.tenants);
   }
   return work;
 }

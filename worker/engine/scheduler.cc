@@ -198,6 +198,23 @@ std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> 
   return shares;
 }
 
+PrefillsBeside Scheduler::Beside(const std::string& tenant) const {
+  PrefillsBeside beside;
+  std::map<std::string, uint32_t> others;
+  bool oldest = true;
+  for (const auto& [id, prefill] : prefills_) {
+    if (prefill.tenant != tenant) {
+      others[prefill.tenant] += prefill.tokens;
+    } else if (std::exchange(oldest, false)) {
+      beside.half = prefill.tokens;
+    } else {
+      beside.by_length.push_back(prefill.tokens);
+    }
+  }
+  for (const auto& [name, tokens] : others) beside.tenants.push_back(tokens);
+  return beside;
+}
+
 std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_without_decodes) {
   std::vector<PlannedStep> batch;
   for (const SequenceId id : decoding_) batch.push_back({id, StepKind::kDecode});

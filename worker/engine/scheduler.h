@@ -48,6 +48,13 @@ struct PlannedStep {
   uint32_t tokens = 1;  // of a prefill step in a batch; else of no meaning
 };
 
+// What is computed beside a prompt that comes now, in tokens left.
+struct PrefillsBeside {
+  uint32_t half = 0;                // of those that have half of its tenant's rows
+  std::vector<uint32_t> by_length;  // of its tenant's others: what is no longer comes before it
+  std::vector<uint32_t> tenants;    // of each other tenant
+};
+
 class Scheduler {
  public:
   // REQUIRES: max_running >= 1.
@@ -80,6 +87,8 @@ class Scheduler {
   // there is none. Its tokens count as taken. What has no tokens left is to be removed or to decode
   // before the next call.
   std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes);
+  // Of batches alone.
+  PrefillsBeside Beside(const std::string& tenant) const;
 
   uint32_t running() const;
   uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }

@@ -25,14 +25,17 @@ constexpr absl::Duration kProbeTime = absl::Seconds(2);
 
 constexpr const char* kDecisionNames[] = {"none", "miss", "load", "compute", "abandoned"};
 
-// How many tokens pass through the model until `tokens` of a request have, beside others.
-double WithTurns(uint32_t tokens, const std::vector<uint32_t>& beside) {
-  double all = tokens;
-  for (const uint32_t others : beside) all += std::min(tokens, others);
+}  // namespace
+
+double LoadTrial::Work::TokensUntil(uint32_t own) const {
+  double all = own;
+  for (const uint32_t other : beside) all += std::min(own, other);
+  for (const uint32_t other : by_length) all += other <= own ? other : 0;
+  all += std::min<double>(all, half_tokens);
+  const double tenant = all;
+  for (const uint32_t other : tenants) all += std::min<double>(tenant, other);
   return all;
 }
-
-}  // namespace
 
 const char* LoadDecisionName(LoadDecision decision) {
   return kDecisionNames[static_cast<size_t>(decision)];
@@ -71,14 +74,14 @@ uint64_t LoadTrial::ComingBytes() const {
   return probe_ ? std::min(offer_.bytes, kProbeBytes) : offer_.bytes;
 }
 
-// What is computed less where it begins at `boundary`. Others that compute take turns with it.
+// What is computed less where it begins at `boundary`, with what others compute meanwhile.
 std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
   const auto time = [&](uint32_t begin) -> std::optional<absl::Duration> {
     if (begin >= work_.tokens) return absl::ZeroDuration();
     const auto alone = model_->ComputeTime(begin, work_.tokens, work_.step_tokens);
     if (!alone.has_value()) return alone;
     const uint32_t tokens = work_.tokens - begin;
-    return *alone * (WithTurns(tokens, work_.beside) / tokens);
+    return *alone * (work_.TokensUntil(tokens) / tokens);
   };
   const auto all = time(work_.have_tokens), rest = time(boundary);
   if (!all.has_value() || !rest.has_value()) return std::nullopt;
