@@ -37,7 +37,8 @@ LoadTrial::Work EngineImpl::WorkOf(const Sequence& sequence) const {
   }
   if (model_->batches()) {
     PrefillsBeside beside = scheduler_.Beside(sequence.request.tenant);
-    work.half_tokens = beside.half;
+    work.oldest = beside.oldest;
+    work.promised = beside.promised;
     work.by_length = std::move(beside.by_length);
     work.tenants = std::move(beside.tenants);
   }
@@ -85,7 +86,8 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
     absl::MutexLock lock(&mu_);
     if (!sequence->step_ends.empty()) {
       return scheduler_.StartPrefill(sequence->id, sequence->step_ends.back() - sequence->position,
-                                     sequence->request.tenant);
+                                     sequence->request.tenant,
+                                     /*promised=*/sequence->kept.lease != nullptr);
     }
   }
   if (absl::Status finished = FinishPrefill(sequence); !finished.ok()) Fail(sequence, finished);

@@ -96,12 +96,13 @@ void Scheduler::Fork(SequenceId id, SequenceId fork) {
   decoding_.push_back(fork);
 }
 
-void Scheduler::StartPrefill(SequenceId id, uint32_t tokens, const std::string& tenant) {
+void Scheduler::StartPrefill(SequenceId id, uint32_t tokens, const std::string& tenant,
+                             bool promised) {
   const size_t erased = idle_.erase(id);
   assert(erased == 1);
   (void)erased;
   prefilling_.push_back(id);
-  prefills_[id] = {tokens, tenant};
+  prefills_[id] = {tokens, tenant, promised};
 }
 
 void Scheduler::StartDecode(SequenceId id) {
@@ -175,8 +176,17 @@ std::map<SequenceId, uint32_t> Scheduler::Shares(uint32_t rows) const {
   return ByAge(std::move(shares));
 }
 
-// Of a tenant's rows the oldest of its sequences has half, so that it ends; then the shortest come
-// first. Those that are alike end one after the other, and not all at the end.
+std::map<std::string, SequenceId> Scheduler::OldestPromised() const {
+  std::map<std::string, SequenceId> promised;
+  for (const auto& [id, prefill] : prefills_) {
+    if (prefill.promised) promised.emplace(prefill.tenant, id);
+  }
+  return promised;
+}
+
+// Of a tenant's rows half are for what must end: the oldest that is promised, which others wait
+// for, and the oldest, which would wait for all that come. Then the shortest come first. Those that
+// are alike end one after the other, and not all at the end.
 std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> left) const {
   std::map<SequenceId, uint32_t> shares;
   const auto give = [&](SequenceId id, uint32_t most) {
@@ -186,12 +196,17 @@ std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> 
     share += more;
     left[prefill.tenant] -= more;
   };
+  const std::map<std::string, SequenceId> promised = OldestPromised();
   std::set<std::string> seen;
   std::vector<std::pair<uint32_t, SequenceId>> shortest;
   for (const auto& [id, prefill] : prefills_) {
-    if (seen.insert(prefill.tenant).second)
-      give(id, std::max(left[prefill.tenant] / 2, kLeastPart));
     shortest.emplace_back(prefill.tokens, id);
+    if (!seen.insert(prefill.tenant).second) continue;
+    const uint32_t rows = left[prefill.tenant];
+    const uint32_t half = std::min(rows, std::max(rows / 2, kLeastPart));
+    const auto first = promised.find(prefill.tenant);
+    if (first != promised.end()) give(first->second, half / 2);
+    give(id, half - (rows - left[prefill.tenant]));
   }
   std::sort(shortest.begin(), shortest.end());
   for (const auto& [tokens, id] : shortest) give(id, tokens);
@@ -201,14 +216,17 @@ std::map<SequenceId, uint32_t> Scheduler::ByAge(std::map<std::string, uint32_t> 
 PrefillsBeside Scheduler::Beside(const std::string& tenant) const {
   PrefillsBeside beside;
   std::map<std::string, uint32_t> others;
+  const std::map<std::string, SequenceId> promised = OldestPromised();
+  const auto first = promised.find(tenant);
   bool oldest = true;
   for (const auto& [id, prefill] : prefills_) {
     if (prefill.tenant != tenant) {
       others[prefill.tenant] += prefill.tokens;
     } else if (std::exchange(oldest, false)) {
-      beside.half = prefill.tokens;
+      beside.oldest = prefill.tokens;
     } else {
       beside.by_length.push_back(prefill.tokens);
+      if (first != promised.end() && first->second == id) beside.promised = prefill.tokens;
     }
   }
   for (const auto& [name, tokens] : others) beside.tenants.push_back(tokens);

@@ -50,8 +50,9 @@ struct PlannedStep {
 
 // What is computed beside a prompt that comes now, in tokens left.
 struct PrefillsBeside {
-  uint32_t half = 0;                // of those that have half of its tenant's rows
+  uint32_t oldest = 0;              // of its tenant: half of the rows
   std::vector<uint32_t> by_length;  // of its tenant's others: what is no longer comes before it
+  uint32_t promised = 0;            // of these the one that shares the half
   std::vector<uint32_t> tenants;    // of each other tenant
 };
 
@@ -68,8 +69,10 @@ class Scheduler {
   std::vector<SequenceId> Candidates() const;
   // Gives a candidate its place; it is idle now. REQUIRES: `id` is one of the candidates.
   void Admit(SequenceId id);
-  // Of `tokens` and of whom matters to batches alone. REQUIRES: the sequence is idle.
-  void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "");
+  // Of `tokens` and of whom matters to batches alone, and whether it is `promised`: others, here
+  // or elsewhere, wait for it. REQUIRES: the sequence is idle.
+  void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "",
+                    bool promised = false);
   // REQUIRES: the sequence is idle or prefilling.
   void StartDecode(SequenceId id);
   // A new sequence, decoding, in one of the places that `id` was given beside its own.
@@ -103,7 +106,9 @@ class Scheduler {
   struct Prefill {
     uint32_t tokens = 0;  // left to be taken
     std::string tenant;
+    bool promised = false;
   };
+  std::map<std::string, SequenceId> OldestPromised() const;  // by tenant, where there is one
   std::map<SequenceId, uint32_t> Shares(uint32_t rows) const;
   std::map<SequenceId, uint32_t> ByAge(std::map<std::string, uint32_t> left) const;
   bool Unqueue(SequenceId id);

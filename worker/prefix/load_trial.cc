@@ -31,7 +31,7 @@ double LoadTrial::Work::TokensUntil(uint32_t own) const {
   double all = own;
   for (const uint32_t other : beside) all += std::min(own, other);
   for (const uint32_t other : by_length) all += other <= own ? other : 0;
-  all += std::min<double>(all, half_tokens);
+  all += std::min<double>(all, oldest + (promised > own ? promised : 0));
   const double tenant = all;
   for (const uint32_t other : tenants) all += std::min<double>(tenant, other);
   return all;

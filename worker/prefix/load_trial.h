@@ -64,10 +64,11 @@ class LoadTrial {
     uint32_t step_tokens = 1;
     // Tokens that each other prompt still has to compute, where all take turns.
     std::vector<uint32_t> beside;
-    // Where they share steps as Scheduler says: those before it unless they are longer, those that
-    // have half of its tenant's rows, and of each other tenant, which has as many rows.
+    // Where they share steps as Scheduler says: those before it unless they are longer; the oldest,
+    // which has half of its tenant's rows; of the former the one that shares these, also if it is
+    // longer; and of each other tenant, which has as many rows.
     std::vector<uint32_t> by_length;
-    uint32_t half_tokens = 0;
+    uint32_t oldest = 0, promised = 0;
     std::vector<uint32_t> tenants;
     // How many tokens pass through the model until `own` of this one have.
     double TokensUntil(uint32_t own) const;

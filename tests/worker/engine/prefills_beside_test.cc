@@ -1,5 +1,6 @@
 // What is said to be computed beside a prompt is what the scheduler computes.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@ constexpr uint32_t kRows = 128;
 struct Beside {
   uint32_t tokens;
   std::string tenant;
+  bool promised = false;
 };
 
 // How many tokens pass until a prompt of tenant "a" that comes last has its own: what is foreseen,
@@ -22,14 +24,17 @@ struct Beside {
 void ExpectForeseen(const std::vector<Beside>& others, uint32_t own) {
   Scheduler scheduler(32, 0);
   SequenceId id = 0;
+  std::map<SequenceId, uint32_t> others_left;
   for (const Beside& other : others) {
     ASSERT_TRUE(scheduler.Enqueue(++id));
     scheduler.Admit(id);
-    scheduler.StartPrefill(id, other.tokens, other.tenant);
+    others_left[id] = other.tokens;
+    scheduler.StartPrefill(id, other.tokens, other.tenant, other.promised);
   }
   const PrefillsBeside beside = scheduler.Beside("a");
   LoadTrial::Work work;
-  work.half_tokens = beside.half;
+  work.oldest = beside.oldest;
+  work.promised = beside.promised;
   work.by_length = beside.by_length;
   work.tenants = beside.tenants;
   const double foreseen = work.TokensUntil(own);
@@ -43,6 +48,7 @@ void ExpectForeseen(const std::vector<Beside>& others, uint32_t own) {
     for (const PlannedStep& part : batch) {
       passed += part.tokens;
       if (part.id == id) left -= part.tokens;
+      if (part.id != id && (others_left[part.id] -= part.tokens) == 0) scheduler.Remove(part.id);
     }
   }
   EXPECT_NEAR(foreseen, passed, kRows);
@@ -64,6 +70,12 @@ TEST(PrefillsBesideTest, AnotherTenantHasAsManyRowsHoweverManyPromptsItHas) {
   ExpectForeseen(std::vector<Beside>(8, {8192, "b"}), 512);
   ExpectForeseen({{8192, "b"}, {8192, "b"}, {8192, "a"}, {8192, "a"}}, 512);
   ExpectForeseen({{100, "b"}, {100, "b"}, {8192, "a"}, {256, "a"}}, 1024);
+}
+
+TEST(PrefillsBesideTest, ThoseThatArePromisedShareTheFirstHalf) {
+  ExpectForeseen({{8192, "a"}, {8192, "a", true}, {8192, "a", true}}, 512);
+  ExpectForeseen({{8192, "a"}, {256, "a", true}, {512, "a"}}, 1024);
+  ExpectForeseen({{100, "a"}, {8192, "a", true}, {512, "a"}}, 1024);
 }
 
 }  // namespace

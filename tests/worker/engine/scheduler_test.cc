@@ -248,6 +248,7 @@ struct Prefilling {
   SequenceId id;
   uint32_t tokens;
   std::string tenant;
+  bool promised = false;
 };
 
 // With ids 1 to `decoding` decoding, and these prefilling.
@@ -258,7 +259,7 @@ Scheduler Batching(SequenceId decoding, const std::vector<Prefilling>& prefillin
   Admit(&scheduler);
   for (SequenceId id = 1; id <= decoding; ++id) scheduler.StartDecode(id);
   for (const Prefilling& one : prefilling) {
-    scheduler.StartPrefill(one.id, one.tokens, one.tenant);
+    scheduler.StartPrefill(one.id, one.tokens, one.tenant, one.promised);
   }
   return scheduler;
 }
@@ -307,6 +308,17 @@ TEST(SchedulerBatchTest, ALongPromptIsNotStarvedByShortOnes) {
   EXPECT_EQ(BatchText(scheduler.NextBatch(128, 128)), "1:64 2:14 3:50");
 }
 
+// Neither the oldest nor the shortest: others, in other workers too, wait for it.
+TEST(SchedulerBatchTest, WhatIsPromisedSharesTheHalfOfTheOldest) {
+  Scheduler scheduler = Batching(
+      0, {{1, 999, "a"}, {2, 500, "a"}, {3, 600, "a", true}, {4, 600, "a", true}, {5, 9, "b"}});
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 265)), "1:64 2:128 3:64 5:9");
+  for (const SequenceId id : {1, 5}) scheduler.Remove(id);
+  EXPECT_EQ(BatchText(scheduler.NextBatch(8, 8)), "2:4 3:4");
+  scheduler.Remove(2);
+  EXPECT_EQ(BatchText(scheduler.NextBatch(128, 128)), "3:128");
+}
+
 TEST(SchedulerBatchTest, TenantsShareAlikeHowManyPromptsEachMayHave) {
   Scheduler scheduler =
       Batching(0, {{1, 999, "a"}, {2, 999, "a"}, {3, 999, "a"}, {4, 999, "a"}, {5, 999, "b"}});
@@ -334,7 +346,7 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
       for (SequenceId id : Admit(&scheduler)) {
         prefill_left[id] = 1 + random() % 200;
         tenants[id] = std::string(1, 'a' + random() % 3);
-        scheduler.StartPrefill(id, prefill_left[id], tenants[id]);
+        scheduler.StartPrefill(id, prefill_left[id], tenants[id], /*promised=*/random() % 2 == 0);
       }
       const size_t decodes = decode_left.size();
       uint32_t wanted = 0, prefilled = 0;
