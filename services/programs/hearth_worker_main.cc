@@ -82,7 +82,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                 "Keys and values of running requests, class invariant; 0: half of the "
                 "memory, less weights and pool");
   set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
-  set->AddUint("max-running", &engine->max_running, "Requests computed at the same time");
+  set->AddUint("max-running", &engine->max_running,
+               "Requests computed at the same time; 0: 16 in the class invariant, else 8");
   set->AddUint("step-tokens", &engine->step_tokens,
                "Tokens of a step while requests decode, class invariant: fewer let their tokens "
                "come closer together, more let prompts through sooner; 0: a chunk");

@@ -167,6 +167,7 @@ void EngineImpl::Drain(absl::Time deadline) {
 
 std::vector<std::string> EngineImpl::notes() const {
   std::vector<std::string> notes = model_->notes();
+  notes.push_back(absl::StrCat("max-running: ", options_.max_running, " places"));
   if (options_.exactness == ExactnessChoice::kAuto && !why_not_invariant_.empty() &&
       warnings().empty()) {
     notes.push_back(absl::StrCat("exact, not invariant (--exactness auto): ", why_not_invariant_));

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -144,6 +145,36 @@ TEST_P(EngineSamplesTest, MoreThanThereArePlacesForAreRefused) {
   options.max_running = 8;
   options.step_tokens = 15;
   EXPECT_THAT(std::string(options.Validate().message()), HasSubstr("15 is not 0 or in [16, 512]"));
+}
+
+TEST_P(EngineSamplesTest, AClassHasThePlacesThatItIsSaidToHave) {
+  TestWorker worker(SamplesDir(), Options(), nullptr, /*with_cache=*/false);
+  const uint32_t places = GetParam() ? 16 : 8;
+  EXPECT_EQ(Options().PlacesOf(worker->layout().exactness), places);
+  EXPECT_THAT(worker->notes(),
+              testing::Contains("max-running: " + std::to_string(places) + " places"));
+  // Each answer stands still in its first token until the last one is submitted.
+  std::vector<std::unique_ptr<Collector>> runs;
+  absl::Notification submitted;
+  uint32_t most = 0;
+  for (uint32_t run = 0; run <= places; ++run) {
+    runs.push_back(std::make_unique<Collector>());
+    runs.back()->on_token = [&](size_t) {
+      submitted.WaitForNotification();
+      most = std::max(most, worker->Stats().running);
+      return true;
+    };
+    worker.Submit(Request(Prompt(20, run + 1), {}, 40), runs.back().get());
+  }
+  submitted.Notify();
+  for (auto& run : runs) run->WaitEnd();
+  EXPECT_EQ(most, places) << "and one waited";
+  EngineRequest more = Drawn(1);
+  more.samples = places + 1;
+  const absl::Status refused = worker->Submit(more, {}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr(GetParam() ? "1 to 16 are possible" : "max_running is 8"));
 }
 
 INSTANTIATE_TEST_SUITE_P(Classes, EngineSamplesTest, testing::Bool(),
