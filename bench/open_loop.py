@@ -47,6 +47,7 @@ from hearth_procs import Cluster, ProcessFailed  # noqa: E402  (path set above)
 
 PREFIXES, SHARED_SHARE, ANSWER_TOKENS = 4, 0.8, 16
 BAR = 3.0
+PLACES = 16  # of a worker of the class invariant, by default
 
 
 class Prompts:
@@ -168,8 +169,9 @@ def open_loop(service, prompts, rate, seed, in_the_middle):
 def start(args, cluster, work):
     store = cluster.store(pathlib.Path(work) / "data")
     threads = str(max(1, args.threads // args.workers))
-    flags = ["--exactness", "invariant", "--threads", threads, "--max-queue", "1000",
-             "--max-running", str(args.places)]
+    flags = ["--exactness", "invariant", "--threads", threads, "--max-queue", "1000"]
+    if args.places:
+        flags += ["--max-running", str(args.places)]
     return [cluster.worker(args.model, store.address, *flags) for _ in range(args.workers)]
 
 
@@ -211,7 +213,7 @@ def run(args, shape):
         print("alone, ms to the first token: "
               + ", ".join(f"{kind} {ms:.0f}" for kind, ms in lone.items()))
         capacity = args.capacity or closed_loop(service, prompts.mixed(args.requests // 3),
-                                                args.places * args.workers)
+                                                (args.places or PLACES) * args.workers)
         rate = args.share * capacity
         print(f"capacity {capacity:.2f} requests a second, load {rate:.2f}", flush=True)
         answers = open_loop(service, prompts.mixed(args.requests), rate, args.seed,
@@ -251,7 +253,7 @@ def main():
                         help="behind a prefix; of shape requests (default 64)")
     parser.add_argument("--new-tokens", type=int, help="of a new prompt (default: both together)")
     parser.add_argument("--workers", type=int, default=1, choices=(1, 2))
-    parser.add_argument("--places", type=int, default=8, help="--max-running of a worker")
+    parser.add_argument("--places", type=int, help=f"--max-running of a worker (default {PLACES})")
     parser.add_argument("--threads", type=int, default=2, help="of all workers together")
     parser.add_argument("--kill", action="store_true", help="a worker, midway; needs --workers 2")
     parser.add_argument("--seed", type=int, default=1)

@@ -1,7 +1,7 @@
 // The effect of the scheduler's order on the time to first token, in virtual time: an open loop of
 // requests, Poisson arrivals at 70 % of the capacity, whose steps cost what a formula says. No
 // model, no clock, equal on every machine; bench/open_loop.py asks the same of real workers.
-//   schedule_bench [PLACES]       default: 8
+//   schedule_bench [PLACES]       default: 16
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -112,7 +112,7 @@ void Report(bool tokens, uint32_t places) {
 }  // namespace hearth
 
 int main(int argc, char** argv) {
-  const int places = argc > 1 ? std::atoi(argv[1]) : 8;
+  const int places = argc > 1 ? std::atoi(argv[1]) : 16;
   if (places < 1) return 2;
   for (const bool tokens : {true, false}) hearth::Report(tokens, static_cast<uint32_t>(places));
 }
