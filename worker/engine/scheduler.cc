@@ -7,7 +7,8 @@
 namespace hearth {
 namespace {
 
-// Of a sequence in a batch: fewer cost a pass through its attention for next to nothing.
+// Of a tenant, and of those of its sequences that come first: fewer rows in a batch cost passes
+// through their attention for next to nothing. The last of its sequences may get fewer.
 constexpr uint32_t kLeastPart = 16;
 
 // Of those that wait: each that is tried costs a look into the pool.

@@ -18,9 +18,11 @@
 //   4. A batch has each decoding sequence once. Its prefilled tokens fill up the rows it may have
 //      (half of them are theirs however many decode) as far as there are any, and it has no more.
 //   5. Nobody is overtaken more than kMaxOvertaken times. Of those who overtake tenants take turns.
-//   6. Tenants that prefill share these rows alike, in parts of 16 at least; who had none in one
-//      batch is first in the next. Of a tenant's rows half are its oldest sequence's, and the rest
-//      those of the sequences that have the fewest tokens left. The smaller an id, the older.
+//   6. Tenants that prefill share these rows alike, but each has 16 as far as there are any; who
+//      had none in one batch is first in the next. Of a tenant's rows half, or 16 where that is
+//      more, are its oldest sequence's; where one is promised, it shares these with the oldest that
+//      is. The rest are those of the sequences that have the fewest tokens left, however few rows
+//      each gets. The smaller an id, the older.
 #ifndef HEARTH_WORKER_ENGINE_SCHEDULER_H_
 #define HEARTH_WORKER_ENGINE_SCHEDULER_H_
 
