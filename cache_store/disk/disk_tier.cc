@@ -167,13 +167,15 @@ class RocksDiskTier : public DiskTier {
     absl::StatusOr<DiskContents> contents = LoadContents(*db_);
     if (!contents.ok()) return contents;
     if (absl::Status dropped = DropDoubtedObjects(*db_, &*contents); !dropped.ok()) return dropped;
-    promises_->Settle(&*contents, [this](DiskContents* settled) {
+    const auto keep = [this](DiskContents* settled) {
       const bool is_damaged = !settled->damage.empty();
       if (is_damaged) tables_.KeepDead();
       const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
       if (!let_go.ok()) settled->damage.push_back(let_go.ToString());
       SettleLogs(db_->files(), dir_);
-    });
+    };
+    // A full disk takes no erase: the next start finds them again.
+    EraseManifests(promises_->Settle(&*contents, keep)).IgnoreError();
     return contents;
   }
 
@@ -360,11 +362,9 @@ absl::Status CheckMeta(const Database& db, const std::string& dir,
     return FromRocks(db->Write(options, &batch), "write of the version");
   }
   if (!status.ok()) return FromRocks(status, "read of the version");
-  if (absl::Status read = CheckVersion(dir, version); !read.ok()) return read;
-  if (version != current) {
-    absl::Status raised = PutSynced(db, kVersionKey, current);
-    if (!raised.ok()) return raised;
-  }
+  absl::Status checked = CheckVersion(dir, version);
+  if (checked.ok() && version != current) checked = PutSynced(db, kVersionKey, current);
+  if (!checked.ok()) return checked;
   status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
   if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
   if (!status.ok()) return FromRocks(status, "read of the secret's check");

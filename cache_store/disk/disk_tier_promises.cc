@@ -81,6 +81,20 @@ class Present {
   absl::flat_hash_map<uint64_t, const ManifestNames*> manifests_;
 };
 
+// Of manifests that left those that are there again: a log that lost its end brings them back.
+std::vector<uint64_t> TakeReturned(const PromiseBook& book, DiskContents* contents) {
+  std::vector<uint64_t> returned;
+  const auto has_left = [&](const ManifestNames& manifest) {
+    return book.gone.contains(manifest.number);
+  };
+  for (const ManifestNames& manifest : contents->manifests) {
+    if (has_left(manifest)) returned.push_back(manifest.number);
+  }
+  auto& there = contents->manifests;
+  there.erase(std::remove_if(there.begin(), there.end(), has_left), there.end());
+  return returned;
+}
+
 }  // namespace
 
 std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents& contents,
@@ -137,12 +151,18 @@ DiskPromises::DiskPromises(const Database* db, const std::string& dir,
   book_ = file_.Begin(is_new, &damage_);
 }
 
-void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
+std::vector<uint64_t> DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
   const PromiseBook book = std::exchange(book_, PromiseBook());
   for (std::string& line : std::exchange(damage_, {})) {
     contents->damage.push_back(std::move(line));
   }
   contents->last_number = std::max(contents->last_number, book.last_number);
+  std::vector<uint64_t> returned = TakeReturned(book, contents);
+  if (!returned.empty() && warnings_ != nullptr) {
+    warnings_->Say("disk", absl::StrCat(returned.size(),
+                                        " restore points that had left were there again, for the "
+                                        "database lost the end of its log: erased anew"));
+  }
   const Present present(*contents);
   absl::flat_hash_set<uint64_t> gone;
   for (const GoneManifests& note : contents->gone) {
@@ -197,6 +217,7 @@ void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
         ParseNumberKey(absl::string_view(note.key).substr(sizeof(kGonePrefix) - 1));
     if (number.ok()) next_note_ = std::max(next_note_, *number + 1);
   }
+  return returned;
 }
 
 // What lies in lost/, or goes there at this start, may be named by an entry that rotted. What is

@@ -50,9 +50,11 @@ class DiskPromises {
                bool is_new);
 
   // Compares. `contents` gets what is lost, and lines about it; from then on nobody misses that.
+  // Returns manifests that left and were there again: `contents` has them no more, and they are to
+  // be erased anew.
   // `keep_held_back`: called before, for a start that ends in between misses it again.
   using Keep = std::function<void(DiskContents* contents)>;
-  void Settle(DiskContents* contents, const Keep& keep_held_back);
+  std::vector<uint64_t> Settle(DiskContents* contents, const Keep& keep_held_back);
 
   // `write` commits the manifests, `points` are the ids of what they are of. An error: whatever
   // was written is to be erased.

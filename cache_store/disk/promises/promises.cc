@@ -40,6 +40,7 @@ class Reading {
         promise.level = PromiseLevel::kSync;
       }
     }
+    TakeRecentlyLeft();
     return std::move(book_);
   }
 
@@ -93,6 +94,7 @@ class Reading {
     book_.lost.erase(entry.number);
     if (entry.level == PromiseLevel::kNone) {
       book_.gone.insert(entry.number);
+      left_.push_back(entry.number);
       return;
     }
     lost_by_id_[promise.id] = entry.number;
@@ -107,7 +109,18 @@ class Reading {
     lost_by_id_.erase(it);
   }
 
+  // Of one that left more than once the last time counts.
+  void TakeRecentlyLeft() {
+    absl::flat_hash_set<uint64_t> seen;
+    std::vector<uint64_t>& recent = book_.recently_left;
+    for (auto it = left_.rbegin(); it != left_.rend() && recent.size() < kMaxRecentlyLeft; ++it) {
+      if (book_.gone.contains(*it) && seen.insert(*it).second) recent.push_back(*it);
+    }
+    std::reverse(recent.begin(), recent.end());
+  }
+
   PromiseBook book_;
+  std::vector<uint64_t> left_;
   absl::btree_map<uint64_t, uint64_t> kept_at_;
   absl::flat_hash_map<Digest, uint64_t> lost_by_id_;
   uint64_t synced_bytes_ = 0;
@@ -197,13 +210,16 @@ PromiseBook ReadPromises(absl::string_view bytes) { return Reading().Read(bytes)
 std::string WritePromises(const PromiseBook& book) {
   std::string bytes = SerializePromise(PromisesHeader());
   if (book.forgot_to > 0 || book.unsaid > 0) bytes += SerializePromise(ForgotEntry(book));
-  for (const uint64_t number : book.gone) {
-    if (number > book.forgot_to) continue;
+  const auto add_left = [&](uint64_t number) {
     PromiseEntry entry;
     entry.kind = PromiseKind::kReleased;
     entry.number = number;
     bytes += SerializePromise(entry);
+  };
+  for (const uint64_t number : book.gone) {
+    if (number <= book.forgot_to) add_left(number);
   }
+  for (const uint64_t number : book.recently_left) add_left(number);
   // By the boot they were made under: a session's entry says it for all that follow.
   std::optional<BootId> boot;
   const auto begin_session = [&](const BootId& of, uint64_t unix_s) {

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/container/btree_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -101,6 +102,8 @@ struct PromiseBook {
   // Points that left, or were published again since they were found lost, as far as the file goes
   // back.
   absl::flat_hash_set<uint64_t> gone;
+  // The last kMaxRecentlyLeft of those, oldest first: a file written anew still names them.
+  std::vector<uint64_t> recently_left;
   uint64_t bytes = 0;        // of the file
   uint64_t last_number = 0;  // of any manifest that was ever in it
   uint64_t entries = 0;      // whole ones, released or not
@@ -115,19 +118,22 @@ struct PromiseBook {
   uint64_t LostEntries(const BootId& now) const {
     return damaged + unsaid + (torn_bytes > 0 && boot == now ? 1 : 0);
   }
-  // Those that a file written anew has, beside what it begins with.
+  // Those that a file written anew has, beside what it begins with and what left last.
   uint64_t LiveEntries() const;
   // Whether it may be silent of what was promised. `now`: of the machine; only a crash of it leaves
   // a part of an entry.
   bool LacksEntries(const BootId& now) const { return LostEntries(now) > 0 || !has_header; }
 };
+// A log that lost its end brings points back whose erase was in it. A log holds more erases than
+// this only where nothing was published for long: 64 KiB of the file.
+inline constexpr size_t kMaxRecentlyLeft = 1024;
 // Whatever number it goes by.
 inline constexpr uint64_t kForgotAll = ~uint64_t{0};
 
 // `bytes`: of the whole file.
 PromiseBook ReadPromises(absl::string_view bytes);
 // A file that says what `book` says of what is promised and lost, and no more; of what left only
-// what lost/ may hold and entries that rotted may have named.
+// what lost/ may hold and entries that rotted may have named, and what left last.
 std::string WritePromises(const PromiseBook& book);
 
 }  // namespace hearth

@@ -322,5 +322,32 @@ TEST_F(LogEnds, ATornEndIsNoDamageLater) {
   EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
 }
 
+// The file of promises is another than the log, and whole.
+TEST_F(LogEnds, WhatLeftStaysGoneWhereTheLogLostItsErase) {
+  Open();
+  Publish(1, 1);
+  const Digest first = store_->List("default").at(0).id;
+  Publish(2, 5);
+  const uintmax_t bytes = fs::file_size(Log(/*is_newest=*/true));
+  ASSERT_TRUE(store_->Drop(first, "default", /*force=*/false).ok());
+  Die();
+  const fs::path log = Log(/*is_newest=*/true);
+  ASSERT_GT(fs::file_size(log), bytes);
+  fs::resize_file(log, bytes);
+  for (int life = 0; life < 2; ++life) {
+    lines_.clear();
+    Open();
+    EXPECT_EQ(There(1, 5), (std::set<uint64_t>{2, 3, 4, 5}));
+    EXPECT_EQ(store_->List("default").size(), 4u);
+    EXPECT_EQ(Counted("recovery_damage"), 0u);
+    EXPECT_EQ(std::count_if(lines_.begin(), lines_.end(),
+                            [](const std::string& line) {
+                              return absl::StrContains(line, "1 restore points that had left");
+                            }),
+              life == 0 ? 1 : 0);
+    Die();
+  }
+}
+
 }  // namespace
 }  // namespace hearth

@@ -49,6 +49,26 @@ TEST(Promises, WhatIsReleasedIsNotPromisedAndTheLastEntryOfANumberCounts) {
   EXPECT_EQ(book.damaged, 0u);
 }
 
+TEST(Promises, AFileWrittenAnewNamesWhatLeftLast) {
+  std::vector<PromiseEntry> entries;
+  for (uint64_t number = 1; number <= kMaxRecentlyLeft + 3; ++number) {
+    entries.push_back(Entry(PromiseKind::kKept, number, PromiseLevel::kDisk));
+    entries.push_back(Entry(PromiseKind::kReleased, number));
+  }
+  entries.push_back(Entry(PromiseKind::kReleased, 3));  // said again by the next start
+  entries.push_back(Entry(PromiseKind::kKept, 9, PromiseLevel::kDisk));
+  std::string bytes = File(entries);
+  for (int anew = 0; anew < 2; ++anew) {
+    bytes = WritePromises(ReadPromises(bytes));
+    const PromiseBook book = ReadPromises(bytes);
+    EXPECT_EQ(book.gone.size(), kMaxRecentlyLeft);
+    EXPECT_TRUE(book.gone.contains(3) && book.gone.contains(kMaxRecentlyLeft + 3));
+    EXPECT_FALSE(book.gone.contains(1) || book.gone.contains(2) || book.gone.contains(9));
+    EXPECT_EQ(book.promises.size(), 1u);
+    EXPECT_LE(book.entries, book.LiveEntries() + kMaxRecentlyLeft + 3);  // a header, sessions
+  }
+}
+
 TEST(Promises, WhatWasFoundLostIsRememberedUntilItLeavesOrIsPublishedAgain) {
   PromiseEntry again = Entry(PromiseKind::kKept, 8, PromiseLevel::kDisk);
   again.id = Entry(PromiseKind::kKept, 3).id;
