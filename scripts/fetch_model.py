@@ -127,6 +127,13 @@ def convert_tokenizer(source, path):
         *(source.fields[f"tokenizer.ggml.{name}"] for name in ("tokens", "scores", "token_type"))))
 
 
+def make_readable(folder):
+    """For every user: safetensors writes for its own alone, and a container's user is another."""
+    folder.chmod(0o755)
+    for file in folder.iterdir():
+        file.chmod(0o644)
+
+
 def make(out, keep_gguf):
     out.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(out.parent).free
@@ -142,6 +149,7 @@ def make(out, keep_gguf):
         convert_weights(source, folder / "model.safetensors")
         for config in sorted(CONFIG_FOLDER.glob("*.json")):
             shutil.copyfile(config, folder / config.name)
+        make_readable(folder)
         if keep_gguf:
             shutil.copyfile(joined, keep_gguf)
         if out.exists():

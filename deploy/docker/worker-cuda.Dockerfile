@@ -20,7 +20,7 @@ RUN /tmp/apt-install.sh /tmp/runtime-packages.txt \
 RUN groupadd --gid 10001 hearth \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
         --shell /usr/sbin/nologin hearth \
-    && install -d -o hearth -g hearth -m 0700 /var/cache/hearth
+    && install -d -o hearth -g root -m 0770 /var/cache/hearth
 COPY --from=build /out/lib/ /opt/hearth/lib/
 COPY --from=build /out/bin/ /usr/local/bin/
 COPY deploy/docker/healthcheck.sh /usr/local/bin/hearth-healthcheck

@@ -1,5 +1,6 @@
 """docker-compose.yml: one store, two workers, wired to each other and to nothing else."""
 import copy
+import pathlib
 import unittest
 
 import yaml
@@ -7,6 +8,7 @@ import yaml
 import manifests as m
 
 STORE = "store"
+USER = 10001
 
 
 def load():
@@ -52,6 +54,14 @@ def problems(compose):
     data_dir = services[STORE]["environment"]["HEARTH_STORE_DATA_DIR"]
     if not any(v.endswith(":" + data_dir) for v in services[STORE]["volumes"]):
         found.append("the store's data folder is on no volume")
+    socket = services[STORE]["environment"].get("HEARTH_STORE_SHARED_MEMORY", "")
+    for name, service in services.items():
+        mounted = dict(v.rsplit(":", 1) for v in service.get("volumes", []) if v.count(":") == 1)
+        if mounted.get("shared") != str(pathlib.PurePosixPath(socket).parent):
+            found.append(f"{name}: the store's memory is not shared with it")
+    owner = compose["volumes"]["shared"]["driver_opts"]["o"]
+    if f"uid={USER},gid={USER},mode=0700" != owner:
+        found.append("whoever the containers run as cannot make a socket in the shared folder")
     return found
 
 
@@ -92,6 +102,12 @@ class ComposeTest(unittest.TestCase):
         self.assertIn("is writable", broken(
             lambda s, _: s["worker-1"].__setitem__("volumes", ["${M:-./models}:/models/model"])))
         self.assertIn("starts without", broken(lambda s, _: s["worker-1"]["depends_on"].clear()))
+        self.assertIn("worker-2: the store's memory", broken(
+            lambda s, _: s["worker-2"]["volumes"].remove("shared:/run/hearth")))
+        self.assertIn("is not shared with it", broken(
+            set_environment(STORE, "HEARTH_STORE_SHARED_MEMORY", "auto")))
+        self.assertIn("cannot make a socket", broken(
+            lambda _, c: c["volumes"]["shared"]["driver_opts"].__setitem__("o", "mode=0755")))
         self.assertIn("not two workers", broken(lambda s, _: s.pop("worker-2")))
         self.assertIn("no /", broken(
             lambda s, _: s[STORE]["build"].__setitem__("dockerfile", "deploy/gone.Dockerfile")))

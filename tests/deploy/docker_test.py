@@ -2,6 +2,7 @@
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -42,6 +43,11 @@ def rule_problems(text):
         problems.append("says nothing about health")
     if not [rest for word, rest in final if word == "ENTRYPOINT" and rest.startswith("[")]:
         problems.append("no ENTRYPOINT in exec form: signals would not arrive")
+    # A platform that gives each namespace users of its own (OpenShift) has them in group 0.
+    made = [words for word, rest in final if word == "RUN"
+            for words in re.findall(r"install -d ([^&]*)", rest)]
+    if any("-g root -m 0770" not in words for words in made):
+        problems.append("a folder that only one user may write")
     for word, rest in parsed:
         if word in ("ENV", "ARG") and re.search(r"(?i)secret|token=|password|_key=", rest):
             problems.append(f"a secret in {word}")
@@ -110,6 +116,22 @@ class ScriptsTest(unittest.TestCase):
             self.assertEqual(subprocess.run(["bash", "-n", str(path)]).returncode, 0, path.name)
             self.assertTrue(path.stat().st_mode & 0o100, f"{path.name} is not executable")
 
+    def test_packages_leave_neither_files_nor_lists_behind(self):
+        lines = (DOCKER / "apt-install.sh").read_text().splitlines()
+        installed = next(i for i, line in enumerate(lines) if line.startswith("apt-get install"))
+        self.assertIn("apt-get clean", lines[installed:])
+        self.assertIn("rm -rf /var/lib/apt/lists/*", lines[installed:])
+
+    def test_the_model_folder_is_readable_for_the_containers_user(self):
+        run = (f"import pathlib, sys; sys.path.insert(0, {str(m.ROOT / 'scripts')!r}); "
+               "import fetch_model; fetch_model.make_readable(pathlib.Path(sys.argv[1]))")
+        with tempfile.TemporaryDirectory() as folder:
+            weights = pathlib.Path(folder) / "model.safetensors"
+            weights.touch(mode=0o600)
+            subprocess.run([sys.executable, "-c", run, folder], check=True)
+            self.assertEqual(weights.stat().st_mode & 0o777, 0o644)
+            self.assertEqual(pathlib.Path(folder).stat().st_mode & 0o777, 0o755)
+
     def test_build_sh_calls_only_set_up_steps_that_exist(self):
         called = re.findall(r"^\s+(setup_\w+)", (DOCKER / "build.sh").read_text(), re.M)
         self.assertTrue(called)
@@ -145,6 +167,7 @@ class BrokenDockerfileTest(unittest.TestCase):
                 ("HEALTHCHECK", "LABEL x=y #", "nothing about health"),
                 ("debian:12.12-slim", "debian:12", "no pinned Debian"),
                 ("COPY LICENSE", "COPY models/gemma /models/\nCOPY LICENSE", "copies a model"),
+                ("-g root -m 0770", "-g hearth -m 0700", "only one user"),
                 ("EXPOSE", "ENV HF_TOKEN=abc\nEXPOSE", "a secret")):
             problems = rule_problems(self.good.replace(good, bad))
             self.assertTrue(any(words in p for p in problems), words)
