@@ -104,9 +104,9 @@ int PoolHitBench(uint32_t tokens, int rounds) {
   options.model_dir = NewTinyCheckpoint(geometry, "pool_hit_bench");
   options.exactness = ExactnessChoice::kInvariant;
   options.threads = 2;
-  options.kv_bytes = options.pool_bytes = uint64_t{8} << 30;
-  options.load = LoadChoice::kAlways;
-  options.compute_wait = options.compute_lease = absl::ZeroDuration();
+  options.memory.kv_bytes = options.memory.pool_bytes = uint64_t{8} << 30;
+  options.cache.load = LoadChoice::kAlways;
+  options.cache.compute.wait = options.cache.compute.lease = absl::ZeroDuration();
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
   if (!engine.ok()) {
     std::fprintf(stderr, "%s\n", engine.status().ToString().c_str());

@@ -78,33 +78,35 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "answers; int8: half of 16 bits, other answers, shared with int8 only; auto: "
                  "stored");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
-  set->AddBytes("kv-bytes", &engine->kv_bytes,
+  set->AddBytes("kv-bytes", &engine->memory.kv_bytes,
                 "Keys and values of running requests, class invariant; 0: half of the "
                 "memory, less weights and pool");
-  set->AddBytes("pool-bytes", &engine->pool_bytes, "Restored prefixes kept in the worker; 0: none");
+  set->AddBytes("pool-bytes", &engine->memory.pool_bytes,
+                "Restored prefixes kept in the worker; 0: none");
   set->AddUint("max-running", &engine->max_running,
                "Requests computed at the same time; 0: 16 in the class invariant, else 8");
   set->AddUint("step-tokens", &engine->step_tokens,
                "Tokens of a step while requests decode, class invariant: fewer let their tokens "
                "come closer together, more let prompts through sooner; 0: a chunk");
   set->AddUint("max-queue", &engine->max_queued, "Requests waiting; beyond, callers are refused");
-  set->AddBytes("staging-bytes", &engine->staging_bytes, "Prefixes waiting to be published");
-  set->AddDuration("fetch-budget", &engine->fetch_budget,
+  set->AddBytes("staging-bytes", &engine->memory.staging_bytes, "Prefixes waiting to be published");
+  set->AddDuration("fetch-budget", &engine->cache.fetch_budget,
                    "A fetch that takes longer is given up and the prefix computed");
-  set->AddChoice("load", &engine->load, {"auto", "always", "never"},
+  set->AddChoice("load", &engine->cache.load, {"auto", "always", "never"},
                  "auto: what the store has is loaded where that takes less time than computing it; "
                  "always; never: it is computed, and published");
   set->AddDuration(
-      "compute-wait", &engine->compute_wait,
+      "compute-wait", &engine->cache.compute.wait,
       "Wait this long for another worker that computes the same prefix; 0s: compute it");
-  set->AddDuration("compute-lease", &engine->compute_lease,
+  set->AddDuration("compute-lease", &engine->cache.compute.lease,
                    "Others wait this long for what this worker computes; 0s: not at all");
-  set->AddUint("compute-min-tokens", &engine->compute_min_tokens,
+  set->AddUint("compute-min-tokens", &engine->cache.compute.min_tokens,
                "Fewer tokens are computed without asking who else does");
-  set->AddShare("audit-rate", &engine->audit_rate,
+  set->AddShare("audit-rate", &engine->cache.audit_rate,
                 "The share, 0 to 1, of what the store gave that is computed again when idle, and "
                 "quarantined where it is wrong");
-  set->AddDuration("publish-timeout", &engine->publish_timeout, "A publish may take this long");
+  set->AddDuration("publish-timeout", &engine->cache.publish_timeout,
+                   "A publish may take this long");
   set->AddText("digest-cache", &engine->digest_cache_dir,
                "Folder of remembered weight digests; empty: computed at each start");
 }

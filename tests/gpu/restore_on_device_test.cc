@@ -14,7 +14,7 @@ TEST(RestoreOnDevice, GivesTheSameLogitsAsComputing) {
   EngineOptions options = TestWorker::SmallOptions();
   options.device = "cuda";
   options.dtype = "float32";
-  options.pool_bytes = 0;
+  options.memory.pool_bytes = 0;
   options.model_dir = ModelDir(Geometries()[1].geometry);
   absl::StatusOr<std::unique_ptr<Engine>> engine = Engine::Create(options);
   if (absl::IsFailedPrecondition(engine.status())) GTEST_SKIP() << engine.status().message();

@@ -62,7 +62,7 @@ Oracle::Oracle() : prompts_(MakePrompts()) {
   options_.dtype = "float32";
   options_.chunk_tokens = 16;
   options_.threads = 1;
-  options_.pool_bytes = 0;
+  options_.memory.pool_bytes = 0;
   auto engine = Engine::Create(options_);
   auto gemma = Gemma::Load(options_.model_dir, GemmaOptions());
   if (!engine.ok() || !gemma.ok()) OracleFailed(engine.status().ToString());

@@ -22,11 +22,11 @@ void World::MakeWorkers() {
   for (int i = 0; i < kWorkers; ++i) {
     Place& place = places_[i];
     EngineOptions options = oracle_.options();
-    options.fetch_budget = options.publish_timeout = kNever;
-    options.compute_wait = dice.Chance(80) ? absl::Seconds(10) : absl::ZeroDuration();
-    options.compute_lease = dice.Chance(80) ? absl::Seconds(10) : absl::ZeroDuration();
-    options.compute_min_tokens = 16;
-    options.pool_bytes = dice.Chance(30) ? 100000 : 0;
+    options.cache.fetch_budget = options.cache.publish_timeout = kNever;
+    options.cache.compute.wait = dice.Chance(80) ? absl::Seconds(10) : absl::ZeroDuration();
+    options.cache.compute.lease = dice.Chance(80) ? absl::Seconds(10) : absl::ZeroDuration();
+    options.cache.compute.min_tokens = 16;
+    options.memory.pool_bytes = dice.Chance(30) ? 100000 : 0;
     place.worker = std::make_unique<SimWorker>(options);
     place.link = std::make_unique<Link>(&time_);
     place.peer.number = i;

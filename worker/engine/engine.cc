@@ -55,15 +55,15 @@ std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); 
 
 // What --kv-bytes is where it is not given, and how that came.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
-  if (options.kv_bytes > 0) return options.kv_bytes;
+  if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
   // What cannot be read is told by the load.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes();
-  const uint64_t bytes = DefaultKvBytes(memory, weights, options.pool_bytes);
+  const uint64_t bytes = DefaultKvBytes(memory, weights, options.memory.pool_bytes);
   notes->push_back(absl::StrCat("kv-bytes: ", MiBText(bytes), ", by ", MiBText(memory),
                                 " of memory, weights of ", MiBText(weights), " and a pool of ",
-                                MiBText(options.pool_bytes)));
+                                MiBText(options.memory.pool_bytes)));
   return bytes;
 }
 
@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
-  if (absl::Status room = CheckRoomForAChunk(**gemma, options.kv_bytes == 0); !room.ok())
+  if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
     return room;
   if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir); !held.ok()) {
     return absl::Status(held.code(),
@@ -135,9 +135,26 @@ absl::StatusOr<LoadedModel> LoadChosen(const EngineOptions& options) {
 
 }  // namespace
 
+absl::Status CacheTerms::Validate() const {
+  if (fetch_budget < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("fetch_budget: negative");
+  }
+  if (publish_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("publish_timeout: not positive");
+  }
+  if (compute.wait < absl::ZeroDuration() || compute.lease < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
+  }
+  if (!(audit_rate >= 0 && audit_rate <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("audit_rate: ", audit_rate, " is not a share, from 0 to 1"));
+  }
+  return absl::OkStatus();
+}
+
 std::string EngineOptions::FlagsOfInvariant() const {
-  return absl::StrCat(kv_bytes > 0 ? "--kv-bytes" : "",
-                      kv_bytes > 0 && step_tokens > 0 ? " and " : "",
+  return absl::StrCat(memory.kv_bytes > 0 ? "--kv-bytes" : "",
+                      memory.kv_bytes > 0 && step_tokens > 0 ? " and " : "",
                       step_tokens > 0 ? "--step-tokens" : "");
 }
 
@@ -164,20 +181,7 @@ absl::Status EngineOptions::Validate() const {
                                                    " is not 0 or in [", kMinSharedStepTokens, ", ",
                                                    kMaxSharedStepTokens, "]"));
   }
-  if (fetch_budget < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("fetch_budget: negative");
-  }
-  if (publish_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("publish_timeout: not positive");
-  }
-  if (compute_wait < absl::ZeroDuration() || compute_lease < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("compute_wait, compute_lease: negative");
-  }
-  if (!(audit_rate >= 0 && audit_rate <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("audit_rate: ", audit_rate, " is not a share, from 0 to 1"));
-  }
-  return absl::OkStatus();
+  return cache.Validate();
 }
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& options) {

@@ -32,6 +32,30 @@
 
 namespace hearth {
 
+// Memory for keys and values, in bytes.
+struct MemoryLimits {
+  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the machine's memory
+  uint64_t pool_bytes = uint64_t{512} << 20;   // restored prefixes kept in the worker; 0: none
+  uint64_t staging_bytes = uint64_t{1} << 30;  // tails waiting to be published
+};
+
+// What the engine asks of its PrefixCache, and how long it waits for it.
+struct CacheTerms {
+  absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
+  // Whether what a store has is loaded: where that is faster than computing it, or in any case.
+  LoadChoice load = LoadChoice::kAuto;
+  absl::Duration publish_timeout = absl::Seconds(30);
+  // Of several workers that miss a prefix one computes it: the others wait `wait` for it beside
+  // the fetch budget, or compute too where that is zero. They wait `lease` for this worker. Fewer
+  // than `min_tokens` are computed without asking.
+  LeaseTerms compute{absl::Seconds(10), absl::Seconds(10), 256};
+  // The share of what a cache gave that is computed again when nothing else is to be done,
+  // compared, and quarantined where it is wrong. In [0, 1]; 0: none.
+  double audit_rate = 0;
+
+  absl::Status Validate() const;
+};
+
 struct EngineOptions {
   // Parameters that affect behaviour.
   std::string model_dir;
@@ -44,30 +68,16 @@ struct EngineOptions {
   std::string digest_cache_dir;
 
   // Parameters that affect performance.
-  int threads = 0;        // 0: the machine's cores
-  uint64_t kv_bytes = 0;  // of running sequences, class invariant; 0: by the memory
-  uint64_t pool_bytes = uint64_t{512} << 20;  // restored prefixes kept here; 0: none
-  uint32_t max_running = 0;                   // sequences with a KV cache; 0: as PlacesOf says
+  int threads = 0;  // 0: the machine's cores
+  MemoryLimits memory;
+  uint32_t max_running = 0;  // sequences with a KV cache; 0: as PlacesOf says
   // Of several sequences, while one decodes: each decoded token waits for so many rows. 0: a chunk.
   uint32_t step_tokens = 0;
-  uint32_t max_queued = 64;                        // beyond: RESOURCE_EXHAUSTED
-  uint64_t staging_bytes = uint64_t{1} << 30;      // tails waiting to be published
-  absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
-  // Whether what a store has is loaded: where that is faster than computing it, or in any case.
-  LoadChoice load = LoadChoice::kAuto;
-  absl::Duration publish_timeout = absl::Seconds(30);
-  // Of several workers that miss a prefix one computes it: the others wait this long for it, beside
-  // the fetch budget. Zero: they compute too.
-  absl::Duration compute_wait = absl::Seconds(10);
-  // Others wait this long for this one. Zero: not at all.
-  absl::Duration compute_lease = absl::Seconds(10);
-  uint32_t compute_min_tokens = 256;  // less is computed without asking
-  // The share of what a cache gave that is computed again when nothing else is to be done,
-  // compared, and quarantined where it is wrong. In [0, 1]; 0: none.
-  double audit_rate = 0;
+  uint32_t max_queued = 64;  // beyond: RESOURCE_EXHAUSTED
+  CacheTerms cache;
 
   absl::Status Validate() const;
-  // Those that were given and are of the class invariant alone, by name: "--kv-bytes".
+  // The given flags that only the class invariant reads, by name: "--kv-bytes".
   std::string FlagsOfInvariant() const;
   // max_running, or what it is by default: twice as many where memory is set aside for each and a
   // step has all that decode.

@@ -21,9 +21,9 @@ constexpr size_t kMaxCalls = 4;
 
 }  // namespace
 
-EngineAudit::EngineAudit(const EngineOptions& options, const KvLayout& layout, ModelRunner* model,
+EngineAudit::EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model,
                          PrefixPool* pool, EngineCounters* counters, std::function<void()> ring)
-    : options_(options),
+    : terms_(terms),
       layout_(layout),
       model_(model),
       pool_(pool),
@@ -33,8 +33,8 @@ EngineAudit::EngineAudit(const EngineOptions& options, const KvLayout& layout, M
 
 // Takes a share of what is offered, evenly: of a rate of 0.01 each hundredth.
 void EngineAudit::Offer(const Sequence& sequence) {
-  if (options_.audit_rate <= 0 || sequence.restored.from <= Tier::kWorker) return;
-  credit_ += options_.audit_rate;
+  if (terms_.audit_rate <= 0 || sequence.restored.from <= Tier::kWorker) return;
+  credit_ += terms_.audit_rate;
   if (credit_ < 1) return;
   credit_ -= 1;
   if (waiting_.size() >= kMaxWaitingAudits) return counters_->Add(EngineCounter::kAuditsSkipped);
@@ -110,7 +110,7 @@ absl::Status EngineAudit::Fetch(PrefixCache* cache) {
     FetchOutcome outcome;
     try {
       if (fate == TaskQueue::Fate::kRun) {
-        outcome = cache->Fetch(prefix, boundary - 1, boundary, absl::Now() + options_.fetch_budget);
+        outcome = cache->Fetch(prefix, boundary - 1, boundary, absl::Now() + terms_.fetch_budget);
       }
     } catch (const std::exception&) {
       outcome = FetchOutcome();  // as if it were gone
@@ -157,7 +157,7 @@ void EngineAudit::Accuse(std::vector<ObjectId> wrong, PrefixCache* cache) {
   const auto accuse = [this, cache, prefix = audit_->prefix,
                        wrong = std::move(wrong)](TaskQueue::Fate fate) {
     if (fate == TaskQueue::Fate::kRun &&
-        cache->Quarantine(prefix, wrong, absl::Now() + options_.publish_timeout)) {
+        cache->Quarantine(prefix, wrong, absl::Now() + terms_.publish_timeout)) {
       counters_->Add(EngineCounter::kAuditsQuarantined);
     }
   };

@@ -32,8 +32,8 @@ namespace hearth {
 class EngineAudit {
  public:
   // `ring`: called from another thread when there is something to do.
-  EngineAudit(const EngineOptions& options, const KvLayout& layout, ModelRunner* model,
-              PrefixPool* pool, EngineCounters* counters, std::function<void()> ring);
+  EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelRunner* model, PrefixPool* pool,
+              EngineCounters* counters, std::function<void()> ring);
 
   // A prefix was restored; it may be audited later.
   void Offer(const Sequence& sequence);
@@ -61,7 +61,7 @@ class EngineAudit {
   void Accuse(std::vector<ObjectId> wrong, PrefixCache* cache);
   void End();
 
-  const EngineOptions& options_;
+  const CacheTerms& terms_;
   const KvLayout& layout_;
   ModelRunner* const model_;
   PrefixPool* const pool_;

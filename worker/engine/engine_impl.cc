@@ -51,15 +51,17 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
                        model_->exactness())),
-      keeper_(options_, layout_, &counters_,
+      keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_,
               [this] {
                 ++releases_;
                 Ring();
               }),
-      fetcher_(options_, layout_, &keeper_.pool(), &counters_, [this] { Ring(); }),
-      audit_(options_, layout_, model_.get(), &keeper_.pool(), &counters_, [this] { Ring(); }),
+      fetcher_(options_.cache, options_.max_running, layout_, &keeper_.pool(), &counters_,
+               [this] { Ring(); }),
+      audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
+             [this] { Ring(); }),
       room_(model_.get(), &keeper_, &audit_),
-      restorer_(options_, layout_, model_.get(), &keeper_, &room_, &counters_),
+      restorer_(layout_, model_.get(), &keeper_, &room_, &counters_),
       scheduler_(options_.max_running, options.max_queued),
       // Of those that run, and of as many that are over.
       digests_(/*threads=*/1, size_t{2} * options_.max_running) {

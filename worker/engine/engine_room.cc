@@ -27,7 +27,7 @@ LoadTrial::Work EngineImpl::WorkOf(const Sequence& sequence) const {
   work.have_tokens = sequence.pooled.boundary;
   work.tokens = sequence.tokens();
   work.step_tokens = model_->step_tokens(layout_);
-  work.budget = options_.fetch_budget;
+  work.budget = options_.cache.fetch_budget;
   absl::MutexLock lock(&mu_);
   for (const auto& [id, other] : sequences_) {
     if (other->answer.generated > 0) work.step_tokens = step_rows();

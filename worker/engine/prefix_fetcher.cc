@@ -19,15 +19,15 @@ constexpr size_t kMaxFetchThreads = 64;
 
 }  // namespace
 
-PrefixFetcher::PrefixFetcher(const EngineOptions& options, const KvLayout& layout, PrefixPool* pool,
-                             EngineCounters* counters, std::function<void()> ring)
-    : options_(options),
+PrefixFetcher::PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
+                             PrefixPool* pool, EngineCounters* counters, std::function<void()> ring)
+    : terms_(terms),
       layout_(layout),
       pool_(pool),
       counters_(counters),
       ring_(std::move(ring)),
-      loads_(options.load),
-      fetches_(std::min<size_t>(options.max_running, kMaxFetchThreads), options.max_running) {}
+      loads_(terms.load),
+      fetches_(std::min<size_t>(max_running, kMaxFetchThreads), max_running) {}
 
 // The highest that could be restored.
 uint32_t PrefixFetcher::BestBoundary(const Sequence& sequence) const {
@@ -39,7 +39,7 @@ uint32_t PrefixFetcher::BestBoundary(const Sequence& sequence) const {
 }
 
 bool PrefixFetcher::MayHaveMore(const Sequence& sequence) const {
-  return sequence.reads() && options_.load != LoadChoice::kNever &&
+  return sequence.reads() && terms_.load != LoadChoice::kNever &&
          sequence.pooled.boundary < BestBoundary(sequence);
 }
 
@@ -95,7 +95,7 @@ void PrefixFetcher::Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe
   prefix.stop = nullptr;
   prefix.load = std::move(probe);
   try {
-    cache->Fetch(prefix, above_tokens, max_tokens, absl::Now() + options_.fetch_budget);
+    cache->Fetch(prefix, above_tokens, max_tokens, absl::Now() + terms_.fetch_budget);
   } catch (const std::exception&) {
     prefix.load->OnFailed();  // a probe that fails says nothing
   }
@@ -104,7 +104,7 @@ void PrefixFetcher::Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe
 bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache) {
   counters_->Add(EngineCounter::kFetches);
   const uint32_t above_tokens = sequence->pooled.boundary;
-  const absl::Time deadline = sequence->times.admitted_at + options_.fetch_budget;
+  const absl::Time deadline = sequence->times.admitted_at + terms_.fetch_budget;
   sequence->fetch.Begin(deadline);
   const auto fetch = [this, sequence, cache, above_tokens, deadline](TaskQueue::Fate fate) {
     Fetched fetched;
@@ -151,13 +151,13 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   }
   uint32_t have = std::max({above_tokens, outcome.usable_tokens, outcome.declined_tokens});
   // A load may have been worth more than the budget.
-  if (absl::Now() > deadline) deadline = absl::Now() + options_.fetch_budget;
-  LeaseTerms terms{options_.compute_lease, options_.compute_wait, options_.compute_min_tokens};
+  if (absl::Now() > deadline) deadline = absl::Now() + terms_.fetch_budget;
+  LeaseTerms terms = terms_.compute;
   if (!sequence->writes()) terms.lease = absl::ZeroDuration();
   const bool takes_part = std::max(terms.lease, terms.wait) > absl::ZeroDuration();
   if (!takes_part || max_boundary < have + terms.min_tokens) return fetched;
   // The cache keeps to the parts of it: an answer by `deadline`, a wait, another fetch.
-  if (!sequence->fetch.PutOff(deadline + terms.wait + options_.fetch_budget)) return fetched;
+  if (!sequence->fetch.PutOff(deadline + terms.wait + terms_.fetch_budget)) return fetched;
   // A loan is bounded in time, and the wait by its own budget.
   if (!OwnFetched(&outcome)) have = above_tokens;
   LeaseOutcome turn = cache->Lease(prefix, have, max_boundary, terms, deadline);
@@ -170,8 +170,7 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
       PrefixRequest again = prefix;
       // What was declined is not here: without this one it is computed.
       again.load = prefix.load->Next(std::max(above_tokens, outcome.usable_tokens));
-      FetchOutcome now =
-          cache->Fetch(again, have, max_boundary, absl::Now() + options_.fetch_budget);
+      FetchOutcome now = cache->Fetch(again, have, max_boundary, absl::Now() + terms_.fetch_budget);
       const LoadReport found = again.load->report();
       if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
       // What the first one brought is of use where this one brings nothing.

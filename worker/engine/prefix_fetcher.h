@@ -22,9 +22,10 @@ namespace hearth {
 
 class PrefixFetcher {
  public:
-  // `ring`: called from a thread of its own when a fetch has left something.
-  PrefixFetcher(const EngineOptions& options, const KvLayout& layout, PrefixPool* pool,
-                EngineCounters* counters, std::function<void()> ring);
+  // Up to `max_running` sequences wait for a fetch. `ring`: called from a thread of its own when a
+  // fetch has left something.
+  PrefixFetcher(const CacheTerms& terms, uint32_t max_running, const KvLayout& layout,
+                PrefixPool* pool, EngineCounters* counters, std::function<void()> ring);
 
   // Whether a cache might have more of it than the pool.
   bool MayHaveMore(const Sequence& sequence) const;
@@ -48,7 +49,7 @@ class PrefixFetcher {
   void Probe(PrefixRequest prefix, std::shared_ptr<LoadTrial> probe, PrefixCache* cache,
              uint32_t above_tokens, uint32_t max_tokens);
 
-  const EngineOptions& options_;
+  const CacheTerms& terms_;
   const KvLayout& layout_;
   PrefixPool* const pool_;
   EngineCounters* const counters_;

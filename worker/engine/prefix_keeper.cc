@@ -32,14 +32,15 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
 
 }  // namespace
 
-PrefixKeeper::PrefixKeeper(const EngineOptions& options, const KvLayout& layout,
-                           EngineCounters* counters, std::function<void()> released)
-    : options_(options),
+PrefixKeeper::PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout,
+                           const KvLayout& layout, EngineCounters* counters,
+                           std::function<void()> released)
+    : memory_(memory),
       layout_(layout),
       counters_(counters),
-      pool_(options.pool_bytes, options.chunk_tokens, layout.exactness),
-      staging_(options.staging_bytes),
-      publisher_(options.publish_timeout, options.staging_bytes, counters, std::move(released)) {}
+      pool_(memory.pool_bytes, layout.chunk_tokens, layout.exactness),
+      staging_(memory.staging_bytes),
+      publisher_(publish_timeout, memory.staging_bytes, counters, std::move(released)) {}
 
 // Others wait for what a lease promises: each kept boundary goes out as soon as it is passed.
 // Before the very last step it does not: it would slow the first token, and soon goes out after it.
@@ -74,7 +75,7 @@ absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
     if (object->loan != nullptr) lent_bytes += object->size_bytes;
   }
   if (lent_bytes == 0) return absl::OkStatus();
-  const bool fits = lent_bytes <= options_.pool_bytes;
+  const bool fits = lent_bytes <= memory_.pool_bytes;
   const uint32_t boundary = sequence->restored.boundary;
   if (!fits || pool_.Lookup(sequence->prefix, boundary).boundary == boundary) {
     restored = WithoutLent(restored);  // the store has it
@@ -134,7 +135,7 @@ PrefixPool::InsertResult PrefixKeeper::Pool(const PrefixRequest& prefix, uint32_
   const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
   if (result == PrefixPool::InsertResult::kInserted) counters_->Add(EngineCounter::kPoolInserts);
   const bool too_large = result == PrefixPool::InsertResult::kTooLarge;
-  if (too_large && options_.pool_bytes > 0) counters_->Add(EngineCounter::kPoolTooLarge);
+  if (too_large && memory_.pool_bytes > 0) counters_->Add(EngineCounter::kPoolTooLarge);
   return result;
 }
 
@@ -192,7 +193,7 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
 bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const {
   if (layout_.exactness != Exactness::kInvariant) return false;
   if (!sequence.generates() || !sequence.writes()) return false;
-  return cache != nullptr || options_.pool_bytes > 0;
+  return cache != nullptr || memory_.pool_bytes > 0;
 }
 
 // What a next turn begins with: the prompt and the answer, up to the last token that was computed.

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/engine_counters.h"
 #include "worker/engine/prefix_pool.h"
@@ -22,8 +23,8 @@ namespace hearth {
 class PrefixKeeper {
  public:
   // `released`: called from any thread when a publish let memory go.
-  PrefixKeeper(const EngineOptions& options, const KvLayout& layout, EngineCounters* counters,
-               std::function<void()> released);
+  PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout, const KvLayout& layout,
+               EngineCounters* counters, std::function<void()> released);
 
   // Of the boundaries that a step from `begin` on passed; `cache` may be null, here and below.
   void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);
@@ -34,6 +35,7 @@ class PrefixKeeper {
   // What came from a cache.
   void PoolRestored(const Sequence& sequence);
 
+  bool has_pool() const { return memory_.pool_bytes > 0; }
   PrefixPool& pool() { return pool_; }
   const PrefixPool& pool() const { return pool_; }
   StagingBudget* staging() { return &staging_; }
@@ -49,7 +51,7 @@ class PrefixKeeper {
   void Publish(Sequence* sequence, PrefixCache* cache);
   bool KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const;
 
-  const EngineOptions& options_;
+  const MemoryLimits& memory_;
   const KvLayout& layout_;
   EngineCounters* const counters_;
   PrefixPool pool_;

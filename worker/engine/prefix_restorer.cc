@@ -108,7 +108,7 @@ void PrefixRestorer::ChooseSource(Sequence* sequence, FetchOutcome fetched) {
 
 void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
   std::vector<uint32_t> kept;
-  if (sequence->writes() && (has_cache || options_.pool_bytes > 0)) {
+  if (sequence->writes() && (has_cache || keeper_->has_pool())) {
     kept =
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored.boundary, layout_.chunk_tokens);

@@ -17,14 +17,9 @@ namespace hearth {
 
 class PrefixRestorer {
  public:
-  PrefixRestorer(const EngineOptions& options, const KvLayout& layout, ModelRunner* model,
-                 PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters)
-      : options_(options),
-        layout_(layout),
-        model_(model),
-        keeper_(keeper),
-        room_(room),
-        counters_(counters) {}
+  PrefixRestorer(const KvLayout& layout, ModelRunner* model, PrefixKeeper* keeper, KvRoom* room,
+                 EngineCounters* counters)
+      : layout_(layout), model_(model), keeper_(keeper), room_(room), counters_(counters) {}
 
   // What does not fit the request is refused. `has_cache`: what is kept may be published.
   absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
@@ -38,7 +33,6 @@ class PrefixRestorer {
   void DropRestored(Sequence* sequence);
   void CountStart(const Sequence& sequence);
 
-  const EngineOptions& options_;
   const KvLayout& layout_;
   ModelRunner* const model_;
   PrefixKeeper* const keeper_;

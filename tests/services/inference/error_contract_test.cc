@@ -330,7 +330,7 @@ TEST(ErrorContract, ASlowStoreCostsNoMoreThanTheFetchBudget) {
   };
   store.publish = [](auto*, auto*) { return grpc::Status(grpc::StatusCode::UNAVAILABLE, "no"); };
   WorkerServer::Options options;
-  options.engine.fetch_budget = absl::Milliseconds(50);
+  options.engine.cache.fetch_budget = absl::Milliseconds(50);
   StoreWorker worker(store.address(), options);
   const Generation answer = worker.server.Generate(IdsRequest(CountingTokens(40), 4));
   EXPECT_TRUE(answer.status.ok()) << answer.status.error_message();

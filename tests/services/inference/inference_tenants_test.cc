@@ -51,7 +51,8 @@ class Stack {
                                                   EntryOf("b", "tenant"), "]}"));
     callers_ = Identities::Open(callers).value();
     WorkerServer::Options options;
-    options.engine.pool_bytes = 64 << 20;  // the worker's own memory is to keep them apart too
+    options.engine.memory.pool_bytes = 64
+                                       << 20;  // the worker's own memory is to keep them apart too
     options.identities = callers_.get();
     options.explainer = &explainer_;
     server_ = std::make_unique<WorkerServer>(options);

@@ -75,10 +75,10 @@ class StartingCache final : public PrefixCache {
 
 WorkerServer::Options Sharing(uint64_t pool_bytes = 0) {
   WorkerServer::Options options;
-  options.engine.pool_bytes = pool_bytes;
-  options.engine.compute_min_tokens = 16;
-  options.engine.compute_wait = absl::Seconds(60);
-  options.engine.compute_lease = absl::Seconds(60);
+  options.engine.memory.pool_bytes = pool_bytes;
+  options.engine.cache.compute.min_tokens = 16;
+  options.engine.cache.compute.wait = absl::Seconds(60);
+  options.engine.cache.compute.lease = absl::Seconds(60);
   return options;
 }
 

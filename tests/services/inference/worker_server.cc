@@ -16,8 +16,8 @@ EngineOptions WorkerServer::SmallEngine() {
   options.exactness = ExactnessChoice::kExact;
   options.chunk_tokens = 16;
   options.threads = 1;
-  options.pool_bytes = 0;
-  options.load = LoadChoice::kAlways;  // hits that do not depend on how fast this machine is
+  options.memory.pool_bytes = 0;
+  options.cache.load = LoadChoice::kAlways;  // hits that do not depend on how fast this machine is
   return options;
 }
 

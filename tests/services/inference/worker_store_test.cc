@@ -214,14 +214,15 @@ TEST(WorkerAndStore, InOneProcessTheStoreHoldsNoneOfTheWorkersKvBytes) {
   const auto store = TieredStore::Open(options).value();
   WorkerServer::Options invariant;
   invariant.engine.exactness = ExactnessChoice::kInvariant;
-  invariant.engine.pool_bytes = 0;
+  invariant.engine.memory.pool_bytes = 0;
   {
     EmbeddedWorker any(store.get(), invariant);
     const KvLayout& layout = any.server.engine()->layout();
     // Of two requests.
-    invariant.engine.kv_bytes = 2 * ((104 + layout.chunk_tokens - 1) / layout.chunk_tokens) *
-                                (layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-                                 layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal));
+    invariant.engine.memory.kv_bytes =
+        2 * ((104 + layout.chunk_tokens - 1) / layout.chunk_tokens) *
+        (layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
+         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal));
   }
   EmbeddedWorker worker(store.get(), invariant);
   for (uint32_t first = 3; first < 9; ++first) {

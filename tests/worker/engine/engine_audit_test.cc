@@ -25,8 +25,8 @@ const std::string& AuditDir() { return ModelDir(Geometries()[2].geometry); }
 
 EngineOptions Auditing(double rate) {
   EngineOptions options = TestWorker::SmallOptions();
-  options.audit_rate = rate;
-  options.pool_bytes = 0;
+  options.cache.audit_rate = rate;
+  options.memory.pool_bytes = 0;
   return options;
 }
 
@@ -61,7 +61,7 @@ TEST(EngineAuditTest, WhatIsWrongIsTakenOutAndNothingElse) {
   const ObjectId poisoned{32, 16, LayerGroup::kGlobal};
   publisher.cache()->Poison(PrefixOf(Prompt(100), 96), poisoned);
   EngineOptions options = Auditing(1);
-  options.pool_bytes = kPoolBytes;
+  options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(AuditDir(), options, publisher.cache());
   EXPECT_EQ(worker.Run(Request(Prompt(100)))->started.cached_tokens, 96u);
   while (worker.Counter("audits_quarantined") == 0) std::this_thread::yield();

@@ -16,7 +16,7 @@ const std::string& FaultyDir() { return ModelDir(Geometries()[1].geometry); }
 
 EngineOptions NoPool() {
   EngineOptions options = TestWorker::SmallOptions();
-  options.pool_bytes = 0;
+  options.memory.pool_bytes = 0;
   return options;
 }
 
@@ -53,7 +53,7 @@ TEST_F(EngineFaultsTest, AnHonestCacheServesIt) {
 TEST_F(EngineFaultsTest, AFetchLaterThanItsBudgetIsComputedAndItsAnswerIgnored) {
   absl::Notification release;
   EngineOptions options = NoPool();
-  options.fetch_budget = absl::Milliseconds(20);
+  options.cache.fetch_budget = absl::Milliseconds(20);
   TestWorker worker(FaultyDir(), options, cache_);
   cache_->before_fetch = [&] { release.WaitForNotification(); };
   const auto run = worker.Run(request_);
@@ -65,7 +65,7 @@ TEST_F(EngineFaultsTest, AFetchLaterThanItsBudgetIsComputedAndItsAnswerIgnored) 
 
 TEST_F(EngineFaultsTest, ABudgetOfZeroNeverWaits) {
   EngineOptions options = NoPool();
-  options.fetch_budget = absl::ZeroDuration();
+  options.cache.fetch_budget = absl::ZeroDuration();
   absl::Notification release;
   cache_->before_fetch = [&] { release.WaitForNotification(); };
   TestWorker worker(FaultyDir(), options, cache_);
@@ -77,7 +77,7 @@ TEST_F(EngineFaultsTest, ABudgetOfZeroNeverWaits) {
 TEST_F(EngineFaultsTest, SlowFetchesOnEveryThreadDoNotStopTheNextRequest) {
   absl::Notification release;
   EngineOptions options = NoPool();
-  options.fetch_budget = absl::Milliseconds(5);
+  options.cache.fetch_budget = absl::Milliseconds(5);
   options.max_running = 1;  // one fetch thread, room for one more fetch to wait
   TestWorker worker(FaultyDir(), options, cache_);
   cache_->before_fetch = [&] { release.WaitForNotification(); };
@@ -155,7 +155,7 @@ TEST_F(EngineFaultsTest, AnUnusableAnswerFallsBackToThePool) {
 
 TEST_F(EngineFaultsTest, AFullStagingAreaSkipsPublishingAndCounts) {
   EngineOptions options = TestWorker::SmallOptions();
-  options.staging_bytes = 100;
+  options.memory.staging_bytes = 100;
   TestWorker worker(FaultyDir(), options);
   const auto run = worker.Run(request_);
   ExpectComputed(*run);

@@ -94,8 +94,8 @@ EngineOptions TestWorker::SmallOptions() {
   options.dtype = "float32";
   options.chunk_tokens = 16;
   options.threads = 2;
-  options.load = LoadChoice::kAlways;  // likewise
-  options.fetch_budget = kHang;        // tests that are about the budget set their own
+  options.cache.load = LoadChoice::kAlways;  // likewise
+  options.cache.fetch_budget = kHang;        // tests that are about the budget set their own
   return options;
 }
 

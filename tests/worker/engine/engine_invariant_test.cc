@@ -42,7 +42,7 @@ TEST_P(EngineInvariantTest, ColdAndWarmFromWhateverWasStoredTheBitsAreTheSame) {
   for (const uint32_t shared : {7u, 16u, 45u, 46u, 100u}) {
     publisher.Run(Request(ForkedPrompt(shared, shared + 30, 1, 70 + shared), {shared}));
     EngineOptions options = Invariant(2);
-    options.pool_bytes = 0;
+    options.memory.pool_bytes = 0;
     TestWorker worker(Dir(), options, publisher.cache());
     const auto warm = worker.Run(Request(prompt, {static_cast<uint32_t>(140)}, 9));
     ASSERT_TRUE(warm->error.ok()) << warm->error;
@@ -105,7 +105,7 @@ TEST_P(EngineInvariantTest, AmongOthersEachGetsWhatItGetsAlone) {
 TEST_P(EngineInvariantTest, AnAnswerIsRestoredAndIsWhatPrefillGives) {
   TestWorker one(Dir(), Invariant(1));
   EngineOptions no_pool = Invariant(3);
-  no_pool.pool_bytes = 0;
+  no_pool.memory.pool_bytes = 0;
   TestWorker two(Dir(), no_pool, one.cache());
   TestWorker alone(Dir(), Invariant(2), nullptr, /*with_cache=*/false);
   std::vector<int32_t> text = Prompt(20);
@@ -170,7 +170,7 @@ class LeasingCache : public MemoryPrefixCache {
 // Boundaries within a step, and the last one before its end.
 TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
   EngineOptions options = Invariant();
-  options.compute_min_tokens = 1;
+  options.cache.compute.min_tokens = 1;
   TinyGeometry geometry = GetParam().geometry;
   geometry.context_tokens = 1024;
   geometry.seed = 77;
@@ -195,8 +195,8 @@ TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
   text.insert(text.end(), first->tokens.begin(), first->tokens.end());
   text.push_back(7);
   EngineOptions options = Invariant();
-  options.audit_rate = 1;
-  options.pool_bytes = 0;
+  options.cache.audit_rate = 1;
+  options.memory.pool_bytes = 0;
   const auto audit = [&](uint64_t wrong) {
     TestWorker worker(Dir(), options, publisher.cache());
     EngineRequest reads = Request(text);
@@ -266,19 +266,19 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
     needed = worker->Stats().kv_used_bytes;  // the pool's
   }
   EngineOptions options = Invariant();
-  options.kv_bytes = 3 * needed;
+  options.memory.kv_bytes = 3 * needed;
   TestWorker worker(OneDir(), options, nullptr, /*with_cache=*/false);
   for (uint64_t seed = 1; seed <= 6; ++seed) {
     const auto run = worker.Run(Request(Prompt(64, seed), {}, 1));
     EXPECT_TRUE(run->error.ok()) << run->error;
-    EXPECT_LE(worker->Stats().kv_used_bytes, options.kv_bytes);
+    EXPECT_LE(worker->Stats().kv_used_bytes, options.memory.kv_bytes);
   }
   const uint64_t pooled = worker->Stats().pool_bytes;
   const auto refused = worker.Run(Request(Prompt(500), {}, 1));
   EXPECT_EQ(refused->error.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused->error.message()),
               testing::AllOf(HasSubstr("kv-bytes: 501 tokens may need "),
-                             HasSubstr(absl::StrCat("of ", options.kv_bytes, " ")),
+                             HasSubstr(absl::StrCat("of ", options.memory.kv_bytes, " ")),
                              HasSubstr("max_new_tokens"), HasSubstr("raise --kv-bytes")));
   EXPECT_EQ(worker->Stats().pool_bytes, pooled) << "nobody's pool pays for what cannot be served";
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
@@ -293,7 +293,7 @@ TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanIts
   const std::vector<int32_t> text = Prompt(206);
   EngineOptions options = Invariant();
   const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
-  options.kv_bytes = chunk * (208 / 16) * 3 / 2;
+  options.memory.kv_bytes = chunk * (208 / 16) * 3 / 2;
   TestWorker worker(dir, options, nullptr, /*with_cache=*/false);
   worker.Run(Request({text.begin(), text.begin() + 190}, {}, 1));
   const auto next = worker.Run(Request(text, {}, 2));
@@ -312,10 +312,10 @@ TEST(InvariantClassTest, AnAuditGivesWayToARequestAndItsLateAnswerIsNobodyElses)
   for (const uint64_t seed : {1, 2}) publisher.Run(Request(Prompt(100, seed)));
   publisher->Drain(absl::InfiniteFuture());
   EngineOptions options = Invariant();
-  options.audit_rate = 1;
-  options.pool_bytes = 0;
+  options.cache.audit_rate = 1;
+  options.memory.pool_bytes = 0;
   // For an audit, six chunks computed and six fetched; not for six and a request of seven.
-  options.kv_bytes = 12 * ChunkBytes(publisher->layout());
+  options.memory.kv_bytes = 12 * ChunkBytes(publisher->layout());
   absl::Notification asked, answered;
   int fetches = 0;
   absl::Mutex mu;
@@ -356,12 +356,12 @@ TEST(InvariantClassTest, ABudgetThatHasNoRoomForAChunkIsRefusedAtTheStart) {
   EngineOptions options = Invariant();
   options.model_dir = OneDir();
   const uint64_t chunk = ChunkBytes(TestWorker(OneDir(), options, nullptr, false)->layout());
-  options.kv_bytes = chunk - 1;
+  options.memory.kv_bytes = chunk - 1;
   const absl::Status refused = Engine::Create(options).status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr(absl::StrCat("kv-bytes: ", chunk - 1, " bytes")));
-  options.kv_bytes = chunk;
+  options.memory.kv_bytes = chunk;
   EXPECT_TRUE(Engine::Create(options).ok());
 }
 

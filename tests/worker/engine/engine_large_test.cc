@@ -13,15 +13,15 @@ TEST(EngineLargeTest, APrefixLargerThanPoolAndStagingIsPublishedByReferenceAndSe
   const std::string& dir = ModelDir(Geometries()[1].geometry);
   EngineOptions options = InvariantOptions();
   const uint64_t chunk = ChunkBytes(TestWorker(dir, options, nullptr, false)->layout());
-  options.pool_bytes = 2 * chunk;
+  options.memory.pool_bytes = 2 * chunk;
   // Of a prompt that is whole chunks only what local layers keep beyond their window is staged.
-  options.staging_bytes = 8 * chunk;
+  options.memory.staging_bytes = 8 * chunk;
   TestWorker worker(dir, options);
   const EngineRequest request = Request(Prompt(400), {}, 0);
   const auto first = worker.Run(request);
   ASSERT_TRUE(first->error.ok()) << first->error;
   EXPECT_EQ(first->outcome.published_tokens, 400u) << first->outcome.note;
-  EXPECT_GT(first->outcome.bytes_sent, options.staging_bytes);
+  EXPECT_GT(first->outcome.bytes_sent, options.memory.staging_bytes);
   EXPECT_EQ(worker.Counter("staging_skips"), 0u);
   EXPECT_GE(worker.Counter("pool_too_large"), 1u) << "what the pool does not take is counted";
   TestWorker second(dir, options, worker.cache());

@@ -82,7 +82,7 @@ class EngineLentTest : public testing::TestWithParam<NamedGeometry> {
   static EngineOptions Options(uint64_t pool_bytes) {
     EngineOptions options = TestWorker::SmallOptions();
     options.dtype = GetParam().dtype;
-    options.pool_bytes = pool_bytes;
+    options.memory.pool_bytes = pool_bytes;
     return options;
   }
   std::unique_ptr<TestWorker> Worker(uint64_t pool_bytes = kPoolBytes) {
@@ -236,7 +236,7 @@ TEST_P(EngineLentTest, BeforeAWaitItIsCopied) {
     SCOPED_TRACE(too_late);
     lender_.answers_held = 1 << 20;
     EngineOptions options = Options(kPoolBytes);
-    options.compute_min_tokens = 1;
+    options.cache.compute.min_tokens = 1;
     const auto cache = std::make_shared<TurnNotingCache>((*filler_)->layout(), &lender_);
     TestWorker(Dir(), Options(0), cache).Run(Request(Prompt(75), {23, 50}));
     LendAll(cache.get(), &lender_, (*filler_)->layout().chunk_tokens);

@@ -118,7 +118,7 @@ class WaitingCache : public MemoryPrefixCache {
 
 TEST(EngineLifeTest, ACancelledRequestFetchesNothingMoreAfterItsWait) {
   EngineOptions options = OnePlace();
-  options.compute_min_tokens = 1;
+  options.cache.compute.min_tokens = 1;
   const auto cache = std::make_shared<WaitingCache>(TestWorker(LivingDir())->layout());
   TestWorker worker(LivingDir(), options, cache);
   Collector collector;

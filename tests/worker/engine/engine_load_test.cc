@@ -64,8 +64,8 @@ class PricedCache final : public MemoryPrefixCache {
 EngineOptions Choosing(LoadChoice load, Exactness exactness) {
   EngineOptions options =
       exactness == Exactness::kInvariant ? InvariantOptions() : TestWorker::SmallOptions();
-  options.pool_bytes = 0;
-  options.load = load;
+  options.memory.pool_bytes = 0;
+  options.cache.load = load;
   return options;
 }
 
@@ -106,7 +106,7 @@ TEST(EngineLoadTest, WhatIsNotWorthLoadingIsComputedToTheSameBits) {
 
 TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
-  options.compute_min_tokens = 1;
+  options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
   const auto cache = std::make_shared<PricedCache>(first->layout());
   TestWorker worker(LoadDir(), options, cache);
@@ -127,7 +127,7 @@ TEST(EngineLoadTest, AfterALoadThatWasCutOffNobodyIsAskedAgain) {
 // It looks again after its wait for another's computation, and finds what is too dear.
 TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
-  options.compute_min_tokens = 1;
+  options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
   const auto cache = std::make_shared<PricedCache>(first->layout());
   TestWorker worker(LoadDir(), options, cache);
@@ -151,7 +151,7 @@ TEST(EngineLoadTest, WhatASecondFetchComesToIsNotSaidOfTheFirst) {
 // All of it is to be computed still, so that loading more spares more.
 TEST(EngineLoadTest, WhatTheFirstFetchDeclinedIsNotHereForTheSecond) {
   EngineOptions options = Choosing(LoadChoice::kAuto, Exactness::kInvariant);
-  options.compute_min_tokens = 1;
+  options.cache.compute.min_tokens = 1;
   TestWorker first(LoadDir(), options);
   const auto cache = std::make_shared<PricedCache>(first->layout());
   TestWorker worker(LoadDir(), options, cache);

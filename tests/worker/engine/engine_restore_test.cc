@@ -20,7 +20,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
   static EngineOptions Options(uint64_t pool_bytes) {
     EngineOptions options = TestWorker::SmallOptions();
     options.dtype = GetParam().dtype;
-    options.pool_bytes = pool_bytes;
+    options.memory.pool_bytes = pool_bytes;
     return options;
   }
   // What the request gives with no cache at all.

@@ -28,8 +28,8 @@ EngineOptions Room(uint64_t chunks) {
   static const uint64_t chunk =
       ChunkBytes(TestWorker(RoomDir(), InvariantOptions(), nullptr, false)->layout());
   EngineOptions options = InvariantOptions();
-  options.kv_bytes = chunks * chunk;
-  options.pool_bytes = 0;
+  options.memory.kv_bytes = chunks * chunk;
+  options.memory.pool_bytes = 0;
   return options;
 }
 
@@ -75,7 +75,7 @@ TEST(EngineRoomTest, WhatWasAdmittedEndsAndWhatFindsNoRoomIsOvertaken) {
     EXPECT_EQ(runs[i]->tokens, alone.Run(request(i))->tokens) << i;
   }
   EXPECT_THAT(begun, ElementsAre(0, 2, 3, 1, 4));
-  EXPECT_LE(most, options.kv_bytes);
+  EXPECT_LE(most, options.memory.kv_bytes);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
 }
 
@@ -128,7 +128,7 @@ TEST(EngineRoomTest, ASlowStoreHoldsNoMoreThanItsBoundAndTheOldestIsDroppedForIt
   slow->before_publish = [&] { release.WaitForNotification(); };
   const uint64_t chunk = ChunkBytes(layout);
   EngineOptions options = Room(400);
-  options.staging_bytes = 12 * chunk;  // two prompts of six chunks
+  options.memory.staging_bytes = 12 * chunk;  // two prompts of six chunks
   TestWorker worker(dir, options, slow);
   std::vector<std::unique_ptr<Collector>> runs;
   for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -162,18 +162,18 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
   std::vector<uint32_t> breakpoints;
   for (uint32_t at = 48; at < 800; at += 96) breakpoints.push_back(at);
   EngineOptions options = InvariantOptions();
-  options.pool_bytes = 0;
+  options.memory.pool_bytes = 0;
   TestWorker all(dir, options);
   const auto cold = all.Run(Request(Prompt(800), breakpoints, 3));
   EXPECT_EQ(all.Counter("staging_skips"), 0u);
   const KvLayout layout = all->layout();
   const uint64_t local = layout.ObjectBytes(16, LayerGroup::kLocal);
   EngineOptions little = options;
-  little.staging_bytes = 6 * local;
+  little.memory.staging_bytes = 6 * local;
   EngineOptions tight = options;
   // Of 803 tokens, with local blocks of a window and a step of 512 at a time, and not one more.
   const uint64_t seen = (24 + 512 + 2 * 15) / 16;
-  tight.kv_bytes = 51 * layout.ObjectBytes(16, LayerGroup::kGlobal) + seen * local;
+  tight.memory.kv_bytes = 51 * layout.ObjectBytes(16, LayerGroup::kGlobal) + seen * local;
   for (const EngineOptions& bounded : {little, tight}) {
     TestWorker worker(dir, bounded);
     const auto run = worker.Run(Request(Prompt(800), breakpoints, 3));
@@ -187,7 +187,7 @@ TEST(EngineRoomTest, WindowsOfManyBreakpointsAreHeldWithinABound) {
 // A hit in the pool that leaves no room beside itself is not waited for without end.
 TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
   EngineOptions options = Room(10);
-  options.pool_bytes = kPoolBytes;
+  options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
   for (uint64_t seed = 1; seed <= 4; ++seed) {
     const auto first = worker.Run(Request(Prompt(150, seed), {}, 1));
@@ -201,7 +201,7 @@ TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
 // What waits for others gives up neither the pool nor an audit, which would not make enough room.
 TEST(EngineRoomTest, NothingIsEvictedThatWouldNotBeEnough) {
   EngineOptions options = Room(20);
-  options.pool_bytes = kPoolBytes;
+  options.memory.pool_bytes = kPoolBytes;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
   worker.Run(Request(Prompt(64, 9), {}, 1));  // four chunks of the pool
   const uint64_t pooled = worker->Stats().pool_bytes;
@@ -259,13 +259,13 @@ TEST(KvBytesTest, TheLeastOfTheControlGroupsAroundTheProcessCounts) {
 
 TEST(KvBytesTest, AreSaidWhereTheyWereChosen) {
   EngineOptions options = InvariantOptions();
-  options.pool_bytes = 3 << 20;
+  options.memory.pool_bytes = 3 << 20;
   TestWorker worker(RoomDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(worker->notes(), testing::Contains(testing::AllOf(HasSubstr("kv-bytes: "),
                                                                 HasSubstr("a pool of 3 MiB"))));
   const uint64_t chosen = worker->Stats().kv_budget_bytes;
-  EXPECT_LT(chosen, MemoryBytes() / 2 - options.pool_bytes) << "there are weights";
-  options.kv_bytes = kGiB;
+  EXPECT_LT(chosen, MemoryBytes() / 2 - options.memory.pool_bytes) << "there are weights";
+  options.memory.kv_bytes = kGiB;
   TestWorker told(RoomDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(told->notes(), testing::Not(testing::Contains(HasSubstr("kv-bytes"))));
 }

@@ -189,8 +189,9 @@ TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
   wanted.run.WaitAll();
   const uint64_t chunk = ChunkBytes(any->layout());
   EngineOptions options = InvariantOptions();
-  options.pool_bytes = 0;
-  options.kv_bytes = (24 + 3 * 4) * chunk;  // 371 tokens in 24 chunks, of the others the last four
+  options.memory.pool_bytes = 0;
+  options.memory.kv_bytes =
+      (24 + 3 * 4) * chunk;  // 371 tokens in 24 chunks, of the others the last four
   TestWorker worker(SamplesDir(), options, nullptr, /*with_cache=*/false);
   Sampled four, next;
   uint64_t most = 0;
@@ -205,7 +206,7 @@ TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
   ASSERT_TRUE(four.run.error.ok() && next.run.error.ok()) << four.run.error << next.run.error;
   EXPECT_EQ(four.answers, wanted.answers);
   EXPECT_EQ(next.answers, wanted.answers);
-  EXPECT_LE(most, options.kv_bytes);
+  EXPECT_LE(most, options.memory.kv_bytes);
   EXPECT_EQ(worker->Stats().kv_used_bytes, 0u);
   EXPECT_LE(four.run.finished.kv_bytes, most) << "what they share counts once";
   const uint64_t row = chunk / 16;
@@ -214,7 +215,7 @@ TEST(EngineSamplesMemoryTest, BlocksAreSharedAndWhatWasAdmittedEnds) {
   one.run.WaitAll();
   // The other three hold what is behind the 20 chunks of the prompt beside it.
   EXPECT_EQ(four.run.finished.kv_bytes, one.run.finished.kv_bytes + 3 * (331 + 39 - 320) * row);
-  options.kv_bytes -= 1;
+  options.memory.kv_bytes -= 1;
   TestWorker small(SamplesDir(), options, nullptr, /*with_cache=*/false);
   Sampled refused;
   ASSERT_TRUE(refused.Submit(&small, Drawn(4, 331)).ok());

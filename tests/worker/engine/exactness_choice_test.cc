@@ -59,7 +59,7 @@ TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {
   TestWorker stepped(ChoiceDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(stepped->warnings(),
               testing::ElementsAre(HasSubstr("(so --step-tokens has no effect)")));
-  options.kv_bytes = uint64_t{64} << 20;
+  options.memory.kv_bytes = uint64_t{64} << 20;
   TestWorker bounded(ChoiceDir(), options, nullptr, /*with_cache=*/false);
   EXPECT_THAT(bounded->why_not_invariant(),
               HasSubstr("(so --kv-bytes and --step-tokens have no effect)"));
@@ -89,7 +89,7 @@ TEST(ExactnessChoiceTest, AutoDoesNotHideWhatIsWrongWithTheModelOrTheBudget) {
   EngineOptions options = InvariantOptions();
   options.exactness = ExactnessChoice::kAuto;
   options.model_dir = ChoiceDir();
-  options.kv_bytes = 1;
+  options.memory.kv_bytes = 1;
   if (HasFastKernels()) {
     EXPECT_THAT(std::string(Engine::Create(options).status().message()), HasSubstr("--kv-bytes"));
   }
