@@ -124,13 +124,15 @@ class Models {
   // One token against one reading of as many bytes as its step reads, with as many threads.
   void CompareMemory(int context, int turns) {
     const ModelConfig& config = exact_->config();
-    const int64_t hidden = config.hidden_size, dim = config.head_dim;
-    const int64_t layer = hidden * dim * (2 * config.num_heads + 2 * config.num_kv_heads) +
-                          3 * hidden * config.intermediate_size;
+    const int64_t hidden = config.hidden_size, dim = config.attention.head_dim;
+    const int64_t layer =
+        hidden * dim * (2 * config.attention.num_heads + 2 * config.attention.num_kv_heads) +
+        3 * hidden * config.intermediate_size;
     int64_t bytes = 2 * (config.num_layers * layer + hidden * config.vocab_size);
     for (int i = 0; i < config.num_layers; ++i) {
-      const int rows = config.is_local(i) ? std::min(context, config.sliding_window) : context;
-      bytes += int64_t{4} * 2 * rows * dim * config.num_kv_heads;
+      const int rows =
+          config.is_local(i) ? std::min(context, config.attention.sliding_window) : context;
+      bytes += int64_t{4} * 2 * rows * dim * config.attention.num_kv_heads;
     }
     ThreadPool pool(invariant_->threads());
     // As weights lie, in huge pages where there are any.

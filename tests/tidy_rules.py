@@ -85,7 +85,6 @@ FOLDER_FILES_MAX = 40
 LARGE = {
     "EngineImpl": (52, 26, 3),
     "InvariantGemma": (45, 20, 4),
-    "ModelConfig": (45, 22, 1),
 }
 
 # (prefixes of an include, path patterns that may have it, why)

@@ -181,7 +181,7 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_chunk_tokens(engine.layout().chunk_tokens);
     made.set_context_tokens(config.max_position_embeddings);
     made.set_vocab_size(config.vocab_size);
-    made.set_window(config.sliding_window);
+    made.set_window(config.attention.sliding_window);
     made.set_exactness(ExactnessName(engine.layout().exactness));
     made.set_why_not_invariant(engine.why_not_invariant());
     const EngineStats stats = engine.Stats();

@@ -38,8 +38,8 @@ struct KvCacheRep {
   std::vector<std::map<int, Row>> layers;  // by position
   std::vector<int> first_held;
 
-  int Tail(int at) const { return std::max(0, at - (config->sliding_window - 1)); }
-  size_t runs() const { return size_t{2} * config->num_kv_heads; }
+  int Tail(int at) const { return std::max(0, at - (config->attention.sliding_window - 1)); }
+  size_t runs() const { return size_t{2} * config->attention.num_kv_heads; }
 };
 
 KvCache::KvCache(std::unique_ptr<KvCacheRep> rep) : rep_(std::move(rep)) {}
@@ -139,7 +139,7 @@ Gemma::~Gemma() = default;
 const ModelConfig& Gemma::config() const { return rep_->config; }
 KvDtype Gemma::kv_dtype() const { return KvDtype::kFloat32; }
 int64_t Gemma::kv_token_bytes() const {
-  return int64_t{2} * config().num_kv_heads * config().head_dim * sizeof(float);
+  return int64_t{2} * config().attention.num_kv_heads * config().attention.head_dim * sizeof(float);
 }
 const std::string& Gemma::device_kind() const { return rep_->device_kind; }
 const std::string& Gemma::compute_version() const { return rep_->compute_version; }
@@ -161,7 +161,7 @@ absl::StatusOr<KvCache> Gemma::NewKvCache(int capacity_tokens) const {
   auto rep = std::make_unique<KvCacheRep>();
   rep->config = &rep_->config;
   rep->capacity = capacity_tokens;
-  rep->head_row_bytes = config().head_dim * sizeof(float);
+  rep->head_row_bytes = config().attention.head_dim * sizeof(float);
   rep->layers.resize(config().num_layers);
   rep->first_held.resize(config().num_layers, 0);
   return KvCache(std::move(rep));

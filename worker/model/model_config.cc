@@ -153,11 +153,11 @@ void ReadRope(Reader* outer, const char* name, const Json& object, const std::st
 }
 
 // In the old style, rope_scaling applies to the global layers only: local layers keep plain RoPE.
-void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
-  reader->Positive("rope_theta", &config->global_rope.theta);
-  reader->Positive("rope_local_base_freq", &config->local_rope.theta);
+void ReadRopes(Reader* reader, const std::string& file, RopeConfigs* ropes) {
+  reader->Positive("rope_theta", &ropes->global.theta);
+  reader->Positive("rope_local_base_freq", &ropes->local.theta);
   if (const Json* scaling = reader->Find("rope_scaling")) {
-    ReadRope(reader, "rope_scaling", *scaling, file, &config->global_rope);
+    ReadRope(reader, "rope_scaling", *scaling, file, &ropes->global);
   }
   const Json* parameters = reader->Find("rope_parameters");
   if (parameters == nullptr) return;
@@ -170,7 +170,23 @@ void ReadRopes(Reader* reader, const std::string& file, ModelConfig* config) {
     }
     if (rope.is_null()) continue;
     ReadRope(reader, "rope_parameters", rope, file,
-             type == "full_attention" ? &config->global_rope : &config->local_rope);
+             type == "full_attention" ? &ropes->global : &ropes->local);
+  }
+}
+
+void ReadAttention(Reader* reader, AttentionConfig* attention) {
+  reader->Int("num_attention_heads", 1, kMaxLayers, &attention->num_heads);
+  reader->Int("num_key_value_heads", 1, kMaxLayers, &attention->num_kv_heads);
+  reader->Int("head_dim", 2, kMaxDimension, &attention->head_dim);
+  reader->Int("sliding_window", 1, kMaxPositions, &attention->sliding_window);
+  reader->Positive("query_pre_attn_scalar", &attention->query_pre_attn_scalar);
+  reader->Positive("attn_logit_softcapping", &attention->logit_softcap);
+  if (attention->head_dim % 2 != 0) {
+    reader->Refuse("head_dim", absl::StrCat(attention->head_dim), "must be even, for RoPE");
+  }
+  if (attention->num_heads % attention->num_kv_heads != 0) {
+    reader->Refuse("num_key_value_heads", absl::StrCat(attention->num_kv_heads),
+                   absl::StrCat("must divide num_attention_heads = ", attention->num_heads));
   }
 }
 
@@ -178,23 +194,10 @@ void ReadSizes(Reader* reader, ModelConfig* config) {
   reader->Int("hidden_size", 1, kMaxDimension, &config->hidden_size);
   reader->Int("intermediate_size", 1, kMaxDimension, &config->intermediate_size);
   reader->Int("num_hidden_layers", 1, kMaxLayers, &config->num_layers);
-  reader->Int("num_attention_heads", 1, kMaxLayers, &config->num_heads);
-  reader->Int("num_key_value_heads", 1, kMaxLayers, &config->num_kv_heads);
-  reader->Int("head_dim", 2, kMaxDimension, &config->head_dim);
   reader->Int("vocab_size", 1, kMaxVocabulary, &config->vocab_size);
   reader->Int("max_position_embeddings", 1, kMaxPositions, &config->max_position_embeddings);
-  reader->Int("sliding_window", 1, kMaxPositions, &config->sliding_window);
-  reader->Positive("query_pre_attn_scalar", &config->query_pre_attn_scalar);
   reader->Positive("rms_norm_eps", &config->rms_norm_eps);
-  reader->Positive("attn_logit_softcapping", &config->attn_logit_softcap);
   reader->Positive("final_logit_softcapping", &config->final_logit_softcap);
-  if (config->head_dim % 2 != 0) {
-    reader->Refuse("head_dim", absl::StrCat(config->head_dim), "must be even, for RoPE");
-  }
-  if (config->num_heads % config->num_kv_heads != 0) {
-    reader->Refuse("num_key_value_heads", absl::StrCat(config->num_kv_heads),
-                   absl::StrCat("must divide num_attention_heads = ", config->num_heads));
-  }
 }
 
 void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
@@ -202,8 +205,9 @@ void ReadText(Reader* reader, const std::string& file, ModelConfig* config) {
   reader->Text("model_type", &type);
   if (type != "gemma3_text") reader->Refuse("model_type", type, "is not a Gemma 3 text model");
   ReadSizes(reader, config);
+  ReadAttention(reader, &config->attention);
   ReadLayerTypes(reader, config);
-  ReadRopes(reader, file, config);
+  ReadRopes(reader, file, &config->rope);
   reader->Text("hidden_activation", &config->activation);
   if (config->activation != "gelu_pytorch_tanh") {
     reader->Refuse("hidden_activation", config->activation, "is not supported");

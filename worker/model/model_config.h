@@ -28,23 +28,31 @@ struct RopeConfig {
   double linear_factor = 1.0;
 };
 
+struct RopeConfigs {
+  RopeConfig global{1000000.0, 1.0};
+  RopeConfig local{10000.0, 1.0};
+};
+
+struct AttentionConfig {
+  int num_heads = 8;
+  int num_kv_heads = 4;
+  int head_dim = 256;
+  // W, counting the current token: position p of a local layer sees keys (p - W, p].
+  int sliding_window = 4096;
+  double query_pre_attn_scalar = 256.0;
+  double logit_softcap = 0.0;  // 0: none
+};
+
 struct ModelConfig {
   int hidden_size = 2304;
   int intermediate_size = 9216;
   int num_layers = 26;
-  int num_heads = 8;
-  int num_kv_heads = 4;
-  int head_dim = 256;
   int vocab_size = 262208;
   int max_position_embeddings = 131072;
-  // W, counting the current token: position p sees keys (p - W, p].
-  int sliding_window = 4096;
   std::vector<LayerType> layer_types;  // one a layer
-  RopeConfig global_rope{1000000.0, 1.0};
-  RopeConfig local_rope{10000.0, 1.0};
-  double query_pre_attn_scalar = 256.0;
+  AttentionConfig attention;
+  RopeConfigs rope;  // of the global and of the local layers
   double rms_norm_eps = 1e-6;
-  double attn_logit_softcap = 0.0;   // 0: none
   double final_logit_softcap = 0.0;  // 0: none
   std::string activation = "gelu_pytorch_tanh";
   bool tie_word_embeddings = true;

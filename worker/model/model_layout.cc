@@ -6,9 +6,9 @@ KvLayout LayoutOf(const ModelConfig& config, KvDtype dtype, uint32_t chunk_token
                   Exactness exactness) {
   KvLayout layout;
   layout.chunk_tokens = chunk_tokens;
-  layout.window = static_cast<uint32_t>(config.sliding_window);
-  layout.kv_heads = static_cast<uint32_t>(config.num_kv_heads);
-  layout.head_dim = static_cast<uint32_t>(config.head_dim);
+  layout.window = static_cast<uint32_t>(config.attention.sliding_window);
+  layout.kv_heads = static_cast<uint32_t>(config.attention.num_kv_heads);
+  layout.head_dim = static_cast<uint32_t>(config.attention.head_dim);
   layout.dtype = dtype;
   layout.exactness = exactness;
   for (int layer = 0; layer < config.num_layers; ++layer) {

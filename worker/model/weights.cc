@@ -72,14 +72,15 @@ const char* FindPrefix(const Safetensors& files) {
 void TakeLayer(Finder* finder, const ModelConfig& config, int layer, LayerTensors* out) {
   const std::string base = absl::StrCat("layers.", layer, ".");
   const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
-  const int64_t queries = int64_t{config.num_heads} * config.head_dim;
-  const int64_t keys = int64_t{config.num_kv_heads} * config.head_dim;
+  const AttentionConfig& attention = config.attention;
+  const int64_t queries = int64_t{attention.num_heads} * attention.head_dim;
+  const int64_t keys = int64_t{attention.num_kv_heads} * attention.head_dim;
   finder->Take(base + "input_layernorm.weight", {hidden}, &out->input_norm);
   finder->Take(base + "self_attn.q_proj.weight", {queries, hidden}, &out->q);
   finder->Take(base + "self_attn.k_proj.weight", {keys, hidden}, &out->k);
   finder->Take(base + "self_attn.v_proj.weight", {keys, hidden}, &out->v);
-  finder->Take(base + "self_attn.q_norm.weight", {config.head_dim}, &out->q_norm);
-  finder->Take(base + "self_attn.k_norm.weight", {config.head_dim}, &out->k_norm);
+  finder->Take(base + "self_attn.q_norm.weight", {attention.head_dim}, &out->q_norm);
+  finder->Take(base + "self_attn.k_norm.weight", {attention.head_dim}, &out->k_norm);
   finder->Take(base + "self_attn.o_proj.weight", {hidden, queries}, &out->o);
   finder->Take(base + "post_attention_layernorm.weight", {hidden}, &out->post_attention_norm);
   finder->Take(base + "pre_feedforward_layernorm.weight", {hidden}, &out->pre_feedforward_norm);

@@ -82,9 +82,9 @@ TEST(CanaryTest, TheFingerprintSaysWhichRuleItFollows) {
 TEST(CanaryTest, TakesAtLeastAWindowAChunkAndARowButNoMoreThanTheContext) {
   ModelConfig config;
   config.max_position_embeddings = 32768;
-  config.sliding_window = 512;
+  config.attention.sliding_window = 512;
   EXPECT_GE(CanaryTokens(config, 128), 4096 + 128 + 1);
-  config.sliding_window = 8192;
+  config.attention.sliding_window = 8192;
   EXPECT_GE(CanaryTokens(config, 128), 8192 + 128 + 1);
   for (const int context : {1, 7, 100, 136, 137, 600}) {
     config.max_position_embeddings = context;

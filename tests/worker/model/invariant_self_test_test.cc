@@ -66,7 +66,8 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
   // q, k and v; gate and up; down and out have the hidden size.
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
-  const int64_t qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const int64_t qkv =
+      (config.attention.num_heads + 2 * config.attention.num_kv_heads) * config.attention.head_dim;
   const std::pair<int64_t, int64_t> first_middle_last[] = {{1, 0},   {17, 8},    {33, 32},
                                                            {128, 0}, {257, 128}, {512, 511}};
   for (const auto& [rows, row] : first_middle_last) {
@@ -93,7 +94,8 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
 TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();
-  const int64_t qkv = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const int64_t qkv =
+      (config.attention.num_heads + 2 * config.attention.num_kv_heads) * config.attention.head_dim;
   const std::pair<int64_t, const char*> products[] = {
       {qkv, "the product q, k, v of a local layer gives row"},
       {config.intermediate_size, "the product gate, up with GELU of a local layer gives row"},

@@ -38,13 +38,13 @@ TEST(ModelConfig, ReadsThePublishedGeometries) {
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->num_layers, one.layers) << one.name;
     EXPECT_EQ(config->num_global_layers(), one.global_layers) << one.name;
-    EXPECT_EQ(config->num_kv_heads, one.kv_heads) << one.name;
-    EXPECT_EQ(config->head_dim, one.head_dim) << one.name;
-    EXPECT_EQ(config->sliding_window, one.window) << one.name;
-    EXPECT_EQ(config->query_pre_attn_scalar, one.scalar) << one.name;
-    EXPECT_EQ(config->global_rope.linear_factor, one.factor) << one.name;
-    EXPECT_EQ(config->local_rope.linear_factor, 1.0) << one.name;
-    EXPECT_EQ(config->local_rope.theta, 10000.0) << one.name;
+    EXPECT_EQ(config->attention.num_kv_heads, one.kv_heads) << one.name;
+    EXPECT_EQ(config->attention.head_dim, one.head_dim) << one.name;
+    EXPECT_EQ(config->attention.sliding_window, one.window) << one.name;
+    EXPECT_EQ(config->attention.query_pre_attn_scalar, one.scalar) << one.name;
+    EXPECT_EQ(config->rope.global.linear_factor, one.factor) << one.name;
+    EXPECT_EQ(config->rope.local.linear_factor, 1.0) << one.name;
+    EXPECT_EQ(config->rope.local.theta, 10000.0) << one.name;
   }
 }
 
@@ -91,17 +91,17 @@ TEST(ModelConfig, TakesDefaultsOfHuggingFaceForWhatIsLeftOut) {
     EXPECT_EQ(config->intermediate_size, 9216);
     EXPECT_EQ(config->num_layers, 26);
     EXPECT_EQ(config->num_global_layers(), 4);
-    EXPECT_EQ(config->num_heads, 8);
-    EXPECT_EQ(config->num_kv_heads, 4);
-    EXPECT_EQ(config->head_dim, 256);
+    EXPECT_EQ(config->attention.num_heads, 8);
+    EXPECT_EQ(config->attention.num_kv_heads, 4);
+    EXPECT_EQ(config->attention.head_dim, 256);
     EXPECT_EQ(config->vocab_size, 262208);
     EXPECT_EQ(config->max_position_embeddings, 131072);
-    EXPECT_EQ(config->sliding_window, 4096);
-    EXPECT_EQ(config->query_pre_attn_scalar, 256);
+    EXPECT_EQ(config->attention.sliding_window, 4096);
+    EXPECT_EQ(config->attention.query_pre_attn_scalar, 256);
     EXPECT_EQ(config->rms_norm_eps, 1e-6);
-    EXPECT_EQ(config->global_rope.theta, 1000000.0);
-    EXPECT_EQ(config->local_rope.theta, 10000.0);
-    EXPECT_EQ(config->attn_logit_softcap, 0);
+    EXPECT_EQ(config->rope.global.theta, 1000000.0);
+    EXPECT_EQ(config->rope.local.theta, 10000.0);
+    EXPECT_EQ(config->attention.logit_softcap, 0);
     EXPECT_TRUE(config->tie_word_embeddings);
     EXPECT_THAT(config->eos_token_ids, ElementsAre(1));
   }
@@ -126,10 +126,10 @@ TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
       EXPECT_EQ(config->nested, json.contains("text_config"));
       const LayerType l = LayerType::kLocal, g = LayerType::kGlobal;
       EXPECT_THAT(config->layer_types, ElementsAre(l, l, g, l, l, g, l));
-      EXPECT_EQ(config->global_rope.theta, 5000.0);
-      EXPECT_EQ(config->global_rope.linear_factor, 4.0);
-      EXPECT_EQ(config->local_rope.theta, 700.0);
-      EXPECT_EQ(config->local_rope.linear_factor, 1.0);
+      EXPECT_EQ(config->rope.global.theta, 5000.0);
+      EXPECT_EQ(config->rope.global.linear_factor, 4.0);
+      EXPECT_EQ(config->rope.local.theta, 700.0);
+      EXPECT_EQ(config->rope.local.linear_factor, 1.0);
     }
   }
 }
@@ -138,12 +138,12 @@ TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
   const auto capped = ParseModelConfig(
       R"({"attn_logit_softcapping": 50, "final_logit_softcapping": 30.5})", "f.json");
   ASSERT_TRUE(capped.ok()) << capped.status();
-  EXPECT_EQ(capped->attn_logit_softcap, 50);
+  EXPECT_EQ(capped->attention.logit_softcap, 50);
   EXPECT_EQ(capped->final_logit_softcap, 30.5);
   const auto plain = ParseModelConfig(
       R"({"attn_logit_softcapping": null, "final_logit_softcapping": null})", "f.json");
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_EQ(plain->attn_logit_softcap, 0);
+  EXPECT_EQ(plain->attention.logit_softcap, 0);
   EXPECT_EQ(plain->final_logit_softcap, 0);
 }
 

@@ -37,7 +37,7 @@ CanaryPlan PlanCanary(const ModelConfig& config, int chunk_tokens) {
   CanaryPlan plan;
   plan.run = std::min(chunk_tokens + kCanaryRun, context);
   // Past the window as well: then every row of the run sees a window that has slid.
-  const int wanted = std::max(kFarKeys, config.sliding_window);
+  const int wanted = std::max(kFarKeys, config.attention.sliding_window);
   const int begin = (wanted + chunk_tokens - 1) / chunk_tokens * chunk_tokens;
   const int last = (context - plan.run) / chunk_tokens * chunk_tokens;
   plan.far_begin = std::min(begin, last);
@@ -111,19 +111,19 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
       {"model", std::string("gemma3_text")},
       {"layers", Count(config.num_layers)},
       {"layer_types", layer_types},
-      {"heads", Count(config.num_heads)},
+      {"heads", Count(config.attention.num_heads)},
       {"kv_heads", uint64_t{layout.kv_heads}},
       {"head_dim", uint64_t{layout.head_dim}},
       {"hidden_size", Count(config.hidden_size)},
       {"intermediate_size", Count(config.intermediate_size)},
       {"vocab_size", Count(config.vocab_size)},
       {"window", uint64_t{layout.window}},
-      {"rope_theta_global", config.global_rope.theta},
-      {"rope_theta_local", config.local_rope.theta},
-      {"rope_factor_global", config.global_rope.linear_factor},
-      {"rope_factor_local", config.local_rope.linear_factor},
-      {"query_pre_attn_scalar", config.query_pre_attn_scalar},
-      {"attn_logit_softcap", config.attn_logit_softcap},
+      {"rope_theta_global", config.rope.global.theta},
+      {"rope_theta_local", config.rope.local.theta},
+      {"rope_factor_global", config.rope.global.linear_factor},
+      {"rope_factor_local", config.rope.local.linear_factor},
+      {"query_pre_attn_scalar", config.attention.query_pre_attn_scalar},
+      {"attn_logit_softcap", config.attention.logit_softcap},
       {"final_logit_softcap", config.final_logit_softcap},
       {"rms_norm_eps", config.rms_norm_eps},
       {"activation", config.activation},

@@ -42,14 +42,15 @@ LayerWeights InvariantGemma::Rep::WeightsOf(const InvariantLayer& layer) const {
   weights.post_attention_norm = layer.post_attention_norm.data();
   weights.pre_feedforward_norm = layer.pre_feedforward_norm.data();
   weights.post_feedforward_norm = layer.post_feedforward_norm.data();
-  weights.heads = {config.num_heads,    config.num_kv_heads, config.head_dim,
-                   layer.q_norm.data(), layer.k_norm.data(), epsilon()};
-  weights.attend.heads = config.num_heads;
-  weights.attend.kv_heads = config.num_kv_heads;
-  weights.attend.head_dim = config.head_dim;
+  const AttentionConfig& attention = config.attention;
+  weights.heads = {attention.num_heads, attention.num_kv_heads, attention.head_dim,
+                   layer.q_norm.data(), layer.k_norm.data(),    epsilon()};
+  weights.attend.heads = attention.num_heads;
+  weights.attend.kv_heads = attention.num_kv_heads;
+  weights.attend.head_dim = attention.head_dim;
   weights.attend.split = chunk;
-  weights.attend.window = layer.local ? config.sliding_window : 0;
-  weights.attend.softcap = static_cast<float>(config.attn_logit_softcap);
+  weights.attend.window = layer.local ? attention.sliding_window : 0;
+  weights.attend.softcap = static_cast<float>(attention.logit_softcap);
   return weights;
 }
 

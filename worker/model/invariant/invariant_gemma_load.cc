@@ -54,15 +54,16 @@ InvariantGemma::ProductFunction& ReplacedProduct() {
 // Whether the kernels have what the model asks for.
 absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config,
                          const InvariantGemmaOptions& options) {
-  const int64_t sharers = config.num_heads / std::max(1, config.num_kv_heads);
-  if (config.head_dim % 16 != 0 || config.head_dim > AttendShape::kHeadDimMax ||
+  const AttentionConfig& attention = config.attention;
+  const int64_t sharers = attention.num_heads / std::max(1, attention.num_kv_heads);
+  if (attention.head_dim % 16 != 0 || attention.head_dim > AttendShape::kHeadDimMax ||
       sharers > AttendShape::kSharersMax) {
     return absl::UnimplementedError(absl::StrCat(
-        model_dir, "/config.json: head_dim ", config.head_dim, " with ", sharers,
+        model_dir, "/config.json: head_dim ", attention.head_dim, " with ", sharers,
         " query heads for a KV head; head_dim must be a multiple of 16 up to ",
         AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
   }
-  for (const RopeConfig& rope : {config.global_rope, config.local_rope}) {
+  for (const RopeConfig& rope : {config.rope.global, config.rope.local}) {
     if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
     return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
                                                  " with a linear factor of ", rope.linear_factor,
@@ -98,7 +99,8 @@ absl::Status InvariantGemma::Rep::LoadLayers(const ModelTensors& tensors) {
   const auto pack = [&](const std::vector<TensorView>& parts) {
     return PackStacked(parts, form, threads, &arena);
   };
-  const float query_scale = static_cast<float>(1.0 / std::sqrt(config.query_pre_attn_scalar));
+  const float query_scale =
+      static_cast<float>(1.0 / std::sqrt(config.attention.query_pre_attn_scalar));
   for (int i = 0; i < config.num_layers; ++i) {
     const LayerTensors& from = tensors.layers[static_cast<size_t>(i)];
     InvariantLayer layer;
@@ -174,10 +176,10 @@ absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
   if (!digest.ok()) return digest.status();
   rep->weights_digest = digest->digest;
   rep->embedding = tensors->embedding;
-  rep->global_rope = RopeTable(rep->config.global_rope.theta, rep->config.global_rope.linear_factor,
-                               rep->config.head_dim);
-  rep->local_rope = RopeTable(rep->config.local_rope.theta, rep->config.local_rope.linear_factor,
-                              rep->config.head_dim);
+  rep->global_rope = RopeTable(rep->config.rope.global.theta, rep->config.rope.global.linear_factor,
+                               rep->config.attention.head_dim);
+  rep->local_rope = RopeTable(rep->config.rope.local.theta, rep->config.rope.local.linear_factor,
+                              rep->config.attention.head_dim);
   const absl::Status loaded = rep->LoadLayers(*tensors);
   if (!loaded.ok()) return loaded;
   rep->files = std::make_unique<Safetensors>(*std::move(files));

@@ -67,7 +67,7 @@ InvariantSelfTest::InvariantSelfTest(InvariantGemma::Rep* rep) : rep_(rep) {
     }
   }
   const int chunk = static_cast<int>(rep->chunk);
-  rows_ = std::min(std::min(config.sliding_window, kLongestWindow) + chunk + 1,
+  rows_ = std::min(std::min(config.attention.sliding_window, kLongestWindow) + chunk + 1,
                    config.max_position_embeddings);
   sizes_ = SizesUpTo(rows_, chunk);
   // Nothing is dropped: each pass begins again in the middle.

@@ -25,19 +25,19 @@ StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope&
   return step;
 }
 
-Attention::Attention(const LayerTensors& tensors, const ModelConfig& config, const Compute& compute,
-                     int rows_hint)
+Attention::Attention(const LayerTensors& tensors, const AttentionConfig& config,
+                     double rms_norm_eps, const Compute& compute, int rows_hint)
     : qkv_({tensors.q, tensors.k, tensors.v}, compute.dtype, compute.device, rows_hint),
       out_({tensors.o}, compute.dtype, compute.device, rows_hint),
       heads_(config.num_heads),
       kv_heads_(config.num_kv_heads),
       head_dim_(config.head_dim),
-      softcap_(config.attn_logit_softcap) {
+      softcap_(config.logit_softcap) {
   const double scale = 1.0 / std::sqrt(config.query_pre_attn_scalar);
   const at::Tensor query_scale = NormScale(tensors.q_norm, compute).mul_(scale);
   qk_norm_ = RmsNorm(at::cat({query_scale.expand({heads_, head_dim_}),
                               NormScale(tensors.k_norm, compute).expand({kv_heads_, head_dim_})}),
-                     config.rms_norm_eps);
+                     rms_norm_eps);
 }
 
 at::Tensor Attention::operator()(const at::Tensor& x, const StepView& step, LayerKv* layer,

@@ -27,8 +27,8 @@ StepView MakeStepView(int begin, int tokens, bool local, int window, const Rope&
 class Attention {
  public:
   Attention() = default;
-  Attention(const LayerTensors& tensors, const ModelConfig& config, const Compute& compute,
-            int rows_hint);
+  Attention(const LayerTensors& tensors, const AttentionConfig& config, double rms_norm_eps,
+            const Compute& compute, int rows_hint);
   // x [n, hidden] -> [n, hidden]; appends the step's keys and values to `kv`.
   at::Tensor operator()(const at::Tensor& x, const StepView& step, LayerKv* layer,
                         KvCacheRep* kv) const;

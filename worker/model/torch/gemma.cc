@@ -49,7 +49,7 @@ Layer MakeLayer(const LayerTensors& tensors, const ModelConfig& config, int inde
   layer.post_attention_norm = RmsNorm(tensors.post_attention_norm, epsilon, compute);
   layer.pre_feedforward_norm = RmsNorm(tensors.pre_feedforward_norm, epsilon, compute);
   layer.post_feedforward_norm = RmsNorm(tensors.post_feedforward_norm, epsilon, compute);
-  layer.attention = Attention(tensors, config, compute, kRowsHint);
+  layer.attention = Attention(tensors, config.attention, config.rms_norm_eps, compute, kRowsHint);
   layer.feed_forward = FeedForward(tensors, compute, kRowsHint);
   return layer;
 }
@@ -99,9 +99,9 @@ at::Tensor Gemma::Rep::Forward(KvCacheRep* kv, absl::Span<const int32_t> tokens,
           .to(compute.device);
   at::Tensor x = at::index_select(embedding, 0, ids).to(compute.dtype).mul_(embedding_scale);
   const StepView global_step =
-      MakeStepView(begin, n, false, config.sliding_window, global_rope, compute);
+      MakeStepView(begin, n, false, config.attention.sliding_window, global_rope, compute);
   const StepView local_step =
-      MakeStepView(begin, n, true, config.sliding_window, local_rope, compute);
+      MakeStepView(begin, n, true, config.attention.sliding_window, local_rope, compute);
   for (int i = 0; i < config.num_layers; ++i) {
     if (before_layer) {
       *stopped = before_layer(i);
@@ -163,8 +163,8 @@ absl::StatusOr<std::unique_ptr<Gemma>> Gemma::Load(const std::string& model_dir,
     }
     rep->final_norm = RmsNorm(tensors->final_norm, config->rms_norm_eps, *compute);
     rep->head = Linear({tensors->head}, compute->dtype, compute->device, /*rows_hint=*/1);
-    rep->global_rope = Rope(config->global_rope, config->head_dim, *compute);
-    rep->local_rope = Rope(config->local_rope, config->head_dim, *compute);
+    rep->global_rope = Rope(config->rope.global, config->attention.head_dim, *compute);
+    rep->local_rope = Rope(config->rope.local, config->attention.head_dim, *compute);
   } catch (const std::exception& error) {
     return absl::InternalError(absl::StrCat(model_dir, ": loading the weights: ", OneLine(error)));
   }
@@ -223,7 +223,7 @@ KvDtype Gemma::kv_dtype() const {
   return rep_->compute.dtype == at::kFloat ? KvDtype::kFloat32 : KvDtype::kBFloat16;
 }
 int64_t Gemma::kv_token_bytes() const {
-  return int64_t{2} * rep_->config.num_kv_heads * rep_->config.head_dim *
+  return int64_t{2} * rep_->config.attention.num_kv_heads * rep_->config.attention.head_dim *
          static_cast<int64_t>(KvDtypeBytes(kv_dtype()));
 }
 const std::string& Gemma::device_kind() const { return rep_->device_kind; }

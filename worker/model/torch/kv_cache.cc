@@ -46,9 +46,9 @@ at::Tensor SliceHalf(std::byte* slice, int half, int columns, const at::Tensor& 
 KvCacheRep::KvCacheRep(const ModelConfig& config, int capacity_tokens, at::Device device,
                        at::ScalarType dtype)
     : capacity(capacity_tokens),
-      window(config.sliding_window),
-      kv_heads(config.num_kv_heads),
-      head_dim(config.head_dim) {
+      window(config.attention.sliding_window),
+      kv_heads(config.attention.num_kv_heads),
+      head_dim(config.attention.head_dim) {
   const auto options = at::TensorOptions().dtype(dtype).device(device);
   const int local_rows = std::min(capacity, window - 1 + kMaxStepTokens);
   for (int i = 0; i < config.num_layers; ++i) {
