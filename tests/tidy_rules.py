@@ -84,7 +84,6 @@ FOLDER_FILES_MAX = 40
 # Never more, and no class is added.
 LARGE = {
     "EngineImpl": (52, 26, 3),
-    "InvariantGemma": (45, 20, 4),
 }
 
 # (prefixes of an include, path patterns that may have it, why)

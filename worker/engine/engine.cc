@@ -9,6 +9,7 @@
 #include "worker/engine/runner/gemma_runner.h"
 #include "worker/engine/runner/invariant_runner.h"
 #include "worker/kernels/targets.h"
+#include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/thread_pool.h"
 
 namespace hearth {

@@ -10,6 +10,7 @@
 #include "tests/worker/engine/engine_harness.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
+#include "worker/model/invariant/invariant_weights.h"
 
 namespace hearth {
 namespace {

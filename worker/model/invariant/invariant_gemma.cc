@@ -1,116 +1,118 @@
-// The forward pass, top to bottom: loops in a list, which then runs as one sequence on the threads.
 #include "worker/model/invariant/invariant_gemma.h"
 
 #include <algorithm>
-#include <cmath>
+#include <atomic>
 #include <utility>
 
-#include "worker/kernels/float_mode.h"
-#include "worker/kernels/row_kernels.h"
-#include "worker/model/invariant/invariant_gemma_rep.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "worker/kernels/attend.h"
+#include "worker/kernels/layer.h"
+#include "worker/kernels/rope_table.h"
+#include "worker/model/invariant/invariant_forward.h"
+#include "worker/model/invariant/invariant_self_test.h"
+#include "worker/model/invariant/invariant_weights.h"
+#include "worker/model/invariant/self_test_memory.h"
+#include "worker/model/model_layout.h"
+#include "worker/model/thread_pool.h"
 
 namespace hearth {
+namespace {
 
-// Nothing that the list is given moves or grows from here on.
-void InvariantGemma::Rep::BeginStep(absl::Span<const Part> parts) {
-  step.Begin(parts, {config.hidden_size, layers[0].qkv.outputs(), layers[0].out.inputs(),
-                     layers[0].down.inputs()});
-  local_rope.Extend(step.end());
-  global_rope.Extend(step.end());
+// Of tests; empty otherwise.
+InvariantGemma::ProductFunction& ReplacedProduct() {
+  static auto* const product = new InvariantGemma::ProductFunction;
+  return *product;
 }
 
-void InvariantGemma::Rep::AddEmbedding(const std::vector<float>& first_norm, KernelPhases* list) {
-  const int64_t hidden = config.hidden_size;
-  const float scale = static_cast<float>(std::sqrt(static_cast<double>(hidden)));
-  list->AddRows(step.rows(), [this, &first_norm, hidden, scale](int64_t row) {
-    const FloatMode mode;
-    float* x = step.shared().x.Row(row);
-    WidenRow(embedding, step.token(row), hidden, x);
-    for (int64_t i = 0; i < hidden; ++i) x[i] = x[i] * scale;
-    RmsNorm({x, 1, hidden}, hidden, first_norm.data(), epsilon(),
-            {step.shared().normed.Row(row), 1, hidden});
-  });
+LayerSeams SeamsOfTests() {
+  LayerSeams seams;
+  seams.product = ReplacedProduct();
+  return seams;
 }
 
-LayerWeights InvariantGemma::Rep::WeightsOf(const InvariantLayer& layer) const {
-  LayerWeights weights;
-  weights.qkv = &layer.qkv;
-  weights.out = &layer.out;
-  weights.gate = &layer.gate;
-  weights.up = &layer.up;
-  weights.down = &layer.down;
-  weights.post_attention_norm = layer.post_attention_norm.data();
-  weights.pre_feedforward_norm = layer.pre_feedforward_norm.data();
-  weights.post_feedforward_norm = layer.post_feedforward_norm.data();
+uint64_t NextModel() {
+  static std::atomic<uint64_t> models{0};
+  return ++models;
+}
+
+std::shared_ptr<const KvLayout> LayoutFor(const ModelConfig& config, int chunk) {
+  return std::make_shared<const KvLayout>(
+      LayoutOf(config, KvDtype::kFloat32, static_cast<uint32_t>(chunk), Exactness::kInvariant));
+}
+
+// Whether the kernels have what the model asks for.
+absl::Status CheckShapes(const std::string& model_dir, const ModelConfig& config,
+                         const InvariantGemmaOptions& options) {
   const AttentionConfig& attention = config.attention;
-  weights.heads = {attention.num_heads, attention.num_kv_heads, attention.head_dim,
-                   layer.q_norm.data(), layer.k_norm.data(),    epsilon()};
-  weights.attend.heads = attention.num_heads;
-  weights.attend.kv_heads = attention.num_kv_heads;
-  weights.attend.head_dim = attention.head_dim;
-  weights.attend.split = chunk;
-  weights.attend.window = layer.local ? attention.sliding_window : 0;
-  weights.attend.softcap = static_cast<float>(attention.logit_softcap);
-  return weights;
-}
-
-void InvariantGemma::Rep::AddWholeLayer(const InvariantLayer& layer, int number,
-                                        const std::vector<float>& next_norm, KernelPhases* list) {
-  AddLayer(WeightsOf(layer), next_norm.data(), step.OfLayer(number, RopeOf(layer)), &workspace,
-           list, &seams);
-}
-
-// Behind its keys and values only the wanted rows go on.
-void InvariantGemma::Rep::AddLastLayer(const InvariantLayer& layer, int number,
-                                       KernelPhases* list) {
-  const LayerWeights weights = WeightsOf(layer);
-  AddQueriesKeysValues(weights, step.OfLayer(number, RopeOf(layer)), &workspace, list, &seams);
-  if (step.wanted() == 0) return;
-  step.AddTaking(list);
-  AddAttentionAndFeedForward(weights, final_norm.data(), step.WantedOfLayer(number), &workspace,
-                             list, &seams);
-}
-
-void InvariantGemma::Rep::AddHead(const ConstRows& normed, absl::Span<float* const> to,
-                                  KernelPhases* list) {
-  if (to.empty()) return;
-  AddSeamedProduct(normed, head, to, &workspace, list, &seams);
-  const float cap = static_cast<float>(config.final_logit_softcap);
-  if (cap <= 0) return;
-  const int64_t vocabulary = config.vocab_size;
-  list->Add(static_cast<int64_t>(to.size()), [to, cap, vocabulary](int64_t row) {
-    Softcap(cap, vocabulary, {to[static_cast<size_t>(row)], 1, vocabulary});
-  });
-}
-
-void InvariantGemma::Rep::Forward(absl::Span<const Part> parts) {
-  const FloatMode mode;
-  BeginStep(parts);
-  KernelPhases list;
-  AddEmbedding(layers[0].input_norm, &list);
-  const int last = config.num_layers - 1;
-  for (int i = 0; i < last; ++i) {
-    const auto& next = layers[static_cast<size_t>(i) + 1];
-    AddWholeLayer(layers[static_cast<size_t>(i)], i, next.input_norm, &list);
+  const int64_t sharers = attention.num_heads / std::max(1, attention.num_kv_heads);
+  if (attention.head_dim % 16 != 0 || attention.head_dim > AttendShape::kHeadDimMax ||
+      sharers > AttendShape::kSharersMax) {
+    return absl::UnimplementedError(absl::StrCat(
+        model_dir, "/config.json: head_dim ", attention.head_dim, " with ", sharers,
+        " query heads for a KV head; head_dim must be a multiple of 16 up to ",
+        AttendShape::kHeadDimMax, ", and at most ", AttendShape::kSharersMax, " heads may share"));
   }
-  AddLastLayer(layers[static_cast<size_t>(last)], last, &list);
-  logits.clear();
-  for (const Part& part : parts) {
-    if (part.want == 0) continue;
-    const int64_t vocabulary = config.vocab_size;
-    part.logits->resize(static_cast<size_t>(part.want * vocabulary));
-    for (int64_t row = 0; row < part.want; ++row) {
-      logits.push_back(part.logits->data() + row * vocabulary);
-    }
+  for (const RopeConfig& rope : {config.rope.global, config.rope.local}) {
+    if (RopeTable::Takes(rope.theta, rope.linear_factor)) continue;
+    return absl::UnimplementedError(absl::StrCat(model_dir, "/config.json: rope_theta ", rope.theta,
+                                                 " with a linear factor of ", rope.linear_factor,
+                                                 "; both must be in [1, 1e30]"));
   }
-  AddHead({step.shared().normed.data, step.wanted(), config.hidden_size}, logits, &list);
-  list.RunOn(pool.get());
-  for (const Part& part : parts) part.kv->Advance(static_cast<int>(part.tokens.size()));
+  const int chunk = options.chunk;
+  if (chunk < 16 || chunk > AttendShape::kSplitMax || chunk % 16 != 0 || options.threads < 1) {
+    return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk, ", threads ", options.threads));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+InvariantGemma::InvariantGemma(const InvariantGemmaOptions& options,
+                               std::unique_ptr<ThreadPool> pool,
+                               std::unique_ptr<InvariantWeights> weights)
+    : number_(NextModel()),
+      layout_(LayoutFor(weights->config(), options.chunk)),
+      kv_blocks_(std::make_unique<KvBlocks>(options.kv_bytes)),
+      pool_(std::move(pool)),
+      weights_(std::move(weights)),
+      forward_(std::make_unique<InvariantForward>(weights_.get(), options.chunk, pool_.get(),
+                                                  SeamsOfTests())),
+      notes_(weights_->notes()) {}
+
+InvariantGemma::~InvariantGemma() = default;
+
+absl::StatusOr<std::unique_ptr<InvariantGemma>> InvariantGemma::Load(
+    const std::string& model_dir, const InvariantGemmaOptions& options) {
+  absl::StatusOr<ModelConfig> config = LoadModelConfig(model_dir);
+  if (!config.ok()) return config.status();
+  if (absl::Status s = CheckShapes(model_dir, *config, options); !s.ok()) return s;
+  auto pool = std::make_unique<ThreadPool>(options.threads);
+  absl::StatusOr<std::unique_ptr<InvariantWeights>> weights = InvariantWeights::Load(
+      model_dir, *std::move(config), options.weights, options.digest_cache_dir, pool.get());
+  if (!weights.ok()) return weights.status();
+  return std::unique_ptr<InvariantGemma>(
+      new InvariantGemma(options, std::move(pool), *std::move(weights)));
+}
+
+void InvariantGemma::ReplaceProduct(ProductFunction product) {
+  ReplacedProduct() = std::move(product);
+}
+
+const ModelConfig& InvariantGemma::config() const { return weights_->config(); }
+WeightForm InvariantGemma::weights() const { return weights_->form(); }
+int InvariantGemma::threads() const { return pool_->threads(); }
+const Digest& InvariantGemma::weights_digest() const { return weights_->digest(); }
+const std::vector<std::string>& InvariantGemma::notes() const { return notes_; }
+const KvBlocks& InvariantGemma::kv_blocks() const { return *kv_blocks_; }
+
+InvariantGemma::Kv InvariantGemma::NewKv() const {
+  return InvariantKv(layout_, kv_blocks_.get(), number_);
 }
 
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
-  if (absl::Status s = rep_->PrepareStep(parts); !s.ok()) return s;
-  rep_->Forward(parts);
+  if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
+  forward_->Run(parts);
   return absl::OkStatus();
 }
 
@@ -120,17 +122,20 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
   return Step(absl::Span<const Part>(&part, 1));
 }
 
-InvariantGemma::InvariantGemma(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
-InvariantGemma::~InvariantGemma() = default;
-const ModelConfig& InvariantGemma::config() const { return rep_->config; }
-WeightForm InvariantGemma::weights() const { return rep_->form; }
-int InvariantGemma::threads() const { return rep_->pool->threads(); }
-const Digest& InvariantGemma::weights_digest() const { return rep_->weights_digest; }
-const std::vector<std::string>& InvariantGemma::notes() const { return rep_->notes; }
-const KvBlocks& InvariantGemma::kv_blocks() const { return *rep_->kv_blocks; }
-
-InvariantGemma::Kv InvariantGemma::NewKv() const {
-  return InvariantKv(rep_->layout, rep_->kv_blocks.get(), rep_->number);
+absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
+  const absl::Time begin = absl::Now();
+  const SelfTestMemory memory(cache_dir, weights_->digest(), weights_->form(),
+                              layout_->chunk_tokens);
+  if (memory.Holds()) {
+    notes_.push_back("self-test of the class invariant: held on an earlier start");
+    return absl::OkStatus();
+  }
+  InvariantSelfTest test(*weights_, *layout_, forward_.get());
+  if (absl::Status held = test.Run(); !held.ok()) return held;
+  memory.Remember();
+  notes_.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
+                                " steps, ", absl::ToInt64Milliseconds(absl::Now() - begin), " ms"));
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// InvariantGemma: Gemma 3's forward pass on the kernels of worker/kernels: a row's bits depend on
+// InvariantGemma: a Gemma 3 model that computes on worker/kernels, so that a row's bits depend on
 // its tokens alone, not on the step it came in, on the sequences beside it, on prefill or decode,
 // nor on the number of threads.
 //
@@ -22,10 +22,15 @@
 #include "proto/fingerprint.h"  // Digest
 #include "worker/kernels/product.h"
 #include "worker/model/invariant/invariant_kv.h"
+#include "worker/model/invariant/invariant_part.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/model_config.h"
 
 namespace hearth {
+
+class InvariantForward;
+class InvariantWeights;
+class ThreadPool;
 
 struct InvariantGemmaOptions {
   int threads = 1;
@@ -38,11 +43,8 @@ struct InvariantGemmaOptions {
 
 class InvariantGemma {
  public:
-  struct Rep;
   // Of the order of every sum and of every function: raised where a bit may change by it.
   static constexpr int kKernelsVersion = 1;
-  // The most logits that a step gives: 1 GiB of them.
-  static constexpr int64_t kStepLogitsMax = int64_t{1} << 28;
   // A sequence's keys and values. Of the model whose NewKv made it; once moved from, of none.
   using Kv = InvariantKv;
 
@@ -70,14 +72,7 @@ class InvariantGemma {
                                              const Rows& y, Workspace*, ParallelFor)>;
   static void ReplaceProduct(ProductFunction product);
 
-  // Tokens that are appended to one sequence. `logits` receives those of the last `want` of them:
-  // [want][vocab]; may be null where none are wanted.
-  struct Part {
-    Kv* kv = nullptr;
-    absl::Span<const int32_t> tokens;
-    int want = 0;
-    std::vector<float>* logits = nullptr;
-  };
+  using Part = InvariantPart;
 
   Kv NewKv() const;
   // Appends all parts' tokens, with one pass through the weights. kInvalidArgument, with nothing
@@ -91,12 +86,17 @@ class InvariantGemma {
                     std::vector<float>* logits) const;
 
  private:
-  explicit InvariantGemma(std::unique_ptr<Rep> rep);
-  std::unique_ptr<Rep> rep_;
-};
+  InvariantGemma(const InvariantGemmaOptions& options, std::unique_ptr<ThreadPool> pool,
+                 std::unique_ptr<InvariantWeights> weights);
 
-// The memory that the packed weights of a checkpoint take, without packing them.
-absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form);
+  const uint64_t number_;  // of this model in this process
+  const std::shared_ptr<const KvLayout> layout_;
+  const std::unique_ptr<KvBlocks> kv_blocks_;
+  const std::unique_ptr<ThreadPool> pool_;
+  const std::unique_ptr<InvariantWeights> weights_;
+  const std::unique_ptr<InvariantForward> forward_;
+  std::vector<std::string> notes_;
+};
 
 }  // namespace hearth
 

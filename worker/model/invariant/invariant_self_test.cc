@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/reference.h"
-#include "worker/model/invariant/self_test_memory.h"
 
 namespace hearth {
 namespace {
@@ -23,6 +21,9 @@ constexpr int kHeadRows = 17;
 constexpr size_t kReferenceRows = 2;
 // Outputs of the head that do, from each of so many places.
 constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
+
+// Of the model that the Kv here are of: the forward pass does not ask.
+constexpr uint64_t kNumber = 1;
 
 // What a step has at most of a sequence that is alone, or C if that is more.
 constexpr int kAloneRows = 512;
@@ -54,21 +55,22 @@ uint64_t RowDigest(const float* row, int64_t columns) {
 
 }  // namespace
 
-InvariantSelfTest::InvariantSelfTest(InvariantGemma::Rep* rep) : rep_(rep) {
-  const ModelConfig& config = rep->config;
-  auto layout = std::make_shared<KvLayout>(*rep->layout);
+InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLayout& of_model,
+                                     InvariantForward* forward)
+    : weights_(weights), config_(weights.config()), forward_(forward) {
+  auto layout = std::make_shared<KvLayout>(of_model);
   layout->layers.clear();
   for (const bool local : {true, false}) {
-    for (int layer = 0; layer < config.num_layers; ++layer) {
-      if (config.is_local(layer) != local) continue;
+    for (int layer = 0; layer < config_.num_layers; ++layer) {
+      if (config_.is_local(layer) != local) continue;
       layers_.push_back(layer);
       layout->layers.push_back(local ? LayerGroup::kLocal : LayerGroup::kGlobal);
       break;
     }
   }
-  const int chunk = static_cast<int>(rep->chunk);
-  rows_ = std::min(std::min(config.attention.sliding_window, kLongestWindow) + chunk + 1,
-                   config.max_position_embeddings);
+  const int chunk = static_cast<int>(of_model.chunk_tokens);
+  rows_ = std::min(std::min(config_.attention.sliding_window, kLongestWindow) + chunk + 1,
+                   config_.max_position_embeddings);
   sizes_ = SizesUpTo(rows_, chunk);
   // Nothing is dropped: each pass begins again in the middle.
   layout->window = static_cast<uint32_t>(rows_) + 1;
@@ -76,7 +78,7 @@ InvariantSelfTest::InvariantSelfTest(InvariantGemma::Rep* rep) : rep_(rep) {
   for (const int m : SequenceRows(rows_, chunk)) splits += m / chunk + 2;
   arena_ = std::make_unique<KvBlocks>(static_cast<uint64_t>(splits) * layers_.size() *
                                       layout->SliceBytes(layout->chunk_tokens));
-  kv_ = InvariantKv(std::move(layout), arena_.get(), rep->number);
+  kv_ = InvariantKv(std::move(layout), arena_.get(), kNumber);
 }
 
 bool InvariantSelfTest::IsCompared(int row) const {
@@ -131,7 +133,7 @@ void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t c
 
 std::vector<int32_t> InvariantSelfTest::TokensFrom(int begin) const {
   std::vector<int32_t> tokens;
-  for (int i = begin; i < rows_; ++i) tokens.push_back(SpreadToken(i, rep_->config.vocab_size));
+  for (int i = begin; i < rows_; ++i) tokens.push_back(SpreadToken(i, config_.vocab_size));
   return tokens;
 }
 
@@ -153,50 +155,50 @@ absl::Status InvariantSelfTest::PassOfSequences(const std::vector<int>& begins) 
   std::vector<std::vector<int32_t>> tokens;
   for (const int begin : begins) {
     kv_.Rewind(begin);
-    kvs.emplace_back(std::make_shared<KvLayout>(kv_.layout()), arena_.get(), rep_->number);
+    kvs.emplace_back(std::make_shared<KvLayout>(kv_.layout()), arena_.get(), kNumber);
     kvs.back().ShareAll(kv_);
     kvs.back().GiveBackRoom();
     if (absl::Status room = kvs.back().MakeRoom(rows_ - begin); !room.ok()) return room;
     tokens.push_back(TokensFrom(begin));
   }
   kv_.Rewind(rows_);
-  std::vector<InvariantGemma::Part> parts;
+  std::vector<InvariantPart> parts;
   for (size_t i = 0; i < kvs.size(); ++i) parts.push_back({&kvs[i], tokens[i]});
   return Layers(parts);
 }
 
-absl::Status InvariantSelfTest::Layers(const std::vector<InvariantGemma::Part>& parts) {
+absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) {
   operation_ = 0;
-  rep_->BeginStep(parts);
+  forward_->Begin(parts);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const InvariantLayer& layer = rep_->layers[static_cast<size_t>(layers_[i])];
-    rep_->seams.witness = [&](const char* operation, const Rows& values, int64_t columns) {
+    const InvariantLayer& layer = weights_.layer(layers_[i]);
+    forward_->SetWitness([&](const char* operation, const Rows& values, int64_t columns) {
       See(operation, values, columns, layer.local);
-    };
+    });
     KernelPhases list;
-    if (i == 0) rep_->AddEmbedding(layer.input_norm, &list);
-    list.RunOn(rep_->pool.get());
+    if (i == 0) forward_->AddEmbedding(layer.input_norm, &list);
+    forward_->RunList(&list);
     list.Clear();
     const bool last = i + 1 == layers_.size();
     const auto& next_norm =
-        last ? rep_->final_norm : rep_->layers[static_cast<size_t>(layers_[i + 1])].input_norm;
+        last ? weights_.final_norm() : weights_.layer(layers_[i + 1]).input_norm;
     const int number = static_cast<int>(i);
-    rep_->AddWholeLayer(layer, number, next_norm, &list);
+    forward_->AddWholeLayer(layer, number, next_norm, &list);
     if (parts.size() == 1 && parts[0].tokens.size() <= kReferenceRows) {
       reference_.emplace(ReferenceOf(layer, number, begins_[0], next_norm));
     }
-    list.RunOn(rep_->pool.get());
+    forward_->RunList(&list);
     reference_.reset();
   }
-  rep_->seams.witness = nullptr;
+  forward_->SetWitness(nullptr);
   return status_;
 }
 
 InvariantReference InvariantSelfTest::ReferenceOf(const InvariantLayer& layer, int number,
                                                   int begin, const std::vector<float>& next_norm) {
-  const LayerRows& rows = rep_->step.shared();
-  const int64_t hidden = rep_->config.hidden_size;
-  const RopeTable& rope = rep_->RopeOf(layer);
+  const LayerRows& rows = forward_->rows();
+  const int64_t hidden = config_.hidden_size;
+  const RopeTable& rope = forward_->RopeOf(layer);
   const KvLayout& layout = kv_.layout();
   const int64_t chunk = layout.chunk_tokens, dim = layout.head_dim;
   float* keys = reinterpret_cast<float*>(kv_.SliceAt(number, begin)) + begin % chunk * dim;
@@ -204,18 +206,18 @@ InvariantReference InvariantSelfTest::ReferenceOf(const InvariantLayer& layer, i
                        {rope.Cos(begin, 1).data, rope.Sin(begin, 1).data, keys,
                         keys + layout.kv_heads * chunk * dim, chunk * dim},
                        kv_.SplitsOf(number)};
-  return InvariantReference(rep_->WeightsOf(layer), next_norm.data(), std::move(place),
+  return InvariantReference(forward_->WeightsOf(layer), next_norm.data(), std::move(place),
                             {rows.x.data, rows.x.data + hidden},
                             {rows.normed.data, rows.normed.data + hidden});
 }
 
 std::vector<float> InvariantSelfTest::LastRows(int64_t count) const {
-  const Rows& normed = rep_->step.shared().normed;
+  const Rows& normed = forward_->rows().normed;
   return {normed.Row(normed.rows - count), normed.Row(normed.rows)};
 }
 
 absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
-  const int64_t hidden = rep_->config.hidden_size, vocabulary = rep_->config.vocab_size;
+  const int64_t hidden = config_.hidden_size, vocabulary = config_.vocab_size;
   const int64_t most = static_cast<int64_t>(rows.size()) / hidden;
   // The logits of the last `count` rows.
   const auto logits_of = [&](int64_t count) {
@@ -223,8 +225,8 @@ absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
     std::vector<float*> places;
     for (int64_t row = 0; row < count; ++row) places.push_back(logits.data() + row * vocabulary);
     KernelPhases list;
-    rep_->AddHead({rows.data() + (most - count) * hidden, count, hidden}, places, &list);
-    list.RunOn(rep_->pool.get());
+    forward_->AddHead({rows.data() + (most - count) * hidden, count, hidden}, places, &list);
+    forward_->RunList(&list);
     return logits;
   };
   const std::vector<float> all = logits_of(most);
@@ -246,14 +248,14 @@ absl::Status InvariantSelfTest::Head(const std::vector<float>& rows) {
 }
 
 absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* logits) const {
-  const int64_t vocabulary = rep_->config.vocab_size;
-  const float cap = static_cast<float>(rep_->config.final_logit_softcap);
+  const int64_t vocabulary = config_.vocab_size;
+  const float cap = static_cast<float>(config_.final_logit_softcap);
   const int64_t count = std::min(kHeadOutputs, vocabulary);
   for (int64_t place = 0; place < kHeadPlaces; ++place) {
     // From the first outputs to the last.
     const int64_t begin = (vocabulary - count) * place / (kHeadPlaces - 1);
     std::vector<float> want(static_cast<size_t>(count));
-    reference::ProductRow(row, rep_->head, begin, begin + count, want.data());
+    reference::ProductRow(row, weights_.head(), begin, begin + count, want.data());
     for (float& value : want) {
       if (cap > 0) value = reference::Tanh(value / cap) * cap;
     }
@@ -273,29 +275,13 @@ absl::Status InvariantSelfTest::Run() {
     if (absl::Status pass = Pass({rows_ - m}); !pass.ok()) return pass;
   }
   std::vector<int> begins;
-  for (const int m : SequenceRows(rows_, static_cast<int>(rep_->chunk))) {
+  for (const int m : SequenceRows(rows_, static_cast<int>(kv_.layout().chunk_tokens))) {
     begins.push_back(rows_ - m);
   }
   if (begins.size() > 1) {
     if (absl::Status pass = Pass(begins); !pass.ok()) return pass;
   }
   return Head(last);
-}
-
-absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
-  const absl::Time begin = absl::Now();
-  const SelfTestMemory memory(cache_dir, rep_->weights_digest, rep_->form, rep_->chunk);
-  if (memory.Holds()) {
-    rep_->notes.push_back("self-test of the class invariant: held on an earlier start");
-    return absl::OkStatus();
-  }
-  InvariantSelfTest test(rep_.get());
-  if (absl::Status held = test.Run(); !held.ok()) return held;
-  memory.Remember();
-  rep_->notes.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),
-                                     " steps, ", absl::ToInt64Milliseconds(absl::Now() - begin),
-                                     " ms"));
-  return absl::OkStatus();
 }
 
 }  // namespace hearth

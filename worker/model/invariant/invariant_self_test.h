@@ -22,14 +22,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/model/invariant/invariant_gemma_rep.h"
+#include "worker/model/invariant/invariant_forward.h"
 #include "worker/model/invariant/invariant_reference.h"
 
 namespace hearth {
 
 class InvariantSelfTest {
  public:
-  explicit InvariantSelfTest(InvariantGemma::Rep* rep);
+  // `layout`: of the model's Kv. All must outlive it.
+  InvariantSelfTest(const InvariantWeights& weights, const KvLayout& layout,
+                    InvariantForward* forward);
   absl::Status Run();
   int passes() const { return passes_; }
 
@@ -37,7 +39,7 @@ class InvariantSelfTest {
   // Rows [begin, rows_) through the two layers: of a sequence for each of `begins`.
   absl::Status Pass(const std::vector<int>& begins);
   absl::Status PassOfSequences(const std::vector<int>& begins);
-  absl::Status Layers(const std::vector<InvariantGemma::Part>& parts);
+  absl::Status Layers(const std::vector<InvariantPart>& parts);
   std::vector<int32_t> TokensFrom(int begin) const;
   // The last rows of the pass before, by the final norm.
   std::vector<float> LastRows(int64_t count) const;
@@ -51,7 +53,9 @@ class InvariantSelfTest {
   std::string AmongRows() const;
   bool IsCompared(int row) const;
 
-  InvariantGemma::Rep* const rep_;
+  const InvariantWeights& weights_;
+  const ModelConfig& config_;
+  InvariantForward* const forward_;
   std::vector<int> layers_;  // numbers of the two
   int rows_ = 0;             // W + C + 1
   std::vector<int> sizes_;   // M

@@ -17,7 +17,7 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
   wanted_.clear();
   end_ = 0;
   layers_ = rooms_used_ = 0;
-  for (const InvariantGemma::Part& part : parts) {
+  for (const InvariantPart& part : parts) {
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
     for (int64_t row = rows() - part.want; row < rows(); ++row) wanted_.push_back(row);
     end_ = std::max(end_, part.kv->length() + static_cast<int64_t>(part.tokens.size()));
@@ -68,7 +68,7 @@ LayerRows InvariantStep::WantedOfLayer(int number) {
   places.sequences.clear();
   places.splits.resize(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const InvariantGemma::Part& part = parts_[i];
+    const InvariantPart& part = parts_[i];
     places.splits[i] = part.kv->SplitsOf(number);
     const int64_t end = part.kv->length() + static_cast<int64_t>(part.tokens.size());
     if (part.want == 0) continue;

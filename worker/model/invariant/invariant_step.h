@@ -16,7 +16,7 @@
 #include "absl/types/span.h"
 #include "worker/kernels/layer.h"
 #include "worker/kernels/rope_table.h"
-#include "worker/model/invariant/invariant_gemma.h"
+#include "worker/model/invariant/invariant_part.h"
 
 namespace hearth {
 
@@ -27,7 +27,7 @@ struct StepColumns {
 
 class InvariantStep {
  public:
-  using Parts = absl::Span<const InvariantGemma::Part>;
+  using Parts = absl::Span<const InvariantPart>;
 
   // REQUIRES: the parts' Kv have room for their tokens.
   void Begin(Parts parts, const StepColumns& columns);

@@ -1,14 +1,15 @@
-// InvariantGemma: what a step is asked before it changes anything.
+#include "worker/model/invariant/invariant_part.h"
+
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "worker/model/invariant/invariant_gemma_rep.h"
 
 namespace hearth {
+namespace {
 
-absl::Status InvariantGemma::Rep::CheckPart(const Part& part) const {
+absl::Status CheckPart(const InvariantPart& part, const ModelConfig& config, uint64_t model) {
   const absl::Span<const int32_t> tokens = part.tokens;
-  if (part.kv == nullptr || part.kv->model() != number) {
+  if (part.kv == nullptr || part.kv->model() != model) {
     return absl::InvalidArgumentError(
         part.kv == nullptr || part.kv->model() == 0
             ? "the Kv was moved from, or is not from NewKv: there is nothing to append to"
@@ -31,7 +32,10 @@ absl::Status InvariantGemma::Rep::CheckPart(const Part& part) const {
   return absl::OkStatus();
 }
 
-absl::Status InvariantGemma::Rep::PrepareStep(absl::Span<const Part> parts) const {
+}  // namespace
+
+absl::Status PrepareParts(absl::Span<const InvariantPart> parts, const ModelConfig& config,
+                          uint64_t model) {
   if (parts.empty()) return absl::InvalidArgumentError("a step of no sequence");
   std::set<const void*> seen;
   int64_t want = 0;
@@ -41,7 +45,7 @@ absl::Status InvariantGemma::Rep::PrepareStep(absl::Span<const Part> parts) cons
                         absl::StrCat("part ", i, " of ", parts.size(), ": ", error.message()));
   };
   for (size_t i = 0; i < parts.size(); ++i) {
-    if (absl::Status s = CheckPart(parts[i]); !s.ok()) return in_part(i, s);
+    if (absl::Status s = CheckPart(parts[i], config, model); !s.ok()) return in_part(i, s);
     want += parts[i].want;
     if (!seen.insert(parts[i].kv).second ||
         (parts[i].want > 0 && !seen.insert(parts[i].logits).second)) {

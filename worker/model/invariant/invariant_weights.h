@@ -1,0 +1,73 @@
+// InvariantWeights: a checkpoint as the class invariant computes with it: matrices packed for the
+// kernels, norms widened, the embedding as it lies in the files.
+//
+// Thread safety: const use from any thread. Ownership: owns all it gives; the files stay mapped.
+#ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
+#define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/fingerprint.h"  // Digest
+#include "worker/kernels/packed_weights.h"
+#include "worker/model/model_config.h"
+#include "worker/model/safetensors.h"
+#include "worker/model/thread_pool.h"
+#include "worker/model/weights.h"
+
+namespace hearth {
+
+struct InvariantLayer {
+  bool local = false;
+  std::vector<float> input_norm, post_attention_norm, pre_feedforward_norm, post_feedforward_norm;
+  std::vector<float> q_norm, k_norm;  // q_norm with the queries' scale
+  PackedWeights qkv, out, gate, up, down;
+};
+
+class InvariantWeights {
+ public:
+  // `config`: of the same folder. Digests of files are remembered in `digest_cache_dir`, if there
+  // is one. Errors name the file or tensor.
+  static absl::StatusOr<std::unique_ptr<InvariantWeights>> Load(const std::string& model_dir,
+                                                                ModelConfig config, WeightForm form,
+                                                                const std::string& digest_cache_dir,
+                                                                ThreadPool* pool);
+
+  const ModelConfig& config() const { return config_; }
+  WeightForm form() const { return form_; }
+  // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
+  const Digest& digest() const { return digest_; }
+  // What a person should know about the load, one sentence each.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  const InvariantLayer& layer(int number) const { return layers_[static_cast<size_t>(number)]; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const PackedWeights& head() const { return head_; }
+  // The embedding of `token` as floats, not scaled: hidden_size of them.
+  void WidenEmbedding(int32_t token, float* to) const;
+
+ private:
+  InvariantWeights(ModelConfig config, WeightForm form) : config_(std::move(config)), form_(form) {}
+  absl::Status Pack(const ModelTensors& tensors, ThreadPool* pool);
+
+  const ModelConfig config_;
+  const WeightForm form_;
+  Digest digest_{};
+  std::vector<std::string> notes_;
+  std::unique_ptr<Safetensors> files_;
+  TensorView embedding_;
+  std::vector<InvariantLayer> layers_;
+  std::vector<float> final_norm_;
+  PackedWeights head_;
+};
+
+// The memory that the packed weights of a checkpoint take, without packing them.
+absl::StatusOr<uint64_t> InvariantWeightBytes(const std::string& model_dir, WeightForm form);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_WEIGHTS_H_
