@@ -80,12 +80,6 @@ ROOMY = sorted({room.split("/")[0] for room in ROOMS})
 
 FOLDER_FILES_MAX = 40
 
-# Classes that were larger when the limits came: (methods, fields, .cc files) that each may have.
-# Never more, and no class is added.
-LARGE = {
-    "EngineImpl": (52, 26, 3),
-}
-
 # (prefixes of an include, path patterns that may have it, why)
 FENCED = [
     (("grpcpp/", "grpc/"), ("services/*", "tests/*", "bench/*"), "only services/ includes grpcpp"),
@@ -165,9 +159,8 @@ def check_classes(files):
         if not path.endswith(CODE) or path.split("/")[0] not in MAY_SEE:
             continue
         for each in classes(lines):
-            most = LARGE.get(each.name, (METHODS_MAX, FIELDS_MAX, SOURCES_MAX))
-            for count, limit, what in ((each.methods, most[0], "methods"),
-                                       (each.fields, most[1], "fields")):
+            for count, limit, what in ((each.methods, METHODS_MAX, "methods"),
+                                       (each.fields, FIELDS_MAX, "fields")):
                 if count > limit:
                     found.append((path, each.line,
                                   f"{each.name} has {count} {what}, the limit is {limit}"))
@@ -178,10 +171,9 @@ def check_classes(files):
             for name in homes(lines):
                 sources.setdefault(name, []).append(path)
     for name, paths in sorted(sources.items()):
-        most = LARGE.get(name, (METHODS_MAX, FIELDS_MAX, SOURCES_MAX))[2]
-        if len(paths) > most:
-            found.append((paths[0], 1, f"{name} is in {len(paths)} .cc files, the limit is {most}: "
-                                       + ", ".join(paths)))
+        if len(paths) > SOURCES_MAX:
+            found.append((paths[0], 1, f"{name} is in {len(paths)} .cc files, the limit is "
+                                       f"{SOURCES_MAX}: " + ", ".join(paths)))
     return found
 
 

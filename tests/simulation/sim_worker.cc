@@ -192,7 +192,7 @@ void SimWorker::OnStarted(const std::string& id, const StartedInfo& info) {
   it->second.last_boundary = kept.empty() ? info.cached_tokens : kept.back();
 }
 
-// How often a request that begins now will call Publish: EngineImpl::KeepPassed and Publish.
+// How often a request that begins now will call Publish: PrefixKeeper::KeepPassed and Publish.
 size_t SimWorker::PublishesOf(const Running& running) const {
   const EngineRequest& request = running.request;
   const StartedInfo& started = running.result.started;

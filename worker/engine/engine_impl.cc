@@ -17,10 +17,10 @@ namespace {
 // The prefix for which memory is made resident at start.
 constexpr uint32_t kPrefaultTokens = 2048;
 
-// For one that waits for memory while nothing else is to be done.
-constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
-
-absl::Status ShuttingDown() { return absl::UnavailableError("the worker is shutting down"); }
+// A caller may come again when there is room; anything else is the worker's fault.
+absl::Status StepError(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
+}
 
 EngineOptions WithPlaces(EngineOptions options, Exactness exactness) {
   options.max_running = options.PlacesOf(exactness);
@@ -36,7 +36,7 @@ class EngineImpl::Handle : public EngineRequestHandle {
   void Cancel() override {
     state_->cancelled = true;
     absl::MutexLock lock(&link_->mu);
-    if (link_->engine != nullptr) link_->engine->Ring();
+    if (link_->engine != nullptr) link_->engine->planner_.Ring();
   }
 
  private:
@@ -51,20 +51,20 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
       why_not_invariant_(std::move(why_not_invariant)),
       layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
                        model_->exactness())),
+      planner_(options_, layout_, model_.get(), &counters_),
       keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_,
               [this] {
-                ++releases_;
-                Ring();
+                room_.NoteRelease();
+                planner_.Ring();
               }),
       fetcher_(options_.cache, options_.max_running, layout_, &keeper_.pool(), &counters_,
-               [this] { Ring(); }),
+               [this] { planner_.Ring(); }),
       audit_(options_.cache, layout_, model_.get(), &keeper_.pool(), &counters_,
-             [this] { Ring(); }),
+             [this] { planner_.Ring(); }),
       room_(model_.get(), &keeper_, &audit_),
       restorer_(layout_, model_.get(), &keeper_, &room_, &counters_),
-      scheduler_(options_.max_running, options.max_queued),
-      // Of those that run, and of as many that are over.
-      digests_(/*threads=*/1, size_t{2} * options_.max_running) {
+      answers_(options_.max_running, layout_, model_.get(), &planner_, &keeper_, &room_,
+               &counters_) {
   absl::MutexLock lock(&link_->mu);
   link_->engine = this;
 }
@@ -74,18 +74,12 @@ EngineImpl::~EngineImpl() {
     absl::MutexLock lock(&link_->mu);
     link_->engine = nullptr;
   }
-  PrefixCache* cache = nullptr;
-  {
-    absl::MutexLock lock(&mu_);
-    stopping_ = true;
-    cache = cache_;
-    bell_.SignalAll();
-  }
+  PrefixCache* const cache = planner_.Stop();
   if (thread_.joinable()) thread_.join();
   if (cache != nullptr) cache->CancelCalls();
   fetcher_.Stop();
   audit_.Stop();
-  digests_.Stop();
+  answers_.Stop();
   keeper_.publisher().Stop();
 }
 
@@ -110,11 +104,7 @@ absl::Status EngineImpl::ComputeFingerprint() {
   return absl::OkStatus();
 }
 
-void EngineImpl::SetCache(PrefixCache* cache) {
-  absl::MutexLock lock(&mu_);
-  assert(active_ == 0);
-  cache_ = cache;
-}
+void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }
 
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
                                                                         EngineCallbacks callbacks) {
@@ -124,46 +114,13 @@ absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRe
                                                    " samples take as many places; max_running is ",
                                                    options_.max_running));
   }
-  absl::MutexLock lock(&mu_);
-  if (draining_ || stopping_) {
-    counters_.Add(EngineCounter::kRequestsRefused);
-    return ShuttingDown();
-  }
-  const SequenceId id = next_id_++;
-  if (!scheduler_.Enqueue(id, request.samples, request.tenant)) {
-    counters_.Add(EngineCounter::kRequestsRefused);
-    return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
-                                                     options_.max_queued, ", max_running ",
-                                                     options_.max_running));
-  }
-  counters_.Add(EngineCounter::kRequests);
-  auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
-  sequences_[id] = sequence;
-  ++active_;
-  bell_.Signal();
-  return std::make_shared<Handle>(link_, sequence->state);
-}
-
-PrefixCache* EngineImpl::cache() const {
-  absl::MutexLock lock(&mu_);
-  return cache_;
-}
-
-void EngineImpl::Ring() {
-  absl::MutexLock lock(&mu_);
-  bell_.Signal();
+  absl::StatusOr<SequencePtr> sequence = planner_.Accept(std::move(request), std::move(callbacks));
+  if (!sequence.ok()) return sequence.status();
+  return std::make_shared<Handle>(link_, (*sequence)->state);
 }
 
 void EngineImpl::Drain(absl::Time deadline) {
-  {
-    absl::MutexLock lock(&mu_);
-    draining_ = true;
-    const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return active_ == 0; };
-    if (!mu_.AwaitWithDeadline(absl::Condition(&idle), deadline)) {
-      out_of_time_ = true;  // what runs ends with the next round
-      bell_.Signal();
-    }
-  }
+  planner_.Drain(deadline);
   keeper_.publisher().WaitIdle(deadline);
 }
 
@@ -189,10 +146,14 @@ EngineStats EngineImpl::Stats() const {
   stats.kv_budget_bytes = model_->kv_bytes().budget;
   stats.kv_used_bytes = model_->kv_bytes().used;
   stats.counters = counters_.Snapshot();
-  absl::MutexLock lock(&mu_);
-  stats.running = scheduler_.running();
-  stats.queued = scheduler_.queued();
+  planner_.AddTo(&stats);
   return stats;
+}
+
+LoadReport EngineImpl::EstimateLoad(uint32_t boundary) const {
+  // A number out of a message: no prompt is longer than the context.
+  const auto most = static_cast<uint32_t>(model_->config().max_position_embeddings);
+  return fetcher_.Estimate(std::min(boundary, most), model_->step_tokens(layout_));
 }
 
 void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
@@ -202,72 +163,194 @@ void EngineImpl::Run(absl::Notification* started, absl::Status* start_status) {
     *start_status = absl::InternalError(absl::StrCat("canary: ", error.what()));
   }
   started->Notify();
-  while (std::optional<Round> round = NextRound()) {
-    for (const Ending& ending : round->endings) Fail(ending.sequence, ending.status);
-    if (round->admitting) AdmitWaiting();
+  while (std::optional<EngineRound> round = planner_.Next(&room_, audit_)) {
+    for (const auto& [sequence, status] : round->endings) answers_.Fail(sequence, status);
+    if (round->admits) AdmitWaiting();
     for (const SequencePtr& sequence : round->looked_up) Begin(sequence);
     if (!round->step.empty()) Step(round->step);
     if (round->auditing != nullptr) audit_.Step(round->auditing);
   }
 }
 
-std::optional<EngineImpl::Round> EngineImpl::NextRound() {
-  absl::MutexLock lock(&mu_);
-  for (;;) {
-    Round round;
-    Sweep(absl::Now(), &round);
-    round.admitting = MayAdmit();
-    PlanStep(&round);
-    if (!round.endings.empty() || round.admitting || !round.looked_up.empty() ||
-        !round.step.empty()) {
-      return round;
+void EngineImpl::AdmitWaiting() {
+  if (room_.MayHaveMore()) room_.ForgetTried();
+  while (const SequencePtr sequence = planner_.Candidate(room_)) {
+    const absl::StatusOr<bool> has_room = room_.TryReserve(sequence.get(), planner_.RunsNobody());
+    if (!has_room.ok()) {
+      answers_.Fail(sequence, has_room.status());
+    } else if (*has_room) {
+      planner_.Admit(sequence->id);
+      LookUp(sequence);
     }
-    if (stopping_) return std::nullopt;
-    const bool idle = sequences_.empty() && !draining_;
-    if (idle && cache_ != nullptr && audit_.HasWork()) {
-      round.auditing = cache_;
-      return round;
-    }
-    // Memory is let go without a bell where a cache holds it beyond its call.
-    const bool lacking = !scheduler_.Candidates().empty();
-    const absl::Time retry = lacking ? absl::Now() + kRoomRetry : absl::InfiniteFuture();
-    if (bell_.WaitWithDeadline(&mu_, std::min(NextTimer(), retry)) && lacking) ++releases_;
   }
 }
 
-absl::Status EngineImpl::WhyEnd(const Sequence& sequence, absl::Time now) const {
-  if (sequence.state->failed) return absl::CancelledError("another sample failed");
-  if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
-  if (stopping_ || out_of_time_) return ShuttingDown();
-  if (now >= sequence.request.deadline) {
-    return absl::DeadlineExceededError("the request's deadline passed");
+void EngineImpl::LookUp(const SequencePtr& sequence) {
+  sequence->times.admitted_at = absl::Now();
+  PrefixCache* const cache = planner_.cache();
+  if (cache == nullptr || !fetcher_.MayHaveMore(*sequence) ||
+      !fetcher_.LookUp(sequence, cache, planner_.WorkOf(*sequence))) {
+    Begin(sequence);
   }
+}
+
+void EngineImpl::Begin(const SequencePtr& sequence) {
+  Fetched taken;
+  if (std::optional<Fetched> arrived = sequence->fetch.Take(); arrived.has_value()) {
+    taken = *std::move(arrived);
+    const FetchOutcome& outcome = taken.outcome;
+    if (outcome.usable_tokens == 0 && outcome.declined_tokens == 0 && !taken.pool_again) {
+      counters_.Add(EngineCounter::kFetchMisses);
+    }
+  }
+  sequence->StopWaiting();  // where it took longer than it may
+  FetchOutcome& fetched = taken.outcome;
+  sequence->kept.lease = std::move(taken.lease);
+  LoadTrial& load = taken.load != nullptr ? *taken.load : *sequence->prefix.load;
+  if (taken.pool_again) {
+    sequence->pooled = keeper_.pool().Lookup(sequence->prefix, sequence->max_boundary());
+    if (sequence->pooled.boundary >= fetched.usable_tokens) fetched.usable_tokens = 0;
+  }
+  uint32_t& matched = sequence->pooled.matched_tokens;
+  matched = std::max(matched, std::min(fetched.matched_tokens, sequence->tokens()));
+  const absl::Time chosen_at = fetcher_.loads()->Now();
+  const absl::Status status =
+      restorer_.Restore(sequence.get(), std::move(fetched), planner_.cache() != nullptr);
+  if (!status.ok()) return answers_.Fail(sequence, status);
+  fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
+  keeper_.PoolRestored(*sequence);
+  audit_.Offer(*sequence);
+  sequence->times.restored_at = absl::Now();
+  if (sequence->callbacks.on_started != nullptr) {
+    sequence->callbacks.on_started({sequence->tokens(), sequence->restored.boundary, matched,
+                                    sequence->restored.from, load.report()});
+  }
+  if (!sequence->step_ends.empty()) return planner_.StartPrefill(*sequence);
+  if (absl::Status finished = FinishPrefill(sequence); !finished.ok())
+    answers_.Fail(sequence, finished);
+}
+
+absl::Status EngineImpl::StepModel(absl::Span<const SequencePart> parts) {
+  std::vector<StepPart> step;
+  uint64_t rows = 0, prefilled = 0;
+  double positions = 0;  // of all rows together
+  for (const SequencePart& part : parts) {
+    Sequence& sequence = *part.sequence;
+    StepPart& added = step.emplace_back();
+    added.kv = sequence.kv.get();
+    if (part.kind == StepKind::kDecode) {
+      assert(sequence.answer.generated >= 1);
+      added.tokens = {&sequence.answer.last_token, 1};
+      added.logits = &sequence.answer.logits;
+    } else {
+      const uint32_t end = sequence.position + part.tokens;
+      assert(part.tokens >= 1 && end <= sequence.step_ends.back());
+      added.tokens =
+          absl::MakeConstSpan(sequence.request.token_ids).subspan(sequence.position, part.tokens);
+      const bool last = end == sequence.step_ends.back();
+      added.logits = last && sequence.generates() ? &sequence.answer.logits : nullptr;
+    }
+    rows += added.tokens.size();
+    if (part.kind == StepKind::kPrefill) prefilled += added.tokens.size();
+    positions += added.tokens.size() * (added.kv->length() + added.tokens.size() / 2.0);
+  }
+  absl::Status status;
+  const absl::Time begin = fetcher_.loads()->Now();
+  try {
+    status = room_.With([&] { return model_->Step(step); });
+  } catch (const std::exception& error) {
+    status = absl::InternalError(error.what());
+  }
+  if (!status.ok()) return StepError(status);
+  if (prefilled > 0)
+    fetcher_.loads()->OnStep(rows, positions / rows, fetcher_.loads()->Now() - begin);
+  counters_.Add(EngineCounter::kSteps);
+  counters_.Add(EngineCounter::kStepRows, rows);
   return absl::OkStatus();
 }
 
-void EngineImpl::Sweep(absl::Time now, Round* round) {
-  for (const auto& [id, sequence] : sequences_) {
-    if (absl::Status why = WhyEnd(*sequence, now); !why.ok()) {
-      round->endings.push_back({sequence, std::move(why)});
-      continue;
+// Of a step that fails each part is tried alone: only what is at fault ends.
+void EngineImpl::Step(const std::vector<SequencePart>& parts) {
+  const absl::Status together = StepModel(parts);
+  for (const SequencePart& part : parts) {
+    if (part.sequence->state->failed) continue;  // its turn to end comes
+    absl::Status status = together;
+    if (!together.ok() && parts.size() > 1) status = StepModel({&part, 1});
+    try {
+      if (status.ok()) status = AfterPart(part);
+    } catch (const std::exception& error) {
+      status = absl::InternalError(error.what());
     }
-    const FetchWait::News news = sequence->fetch.Look(now);
-    if (news == FetchWait::News::kLate) counters_.Add(EngineCounter::kFetchTimeouts);
-    if (news != FetchWait::News::kNone) round->looked_up.push_back(sequence);
-  }
-  // Places are free before anybody is told so.
-  for (const Ending& ending : round->endings) {
-    scheduler_.Remove(ending.sequence->id);
-    sequences_.erase(ending.sequence->id);
+    if (!status.ok()) answers_.Fail(part.sequence, status);
   }
 }
 
-absl::Time EngineImpl::NextTimer() const {
-  absl::Time timer = absl::InfiniteFuture();
-  for (const auto& [id, sequence] : sequences_) {
-    timer = std::min({timer, sequence->request.deadline, sequence->fetch.deadline()});
+absl::Status EngineImpl::AfterPart(const SequencePart& part) {
+  return part.kind == StepKind::kPrefill ? AfterPrefill(part) : AfterDecode(part.sequence);
+}
+
+absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
+  Sequence& sequence = *part.sequence;
+  const uint32_t begin = sequence.position, end = begin + part.tokens;
+  counters_.Add(EngineCounter::kPrefillSteps);
+  counters_.Add(EngineCounter::kComputedTokens, part.tokens);
+  sequence.computed_tokens += part.tokens;
+  if (sequence.kept.staged != nullptr) sequence.kept.staged->Record(*sequence.kv, begin, end);
+  sequence.position = end;
+  const std::vector<uint32_t>& ends = sequence.step_ends;
+  while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
+  if (sequence.kept.lease != nullptr) keeper_.KeepPassed(&sequence, begin, planner_.cache());
+  return end == ends.back() ? FinishPrefill(part.sequence) : absl::OkStatus();
+}
+
+absl::Status EngineImpl::FinishPrefill(const SequencePtr& sequence) {
+  sequence->times.prefilled_at = absl::Now();
+  if (!sequence->generates()) {
+    keeper_.Keep(sequence.get(), planner_.cache());
+    answers_.Finish(sequence, FinishReason::kLength);
+    return absl::OkStatus();
   }
-  return timer;
+  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
+  if (!finished.ok()) return finished.status();
+  if (absl::Status begun = BeginSamples(sequence); !begun.ok()) return begun;
+  answers_.HashLogits(sequence.get());
+  // After the token is out: the copies do not belong to its latency.
+  keeper_.Keep(sequence.get(), planner_.cache());
+  if (finished->has_value()) {
+    answers_.Finish(sequence, **finished);
+    return absl::OkStatus();
+  }
+  planner_.StartDecode(sequence->id);
+  return absl::OkStatus();
+}
+
+// The other samples of a request, each with its first token.
+absl::Status EngineImpl::BeginSamples(const SequencePtr& first) {
+  for (uint32_t number = 1; number < first->request.samples; ++number) {
+    const SequencePtr sample = planner_.Fork(first, number);
+    sample->kv = std::move(first->fork_kvs[number - 1]);
+    model_->Fork(*first->kv, sample->kv.get());
+    sample->answer.logits = first->answer.logits;
+    const absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sample.get());
+    if (!finished.ok()) return finished.status();
+    answers_.HashLogits(sample.get());
+    if (finished->has_value()) answers_.Finish(sample, **finished);
+  }
+  first->fork_kvs.clear();
+  return absl::OkStatus();
+}
+
+absl::Status EngineImpl::AfterDecode(const SequencePtr& sequence) {
+  counters_.Add(EngineCounter::kDecodeSteps);
+  absl::StatusOr<std::optional<FinishReason>> finished = answers_.Emit(sequence.get());
+  if (!finished.ok()) return finished.status();
+  answers_.HashLogits(sequence.get());
+  if (finished->has_value()) {
+    answers_.Finish(sequence, **finished);
+  } else if (sequence->request.hash_logits) {
+    answers_.AwaitHashes(*sequence);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace hearth

@@ -1,15 +1,41 @@
 #include "worker/engine/kv_room.h"
 
+#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "worker/model/invariant/kv_blocks.h"
 
 namespace hearth {
 
-// With what the pool has of it, which needs no memory of its own; without, where there is no other
-// way and nobody else to wait for.
+absl::StatusOr<bool> KvRoom::TryReserve(Sequence* sequence, bool runs_nobody) {
+  const uint64_t free_bytes = model_->kv_bytes().free(), releases = releases_;
+  absl::Status room;
+  try {
+    room = ReserveFor(sequence, runs_nobody);
+  } catch (const std::exception& error) {
+    room = absl::InternalError(absl::StrCat("memory for keys and values: ", error.what()));
+  }
+  if (room.ok()) return true;
+  if (!absl::IsResourceExhausted(room) || model_->kv_bytes().budget == 0) return room;
+  // Of the first that was tried: what was let go since may be enough for it.
+  if (tried_.empty()) {
+    free_bytes_then_ = free_bytes;
+    releases_then_ = releases;
+  }
+  tried_.insert(sequence->id);
+  sequence->pooled = PooledPrefix();  // others may have what it would hold meanwhile
+  return false;
+}
+
+bool KvRoom::MayHaveMore() const {
+  return releases_ != releases_then_ || model_->kv_bytes().free() > free_bytes_then_;
+}
+
+// With what the pool has of it, which needs no memory of its own; without that where the sequence
+// has nobody to wait for and finds no memory otherwise.
 absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
   if (sequence->reads()) {
     sequence->pooled = keeper_->pool().Lookup(sequence->prefix, sequence->max_boundary());
@@ -42,8 +68,8 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
   return room;
 }
 
-// What there is no memory for is tried again without the audit that waits for an idle moment, and
-// with less in the pool: where these hold what is lacking. Else nobody gives anything up.
+// Where the audit and the pool hold the memory that is lacking, they give it up, one after the
+// other, until there is enough. Where they do not, nobody gives anything up.
 absl::Status KvRoom::With(absl::FunctionRef<absl::Status()> use) {
   absl::Status status = use();
   if (!absl::IsResourceExhausted(status)) return status;

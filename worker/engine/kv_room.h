@@ -1,15 +1,18 @@
 // KvRoom: the memory that a sequence may come to need, set aside before it begins, so that what has
-// begun ends; and who gives memory up for it.
+// begun ends; who gives memory up for it; and who found none and waits until some is free.
 //
-// Thread safety: the engine's thread alone. Ownership: all that it is given must outlive it.
-// Errors: kResourceExhausted where there is no room now.
+// Thread safety: the engine's thread alone; NoteRelease from any thread. Ownership: all that it is
+// given must outlive it. Errors: kResourceExhausted where there is no memory now.
 #ifndef HEARTH_WORKER_ENGINE_KV_ROOM_H_
 #define HEARTH_WORKER_ENGINE_KV_ROOM_H_
 
+#include <atomic>
 #include <cstdint>
+#include <set>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "worker/engine/engine_audit.h"
 #include "worker/engine/prefix_keeper.h"
 #include "worker/engine/runner/model_runner.h"
@@ -23,16 +26,31 @@ class KvRoom {
       : model_(model), keeper_(keeper), audit_(audit) {}
 
   // Looks into the pool for it, and sets memory aside. `runs_nobody`: there is nobody to wait for.
-  absl::Status ReserveFor(Sequence* sequence, bool runs_nobody);
+  // False: there is none now, and it counts as tried.
+  absl::StatusOr<bool> TryReserve(Sequence* sequence, bool runs_nobody);
+  // Tried, and found no memory, since the last ForgetTried.
+  bool WasTried(SequenceId id) const { return tried_.count(id) > 0; }
+  // Whether there may be memory that there was not when they were tried.
+  bool MayHaveMore() const;
+  void ForgetTried() { tried_.clear(); }
+  // Somebody may have let memory go.
+  void NoteRelease() { ++releases_; }
+
   // For blocks that others will hold when the sequence has left them.
   bool ReserveShared(Sequence* sequence, uint64_t bytes);
   // Uses memory, where that is needed what the pool and an audit hold too.
   absl::Status With(absl::FunctionRef<absl::Status()> use);
 
  private:
+  absl::Status ReserveFor(Sequence* sequence, bool runs_nobody);
+
   ModelRunner* const model_;
   PrefixKeeper* const keeper_;
   EngineAudit* const audit_;
+  std::atomic<uint64_t> releases_{0};
+  std::set<SequenceId> tried_;
+  // Before the first of them was tried.
+  uint64_t free_bytes_then_ = 0, releases_then_ = 0;
 };
 
 }  // namespace hearth

@@ -88,6 +88,10 @@ Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first
       first(std::move(first_sample)),
       sample(sample_number) {}
 
+void Sequence::StopWaiting() {
+  if (fetch.GiveUp() && prefix.stop != nullptr) prefix.stop->Stop();
+}
+
 void FetchWait::Begin(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
   state_ = State::kWaiting;

@@ -138,6 +138,9 @@ struct Sequence {
   // The highest boundary to restore: what generates must compute its last token.
   uint32_t max_boundary() const { return generates() ? tokens() - 1 : tokens(); }
 
+  // Nobody waits for its fetch any more, whose thread is then free for another.
+  void StopWaiting();
+
   // Never change after Submit.
   const SequenceId id;
   const EngineRequest request;

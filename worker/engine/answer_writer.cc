@@ -1,0 +1,177 @@
+#include "worker/engine/answer_writer.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+double Milliseconds(absl::Time begin, absl::Time end) {
+  return absl::ToDoubleMilliseconds(end - begin);
+}
+
+}  // namespace
+
+AnswerWriter::AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRunner* model,
+                           RoundPlanner* planner, PrefixKeeper* keeper, KvRoom* room,
+                           EngineCounters* counters)
+    : layout_(layout),
+      model_(model),
+      planner_(planner),
+      keeper_(keeper),
+      room_(room),
+      counters_(counters),
+      // Of those that run, and of as many that have ended.
+      digests_(/*threads=*/1, size_t{2} * max_running) {}
+
+absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
+  absl::StatusOr<SampledToken> token = sequence->answer.sampler.Sample(
+      sequence->answer.logits, sequence->request.sampling, sequence->answer.generated);
+  if (!token.ok()) return token.status();
+  token->sample = sequence->sample;
+  if (sequence->answer.generated == 0) sequence->times.first_token_at = absl::Now();
+  const std::vector<int32_t>& eos = model_->config().eos_token_ids;
+  if (!sequence->request.ignore_eos && std::binary_search(eos.begin(), eos.end(), token->id)) {
+    return FinishReason::kEos;
+  }
+  ++sequence->answer.generated;
+  sequence->answer.last_token = token->id;
+  sequence->answer.tokens.push_back(token->id);
+  counters_->Add(EngineCounter::kGeneratedTokens);
+  const auto& on_token = sequence->callbacks.on_token;
+  if (on_token != nullptr && !on_token(*token)) return FinishReason::kStop;
+  if (sequence->answer.generated == sequence->request.max_new_tokens) return FinishReason::kLength;
+  return std::optional<FinishReason>();
+}
+
+void AnswerWriter::HashLogits(Sequence* sequence) {
+  std::shared_ptr<LogitsDigest>& digest = sequence->state->digests[sequence->sample];
+  const bool all = sequence->request.hash_logits;
+  if (digest == nullptr && (all || sequence->first == nullptr)) {
+    digest = std::make_shared<LogitsDigest>(&digests_, all);
+  }
+  if (digest != nullptr) digest->Add(&sequence->answer.logits);
+}
+
+void AnswerWriter::AwaitHashes(const Sequence& sequence) {
+  const auto& digest = sequence.state->digests[sequence.sample];
+  planner_->PauseUnless(sequence.id, [&] {
+    return digest->AwaitRoom([planner = planner_, id = sequence.id] { planner->Resume(id); });
+  });
+}
+
+// Frees the sequence's place and memory. Callbacks come after it, NoteDone() after them.
+void AnswerWriter::ReleasePlace(Sequence* sequence) {
+  if (sequence->kv != nullptr) model_->Release(std::move(sequence->kv));
+  for (auto& kv : sequence->fork_kvs) {
+    if (kv != nullptr) model_->Release(std::move(kv));
+  }
+  sequence->fork_kvs.clear();
+  sequence->kept.staged.reset();
+  sequence->kept.lease.reset();
+  sequence->restored.objects.clear();
+  sequence->pooled.objects.clear();
+  sequence->StopWaiting();
+  planner_->Remove(sequence->id);
+  room_->NoteRelease();
+}
+
+// In blocks samples share the prompt's whole chunks: these count once, as the one that holds most
+// of them has them.
+void AnswerWriter::CountHeld(const Sequence& sequence) const {
+  if (sequence.kv == nullptr) return;
+  const Sequence& first = sequence.first == nullptr ? sequence : *sequence.first;
+  const uint32_t prompt = first.tokens();
+  const bool in_blocks = layout_.exactness == Exactness::kInvariant;
+  const auto shared = static_cast<int>(in_blocks ? prompt - prompt % layout_.chunk_tokens : 0);
+  const uint64_t own = sequence.kv->held_bytes(shared);
+  RequestState& state = *sequence.state;
+  state.own_kv_bytes += own;
+  state.shared_kv_bytes = std::max(state.shared_kv_bytes, sequence.kv->held_bytes(0) - own);
+}
+
+void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
+  keeper_->KeepAnswer(sequence.get(), planner_->cache());
+  RequestState& state = *sequence->state;
+  CountHeld(*sequence);
+  state.ends[sequence->sample] = {reason, sequence->answer.generated, Digest{}};
+  ReleasePlace(sequence.get());
+  if (--state.unfinished > 0) return planner_->NoteDone();
+  counters_->Add(EngineCounter::kRequestsFinished);
+  TellFinished(sequence, InfoOf(*sequence));
+}
+
+// Of a request whose samples have all ended: `sequence` is one of them.
+FinishedInfo AnswerWriter::InfoOf(const Sequence& sequence) const {
+  const RequestState& state = *sequence.state;
+  const Sequence& first = sequence.first == nullptr ? sequence : *sequence.first;
+  const absl::Time now = absl::Now();
+  const absl::Time token =
+      first.generates() ? first.times.first_token_at : first.times.prefilled_at;
+  FinishedInfo info;
+  info.reason = state.ends[0].reason;
+  for (const SampleEnd& end : state.ends) info.generated_tokens += end.generated_tokens;
+  info.samples = state.ends;
+  info.computed_tokens = first.computed_tokens;
+  info.kv_bytes = state.own_kv_bytes + state.shared_kv_bytes;
+  info.exactness = layout_.exactness;
+  info.queue_ms = Milliseconds(first.submitted_at, first.times.admitted_at);
+  info.fetch_ms = Milliseconds(first.times.admitted_at, first.times.restored_at);
+  info.prefill_ms = Milliseconds(first.times.restored_at, first.times.prefilled_at);
+  info.ttft_ms = Milliseconds(first.submitted_at, token);
+  info.total_ms = Milliseconds(first.submitted_at, now);
+  return info;
+}
+
+// Once all digests are made, by whoever makes the last of them.
+void AnswerWriter::TellFinished(const SequencePtr& sequence, FinishedInfo info) {
+  struct Telling {
+    FinishedInfo info;
+    std::atomic<size_t> left{1};
+  };
+  auto telling = std::make_shared<Telling>();
+  telling->info = std::move(info);
+  const auto one_made = [this, sequence, telling] {
+    if (--telling->left > 0) return;
+    const Sequence& first = sequence->first == nullptr ? *sequence : *sequence->first;
+    if (first.callbacks.on_finished != nullptr) first.callbacks.on_finished(telling->info);
+    if (first.kept.published != nullptr) first.kept.published->OnFinished();
+    planner_->NoteDone();
+  };
+  const auto& digests = sequence->state->digests;
+  for (size_t sample = 0; sample < digests.size(); ++sample) {
+    if (digests[sample] == nullptr) continue;
+    ++telling->left;
+    digests[sample]->Finish([sample, telling, one_made](const LogitsDigest::Digests& made) {
+      if (sample == 0) telling->info.first_logits_sha256 = made.first;
+      telling->info.samples[sample].logits_sha256 = made.all;
+      one_made();
+    });
+  }
+  one_made();
+}
+
+void AnswerWriter::Fail(const SequencePtr& sequence, const absl::Status& status) {
+  ReleasePlace(sequence.get());
+  if (std::exchange(sequence->state->failed, true))
+    return planner_->NoteDone();  // another sample said so
+  switch (status.code()) {
+    case absl::StatusCode::kCancelled:
+    case absl::StatusCode::kUnavailable:
+      counters_->Add(EngineCounter::kRequestsCancelled);
+      break;
+    case absl::StatusCode::kDeadlineExceeded:
+      counters_->Add(EngineCounter::kRequestsExpired);
+      break;
+    default:
+      counters_->Add(EngineCounter::kRequestsFailed);
+  }
+  if (sequence->callbacks.on_error != nullptr) sequence->callbacks.on_error(status);
+  planner_->NoteDone();
+}
+
+}  // namespace hearth

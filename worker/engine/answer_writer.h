@@ -1,0 +1,60 @@
+// AnswerWriter: gives a request's caller its tokens and its end, and frees what the request held.
+//
+// Thread safety: the engine's thread alone; callbacks of an end may come from a thread of its own,
+// which hashes logits. Ownership: all that it is given must outlive it.
+#ifndef HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
+#define HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/engine_counters.h"
+#include "worker/engine/kv_room.h"
+#include "worker/engine/prefix_keeper.h"
+#include "worker/engine/round_planner.h"
+#include "worker/engine/runner/model_runner.h"
+#include "worker/engine/sequence.h"
+#include "worker/engine/task_queue.h"
+
+namespace hearth {
+
+class AnswerWriter {
+ public:
+  // Up to `max_running` sequences have an answer at a time.
+  AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRunner* model,
+               RoundPlanner* planner, PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters);
+
+  // Draws a token from the sequence's logits and passes it on. The reason, if it is the last.
+  absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
+  // The logits that a token was drawn from: those of a request's first one always, all on request.
+  void HashLogits(Sequence* sequence);
+  // Whoever decodes faster than its logits are hashed has no steps meanwhile.
+  void AwaitHashes(const Sequence& sequence);
+  // The sequence is complete; with its last sample a request is.
+  void Finish(const SequencePtr& sequence, FinishReason reason);
+  // A request ends with an error, told once for all its samples.
+  void Fail(const SequencePtr& sequence, const absl::Status& status);
+  // Ends the hashing; the last of the methods.
+  void Stop() { digests_.Stop(); }
+
+ private:
+  FinishedInfo InfoOf(const Sequence& sequence) const;
+  void TellFinished(const SequencePtr& sequence, FinishedInfo info);
+  void CountHeld(const Sequence& sequence) const;
+  void ReleasePlace(Sequence* sequence);
+
+  const KvLayout& layout_;
+  ModelRunner* const model_;
+  RoundPlanner* const planner_;
+  PrefixKeeper* const keeper_;
+  KvRoom* const room_;
+  EngineCounters* const counters_;
+  TaskQueue digests_;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_

@@ -1,0 +1,259 @@
+#include "worker/engine/round_planner.h"
+
+#include <algorithm>
+#include <cassert>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace hearth {
+namespace {
+
+// For one that waits for memory while nothing else is to be done.
+constexpr absl::Duration kRoomRetry = absl::Milliseconds(50);
+
+absl::Status ShuttingDown() { return absl::UnavailableError("the worker is shutting down"); }
+
+}  // namespace
+
+RoundPlanner::RoundPlanner(const EngineOptions& options, const KvLayout& layout,
+                           const ModelRunner* model, EngineCounters* counters)
+    : options_(options),
+      layout_(layout),
+      model_(model),
+      counters_(counters),
+      scheduler_(options.max_running, options.max_queued) {}
+
+void RoundPlanner::SetCache(PrefixCache* cache) {
+  absl::MutexLock lock(&mu_);
+  assert(active_ == 0);
+  cache_ = cache;
+}
+
+PrefixCache* RoundPlanner::cache() const {
+  absl::MutexLock lock(&mu_);
+  return cache_;
+}
+
+absl::StatusOr<SequencePtr> RoundPlanner::Accept(EngineRequest request, EngineCallbacks callbacks) {
+  absl::MutexLock lock(&mu_);
+  if (draining_ || stopping_) {
+    counters_->Add(EngineCounter::kRequestsRefused);
+    return ShuttingDown();
+  }
+  const SequenceId id = next_id_++;
+  if (!scheduler_.Enqueue(id, request.samples, request.tenant)) {
+    counters_->Add(EngineCounter::kRequestsRefused);
+    return absl::ResourceExhaustedError(absl::StrCat("the request queue is full: max_queued is ",
+                                                     options_.max_queued, ", max_running ",
+                                                     options_.max_running));
+  }
+  counters_->Add(EngineCounter::kRequests);
+  auto sequence = std::make_shared<Sequence>(id, std::move(request), std::move(callbacks));
+  sequences_[id] = sequence;
+  ++active_;
+  bell_.Signal();
+  return sequence;
+}
+
+void RoundPlanner::Ring() {
+  absl::MutexLock lock(&mu_);
+  bell_.Signal();
+}
+
+void RoundPlanner::Drain(absl::Time deadline) {
+  absl::MutexLock lock(&mu_);
+  draining_ = true;
+  const auto idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return active_ == 0; };
+  if (mu_.AwaitWithDeadline(absl::Condition(&idle), deadline)) return;
+  out_of_time_ = true;  // what runs ends with the next round
+  bell_.Signal();
+}
+
+PrefixCache* RoundPlanner::Stop() {
+  absl::MutexLock lock(&mu_);
+  stopping_ = true;
+  bell_.SignalAll();
+  return cache_;
+}
+
+std::optional<EngineRound> RoundPlanner::Next(KvRoom* room, const EngineAudit& audit) {
+  absl::MutexLock lock(&mu_);
+  for (;;) {
+    EngineRound round;
+    Sweep(absl::Now(), &round);
+    round.admits = MayAdmit(*room);
+    PlanStep(&round);
+    if (!round.endings.empty() || round.admits || !round.looked_up.empty() || !round.step.empty()) {
+      return round;
+    }
+    if (stopping_) return std::nullopt;
+    const bool idle = sequences_.empty() && !draining_;
+    if (idle && cache_ != nullptr && audit.HasWork()) {
+      round.auditing = cache_;
+      return round;
+    }
+    // Memory is let go without a bell where a cache holds it beyond its call.
+    const bool lacking = !scheduler_.Candidates().empty();
+    const absl::Time retry = lacking ? absl::Now() + kRoomRetry : absl::InfiniteFuture();
+    if (bell_.WaitWithDeadline(&mu_, std::min(NextTimer(), retry)) && lacking) room->NoteRelease();
+  }
+}
+
+void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
+  for (const auto& [id, sequence] : sequences_) {
+    if (absl::Status why = WhyEnd(*sequence, now); !why.ok()) {
+      round->endings.push_back({sequence, std::move(why)});
+      continue;
+    }
+    const FetchWait::News news = sequence->fetch.Look(now);
+    if (news == FetchWait::News::kLate) counters_->Add(EngineCounter::kFetchTimeouts);
+    if (news != FetchWait::News::kNone) round->looked_up.push_back(sequence);
+  }
+  // Places are free before anybody is told so.
+  for (const EngineRound::Ending& ending : round->endings) {
+    scheduler_.Remove(ending.sequence->id);
+    sequences_.erase(ending.sequence->id);
+  }
+}
+
+absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) const {
+  if (sequence.state->failed) return absl::CancelledError("another sample failed");
+  if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
+  if (stopping_ || out_of_time_) return ShuttingDown();
+  if (now >= sequence.request.deadline) {
+    return absl::DeadlineExceededError("the request's deadline passed");
+  }
+  return absl::OkStatus();
+}
+
+bool RoundPlanner::MayAdmit(const KvRoom& room) const {
+  const std::vector<SequenceId> candidates = scheduler_.Candidates();
+  return std::any_of(candidates.begin(), candidates.end(),
+                     [&](SequenceId id) { return !room.WasTried(id) || room.MayHaveMore(); });
+}
+
+void RoundPlanner::PlanStep(EngineRound* round) {
+  if (model_->batches()) {
+    // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
+    for (const PlannedStep& planned :
+         scheduler_.NextBatch(step_rows(), model_->step_tokens(layout_))) {
+      round->step.push_back(PartOf(planned));
+    }
+  } else if (const std::optional<PlannedStep> planned = scheduler_.Next()) {
+    round->step.push_back(PartOf(*planned));
+  }
+}
+
+// Where the model takes one sequence a step, prompts are cut as the canonical schedule says.
+SequencePart RoundPlanner::PartOf(const PlannedStep& planned) const {
+  SequencePart part{sequences_.at(planned.id), planned.kind, planned.tokens};
+  if (planned.kind == StepKind::kPrefill && !model_->batches()) {
+    const Sequence& sequence = *part.sequence;
+    part.tokens = sequence.step_ends[sequence.next_step] - sequence.position;
+  }
+  return part;
+}
+
+absl::Time RoundPlanner::NextTimer() const {
+  absl::Time timer = absl::InfiniteFuture();
+  for (const auto& [id, sequence] : sequences_) {
+    timer = std::min({timer, sequence->request.deadline, sequence->fetch.deadline()});
+  }
+  return timer;
+}
+
+SequencePtr RoundPlanner::Candidate(const KvRoom& room) const {
+  absl::MutexLock lock(&mu_);
+  for (const SequenceId id : scheduler_.Candidates()) {
+    if (!room.WasTried(id)) return sequences_.at(id);
+  }
+  return nullptr;
+}
+
+bool RoundPlanner::RunsNobody() const {
+  absl::MutexLock lock(&mu_);
+  return scheduler_.running() == 0;
+}
+
+void RoundPlanner::Admit(SequenceId id) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.Admit(id);
+}
+
+LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
+  LoadTrial::Work work;
+  work.have_tokens = sequence.pooled.boundary;
+  work.tokens = sequence.tokens();
+  work.step_tokens = model_->step_tokens(layout_);
+  work.budget = options_.cache.fetch_budget;
+  absl::MutexLock lock(&mu_);
+  for (const auto& [id, other] : sequences_) {
+    if (other->answer.generated > 0) work.step_tokens = step_rows();
+    if (model_->batches() || other->step_ends.empty()) continue;
+    const uint32_t end = other->step_ends.back();
+    if (other->position < end) work.beside.push_back(end - other->position);
+  }
+  if (model_->batches()) {
+    PrefillsBeside beside = scheduler_.Beside(sequence.request.tenant);
+    work.oldest = beside.oldest;
+    work.promised = beside.promised;
+    work.by_length = std::move(beside.by_length);
+    work.tenants = std::move(beside.tenants);
+  }
+  return work;
+}
+
+void RoundPlanner::StartPrefill(const Sequence& sequence) {
+  assert(!sequence.step_ends.empty());
+  absl::MutexLock lock(&mu_);
+  scheduler_.StartPrefill(sequence.id, sequence.step_ends.back() - sequence.position,
+                          sequence.request.tenant,
+                          /*promised=*/sequence.kept.lease != nullptr);
+}
+
+void RoundPlanner::StartDecode(SequenceId id) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.StartDecode(id);
+}
+
+SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
+  absl::MutexLock lock(&mu_);
+  auto sample = std::make_shared<Sequence>(next_id_++, first, number);
+  sequences_[sample->id] = sample;
+  ++active_;
+  scheduler_.Fork(first->id, sample->id);
+  return sample;
+}
+
+void RoundPlanner::PauseUnless(SequenceId id, absl::FunctionRef<bool()> may_go_on) {
+  absl::MutexLock lock(&mu_);
+  if (!may_go_on()) scheduler_.Pause(id);
+}
+
+void RoundPlanner::Resume(SequenceId id) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.Resume(id);
+  bell_.Signal();
+}
+
+void RoundPlanner::Remove(SequenceId id) {
+  absl::MutexLock lock(&mu_);
+  scheduler_.Remove(id);
+  sequences_.erase(id);
+}
+
+void RoundPlanner::NoteDone() {
+  absl::MutexLock lock(&mu_);
+  assert(active_ >= 1);
+  --active_;
+}
+
+void RoundPlanner::AddTo(EngineStats* stats) const {
+  absl::MutexLock lock(&mu_);
+  stats->running = scheduler_.running();
+  stats->queued = scheduler_.queued();
+}
+
+}  // namespace hearth

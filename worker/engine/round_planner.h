@@ -1,0 +1,130 @@
+// RoundPlanner: the sequences of an engine, and what its thread does next with them: which of them
+// end, which get a place, which begin, and whose tokens the next step has.
+//
+// Thread safety: all methods from any thread. One lock, held for bookkeeping alone: never across a
+// step, a callback, a copy or a cache call.
+// Ownership: all that it is given must outlive it.
+// Invariants: 1. Whoever is in the scheduler has a sequence here. 2. A sequence that was removed
+// stays active until NoteDone.
+#ifndef HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
+#define HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/engine_audit.h"
+#include "worker/engine/engine_counters.h"
+#include "worker/engine/kv_room.h"
+#include "worker/engine/runner/model_runner.h"
+#include "worker/engine/scheduler.h"
+#include "worker/engine/sequence.h"
+
+namespace hearth {
+
+using SequencePtr = std::shared_ptr<Sequence>;
+
+// Of a step: the next `tokens` of a sequence's prompt, or the token that it decodes.
+struct SequencePart {
+  SequencePtr sequence;
+  StepKind kind = StepKind::kPrefill;
+  uint32_t tokens = 1;
+};
+
+// What the engine's thread does before it looks again, in this order.
+struct EngineRound {
+  struct Ending {
+    SequencePtr sequence;
+    absl::Status status;
+  };
+  std::vector<Ending> endings;  // no longer here; done with NoteDone
+  bool admits = false;          // somebody waits for a place, or for memory, that may be free
+  std::vector<SequencePtr> looked_up;  // their fetch came, or is waited for no longer
+  std::vector<SequencePart> step;      // empty: nothing to step
+  PrefixCache* auditing = nullptr;     // what an audit asks: there is nothing else to do
+};
+
+class RoundPlanner {
+ public:
+  RoundPlanner(const EngineOptions& options, const KvLayout& layout, const ModelRunner* model,
+               EngineCounters* counters);
+
+  // REQUIRES: nothing is active.
+  void SetCache(PrefixCache* cache) ABSL_LOCKS_EXCLUDED(mu_);
+  PrefixCache* cache() const ABSL_LOCKS_EXCLUDED(mu_);
+
+  // A new sequence, in the queue. kResourceExhausted: the queue is full; kUnavailable: draining.
+  absl::StatusOr<SequencePtr> Accept(EngineRequest request, EngineCallbacks callbacks)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // There is something to look at.
+  void Ring() ABSL_LOCKS_EXCLUDED(mu_);
+  // Accepts nothing more; waits until nothing is active. What is at the deadline ends.
+  void Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
+  // All end, then Next is nothing. Returns the cache.
+  PrefixCache* Stop() ABSL_LOCKS_EXCLUDED(mu_);
+
+  // The engine's thread: waits until there is something to do; nothing once all has stopped.
+  std::optional<EngineRound> Next(KvRoom* room, const EngineAudit& audit) ABSL_LOCKS_EXCLUDED(mu_);
+  // The next that may have a place and was not tried for memory.
+  SequencePtr Candidate(const KvRoom& room) const ABSL_LOCKS_EXCLUDED(mu_);
+  bool RunsNobody() const ABSL_LOCKS_EXCLUDED(mu_);
+  void Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // What the request is, and what is computed beside it.
+  LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
+  // REQUIRES: the sequence has steps.
+  void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);
+  void StartDecode(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Sample `number` of the request, which decodes.
+  SequencePtr Fork(const SequencePtr& first, uint32_t number) ABSL_LOCKS_EXCLUDED(mu_);
+  // A sequence that decodes has no steps until Resume, unless `may_go_on`, asked under the lock.
+  void PauseUnless(SequenceId id, absl::FunctionRef<bool()> may_go_on) ABSL_LOCKS_EXCLUDED(mu_);
+  void Resume(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // Its place is free.
+  void Remove(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
+  // The last callback of a sequence has returned.
+  void NoteDone() ABSL_LOCKS_EXCLUDED(mu_);
+
+  void AddTo(EngineStats* stats) const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Sweep(absl::Time now, EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status WhyEnd(const Sequence& sequence, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool MayAdmit(const KvRoom& room) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PlanStep(EngineRound* round) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  SequencePart PartOf(const PlannedStep& planned) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Time NextTimer() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Of a step while requests decode.
+  uint32_t step_rows() const {
+    return options_.step_tokens > 0 ? options_.step_tokens : layout_.chunk_tokens;
+  }
+
+  const EngineOptions& options_;
+  const KvLayout& layout_;
+  const ModelRunner* const model_;
+  EngineCounters* const counters_;
+
+  mutable absl::Mutex mu_;
+  absl::CondVar bell_;  // something for the engine's thread to look at
+  PrefixCache* cache_ ABSL_GUARDED_BY(mu_) = nullptr;
+  Scheduler scheduler_ ABSL_GUARDED_BY(mu_);
+  std::map<SequenceId, SequencePtr> sequences_ ABSL_GUARDED_BY(mu_);
+  uint32_t active_ ABSL_GUARDED_BY(mu_) = 0;  // accepted, last callback not yet returned
+  SequenceId next_id_ ABSL_GUARDED_BY(mu_) = 1;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool out_of_time_ ABSL_GUARDED_BY(mu_) = false;  // the drain's deadline passed
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
