@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <string>
@@ -227,6 +228,52 @@ TEST(Sampler, GivesTheTokenThatTheWholeVocabularyInOrderGives) {
         std::vector<int32_t> ids;
         for (const Candidate& one : SampleAsWritten(logits, params, 0).kept) ids.push_back(one.id);
         ASSERT_EQ(Kept(logits, params), ids) << count << " " << kind;
+      }
+    }
+  }
+}
+
+// A set that is halved, not sorted: what a sampler remembers of the rows before must not matter.
+TEST(Sampler, AmongManyDrawsWhatTheWholeVocabularyInOrderGives) {
+  constexpr float kTopP[] = {1e-6F, 0.05F, 0.3F, 0.5F, 0.8F, 0.95F, 0.999F, 0.99999994F};
+  constexpr float kTemperature[] = {1e-30F, 0.05F, 0.7F, 1, 1.5F, 100};
+  Sampler sampler;
+  int many = 0, few = 0;
+  for (uint64_t round = 0; round < 200; ++round) {
+    const auto pick = [&](uint64_t of, uint64_t what) {
+      return static_cast<size_t>(UniformAt(round, what) * static_cast<double>(of));
+    };
+    const std::vector<float> logits = SomeLogits(1 + pick(round % 40 == 0 ? 30000 : 3000, 1),
+                                                 static_cast<int>(pick(4, 2)), round);
+    SamplingParams params = Params(kTemperature[pick(std::size(kTemperature), 3)], 0,
+                                   kTopP[pick(std::size(kTopP), 4)], round * 977);
+    if (pick(5, 5) == 0) params.top_k = static_cast<uint32_t>(1 + pick(logits.size(), 6));
+    params.report_logprobs = true;
+    for (uint64_t step = 0; step < 2; ++step) {
+      const WrittenDown wanted = SampleAsWritten(logits, params, step);
+      (params.top_k == 0 && wanted.kept.size() > 256 ? many : few) += 1;
+      const auto token = sampler.Sample(logits, params, step);
+      ASSERT_EQ(token->id, wanted.id) << "round " << round << ", step " << step;
+      ASSERT_EQ(token->logprob, wanted.logprob) << "round " << round << ", step " << step;
+    }
+  }
+  EXPECT_GT(many, 60);
+  EXPECT_GT(few, 60);
+}
+
+// Sums reach the wanted share exactly: in another order they may not, and the written one decides.
+TEST(Sampler, WhereSumsLeaveDoubtTheWrittenOrderDecides) {
+  for (const size_t count : {512u, 1024u, 4096u}) {
+    for (const float temperature : {1.0F, 0.3F}) {
+      for (const float top_p : {0.0F, 0.25F, 0.5F, 0.75F}) {
+        const std::vector<float> logits(count, -1.5F);
+        Sampler sampler;
+        for (uint64_t step = 0; step < 8; ++step) {
+          const SamplingParams params = Params(temperature, 0, top_p, count);
+          ASSERT_EQ(sampler.Sample(logits, params, step)->id,
+                    SampleAsWritten(logits, params, step).id)
+              << count << " " << top_p << " " << step;
+        }
       }
     }
   }
