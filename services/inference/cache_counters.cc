@@ -52,8 +52,9 @@ const char* FailureOutcome(const absl::Status& status) {
     case absl::StatusCode::kUnavailable:
       return "unreachable";
     case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kCancelled:
       return "deadline";
+    case absl::StatusCode::kCancelled:
+      return "cancelled";
     case absl::StatusCode::kDataLoss:
       return "corrupt";
     case absl::StatusCode::kFailedPrecondition:

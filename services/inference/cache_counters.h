@@ -19,8 +19,8 @@ namespace hearth {
 class CacheCounters {
  public:
   // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
-  // just before), "declined" and "abandoned" (computing is faster), "deadline", "corrupt",
-  // "mismatch", "refused", "full", "error". "probe" only measured, or
+  // just before), "declined" and "abandoned" (computing is faster), "deadline", "cancelled" (the
+  // caller left), "corrupt", "mismatch", "refused", "full", "error". "probe" only measured, or
   // "probe_failed".
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
   // Of a fetch's bytes, those copied out of the store's shared memory.

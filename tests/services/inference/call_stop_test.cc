@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "absl/synchronization/notification.h"
@@ -67,6 +69,9 @@ TEST(CallStopTest, ASilentStoresFetchAndLeaseReturn) {
   const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
   EXPECT_EQ(cache.Lease(prefix, 0, 39, terms, absl::InfiniteFuture()).lease, nullptr);
   stopper.join();
+  const std::map<std::string, uint64_t> once = {{"cancelled", 1}};
+  EXPECT_EQ(counters.Read().fetches, once) << "the store was not late: the caller left";
+  EXPECT_EQ(counters.Read().leases, once);
 }
 
 }  // namespace
