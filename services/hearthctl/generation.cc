@@ -45,7 +45,7 @@ void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {
 
 void AddLogprobs(const GeneratedSample& sample, Json* json) {
   for (const v1::TokenLogprob& logprob : sample.logprobs) {
-    (*json)["logprobs"].Append(logprob.logprob());
+    (*json)["logprobs"].push_back(logprob.logprob());
   }
 }
 
@@ -175,7 +175,7 @@ Json GenerationResult::ToJson() const {
              {"generated_tokens", finished.samples(i).generated_tokens()}};
     AddLogprobs(sample, &one);
     AddLogitsDigest(finished.samples(i), &one);
-    json["samples"].Append(one);
+    json["samples"].push_back(one);
   }
   json["server"] = {{"queue_ms", finished.queue_ms()},
                     {"fetch_ms", finished.fetch_ms()},

@@ -30,15 +30,15 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
     console.out << JsonLine(json) << std::endl;
     return;
   }
-  for (const auto& [name, value] : json.fields()) {
-    console.out << "  " << name << " " << (value.is_text() ? value.text() : JsonLine(value))
-                << "\n";
+  for (const auto& [name, value] : json.items()) {
+    console.out << "  " << name << " "
+                << (value.is_string() ? value.get<std::string>() : JsonLine(value)) << "\n";
   }
   console.out << std::flush;
 }
 
 Json FingerprintFieldsJson(const Fingerprint& fingerprint) {
-  Json json = Json::Object();
+  Json json = Json::object();
   for (const FingerprintField& field : fingerprint.fields()) {
     std::visit([&](const auto& value) { json[field.name] = value; }, field.value);
   }

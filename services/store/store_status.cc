@@ -26,44 +26,44 @@ constexpr Counter kPublishes[] = {Counter::kPublishes,
                                   Counter::kPublishesAbandoned};
 
 Json Pick(const StoreStats& stats, absl::Span<const Counter> counters) {
-  Json json = Json::Object();
+  Json json = Json::object();
   for (const Counter counter : counters) json[CounterName(counter)] = stats.Of(counter);
   return json;
 }
 
 Json TiersJson(const StoreStats& stats) {
-  Json tiers = Json::Array();
+  Json tiers = Json::array();
   for (const TierUsage& usage : stats.tiers) {
-    tiers.Append({{"tier", TierName(usage.tier)},
-                  {"bytes", usage.bytes},
-                  {"capacity_bytes", usage.capacity_bytes},
-                  {"objects", usage.objects},
-                  {"hit_tokens", usage.hit_tokens},
-                  {"read_bytes", usage.read_bytes},
-                  {"written_bytes", usage.written_bytes},
-                  {"unread_bytes", usage.unread_bytes}});
+    tiers.push_back({{"tier", TierName(usage.tier)},
+                     {"bytes", usage.bytes},
+                     {"capacity_bytes", usage.capacity_bytes},
+                     {"objects", usage.objects},
+                     {"hit_tokens", usage.hit_tokens},
+                     {"read_bytes", usage.read_bytes},
+                     {"written_bytes", usage.written_bytes},
+                     {"unread_bytes", usage.unread_bytes}});
   }
   return tiers;
 }
 
 Json LatenciesJson(const StoreStats& stats) {
-  Json latencies = Json::Array();
+  Json latencies = Json::array();
   for (const LatencySeries& series : stats.latencies) {
     const uint64_t count = series.counts.count();
     const double mean_s = count == 0 ? 0 : series.counts.sum_s / static_cast<double>(count);
-    latencies.Append({{"name", series.name},
-                      {"of", series.label_value},
-                      {"count", count},
-                      {"mean_s", mean_s},
-                      {"p50_s", Quantile(series.counts, 0.5)},
-                      {"p99_s", Quantile(series.counts, 0.99)}});
+    latencies.push_back({{"name", series.name},
+                         {"of", series.label_value},
+                         {"count", count},
+                         {"mean_s", mean_s},
+                         {"p50_s", Quantile(series.counts, 0.5)},
+                         {"p99_s", Quantile(series.counts, 0.99)}});
   }
   return latencies;
 }
 
 Json MissesJson(const StoreStats& stats) {
   constexpr absl::string_view kPrefix = "misses_";
-  Json misses = Json::Object();
+  Json misses = Json::object();
   for (const auto& [name, count] : stats.counters) {
     if (absl::StartsWith(name, kPrefix)) misses[name.substr(kPrefix.size())] = count;
   }
@@ -163,13 +163,13 @@ std::string StoreStatus::Make() {
                      {"hit_tokens", totals.hit_tokens}};
   json["misses"] = MissesJson(stats);
   json["step_s"] = absl::ToDoubleSeconds(kStep);
-  json["steps"] = Json::Array();
+  json["steps"] = Json::array();
   for (const Growth& step : steps_) {
-    json["steps"].Append({{"fetches", step.fetches},
-                          {"hits", step.hits},
-                          {"lookup_tokens", step.lookup_tokens},
-                          {"hit_tokens", step.hit_tokens},
-                          {"published_bytes", step.published_bytes}});
+    json["steps"].push_back({{"fetches", step.fetches},
+                             {"hits", step.hits},
+                             {"lookup_tokens", step.lookup_tokens},
+                             {"hit_tokens", step.hit_tokens},
+                             {"published_bytes", step.published_bytes}});
   }
   json["publishes"] = Pick(stats, kPublishes);
   for (size_t i = 0; i < kRemovals; ++i) {
@@ -178,16 +178,16 @@ std::string StoreStatus::Make() {
   }
   json["errors"] = Pick(stats, kErrors);
   json["latencies"] = LatenciesJson(stats);
-  json["hottest"] = Json::Array();
+  json["hottest"] = Json::array();
   for (const RestorePoint& point : store_->Hottest(kHottest)) {
-    json["hottest"].Append({{"id", DigestHex(point.id)},
-                            {"tokens", point.tokens},
-                            {"bytes", point.bytes},
-                            {"hits", point.hits},
-                            {"age_s", absl::ToDoubleSeconds(point.age)},
-                            {"tier", TierName(point.tier)},
-                            {"durable", point.durable},
-                            {"pinned", point.pinned}});
+    json["hottest"].push_back({{"id", DigestHex(point.id)},
+                               {"tokens", point.tokens},
+                               {"bytes", point.bytes},
+                               {"hits", point.hits},
+                               {"age_s", absl::ToDoubleSeconds(point.age)},
+                               {"tier", TierName(point.tier)},
+                               {"durable", point.durable},
+                               {"pinned", point.pinned}});
   }
   return JsonLine(json);
 }

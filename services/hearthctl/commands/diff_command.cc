@@ -57,7 +57,8 @@ class Report {
                    << "\n";
       return;
     }
-    console_.out << part << " " << name << ": " << left << " | " << right << more << "\n";
+    console_.out << part << " " << name << ": " << JsonLine(left) << " | " << JsonLine(right)
+                 << more << "\n";
   }
   int End() {
     if (json_) {

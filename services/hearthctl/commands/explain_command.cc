@@ -44,17 +44,17 @@ Json ExplainJson(const v1::ExplainResponse& response) {
   Json json{{"matched_tokens", response.matched_tokens()},
             {"usable_tokens", response.usable_tokens()},
             {"summary", response.summary()}};
-  json["boundaries"] = Json::Array();
+  json["boundaries"] = Json::array();
   for (const auto& boundary : response.boundaries()) {
-    json["boundaries"].Append(BoundaryJson(boundary));
+    json["boundaries"].push_back(BoundaryJson(boundary));
   }
   json["omitted_boundaries"] = response.omitted_boundaries();
-  json["other_fingerprints"] = Json::Array();
+  json["other_fingerprints"] = Json::array();
   for (const auto& other : response.other_fingerprints()) {
-    json["other_fingerprints"].Append({{"field", other.field()},
-                                       {"requested", other.requested()},
-                                       {"stored", other.stored()},
-                                       {"matched_tokens", other.matched_tokens()}});
+    json["other_fingerprints"].push_back({{"field", other.field()},
+                                          {"requested", other.requested()},
+                                          {"stored", other.stored()},
+                                          {"matched_tokens", other.matched_tokens()}});
   }
   return json;
 }

@@ -47,8 +47,8 @@ Json TokenJson(const v1::GeneratedToken& token) {
   if (token.sample() > 0) json["sample"] = token.sample();
   json["token_ids"] = std::vector<uint32_t>(token.ids().begin(), token.ids().end());
   json["text"] = token.text();
-  for (const auto& logprob : token.logprobs()) json["logprobs"].Append(LogprobJson(logprob));
-  for (const auto& top : token.top()) json["top"].Append(LogprobJson(top));
+  for (const auto& logprob : token.logprobs()) json["logprobs"].push_back(LogprobJson(logprob));
+  for (const auto& top : token.top()) json["top"].push_back(LogprobJson(top));
   return json;
 }
 

@@ -37,24 +37,21 @@ Json StatsJson(const v1::StatsResponse& stats) {
                       {"max_pinned_bytes", tenant.max_pinned_bytes()},
                       {"floor_bytes", tenant.floor_bytes()}};
   }
-  json["tiers"] = Json::Array();
+  json["tiers"] = Json::array();
   for (const auto& tier : stats.tiers()) {
-    json["tiers"].Append({{"tier", TierText(tier.tier())},
-                          {"bytes", tier.bytes()},
-                          {"capacity_bytes", tier.capacity_bytes()},
-                          {"objects", tier.objects()},
-                          {"evicted_restore_points", tier.evicted_restore_points()},
-                          {"hit_tokens", tier.hit_tokens()},
-                          {"read_bytes", tier.read_bytes()},
-                          {"written_bytes", tier.written_bytes()},
-                          {"unread_bytes", tier.unread_bytes()}});
+    json["tiers"].push_back({{"tier", TierText(tier.tier())},
+                             {"bytes", tier.bytes()},
+                             {"capacity_bytes", tier.capacity_bytes()},
+                             {"objects", tier.objects()},
+                             {"evicted_restore_points", tier.evicted_restore_points()},
+                             {"hit_tokens", tier.hit_tokens()},
+                             {"read_bytes", tier.read_bytes()},
+                             {"written_bytes", tier.written_bytes()},
+                             {"unread_bytes", tier.unread_bytes()}});
   }
-  json["removed"] = Json::Object();
-  const std::map<std::string, uint64_t> removed(stats.removed().begin(), stats.removed().end());
-  for (const auto& [reason, count] : removed) json["removed"][reason] = count;
-  json["counters"] = Json::Object();
-  const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
-  for (const auto& [name, count] : counters) json["counters"][name] = count;
+  json["removed"] = std::map<std::string, uint64_t>(stats.removed().begin(), stats.removed().end());
+  json["counters"] =
+      std::map<std::string, uint64_t>(stats.counters().begin(), stats.counters().end());
   return json;
 }
 

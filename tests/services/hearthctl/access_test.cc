@@ -71,7 +71,8 @@ TEST_F(AccessTest, ATokenAndACertificateEachShowTheirOwnTenant) {
   const CliResult own = Run({"stats"}, Certificate("caller-b"));
   EXPECT_EQ(own.last()["restore_points"], 1) << own.out << own.err;
   EXPECT_EQ(own.last()["tenant"]["tenant"], "b") << own.out;
-  const std::string id = Run({"ls"}, Token("token-a")).last()["restore_point_id"].text();
+  const std::string id =
+      Run({"ls"}, Token("token-a")).last()["restore_point_id"].get<std::string>();
   EXPECT_EQ(Run({"pin", id}, Token("token-a")).last()["pinned"], true);
   EXPECT_EQ(Run({"export", id, "--out", folder_.File("own")}, Token("token-a")).code, kExitOk);
   EXPECT_EQ(folder_.Read("own"), TinyFile());

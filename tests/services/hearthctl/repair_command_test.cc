@@ -32,8 +32,8 @@ class RepairCommandTest : public ::testing::Test {
   }
   std::string ExportedFrom(const std::string& dir) {
     const Json point = RunCli({"ls", "--data-dir", dir, "--json"}).last();
-    const CliResult exported = RunCli({"export", point["restore_point_id"].text(), "--out",
-                                       folder_.File("again"), "--data-dir", dir});
+    const CliResult exported = RunCli({"export", point["restore_point_id"].get<std::string>(),
+                                       "--out", folder_.File("again"), "--data-dir", dir});
     EXPECT_EQ(exported.code, kExitOk) << exported.err;
     return folder_.Read("again");
   }

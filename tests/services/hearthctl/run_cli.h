@@ -21,7 +21,7 @@ struct CliResult {
   std::vector<Json> objects;  // lines of `out` that are JSON objects
 
   // The last object; an empty one when there is none.
-  Json last() const { return objects.empty() ? Json::Object() : objects.back(); }
+  Json last() const { return objects.empty() ? Json::object() : objects.back(); }
 };
 
 CliResult RunCli(const std::vector<std::string>& arguments, const std::string& input = "");

@@ -41,7 +41,7 @@ TEST_F(SimulateCommandTest, ARowForEachPolicyAndSize) {
   EXPECT_EQ(result.objects[5]["policy"], "optimum");
   EXPECT_EQ(result.objects[5]["capacity"], 0.5);
   // Two of three blocks are found but for the first of each of seven prompts.
-  EXPECT_NEAR(result.objects[5]["hit_rate"].number(), 2.0 * 53 / 180, 1e-6);
+  EXPECT_NEAR(result.objects[5]["hit_rate"].get<double>(), 2.0 * 53 / 180, 1e-6);
   EXPECT_THAT(RunCli({"simulate", "--trace", Path("t.jsonl")}).out,
               AllOf(HasSubstr("60 requests"), HasSubstr("optimum"), HasSubstr("hit rate")));
 }
@@ -51,7 +51,7 @@ TEST_F(SimulateCommandTest, WithAModelRestorePointsAreCounted) {
                                    "--policy", "default", "--model", "4b", "--json"});
   EXPECT_EQ(result.code, kExitOk) << result.err;
   EXPECT_EQ(result.last()["model"], "4b");
-  EXPECT_NEAR(result.last()["hit_rate"].number(), 1024.0 * 53 / (1100 * 60), 1e-6);
+  EXPECT_NEAR(result.last()["hit_rate"].get<double>(), 1024.0 * 53 / (1100 * 60), 1e-6);
 }
 
 TEST_F(SimulateCommandTest, DrawsAPictureThatNeedsNothingElse) {

@@ -42,8 +42,8 @@ TEST_F(StoppedStoreTest, WhatIsImportedIsServedByTheStoreThatOpensItNext) {
   StoreServer server(StoreServer::SmallStore(Data()));
   const Json point = RunCli({"ls", "--store", server.address(), "--json"}).last();
   EXPECT_EQ(point["tokens"], 20) << point;
-  const CliResult exported = RunCli({"export", point["restore_point_id"].text(), "--out",
-                                     folder_.File("again"), "--store", server.address()});
+  const CliResult exported = RunCli({"export", point["restore_point_id"].get<std::string>(),
+                                     "--out", folder_.File("again"), "--store", server.address()});
   EXPECT_EQ(exported.code, kExitOk) << exported.err;
   EXPECT_EQ(folder_.Read("again"), TinyFile());
 }
@@ -53,7 +53,9 @@ TEST_F(StoppedStoreTest, WhatAStoreKeptIsListedAndExportsToTheSameBytes) {
   {
     StoreServer server(StoreServer::SmallStore(Data()));
     RunCli({"import", tiny_, "--store", server.address()});
-    id = RunCli({"ls", "--store", server.address(), "--json"}).last()["restore_point_id"].text();
+    id = RunCli({"ls", "--store", server.address(), "--json"})
+             .last()["restore_point_id"]
+             .get<std::string>();
   }
   const Json point = Run({"ls"}).last();
   EXPECT_EQ(point["restore_point_id"], id);

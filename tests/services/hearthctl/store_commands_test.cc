@@ -29,7 +29,7 @@ class StoreCommandsTest : public ::testing::Test {
     EXPECT_EQ(result.last()["published_tokens"], 20);
     const Json point = Run({"ls"}).last();
     EXPECT_EQ(point["tokens"], 20) << point;
-    return point["restore_point_id"].text();
+    return point["restore_point_id"].get<std::string>();
   }
 
   TestFolder folder_;
@@ -152,7 +152,7 @@ TEST_F(StoreCommandsTest, WatchEndsWithTheStoreAndSaysSo) {
 
 TEST_F(StoreCommandsTest, WatchReadsWell) {
   ImportTiny();
-  Run({"pin", Run({"ls"}).last()["restore_point_id"].text()});
+  Run({"pin", Run({"ls"}).last()["restore_point_id"].get<std::string>()});
   const CliResult human = RunCli({"watch", "--once", "--store", server_.address()});
   EXPECT_EQ(human.code, kExitOk) << human.err;
   EXPECT_THAT(human.out, AllOf(HasSubstr("watching from change 2"), HasSubstr("is stored"),

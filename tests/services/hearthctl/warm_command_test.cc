@@ -76,7 +76,7 @@ TEST_F(WarmCommandTest, ComputesWhatIsMissingAndNothingTheSecondTime) {
   ASSERT_EQ(first.code, kExitOk) << first.err;
   EXPECT_EQ(first.last()["coverage"], 1.0);
   EXPECT_EQ(first.last()["entries"], 2);
-  EXPECT_GT(first.last()["computed_tokens"].number(), 0);
+  EXPECT_GT(first.last()["computed_tokens"].get<double>(), 0);
   EXPECT_EQ(first.objects.at(0)["wanted"], (std::vector<uint32_t>{5, 32}));
   EXPECT_EQ(worker_.prefilled.size(), 2u);
 
@@ -104,7 +104,7 @@ TEST_F(WarmCommandTest, BelowTheCoverageItFailsAndSaysWhy) {
   const CliResult result = Warm(kTwoPrompts);
   EXPECT_EQ(result.code, kExitFailed);
   EXPECT_EQ(result.last()["coverage"], 0.0);
-  EXPECT_THAT(result.objects.at(0)["note"].text(),
+  EXPECT_THAT(result.objects.at(0)["note"].get<std::string>(),
               AllOf(HasSubstr("store unreachable"), HasSubstr("boundary 32: never stored")))
       << "why it was not published, and what that leaves";
   EXPECT_THAT(result.err, HasSubstr("coverage 0 is below 1"));
