@@ -5,7 +5,6 @@
 #define HEARTH_CACHE_STORE_BASE_DEVICE_COPY_H_
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 
 #include "proto/segment_format.h"

@@ -5,8 +5,6 @@
 #ifndef HEARTH_CACHE_STORE_BASE_VERIFIED_TIER_H_
 #define HEARTH_CACHE_STORE_BASE_VERIFIED_TIER_H_
 
-#include <memory>
-
 #include "cache_store/base/tier.h"
 
 namespace hearth {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cassert>
 #include <tuple>
-#include <utility>
 
 namespace hearth {
 

@@ -1,7 +1,5 @@
 #include "cache_store/catalog/eviction_plan.h"
 
-#include <algorithm>
-
 namespace hearth {
 
 using Answer = Retention::Answer;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"

@@ -13,14 +13,11 @@
 #include <limits>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/disk/disk_tier.h"
 #include "cache_store/disk/disk_tier_lost.h"
 #include "cache_store/disk/disk_tier_salvage.h"
 #include "cache_store/disk/files/disk_tier_log.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
-#include "cache_store/disk/files/disk_tier_reserve.h"
 #include "cache_store/disk/folder_holder.h"
 #include "cache_store/disk/promises/disk_tier_promise_file.h"
 

@@ -3,7 +3,6 @@
 #include <rocksdb/metadata.h>
 
 #include <algorithm>
-#include <functional>
 #include <memory>
 #include <set>
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier_db.h"

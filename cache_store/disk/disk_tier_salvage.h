@@ -14,7 +14,6 @@
 #include <rocksdb/file_system.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "cache_store/disk/disk_tier.h"

@@ -17,7 +17,6 @@
 #include <functional>
 #include <list>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"

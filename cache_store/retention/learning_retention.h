@@ -12,8 +12,6 @@
 #include <array>
 #include <map>
 #include <memory>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"

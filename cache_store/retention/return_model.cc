@@ -1,7 +1,6 @@
 #include "cache_store/retention/return_model.h"
 
 #include <algorithm>
-#include <cassert>
 #include <cmath>
 
 namespace hearth {

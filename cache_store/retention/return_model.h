@@ -11,8 +11,6 @@
 #define HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_
 
 #include <array>
-#include <cstddef>
-#include <cstdint>
 #include <vector>
 
 #include "absl/time/time.h"

@@ -4,7 +4,6 @@
 #include <limits>
 #include <set>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "cache_store/simulate/simulate_points.h"

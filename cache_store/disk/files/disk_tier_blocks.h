@@ -15,8 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <memory>
-#include <utility>
 
 namespace hearth {
 

@@ -1,7 +1,6 @@
 #include "cache_store/disk/files/disk_tier_log.h"
 
 #include <cstdio>
-#include <string>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

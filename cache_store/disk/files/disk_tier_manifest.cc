@@ -1,7 +1,6 @@
 #include "cache_store/disk/files/disk_tier_manifest.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <optional>
 
 #include "absl/strings/match.h"

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <string>
 #include <system_error>
 #include <vector>
 

@@ -7,7 +7,6 @@
 
 #include <functional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"

@@ -5,7 +5,6 @@
 #include <system_error>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/files/disk_tier_records.h"
 #include "cache_store/disk/promises/disk_tier_promise_file.h"

@@ -1,7 +1,5 @@
 #include "cache_store/disk/repair/salvage_blobs.h"
 
-#include <algorithm>
-
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/files/disk_tier_records.h"
 

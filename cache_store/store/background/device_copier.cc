@@ -1,7 +1,6 @@
 #include "cache_store/store/background/device_copier.h"
 
 #include <cassert>
-#include <utility>
 #include <vector>
 
 namespace hearth {

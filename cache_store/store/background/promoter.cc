@@ -1,7 +1,6 @@
 #include "cache_store/store/background/promoter.h"
 
 #include <cassert>
-#include <utility>
 
 namespace hearth {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 #include "cache_store/catalog/prefix_walk.h"
 #include "proto/restore_rule.h"

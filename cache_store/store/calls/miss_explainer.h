@@ -6,7 +6,6 @@
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_MISS_EXPLAINER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_MISS_EXPLAINER_H_
 
-#include <optional>
 #include <string>
 
 #include "absl/types/span.h"

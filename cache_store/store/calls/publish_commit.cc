@@ -1,7 +1,6 @@
 #include "cache_store/store/calls/publish_commit.h"
 
 #include <algorithm>
-#include <cassert>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"

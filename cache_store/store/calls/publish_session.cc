@@ -4,7 +4,6 @@
 #include <cassert>
 #include <cstring>
 #include <map>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "proto/caller_gone.h"

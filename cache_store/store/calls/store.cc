@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "cache_store/base/pin_share.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog_check.h"
