@@ -8,8 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/files/disk_tier_records.h"
 #include "cache_store/disk/promises/disk_tier_promise_file.h"
-#include "cache_store/disk/repair/salvage_blobs.h"
-#include "cache_store/disk/repair/salvage_log.h"
 #include "cache_store/disk/slice_codec.h"
 #include "proto/restore_rule.h"
 

@@ -25,7 +25,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "cache_store/disk/promises/promises.h"
 #include "cache_store/disk/repair/salvage_file.h"
-#include "cache_store/disk/repair/salvage_table.h"
 #include "cache_store/disk/stored_records.h"
 
 namespace hearth {

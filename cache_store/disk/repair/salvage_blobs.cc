@@ -1,4 +1,4 @@
-#include "cache_store/disk/repair/salvage_blobs.h"
+#include "cache_store/disk/repair/salvage_file.h"
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/files/disk_tier_records.h"

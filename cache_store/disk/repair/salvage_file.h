@@ -1,7 +1,9 @@
-// RawFile: a file of a damaged database, read without RocksDB, which asserts that what it reads
-// makes sense. With it what the readers of such files share: numbers of variable length.
+// Reading the files of a damaged database, past what rotted. Not by RocksDB: it opens no table whose
+// end is gone, gives up a log at the first record that does not match its checksum, and asserts that
+// what it reads makes sense.
 //
-// Nothing is ever written. A place that cannot be read is damage like any other.
+// What is read proves itself: records and slices by their digests, restore points by the objects
+// that they name. Nothing is ever written. A place that cannot be read is damage like any other.
 // Thread safety: a RawFile is used by one thread; the functions are pure.
 #ifndef HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_
 #define HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_
@@ -51,6 +53,26 @@ struct SalvageDamage {
     if (places++ == 0) first = std::move(what);
   }
 };
+
+// The readers: each visits every entry that can still be read, in the file's order.
+
+// Of a table the end that says what it is.
+struct TableEnd {
+  bool is_readable = false;  // footer, index and properties; else nothing below is known
+  std::string family;
+  bool is_ingested = false;  // written beside the log, so that a database can take it over as it is
+};
+TableEnd ReadTableEnd(const RawFile& file);
+
+// RocksDB's block-based format, as this program writes it: not compressed, one index. Where the
+// index can be read it says where the blocks are; else each is followed by the next.
+SalvageDamage VisitTable(const RawFile& file, const VisitSalvaged& visit);
+// The batches that are whole, before and behind what is not. That the last one was not finished is
+// no damage: a process that dies leaves that.
+SalvageDamage VisitLog(const RawFile& file, const VisitSalvaged& visit);
+// Each value lies beside its key. None is sure, and values that rotted are no damage here; behind a
+// damaged head the next one is searched for.
+SalvageDamage VisitBlobs(const RawFile& file, const VisitSalvaged& visit);
 
 // Of the beginning of `*bytes`, which it is then taken off. None: there is none there.
 std::optional<uint64_t> TakeVarint(absl::string_view* bytes);

@@ -1,4 +1,4 @@
-#include "cache_store/disk/repair/salvage_log.h"
+#include "cache_store/disk/repair/salvage_file.h"
 
 #include "cache_store/disk/files/disk_tier_records.h"
 

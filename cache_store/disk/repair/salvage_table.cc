@@ -1,4 +1,4 @@
-#include "cache_store/disk/repair/salvage_table.h"
+#include "cache_store/disk/repair/salvage_file.h"
 
 #include <optional>
 #include <utility>
