@@ -46,7 +46,6 @@ void VictimOrder::Remove(Owner owner, const Class& of, const Place& place) {
   Change(owner, of, no_worth, [&](std::set<Place>* places) {
     const size_t erased = places->erase(place);
     assert(erased == 1);
-    (void)erased;
   });
 }
 
