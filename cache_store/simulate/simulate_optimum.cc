@@ -1,5 +1,4 @@
-#include "cache_store/simulate/simulate_optimum.h"
-
+// What a cache gets that knows the future.
 #include <algorithm>
 #include <limits>
 #include <set>

@@ -42,7 +42,9 @@ class PointCache {
       Keep(blocks, end, prompt, end == full && before == end - 1);
       before = end;
     }
-    while (points_.used() > capacity_) GiveUpOne();
+    while (points_.used() > capacity_) {
+      points_.Remove(static_cast<uint32_t>(GiveUpFirst(retention_.get())));
+    }
     return restored;
   }
 
@@ -65,16 +67,6 @@ class PointCache {
     retention_->Insert(last, facts, prompt);
   }
 
-  void GiveUpOne() {
-    std::optional<Retention::Key> first;
-    retention_->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
-      first = key;
-      return Retention::Answer::kTake;
-    });
-    retention_->Erase(first.value(), true);
-    points_.Remove(static_cast<uint32_t>(*first));
-  }
-
   const double capacity_;
   PointSet points_;
   const std::unique_ptr<Retention> retention_;
@@ -82,6 +74,16 @@ class PointCache {
 };
 
 }  // namespace
+
+Retention::Key GiveUpFirst(Retention* retention) {
+  std::optional<Retention::Key> first;
+  retention->Visit(Retention::Scope::kStore, [&](Retention::Key key) {
+    first = key;
+    return Retention::Answer::kTake;
+  });
+  retention->Erase(first.value(), true);
+  return *first;
+}
 
 PointSet::PointSet(const Trace& trace, const ModelShape& model)
     : model_(model),

@@ -12,6 +12,9 @@
 
 namespace hearth {
 
+// Gives up the unit that is least worth keeping, and remembers it.
+Retention::Key GiveUpFirst(Retention* retention);
+
 // The room that a set of restore points takes, counted in layers of one block.
 class PointSet {
  public:
@@ -48,6 +51,13 @@ std::vector<uint32_t> KeptEnds(const TraceRequest& request, uint32_t restored, u
 // Tokens restored over the whole trace with this much room.
 uint64_t RestoredTokens(const Trace& trace, const ModelShape& model, RetentionPolicy policy,
                         double capacity);
+// The same where the future is known. Belady's rule: the one whose next use is farthest goes, where
+// a use is a request that no longer point serves.
+uint64_t OptimumRestoredTokens(const Trace& trace, const ModelShape& model, double capacity);
+// Of a dense cache the optimum, in blocks found with room for `capacity_blocks`: of the blocks
+// held, the one whose next use is farthest goes, of equals the deepest; one that is not used again
+// is not kept at all.
+uint64_t OptimumHits(const Trace& trace, uint64_t capacity_blocks);
 
 }  // namespace hearth
 
