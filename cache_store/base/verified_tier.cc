@@ -36,7 +36,6 @@ absl::Status VerifiedTier::Write(const StoredSlice& slice, SliceView view) {
 absl::Status VerifiedTier::WriteAll(absl::Span<const SliceWrite> slices) {
   for (const SliceWrite& write : slices) {
     assert(write.view.bytes.size() <= write.slice.bytes);
-    (void)write;
   }
   return Named(tier_->WriteAll(slices));
 }

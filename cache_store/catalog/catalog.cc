@@ -41,7 +41,6 @@ const RestorePointEntry* Catalog::AddRestorePoint(uint64_t number, const std::st
   }
   const bool inserted = points_.emplace(point->id, std::move(owned)).second;
   assert(inserted);
-  (void)inserted;
   return point;
 }
 

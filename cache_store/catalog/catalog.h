@@ -141,6 +141,10 @@ class Catalog {
   uint64_t demoted_ = 0, evicted_ = 0;
 };
 
+// Asserts that the sums, counts and references which are kept along the way equal those counted
+// anew (catalog_check.cc). For tests: as slow as the catalog is large.
+void CheckCatalog(const Catalog& catalog, const ObjectTable& objects);
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_CATALOG_CATALOG_H_

@@ -1,6 +1,6 @@
-#include "cache_store/catalog/catalog_check.h"
-
 #include <cassert>
+
+#include "cache_store/catalog/catalog.h"
 
 namespace hearth {
 namespace {
@@ -22,7 +22,6 @@ void CheckNames(const Catalog& catalog, const ObjectTable& objects) {
     assert(names == named[object.get()] && object->host_names.count <= names);
     assert(object->pins == pinning[object.get()]);
     assert((object->account != nullptr) == (names > 0 || object->promised > 0));
-    (void)names;
   }
 }
 
@@ -61,7 +60,6 @@ void CheckTenants(const Catalog& catalog) {
   for (const auto& [tenant, counted] : usage) {
     assert(catalog.ledger().UsageOf(tenant) == counted);
     assert((*points_of.at(tenant).begin())->account->kept.bytes == kept[tenant]);
-    (void)counted;
   }
 }
 
@@ -90,7 +88,6 @@ void CheckUses(const Catalog& catalog) {
   }
   for (const RestorePointEntry* point : catalog.used()) {
     assert(catalog.Find(point->id) == point);
-    (void)point;
   }
 }
 

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cassert>
 
-#include "cache_store/catalog/eviction_plan.h"
-
 namespace hearth {
 namespace {
+
+using Answer = Retention::Answer;
 
 bool IsWholeOnDisk(const RestorePointEntry& point) {
   return std::all_of(point.objects.begin(), point.objects.end(),
@@ -42,9 +42,79 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   return TenantLedger::IsAboveFloor(*point.account, bytes);
 }
 
-}  // namespace
+// What would leave the store to make room, chosen before anything does.
+//
+// Where tenants are guaranteed a floor, how much can go is known only point by point: a tenant's
+// least worth keeping may be too large to leave it its floor. A publish that such a tenant stands
+// in the way of must be refused without anyone having lost anything for it. Offered points count as
+// gone for what is offered later; nothing changes. Invariant: removing exactly the victims frees at
+// least what was asked for, and takes no tenant but `tenant` below its floor.
+class EvictionPlan {
+ public:
+  // `of_disk`: frees disk bytes; otherwise those of a store that is in RAM only.
+  EvictionPlan(bool of_disk, uint64_t needed_bytes, const std::string& tenant)
+      : of_disk_(of_disk), needed_bytes_(needed_bytes), tenant_(tenant) {}
 
-using Answer = Retention::Answer;
+  // As Retention::Visit's `take`: kTake ends the visit, since enough is planned.
+  Answer Offer(const RestorePointEntry* point) {
+    if (point->pinned || point->sessions > 0 || planned_.contains(point)) return Answer::kNext;
+    uint64_t leaving = 0;
+    bool frees = false;
+    for (const StoredObject* object : point->objects) {
+      if (NamesLeft(object) != 1) continue;
+      leaving += object->bytes();
+      frees = frees || IsFreed(object);
+    }
+    if (!frees) return Answer::kNext;
+    const uint64_t floor = point->account->quota.floor_bytes;
+    if (floor > 0 && point->tenant != tenant_) {
+      const uint64_t usage = point->account->usage.bytes - freed_usage_[point->account];
+      if (usage < floor + leaving) return Answer::kNextOwner;
+    }
+    Plan(point);
+    return IsEnough() ? Answer::kTake : Answer::kNext;
+  }
+  // After the visit: points that shared all they had until others were planned.
+  void OfferWhatIsLeft() {
+    for (size_t i = 0; i < alone_.size() && !IsEnough(); ++i) Offer(alone_[i]);
+  }
+  bool IsEnough() const { return freed_bytes_ >= needed_bytes_; }
+  const std::vector<const RestorePointEntry*>& victims() const { return victims_; }
+
+ private:
+  uint32_t NamesLeft(const StoredObject* object) const {
+    const auto found = left_.find(object);
+    return (found == left_.end() ? object->names : found->second).count;
+  }
+  // With its last name.
+  bool IsFreed(const StoredObject* object) const {
+    return (of_disk_ ? object->on_disk : object->in_host) && object->sessions == 0;
+  }
+  void Plan(const RestorePointEntry* point) {
+    planned_.insert(point);
+    victims_.push_back(point);
+    if (of_disk_ && point->durable) freed_bytes_ += point->manifest_cost_bytes;
+    for (const StoredObject* object : point->objects) {
+      NameCount& left = left_.try_emplace(object, object->names).first->second;
+      left.Change(point, -1);
+      if (left.count == 1) alone_.push_back(left.only());
+      if (left.count > 0) continue;
+      freed_usage_[point->account] += object->bytes();
+      if (IsFreed(object)) freed_bytes_ += of_disk_ ? object->disk_cost_bytes() : object->bytes();
+    }
+  }
+
+  const bool of_disk_;
+  const uint64_t needed_bytes_;
+  const std::string tenant_;
+  uint64_t freed_bytes_ = 0;
+  absl::flat_hash_map<const StoredObject*, NameCount> left_;         // of what victims name
+  absl::flat_hash_map<const TenantAccount*, uint64_t> freed_usage_;  // as TenantUsage::bytes
+  absl::flat_hash_set<const RestorePointEntry*> planned_;
+  std::vector<const RestorePointEntry*> victims_, alone_;
+};
+
+}  // namespace
 
 bool Evictor::ReserveHost(uint64_t bytes, const std::string& tenant) {
   if (sums_->host_bytes() + bytes > limits_.host_bytes) {

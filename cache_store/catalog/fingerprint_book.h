@@ -18,7 +18,7 @@ namespace hearth {
 struct KnownFingerprint {
   Fingerprint fingerprint;
   KvLayout layout;
-  int cost_steps = 0;  // of computing a token of it (compute_cost.h)
+  int cost_steps = 0;  // of computing a token of it: CostStepsOf
 };
 
 class FingerprintBook {
@@ -54,6 +54,16 @@ class FingerprintBook {
 
 // Null when it describes no valid layout.
 std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint);
+
+// The cost of computing a token, as far as its model's fingerprint tells: the multiply-adds of the
+// matrices that it goes through. The seconds that a restore saves are in proportion to it on one
+// kind of machine; what kind that is nobody knows.
+// Without the embedding, the head and attention itself, which a prefill spends little on. Where the
+// fingerprint lacks what it takes: an estimate from the size of its keys and values.
+double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout);
+
+// log2 in halves: the difference of two says how much dearer a token of the one is.
+int CostStepsOf(double multiply_adds);
 
 }  // namespace hearth
 

@@ -37,7 +37,6 @@ const StoredObject* ObjectTable::NewObject(uint64_t number, const Digest& key, c
   bytes_ += object->bytes();
   const auto [it, inserted] = objects_.emplace(number, std::move(object));
   assert(inserted);
-  (void)inserted;
   return it->second.get();
 }
 

@@ -184,7 +184,6 @@ void DeviceTier::MakeVisible(uint64_t object, DeviceRef copy) {
   order_.push_front({object, std::move(copy), false});
   const bool inserted = entries_.emplace(object, order_.begin()).second;
   assert(inserted);
-  (void)inserted;
 }
 
 void DeviceTier::Erase(absl::Span<const uint64_t> objects) {

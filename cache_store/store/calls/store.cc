@@ -6,7 +6,7 @@
 
 #include "cache_store/base/pin_share.h"
 #include "cache_store/base/secret.h"
-#include "cache_store/catalog/catalog_check.h"
+#include "cache_store/catalog/catalog.h"
 
 namespace hearth {
 namespace {
@@ -333,7 +333,6 @@ void Store::CheckInvariants() {
   for (const uint64_t number : usage.objects) {
     const StoredObject* object = state_->objects.Find(number);
     assert(object != nullptr && !object->retired);
-    (void)object;
   }
 }
 

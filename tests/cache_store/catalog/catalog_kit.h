@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache_store/catalog/catalog_check.h"
+#include "cache_store/catalog/catalog.h"
 #include "cache_store/catalog/evictor.h"
 
 namespace hearth {

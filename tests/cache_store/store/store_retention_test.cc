@@ -4,7 +4,7 @@
 
 #include <filesystem>
 
-#include "cache_store/catalog/compute_cost.h"
+#include "cache_store/catalog/fingerprint_book.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/stepped_seams.h"
