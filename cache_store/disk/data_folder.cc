@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <system_error>
@@ -10,11 +11,6 @@
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
-namespace {
-
-constexpr char kCurrentFile[] = "/db/CURRENT";
-
-}  // namespace
 
 absl::Status CheckIsDataFolder(const std::string& dir) {
   std::error_code error;
@@ -31,24 +27,40 @@ absl::Status CheckIsDataFolder(const std::string& dir) {
 
 absl::Status CheckCanBeOpened(const std::string& dir) {
   std::error_code error;
-  if (std::filesystem::exists(dir + kCurrentFile, error)) return absl::OkStatus();
+  if (std::filesystem::exists(dir + "/db/CURRENT", error)) return absl::OkStatus();
   if (absl::Status is_one = CheckIsDataFolder(dir); !is_one.ok()) return is_one;
-  return absl::DataLossError(absl::StrCat(dir, kCurrentFile, " is gone; hearthctl repair ", dir,
+  return absl::DataLossError(absl::StrCat(dir, "/db/CURRENT is gone; hearthctl repair ", dir,
                                           " rebuilds what is still right in the folder"));
 }
 
-absl::Status CheckIsNoMountPoint(const std::string& dir) {
+absl::Status CheckIsFree(const std::string& dir) {
   struct statx info {};
-  if (::statx(AT_FDCWD, dir.c_str(), 0, STATX_BASIC_STATS, &info) != 0 ||
-      (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) == 0) {
-    return absl::OkStatus();
+  if (::statx(AT_FDCWD, dir.c_str(), 0, STATX_BASIC_STATS, &info) == 0 &&
+      (info.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(dir, " is a mount point: name a folder in it"));
   }
-  return absl::FailedPreconditionError(absl::StrCat(dir, " is a mount point: name a folder in it"));
-}
-
-absl::Status NotEmpty(const std::string& dir) {
+  if (IsEmptyFolder(dir)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat(dir, " is not empty; name a folder that is, or is not there"));
+}
+
+bool IsEmptyFolder(const std::string& dir) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  return !fs::exists(dir, error) || (fs::is_directory(dir, error) && fs::is_empty(dir, error));
+}
+
+std::optional<pid_t> FolderHolder(const std::string& dir) {
+  const int file = ::open((dir + "/db/LOCK").c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0) return std::nullopt;
+  struct flock lock {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  const bool is_held = ::fcntl(file, F_GETLK, &lock) == 0 && lock.l_type != F_UNLCK;
+  ::close(file);
+  if (!is_held) return std::nullopt;
+  return lock.l_pid;
 }
 
 }  // namespace hearth

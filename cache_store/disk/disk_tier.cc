@@ -12,7 +12,6 @@
 #include "absl/synchronization/notification.h"
 #include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_db.h"
-#include "cache_store/disk/disk_tier_erase.h"
 #include "cache_store/disk/disk_tier_load.h"
 #include "cache_store/disk/disk_tier_promises.h"
 #include "cache_store/disk/disk_tier_reclaim.h"

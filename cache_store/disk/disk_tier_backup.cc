@@ -1,6 +1,5 @@
 #include "cache_store/disk/disk_tier_backup.h"
 
-#include <rocksdb/utilities/backup_engine.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,8 +14,6 @@
 #include "absl/strings/str_cat.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/disk/data_folder.h"
-#include "cache_store/disk/disk_tier_backup_check.h"
-#include "cache_store/disk/folder_holder.h"
 #include "cache_store/disk/promises/promises.h"
 
 namespace hearth {
@@ -30,11 +27,6 @@ const std::set<std::string> kOurs = {"meta",   "private",  "shared", "shared_che
 
 absl::Status Refuse(const std::string& path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat(path, why));
-}
-
-bool IsEmpty(const std::string& path) {
-  std::error_code error;
-  return !fs::exists(path, error) || (fs::is_directory(path, error) && fs::is_empty(path, error));
 }
 
 bool IsBackup(const std::string& path) {
@@ -53,7 +45,7 @@ rocksdb::BackupEngineOptions EngineOptions(const std::string& path) {
 // Makes the folder, or finds a backup of the same store there.
 absl::Status PrepareTarget(const std::string& to, const std::string& secret) {
   std::error_code error;
-  if (IsEmpty(to)) {
+  if (IsEmptyFolder(to)) {
     // Parents are the operator's, as those of a data folder.
     if (mkdir(to.c_str(), 0700) != 0 && errno != EEXIST) {
       return Refuse(to, absl::StrCat(": ", std::strerror(errno)));
@@ -176,8 +168,7 @@ absl::StatusOr<BackupReport> BackUpDataDir(const std::string& dir, const std::st
 absl::StatusOr<RestoreReport> RestoreDataDir(const std::string& from, const std::string& dir,
                                              uint32_t id) {
   if (!IsBackup(from)) return Refuse(from, " is not a backup");
-  if (absl::Status can = CheckIsNoMountPoint(dir); !can.ok()) return can;
-  if (!IsEmpty(dir)) return NotEmpty(dir);
+  if (absl::Status is_free = CheckIsFree(dir); !is_free.ok()) return is_free;
   // Beside it, so that it appears whole or not at all.
   const std::string part = absl::StrCat(fs::path(dir + "/.").parent_path().string(), ".restoring");
   std::error_code error;

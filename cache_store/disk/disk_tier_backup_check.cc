@@ -1,5 +1,3 @@
-#include "cache_store/disk/disk_tier_backup_check.h"
-
 #include <rocksdb/metadata.h>
 #include <rocksdb/sst_file_reader.h>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk/disk_tier_backup.h"
 #include "cache_store/disk/disk_tier_load.h"
 #include "cache_store/disk/disk_tier_promises.h"
 #include "cache_store/disk/disk_tier_salvage.h"

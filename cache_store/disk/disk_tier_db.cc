@@ -14,11 +14,11 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_lost.h"
 #include "cache_store/disk/disk_tier_salvage.h"
 #include "cache_store/disk/files/disk_tier_log.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
-#include "cache_store/disk/folder_holder.h"
 #include "cache_store/disk/promises/disk_tier_promise_file.h"
 
 namespace hearth {
@@ -105,28 +105,6 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
 bool LacksRoom(const rocksdb::Status& status) {
   return status.IsNoSpace() || absl::StrContains(status.ToString(), std::strerror(ENOSPC));
 }
-
-// Of the database's folder. OK too where there is no folder yet.
-class FolderLock {
- public:
-  FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
-    const rocksdb::IOOptions plain;
-    if (!files->FileExists(path, plain, nullptr).ok()) return;
-    status_ = files->LockFile(path + "/LOCK", plain, &lock_, nullptr);
-  }
-  ~FolderLock() {
-    const rocksdb::IOOptions plain;
-    if (lock_ != nullptr) files_->UnlockFile(lock_, plain, nullptr).PermitUncheckedError();
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  const rocksdb::Status& status() const { return status_; }
-
- private:
-  rocksdb::FileSystem* const files_;
-  rocksdb::FileLock* lock_ = nullptr;
-  rocksdb::Status status_;
-};
 
 // Of versions that let RocksDB write its log beside the data.
 void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {

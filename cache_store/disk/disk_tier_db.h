@@ -41,6 +41,28 @@ inline absl::string_view ToView(const rocksdb::Slice& slice) {
 // Where RocksDB lives inside the data folder.
 std::string DatabasePath(const std::string& dir);
 
+// Holds the lock of the database's folder at `path`. OK too where there is no folder yet.
+class FolderLock {
+ public:
+  FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
+    const rocksdb::IOOptions plain;
+    if (!files->FileExists(path, plain, nullptr).ok()) return;
+    status_ = files->LockFile(path + "/LOCK", plain, &lock_, nullptr);
+  }
+  ~FolderLock() {
+    const rocksdb::IOOptions plain;
+    if (lock_ != nullptr) files_->UnlockFile(lock_, plain, nullptr).PermitUncheckedError();
+  }
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  const rocksdb::Status& status() const { return status_; }
+
+ private:
+  rocksdb::FileSystem* const files_;
+  rocksdb::FileLock* lock_ = nullptr;
+  rocksdb::Status status_;
+};
+
 // Of records of logs that something was lost from: the family's id, the number that the key begins
 // with.
 using LoggedNumbers = std::set<std::pair<uint32_t, uint64_t>>;

@@ -14,7 +14,6 @@
 #include "cache_store/disk/disk_tier_load.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/files/disk_tier_reserve.h"
-#include "cache_store/disk/folder_holder.h"
 #include "cache_store/disk/promises/disk_tier_promise_file.h"
 #include "cache_store/disk/repair/disk_tier_rebuild.h"
 #include "cache_store/disk/repair/repair.h"
@@ -37,32 +36,6 @@ bool IsReadOnly(const std::string& dir) {
   return ::statvfs(dir.c_str(), &info) == 0 && (info.f_flag & ST_RDONLY) != 0;
 }
 
-// Held while the folder is repaired, as by a store.
-class RepairLock {
- public:
-  ~RepairLock() {
-    const rocksdb::IOOptions plain;
-    if (lock_ != nullptr) files_->UnlockFile(lock_, plain, nullptr).PermitUncheckedError();
-  }
-  absl::Status Take(const std::string& dir) {
-    const std::optional<pid_t> holder = FolderHolder(dir);
-    if (holder.has_value()) {
-      return RefuseRepair(dir, absl::StrCat(" is held by another process (its id is ", *holder,
-                                            "): stop it, and repair then"));
-    }
-    const rocksdb::IOStatus status =
-        files_->LockFile(DatabasePath(dir) + "/LOCK", rocksdb::IOOptions(), &lock_, nullptr);
-    if (status.ok()) return absl::OkStatus();
-    return RefuseRepair(dir,
-                        absl::StrCat(" cannot be locked, a process may have it open: stop it (",
-                                     status.ToString(), ")"));
-  }
-
- private:
-  const std::shared_ptr<rocksdb::FileSystem> files_ = rocksdb::FileSystem::Default();
-  rocksdb::FileLock* lock_ = nullptr;
-};
-
 class Repair {
  public:
   Repair(const std::string& dir, const RepairOptions& options)
@@ -71,12 +44,7 @@ class Repair {
         salvage_(dir_, [this](const std::string& what) { Say(what); }) {}
 
   absl::StatusOr<RepairReport> Run() {
-    std::error_code error;
-    if (absl::Status can = CheckIsNoMountPoint(options_.to); !can.ok()) return can;
-    if (!options_.to.empty() && fs::exists(options_.to, error) &&
-        !(fs::is_directory(options_.to, error) && fs::is_empty(options_.to, error))) {
-      return NotEmpty(options_.to);
-    }
+    if (absl::Status is_free = CheckIsFree(options_.to); !is_free.ok()) return is_free;
     if (absl::Status read = CheckPromises(); !read.ok()) return read;
     salvage_.ReadRecords();
     const auto version = salvage_.meta().find(kVersionKey);
@@ -345,15 +313,23 @@ class Repair {
 
 absl::StatusOr<RepairReport> RepairDataDir(const std::string& dir, const RepairOptions& options) {
   if (absl::Status found = CheckIsDataFolder(dir); !found.ok()) return found;
-  RepairLock lock;
+  std::optional<FolderLock> lock;  // as a store has it
   // A disk that fails is often mounted so by the system. No store can have a folder there open.
   if (IsReadOnly(dir)) {
     if (options.to.empty() && !options.dry_run) {
       return RefuseRepair(dir,
                           ": its file system is read-only; repair into a new folder with --to");
     }
-  } else if (absl::Status taken = lock.Take(dir); !taken.ok()) {
-    return taken;
+  } else if (const std::optional<pid_t> holder = FolderHolder(dir); holder.has_value()) {
+    return RefuseRepair(dir, absl::StrCat(" is held by another process (its id is ", *holder,
+                                          "): stop it, and repair then"));
+  } else {
+    lock.emplace(rocksdb::FileSystem::Default().get(), DatabasePath(dir));
+    if (!lock->status().ok()) {
+      return RefuseRepair(dir,
+                          absl::StrCat(" cannot be locked, a process may have it open: stop it (",
+                                       lock->status().ToString(), ")"));
+    }
   }
   return Repair(dir, options).Run();
 }

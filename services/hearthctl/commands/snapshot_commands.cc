@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/disk/folder_holder.h"
+#include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/verify.h"
 #include "proto/snapshot_format.h"
 #include "services/hearthctl/command_set.h"
