@@ -12,7 +12,7 @@
 #include "cache_store/base/prompt_chain.h"
 #include "cache_store/base/slice_view.h"
 #include "cache_store/catalog/stored_object.h"
-#include "cache_store/store/background/persisting.h"
+#include "cache_store/store/background/manifest_writer.h"
 #include "cache_store/store/tiered_store.h"
 
 namespace hearth {

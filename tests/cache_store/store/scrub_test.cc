@@ -1,10 +1,9 @@
 // The scrub: what rots on disk is found though nobody asks for it, at a bounded rate.
-#include "cache_store/store/background/scrub.h"
-
 #include <gtest/gtest.h>
 
 #include "absl/time/clock.h"
 #include "cache_store/disk/verify.h"
+#include "cache_store/store/background/scrubber.h"
 #include "cache_store/store/store_seams.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/raw_database.h"
