@@ -54,6 +54,14 @@ class ImportedMemory {
 using ImportDevice = std::function<absl::StatusOr<std::unique_ptr<ImportedMemory>>(
     const DeviceMemoryHandle& handle)>;
 
+// An object's copy in a device's memory, as readers hold it: its slices, back to back in order of
+// their layers. A DeviceRef keeps the copy where it is for as long as it lives.
+struct DeviceCopy {
+  const std::byte* bytes = nullptr;  // the device's address
+  SegmentRange range;                // in the tier's memory
+};
+using DeviceRef = std::shared_ptr<const DeviceCopy>;
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_BASE_DEVICE_MEMORY_H_

@@ -25,7 +25,6 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "cache_store/base/device_copy.h"
 #include "cache_store/base/device_memory.h"
 #include "cache_store/base/segment_file.h"
 #include "cache_store/base/tier.h"

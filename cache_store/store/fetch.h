@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "cache_store/base/device_copy.h"
+#include "cache_store/base/device_memory.h"
 #include "cache_store/base/slice_view.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"

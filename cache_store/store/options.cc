@@ -1,7 +1,6 @@
 #include "cache_store/store/options.h"
 
 #include "absl/strings/str_cat.h"
-#include "cache_store/base/pin_share.h"
 
 namespace hearth {
 

@@ -4,7 +4,6 @@
 #include <cassert>
 #include <cstring>
 
-#include "cache_store/base/pin_share.h"
 #include "cache_store/base/secret.h"
 #include "cache_store/catalog/catalog.h"
 
