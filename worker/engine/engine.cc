@@ -54,10 +54,10 @@ WeightForm FormOf(WeightsChoice weights) {
 
 std::string MiBText(uint64_t bytes) { return absl::StrCat(bytes >> 20, " MiB"); }
 
-// What --kv-bytes is where it is not given, and how that came.
+// The value of --kv-bytes, given or by default, with a note on the default.
 uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* notes) {
   if (options.memory.kv_bytes > 0) return options.memory.kv_bytes;
-  // What cannot be read is told by the load.
+  // A file that cannot be read is an error of the load, which follows.
   const uint64_t weights =
       InvariantWeightBytes(options.model_dir, FormOf(options.weights)).value_or(0);
   const uint64_t memory = MemoryBytes();

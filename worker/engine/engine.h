@@ -189,12 +189,12 @@ class Engine {
   virtual std::string dtype() const = 0;
   virtual std::string weights() const = 0;             // "stored", "int8", or a dtype
   virtual std::vector<std::string> notes() const = 0;  // to be logged at start
-  // Likewise, as warnings: what was asked for and is not so.
+  // Likewise, as warnings: options without effect.
   virtual std::vector<std::string> warnings() const = 0;
   // A sentence; empty in the class invariant.
   virtual std::string why_not_invariant() const = 0;
   virtual EngineStats Stats() const = 0;
-  // What loading a stored prefix of so many tokens is expected to cost now, and computing it.
+  // The cost expected now of loading a stored prefix of so many tokens, and of computing it.
   virtual LoadReport EstimateLoad(uint32_t boundary) const = 0;
 };
 

@@ -150,7 +150,7 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
   return absl::OkStatus();
 }
 
-// What else came from where this came from may be in the pool: it starts again from nothing.
+// The pool may have more from the same source: it is emptied.
 void EngineAudit::Accuse(std::vector<ObjectId> wrong, PrefixCache* cache) {
   counters_->Add(EngineCounter::kAuditsWrong);
   pool_->Clear();

@@ -20,7 +20,7 @@ enum class EngineCounter {
   kRequestsCancelled,
   kRequestsExpired,  // deadline passed
   kRequestsFailed,   // an internal error
-  kPromptTokens,     // of requests whose lookup is over
+  kPromptTokens,     // of requests whose lookup has ended
   kComputedTokens,   // prompt tokens that went through the model
   kGeneratedTokens,
   kCachedTokensWorker,  // prompt tokens restored, by the slowest tier used

@@ -184,7 +184,7 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   return fetched;
 }
 
-// Copies what is lent. False: that was too late, and nothing is left.
+// Copies objects whose memory is lent. False: a loan had ended, and nothing is kept.
 bool PrefixFetcher::OwnFetched(FetchOutcome* fetched) const {
   if (fetched->usable_tokens == 0) return true;
   // What does not fit the request is refused, and counted, where it is chosen.
@@ -200,7 +200,7 @@ bool PrefixFetcher::OwnFetched(FetchOutcome* fetched) const {
   return false;
 }
 
-// What loading cost, now that it is over, and how well that was foreseen.
+// Records the cost of a load that has ended, and how far off its estimate was.
 void PrefixFetcher::NoteLoad(const Sequence& sequence, absl::Duration restored_in,
                              LoadTrial* load) {
   if (sequence.restored.from > Tier::kWorker) {

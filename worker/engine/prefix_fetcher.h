@@ -32,9 +32,9 @@ class PrefixFetcher {
   // True: what comes of it arrives at sequence->fetch. False: nothing will, go on without.
   // `work`: what is to be computed, of it and of others.
   bool LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache, LoadTrial::Work work);
-  // What loading cost, now that it is over and restored, and how well that was foreseen.
+  // Records the cost of a load that ended in a restore, and how far off its estimate was.
   void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);
-  // What is to be expected of a prefix of so many tokens.
+  // The estimate for a prefix of so many tokens.
   LoadReport Estimate(uint32_t boundary, uint32_t step_tokens) const;
   LoadModel* loads() { return &loads_; }
   void Stop() { fetches_.Stop(); }

@@ -66,8 +66,9 @@ void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache*
   publisher_.Submit(cache, std::move(job));
 }
 
-// What is lent becomes the worker's own, now that nobody waits for a token of it, when the pool has
-// a place for it. kDataLoss: it is not what was verified, and so may be what was restored.
+// Copies lent objects into the worker's own memory where the pool has a place for them; by now
+// nobody waits for a token. kDataLoss: they changed since they were verified, perhaps before the
+// restore read them.
 absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
   KvObjects& restored = sequence->restored.objects;
   uint64_t lent_bytes = 0;
@@ -93,7 +94,7 @@ absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
 }
 
 void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
-  // It may have been over before the prompt was.
+  // The sequence may have ended before its prompt was computed.
   if (sequence->kept.staged == nullptr || sequence->kept.prompt) return;
   sequence->kept.prompt = true;
   const absl::Status owned = OwnRestored(sequence);
@@ -196,7 +197,7 @@ bool PrefixKeeper::KeepsAnswer(const Sequence& sequence, PrefixCache* cache) con
   return cache != nullptr || memory_.pool_bytes > 0;
 }
 
-// What a next turn begins with: the prompt and the answer, up to the last token that was computed.
+// The prefix of a next turn: the prompt and the answer, up to the last token that was computed.
 // The token that was sampled last has no keys and values yet.
 void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   if (sequence->kept.staged == nullptr || !KeepsAnswer(*sequence, cache)) return;

@@ -32,7 +32,7 @@ class PrefixKeeper {
   void Keep(Sequence* sequence, PrefixCache* cache);
   // Once the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
-  // What came from a cache.
+  // Objects that came from a cache.
   void PoolRestored(const Sequence& sequence);
 
   bool has_pool() const { return memory_.pool_bytes > 0; }

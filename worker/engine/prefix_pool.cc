@@ -112,7 +112,7 @@ void PrefixPool::Clear() {
 uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
                                  absl::FunctionRef<bool(const KvObject&)> counts) const {
   const uint32_t points = holders_.at(object.get());
-  // Others come and go meanwhile: who is counted in vain costs a point, or a try.
+  // Holders come and go meanwhile: one that is counted wrongly costs a point, or a try.
   const bool ours = object.use_count() == static_cast<long>(points) &&  // NOLINT: as it returns
                     object->bytes.use_count() == 1;
   return ours && counts(*object) ? points : 0;

@@ -53,7 +53,7 @@ class PrefixPool {
   // that frees some by itself, else the least recently used one that holds such memory together
   // with other points and nobody else. False, and none is forgotten, where there is neither.
   bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
-  // What EvictOne frees of such memory until it has nothing more to forget, or `enough` or more.
+  // Bytes of such memory that EvictOne can free; counting stops at `enough`.
   uint64_t EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts, uint64_t enough) const
       ABSL_LOCKS_EXCLUDED(mu_);
   uint64_t bytes() const ABSL_LOCKS_EXCLUDED(mu_);

@@ -2,7 +2,7 @@
 // them has gone on.
 //
 // Thread safety: all methods from any thread.
-// Ownership: a job owns its objects and its share of the staging budget until it is over.
+// Ownership: a job owns its objects and its share of the staging budget until it has ended.
 // Invariants:
 //   1. What waits holds no more than a limit of bytes, each counted once, or is one job: those that
 //      have waited longest are dropped for it.

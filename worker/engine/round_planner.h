@@ -40,7 +40,7 @@ struct SequencePart {
   uint32_t tokens = 1;
 };
 
-// What the engine's thread does before it looks again, in this order.
+// The work of one round of the engine's thread, in this order.
 struct EngineRound {
   struct Ending {
     SequencePtr sequence;
@@ -78,7 +78,7 @@ class RoundPlanner {
   SequencePtr Candidate(const KvRoom& room) const ABSL_LOCKS_EXCLUDED(mu_);
   bool RunsNobody() const ABSL_LOCKS_EXCLUDED(mu_);
   void Admit(SequenceId id) ABSL_LOCKS_EXCLUDED(mu_);
-  // What the request is, and what is computed beside it.
+  // The request's own prefill, and those beside it.
   LoadTrial::Work WorkOf(const Sequence& sequence) const ABSL_LOCKS_EXCLUDED(mu_);
   // REQUIRES: the sequence has steps.
   void StartPrefill(const Sequence& sequence) ABSL_LOCKS_EXCLUDED(mu_);

@@ -50,7 +50,7 @@ struct PlannedStep {
   uint32_t tokens = 1;  // of a prefill step in a batch; else of no meaning
 };
 
-// What is computed beside a prompt that comes now, in tokens left.
+// The prompts that are computed beside one that comes now, in tokens left.
 struct PrefillsBeside {
   uint32_t oldest = 0;              // of its tenant: half of the rows
   std::vector<uint32_t> by_length;  // of its tenant's others: what is no longer comes before it

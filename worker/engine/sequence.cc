@@ -21,7 +21,7 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   return prefix;
 }
 
-// What decoding needs of it: the prompt is the first sample's.
+// The fields that decoding reads: the prompt is the first sample's.
 EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   EngineRequest own;
   own.tenant = request.tenant;

@@ -46,7 +46,7 @@ class PublishedNotice {
 // The note of a publish that had nothing to offer.
 inline constexpr char kNothingToKeep[] = "no boundary to keep";
 
-// What a fetch leaves for its request.
+// The result of a fetch, for its request.
 struct Fetched {
   FetchOutcome outcome;
   std::shared_ptr<ComputeLease> lease;
@@ -69,7 +69,7 @@ class FetchWait {
   enum class News { kNone, kArrived, kLate };
   News Look(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
-  // What arrived; nothing where that was not said yet.
+  // The result, once Look has said that it arrived.
   std::optional<Fetched> Take() ABSL_LOCKS_EXCLUDED(mu_);
   // Nobody waits any more. True: the fetch may still be under way.
   bool GiveUp() ABSL_LOCKS_EXCLUDED(mu_);
@@ -82,7 +82,7 @@ class FetchWait {
   Fetched fetched_ ABSL_GUARDED_BY(mu_);
 };
 
-// What the samples of one request have in common.
+// State that the samples of one request share.
 struct RequestState {
   std::atomic<bool> cancelled{false};  // any thread
   // The engine's thread only.
@@ -93,14 +93,14 @@ struct RequestState {
   std::vector<std::shared_ptr<LogitsDigest>> digests;  // by sample; null: none is wanted
 };
 
-// What of a prompt was restored, and from where.
+// The restored part of a prompt.
 struct RestoredPrefix {
   uint32_t boundary = 0;
   Tier from = Tier::kNone;
-  KvObjects objects;  // dropped once prefill is over
+  KvObjects objects;  // dropped once prefill has ended
 };
 
-// What is kept of a sequence, until all is handed to the publisher.
+// The part of a sequence to be kept, until it is handed to the publisher.
 struct KeptPrefix {
   std::unique_ptr<StagedSnapshots> staged;
   bool prompt = false;                  // its part of it is handed over
@@ -108,7 +108,7 @@ struct KeptPrefix {
   std::shared_ptr<PublishedNotice> published;
 };
 
-// What a sequence decodes.
+// The answer that a sequence decodes.
 struct GrowingAnswer {
   Sampler sampler;
   std::vector<float> logits;

@@ -7,7 +7,7 @@
 //
 // Thread safety: StagingBudget from any thread. StagedSnapshots: one thread at a time.
 // Ownership: objects are shared; a lease gives its bytes back when it is destroyed, which should be
-// when the publish is over. What the pool holds on to is counted there.
+// when the publish has ended. Memory that the pool holds is counted there.
 // Invariants:
 //   1. Leased bytes <= the limit.
 //   2. An object is shared only when all of its rows are filled and its digests computed.

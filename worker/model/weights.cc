@@ -61,7 +61,7 @@ class Finder {
   absl::Status status_;
 };
 
-// What stands before "embed_tokens.weight", or nullptr.
+// The text before "embed_tokens.weight" in the tensor's name, or nullptr.
 const char* FindPrefix(const Safetensors& files) {
   for (const char* prefix : {"model.", "language_model.model.", "model.language_model."}) {
     if (files.tensors().count(absl::StrCat(prefix, "embed_tokens.weight")) > 0) return prefix;

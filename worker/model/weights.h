@@ -27,7 +27,7 @@ struct ModelTensors {
   std::vector<LayerTensors> layers;
   // All of the above, each once, by canonical name ("layers.0.self_attn.q_proj.weight").
   std::vector<TensorView> used;
-  // What was left out on purpose, one sentence each.
+  // Tensors left out on purpose, one sentence each.
   std::vector<std::string> notes;
 };
 

@@ -82,7 +82,7 @@ absl::StatusOr<std::string> Identity(const std::vector<TensorView>& tensors,
   return text;
 }
 
-// What is remembered of files with this identity: the digest, a check over it, the identity.
+// The record of files with this identity: the digest, a check over it, the identity.
 std::string RememberedText(absl::string_view digest_hex, const std::string& identity) {
   const std::string check = DigestHex(Sha256(absl::StrCat(digest_hex, "\n", identity)));
   return absl::StrCat(digest_hex, "\n", check, "\n", identity);

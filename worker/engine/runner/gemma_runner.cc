@@ -6,7 +6,7 @@
 namespace hearth {
 namespace {
 
-// What NewKv made is a KvCache.
+// Every SequenceKv of this runner is a KvCache: NewKv made it.
 KvCache* CacheOf(SequenceKv* kv) { return static_cast<KvCache*>(kv); }
 
 }  // namespace

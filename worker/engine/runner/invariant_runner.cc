@@ -11,7 +11,7 @@ namespace {
 // Of a prefill that nothing else waits for: products of as many rows cost the least for each.
 constexpr uint32_t kAloneStepTokens = 512;
 
-// What NewKv made is an InvariantKv.
+// Every SequenceKv of this runner is an InvariantKv: NewKv made it.
 InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 
 // The blocks of whole chunks that a sequence takes at most, of each layer group.

@@ -1,4 +1,4 @@
-// What a loaded model's KV is called: its layout and its fingerprint.
+// The identity of a loaded model's KV: its layout and its fingerprint.
 //
 // Pure functions, apart from ComputeCanary, which runs the model. Field names and their order are
 // part of the contract between workers: changing one parts old stores from new workers.
@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// What decides the last bit of a KV computed here, beside the model itself.
+// Everything that decides the last bit of a KV computed here, beside the model itself.
 struct ComputeIdentity {
   std::string device_kind;
   std::string compute_version;

@@ -24,7 +24,7 @@
 
 namespace hearth {
 
-// What a step does to one sequence: `logits`, if not null, becomes those of the last token.
+// One sequence's part of a step: `logits`, if not null, becomes those of the last token.
 struct StepPart {
   SequenceKv* kv = nullptr;
   absl::Span<const int32_t> tokens;
@@ -40,7 +40,7 @@ class ModelRunner {
   virtual KvDtype kv_dtype() const = 0;
   virtual const std::string& device_kind() const = 0;
   virtual const Digest& weights_digest() const = 0;
-  // What is multiplied with: "stored", in the checkpoint's own bits, "int8", or a dtype.
+  // The form of the matrices: "stored", in the checkpoint's own bits, "int8", or a dtype.
   virtual std::string weights() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
   // The most tokens of one sequence that a step is to have, while nothing decodes; at least a
@@ -60,7 +60,7 @@ class ModelRunner {
     return true;
   }
 
-  // What decides the bits beside the model itself; may compute for a second.
+  // Everything that decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
   // Empty, with memory set aside for up to `tokens` in steps of at most step_tokens(), so that what

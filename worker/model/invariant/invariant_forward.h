@@ -45,7 +45,7 @@ class InvariantForward {
   // Sees what each operation gives, from the next list on; null: nobody does.
   using Witness = std::function<void(const char* operation, const Rows& values, int64_t columns)>;
   void SetWitness(Witness witness) { seams_.witness = std::move(witness); }
-  // What the rows of the step go through.
+  // The memory that the step's rows go through.
   const LayerRows& rows() const { return step_.shared(); }
   LayerWeights WeightsOf(const InvariantLayer& layer) const;
   const RopeTable& RopeOf(const InvariantLayer& layer) const {

@@ -58,7 +58,7 @@ class InvariantGemma {
   WeightForm weights() const;
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const;
-  // What a person should know about the load, one sentence each.
+  // Notes on the load and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;
 

@@ -25,7 +25,7 @@ constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 // Of the model that the Kv here are of: the forward pass does not ask.
 constexpr uint64_t kNumber = 1;
 
-// What a step has at most of a sequence that is alone, or C if that is more.
+// The most rows of a step that has one sequence, where C is not more.
 constexpr int kAloneRows = 512;
 
 // Each size at which a kernel may change its way: those below a few tiles, those about a power of

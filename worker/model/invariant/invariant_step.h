@@ -37,7 +37,7 @@ class InvariantStep {
   int32_t token(int64_t row) const { return tokens_[static_cast<size_t>(row)]; }
   // Behind the last position of any part.
   int64_t end() const { return end_; }
-  // What all layers share: everything of LayerRows but tokens and sequences.
+  // Memory shared by all layers: everything of LayerRows but tokens and sequences.
   const LayerRows& shared() const { return shared_; }
 
   // All rows in the layer of this number of the parts' Kv. REQUIRES: `rope` has positions to end().

@@ -41,7 +41,7 @@ class InvariantWeights {
   WeightForm form() const { return form_; }
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& digest() const { return digest_; }
-  // What a person should know about the load, one sentence each.
+  // Notes on the load for the log, one sentence each.
   const std::vector<std::string>& notes() const { return notes_; }
 
   const InvariantLayer& layer(int number) const { return layers_[static_cast<size_t>(number)]; }

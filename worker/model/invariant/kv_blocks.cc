@@ -88,7 +88,7 @@ struct KvBlocks::Account {
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
 
-// What ends a block: its bytes go back, and its memory where it came from.
+// A block's deleter: its bytes go back to the budget, its memory to where it came from.
 struct KvBlocks::Release {
   void operator()(std::byte* memory) {
     const std::lock_guard<std::mutex> lock(account->mu);
@@ -154,7 +154,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
       free.pop_back();
       account_->free_bytes -= size;
     }
-    // What waits for another size must not keep the machine from having this one.
+    // Free memory of another size must not keep the machine from having this one.
     if (account_->used_bytes + account_->free_bytes > account_->budget_bytes) account_->DropFree();
   }
   try {

@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// What all layers of one kind share in one step: positions [begin, begin + tokens).
+// The values that all layers of one kind share in one step: positions [begin, begin + tokens).
 struct StepView {
   int begin = 0, tokens = 0;
   int keys_begin = 0;  // first key position any row sees

@@ -1,4 +1,5 @@
-// What decides which kernels run, beside the model and its shapes: for the exact fingerprint.
+// Everything that decides which kernels run, beside the model and its shapes: for the exact
+// fingerprint.
 //
 // Private to hearth_model: it includes ATen. Pure functions of the machine and its libraries.
 #ifndef HEARTH_WORKER_MODEL_TORCH_COMPUTE_VERSION_H_

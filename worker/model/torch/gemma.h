@@ -53,12 +53,12 @@ class Gemma {
   const std::string& device_kind() const;
   // Versions of libtorch and of the libraries whose kernels it runs.
   const std::string& compute_version() const;
-  // What those libraries choose their kernels by (compute_version.h); empty on a device.
+  // Everything that those libraries choose their kernels by (compute_version.h); empty on a device.
   const std::string& cpu_capability() const;
   int threads() const;
   // SHA-256 tree digest of every tensor used (name, shape, dtype, bytes).
   const Digest& weights_digest() const;
-  // What a person should know about the load, one sentence each ("439 vision tensors skipped").
+  // Notes on the load for the log, one sentence each ("439 vision tensors skipped").
   const std::vector<std::string>& notes() const;
 
   // An empty cache for up to `capacity_tokens` tokens.

@@ -146,7 +146,7 @@ void KvCache::FinishRestore(int length) {
   rep_->length = rep_->restoring;
   rep_->restoring = -1;
   if (!std::exchange(rep_->copying_on_device, false)) return;
-  // From host memory a copy is over when copy_ returns; on the device it is only in the stream.
+  // From host memory a copy has ended when copy_ returns; on the device it is only in the stream.
   const at::Device device = rep_->layers[0].keys.device();
   c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
