@@ -4,8 +4,6 @@
 #include <cassert>
 #include <cmath>
 
-#include "cache_store/retention/unit_class.h"
-
 namespace hearth {
 namespace {
 

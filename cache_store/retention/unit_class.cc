@@ -1,5 +1,3 @@
-#include "cache_store/retention/unit_class.h"
-
 #include <algorithm>
 #include <cmath>
 
