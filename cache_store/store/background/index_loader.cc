@@ -82,7 +82,7 @@ bool IndexLoader::NoteDropped(const UnloadedIndex& unloaded) {
   std::vector<uint64_t> manifests;
   std::string first;
   size_t lost = 0;
-  for (const UnloadedIndex::Dropped& dropped : unloaded.DroppedPromises()) {
+  for (const UnloadedPoint& dropped : unloaded.DroppedPromises()) {
     manifests.push_back(dropped.manifest);
     absl::MutexLock lock(&state_->mu);
     // Of two that a crash left one is of no use.

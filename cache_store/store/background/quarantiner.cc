@@ -39,12 +39,6 @@ bool AreAmong(const std::vector<const StoredObject*>& objects,
 
 }  // namespace
 
-// A manifest that is not loaded yet, and its restore point's id, zeros where it cannot be told.
-struct Quarantiner::UnloadedName {
-  uint64_t manifest = 0;
-  Digest point{};
-};
-
 std::vector<uint64_t> Quarantiner::PendingOf(const std::vector<uint64_t>& manifests) {
   std::vector<uint64_t> pending;
   absl::MutexLock lock(&state_->mu);
@@ -58,7 +52,7 @@ std::vector<uint64_t> Quarantiner::PendingOf(const std::vector<uint64_t>& manife
 
 absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
                                        const std::function<bool()>& stopped,
-                                       std::vector<UnloadedName>* names) {
+                                       std::vector<UnloadedPoint>* names) {
   std::shared_ptr<UnloadedIndex> unloaded = loader_->SharedUnloaded();
   if (unloaded == nullptr) return absl::OkStatus();  // all was loaded meanwhile
   const absl::StatusOr<std::vector<uint64_t>> naming =
@@ -117,11 +111,11 @@ void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
   for (const StoredObject* object : objects) state_->objects.Release(object);
 }
 
-void Quarantiner::SettleUnloaded(const std::vector<UnloadedName>& names) {
+void Quarantiner::SettleUnloaded(const std::vector<UnloadedPoint>& names) {
   for (size_t begin = 0; begin < names.size(); begin += kSettledAtOnce) {
     absl::MutexLock lock(&state_->mu);
     if (loader_->unloaded() == nullptr) return;
-    for (const UnloadedName& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
+    for (const UnloadedPoint& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
       if (loader_->unloaded()->Settle(name.manifest)) {
         loader_->NoteRetired(name.manifest, name.point);
       }
@@ -149,7 +143,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
   loader_->LoadFor(chain, layout);
 
   QuarantineResult result;
-  std::vector<UnloadedName> unloaded_names;
+  std::vector<UnloadedPoint> unloaded_names;
   absl::flat_hash_set<uint64_t> looked_for;
   while (true) {
     absl::flat_hash_set<uint64_t> wrong;

@@ -41,8 +41,6 @@ class Quarantiner {
       ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
-  struct UnloadedName;
-
   bool QuarantineLocked(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   std::vector<const StoredObject*> FindObjects(const PrefixQuery& query, const PromptChain& chain,
                                                const KvLayout& layout,
@@ -51,11 +49,11 @@ class Quarantiner {
   // Manifests not loaded yet that name one of these, in `names`. kCancelled; other errors: of the
   // disk.
   absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
-                            const std::function<bool()>& stopped, std::vector<UnloadedName>* names)
+                            const std::function<bool()>& stopped, std::vector<UnloadedPoint>* names)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void SettleUnloaded(const std::vector<UnloadedName>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void SettleUnloaded(const std::vector<UnloadedPoint>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
   std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests)
       ABSL_LOCKS_EXCLUDED(state_->mu);
 

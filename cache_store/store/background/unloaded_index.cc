@@ -90,8 +90,8 @@ std::vector<UnloadedIndex::Pending>::const_iterator UnloadedIndex::Find(uint64_t
   return found != manifests_.end() && found->number == manifest ? found : manifests_.end();
 }
 
-std::vector<UnloadedIndex::Dropped> UnloadedIndex::DroppedPromises() const {
-  std::vector<Dropped> found;
+std::vector<UnloadedPoint> UnloadedIndex::DroppedPromises() const {
+  std::vector<UnloadedPoint> found;
   if (dropped_.empty()) return found;
   auto left = dropped_;
   for (const auto& [key, manifest] : ending_at_) {

@@ -25,6 +25,12 @@
 
 namespace hearth {
 
+// A manifest that is not loaded, and its restore point's id, zeros where it cannot be told.
+struct UnloadedPoint {
+  uint64_t manifest = 0;
+  Digest point{};
+};
+
 class UnloadedIndex {
  public:
   using Models = std::map<std::pair<std::string, Digest>, std::shared_ptr<const KnownFingerprint>>;
@@ -57,12 +63,8 @@ class UnloadedIndex {
   // It was acknowledged, and is of no use.
   void NoteDropped(uint64_t manifest) { dropped_.insert(manifest); }
   bool WasPromised(uint64_t manifest) const { return !unpromised_.contains(manifest); }
-  struct Dropped {
-    uint64_t manifest = 0;
-    Digest point{};
-  };
-  // Zeros where the restore point cannot be told. Goes through all there are.
-  std::vector<Dropped> DroppedPromises() const;
+  // Goes through all there are.
+  std::vector<UnloadedPoint> DroppedPromises() const;
 
   size_t manifests() const { return manifests_.size(); }
   size_t left() const { return left_; }
