@@ -37,9 +37,6 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
   const std::vector<PrefixFinder::Namespace>& spaces = *chained;
   // A publish needs the tenant's own fingerprint.
   if (spaces.empty() || spaces[0].tenant != query.tenant) return ClaimDecision();
-  for (const PrefixFinder::Namespace& space : spaces) {
-    loader_->LoadFor(space.chain, space.model->layout);
-  }
   ClaimDecision turn;
   ComputeClaims::Wakes wakes;
   {

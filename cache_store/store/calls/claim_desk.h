@@ -15,7 +15,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "cache_store/catalog/compute_claims.h"
-#include "cache_store/store/background/index_loader.h"
 #include "cache_store/store/calls/prefix_finder.h"
 #include "cache_store/store/store_core.h"
 
@@ -23,8 +22,8 @@ namespace hearth {
 
 class ClaimDesk {
  public:
-  ClaimDesk(StoreCore* core, PrefixFinder* finder, IndexLoader* loader)
-      : core_(core), state_(&core->state), finder_(finder), loader_(loader) {}
+  ClaimDesk(StoreCore* core, PrefixFinder* finder)
+      : core_(core), state_(&core->state), finder_(finder) {}
 
   // TieredStore::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
@@ -46,7 +45,6 @@ class ClaimDesk {
   StoreCore* const core_;
   StoreState* const state_;
   PrefixFinder* const finder_;
-  IndexLoader* const loader_;
   ComputeClaims claims_ ABSL_GUARDED_BY(state_->mu);
 };
 

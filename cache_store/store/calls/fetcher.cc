@@ -44,9 +44,6 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::Lookup(const PrefixQuery&
   if (spaces.empty()) {
     return Miss(query, Counter::kMissUnknownFingerprint, kUnknownFingerprint, 0);
   }
-  for (const PrefixFinder::Namespace& space : spaces) {
-    loader_->LoadFor(space.chain, space.model->layout);
-  }
   std::unique_ptr<FetchSessionImpl> session;
   std::vector<Digest> new_points;
   {

@@ -34,21 +34,9 @@ std::string LimitText(uint64_t bytes) {
 }  // namespace
 
 const char* MissName(MissReason miss) {
-  switch (miss) {
-    case MissReason::kNone:
-      return "";
-    case MissReason::kNeverStored:
-      return "never_stored";
-    case MissReason::kRemoved:
-      return "removed";
-    case MissReason::kTailGone:
-      return "tail_gone";
-    case MissReason::kGlobalsGone:
-      return "globals_gone";
-    case MissReason::kOtherCuts:
-      return "other_cuts";
-  }
-  return "";
+  constexpr const char* kNames[] = {"",          "never_stored", "removed",
+                                    "tail_gone", "globals_gone", "other_cuts"};
+  return kNames[static_cast<size_t>(miss)];
 }
 
 std::string RemovalText(Removal removal, absl::Duration ago, const StoreOptions& options) {

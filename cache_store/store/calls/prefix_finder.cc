@@ -24,6 +24,7 @@ absl::StatusOr<std::vector<PrefixFinder::Namespace>> PrefixFinder::NamespacesOf(
     space.chain = MakeChain(space.model->layout, RootKey(query.fingerprint, *tenant, core_->secret),
                             query.token_ids, query.cuts, highest, query.cuts, query.stopped);
     if (!space.chain.is_whole) return CallerGone();
+    loader_->LoadFor(space.chain, space.model->layout);
     spaces.push_back(std::move(space));
   }
   return spaces;

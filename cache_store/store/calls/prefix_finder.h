@@ -34,10 +34,11 @@ class PrefixFinder {
     uint32_t boundary = 0;        // 0: none
   };
 
-  PrefixFinder(StoreCore* core, const IndexLoader* loader, Upkeep* upkeep)
+  PrefixFinder(StoreCore* core, IndexLoader* loader, Upkeep* upkeep)
       : core_(core), state_(&core->state), loader_(loader), upkeep_(upkeep) {}
 
-  // The tenant's own first. None: no fingerprint like this was seen in any of them. kCancelled.
+  // The tenant's own first, with what of them may be found loaded. None: no fingerprint like this
+  // was seen in any of them. kCancelled.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
@@ -49,7 +50,7 @@ class PrefixFinder {
  private:
   StoreCore* const core_;
   StoreState* const state_;
-  const IndexLoader* const loader_;
+  IndexLoader* const loader_;
   Upkeep* const upkeep_;
 };
 

@@ -41,7 +41,7 @@ Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
       quarantiner_(core_, &loader_),
       promoter_(core_),
       copier_(core_, CopierOf(options, seams.executor != nullptr)),
-      claims_(core_, &finder_, &loader_),
+      claims_(core_, &finder_),
       explainer_(core_, &finder_, &loader_, &upkeep_),
       scrubber_(core_, &loader_, &quarantiner_, &manifests_),
       fetcher_(FetchParts{core_, &quarantiner_, &promoter_, &copier_}, &finder_, &loader_,
@@ -99,9 +99,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
   {
     absl::MutexLock lock(&state_->mu);
     // Before the claim: nobody waits for, or holds up, what another tenant's caller does.
-    if (core_->FindOwned(id, tenant) == nullptr) {
-      return NoSuchPoint();
-    }
+    if (core_->FindOwned(id, tenant) == nullptr) return NoSuchPoint();
     // Pins of one point reach the disk in the order in which they were asked for, and never beside
     // the write that makes the point durable.
     state_->flight.Claim(&state_->mu, {id});
@@ -240,42 +238,27 @@ StoreStats Store::Stats() {
   counters[CounterName(Counter::kGpuEvictedObjects)] = device.evicted_objects;
   counters[CounterName(Counter::kLastFullScrubUnixS)] =
       static_cast<uint64_t>(scrubber_.finished_unix_s());
-  TierUsage host;
-  host.tier = Tier::kHost;
-  host.bytes = core_->tiers.host.bytes();
-  host.capacity_bytes = core_->tiers.host.capacity_bytes();
-  host.objects = core_->tiers.host.objects();
-  host.evicted_restore_points = state_->catalog.demoted();
-  host.hit_tokens = core_->meters.hit_tokens(Tier::kHost);
-  host.read_bytes = core_->meters.counters().Get(Counter::kBytesReadHost);
-  host.written_bytes = state_->objects.flow(Tier::kHost).written_bytes;
-  host.unread_bytes = state_->objects.flow(Tier::kHost).unread_bytes;
-  if (core_->tiers.disk == nullptr) host.evicted_restore_points = state_->catalog.evicted();
-  stats.tiers.push_back(host);
-  if (core_->tiers.disk != nullptr) {
-    TierUsage disk;
-    disk.tier = Tier::kDisk;
-    disk.bytes = state_->objects.sums().disk_bytes();
-    disk.capacity_bytes = core_->options.disk_bytes;
-    disk.objects = state_->objects.sums().disk_objects();
-    disk.evicted_restore_points = state_->catalog.evicted();
-    disk.hit_tokens = core_->meters.hit_tokens(Tier::kDisk);
-    disk.read_bytes = core_->meters.counters().Get(Counter::kBytesReadDisk);
-    disk.written_bytes = state_->objects.flow(Tier::kDisk).written_bytes;
-    disk.unread_bytes = state_->objects.flow(Tier::kDisk).unread_bytes;
-    stats.tiers.push_back(disk);
+  const auto add = [&](TierUsage usage, Counter read, const TierFlow& flow) {
+    usage.hit_tokens = core_->meters.hit_tokens(usage.tier);
+    usage.read_bytes = core_->meters.counters().Get(read);
+    usage.written_bytes = flow.written_bytes;
+    usage.unread_bytes = flow.unread_bytes;
+    stats.tiers.push_back(usage);
+  };
+  const StoreTiers& tiers = core_->tiers;
+  const bool has_disk = tiers.disk != nullptr;
+  const uint64_t evicted = state_->catalog.evicted();
+  add({Tier::kHost, tiers.host.bytes(), tiers.host.capacity_bytes(), tiers.host.objects(),
+       has_disk ? state_->catalog.demoted() : evicted},
+      Counter::kBytesReadHost, state_->objects.flow(Tier::kHost));
+  if (has_disk) {
+    const StorageSums& sums = state_->objects.sums();
+    add({Tier::kDisk, sums.disk_bytes(), core_->options.disk_bytes, sums.disk_objects(), evicted},
+        Counter::kBytesReadDisk, state_->objects.flow(Tier::kDisk));
   }
-  if (core_->tiers.device != nullptr) {
-    TierUsage gpu;
-    gpu.tier = Tier::kGpu;
-    gpu.bytes = device.bytes;
-    gpu.capacity_bytes = device.capacity_bytes;
-    gpu.objects = device.objects.size();
-    gpu.hit_tokens = core_->meters.hit_tokens(Tier::kGpu);
-    gpu.read_bytes = core_->meters.counters().Get(Counter::kBytesReadGpu);
-    gpu.written_bytes = device.written_bytes;
-    gpu.unread_bytes = device.unread_bytes;
-    stats.tiers.push_back(gpu);
+  if (tiers.device != nullptr) {
+    add({Tier::kGpu, device.bytes, device.capacity_bytes, device.objects.size()},
+        Counter::kBytesReadGpu, {device.written_bytes, device.unread_bytes});
   }
   stats.restore_points = state_->catalog.points().size();
   stats.objects = state_->objects.all().size();
