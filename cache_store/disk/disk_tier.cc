@@ -53,10 +53,7 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status Write(const StoredSlice& slice, SliceView view) override {
     const rocksdb::Slice value(reinterpret_cast<const char*>(view.bytes.data()), view.bytes.size());
-    return Change("write", [&] {
-      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kSlices),
-                         SliceKey(slice.object, slice.layer), value);
-    });
+    return Put("write", kSlices, SliceKey(slice.object, slice.layer), value);
   }
 
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override {
@@ -67,10 +64,8 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status WriteObject(const ObjectRecord& object) override {
-    return Change("write of an object record", [&] {
-      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kObjects), NumberKey(object.number),
-                         SerializeObject(object));
-    });
+    return Put("write of an object record", kObjects, NumberKey(object.number),
+               SerializeObject(object));
   }
 
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override {
@@ -115,10 +110,9 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status SetPinned(uint64_t manifest, bool pinned) override {
     const std::string key = PinKey(manifest);
-    return Change("pin", [&] {
-      return pinned ? (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta), key, "")
-                    : (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key);
-    });
+    if (pinned) return Put("pin", kMeta, key, "");
+    return Change("pin",
+                  [&] { return (*db_)->Delete(rocksdb::WriteOptions(), db_->family(kMeta), key); });
   }
 
   absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) override {
@@ -155,10 +149,7 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status WriteNote(const std::string& name, const std::string& text) override {
-    return Change("write of a note", [&] {
-      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(kMeta),
-                         absl::StrCat(kNotePrefix, name), text);
-    });
+    return Put("write of a note", kMeta, absl::StrCat(kNotePrefix, name), text);
   }
 
   absl::StatusOr<DiskContents> Load() override {
@@ -306,6 +297,13 @@ class RocksDiskTier : public DiskTier {
     (*db_)
         ->Put(beside_the_log, db_->family(kMeta), absl::StrCat(kNotePrefix, "opened"), "")
         .PermitUncheckedError();
+  }
+
+  absl::Status Put(const char* what, Family family, const std::string& key,
+                   const rocksdb::Slice& value) {
+    return Change(what, [&] {
+      return (*db_)->Put(rocksdb::WriteOptions(), db_->family(family), key, value);
+    });
   }
 
   absl::Status WriteBatch(const char* what, rocksdb::WriteBatch* batch, bool sync) {

@@ -1,6 +1,8 @@
 #include "cache_store/disk/disk_tier_db.h"
 
 #include <rocksdb/cache.h>
+#include <rocksdb/env.h>
+#include <rocksdb/listener.h>
 #include <rocksdb/options.h>
 #include <rocksdb/rate_limiter.h>
 #include <rocksdb/table.h>
@@ -9,15 +11,18 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 #include <limits>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "cache_store/disk/data_folder.h"
 #include "cache_store/disk/disk_tier_lost.h"
 #include "cache_store/disk/disk_tier_salvage.h"
-#include "cache_store/disk/files/disk_tier_log.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/promises/disk_tier_promise_file.h"
 
@@ -73,8 +78,69 @@ int MaxOpenFiles() {
   return static_cast<int>(std::clamp(limit.rlim_cur / 2, kMin, kMax));
 }
 
+constexpr size_t kLineBytes = 512;  // more of a line says no more
+constexpr size_t kMaxDropped = 16;
+
+// Of a log that ends in the middle of a record it says "trailing data" or "truncated": a crash
+// leaves that.
+bool IsDropped(const std::string& text) {
+  return absl::StrContains(text, ".log: dropping ") && absl::StrContains(text, "Corruption") &&
+         !absl::StrContains(text, "trailing data") && !absl::StrContains(text, "truncated");
+}
+
+// Takes the warnings and errors of RocksDB's own log, as lines of ours. Never a file: RocksDB
+// writes its log beside the data, and Debian's build asserts after a write to it that failed, as
+// every write on a full disk does. Thread safe.
+class DatabaseLog : public rocksdb::Logger {
+ public:
+  // `warnings` may be null.
+  explicit DatabaseLog(std::shared_ptr<Warnings> warnings)
+      : Logger(rocksdb::InfoLogLevel::WARN_LEVEL), warnings_(std::move(warnings)) {}
+
+  void LogHeader(const char*, va_list) override {}
+  void Logv(const char*, va_list) override {}
+  void Logv(rocksdb::InfoLogLevel level, const char* format, va_list arguments) override {
+    if (level < rocksdb::InfoLogLevel::WARN_LEVEL || level >= rocksdb::InfoLogLevel::HEADER_LEVEL) {
+      return;
+    }
+    char line[kLineBytes];
+    if (std::vsnprintf(line, sizeof(line), format, arguments) < 0) return;
+    const std::string text =
+        absl::StrReplaceAll(absl::StripTrailingAsciiWhitespace(line), {{"\n", " "}, {"\r", " "}});
+    if (IsDropped(text)) {
+      absl::MutexLock lock(&mu_);
+      if (dropped_.size() < kMaxDropped) {
+        dropped_.push_back(
+            absl::StrCat("the log is damaged, what was written after is lost: ", text));
+      }
+    }
+    if (warnings_ != nullptr) warnings_->Say("database", text);
+  }
+
+  // Reports of logs that are damaged other than at their very end, which is what a crash
+  // leaves: of these RocksDB opens what comes before and says no more than this.
+  std::vector<std::string> dropped() const {
+    absl::MutexLock lock(&mu_);
+    return dropped_;
+  }
+
+ private:
+  const std::shared_ptr<Warnings> warnings_;
+  mutable absl::Mutex mu_;
+  std::vector<std::string> dropped_ ABSL_GUARDED_BY(mu_);
+};
+
+// A compaction that meets rot gives up and leaves everything as it is. RocksDB would refuse all
+// writes from then on, and after the next start again: one flipped bit would end the store.
+class RotIsNoReasonToStop : public rocksdb::EventListener {
+ public:
+  void OnBackgroundError(rocksdb::BackgroundErrorReason reason, rocksdb::Status* error) override {
+    const bool only_reads = reason == rocksdb::BackgroundErrorReason::kCompaction;
+    if (only_reads && error->IsCorruption()) *error = rocksdb::Status::OK();
+  }
+};
+
 rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& tier) {
-  const uint64_t background_bytes_per_s = tier.background_bytes_per_s;
   rocksdb::DBOptions options;
   options.create_if_missing = options.create_missing_column_families = mode == Database::Mode::kOwn;
   options.info_log_level = rocksdb::WARN_LEVEL;
@@ -84,10 +150,10 @@ rocksdb::DBOptions DatabaseOptions(Database::Mode mode, const DiskTierOptions& t
   // A restore point's slices lie one after the other: what the system reads ahead is read next.
   options.advise_random_on_open = false;
   options.max_background_jobs = 2;
-  if (background_bytes_per_s > 0) {
+  if (tier.background_bytes_per_s > 0) {
     constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
     options.rate_limiter.reset(rocksdb::NewGenericRateLimiter(
-        static_cast<int64_t>(std::min(background_bytes_per_s, kMax))));
+        static_cast<int64_t>(std::min(tier.background_bytes_per_s, kMax))));
   }
   options.max_open_files = MaxOpenFiles();
   // After an error the next change tries to go on (disk_tier_files.h says why).
@@ -108,12 +174,11 @@ bool LacksRoom(const rocksdb::Status& status) {
 
 // Of versions that let RocksDB write its log beside the data.
 void RemoveInfoLogs(rocksdb::FileSystem* files, const std::string& path) {
-  const rocksdb::IOOptions plain;
   std::vector<std::string> names;
-  files->GetChildren(path, plain, &names, nullptr).PermitUncheckedError();
+  files->GetChildren(path, kPlain, &names, nullptr).PermitUncheckedError();
   for (const std::string& name : names) {
     if (name != "LOG" && !absl::StartsWith(name, "LOG.old.")) continue;
-    files->DeleteFile(absl::StrCat(path, "/", name), plain, nullptr).PermitUncheckedError();
+    files->DeleteFile(absl::StrCat(path, "/", name), kPlain, nullptr).PermitUncheckedError();
   }
 }
 
@@ -252,7 +317,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
 
 rocksdb::Status Database::Mend(const std::string& dir, const BootId& boot) {
   const std::string path = DatabasePath(dir);
-  files_->CreateDirIfMissing(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+  files_->CreateDirIfMissing(path, kPlain, nullptr).PermitUncheckedError();
   // RocksDB takes it for itself, later.
   const FolderLock lock(files_.get(), path);
   if (!lock.status().ok()) return lock.status();

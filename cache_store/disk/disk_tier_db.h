@@ -45,13 +45,11 @@ std::string DatabasePath(const std::string& dir);
 class FolderLock {
  public:
   FolderLock(rocksdb::FileSystem* files, const std::string& path) : files_(files) {
-    const rocksdb::IOOptions plain;
-    if (!files->FileExists(path, plain, nullptr).ok()) return;
-    status_ = files->LockFile(path + "/LOCK", plain, &lock_, nullptr);
+    if (!files->FileExists(path, kPlain, nullptr).ok()) return;
+    status_ = files->LockFile(path + "/LOCK", kPlain, &lock_, nullptr);
   }
   ~FolderLock() {
-    const rocksdb::IOOptions plain;
-    if (lock_ != nullptr) files_->UnlockFile(lock_, plain, nullptr).PermitUncheckedError();
+    if (lock_ != nullptr) files_->UnlockFile(lock_, kPlain, nullptr).PermitUncheckedError();
   }
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;

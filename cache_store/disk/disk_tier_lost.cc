@@ -17,7 +17,6 @@ namespace hearth {
 namespace {
 
 constexpr size_t kFooterBytes = 53;
-const rocksdb::IOOptions kPlain;
 
 // OK: its footer, index and properties are whole, and it is as long as it was.
 rocksdb::Status TryTable(const rocksdb::Options& options, const std::string& path,

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cache_store/disk/files/disk_tier_damage.h"
+#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 

@@ -25,12 +25,8 @@ constexpr uint64_t kNumbersApart = uint64_t{1} << 32;
 constexpr uint64_t kPromisesSince = 5;
 
 PromiseEntry EntryFor(PromiseKind kind, PromiseLevel level, uint64_t number) {
-  PromiseEntry entry;
-  entry.kind = kind;
-  entry.level = level;
-  entry.number = number;
-  entry.unix_s = static_cast<uint64_t>(absl::ToUnixSeconds(absl::Now()));
-  return entry;
+  const auto now = static_cast<uint64_t>(absl::ToUnixSeconds(absl::Now()));
+  return {kind, level, 0, number, {}, now};
 }
 
 std::vector<PromiseEntry> EntriesFor(PromiseKind kind, PromiseLevel level,
@@ -126,8 +122,7 @@ absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir) {
   std::string version;
   const rocksdb::Status status = db->Get(VerifiedReads(), db.family(kMeta), kVersionKey, &version);
   if (status.IsNotFound()) {  // new, or it lost its records
-    const rocksdb::IOStatus found =
-        db.files()->FileExists(PromisesPath(dir), rocksdb::IOOptions(), nullptr);
+    const rocksdb::IOStatus found = db.files()->FileExists(PromisesPath(dir), kPlain, nullptr);
     if (found.ok() || found.IsNotFound()) return found.ok();
     return FromRocks(found, "look at the promises");
   }

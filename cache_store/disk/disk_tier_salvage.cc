@@ -2,7 +2,6 @@
 
 #include <rocksdb/sst_file_reader.h>
 #include <rocksdb/table_properties.h>
-#include <rocksdb/write_batch.h>
 
 #include <algorithm>
 #include <functional>
@@ -19,13 +18,10 @@
 #include "cache_store/disk/files/disk_tier_lost_folder.h"
 #include "cache_store/disk/files/disk_tier_manifest.h"
 #include "cache_store/disk/files/disk_tier_records.h"
-#include "cache_store/disk/files/disk_tier_sync_folder.h"
 #include "cache_store/disk/stored_records.h"
 
 namespace hearth {
 namespace {
-
-const rocksdb::IOOptions kNoIoOptions;
 
 // Beside a log that was written anew: no start has come to its end since, so that nobody knows yet
 // what it lost.
@@ -42,7 +38,7 @@ struct OldLog {
 
 std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) {
   std::vector<std::string> names;
-  files->GetChildren(path, kNoIoOptions, &names, nullptr).PermitUncheckedError();
+  files->GetChildren(path, kPlain, &names, nullptr).PermitUncheckedError();
   std::vector<OldLog> logs;
   for (const std::string& name : names) {
     absl::string_view digits = name;
@@ -55,31 +51,14 @@ std::vector<OldLog> LogsIn(rocksdb::FileSystem* files, const std::string& path) 
   return logs;
 }
 
-// Collects the writes of batches.
-class Puts : public rocksdb::WriteBatch::Handler {
- public:
-  using Visit = std::function<void(uint32_t family, uint64_t number, const rocksdb::Slice& value)>;
-  explicit Puts(Visit visit) : visit_(std::move(visit)) {}
-  void Add(absl::string_view record) {
-    rocksdb::WriteBatch(std::string(record)).Iterate(this).PermitUncheckedError();
-  }
-  rocksdb::Status PutCF(uint32_t family, const rocksdb::Slice& key,
-                        const rocksdb::Slice& value) override {
-    const absl::StatusOr<uint64_t> number = ParseNumberKey(ToView(key));
-    if (number.ok()) visit_(family, *number, value);
-    return rocksdb::Status::OK();
-  }
-  rocksdb::Status DeleteCF(uint32_t, const rocksdb::Slice&) override {
-    return rocksdb::Status::OK();
-  }
-  rocksdb::Status DeleteRangeCF(uint32_t, const rocksdb::Slice&, const rocksdb::Slice&) override {
-    return rocksdb::Status::OK();
-  }
-  void LogData(const rocksdb::Slice&) override {}
-
- private:
-  const Visit visit_;
-};
+// The writes of a record of a log: the family's id, the number that the key begins with, the value.
+void VisitPuts(absl::string_view record,
+               const std::function<void(uint32_t, uint64_t, absl::string_view)>& visit) {
+  VisitBatch(record, [&](const BatchEntry& entry) {
+    const absl::StatusOr<uint64_t> number = ParseNumberKey(entry.key);
+    if (!entry.is_erase && number.ok()) visit(entry.family, *number, entry.value);
+  });
+}
 
 // Which of what logs write was promised, and still holds. They are looked at in their order.
 class Held {
@@ -92,9 +71,9 @@ class Held {
   InLog In(const std::string& log) {
     InLog held;
     bool is_behind = false;
-    Puts puts([&](uint32_t, uint64_t number, const rocksdb::Slice& value) {
+    const auto look = [&](uint32_t, uint64_t number, absl::string_view value) {
       const auto promise = book_.promises.find(number);
-      if (promise == book_.promises.end() || !ParseManifestRecord(ToView(value)).ok()) return;
+      if (promise == book_.promises.end() || !ParseManifestRecord(value).ok()) return;
       const bool is_known = !seen_.insert(number).second;
       const bool is_older = promise->second.at < first_at_.value_or(0);
       if (!is_known && !first_at_.has_value()) first_at_ = promise->second.at;
@@ -103,10 +82,10 @@ class Held {
       if (is_known || is_older || !promise->second.HoldsUnder(boot_)) return;
       held.any = true;
       held.behind_a_hole |= is_behind;
-    });
+    };
     ScanLog(log, [&](absl::string_view record, uint64_t holes) {
       is_behind = holes > 0;
-      puts.Add(record);
+      VisitPuts(record, look);
     });
     return held;
   }
@@ -172,8 +151,8 @@ absl::Status CannotSalvage(const std::string& path, const rocksdb::Status& statu
       status.ToString());
 }
 
-Puts PutsNotedIn(LoggedNumbers* logged) {
-  return Puts([logged](uint32_t family, uint64_t number, const rocksdb::Slice&) {
+void NotePuts(absl::string_view record, LoggedNumbers* logged) {
+  VisitPuts(record, [logged](uint32_t family, uint64_t number, absl::string_view) {
     logged->emplace(family, number);
   });
 }
@@ -183,11 +162,10 @@ absl::Status SalvageLog(rocksdb::FileSystem* files, const OldLog& log, const std
   std::string anew;
   anew.reserve(bytes.size());
   uint64_t kept_records = 0;
-  Puts puts = PutsNotedIn(logged);
   ScanLog(bytes, [&](absl::string_view record, uint64_t holes) {
     if (holes > 0 && log.ends_all) return;
     AppendLogRecord(record, &anew);
-    puts.Add(record);
+    NotePuts(record, logged);
     ++kept_records;
   });
   std::string kept;
@@ -245,7 +223,7 @@ absl::Status KeepNames(rocksdb::FileSystem* files, const std::string& folder) {
 absl::Status CutOwn(rocksdb::FileSystem* files, const std::string& path, uint64_t bytes,
                     bool* is_done) {
   uint64_t names = 1;
-  files->NumFileLinks(path, kNoIoOptions, &names, nullptr).PermitUncheckedError();
+  files->NumFileLinks(path, kPlain, &names, nullptr).PermitUncheckedError();
   *is_done = names > 1;
   if (!*is_done) return absl::OkStatus();
   std::string all;
@@ -277,9 +255,9 @@ absl::Status Keep(rocksdb::FileSystem* files, const std::string& path,
   std::unique_ptr<rocksdb::FSWritableFile> file;
   rocksdb::IOStatus status =
       files->ReopenWritableFile(path, rocksdb::FileOptions(), &file, nullptr);
-  if (status.ok() && bytes.has_value()) status = file->Truncate(*bytes, kNoIoOptions, nullptr);
-  if (status.ok()) status = file->Fsync(kNoIoOptions, nullptr);
-  if (status.ok()) status = file->Close(kNoIoOptions, nullptr);
+  if (status.ok() && bytes.has_value()) status = file->Truncate(*bytes, kPlain, nullptr);
+  if (status.ok()) status = file->Fsync(kPlain, nullptr);
+  if (status.ok()) status = file->Close(kPlain, nullptr);
   if (status.ok()) return absl::OkStatus();
   return FromRocks(status, absl::StrCat("sync of ", path));
 }
@@ -318,13 +296,12 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
     // Of one that cannot be read it is not known what the others mean: nothing is changed.
     if (absl::Status read = ReadLog(files, log, &bytes); !read.ok()) return read;
     log.scan = ScanLog(bytes, nullptr);
-    log.is_unsettled = files->FileExists(log.path + kUnsettled, kNoIoOptions, nullptr).ok();
+    log.is_unsettled = files->FileExists(log.path + kUnsettled, kPlain, nullptr).ok();
     if (!log.is_unsettled) continue;
     found->Add(
         absl::StrCat("the log ", log.path, " was damaged, and no start came to its end since"));
     if (logged == nullptr) continue;
-    Puts puts = PutsNotedIn(logged);
-    ScanLog(bytes, [&](absl::string_view record, uint64_t) { puts.Add(record); });
+    ScanLog(bytes, [&](absl::string_view record, uint64_t) { NotePuts(record, logged); });
   }
   if (absl::Status found_end = FindEnd(files, dir, boot, &logs); !found_end.ok()) return found_end;
   // The last first: as long as one is torn it is known that those behind it do not count.
@@ -354,7 +331,7 @@ absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, con
 
 void SettleLogs(rocksdb::FileSystem* files, const std::string& dir) {
   for (const OldLog& log : LogsIn(files, DatabasePath(dir))) {
-    files->DeleteFile(log.path + kUnsettled, kNoIoOptions, nullptr).PermitUncheckedError();
+    files->DeleteFile(log.path + kUnsettled, kPlain, nullptr).PermitUncheckedError();
   }
 }
 

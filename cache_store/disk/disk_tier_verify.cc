@@ -124,18 +124,12 @@ class Verifier {
         continue;
       }
       report_.slice_bytes += value.size();
-      absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(value.data()),
-                                        value.size());
-      SliceView decoded;
-      if (IsEncodedSlice(bytes, object.slice_bytes)) {
-        absl::StatusOr<SliceView> slice = DecodeSlice(bytes, object.slice_bytes);
-        if (!slice.ok()) {
-          Problem(absl::StrCat(name, ": ", slice.status().message()));
-          continue;
-        }
-        decoded = *std::move(slice);
-        bytes = decoded.bytes;
+      const absl::StatusOr<SliceView> slice = AsSlice(ViewOf(ToView(value)), object.slice_bytes);
+      if (!slice.ok()) {
+        Problem(absl::StrCat(name, ": ", slice.status().message()));
+        continue;
       }
+      const absl::Span<const std::byte> bytes = slice->bytes;
       if (bytes.size() != object.slice_bytes) {
         Problem(absl::StrCat(name, ": ", bytes.size(), " bytes, expected ", object.slice_bytes));
       } else if (SliceDigest(bytes.data(), bytes.size()) != object.slice_digests[i]) {

@@ -204,4 +204,9 @@ absl::StatusOr<SliceView> DecodeSlice(absl::Span<const std::byte> stored, uint64
   return Damaged(absl::StrCat("elements of ", element_bytes, " bytes"));
 }
 
+absl::StatusOr<SliceView> AsSlice(SliceView stored, uint64_t slice_bytes) {
+  if (!IsEncodedSlice(stored.bytes, slice_bytes)) return stored;
+  return DecodeSlice(stored.bytes, slice_bytes);
+}
+
 }  // namespace hearth

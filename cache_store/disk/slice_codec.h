@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cache_store/base/slice_view.h"
 
@@ -31,6 +32,13 @@ bool IsEncodedSlice(absl::Span<const std::byte> stored, uint64_t slice_bytes);
 // The `slice_bytes` bytes. kDataLoss for anything but what EncodeSlice made of so many; memory for
 // them is all that it takes. REQUIRES: IsEncodedSlice.
 absl::StatusOr<SliceView> DecodeSlice(absl::Span<const std::byte> stored, uint64_t slice_bytes);
+
+// Of bytes that stay where they are for as long as the view is used.
+inline SliceView ViewOf(absl::string_view bytes) {
+  return {nullptr, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}};
+}
+// Decoded where it is encoded, and else as it is.
+absl::StatusOr<SliceView> AsSlice(SliceView stored, uint64_t slice_bytes);
 
 }  // namespace hearth
 

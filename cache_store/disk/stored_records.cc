@@ -179,6 +179,13 @@ absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes) {
   return record;
 }
 
+bool IsObjectNamed(const ObjectRecord& object, const ManifestObject& named,
+                   const KvLayout& layout) {
+  return object.id == named.id && object.slice_digests == named.slice_digests &&
+         object.layers == layout.LayersOf(named.id.group) &&
+         object.slice_bytes == layout.SliceBytes(named.id.tokens);
+}
+
 ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes) {
   RecordReader reader(bytes);
   ManifestRecord record;

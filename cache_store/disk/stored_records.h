@@ -73,6 +73,9 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
 std::string SerializeManifestRecord(const ManifestRecord& record);
 absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes);
 
+// Whether it is the object that a manifest means.
+bool IsObjectNamed(const ObjectRecord& object, const ManifestObject& named, const KvLayout& layout);
+
 // Not checked: a hint of what the whole record will say. Nothing is named where it makes no sense.
 ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes);
 

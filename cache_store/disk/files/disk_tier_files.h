@@ -28,7 +28,6 @@
 #include <rocksdb/file_system.h>
 
 #include <cstring>
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -88,32 +87,10 @@ inline bool IsNewTable(const std::string& path) { return absl::StrContains(path,
 
 // The blocks read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
 // it is to link, and asserts that they could be read and were whole: they are tried first
-// (disk_tier_tables.cc), and what was found whole is what RocksDB then gets. Thread safe.
-class NewTableReads {
- public:
-  using Read = std::function<rocksdb::IOStatus(rocksdb::Slice*, char*)>;
-
-  rocksdb::IOStatus Get(uint64_t offset, size_t bytes, const Read& read, rocksdb::Slice* result,
-                        char* scratch) {
-    {
-      absl::MutexLock lock(&mu_);
-      const auto it = reads_.find({offset, bytes});
-      if (it != reads_.end()) {
-        std::memcpy(scratch, it->second.data(), it->second.size());
-        *result = rocksdb::Slice(scratch, it->second.size());
-        return rocksdb::IOStatus::OK();
-      }
-    }
-    rocksdb::IOStatus status = read(result, scratch);
-    if (!status.ok()) return status;
-    absl::MutexLock lock(&mu_);
-    reads_[{offset, bytes}] = result->ToString();
-    return status;
-  }
-
- private:
-  absl::Mutex mu_;
-  std::map<std::pair<uint64_t, size_t>, std::string> reads_ ABSL_GUARDED_BY(mu_);
+// (disk_tier_tables.cc), and what was found whole is what RocksDB then gets.
+struct NewTableReads {
+  absl::Mutex mu;
+  std::map<std::pair<uint64_t, size_t>, std::string> blocks ABSL_GUARDED_BY(mu);
 };
 
 class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
@@ -125,10 +102,21 @@ class NewTableReader : public rocksdb::FSRandomAccessFileOwnerWrapper {
   rocksdb::IOStatus Read(uint64_t offset, size_t bytes, const rocksdb::IOOptions& options,
                          rocksdb::Slice* result, char* scratch,
                          rocksdb::IODebugContext* dbg) const override {
-    const auto read = [&](rocksdb::Slice* into, char* memory) {
-      return FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, into, memory, dbg);
-    };
-    return reads_->Get(offset, bytes, read, result, scratch);
+    {
+      absl::MutexLock lock(&reads_->mu);
+      const auto it = reads_->blocks.find({offset, bytes});
+      if (it != reads_->blocks.end()) {
+        std::memcpy(scratch, it->second.data(), it->second.size());
+        *result = rocksdb::Slice(scratch, it->second.size());
+        return rocksdb::IOStatus::OK();
+      }
+    }
+    rocksdb::IOStatus status =
+        FSRandomAccessFileOwnerWrapper::Read(offset, bytes, options, result, scratch, dbg);
+    if (!status.ok()) return status;
+    absl::MutexLock lock(&reads_->mu);
+    reads_->blocks[{offset, bytes}] = result->ToString();
+    return status;
   }
 
  private:
@@ -175,7 +163,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     rocksdb::IOStatus all;
     for (const std::string& path : held) {
       if (!is_damaged) {
-        DeleteFile(path, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+        DeleteFile(path, kPlain, nullptr).PermitUncheckedError();
         continue;
       }
       const rocksdb::IOStatus moved = MoveToLost(target(), path);
@@ -283,8 +271,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
   // Also what RocksDB does not know of, and makes anew: it lost the number that comes next.
   bool IsHeldBack(const std::string& path) {
     absl::MutexLock lock(&mu_);
-    return holds_back_ && IsData(path) &&
-           target()->FileExists(path, rocksdb::IOOptions(), nullptr).ok();
+    return holds_back_ && IsData(path) && target()->FileExists(path, kPlain, nullptr).ok();
   }
   rocksdb::IOStatus NewTable(const std::string& path, const rocksdb::FileOptions& options,
                              std::unique_ptr<rocksdb::FSWritableFile>* out,

@@ -3,11 +3,10 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 namespace {
-
-const rocksdb::IOOptions kPlainOptions;
 
 rocksdb::IOStatus CannotKeep(const std::string& path, const std::string& lost,
                              const rocksdb::IOStatus& why) {
@@ -19,17 +18,17 @@ rocksdb::IOStatus CannotKeep(const std::string& path, const std::string& lost,
 // `*is_there`: under that name it is the same file.
 rocksdb::IOStatus FreeName(rocksdb::FileSystem* files, const std::string& path,
                            const std::string& lost, std::string* free, bool* is_there) {
-  rocksdb::IOStatus status = files->CreateDirIfMissing(lost, kPlainOptions, nullptr);
+  rocksdb::IOStatus status = files->CreateDirIfMissing(lost, kPlain, nullptr);
   if (!status.ok()) return status;
   const std::string name = path.substr(path.find_last_of('/') + 1);
   const size_t ending = std::min(name.find_last_of('.'), name.size());
   *free = absl::StrCat(lost, "/", name);
   for (int number = 1;; ++number) {
-    status = files->FileExists(*free, kPlainOptions, nullptr);
+    status = files->FileExists(*free, kPlain, nullptr);
     if (status.IsNotFound()) return rocksdb::IOStatus::OK();
     if (!status.ok()) return status;
     *is_there = false;
-    files->AreFilesSame(path, *free, kPlainOptions, is_there, nullptr).PermitUncheckedError();
+    files->AreFilesSame(path, *free, kPlain, is_there, nullptr).PermitUncheckedError();
     if (*is_there) return rocksdb::IOStatus::OK();
     *free = absl::StrCat(lost, "/", name.substr(0, ending), "-", number, name.substr(ending));
   }
@@ -49,8 +48,8 @@ rocksdb::IOStatus MoveToLost(rocksdb::FileSystem* files, const std::string& path
   rocksdb::IOStatus status = FreeName(files, path, lost, &free, &is_there);
   // Of two names of one file a rename would leave both.
   if (status.ok()) {
-    status = is_there ? files->DeleteFile(path, kPlainOptions, nullptr)
-                      : files->RenameFile(path, free, kPlainOptions, nullptr);
+    status = is_there ? files->DeleteFile(path, kPlain, nullptr)
+                      : files->RenameFile(path, free, kPlain, nullptr);
   }
   if (!status.ok()) return CannotKeep(path, lost, status);
   if (kept != nullptr) *kept = free;
@@ -63,7 +62,7 @@ rocksdb::IOStatus LinkToLost(rocksdb::FileSystem* files, const std::string& path
   std::string free;
   bool is_there = false;
   rocksdb::IOStatus status = FreeName(files, path, lost, &free, &is_there);
-  if (status.ok() && !is_there) status = files->LinkFile(path, free, kPlainOptions, nullptr);
+  if (status.ok() && !is_there) status = files->LinkFile(path, free, kPlain, nullptr);
   if (!status.ok()) return CannotKeep(path, lost, status);
   if (kept != nullptr) *kept = free;
   return status;

@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "cache_store/disk/files/disk_tier_records.h"
-#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 namespace {
@@ -97,16 +96,16 @@ absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path,
                      const std::string& bytes) {
   const std::string part = absl::StrCat(path, ".mended");
   rocksdb::IOStatus status = rocksdb::WriteStringToFile(files, bytes, part, /*should_sync=*/true);
-  if (status.ok()) status = files->RenameFile(part, path, rocksdb::IOOptions(), nullptr);
+  if (status.ok()) status = files->RenameFile(part, path, kPlain, nullptr);
   if (status.ok()) return absl::OkStatus();
-  files->DeleteFile(part, rocksdb::IOOptions(), nullptr).PermitUncheckedError();
+  files->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
   return FromRocks(status, absl::StrCat("write of ", path));
 }
 
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
                           FoundDamage* found) {
   std::vector<std::string> names;
-  if (!files->GetChildren(folder, rocksdb::IOOptions(), &names, nullptr).ok()) {
+  if (!files->GetChildren(folder, kPlain, &names, nullptr).ok()) {
     return absl::OkStatus();  // not there yet; what else is wrong RocksDB says
   }
   const Folder around = LookAround(names);

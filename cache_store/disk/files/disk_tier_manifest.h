@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "cache_store/disk/files/disk_tier_damage.h"
+#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 

@@ -216,6 +216,70 @@ LogScan ScanLog(absl::string_view log, const VisitRecord& visit) {
   return LogScanner(log, visit).Run();
 }
 
+std::optional<uint64_t> TakeVarint(absl::string_view* bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < bytes->size() && i < 10; ++i) {
+    const auto byte = static_cast<uint8_t>((*bytes)[i]);
+    value |= uint64_t{byte & 0x7Fu} << (7 * i);
+    if (byte < 0x80) {
+      bytes->remove_prefix(i + 1);
+      return value;
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes) {
+  const std::optional<uint64_t> length = TakeVarint(bytes);
+  if (!length.has_value() || *length > bytes->size()) return std::nullopt;
+  const absl::string_view taken = bytes->substr(0, *length);
+  bytes->remove_prefix(*length);
+  return taken;
+}
+
+bool VisitBatch(absl::string_view batch, const std::function<void(const BatchEntry&)>& visit) {
+  // Of a batch, behind its header, each: what it is, in most its family, key, value.
+  enum Kind : uint8_t {
+    kErase = 0x0,
+    kPut = 0x1,
+    kNote = 0x3,
+    kFamilyErase = 0x4,
+    kFamilyPut = 0x5,
+    kNothing = 0xD,
+    kFamilyRangeErase = 0xE,
+    kRangeErase = 0xF,
+  };
+  if (batch.size() < kBatchHeaderBytes) return false;
+  BatchEntry entry;
+  entry.sequence = LittleEndianNumber(batch.substr(0, 8));
+  absl::string_view rest = batch.substr(kBatchHeaderBytes);
+  while (!rest.empty()) {
+    const auto kind = static_cast<uint8_t>(rest[0]);
+    rest.remove_prefix(1);
+    if (kind == kNothing) continue;
+    const bool has_family = kind == kFamilyErase || kind == kFamilyPut || kind == kFamilyRangeErase;
+    const std::optional<uint64_t> family = has_family ? TakeVarint(&rest) : 0;
+    const auto key = TakeLengthAndBytes(&rest);
+    if (!family.has_value() || !key.has_value()) return false;
+    if (kind == kNote) continue;
+    entry.family = static_cast<uint32_t>(*family);
+    entry.key = *key;
+    entry.value = {};
+    entry.is_erase = kind == kErase || kind == kFamilyErase;
+    if (!entry.is_erase) {
+      const auto value = TakeLengthAndBytes(&rest);
+      const bool is_range = kind == kRangeErase || kind == kFamilyRangeErase;
+      if (!value.has_value() || !(is_range || kind == kPut || kind == kFamilyPut)) return false;
+      entry.value = *value;
+      if (is_range) ++entry.sequence;  // of slices, whose object's record is erased in this batch
+      if (is_range) continue;
+    }
+    visit(entry);
+    ++entry.sequence;
+  }
+  return true;
+}
+
 void AppendLogRecord(absl::string_view record, std::string* log) {
   bool is_first = true;
   do {

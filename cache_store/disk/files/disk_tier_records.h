@@ -1,5 +1,4 @@
-// The format of RocksDB's logs and manifests, read and written. Private to disk/ and
-// salvage*.cc.
+// The format of RocksDB's logs and manifests, read and written. Private to disk/.
 //
 // Blocks, in which pieces lie one after the other, none across an end; what is left of a block and
 // is too short for a header is zeros. A piece: masked CRC32c of type and bytes, their number (16
@@ -72,6 +71,20 @@ struct LogScan {
 // the record.
 using VisitRecord = std::function<void(absl::string_view record, uint64_t holes)>;
 LogScan ScanLog(absl::string_view log, const VisitRecord& visit);
+
+// Of the beginning of `*bytes`, which it is then taken off. None: there is none there.
+std::optional<uint64_t> TakeVarint(absl::string_view* bytes);
+std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes);
+
+// A put or an erase of one key, as a log's record has it.
+struct BatchEntry {
+  uint32_t family = 0;           // its id
+  absl::string_view key, value;  // valid during the visit only
+  uint64_t sequence = 0;
+  bool is_erase = false;
+};
+// False: the batch makes no sense from some place on.
+bool VisitBatch(absl::string_view batch, const std::function<void(const BatchEntry&)>& visit);
 
 // Appends a record to a log.
 void AppendLogRecord(absl::string_view record, std::string* log);

@@ -4,7 +4,7 @@
 #include <memory>
 #include <random>
 
-#include "cache_store/disk/files/disk_tier_sync_folder.h"
+#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 namespace {
@@ -46,17 +46,15 @@ void Reserve::NoteWrite() {
 
 bool Reserve::HasAmpleRoom() const {
   uint64_t free_bytes = 0;
-  const rocksdb::IOStatus asked =
-      files_->GetFreeSpace(dir_, rocksdb::IOOptions(), &free_bytes, nullptr);
+  const rocksdb::IOStatus asked = files_->GetFreeSpace(dir_, kPlain, &free_bytes, nullptr);
   return !asked.ok() || free_bytes >= kAmpleBytes;
 }
 
 bool Reserve::MakeWhole() {
-  const rocksdb::IOOptions plain;
   const rocksdb::FileOptions options;
   const std::string path = PathOf(dir_);
   uint64_t bytes = 0;
-  const bool is_there = files_->GetFileSize(path, plain, &bytes, nullptr).ok();
+  const bool is_there = files_->GetFileSize(path, kPlain, &bytes, nullptr).ok();
   std::unique_ptr<rocksdb::FSWritableFile> file;
   rocksdb::IOStatus status = is_there ? files_->ReopenWritableFile(path, options, &file, nullptr)
                                       : files_->NewWritableFile(path, options, &file, nullptr);
@@ -64,20 +62,18 @@ bool Reserve::MakeWhole() {
   const std::string noise = Noise();
   while (status.ok() && bytes < kReserveBytes) {
     const size_t piece = std::min<uint64_t>(noise.size(), kReserveBytes - bytes);
-    status = file->Append(rocksdb::Slice(noise.data(), piece), plain, nullptr);
+    status = file->Append(rocksdb::Slice(noise.data(), piece), kPlain, nullptr);
     bytes += piece;
   }
   // What was written before there was no more room is better than nothing. It is to be there when
   // the machine stops, too: the next start may find that others filled the disk meanwhile. One that
   // is there already may be of a process that was killed, or of an attempt, before it was synced.
-  const rocksdb::IOStatus synced = file->Sync(plain, nullptr);
-  const rocksdb::IOStatus closed = file->Close(plain, nullptr);
+  const rocksdb::IOStatus synced = file->Sync(kPlain, nullptr);
+  const rocksdb::IOStatus closed = file->Close(kPlain, nullptr);
   const bool is_named = SyncFolder(files_, dir_).ok();
   return status.ok() && synced.ok() && closed.ok() && is_named;
 }
 
-bool Reserve::GiveUp() {
-  return files_->DeleteFile(PathOf(dir_), rocksdb::IOOptions(), nullptr).ok();
-}
+bool Reserve::GiveUp() { return files_->DeleteFile(PathOf(dir_), kPlain, nullptr).ok(); }
 
 }  // namespace hearth

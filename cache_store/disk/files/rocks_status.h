@@ -1,9 +1,15 @@
-// FromRocks: a status of RocksDB's as one of Abseil's. Private to disk/, where RocksDB's errors
-// end.
+// RocksDB's statuses as Abseil's, and its file system as all of disk/ uses it. Private to disk/,
+// where RocksDB's errors end.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 
+#include <rocksdb/file_system.h>
 #include <rocksdb/status.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -12,6 +18,27 @@ namespace hearth {
 
 // `what` was tried, for the message.
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
+
+inline const rocksdb::IOOptions kPlain;
+
+// The names in a folder, on stable storage.
+inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::string& folder) {
+  std::unique_ptr<rocksdb::FSDirectory> names;
+  const rocksdb::IOStatus opened = files->NewDirectory(folder, kPlain, &names, nullptr);
+  return opened.ok() ? names->Fsync(kPlain, nullptr) : opened;
+}
+
+// The damage of a data folder, a line for each.
+struct FoundDamage {
+  std::vector<std::string> lines;
+  std::vector<std::string> mended;  // of these what was put right: nothing is lost by it
+
+  void Add(std::string line) { lines.push_back(std::move(line)); }
+  void AddMended(std::string line) {
+    mended.push_back(line);
+    lines.push_back(std::move(line));
+  }
+};
 
 }  // namespace hearth
 

@@ -13,8 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "cache_store/disk/files/disk_tier_sync_folder.h"
-#include "cache_store/disk/promises/disk_tier_promise_rewrite.h"
+#include "cache_store/disk/files/rocks_status.h"
 
 namespace hearth {
 namespace {
@@ -25,7 +24,6 @@ constexpr uint64_t kEntriesEach = 4, kEntriesFree = 4096;
 // Entries that came while all of it was written, those that came meanwhile, the rest under the
 // lock.
 constexpr int kFollows = 2;
-const rocksdb::IOOptions kNoOptions;
 
 bool Leaves(const PromiseEntry& entry) {
   return entry.kind == PromiseKind::kReleased && entry.level == PromiseLevel::kNone;
@@ -59,7 +57,7 @@ absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string&
   rocksdb::Slice bytes;
   rocksdb::IOStatus status =
       files->NewSequentialFile(PromisesPath(dir), rocksdb::FileOptions(), &file, nullptr);
-  if (status.ok()) status = file->Read(sizeof(memory), kNoOptions, &bytes, memory, nullptr);
+  if (status.ok()) status = file->Read(sizeof(memory), kPlain, &bytes, memory, nullptr);
   for (const int error : {EACCES, EPERM}) {
     const char* const text = std::strerror(error);
     if (status.ok() || !absl::StrContains(status.ToString(), text)) continue;
@@ -117,7 +115,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
   if (!is_new) {
     const rocksdb::Status read = LookAtPromises(files_, dir_, boot_, &book, damage);
     if (!read.ok() && !read.IsNotFound() && !read.IsPathNotFound()) {
-      files_->RenameFile(path_, path_ + ".unreadable", kNoOptions, nullptr).PermitUncheckedError();
+      files_->RenameFile(path_, path_ + ".unreadable", kPlain, nullptr).PermitUncheckedError();
     }
   }
   if (!is_new && book.LacksEntries(boot_)) {
@@ -152,10 +150,10 @@ rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
     if (anew.ok()) anew = WriteAnew(book);
     if (!anew.ok()) return anew;
   }
-  rocksdb::IOStatus status = file_->Append(bytes, kNoOptions, nullptr);
+  rocksdb::IOStatus status = file_->Append(bytes, kPlain, nullptr);
   if (status.ok()) {
     bytes_ += bytes.size();
-  } else if (!file_->Truncate(bytes_, kNoOptions, nullptr).ok()) {
+  } else if (!file_->Truncate(bytes_, kPlain, nullptr).ok()) {
     file_ = nullptr;
   }
   return status;
@@ -178,15 +176,15 @@ rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
 }
 
 bool PromiseFile::MayHaveLost() const {
-  return !files_->FileExists(dir_ + "/lost", kNoOptions, nullptr).IsNotFound();
+  return !files_->FileExists(dir_ + "/lost", kPlain, nullptr).IsNotFound();
 }
 
 rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
   const std::string bytes = WritePromises(book), part = path_ + kPromisesInstead;
   rocksdb::IOStatus status = rocksdb::WriteStringToFile(files_, bytes, part, /*should_sync=*/true);
-  if (status.ok()) status = files_->RenameFile(part, path_, kNoOptions, nullptr);
+  if (status.ok()) status = files_->RenameFile(part, path_, kPlain, nullptr);
   if (!status.ok()) {
-    files_->DeleteFile(part, kNoOptions, nullptr).PermitUncheckedError();
+    files_->DeleteFile(part, kPlain, nullptr).PermitUncheckedError();
     return status;
   }
   return GoOnWith(bytes.size(), bytes.size() / kPromiseBytes);
@@ -328,9 +326,7 @@ bool PromiseFile::IsSynced(const Place& place) const {
 }
 
 void PromiseFile::NoteSynced(const Place& place) {
-  PromiseEntry entry;
-  entry.kind = PromiseKind::kSynced;
-  entry.number = place.bytes;
+  const PromiseEntry entry{PromiseKind::kSynced, PromiseLevel::kNone, 0, place.bytes, {}, 0};
   const absl::MutexLock lock(&mu_);
   // A file written anew meanwhile, or now, has other places.
   if (place.generation != generation_ || file_ == nullptr) return;
@@ -339,9 +335,8 @@ void PromiseFile::NoteSynced(const Place& place) {
 }
 
 void PromiseFile::Close() {
-  PromiseEntry entry;
-  entry.kind = PromiseKind::kClosed;
-  entry.unix_s = absl::ToUnixSeconds(absl::Now());
+  const auto now = static_cast<uint64_t>(absl::ToUnixSeconds(absl::Now()));
+  const PromiseEntry entry{PromiseKind::kClosed, PromiseLevel::kNone, 0, 0, {}, now};
   if (Append({&entry, 1}).ok()) EndSync(BeginSync()).PermitUncheckedError();
 }
 
@@ -362,7 +357,7 @@ void PromiseFile::SyncWhenAsked() {
       file = file_;
     }
     rocksdb::IOStatus status = rocksdb::IOStatus::IOError("the file of promises is not open");
-    if (file != nullptr) status = file->Sync(kNoOptions, nullptr);
+    if (file != nullptr) status = file->Sync(kPlain, nullptr);
     const absl::MutexLock lock(&mu_);
     syncs_.answered = asked;
     if (status.ok() && generation == generation_) synced_bytes_ = std::max(synced_bytes_, bytes);

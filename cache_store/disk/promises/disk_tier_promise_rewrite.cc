@@ -1,17 +1,11 @@
-#include "cache_store/disk/promises/disk_tier_promise_rewrite.h"
-
 #include <algorithm>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/disk/files/rocks_status.h"
+#include "cache_store/disk/promises/disk_tier_promise_file.h"
 
 namespace hearth {
-namespace {
-
-const rocksdb::IOOptions kNoRewriteOptions;
-
-}  // namespace
-
 PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_have_lost) {
   PromiseBook book = ReadPromises(bytes);
   // Some rotted since they were written: the next start is to report it.
@@ -29,7 +23,7 @@ PromiseBook BookToKeep(absl::string_view bytes, const BootId& boot, bool may_hav
 
 void RemovePromisesAnew(rocksdb::FileSystem* files, const std::string& path) {
   for (const char* part : {kPromisesBeside, kPromisesInstead}) {
-    files->DeleteFile(path + part, kNoRewriteOptions, nullptr).PermitUncheckedError();
+    files->DeleteFile(path + part, kPlain, nullptr).PermitUncheckedError();
   }
 }
 
@@ -39,7 +33,7 @@ PromiseRewrite::PromiseRewrite(rocksdb::FileSystem* files, const std::string& pa
 PromiseRewrite::~PromiseRewrite() {
   if (file_ == nullptr) return;
   file_.reset();
-  files_->DeleteFile(part_, kNoRewriteOptions, nullptr).PermitUncheckedError();
+  files_->DeleteFile(part_, kPlain, nullptr).PermitUncheckedError();
 }
 
 rocksdb::IOStatus PromiseRewrite::Begin(uint64_t bytes, const BootId& boot, bool may_have_lost) {
@@ -79,14 +73,14 @@ rocksdb::IOStatus PromiseRewrite::Follow(uint64_t bytes, const Visit& visit) {
   followed_ = bytes;
   if (!anew.empty()) status = Write(anew);
   if (!status.ok() || synced_bytes_ == bytes_) return status;
-  status = file_->Sync(kNoRewriteOptions, nullptr);
+  status = file_->Sync(kPlain, nullptr);
   if (status.ok()) synced_bytes_ = bytes_;
   return status;
 }
 
 rocksdb::IOStatus PromiseRewrite::PutInPlace() {
-  rocksdb::IOStatus status = file_->Close(kNoRewriteOptions, nullptr);
-  if (status.ok()) status = files_->RenameFile(part_, path_, kNoRewriteOptions, nullptr);
+  rocksdb::IOStatus status = file_->Close(kPlain, nullptr);
+  if (status.ok()) status = files_->RenameFile(part_, path_, kPlain, nullptr);
   if (status.ok()) file_.reset();
   return status;
 }
@@ -99,7 +93,7 @@ rocksdb::IOStatus PromiseRewrite::Read(uint64_t from, uint64_t to, std::string* 
       files_->NewRandomAccessFile(path_, rocksdb::FileOptions(), &file, nullptr);
   rocksdb::Slice read;
   if (status.ok()) {
-    status = file->Read(from, out->size(), kNoRewriteOptions, &read, &(*out)[0], nullptr);
+    status = file->Read(from, out->size(), kPlain, &read, &(*out)[0], nullptr);
   }
   if (!status.ok()) return status;
   if (read.size() < out->size()) {
@@ -111,7 +105,7 @@ rocksdb::IOStatus PromiseRewrite::Read(uint64_t from, uint64_t to, std::string* 
 }
 
 rocksdb::IOStatus PromiseRewrite::Write(const std::string& bytes) {
-  rocksdb::IOStatus status = file_->Append(bytes, kNoRewriteOptions, nullptr);
+  rocksdb::IOStatus status = file_->Append(bytes, kPlain, nullptr);
   if (status.ok()) bytes_ += bytes.size();
   return status;
 }

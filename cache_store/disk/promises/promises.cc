@@ -127,25 +127,19 @@ class Reading {
 };
 
 PromiseEntry EntryOf(const Promise& promise) {
-  PromiseEntry entry;
   const bool is_intent = promise.level == PromiseLevel::kIntended;
-  entry.kind = is_intent ? PromiseKind::kIntended : PromiseKind::kKept;
-  entry.level = is_intent ? PromiseLevel::kNone : promise.level;
-  entry.tokens = promise.tokens;
-  entry.number = promise.manifest;
-  entry.id = promise.id;
-  entry.unix_s = promise.unix_s;
-  return entry;
+  return {is_intent ? PromiseKind::kIntended : PromiseKind::kKept,
+          is_intent ? PromiseLevel::kNone : promise.level,
+          promise.tokens,
+          promise.manifest,
+          promise.id,
+          promise.unix_s};
 }
 
 PromiseEntry ForgotEntry(const PromiseBook& book) {
-  PromiseEntry entry;
-  entry.kind = PromiseKind::kForgot;
-  entry.number = book.forgot_to;
-  if (book.unsaid == 0) return entry;
-  entry.level = PromiseLevel::kDisk;
-  entry.tokens = static_cast<uint32_t>(std::min<uint64_t>(book.unsaid, ~uint32_t{0}));
-  return entry;
+  const auto unsaid = static_cast<uint32_t>(std::min<uint64_t>(book.unsaid, ~uint32_t{0}));
+  const PromiseLevel level = unsaid > 0 ? PromiseLevel::kDisk : PromiseLevel::kNone;
+  return {PromiseKind::kForgot, level, unsaid, book.forgot_to, {}, 0};
 }
 
 }  // namespace
@@ -190,19 +184,13 @@ std::optional<PromiseEntry> ParsePromise(absl::string_view bytes) {
 }
 
 PromiseEntry PromisesHeader() {
-  PromiseEntry entry;
-  entry.kind = PromiseKind::kHeader;
-  entry.number = kPromisesVersion;
-  entry.id = IdOf(kMagic);
-  return entry;
+  return {PromiseKind::kHeader, PromiseLevel::kNone, 0, kPromisesVersion, IdOf(kMagic), 0};
 }
 
 PromiseEntry PromisesSession(const BootId& boot, uint64_t unix_s) {
-  PromiseEntry entry;
-  entry.kind = PromiseKind::kSession;
-  std::copy(boot.begin(), boot.end(), entry.id.begin());
-  entry.unix_s = unix_s;
-  return entry;
+  Digest id{};
+  std::copy(boot.begin(), boot.end(), id.begin());
+  return {PromiseKind::kSession, PromiseLevel::kNone, 0, 0, id, unix_s};
 }
 
 PromiseBook ReadPromises(absl::string_view bytes) { return Reading().Read(bytes); }
@@ -211,10 +199,7 @@ std::string WritePromises(const PromiseBook& book) {
   std::string bytes = SerializePromise(PromisesHeader());
   if (book.forgot_to > 0 || book.unsaid > 0) bytes += SerializePromise(ForgotEntry(book));
   const auto add_left = [&](uint64_t number) {
-    PromiseEntry entry;
-    entry.kind = PromiseKind::kReleased;
-    entry.number = number;
-    bytes += SerializePromise(entry);
+    bytes += SerializePromise({PromiseKind::kReleased, PromiseLevel::kNone, 0, number, {}, 0});
   };
   for (const uint64_t number : book.gone) {
     if (number <= book.forgot_to) add_left(number);

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/disk_tier_load.h"
+#include "cache_store/disk/slice_codec.h"
 
 namespace hearth {
 namespace {
@@ -21,10 +22,6 @@ constexpr uint64_t kTableBytes = uint64_t{64} << 20;  // of a table that is writ
 constexpr uint64_t kRecordBatchBytes = uint64_t{4} << 20;
 // Smaller slices go through the log, as a store's do.
 constexpr uint64_t kLeastInTable = 4096;
-
-SliceView ViewOf(const std::string& bytes) {
-  return {nullptr, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}};
-}
 
 bool IsLinked(const SalvageFile& file, bool can_link) { return can_link && file.CanBeLinked(); }
 

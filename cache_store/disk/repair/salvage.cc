@@ -187,9 +187,7 @@ std::string SalvagedFolder::ProblemOf(const SalvagedPoint& point) const {
     }
     const ObjectRecord& object = it->second.record;
     const ManifestObject& named = record.manifest.objects[i];
-    if (!(object.id == named.id) || object.slice_digests != named.slice_digests ||
-        object.layers != layout->LayersOf(named.id.group) ||
-        object.slice_bytes != layout->SliceBytes(named.id.tokens)) {
+    if (!IsObjectNamed(object, named, *layout)) {
       return absl::StrCat("object ", record.objects[i], " is not the one that it names");
     }
   }
@@ -305,17 +303,9 @@ std::optional<size_t> SalvagedFolder::SliceOf(const ObjectRecord& object, absl::
 }
 
 bool SalvagedFolder::IsSlice(const ObjectRecord& object, size_t slice, absl::string_view stored) {
-  absl::Span<const std::byte> bytes(reinterpret_cast<const std::byte*>(stored.data()),
-                                    stored.size());
-  SliceView decoded;
-  if (IsEncodedSlice(bytes, object.slice_bytes)) {
-    absl::StatusOr<SliceView> whole = DecodeSlice(bytes, object.slice_bytes);
-    if (!whole.ok()) return false;
-    decoded = *std::move(whole);
-    bytes = decoded.bytes;
-  }
-  return bytes.size() == object.slice_bytes &&
-         SliceDigest(bytes.data(), bytes.size()) == object.slice_digests[slice];
+  const absl::StatusOr<SliceView> whole = AsSlice(ViewOf(stored), object.slice_bytes);
+  return whole.ok() && whole->bytes.size() == object.slice_bytes &&
+         SliceDigest(whole->bytes.data(), whole->bytes.size()) == object.slice_digests[slice];
 }
 
 std::string SalvagedFolder::IdOf(const SalvagedPoint& point) const {

@@ -1,6 +1,6 @@
-// Reading the files of a damaged database, past what rotted. Not by RocksDB: it opens no table whose
-// end is gone, gives up a log at the first record that does not match its checksum, and asserts that
-// what it reads makes sense.
+// Reading the files of a damaged database, past what rotted. Not by RocksDB: it opens no table
+// whose end is gone, gives up a log at the first record that does not match its checksum, and
+// asserts that what it reads makes sense.
 //
 // What is read proves itself: records and slices by their digests, restore points by the objects
 // that they name. Nothing is ever written. A place that cannot be read is damage like any other.
@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -73,10 +72,6 @@ SalvageDamage VisitLog(const RawFile& file, const VisitSalvaged& visit);
 // Each value lies beside its key. None is sure, and values that rotted are no damage here; behind a
 // damaged head the next one is searched for.
 SalvageDamage VisitBlobs(const RawFile& file, const VisitSalvaged& visit);
-
-// Of the beginning of `*bytes`, which it is then taken off. None: there is none there.
-std::optional<uint64_t> TakeVarint(absl::string_view* bytes);
-std::optional<absl::string_view> TakeLengthAndBytes(absl::string_view* bytes);
 
 }  // namespace hearth
 

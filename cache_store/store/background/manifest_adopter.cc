@@ -42,10 +42,7 @@ bool ManifestAdopter::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
     const ManifestObject& named = manifest.objects[i];
     const KeyedSegment* segment =
         chain.EndingAt(named.id.begin + named.id.tokens, layout.chunk_tokens);
-    if (segment == nullptr || object.key != segment->key || !(object.id == named.id) ||
-        object.slice_digests != named.slice_digests ||
-        object.layers != layout.LayersOf(named.id.group) ||
-        object.slice_bytes != layout.SliceBytes(named.id.tokens)) {
+    if (segment == nullptr || object.key != segment->key || !IsObjectNamed(object, named, layout)) {
       return false;
     }
     // Of two objects of one key the first adopted stays; a manifest naming the other goes, and so
