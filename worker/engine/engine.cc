@@ -8,6 +8,7 @@
 #include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/gemma_runner.h"
 #include "worker/engine/runner/invariant_runner.h"
+#include "worker/engine/scheduler.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_weights.h"
 #include "worker/model/thread_pool.h"
@@ -68,6 +69,17 @@ uint64_t ChooseKvBytes(const EngineOptions& options, std::vector<std::string>* n
   return bytes;
 }
 
+// Of the steps that the scheduler will make.
+StepLimits LimitsOf(const EngineOptions& options) {
+  StepLimits limits;
+  limits.alone = InvariantRunner::AloneStepTokens(options.chunk_tokens);
+  limits.decodes = options.PlacesOf(Exactness::kInvariant);
+  limits.together =
+      Scheduler::MostRows(options.step_tokens > 0 ? options.step_tokens : options.chunk_tokens,
+                          limits.alone, limits.decodes);
+  return limits;
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
   std::vector<std::string> notes;
   InvariantGemmaOptions gemma_options;
@@ -81,7 +93,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   if (!gemma.ok()) return gemma.status();
   if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
     return room;
-  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir); !held.ok()) {
+  if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir, LimitsOf(options));
+      !held.ok()) {
     return absl::Status(held.code(),
                         absl::StrCat("exactness: invariant does not hold on this machine: ",
                                      held.message(), "; --exactness exact does not need it"));

@@ -234,12 +234,24 @@ PrefillsBeside Scheduler::Beside(const std::string& tenant) const {
   return beside;
 }
 
+// What prefills has these however many decode.
+uint32_t Scheduler::RowsBeside(uint32_t decodes, uint32_t rows) {
+  return std::max({rows - std::min(rows, decodes), rows / 2, 1U});
+}
+
+uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running) {
+  uint32_t most = std::max(rows_without_decodes, max_running);
+  for (const uint32_t decodes : {1U, max_running - 1}) {
+    if (decodes >= 1) most = std::max(most, decodes + RowsBeside(decodes, rows));
+  }
+  return most;
+}
+
 std::vector<PlannedStep> Scheduler::NextBatch(uint32_t rows, uint32_t rows_without_decodes) {
   std::vector<PlannedStep> batch;
   for (const SequenceId id : decoding_) batch.push_back({id, StepKind::kDecode});
   const auto decodes = static_cast<uint32_t>(decoding_.size());
-  const uint32_t free = decodes == 0 ? rows_without_decodes
-                                     : std::max({rows - std::min(rows, decodes), rows / 2, 1U});
+  const uint32_t free = decodes == 0 ? rows_without_decodes : RowsBeside(decodes, rows);
   std::map<std::string, bool> served;  // tenants
   for (const auto& [id, tokens] : Shares(free)) {
     Prefill& prefill = prefills_.at(id);

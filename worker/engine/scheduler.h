@@ -92,6 +92,8 @@ class Scheduler {
   // there is none. Its tokens count as taken. What has no tokens left is to be removed or to decode
   // before the next call.
   std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes);
+  // The rows that a batch has at most where `max_running` may run.
+  static uint32_t MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running);
   // Of batches alone.
   PrefillsBeside Beside(const std::string& tenant) const;
 
@@ -99,6 +101,7 @@ class Scheduler {
   uint32_t queued() const { return static_cast<uint32_t>(queue_.size()); }
 
  private:
+  static uint32_t RowsBeside(uint32_t decodes, uint32_t rows);
   struct Waiting {
     SequenceId id = 0;
     uint32_t places = 1;

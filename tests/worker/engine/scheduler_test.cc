@@ -337,7 +337,9 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const uint32_t rows = 1 + random() % 40, alone = rows + random() % 100;
-    Scheduler scheduler(1 + random() % 6, 4);
+    const uint32_t places = 1 + random() % 6;
+    Scheduler scheduler(places, 4);
+    size_t most = 0;  // rows of a batch
     std::map<SequenceId, uint32_t> prefill_left, decode_left, passed_over;
     std::map<SequenceId, std::string> tenants;
     SequenceId next_id = 1;
@@ -364,6 +366,7 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
       const uint32_t may =
           decodes == 0 ? alone : std::max<uint32_t>(rows - std::min<size_t>(rows, decodes), least);
       ASSERT_EQ(prefilled, std::min(wanted, may));
+      most = std::max(most, decodes + prefilled);
       for (const auto& [id, tokens] : seen) {
         if (decode_left.count(id) == 1) {
           if (--decode_left[id] > 0) continue;
@@ -382,6 +385,7 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
         ASSERT_LE(passed_over[id], 3u) << "the one before it, and the other tenants";
       }
     }
+    EXPECT_EQ(most, Scheduler::MostRows(rows, alone, places));
   }
 }
 

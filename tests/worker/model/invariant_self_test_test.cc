@@ -37,7 +37,8 @@ std::unique_ptr<InvariantGemma> LoadForSelfTest() {
 }
 
 // A product whose row `row` has another bit in steps of `rows` rows, where it has `outputs`.
-absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs) {
+absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs,
+                          const StepLimits& limits = {}) {
   InvariantGemma::ReplaceProduct([=](const ConstRows& x, const PackedWeights& weights,
                                      const Rows& y, Workspace* workspace, ParallelFor parallel) {
     Product(x, weights, y, workspace, parallel);
@@ -47,13 +48,13 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs) {
   });
   const auto gemma = LoadForSelfTest();
   InvariantGemma::ReplaceProduct(nullptr);
-  return gemma->SelfTest("");
+  return gemma->SelfTest("", limits);
 }
 
 TEST(InvariantSelfTest, HoldsAndLeavesTheModelAsItWas) {
   const auto gemma = LoadForSelfTest(), untested = LoadForSelfTest();
   EXPECT_TRUE(gemma->SelfTest("").ok());
-  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 32 steps"));
+  EXPECT_THAT(gemma->notes().back(), HasSubstr("held in 33 steps"));
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
   std::vector<float> logits, same;
   InvariantGemma::Kv kv = gemma->NewKv(), other = untested->NewKv();
@@ -77,17 +78,33 @@ TEST(InvariantSelfTest, NamesTheOperationTheLayerAndTheStep) {
                 AllOf(HasSubstr("the product q, k, v of a local layer"),
                       HasSubstr("M = " + std::to_string(rows) + " rows")));
   }
-  // A chunk of 16, and beside it 1, 17, 1 and 3 rows of other sequences.
-  for (const int64_t row : {0, 1, 17, 18, 33, 34, 37}) {
-    EXPECT_THAT(std::string(SelfTestWith(38, row, qkv).message()),
-                HasSubstr("M = 38 rows of 5 sequences than among 517"))
-        << row;
-  }
   EXPECT_THAT(std::string(SelfTestWith(64, 0, config.intermediate_size).message()),
               HasSubstr("product gate, up"));
   EXPECT_THAT(std::string(SelfTestWith(3, 2, config.hidden_size).message()),
               HasSubstr("product out"));
   EXPECT_THAT(std::string(SelfTestWith(1, 0, config.vocab_size).message()), HasSubstr("the head"));
+}
+
+TEST(InvariantSelfTest, TriesTheLargestStepsThatThereWillBe) {
+  const int64_t hidden = LoadForSelfTest()->config().hidden_size;
+  const auto message = [&](int64_t rows, int64_t row, const StepLimits& limits) {
+    return std::string(SelfTestWith(rows, row, hidden, limits).message());
+  };
+  // A chunk of 16, beside it 1, 17, 1 and 3 rows of other sequences, and what is left.
+  for (const int64_t row : {0, 17, 25, 33, 34, 37, 38, 169, 299}) {
+    EXPECT_THAT(message(300, row, {512, 300, 16}),
+                HasSubstr("M = 300 rows of 6 sequences than among 517"))
+        << row;
+  }
+  // A piece is no longer than a prompt alone is.
+  for (const int64_t row : {549, 550, 999}) {
+    EXPECT_THAT(message(1000, row, {512, 1000, 16}), HasSubstr("M = 1000 rows of 7 sequences"))
+        << row;
+  }
+  for (const int64_t row : {0, 39}) {
+    EXPECT_THAT(message(40, row, {512, 512, 40}), HasSubstr("M = 40 rows of 40 sequences")) << row;
+  }
+  EXPECT_THAT(message(300, 299, {300, 512, 16}), HasSubstr("M = 300 rows than among 517"));
 }
 
 // What is wrong for any number of rows alike.

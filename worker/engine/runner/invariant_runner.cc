@@ -8,9 +8,6 @@
 namespace hearth {
 namespace {
 
-// Of a prefill that nothing else waits for: products of as many rows cost the least for each.
-constexpr uint32_t kAloneStepTokens = 512;
-
 // Every SequenceKv of this runner is an InvariantKv: NewKv made it.
 InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 
@@ -56,7 +53,7 @@ InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma,
 }
 
 uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
-  return std::max(kAloneStepTokens, layout.chunk_tokens);
+  return AloneStepTokens(layout.chunk_tokens);
 }
 
 ModelRunner::KvBytes InvariantRunner::kv_bytes() const {

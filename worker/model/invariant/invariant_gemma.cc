@@ -122,15 +122,15 @@ absl::Status InvariantGemma::Step(Kv* kv, absl::Span<const int32_t> tokens, int 
   return Step(absl::Span<const Part>(&part, 1));
 }
 
-absl::Status InvariantGemma::SelfTest(const std::string& cache_dir) {
+absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLimits& limits) {
   const absl::Time begin = absl::Now();
   const SelfTestMemory memory(cache_dir, weights_->digest(), weights_->form(),
-                              layout_->chunk_tokens);
+                              layout_->chunk_tokens, limits);
   if (memory.Holds()) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();
   }
-  InvariantSelfTest test(*weights_, *layout_, forward_.get());
+  InvariantSelfTest test(*weights_, *layout_, forward_.get(), limits);
   if (absl::Status held = test.Run(); !held.ok()) return held;
   memory.Remember();
   notes_.push_back(absl::StrCat("self-test of the class invariant: held in ", test.passes(),

@@ -24,6 +24,7 @@
 #include "worker/model/invariant/invariant_kv.h"
 #include "worker/model/invariant/invariant_part.h"
 #include "worker/model/invariant/kv_blocks.h"
+#include "worker/model/invariant/step_limits.h"
 #include "worker/model/model_config.h"
 
 namespace hearth {
@@ -62,10 +63,10 @@ class InvariantGemma {
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;
 
-  // Whether this machine computes what the class promises (invariant_self_test.h); adds a note.
-  // That it did is remembered in `cache_dir`, if there is one, by weights, kernels, program and
-  // CPU.
-  absl::Status SelfTest(const std::string& cache_dir);
+  // Whether this machine computes what the class promises (invariant_self_test.h) in steps up to
+  // `limits`; adds a note. That it did is remembered in `cache_dir`, if there is one, by weights,
+  // kernels, program, CPU and limits.
+  absl::Status SelfTest(const std::string& cache_dir, const StepLimits& limits = {});
 
   // For tests: what takes the product's place in models that are loaded from now on; null: nothing.
   using ProductFunction = std::function<void(const ConstRows& x, const PackedWeights& weights,

@@ -25,26 +25,35 @@ constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 // Of the model that the Kv here are of: the forward pass does not ask.
 constexpr uint64_t kNumber = 1;
 
-// The most rows of a step that has one sequence, where C is not more.
-constexpr int kAloneRows = 512;
+// Of a prompt beside others: where more are to be tried, there are several prompts.
+constexpr int kPieceRows = 512;
+// Each has a block of its own for either layer, 2 MiB of a 27B. More rows than these are tried as
+// prompts.
+constexpr uint32_t kDecodesMax = 64;
 
 // Each size at which a kernel may change its way: those below a few tiles, those about a power of
 // two, which most chunks are, and what a sequence has at most that is alone.
-std::vector<int> SizesUpTo(int rows, int chunk) {
+std::vector<int> SizesUpTo(int rows, int alone) {
   std::set<int> sizes;
   for (int m = 1; m <= 17; ++m) sizes.insert(m);
   for (const int near : {32, 64, 128, 256}) {
     for (const int m : {near - 1, near, near + 1}) sizes.insert(m);
   }
-  sizes.insert(std::max(kAloneRows, chunk));
+  sizes.insert(alone);
   return {sizes.begin(), sizes.lower_bound(rows)};
 }
 
-// The rows of the sequences of one step: two that decode, and some that prefill between them.
-std::vector<int> SequenceRows(int rows, int chunk) {
+// The rows of the sequences of one step: two that decode, and some that prefill between and behind
+// them, until there are `together`.
+std::vector<int> SequenceRows(int rows, int chunk, int together) {
   std::vector<int> sequences;
-  for (const int m : {1, 17, std::min(chunk, kAloneRows), 1, 3}) {
-    if (m < rows) sequences.push_back(m);
+  for (const int m : {1, 17, std::min(chunk, kPieceRows), 1, 3}) {
+    if (m >= rows) continue;
+    sequences.push_back(m);
+    together -= m;
+  }
+  for (; together > 0; together -= sequences.back()) {
+    sequences.push_back(std::min({together, kPieceRows, rows - 1}));
   }
   return sequences;
 }
@@ -56,7 +65,7 @@ uint64_t RowDigest(const float* row, int64_t columns) {
 }  // namespace
 
 InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLayout& of_model,
-                                     InvariantForward* forward)
+                                     InvariantForward* forward, const StepLimits& limits)
     : weights_(weights), config_(weights.config()), forward_(forward) {
   auto layout = std::make_shared<KvLayout>(of_model);
   layout->layers.clear();
@@ -71,20 +80,29 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
   const int chunk = static_cast<int>(of_model.chunk_tokens);
   rows_ = std::min(std::min(config_.attention.sliding_window, kLongestWindow) + chunk + 1,
                    config_.max_position_embeddings);
-  sizes_ = SizesUpTo(rows_, chunk);
+  sizes_ = SizesUpTo(rows_, static_cast<int>(limits.alone));
+  if (rows_ > 1) {
+    together_ = {std::vector<int>(std::min(limits.decodes, kDecodesMax), 1),
+                 SequenceRows(rows_, chunk, static_cast<int>(limits.together))};
+  }
+  compared_.insert(rows_ - 1);
+  const auto compare = [&](int m) { compared_.insert({rows_ - m, rows_ - m + m / 2}); };
+  for (const int m : sizes_) compare(m);
   // Nothing is dropped: each pass begins again in the middle.
   layout->window = static_cast<uint32_t>(rows_) + 1;
-  int splits = rows_ / chunk + 1;
-  for (const int m : SequenceRows(rows_, chunk)) splits += m / chunk + 2;
+  int splits = 0;  // of one step beside those of all rows
+  for (const std::vector<int>& sequences : together_) {
+    int more = 0;
+    for (const int m : sequences) {
+      compare(m);
+      more += m / chunk + 2;
+    }
+    splits = std::max(splits, more);
+  }
+  splits += rows_ / chunk + 1;
   arena_ = std::make_unique<KvBlocks>(static_cast<uint64_t>(splits) * layers_.size() *
                                       layout->SliceBytes(layout->chunk_tokens));
   kv_ = InvariantKv(std::move(layout), arena_.get(), kNumber);
-}
-
-bool InvariantSelfTest::IsCompared(int row) const {
-  if (row == rows_ - 1) return true;
-  return std::any_of(sizes_.begin(), sizes_.end(),
-                     [&](int m) { return row == rows_ - m || row == rows_ - m + m / 2; });
 }
 
 std::string InvariantSelfTest::AmongRows() const {
@@ -96,8 +114,7 @@ std::string InvariantSelfTest::AmongRows() const {
 }
 
 void InvariantSelfTest::Remember(const Rows& values, int64_t columns, uint64_t number) {
-  for (int row = 0; row < rows_; ++row) {
-    if (!IsCompared(row)) continue;
+  for (const int row : compared_) {
     expected_[number * static_cast<uint64_t>(rows_) + static_cast<uint64_t>(row)] =
         RowDigest(values.Row(row), columns);
   }
@@ -274,11 +291,10 @@ absl::Status InvariantSelfTest::Run() {
   for (const int m : sizes_) {
     if (absl::Status pass = Pass({rows_ - m}); !pass.ok()) return pass;
   }
-  std::vector<int> begins;
-  for (const int m : SequenceRows(rows_, static_cast<int>(kv_.layout().chunk_tokens))) {
-    begins.push_back(rows_ - m);
-  }
-  if (begins.size() > 1) {
+  for (const std::vector<int>& sequences : together_) {
+    std::vector<int> begins;
+    for (const int m : sequences) begins.push_back(rows_ - m);
+    if (begins.size() < 2) continue;
     if (absl::Status pass = Pass(begins); !pass.ok()) return pass;
   }
   return Head(last);

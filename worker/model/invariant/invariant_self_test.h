@@ -3,11 +3,12 @@
 // that the kernels are defined by.
 //
 // One local and one global layer take a window, a chunk and a row: all rows at once, then the last
-// M of them again, for each M, and once as several sequences of different lengths, as a step has
-// them that decodes and prefills. After every operation the first, the middle and the last row of a
-// sequence must have the bits that they had among all. The head takes a few rows likewise. With the
-// smallest M the first row goes through the scalar references too, operation by operation, and with
-// M = 1 so do some of the head's outputs: what holds for these rows holds for all M then.
+// M of them again, for each M, and twice as several sequences: as many as decode, and as many rows
+// as a step has at most, of different lengths, as one has them that decodes and prefills. After
+// every operation the first, the middle and the last row of a sequence must have the bits that they
+// had among all. The head takes a few rows likewise. With the smallest M the first row goes through
+// the scalar references too, operation by operation, and with M = 1 so do some of the head's
+// outputs: what holds for these rows holds for all M then.
 //
 // Thread safety: none; no step of the model may run meanwhile. It leaves the model as it was.
 // Errors: kFailedPrecondition names the operation, the layer and M.
@@ -17,6 +18,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,7 +33,7 @@ class InvariantSelfTest {
  public:
   // `layout`: of the model's Kv. All must outlive it.
   InvariantSelfTest(const InvariantWeights& weights, const KvLayout& layout,
-                    InvariantForward* forward);
+                    InvariantForward* forward, const StepLimits& limits);
   absl::Status Run();
   int passes() const { return passes_; }
 
@@ -51,15 +53,16 @@ class InvariantSelfTest {
   void See(const char* operation, const Rows& values, int64_t columns, bool local);
   void Remember(const Rows& values, int64_t columns, uint64_t number);
   std::string AmongRows() const;
-  bool IsCompared(int row) const;
 
   const InvariantWeights& weights_;
   const ModelConfig& config_;
   InvariantForward* const forward_;
-  std::vector<int> layers_;  // numbers of the two
-  int rows_ = 0;             // W + C + 1
-  std::vector<int> sizes_;   // M
-  std::vector<int> begins_;  // of this pass's sequences
+  std::vector<int> layers_;                 // numbers of the two
+  int rows_ = 0;                            // W + C + 1
+  std::vector<int> sizes_;                  // M
+  std::vector<std::vector<int>> together_;  // rows of each sequence, of steps of several
+  std::set<int> compared_;                  // rows
+  std::vector<int> begins_;                 // of this pass's sequences
   std::unique_ptr<KvBlocks> arena_;
   InvariantKv kv_;
   std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row

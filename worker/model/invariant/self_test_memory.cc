@@ -36,13 +36,13 @@ std::string ProgramFile() {
 }  // namespace
 
 SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
-                               int64_t chunk) {
+                               int64_t chunk, const StepLimits& limits) {
   const std::string program = ProgramFile();
   if (cache_dir.empty() || program.empty()) return;
-  const std::string key = DigestHex(
-      Sha256(absl::StrCat("hearth.self_test.v1\n", DigestHex(weights), " ", WeightFormName(form),
-                          "\n", InvariantGemma::kKernelsVersion, " ", chunk, " ",
-                          KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
+  const std::string key = DigestHex(Sha256(absl::StrCat(
+      "hearth.self_test.v1\n", DigestHex(weights), " ", WeightFormName(form), "\n",
+      InvariantGemma::kKernelsVersion, " ", chunk, " ", limits.alone, " ", limits.together, " ",
+      limits.decodes, " ", KernelTargetName(ChosenTarget()), "\n", program, "\n", CpuName())));
   file_ = absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
 }
 

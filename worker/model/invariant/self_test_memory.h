@@ -1,7 +1,8 @@
 // SelfTestMemory: that the self-test of a model held on this machine, remembered between starts.
 //
-// By the weights and their form, the kernels' version, C, the instruction set, the CPU and the
-// program's file: each of them may change what is computed. Only what held is remembered.
+// By the weights and their form, the kernels' version, C, the steps that were tried, the
+// instruction set, the CPU and the program's file: each of them may change what is computed. Only
+// what held is remembered.
 //
 // Thread safety: as const. A folder that cannot be read or written costs time only.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_SELF_TEST_MEMORY_H_
@@ -12,6 +13,7 @@
 
 #include "proto/fingerprint.h"
 #include "worker/kernels/packed_weights.h"
+#include "worker/model/invariant/step_limits.h"
 
 namespace hearth {
 
@@ -20,7 +22,7 @@ class SelfTestMemory {
   // `cache_dir` may be empty: then nothing is remembered.
   // `form`: what the weights are kept as.
   SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
-                 int64_t chunk);
+                 int64_t chunk, const StepLimits& limits);
   bool Holds() const;
   void Remember() const;
 
