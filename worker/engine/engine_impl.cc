@@ -90,6 +90,7 @@ absl::Status EngineImpl::Start() {
   // The canary runs on the thread that will step the model, with its compute threads.
   thread_ = std::thread([this, &started, &status] { Run(&started, &status); });
   started.WaitForNotification();
+  SetRecycledLimit(RecycledLimitOf(layout_, options_.max_running, model_->kv_bytes().budget));
   PrefaultObjects(layout_, std::min<uint32_t>(kPrefaultTokens, config().max_position_embeddings));
   return status;
 }

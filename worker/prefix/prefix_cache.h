@@ -20,6 +20,7 @@
 #include "proto/kv_layout.h"
 #include "worker/prefix/call_stop.h"
 #include "worker/prefix/load_trial.h"
+#include "worker/prefix/object_memory.h"
 
 namespace hearth {
 
@@ -47,8 +48,6 @@ struct KvObject {
   // it `bytes` may be null, but not of a remainder: a longer object is begun with its bytes.
   std::shared_ptr<const std::byte> device_bytes;
 };
-// Uninitialised, 64-byte aligned. Aborts only when the machine is out of memory.
-std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
 
 struct PrefixRequest {
   std::vector<uint32_t> token_ids;

@@ -1,4 +1,4 @@
-#include "worker/prefix/prefix_cache.h"
+#include "worker/prefix/object_memory.h"
 
 #include <cstring>
 #include <vector>
@@ -43,6 +43,42 @@ TEST(AllocateAlignedTest, ALargeBlockIsUsedAgainInsteadOfTouchingFreshMemory) {
   }
   EXPECT_EQ(AllocateAligned(kBytes - 1000).get(), address);
   EXPECT_NE(AllocateAligned(kBytes / 2).get(), address);  // half of it would be wasted
+}
+
+TEST(ObjectMemoryTest, KeepsWhatTheLimitAllowsAndNoMore) {
+  constexpr size_t kBytes = 1 << 20, kBlocks = 6;
+  const auto let_go = [] {
+    std::vector<std::shared_ptr<std::byte[]>> blocks;
+    while (blocks.size() < kBlocks) blocks.push_back(AllocateAligned(kBytes));
+  };
+  SetRecycledLimit(0);
+  EXPECT_EQ(RecycledBytes(), 0u);
+  SetRecycledLimit(4 * kBytes + 1);
+  let_go();
+  EXPECT_EQ(RecycledBytes(), 4 * kBytes);
+  SetRecycledLimit(kBlocks * kBytes);
+  let_go();
+  EXPECT_EQ(RecycledBytes(), kBlocks * kBytes);
+  SetRecycledLimit(2 * kBytes);
+  EXPECT_EQ(RecycledBytes(), 2 * kBytes);
+  SetRecycledLimit(kLeastRecycledLimit);
+}
+
+TEST(ObjectMemoryTest, TheLimitHasAPrefixForEachPlaceWithinTheMemoryOfSequences) {
+  KvLayout layout;  // of the 270M
+  layout.layers.assign(18, LayerGroup::kLocal);
+  for (const size_t global : {5u, 11u, 17u}) layout.layers[global] = LayerGroup::kGlobal;
+  layout.window = 512;
+  layout.chunk_tokens = 128;
+  layout.kv_heads = 1;
+  layout.head_dim = 256;
+  layout.dtype = KvDtype::kFloat32;
+  const size_t prefix = 28311552, plenty = size_t{8} << 30;
+  EXPECT_EQ(RecycledLimitOf(layout, 16, plenty), 16 * prefix);
+  EXPECT_EQ(RecycledLimitOf(layout, 64, plenty), 64 * prefix);
+  EXPECT_EQ(RecycledLimitOf(layout, 500, plenty), plenty / 4);
+  EXPECT_EQ(RecycledLimitOf(layout, 1, plenty), kLeastRecycledLimit);
+  EXPECT_EQ(RecycledLimitOf(layout, 16, 0), kLeastRecycledLimit);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-#include "worker/prefix/prefix_cache.h"
+#include "worker/prefix/object_memory.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstdlib>
 #include <map>
@@ -8,6 +9,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "proto/restore_rule.h"
 
 namespace hearth {
 namespace {
@@ -16,8 +18,8 @@ namespace {
 constexpr size_t kAlignment = 64;
 // Smaller blocks come warm from the allocator's own arenas.
 constexpr size_t kMinRecycledBytes = size_t{64} << 10;
-// The snapshot of a 2,048-token prefix of the 270M model has 28 MiB, and eight run at once.
-constexpr size_t kMaxRecycledBytes = size_t{256} << 20;
+// Of a usual prompt: of the 270M its prefix has 28 MiB.
+constexpr uint32_t kPrefixTokens = 2048;
 // A free block serves a smaller wish when it wastes at most an eighth of itself.
 constexpr size_t kMaxWasteFraction = 8;
 
@@ -44,12 +46,28 @@ class BlockRecycler {
   }
 
   void Give(void* block, size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
-    if (bytes < kMinRecycledBytes || bytes > kMaxRecycledBytes) return std::free(block);
+    if (bytes < kMinRecycledBytes) return std::free(block);
     absl::MutexLock lock(&mu_);
     free_.emplace(bytes, block);
     free_bytes_ += bytes;
-    // Over the limit the largest go first: they are the rarest sizes, and few frees suffice.
-    while (free_bytes_ > kMaxRecycledBytes) {
+    FreeWhatIsOver();
+  }
+
+  size_t free_bytes() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return free_bytes_;
+  }
+
+  void SetLimit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    limit_bytes_ = bytes;
+    FreeWhatIsOver();
+  }
+
+ private:
+  // The largest go first: they are the rarest sizes, and few frees suffice.
+  void FreeWhatIsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    while (free_bytes_ > limit_bytes_) {
       auto last = std::prev(free_.end());
       free_bytes_ -= last->first;
       std::free(last->second);
@@ -57,10 +75,10 @@ class BlockRecycler {
     }
   }
 
- private:
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::multimap<size_t, void*> free_ ABSL_GUARDED_BY(mu_);
   size_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0;
+  size_t limit_bytes_ ABSL_GUARDED_BY(mu_) = kLeastRecycledLimit;
 };
 
 BlockRecycler& Recycler() {
@@ -77,6 +95,18 @@ std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes) {
   assert(reinterpret_cast<uintptr_t>(block) % kAlignment == 0);
   return std::shared_ptr<std::byte[]>(
       block, [block_bytes](std::byte* memory) { Recycler().Give(memory, block_bytes); });
+}
+
+size_t RecycledBytes() { return Recycler().free_bytes(); }
+void SetRecycledLimit(size_t bytes) { Recycler().SetLimit(bytes); }
+
+size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes) {
+  size_t prefix = 0;
+  for (const ObjectId& id : NeededObjects(layout, kPrefixTokens)) {
+    prefix += layout.ObjectBytes(id.tokens, id.group);
+  }
+  return std::max<size_t>(kLeastRecycledLimit,
+                          std::min<uint64_t>(places * prefix, kv_budget_bytes / 4));
 }
 
 }  // namespace hearth

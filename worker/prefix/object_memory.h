@@ -1,0 +1,30 @@
+// The memory of objects' bytes: what is let go is handed on, up to a limit, instead of going back
+// to the system.
+//
+// Thread safety: any thread. One limit for the process.
+#ifndef HEARTH_WORKER_PREFIX_OBJECT_MEMORY_H_
+#define HEARTH_WORKER_PREFIX_OBJECT_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "proto/kv_layout.h"
+
+namespace hearth {
+
+// Uninitialised, 64-byte aligned. Aborts only when the machine is out of memory.
+std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
+
+// What is kept to be handed on, now and at most. A lower limit lets go of what is above it.
+size_t RecycledBytes();
+void SetRecycledLimit(size_t bytes);
+inline constexpr size_t kLeastRecycledLimit = size_t{256} << 20;  // and until it is set
+
+// The limit of a worker: a prefix of 2,048 tokens for each of its places, but at most a quarter of
+// what sequences may have; 0: nobody counts that.
+size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_PREFIX_OBJECT_MEMORY_H_
