@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "services/serving/flags.h"
 
@@ -65,56 +65,34 @@ CommandFlag& CommandFlag::Mark(bool* given) {
   return *this;
 }
 
-CommandFlag CommandFlags::Add(const std::string& name, std::string* value,
-                              const std::string& help) {
-  return CommandFlag(app_->add_option(name, *value, help));
+template <typename T>
+CommandFlag CommandFlags::Add(const std::string& name, T* value, const std::string& help) {
+  if constexpr (std::is_same_v<T, absl::Duration>) {
+    const auto take = [name, value](const std::string& text) {
+      const absl::StatusOr<absl::Duration> parsed = ParseDurationOrSeconds(text);
+      if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
+      *value = *parsed;
+    };
+    return CommandFlag(app_->add_option_function<std::string>(name, take, help))
+        .Placeholder("DURATION");
+  } else {
+    return CommandFlag(app_->add_option(name, *value, help));
+  }
 }
 
-CommandFlag CommandFlags::Add(const std::string& name, int* value, const std::string& help) {
-  return CommandFlag(app_->add_option(name, *value, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, uint32_t* value, const std::string& help) {
-  return CommandFlag(app_->add_option(name, *value, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, uint64_t* value, const std::string& help) {
-  return CommandFlag(app_->add_option(name, *value, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, float* value, const std::string& help) {
-  return CommandFlag(app_->add_option(name, *value, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, double* value, const std::string& help) {
-  return CommandFlag(app_->add_option(name, *value, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, absl::Duration* value,
-                              const std::string& help) {
-  const auto take = [name, value](const std::string& text) {
-    const absl::StatusOr<absl::Duration> parsed = ParseDurationOrSeconds(text);
-    if (!parsed.ok()) throw CLI::ValidationError(name, std::string(parsed.status().message()));
-    *value = *parsed;
-  };
-  return CommandFlag(app_->add_option_function<std::string>(name, take, help))
-      .Placeholder("DURATION");
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, std::vector<std::string>* values,
-                              const std::string& help) {
-  return CommandFlag(app_->add_option(name, *values, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, std::vector<uint32_t>* values,
-                              const std::string& help) {
-  return CommandFlag(app_->add_option(name, *values, help));
-}
-
-CommandFlag CommandFlags::Add(const std::string& name, std::vector<double>* values,
-                              const std::string& help) {
-  return CommandFlag(app_->add_option(name, *values, help));
-}
+template CommandFlag CommandFlags::Add(const std::string&, std::string*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, int*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, uint32_t*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, uint64_t*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, float*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, double*, const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::vector<std::string>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::vector<uint32_t>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, std::vector<double>*,
+                                       const std::string&);
+template CommandFlag CommandFlags::Add(const std::string&, absl::Duration*, const std::string&);
 
 CommandFlag CommandFlags::AddSwitch(const std::string& name, bool* value, const std::string& help) {
   return CommandFlag(app_->add_flag(name, *value, help));

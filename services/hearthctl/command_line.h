@@ -63,19 +63,10 @@ class CommandFlags {
 
   // `name`: "--flag", "--flag,-f", or a plain word for one that is told by its position. The value
   // lands in the variable, which otherwise stays as it is.
-  CommandFlag Add(const std::string& name, std::string* value, const std::string& help);
-  CommandFlag Add(const std::string& name, int* value, const std::string& help);
-  CommandFlag Add(const std::string& name, uint32_t* value, const std::string& help);
-  CommandFlag Add(const std::string& name, uint64_t* value, const std::string& help);
-  CommandFlag Add(const std::string& name, float* value, const std::string& help);
-  CommandFlag Add(const std::string& name, double* value, const std::string& help);
-  // "250ms", "2s", "1m", or a number of seconds.
-  CommandFlag Add(const std::string& name, absl::Duration* value, const std::string& help);
-  // Lists: may be given more than once.
-  CommandFlag Add(const std::string& name, std::vector<std::string>* values,
-                  const std::string& help);
-  CommandFlag Add(const std::string& name, std::vector<uint32_t>* values, const std::string& help);
-  CommandFlag Add(const std::string& name, std::vector<double>* values, const std::string& help);
+  // `T`: std::string, int, uint32_t, uint64_t, float, double; a list of strings, uint32_t or
+  // double, which may be given more than once; absl::Duration, as "250ms", "2s", "1m" or seconds.
+  template <typename T>
+  CommandFlag Add(const std::string& name, T* value, const std::string& help);
   // Takes no value: it is there or not.
   CommandFlag AddSwitch(const std::string& name, bool* value, const std::string& help);
   // Flags and words that many commands take. `which` goes on after "one JSON object".

@@ -7,6 +7,7 @@
 #define HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,16 +19,18 @@ namespace hearth {
 
 class CommandSet {
  public:
-  using Runner = std::function<int(Console&)>;
-
   explicit CommandSet(CommandLine* line) : line_(line) {}
 
-  // `examples` ends the subcommand's help, one command a line.
-  CommandFlags* Add(const std::string& name, const std::string& what, const std::string& examples) {
-    return line_->AddCommand(name, what, "\nExamples:\n" + examples);
-  }
-  void Run(const CommandFlags* command, Runner runner) {
-    runners_.emplace_back(command, std::move(runner));
+  // A subcommand, and the variables behind its flags, which the caller declares. `examples` ends
+  // its help, one command a line. `run` returns the exit code.
+  template <typename Flags>
+  std::pair<CommandFlags*, Flags*> Add(const std::string& name, const std::string& what,
+                                       const std::string& examples,
+                                       int (*run)(const Flags&, Console&)) {
+    CommandFlags* command = line_->AddCommand(name, what, "\nExamples:\n" + examples);
+    const auto flags = std::make_shared<Flags>();
+    runners_.emplace_back(command, [=](Console& console) { return run(*flags, console); });
+    return {command, flags.get()};
   }
   // Runs the subcommand that was parsed. REQUIRES: exactly one was.
   int RunChosen(Console& console) const {
@@ -39,7 +42,7 @@ class CommandSet {
 
  private:
   CommandLine* const line_;
-  std::vector<std::pair<const CommandFlags*, Runner>> runners_;
+  std::vector<std::pair<const CommandFlags*, std::function<int(Console&)>>> runners_;
 };
 
 // Generation (generate_command.cc, chat_command.cc, tokenize_command.cc).

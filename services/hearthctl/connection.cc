@@ -25,7 +25,7 @@ const char* KindName(PeerKind kind) { return kind == PeerKind::kWorker ? "worker
 // One attempt may take this long: a busy machine answers late. A refusal shows at once.
 constexpr absl::Duration kAttempt = absl::Seconds(10);
 
-// Empty: it may be one. Else what is wrong.
+// Why `text` is no address; empty when it may be one.
 std::string CheckAddress(const std::string& text) {
   const std::string wrong =
       absl::StrCat("\"", text, "\" is no address: write host:port or unix:PATH");
@@ -65,7 +65,7 @@ std::string TlsMismatch(absl::string_view error, bool has_tls) {
   const std::string text = absl::AsciiStrToLower(error);
   const auto says = [&text](absl::string_view what) { return absl::StrContains(text, what); };
   if (!has_tls) {
-    // How a server of ours shows out who has no TLS; gRPC keeps its words to itself.
+    // Our servers end a connection without TLS so; gRPC does not pass their message on.
     return says("goaway received") ? "it ended the connection at once; where it speaks TLS, pass "
                                      "--tls-ca, the authority of its certificate"
                                    : "";
@@ -188,7 +188,7 @@ absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer) {
         worker ? "store" : "worker", ", something else, or of an older version; pass --",
         KindName(peer.kind), " ADDR (usually port ", worker ? "7070)" : "7080)"));
   }
-  // A server with TLS says so to who has none, once the connection stands.
+  // A server with TLS says so to a client without, once the connection stands.
   const std::string tls = absl::IsUnavailable(converted)
                               ? TlsMismatch(converted.message(), !peer.access->tls_ca.empty())
                               : "";

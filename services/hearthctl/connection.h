@@ -1,14 +1,16 @@
-// Connecting to a worker or a store, with an error that says what to do when nobody listens.
+// Connecting to a worker or a store and calling it, with errors that say whom and what to do.
 //
 // Thread safety: pure functions. Ownership: the channel keeps the connection.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
 #define HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
 
 #include <grpcpp/channel.h>
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -47,6 +49,31 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
 
 // The status of an RPC with the peer's kind and address in front of the message.
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer);
+
+// The peer's answer to one call: Call(stub, &v1::Inference::Stub::Tokenize, request, worker).
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Call(Stub* stub,
+                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*),
+                              const Request& request, const PeerFlags& peer) {
+  grpc::ClientContext context;
+  Response response;
+  const grpc::Status status = (stub->*method)(&context, request, &response);
+  if (!status.ok()) return RpcFailure(status, peer);
+  return response;
+}
+
+// The same over a connection of its own.
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Ask(const PeerFlags& peer,
+                             grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                          Response*),
+                             const Request& request) {
+  auto channel = Connect(peer);
+  if (!channel.ok()) return channel.status();
+  Stub stub(*std::move(channel));
+  return Call(&stub, method, request, peer);
+}
 
 }  // namespace hearth
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace hearth {
 namespace {
 
@@ -15,6 +17,10 @@ std::string OneLine(const absl::Status& status) {
 }
 
 }  // namespace
+
+absl::Status About(const std::string& subject, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(subject, ": ", status.message()));
+}
 
 int Fail(Console& console, const absl::Status& status) {
   console.out.flush();

@@ -23,6 +23,9 @@ struct Console {
   std::ostream& err;
 };
 
+// The same error, with `subject` in front of its message.
+absl::Status About(const std::string& subject, const absl::Status& status);
+
 // Prints one line and returns the exit code.
 int Fail(Console& console, const absl::Status& status);
 int FailUsage(Console& console, const std::string& message);

@@ -34,7 +34,7 @@ std::string FinishReasonText(v1::FinishReason reason) {
   }
 }
 
-// More than any worker gives: what says so is broken.
+// More than any worker gives: an answer beyond it is broken.
 constexpr uint32_t kMostSamples = 1024;
 
 void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {

@@ -1,4 +1,4 @@
-// One Generate call, from request to result: what generate and chat share.
+// One Generate call, from request to result, for generate and chat.
 //
 // Thread safety: none; the context may be cancelled from another thread meanwhile.
 // Ownership: borrows the stub and the context.

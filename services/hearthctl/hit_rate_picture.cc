@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 
 namespace hearth {
@@ -33,17 +33,11 @@ constexpr char kStyle[] = R"(
   }
 )";
 
-std::string Number(double value) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f", value);
-  return text;
-}
+std::string Number(double value) { return absl::StrFormat("%.1f", value); }
 
 // "1 %", "2.5 %".
 std::string Percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.4g %%", std::round(share * 1e5) / 1e3);
-  return text;
+  return absl::StrFormat("%.4g %%", std::round(share * 1e5) / 1e3);
 }
 
 std::string Text(double x, double y, const std::string& content, const std::string& kind,
@@ -138,14 +132,12 @@ std::string Curve(const HitRatePicture& picture, const HitRateLine& line, const 
     absl::StrAppend(&path, path.empty() ? "M" : "L", Number(x), " ", Number(y), " ");
     absl::StrAppend(&dots, "<circle cx=\"", Number(x), "\" cy=\"", Number(y), "\" r=\"",
                     with_values ? "4.5" : "3.5", "\" class=\"", line.policy, "-fill\"/>\n");
-    char text[16];
-    std::snprintf(text, sizeof(text), "%.1f", point.second * 100);
     if (!with_values) continue;
     const double at = IsCovered(picture, point, scale) ? y + 22 : y - 12;
     // To the right of the last one stand the lines' names.
     const bool is_last = &point == &line.points.back();
-    values +=
-        Text(is_last ? x + 6 : x, at, text, "ink value", 12.5, is_last ? "end" : "middle", 600);
+    values += Text(is_last ? x + 6 : x, at, Number(point.second * 100), "ink value", 12.5,
+                   is_last ? "end" : "middle", 600);
   }
   return absl::StrCat("<path d=\"", path, "\" class=\"curve ", line.policy, "\"/>\n", dots, values);
 }

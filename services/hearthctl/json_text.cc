@@ -1,18 +1,16 @@
 #include "services/hearthctl/json_text.h"
 
-#include <cstdio>
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_format.h"
 #include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 namespace {
 
 std::string Fixed(double value, const char* unit) {
-  char text[64];
-  std::snprintf(text, sizeof(text), value < 10 ? "%.2f %s" : "%.1f %s", value, unit);
-  return text;
+  return absl::StrFormat("%.*f %s", value < 10 ? 2 : 1, value, unit);
 }
 
 }  // namespace
@@ -62,6 +60,11 @@ Json RestorePointJson(const v1::RestorePointInfo& point) {
               {"fingerprint", HexText(point.fingerprint_digest())},
               {"last_token_ids", std::vector<uint32_t>(point.last_token_ids().begin(),
                                                        point.last_token_ids().end())}};
+}
+
+int PrintJson(const Json& json, Console& console) {
+  console.out << JsonLine(json) << std::endl;
+  return kExitOk;
 }
 
 }  // namespace hearth

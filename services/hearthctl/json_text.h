@@ -9,6 +9,7 @@
 
 #include "absl/strings/string_view.h"
 #include "proto/cache_store.pb.h"
+#include "services/hearthctl/console.h"
 #include "services/serving/json_value.h"
 
 namespace hearth {
@@ -25,6 +26,9 @@ std::string TierText(v1::Tier tier);
 std::string DurabilityText(v1::Durability durability);
 
 Json RestorePointJson(const v1::RestorePointInfo& point);
+
+// As a line of its own; returns kExitOk.
+int PrintJson(const Json& json, Console& console);
 
 }  // namespace hearth
 

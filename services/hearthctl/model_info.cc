@@ -2,12 +2,8 @@
 
 namespace hearth {
 
-absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const PeerFlags& worker) {
-  v1::GetModelResponse model;
-  grpc::ClientContext context;
-  const grpc::Status status = stub->GetModel(&context, v1::GetModelRequest(), &model);
-  if (!status.ok()) return RpcFailure(status, worker);
-  return model;
+absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker) {
+  return Ask(worker, &v1::Inference::Stub::GetModel, v1::GetModelRequest());
 }
 
 void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {
@@ -27,7 +23,7 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
             {"has_tokenizer", model.has_tokenizer()},
             {"fingerprint", HexText(model.fingerprint().digest())}};
   if (as_json) {
-    console.out << JsonLine(json) << std::endl;
+    PrintJson(json, console);
     return;
   }
   for (const auto& [name, value] : json.items()) {

@@ -1,4 +1,4 @@
-// A worker's model: what it says of itself, and its fingerprint with every field.
+// A worker's model as GetModel describes it, and its fingerprint with every field.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
@@ -13,7 +13,7 @@
 
 namespace hearth {
 
-absl::StatusOr<v1::GetModelResponse> GetModel(v1::Inference::Stub* stub, const PeerFlags& worker);
+absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker);
 
 // Prints GetModel's answer, for people or as one JSON object.
 void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);

@@ -6,6 +6,7 @@
 #include "absl/strings/strip.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_line.h"
+#include "services/hearthctl/console.h"
 
 namespace hearth {
 
@@ -56,9 +57,7 @@ absl::StatusOr<v1::PromptInput> PromptFlags::Build() const {
     auto text = ReadTextFile(chat_file_);
     if (!text.ok()) return text.status();
     auto chat = ParseChat(*text);
-    if (!chat.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(chat_file_, ": ", chat.status().message()));
-    }
+    if (!chat.ok()) return About(chat_file_, chat.status());
     *input.mutable_chat() = *chat;
     input.mutable_chat()->set_omit_generation_prompt(omit_generation_prompt_);
   } else {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "cache_store/disk/data_folder.h"
 #include "services/hearthctl/command_line.h"
+#include "services/hearthctl/console.h"
 #include "services/hearthctl/snapshot_writer.h"
 #include "services/serving/door/identity.h"
 #include "services/store/result_conversion.h"
@@ -89,10 +90,7 @@ std::vector<v1::RestorePointInfo> StoppedStore::List() {
 
 absl::StatusOr<uint64_t> StoppedStore::Export(const Digest& id, const std::string& path) {
   auto session = store_->FetchById(id, tenant_);
-  if (!session.ok()) {
-    return absl::Status(session.status().code(),
-                        absl::StrCat(data_dir_, ": ", session.status().message()));
-  }
+  if (!session.ok()) return About(data_dir_, session.status());
   const LookupPlan& plan = (*session)->plan();
   auto writer = SnapshotWriter::Create(path, plan.fingerprint, PlannedManifest(plan));
   if (!writer.ok()) return writer.status();

@@ -25,7 +25,7 @@ struct StoppedStoreFlags {
   void Declare(CommandFlags* command);
 };
 
-// Begins what is said of a folder that lacks it; what to do follows.
+// The beginning of the message about a folder without its secret; the advice follows it.
 std::string SecretIsNotIn(const std::string& dir);
 
 class StoppedStore {

@@ -42,7 +42,7 @@ absl::StatusOr<WarmResult> Warmer::Warm(const WarmEntry& entry, bool pin) {
   }
   auto explained = FindStored(entry, &result);
   if (!explained.ok()) return explained.status();
-  // With a time to live also what is there, which that renews.
+  // With a time to live, prompts that are stored already too: their time is renewed.
   if (!result.complete() || entry.ttl_s > 0) {
     status = Prefill(entry, &result);
     if (!status.ok()) return status;
@@ -61,12 +61,10 @@ absl::StatusOr<WarmResult> Warmer::Warm(const WarmEntry& entry, bool pin) {
 absl::Status Warmer::FindWanted(const WarmEntry& entry, WarmResult* result) {
   v1::TokenizeRequest request;
   *request.mutable_prompt() = entry.prompt;
-  v1::TokenizeResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = worker_->Tokenize(&context, request, &response);
-  if (!status.ok()) return RpcFailure(status, worker_flags_);
-  result->prompt_tokens = static_cast<uint32_t>(response.token_ids_size());
-  std::vector<uint32_t> cuts(response.breakpoints().begin(), response.breakpoints().end());
+  auto response = Call(worker_, &v1::Inference::Stub::Tokenize, request, worker_flags_);
+  if (!response.ok()) return response.status();
+  result->prompt_tokens = static_cast<uint32_t>(response->token_ids_size());
+  std::vector<uint32_t> cuts(response->breakpoints().begin(), response->breakpoints().end());
   std::sort(cuts.begin(), cuts.end());
   result->wanted = KeptBoundaries(result->prompt_tokens, cuts, 0, 0, chunk_tokens_);
   return absl::OkStatus();
@@ -75,12 +73,10 @@ absl::Status Warmer::FindWanted(const WarmEntry& entry, WarmResult* result) {
 absl::StatusOr<v1::ExplainResponse> Warmer::FindStored(const WarmEntry& entry, WarmResult* result) {
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = entry.prompt;
-  v1::ExplainResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = worker_->Explain(&context, request, &response);
-  if (!status.ok()) return RpcFailure(status, worker_flags_);
+  auto response = Call(worker_, &v1::Inference::Stub::Explain, request, worker_flags_);
+  if (!response.ok()) return response.status();
   result->stored.clear();
-  for (const v1::BoundaryInfo& boundary : response.boundaries()) {
+  for (const v1::BoundaryInfo& boundary : response->boundaries()) {
     if (boundary.usable() && Contains(result->wanted, boundary.boundary())) {
       result->stored.push_back(boundary.boundary());
     }
@@ -93,12 +89,10 @@ absl::Status Warmer::Prefill(const WarmEntry& entry, WarmResult* result) {
   *request.mutable_prompt() = entry.prompt;
   request.set_durability(durability_);
   request.set_ttl_s(entry.ttl_s);
-  v1::PrefillResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = worker_->Prefill(&context, request, &response);
-  if (!status.ok()) return RpcFailure(status, worker_flags_);
-  result->computed_tokens = response.computed_tokens();
-  result->note = response.published().note();
+  auto response = Call(worker_, &v1::Inference::Stub::Prefill, request, worker_flags_);
+  if (!response.ok()) return response.status();
+  result->computed_tokens = response->computed_tokens();
+  result->note = response->published().note();
   return absl::OkStatus();
 }
 
@@ -124,10 +118,7 @@ absl::Status Warmer::Pin(const v1::BoundaryInfo& boundary) {
   v1::PinRequest request;
   request.set_tenant(store_flags_.tenant);
   request.set_restore_point_id(boundary.restore_point_id());
-  v1::PinResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = store_->Pin(&context, request, &response);
-  return status.ok() ? absl::OkStatus() : RpcFailure(status, store_flags_);
+  return Call(store_, &v1::CacheStore::Stub::Pin, request, store_flags_).status();
 }
 
 }  // namespace hearth

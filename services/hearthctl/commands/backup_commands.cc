@@ -1,5 +1,4 @@
 // backup and restore: a store's data folder, without a server.
-#include <memory>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -42,12 +41,11 @@ int RunBackup(const BackupFlags& flags, Console& console) {
   }
   if (!report.ok()) return Fail(console, report.status());
   if (flags.json) {
-    console.out << JsonLine(Json{{"id", report->id},
-                                 {"bytes", report->bytes},
-                                 {"new_bytes", report->new_bytes},
-                                 {"has_secret", report->has_secret}})
-                << std::endl;
-    return kExitOk;
+    return PrintJson({{"id", report->id},
+                      {"bytes", report->bytes},
+                      {"new_bytes", report->new_bytes},
+                      {"has_secret", report->has_secret}},
+                     console);
   }
   console.out << flags.folder << ": backup " << report->id << ", " << SizeText(report->bytes)
               << ", of which " << SizeText(report->new_bytes) << " copied now\n";
@@ -61,14 +59,13 @@ int RunRestore(const BackupFlags& flags, Console& console) {
   if (!report.ok()) return Fail(console, report.status());
   const VerifyReport& verified = report->verified;
   if (flags.json) {
-    console.out << JsonLine(Json{{"id", report->id},
-                                 {"restore_points", verified.restore_points},
-                                 {"slices", verified.slices},
-                                 {"slice_bytes", verified.slice_bytes},
-                                 {"problem_count", verified.problem_count},
-                                 {"has_secret", report->has_secret}})
-                << std::endl;
-    return kExitOk;
+    return PrintJson({{"id", report->id},
+                      {"restore_points", verified.restore_points},
+                      {"slices", verified.slices},
+                      {"slice_bytes", verified.slice_bytes},
+                      {"problem_count", verified.problem_count},
+                      {"has_secret", report->has_secret}},
+                     console);
   }
   console.out << flags.data_dir << ": backup " << report->id << " restored, "
               << verified.restore_points << " restore points, " << SizeText(verified.slice_bytes)
@@ -85,21 +82,18 @@ int RunRestore(const BackupFlags& flags, Console& console) {
 }  // namespace
 
 void AddBackupCommands(CommandSet* commands) {
-  auto backup = std::make_shared<BackupFlags>();
-  CommandFlags* command =
-      commands->Add("backup", "Copy a stopped store's data folder", kBackupExamples);
+  const auto [command, backup] = commands->Add<BackupFlags>(
+      "backup", "Copy a stopped store's data folder", kBackupExamples, RunBackup);
   command->Add("--data-dir", &backup->data_dir, "the store's data folder").Required();
   command->Add("--to", &backup->folder, "the backup folder").Required();
   command->AddJson(&backup->json);
-  commands->Run(command, [backup](Console& console) { return RunBackup(*backup, console); });
 
-  auto restore = std::make_shared<BackupFlags>();
-  command = commands->Add("restore", "Make a data folder from a backup", kRestoreExamples);
-  command->Add("--from", &restore->folder, "the backup folder").Required();
-  command->Add("--data-dir", &restore->data_dir, "the data folder to be made").Required();
-  command->Add("--id", &restore->id, "which backup (default: the newest)");
-  command->AddJson(&restore->json);
-  commands->Run(command, [restore](Console& console) { return RunRestore(*restore, console); });
+  const auto [other, restore] = commands->Add<BackupFlags>(
+      "restore", "Make a data folder from a backup", kRestoreExamples, RunRestore);
+  other->Add("--from", &restore->folder, "the backup folder").Required();
+  other->Add("--data-dir", &restore->data_dir, "the data folder to be made").Required();
+  other->Add("--id", &restore->id, "which backup (default: the newest)");
+  other->AddJson(&restore->json);
 }
 
 }  // namespace hearth

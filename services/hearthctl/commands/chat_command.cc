@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
@@ -38,10 +37,7 @@ absl::StatusOr<v1::Chat> FirstMessages(const ChatFlags& flags) {
     auto text = ReadTextFile(flags.history_file);
     if (!text.ok()) return text.status();
     auto history = ParseChat(*text);
-    if (!history.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(flags.history_file, ": ", history.status().message()));
-    }
+    if (!history.ok()) return About(flags.history_file, history.status());
     chat = *history;
   }
   if (!flags.system.empty()) {
@@ -151,15 +147,13 @@ int RunChat(const ChatFlags& flags, Console& console) {
 }  // namespace
 
 void AddChatCommand(CommandSet* commands) {
-  auto flags = std::make_shared<ChatFlags>();
-  CommandFlags* command =
-      commands->Add("chat", "A conversation that reuses its earlier turns", kChatExamples);
+  const auto [command, flags] = commands->Add<ChatFlags>(
+      "chat", "A conversation that reuses its earlier turns", kChatExamples, RunChat);
   flags->worker.Declare(command);
   command->Add("--system", &flags->system, "the system text");
   command->Add("--history", &flags->history_file, "a JSON file to go on from");
   flags->generation.Declare(command, 512);
   command->AddJson(&flags->json, " for each answer, no prompt sign");
-  commands->Run(command, [flags](Console& console) { return RunChat(*flags, console); });
 }
 
 }  // namespace hearth

@@ -40,7 +40,7 @@ absl::StatusOr<Snapshot> OpenSnapshot(const std::string& path) {
     header = ParseSnapshotHeader((*file)->bytes());
     status = header.status();
   }
-  if (!status.ok()) return absl::Status(status.code(), absl::StrCat(path, ": ", status.message()));
+  if (!status.ok()) return About(path, status);
   return Snapshot{*std::move(file), *std::move(header)};
 }
 
@@ -211,14 +211,13 @@ int RunDiff(const DiffFlags& flags, Console& console) {
 }  // namespace
 
 void AddDiffCommand(CommandSet* commands) {
-  auto flags = std::make_shared<DiffFlags>();
-  CommandFlags* command = commands->Add("diff", "Compare two snapshot files", kDiffExamples);
+  const auto [command, flags] =
+      commands->Add<DiffFlags>("diff", "Compare two snapshot files", kDiffExamples, RunDiff);
   command->AddSnapshot("a", &flags->left).Required();
   command->Add("b", &flags->right, "the other").Required();
   command->AddJson(&flags->json,
                    " for each difference: part, name, a, b; last: equal, "
                    "differences");
-  commands->Run(command, [flags](Console& console) { return RunDiff(*flags, console); });
 }
 
 }  // namespace hearth

@@ -1,6 +1,4 @@
-#include <cstdio>
-#include <memory>
-
+#include "absl/strings/str_format.h"
 #include "proto/inference.grpc.pb.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
@@ -65,13 +63,12 @@ void PrintExplain(const v1::ExplainResponse& response, Console& console) {
     console.out << "  boundary  usable  tier        size       age  pinned  note\n";
   }
   for (const auto& boundary : response.boundaries()) {
-    char line[128];
-    std::snprintf(line, sizeof(line), "  %8u  %-6s  %-6s  %9s  %8s  %-6s  ", boundary.boundary(),
-                  boundary.usable() ? "yes" : "no", TierText(boundary.slowest_tier()).c_str(),
-                  boundary.bytes() > 0 ? SizeText(boundary.bytes()).c_str() : "-",
-                  boundary.restore_point_id().empty() ? "-" : AgeText(boundary.age_s()).c_str(),
-                  boundary.pinned() ? "yes" : "no");
-    console.out << line
+    console.out << absl::StrFormat(
+                       "  %8u  %-6s  %-6s  %9s  %8s  %-6s  ", boundary.boundary(),
+                       boundary.usable() ? "yes" : "no", TierText(boundary.slowest_tier()),
+                       boundary.bytes() > 0 ? SizeText(boundary.bytes()) : "-",
+                       boundary.restore_point_id().empty() ? "-" : AgeText(boundary.age_s()),
+                       boundary.pinned() ? "yes" : "no")
                 << (boundary.from_public() ? "from the public namespace" : boundary.reason())
                 << "\n";
   }
@@ -89,33 +86,23 @@ void PrintExplain(const v1::ExplainResponse& response, Console& console) {
 int RunExplain(const ExplainFlags& flags, Console& console) {
   auto prompt = flags.prompt.Build();
   if (!prompt.ok()) return Fail(console, prompt.status());
-  auto channel = Connect(flags.worker);
-  if (!channel.ok()) return Fail(console, channel.status());
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = *std::move(prompt);
-  v1::ExplainResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status =
-      v1::Inference::NewStub(*channel)->Explain(&context, request, &response);
-  if (!status.ok()) return Fail(console, RpcFailure(status, flags.worker));
-  if (flags.json) {
-    console.out << JsonLine(ExplainJson(response)) << std::endl;
-  } else {
-    PrintExplain(response, console);
-  }
+  const auto response = Ask(flags.worker, &v1::Inference::Stub::Explain, request);
+  if (!response.ok()) return Fail(console, response.status());
+  if (flags.json) return PrintJson(ExplainJson(*response), console);
+  PrintExplain(*response, console);
   return kExitOk;
 }
 
 }  // namespace
 
 void AddExplainCommand(CommandSet* commands) {
-  auto flags = std::make_shared<ExplainFlags>();
-  CommandFlags* command =
-      commands->Add("explain", "Say what is stored of a prompt, and why not", kExplainExamples);
+  const auto [command, flags] = commands->Add<ExplainFlags>(
+      "explain", "Say what is stored of a prompt, and why not", kExplainExamples, RunExplain);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) { return RunExplain(*flags, console); });
 }
 
 }  // namespace hearth

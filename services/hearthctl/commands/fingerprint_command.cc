@@ -1,5 +1,3 @@
-#include <memory>
-
 #include "proto/snapshot_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/mapped_file.h"
@@ -50,19 +48,15 @@ int CompareWithFile(const FingerprintFlags& flags, const Fingerprint& running, C
 }
 
 int RunFingerprint(const FingerprintFlags& flags, Console& console) {
-  auto channel = Connect(flags.worker);
-  if (!channel.ok()) return Fail(console, channel.status());
-  auto stub = v1::Inference::NewStub(*channel);
-  auto model = GetModel(stub.get(), flags.worker);
+  auto model = GetModel(flags.worker);
   if (!model.ok()) return Fail(console, model.status());
   auto fingerprint = FromProto(model->fingerprint());
   if (!fingerprint.ok()) return Fail(console, fingerprint.status());
   if (!flags.against.empty()) return CompareWithFile(flags, *fingerprint, console);
   if (flags.json) {
-    console.out << JsonLine(Json{{"digest", DigestHex(fingerprint->digest())},
-                                 {"fields", FingerprintFieldsJson(*fingerprint)}})
-                << std::endl;
-    return kExitOk;
+    return PrintJson({{"digest", DigestHex(fingerprint->digest())},
+                      {"fields", FingerprintFieldsJson(*fingerprint)}},
+                     console);
   }
   console.out << DigestHex(fingerprint->digest()) << "\n";
   for (const FingerprintField& field : fingerprint->fields()) {
@@ -75,15 +69,13 @@ int RunFingerprint(const FingerprintFlags& flags, Console& console) {
 }  // namespace
 
 void AddFingerprintCommand(CommandSet* commands) {
-  auto flags = std::make_shared<FingerprintFlags>();
-  CommandFlags* command =
-      commands->Add("fingerprint", "What decides a worker's KV bytes", kFingerprintExamples);
+  const auto [command, flags] = commands->Add<FingerprintFlags>(
+      "fingerprint", "What decides a worker's KV bytes", kFingerprintExamples, RunFingerprint);
   flags->worker.Declare(command);
   command->Add("--against", &flags->against, "a snapshot file to compare with");
   command->AddJson(&flags->json,
                    ": digest, fields; with --against one for each difference, "
                    "and last equal, differences");
-  commands->Run(command, [flags](Console& console) { return RunFingerprint(*flags, console); });
 }
 
 }  // namespace hearth

@@ -1,5 +1,3 @@
-#include <memory>
-
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "services/hearthctl/command_set.h"
@@ -55,14 +53,14 @@ Json TokenJson(const v1::GeneratedToken& token) {
 GenerationEvents JsonEvents(Console& console) {
   GenerationEvents events;
   events.started = [&console](const v1::Started& started) {
-    console.out << JsonLine(Json{{"event", "started"},
-                                 {"prompt_tokens", started.prompt_tokens()},
-                                 {"cached_tokens", started.cached_tokens()},
-                                 {"source_tier", TierText(started.source_tier())}})
-                << std::endl;
+    PrintJson({{"event", "started"},
+               {"prompt_tokens", started.prompt_tokens()},
+               {"cached_tokens", started.cached_tokens()},
+               {"source_tier", TierText(started.source_tier())}},
+              console);
   };
   events.token = [&console](const v1::GeneratedToken& token) {
-    console.out << JsonLine(TokenJson(token)) << std::endl;
+    PrintJson(TokenJson(token), console);
   };
   return events;
 }
@@ -120,20 +118,17 @@ int RunGenerate(const GenerateFlags& flags, Console& console) {
       Generate(stub.get(), request, &context,
                flags.json ? JsonEvents(console) : TextEvents(console, flags.samples));
   if (!result.status.ok()) return Fail(console, RpcFailure(result.status, flags.worker));
-  if (flags.json) {
-    console.out << JsonLine(result.ToJson()) << std::endl;
-  } else {
-    if (flags.samples > 1) PrintSamples(console, result);
-    PrintSummary(console, result);
-  }
+  if (flags.json) return PrintJson(result.ToJson(), console);
+  if (flags.samples > 1) PrintSamples(console, result);
+  PrintSummary(console, result);
   return kExitOk;
 }
 
 }  // namespace
 
 void AddGenerateCommand(CommandSet* commands) {
-  auto flags = std::make_shared<GenerateFlags>();
-  CommandFlags* command = commands->Add("generate", "Answer one prompt", kGenerateExamples);
+  const auto [command, flags] =
+      commands->Add<GenerateFlags>("generate", "Answer one prompt", kGenerateExamples, RunGenerate);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
   flags->generation.Declare(command, 128);
@@ -142,7 +137,6 @@ void AddGenerateCommand(CommandSet* commands) {
   command->AddSwitch("--wait-published", &flags->wait_published,
                      "end only when the prefix is stored, and say what was");
   command->AddJson(&flags->json, " a line, the result last");
-  commands->Run(command, [flags](Console& console) { return RunGenerate(*flags, console); });
 }
 
 }  // namespace hearth

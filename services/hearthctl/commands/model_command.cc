@@ -1,5 +1,3 @@
-#include <memory>
-
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/model_info.h"
 
@@ -18,10 +16,7 @@ struct ModelFlags {
 };
 
 int RunModel(const ModelFlags& flags, Console& console) {
-  auto channel = Connect(flags.worker);
-  if (!channel.ok()) return Fail(console, channel.status());
-  auto stub = v1::Inference::NewStub(*channel);
-  auto model = GetModel(stub.get(), flags.worker);
+  auto model = GetModel(flags.worker);
   if (!model.ok()) return Fail(console, model.status());
   PrintModel(*model, flags.json, console);
   return kExitOk;
@@ -30,12 +25,10 @@ int RunModel(const ModelFlags& flags, Console& console) {
 }  // namespace
 
 void AddModelCommand(CommandSet* commands) {
-  auto flags = std::make_shared<ModelFlags>();
-  CommandFlags* command =
-      commands->Add("model", "What a worker serves, and in which class", kModelExamples);
+  const auto [command, flags] = commands->Add<ModelFlags>(
+      "model", "What a worker serves, and in which class", kModelExamples, RunModel);
   flags->worker.Declare(command);
   command->AddJson(&flags->json, ", as of stats --worker: exactness, why_not_invariant, ...");
-  commands->Run(command, [flags](Console& console) { return RunModel(*flags, console); });
 }
 
 }  // namespace hearth

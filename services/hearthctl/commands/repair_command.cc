@@ -1,10 +1,6 @@
 // repair: a stopped store's data folder whose database is damaged.
-#include <memory>
 #include <string>
-#include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cache_store/disk/repair/repair.h"
 #include "services/hearthctl/command_set.h"
@@ -26,7 +22,7 @@ repaired: run it again. Tables in which nothing is wrong are not copied; the res
 A backup that is not too old may have more: hearthctl restore.
 )";
 
-// Long enough to be of use to somebody who waits, and no flood.
+// Often enough to show progress, without flooding the terminal.
 constexpr absl::Duration kProgressEvery = absl::Seconds(2);
 
 struct RepairFlags {
@@ -117,37 +113,33 @@ void PrintRepair(const RepairFlags& flags, const RepairReport& report, Console& 
   console.out << std::flush;
 }
 
-int RunRepair(RepairFlags& flags, Console& console) {
+int RunRepair(const RepairFlags& flags, Console& console) {
   absl::Time next = absl::Now() + kProgressEvery;
-  flags.options.on_progress = [&](const std::string& step) {
+  RepairOptions options = flags.options;
+  options.on_progress = [&](const std::string& step) {
     if (absl::Now() < next) return;
     next = absl::Now() + kProgressEvery;
     console.err << "repair: " << step << std::endl;
   };
-  const absl::StatusOr<RepairReport> report = RepairDataDir(flags.path, flags.options);
+  const absl::StatusOr<RepairReport> report = RepairDataDir(flags.path, options);
   if (!report.ok()) return Fail(console, report.status());
-  if (flags.json) {
-    console.out << JsonLine(RepairJson(*report, flags.options.dry_run)) << std::endl;
-  } else {
-    PrintRepair(flags, *report, console);
-  }
+  if (flags.json) return PrintJson(RepairJson(*report, flags.options.dry_run), console);
+  PrintRepair(flags, *report, console);
   return kExitOk;
 }
 
 }  // namespace
 
 void AddRepairCommand(CommandSet* commands) {
-  auto flags = std::make_shared<RepairFlags>();
-  CommandFlags* command = commands->Add(
+  const auto [command, flags] = commands->Add<RepairFlags>(
       "repair", "Rebuild a stopped store's damaged data folder from what is still right in it",
-      kRepairExamples);
+      kRepairExamples, RunRepair);
   command->Add("path", &flags->path, "the store's data folder").Required();
   command->Add("--to", &flags->options.to, "a new data folder, instead of the same");
   command->Add("--secret-file", &flags->options.secret_file,
                "the secret, where the store was given one and its record is lost");
   command->AddSwitch("--dry-run", &flags->options.dry_run, "only say what could be kept");
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) { return RunRepair(*flags, console); });
 }
 
 }  // namespace hearth

@@ -1,10 +1,9 @@
 // ls, pin, unpin, drop.
 #include <algorithm>
-#include <cstdio>
-#include <memory>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/json_text.h"
 #include "services/hearthctl/restore_points.h"
@@ -44,14 +43,12 @@ void PrintHeader(Console& console) {
 }
 
 void PrintPoint(const v1::RestorePointInfo& point, Console& console) {
-  char line[160];
-  std::snprintf(line, sizeof(line), "%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5llu  %8s ",
-                HexText(point.restore_point_id()).substr(0, 12).c_str(), point.tokens(),
-                SizeText(point.bytes()).c_str(), TierText(point.tier()).c_str(),
-                point.durable() ? "yes" : "no", point.pinned() ? "yes" : "no",
-                AgeText(point.age_s()).c_str(), static_cast<unsigned long long>(point.hits()),
-                point.has_expires_in_s() ? AgeText(point.expires_in_s()).c_str() : "-");
-  console.out << line;
+  console.out << absl::StrFormat("%-12s  %8u  %9s  %-6s  %-7s  %-6s  %8s  %5u  %8s ",
+                                 HexText(point.restore_point_id()).substr(0, 12), point.tokens(),
+                                 SizeText(point.bytes()), TierText(point.tier()),
+                                 point.durable() ? "yes" : "no", point.pinned() ? "yes" : "no",
+                                 AgeText(point.age_s()), point.hits(),
+                                 point.has_expires_in_s() ? AgeText(point.expires_in_s()) : "-");
   for (uint32_t id : point.last_token_ids()) console.out << " " << id;
   console.out << "\n";
 }
@@ -84,28 +81,34 @@ int RunList(const StoreFlags& flags, Console& console) {
   return kExitOk;
 }
 
-int RunPin(const StoreFlags& flags, bool pinned, Console& console) {
+using PinMethod = grpc::Status (v1::CacheStore::Stub::*)(grpc::ClientContext*,
+                                                         const v1::PinRequest&, v1::PinResponse*);
+
+// Pins or unpins.
+int SetPin(PinMethod method, const StoreFlags& flags, Console& console) {
   auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
-  auto stub = v1::CacheStore::NewStub(*channel);
-  auto id = ResolveId(stub.get(), flags.store, flags.id);
+  v1::CacheStore::Stub stub(*channel);
+  auto id = ResolveId(&stub, flags.store, flags.id);
   if (!id.ok()) return Fail(console, id.status());
   v1::PinRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_restore_point_id(*id);
-  v1::PinResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status =
-      pinned ? stub->Pin(&context, request, &response) : stub->Unpin(&context, request, &response);
-  if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
-  if (flags.json) {
-    console.out << JsonLine(RestorePointJson(response.restore_point())) << std::endl;
-    return kExitOk;
-  }
+  const auto response = Call(&stub, method, request, flags.store);
+  if (!response.ok()) return Fail(console, response.status());
+  if (flags.json) return PrintJson(RestorePointJson(response->restore_point()), console);
   PrintHeader(console);
-  PrintPoint(response.restore_point(), console);
+  PrintPoint(response->restore_point(), console);
   console.out << std::flush;
   return kExitOk;
+}
+
+int RunPin(const StoreFlags& flags, Console& console) {
+  return SetPin(&v1::CacheStore::Stub::Pin, flags, console);
+}
+
+int RunUnpin(const StoreFlags& flags, Console& console) {
+  return SetPin(&v1::CacheStore::Stub::Unpin, flags, console);
 }
 
 int RunDrop(const StoreFlags& flags, Console& console) {
@@ -114,80 +117,73 @@ int RunDrop(const StoreFlags& flags, Console& console) {
   }
   auto channel = Connect(flags.store);
   if (!channel.ok()) return Fail(console, channel.status());
-  auto stub = v1::CacheStore::NewStub(*channel);
+  v1::CacheStore::Stub stub(*channel);
   v1::DropRequest request;
   request.set_tenant(flags.store.tenant);
   request.set_all(flags.all);
   request.set_force(flags.force);
   if (!flags.all) {
-    auto id = ResolveId(stub.get(), flags.store, flags.id);
+    auto id = ResolveId(&stub, flags.store, flags.id);
     if (!id.ok()) return Fail(console, id.status());
     request.set_restore_point_id(*id);
   }
-  v1::DropResponse response;
-  grpc::ClientContext context;
-  const grpc::Status status = stub->Drop(&context, request, &response);
-  if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
+  const auto response = Call(&stub, &v1::CacheStore::Stub::Drop, request, flags.store);
+  if (!response.ok()) return Fail(console, response.status());
   if (flags.json) {
-    console.out << JsonLine(Json{{"dropped", response.dropped()},
-                                 {"freed_bytes", response.freed_bytes()},
-                                 {"kept_pinned", response.kept_pinned()}})
-                << std::endl;
+    PrintJson({{"dropped", response->dropped()},
+               {"freed_bytes", response->freed_bytes()},
+               {"kept_pinned", response->kept_pinned()}},
+              console);
   }
-  if (!flags.all && response.kept_pinned() > 0) {
+  if (!flags.all && response->kept_pinned() > 0) {
     return Fail(console, absl::FailedPreconditionError(absl::StrCat(
                              flags.id, " is pinned and was kept: unpin it first, or --force")));
   }
   if (flags.json) return kExitOk;
-  console.out << "dropped " << response.dropped() << " restore points, "
-              << SizeText(response.freed_bytes()) << " freed";
-  if (response.kept_pinned() > 0) {
-    console.out << "; " << response.kept_pinned()
+  console.out << "dropped " << response->dropped() << " restore points, "
+              << SizeText(response->freed_bytes()) << " freed";
+  if (response->kept_pinned() > 0) {
+    console.out << "; " << response->kept_pinned()
                 << " pinned and kept (--force drops pinned ones too)";
   }
   console.out << std::endl;
   return kExitOk;
 }
 
-CommandFlags* AddStoreCommand(CommandSet* commands, const std::string& name,
-                              const std::string& what, const char* examples, StoreFlags* flags) {
-  CommandFlags* command = commands->Add(name, what, examples);
-  flags->store.Declare(command);
-  command->AddJson(&flags->json, " a line");
-  return command;
+// A command that all four have the flags of, and that its caller gives more.
+std::pair<CommandFlags*, StoreFlags*> AddStoreCommand(CommandSet* commands, const std::string& name,
+                                                      const std::string& what,
+                                                      const std::string& examples,
+                                                      int (*run)(const StoreFlags&, Console&)) {
+  const auto added = commands->Add<StoreFlags>(name, what, examples, run);
+  added.second->store.Declare(added.first);
+  added.first->AddJson(&added.second->json, " a line");
+  return added;
 }
 
 }  // namespace
 
 void AddListCommand(CommandSet* commands) {
-  auto flags = std::make_shared<StoreFlags>();
-  CommandFlags* command = AddStoreCommand(commands, "ls", "List the store's restore points",
-                                          kListExamples, flags.get());
+  const auto [command, flags] =
+      AddStoreCommand(commands, "ls", "List the store's restore points", kListExamples, RunList);
   flags->stopped.Declare(command);
-  commands->Run(command, [flags](Console& console) { return RunList(*flags, console); });
 }
 
 void AddPinCommands(CommandSet* commands) {
-  for (const bool pinned : {true, false}) {
-    auto flags = std::make_shared<StoreFlags>();
-    CommandFlags* command = AddStoreCommand(
-        commands, pinned ? "pin" : "unpin",
-        pinned ? "Keep a restore point whatever happens" : "Let a restore point be evicted again",
-        kPinExamples, flags.get());
-    command->AddPoint(&flags->id).Required();
-    commands->Run(command,
-                  [flags, pinned](Console& console) { return RunPin(*flags, pinned, console); });
-  }
+  const auto [pin, pinned] = AddStoreCommand(
+      commands, "pin", "Keep a restore point whatever happens", kPinExamples, RunPin);
+  pin->AddPoint(&pinned->id).Required();
+  const auto [unpin, unpinned] = AddStoreCommand(
+      commands, "unpin", "Let a restore point be evicted again", kPinExamples, RunUnpin);
+  unpin->AddPoint(&unpinned->id).Required();
 }
 
 void AddDropCommand(CommandSet* commands) {
-  auto flags = std::make_shared<StoreFlags>();
-  CommandFlags* command =
-      AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, flags.get());
+  const auto [command, flags] =
+      AddStoreCommand(commands, "drop", "Remove restore points", kDropExamples, RunDrop);
   command->AddPoint(&flags->id);
   command->AddSwitch("--all", &flags->all, "all of them");
   command->AddSwitch("--force", &flags->force, "pinned ones too");
-  commands->Run(command, [flags](Console& console) { return RunDrop(*flags, console); });
 }
 
 }  // namespace hearth

@@ -4,16 +4,15 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <future>
-#include <memory>
 #include <optional>
 #include <thread>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cache_store/simulate/simulate.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/hit_rate_picture.h"
@@ -97,14 +96,12 @@ void PrintTable(const std::vector<Row>& rows, Console& console) {
   for (const Row& row : rows) {
     const double lru = RateOf(rows, SimulatedPolicy::kLru, row.capacity);
     const double optimum = RateOf(rows, SimulatedPolicy::kOptimum, row.capacity);
-    char line[120], closed[40] = "";
+    std::string closed;
     if (row.policy == SimulatedPolicy::kDefault && optimum - lru > 5e-4) {
-      std::snprintf(closed, sizeof(closed), "   %5.0f %%",
-                    100 * (row.hit_rate - lru) / (optimum - lru));
+      closed = absl::StrFormat("   %5.0f %%", 100 * (row.hit_rate - lru) / (optimum - lru));
     }
-    std::snprintf(line, sizeof(line), "  %-8s  %6.4g %%     %.4f%s\n", PolicyName(row.policy),
-                  row.capacity * 100, row.hit_rate, closed);
-    console.out << line;
+    console.out << absl::StrFormat("  %-8s  %6.4g %%     %.4f%s\n", PolicyName(row.policy),
+                                   row.capacity * 100, row.hit_rate, closed);
   }
   console.out << std::flush;
 }
@@ -171,19 +168,20 @@ absl::Status WritePicture(const std::vector<Row>& rows, const Trace& trace,
       absl::StrCat("--svg ", flags.svg, ": cannot be written: ", std::strerror(errno)));
 }
 
-int RunSimulate(SimulateFlags flags, Console& console) {
+int RunSimulate(const SimulateFlags& flags, Console& console) {
   std::optional<ModelShape> model;
   if (!flags.model.empty()) {
     auto shape = ParseModelShape(flags.model);
     if (!shape.ok()) return FailUsage(console, absl::StrCat("--", shape.status().message()));
     model = *shape;
   }
-  std::sort(flags.capacities.begin(), flags.capacities.end());
+  std::vector<double> capacities = flags.capacities;
+  std::sort(capacities.begin(), capacities.end());
   std::vector<Row> rows;
   for (const std::string& name : flags.policies) {
     auto policy = ParsePolicy(name);
     if (!policy.ok()) return FailUsage(console, absl::StrCat("--", policy.status().message()));
-    for (const double capacity : flags.capacities) {
+    for (const double capacity : capacities) {
       if (!(capacity > 0 && capacity <= 1)) {
         return FailUsage(console, absl::StrCat("--capacity ", capacity,
                                                " must be a share, above 0 and at most 1"));
@@ -195,7 +193,7 @@ int RunSimulate(SimulateFlags flags, Console& console) {
   const size_t asked = rows.size();
   for (const SimulatedPolicy policy : {SimulatedPolicy::kLru, SimulatedPolicy::kOptimum}) {
     if (flags.svg.empty() || Has(rows, policy)) continue;
-    for (const double capacity : flags.capacities) rows.push_back(Row{policy, capacity});
+    for (const double capacity : capacities) rows.push_back(Row{policy, capacity});
   }
   const absl::StatusOr<Trace> trace = ReadTraceFile(flags.trace);
   if (!trace.ok()) return Fail(console, trace.status());
@@ -217,9 +215,9 @@ int RunSimulate(SimulateFlags flags, Console& console) {
 }  // namespace
 
 void AddSimulateCommand(CommandSet* commands) {
-  auto flags = std::make_shared<SimulateFlags>();
-  CommandFlags* command = commands->Add(
-      "simulate", "Replay a trace: what a store of some size would have kept", kSimulateExamples);
+  const auto [command, flags] = commands->Add<SimulateFlags>(
+      "simulate", "Replay a trace: what a store of some size would have kept", kSimulateExamples,
+      RunSimulate);
   command->Add("--trace", &flags->trace, "requests, as JSON lines; may be xz-compressed")
       .Required()
       .Placeholder("FILE");
@@ -235,7 +233,6 @@ void AddSimulateCommand(CommandSet* commands) {
   command->Add("--svg", &flags->svg, "also draw hit rate against capacity, beside lru and optimum")
       .Placeholder("FILE");
   command->AddJson(&flags->json, " for each policy and size");
-  commands->Run(command, [flags](Console& console) { return RunSimulate(*flags, console); });
 }
 
 }  // namespace hearth

@@ -2,7 +2,6 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -76,15 +75,9 @@ int RunInspect(const FileFlags& flags, Console& console) {
   auto file = MappedFile::Open(flags.path);
   if (!file.ok()) return Fail(console, file.status());
   auto header = ParseSnapshotHeader((*file)->bytes());
-  if (!header.ok()) {
-    return Fail(console, absl::Status(header.status().code(),
-                                      absl::StrCat(flags.path, ": ", header.status().message())));
-  }
-  if (flags.json) {
-    console.out << JsonLine(InspectJson(*header)) << std::endl;
-  } else {
-    PrintInspect(*header, console);
-  }
+  if (!header.ok()) return Fail(console, About(flags.path, header.status()));
+  if (flags.json) return PrintJson(InspectJson(*header), console);
+  PrintInspect(*header, console);
   return kExitOk;
 }
 
@@ -95,12 +88,9 @@ int VerifyFile(const FileFlags& flags, Console& console) {
   if (flags.json) {
     Json json{{"path", flags.path}, {"ok", status.ok()}, {"bytes", (*file)->bytes().size()}};
     if (!status.ok()) json["error"] = std::string(status.message());
-    console.out << JsonLine(json) << std::endl;
+    PrintJson(json, console);
   }
-  if (!status.ok()) {
-    return Fail(console,
-                absl::Status(status.code(), absl::StrCat(flags.path, ": ", status.message())));
-  }
+  if (!status.ok()) return Fail(console, About(flags.path, status));
   if (!flags.json) {
     console.out << flags.path << ": whole, " << SizeText((*file)->bytes().size()) << std::endl;
   }
@@ -137,7 +127,7 @@ int CheckDataDir(const std::string& dir, bool json, Console& console) {
                                       absl::StrCat(report.status().message(), open)));
   }
   if (json) {
-    console.out << JsonLine(ReportJson(dir, *report, holder)) << std::endl;
+    PrintJson(ReportJson(dir, *report, holder), console);
   } else {
     console.out << dir << ": " << report->restore_points << " restore points, " << report->objects
                 << " objects, " << report->slices << " slices, " << SizeText(report->slice_bytes)
@@ -168,21 +158,18 @@ int RunVerify(const FileFlags& flags, Console& console) {
 }  // namespace
 
 void AddInspectCommand(CommandSet* commands) {
-  auto flags = std::make_shared<FileFlags>();
-  CommandFlags* command =
-      commands->Add("inspect", "Show a snapshot file's header", kInspectExamples);
+  const auto [command, flags] = commands->Add<FileFlags>("inspect", "Show a snapshot file's header",
+                                                         kInspectExamples, RunInspect);
   command->AddSnapshot("file", &flags->path).Required();
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) { return RunInspect(*flags, console); });
 }
 
 void AddVerifyCommand(CommandSet* commands) {
-  auto flags = std::make_shared<FileFlags>();
-  CommandFlags* command = commands->Add(
-      "verify", "Check every byte of a snapshot file or of a store's data folder", kVerifyExamples);
+  const auto [command, flags] = commands->Add<FileFlags>(
+      "verify", "Check every byte of a snapshot file or of a store's data folder", kVerifyExamples,
+      RunVerify);
   command->Add("path", &flags->path, "a snapshot file or a data folder").Required();
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) { return RunVerify(*flags, console); });
 }
 
 }  // namespace hearth

@@ -1,6 +1,4 @@
-#include <cstdio>
-#include <memory>
-
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "cache_store/base/stats.h"
 #include "proto/cache_store.grpc.pb.h"
@@ -77,15 +75,11 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
   console.out << "  tier         used   capacity   objects  evicted  tokens served       read    "
                  "written  never read\n";
   for (const auto& tier : stats.tiers()) {
-    char line[160];
-    std::snprintf(
-        line, sizeof(line), "  %-6s  %9s  %9s  %8llu  %7llu  %13llu  %9s  %9s  %10s\n",
-        TierText(tier.tier()).c_str(), SizeText(tier.bytes()).c_str(),
-        SizeText(tier.capacity_bytes()).c_str(), static_cast<unsigned long long>(tier.objects()),
-        static_cast<unsigned long long>(tier.evicted_restore_points()),
-        static_cast<unsigned long long>(tier.hit_tokens()), SizeText(tier.read_bytes()).c_str(),
-        SizeText(tier.written_bytes()).c_str(), SizeText(tier.unread_bytes()).c_str());
-    console.out << line;
+    console.out << absl::StrFormat(
+        "  %-6s  %9s  %9s  %8u  %7u  %13u  %9s  %9s  %10s\n", TierText(tier.tier()),
+        SizeText(tier.bytes()), SizeText(tier.capacity_bytes()), tier.objects(),
+        tier.evicted_restore_points(), tier.hit_tokens(), SizeText(tier.read_bytes()),
+        SizeText(tier.written_bytes()), SizeText(tier.unread_bytes()));
   }
   const std::map<std::string, uint64_t> counters(stats.counters().begin(), stats.counters().end());
   for (const auto& [name, count] : counters) {
@@ -102,49 +96,31 @@ void PrintStats(const v1::StatsResponse& stats, Console& console) {
   console.out << std::flush;
 }
 
-int RunStoreStats(const StatsFlags& flags, Console& console) {
-  auto channel = Connect(flags.store);
-  if (!channel.ok()) return Fail(console, channel.status());
+int RunStats(const StatsFlags& flags, Console& console) {
+  if (!flags.worker.address.empty()) {
+    const auto model = GetModel(flags.worker);
+    if (!model.ok()) return Fail(console, model.status());
+    PrintModel(*model, flags.json, console);
+    return kExitOk;
+  }
   v1::StatsRequest request;
   request.set_tenant(flags.store.tenant);
-  v1::StatsResponse stats;
-  grpc::ClientContext context;
-  const grpc::Status status = v1::CacheStore::NewStub(*channel)->Stats(&context, request, &stats);
-  if (!status.ok()) return Fail(console, RpcFailure(status, flags.store));
-  if (flags.json) {
-    console.out << JsonLine(StatsJson(stats)) << std::endl;
-  } else {
-    PrintStats(stats, console);
-  }
-  return kExitOk;
-}
-
-int RunWorkerStats(const StatsFlags& flags, Console& console) {
-  auto channel = Connect(flags.worker);
-  if (!channel.ok()) return Fail(console, channel.status());
-  v1::GetModelResponse model;
-  grpc::ClientContext context;
-  const grpc::Status status =
-      v1::Inference::NewStub(*channel)->GetModel(&context, v1::GetModelRequest(), &model);
-  if (!status.ok()) return Fail(console, RpcFailure(status, flags.worker));
-  PrintModel(model, flags.json, console);
+  const auto stats = Ask(flags.store, &v1::CacheStore::Stub::Stats, request);
+  if (!stats.ok()) return Fail(console, stats.status());
+  if (flags.json) return PrintJson(StatsJson(*stats), console);
+  PrintStats(*stats, console);
   return kExitOk;
 }
 
 }  // namespace
 
 void AddStatsCommand(CommandSet* commands) {
-  auto flags = std::make_shared<StatsFlags>();
-  CommandFlags* command =
-      commands->Add("stats", "How full a store is and what it did", kStatsExamples);
+  const auto [command, flags] = commands->Add<StatsFlags>(
+      "stats", "How full a store is and what it did", kStatsExamples, RunStats);
   flags->store.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "describe this worker instead of the store");
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) {
-    return flags->worker.address.empty() ? RunStoreStats(*flags, console)
-                                         : RunWorkerStats(*flags, console);
-  });
 }
 
 }  // namespace hearth

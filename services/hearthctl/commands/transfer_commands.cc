@@ -1,6 +1,5 @@
 // export: a restore point of a store as a file. import: the file into a store.
 #include <algorithm>
-#include <memory>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -122,12 +121,10 @@ int RunExport(const TransferFlags& flags, Console& console) {
       flags.stopped.data_dir.empty() ? ExportRunning(flags, &id) : ExportStopped(flags, &id);
   if (!bytes.ok()) return Fail(console, bytes.status());
   if (flags.json) {
-    console.out << JsonLine(Json{
-                       {"restore_point_id", HexText(id)}, {"file", flags.path}, {"bytes", *bytes}})
-                << std::endl;
-  } else {
-    console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;
+    return PrintJson({{"restore_point_id", HexText(id)}, {"file", flags.path}, {"bytes", *bytes}},
+                     console);
   }
+  console.out << "wrote " << flags.path << ", " << SizeText(*bytes) << std::endl;
   return kExitOk;
 }
 
@@ -219,10 +216,7 @@ absl::StatusOr<v1::PublishAck> Import(v1::CacheStore::Stub* stub, const Transfer
 // All six parts, against the worker's model when one is given, else against the file's own.
 absl::Status CheckParts(const TransferFlags& flags, const SnapshotHeader& header) {
   if (flags.worker.address.empty()) return CheckRestorable(header, header.fingerprint);
-  auto channel = Connect(flags.worker);
-  if (!channel.ok()) return channel.status();
-  auto stub = v1::Inference::NewStub(*channel);
-  auto model = GetModel(stub.get(), flags.worker);
+  auto model = GetModel(flags.worker);
   if (!model.ok()) return model.status();
   auto running = FromProto(model->fingerprint());
   if (!running.ok()) return running.status();
@@ -248,51 +242,43 @@ int RunImport(const TransferFlags& flags, Console& console) {
   auto header = ParseSnapshotHeader(bytes);
   absl::Status status = header.ok() ? CheckParts(flags, *header) : header.status();
   if (status.ok()) status = VerifySnapshotFile(bytes);
-  if (!status.ok()) {
-    return Fail(console,
-                absl::Status(status.code(), absl::StrCat(flags.path, ": ", status.message())));
-  }
+  if (!status.ok()) return Fail(console, About(flags.path, status));
   const auto ack = ImportTo(flags, *header, bytes);
   if (!ack.ok()) return Fail(console, ack.status());
   if (flags.json) {
-    console.out << JsonLine(Json{{"file", flags.path},
-                                 {"published_tokens", header->manifest.token_count},
-                                 {"durable", DurabilityText(ack->durable())},
-                                 {"bytes_sent", ack->bytes_received()}})
-                << std::endl;
-  } else {
-    console.out << "stored " << header->manifest.token_count << " tokens ("
-                << DurabilityText(ack->durable()) << "), " << SizeText(ack->bytes_received())
-                << " were new" << std::endl;
+    return PrintJson({{"file", flags.path},
+                      {"published_tokens", header->manifest.token_count},
+                      {"durable", DurabilityText(ack->durable())},
+                      {"bytes_sent", ack->bytes_received()}},
+                     console);
   }
+  console.out << "stored " << header->manifest.token_count << " tokens ("
+              << DurabilityText(ack->durable()) << "), " << SizeText(ack->bytes_received())
+              << " were new" << std::endl;
   return kExitOk;
 }
 
 }  // namespace
 
 void AddExportCommand(CommandSet* commands) {
-  auto flags = std::make_shared<TransferFlags>();
-  CommandFlags* command =
-      commands->Add("export", "Write a restore point to a file", kExportExamples);
+  const auto [command, flags] = commands->Add<TransferFlags>(
+      "export", "Write a restore point to a file", kExportExamples, RunExport);
   flags->store.Declare(command);
   flags->stopped.Declare(command);
   command->AddPoint(&flags->id).Required();
   command->Add("--out,-o", &flags->path, "file to write").Required();
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) { return RunExport(*flags, console); });
 }
 
 void AddImportCommand(CommandSet* commands) {
-  auto flags = std::make_shared<TransferFlags>();
-  CommandFlags* command =
-      commands->Add("import", "Put a file's restore point into a store", kImportExamples);
+  const auto [command, flags] = commands->Add<TransferFlags>(
+      "import", "Put a file's restore point into a store", kImportExamples, RunImport);
   flags->store.Declare(command);
   flags->stopped.Declare(command);
   flags->worker.access = flags->store.access;
   flags->worker.DeclareOptional(command, "compare with the model it runs");
   command->AddSnapshot("file", &flags->path).Required();
   command->AddJson(&flags->json);
-  commands->Run(command, [flags](Console& console) { return RunImport(*flags, console); });
 }
 
 }  // namespace hearth

@@ -69,16 +69,16 @@ std::string PinText(const WarmResult& result) {
 void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResult& result,
                 Console& console) {
   if (flags.json) {
-    console.out << JsonLine(Json{{"entry", name},
-                                 {"outcome", Outcome(result)},
-                                 {"prompt_tokens", result.prompt_tokens},
-                                 {"computed_tokens", result.computed_tokens},
-                                 {"wanted", result.wanted},
-                                 {"stored", result.stored},
-                                 {"pinned", result.all_pinned()},
-                                 {"pinned_boundaries", result.pinned},
-                                 {"note", result.note}})
-                << std::endl;
+    PrintJson({{"entry", name},
+               {"outcome", Outcome(result)},
+               {"prompt_tokens", result.prompt_tokens},
+               {"computed_tokens", result.computed_tokens},
+               {"wanted", result.wanted},
+               {"stored", result.stored},
+               {"pinned", result.all_pinned()},
+               {"pinned_boundaries", result.pinned},
+               {"note", result.note}},
+              console);
     return;
   }
   console.out << name << ": " << Outcome(result) << ", " << result.stored.size() << " of "
@@ -89,13 +89,13 @@ void PrintEntry(const WarmFlags& flags, const std::string& name, const WarmResul
 
 void PrintTotals(const WarmFlags& flags, const Totals& totals, Console& console) {
   if (flags.json) {
-    console.out << JsonLine(Json{{"coverage", totals.coverage()},
-                                 {"boundaries", totals.wanted},
-                                 {"stored", totals.stored},
-                                 {"computed_tokens", totals.computed_tokens},
-                                 {"entries", totals.entries},
-                                 {"failed", totals.failed}})
-                << std::endl;
+    PrintJson({{"coverage", totals.coverage()},
+               {"boundaries", totals.wanted},
+               {"stored", totals.stored},
+               {"computed_tokens", totals.computed_tokens},
+               {"entries", totals.entries},
+               {"failed", totals.failed}},
+              console);
     return;
   }
   console.out << "coverage " << totals.coverage() << ": " << totals.stored << " of "
@@ -108,8 +108,8 @@ absl::StatusOr<std::vector<WarmEntry>> ReadEntries(const std::string& path) {
   if (!text.ok()) return text.status();
   const size_t slash = path.rfind('/');
   auto entries = ParseWarmFile(*text, slash == std::string::npos ? "." : path.substr(0, slash + 1));
-  if (entries.ok()) return entries;
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", entries.status().message()));
+  if (!entries.ok()) return About(path, entries.status());
+  return entries;
 }
 
 // One prompt's failure leaves the others: a warm-up does what it can and says what it could not.
@@ -125,8 +125,7 @@ Totals WarmAll(const WarmFlags& flags, const std::vector<WarmEntry>& entries, Wa
     auto result = warmer->Warm(entry, flags.pin || entry.pin);
     if (!result.ok()) {
       ++totals.failed;
-      Fail(console, absl::Status(result.status().code(),
-                                 absl::StrCat(entry.name, ": ", result.status().message())));
+      Fail(console, About(entry.name, result.status()));
       continue;
     }
     totals.wanted += result->wanted.size();
@@ -165,7 +164,8 @@ int RunWarm(const WarmFlags& flags, Console& console) {
     if (!store_channel.ok()) return Fail(console, store_channel.status());
     store = v1::CacheStore::NewStub(*store_channel);
   }
-  auto model = GetModel(worker.get(), flags.worker);
+  auto model =
+      Call(worker.get(), &v1::Inference::Stub::GetModel, v1::GetModelRequest(), flags.worker);
   if (!model.ok()) return Fail(console, model.status());
   Warmer warmer(worker.get(), flags.worker, store.get(), flags.store, model->chunk_tokens(),
                 v1::DURABILITY_DEFAULT);
@@ -183,9 +183,8 @@ int RunWarm(const WarmFlags& flags, Console& console) {
 }  // namespace
 
 void AddWarmCommand(CommandSet* commands) {
-  auto flags = std::make_shared<WarmFlags>();
-  CommandFlags* command =
-      commands->Add("warm", "Compute and store prompts before they are asked", kWarmExamples);
+  const auto [command, flags] = commands->Add<WarmFlags>(
+      "warm", "Compute and store prompts before they are asked", kWarmExamples, RunWarm);
   flags->worker.Declare(command);
   flags->store.access = flags->worker.access;
   flags->store.DeclareOptional(command, "needed to pin");
@@ -198,7 +197,6 @@ void AddWarmCommand(CommandSet* commands) {
                "how long what is stored may be served, and what is there already from now "
                "on: 90m, 36h; of prompts that say nothing else");
   command->AddJson(&flags->json, " a prompt, the coverage last");
-  commands->Run(command, [flags](Console& console) { return RunWarm(*flags, console); });
 }
 
 }  // namespace hearth

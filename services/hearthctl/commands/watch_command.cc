@@ -1,8 +1,7 @@
 // watch: what the store holds, then what comes and goes.
-#include <cstdio>
-#include <memory>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_format.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
@@ -54,7 +53,6 @@ std::string ReasonText(const std::string& reason) {
 }
 
 void PrintEvent(const v1::WatchEvent& event, Console& console) {
-  char line[160];
   switch (event.kind()) {
     case v1::WatchEvent::START:
       console.out << (event.resumed() ? "going on after change " : "watching from change ")
@@ -73,12 +71,12 @@ void PrintEvent(const v1::WatchEvent& event, Console& console) {
   }
   const v1::RestorePointInfo& point = event.restore_point();
   const bool is_change = event.kind() != v1::WatchEvent::SNAPSHOT;
-  std::snprintf(line, sizeof(line), "  %6s  %-11s  %-12s  %8u  %9s  %-6s  ",
-                is_change ? std::to_string(event.sequence()).c_str() : "-",
-                is_change ? KindText(event.kind()).c_str() : "is stored",
-                HexText(point.restore_point_id()).substr(0, 12).c_str(), point.tokens(),
-                SizeText(point.bytes()).c_str(), TierText(point.tier()).c_str());
-  console.out << line << ReasonText(event.reason());
+  console.out << absl::StrFormat("  %6s  %-11s  %-12s  %8u  %9s  %-6s  ",
+                                 is_change ? std::to_string(event.sequence()) : "-",
+                                 is_change ? KindText(event.kind()) : "is stored",
+                                 HexText(point.restore_point_id()).substr(0, 12), point.tokens(),
+                                 SizeText(point.bytes()), TierText(point.tier()))
+              << ReasonText(event.reason());
   if (!is_change && point.pinned()) console.out << "pinned";
   console.out << "\n";
 }
@@ -105,7 +103,7 @@ int RunWatch(const WatchFlags& flags, Console& console) {
                   << ": the store was opened anew, or no longer has what came next\n";
     }
     if (flags.json) {
-      console.out << JsonLine(EventJson(event)) << std::endl;
+      PrintJson(EventJson(event), console);
     } else {
       PrintEvent(event, console);
       console.out << std::flush;
@@ -124,16 +122,14 @@ int RunWatch(const WatchFlags& flags, Console& console) {
 }  // namespace
 
 void AddWatchCommand(CommandSet* commands) {
-  auto flags = std::make_shared<WatchFlags>();
-  CommandFlags* command =
-      commands->Add("watch", "Follow what is stored and what leaves", kWatchExamples);
+  const auto [command, flags] = commands->Add<WatchFlags>(
+      "watch", "Follow what is stored and what leaves", kWatchExamples, RunWatch);
   flags->store.Declare(command);
   command->AddSwitch("--once", &flags->once, "end once up to date");
   command->AddSwitch("--no-snapshot", &flags->no_snapshot, "changes only");
   command->Add("--since", &flags->since, "number of the last change seen");
   command->Add("--incarnation", &flags->incarnation, "the store's, as that watch showed it");
   command->AddJson(&flags->json, " a line");
-  commands->Run(command, [flags](Console& console) { return RunWatch(*flags, console); });
 }
 
 }  // namespace hearth
