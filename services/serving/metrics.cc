@@ -9,8 +9,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 namespace hearth {
 namespace {
 
@@ -43,36 +41,35 @@ class SourceCollector final : public prometheus::Collectable {
   std::vector<HistogramSource> histograms;
 
  private:
-  static void Add(const HistogramSample& sample, prometheus::MetricFamily* family) {
+  // A metric of the family, with the sample's labels and no value yet.
+  template <typename Sample>
+  static prometheus::ClientMetric& NewMetric(const Sample& sample, prometheus::MetricType type,
+                                             prometheus::MetricFamily* family) {
     family->name = sample.name;
     family->help = sample.help;
-    family->type = prometheus::MetricType::Histogram;
-    prometheus::ClientMetric metric;
+    family->type = type;
+    prometheus::ClientMetric& metric = family->metric.emplace_back();
     for (const auto& [name, value] : sample.labels) metric.label.push_back({name, value});
+    return metric;
+  }
+  static void Add(const HistogramSample& sample, prometheus::MetricFamily* family) {
+    auto& histogram = NewMetric(sample, prometheus::MetricType::Histogram, family).histogram;
     uint64_t cumulative = 0;
     for (size_t i = 0; i < sample.counts.size(); ++i) {
       cumulative += sample.counts[i];
       const bool bounded = i < sample.bounds.size();
-      metric.histogram.bucket.push_back(
+      histogram.bucket.push_back(
           {cumulative, bounded ? sample.bounds[i] : std::numeric_limits<double>::infinity()});
     }
-    metric.histogram.sample_count = cumulative;
-    metric.histogram.sample_sum = sample.sum;
-    family->metric.push_back(std::move(metric));
+    histogram.sample_count = cumulative;
+    histogram.sample_sum = sample.sum;
   }
   static void Add(const MetricSample& sample, prometheus::MetricFamily* family) {
-    family->name = sample.name;
-    family->help = sample.help;
-    family->type =
-        sample.is_counter ? prometheus::MetricType::Counter : prometheus::MetricType::Gauge;
-    prometheus::ClientMetric metric;
-    for (const auto& [name, value] : sample.labels) metric.label.push_back({name, value});
     if (sample.is_counter) {
-      metric.counter.value = sample.value;
+      NewMetric(sample, prometheus::MetricType::Counter, family).counter.value = sample.value;
     } else {
-      metric.gauge.value = sample.value;
+      NewMetric(sample, prometheus::MetricType::Gauge, family).gauge.value = sample.value;
     }
-    family->metric.push_back(std::move(metric));
   }
 };
 

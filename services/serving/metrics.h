@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,12 +21,25 @@
 
 namespace hearth {
 
+using MetricLabels = std::map<std::string, std::string>;
+
 // One number under one name. Counters' names end in _total.
 struct MetricSample {
+  template <typename Number>
+  static MetricSample Gauge(std::string name, std::string help, Number value,
+                            MetricLabels labels = {}) {
+    return {std::move(name), std::move(help), false, std::move(labels), static_cast<double>(value)};
+  }
+  template <typename Number>
+  static MetricSample Count(std::string name, std::string help, Number value,
+                            MetricLabels labels = {}) {
+    return {std::move(name), std::move(help), true, std::move(labels), static_cast<double>(value)};
+  }
+
   std::string name;
   std::string help;
   bool is_counter = false;
-  std::map<std::string, std::string> labels;
+  MetricLabels labels;
   double value = 0;
 };
 // One histogram: counts[i] observations lie above bounds[i-1] and at or below bounds[i], the last
@@ -33,7 +47,7 @@ struct MetricSample {
 struct HistogramSample {
   std::string name;
   std::string help;
-  std::map<std::string, std::string> labels;
+  MetricLabels labels;
   std::vector<double> bounds;
   std::vector<uint64_t> counts;
   double sum = 0;

@@ -10,11 +10,6 @@
 namespace hearth {
 namespace {
 
-MetricSample OfTier(const TierUsage& usage, const char* name, const char* help, bool is_counter,
-                    uint64_t value) {
-  return {name, help, is_counter, {{"tier", TierName(usage.tier)}}, static_cast<double>(value)};
-}
-
 // Among the counters, but they do not count: the name as a metric, and its help.
 const std::map<std::string, std::pair<const char*, const char*>>& Gauges() {
   static const auto& gauges = *new std::map<std::string, std::pair<const char*, const char*>>{
@@ -36,68 +31,54 @@ bool IsShownByTier(absl::string_view name) {
   return false;
 }
 
-MetricSample Gauge(const char* name, const char* help, uint64_t value) {
-  return {name, help, false, {}, static_cast<double>(value)};
-}
-
 }  // namespace
 
 std::vector<MetricSample> StoreSamples(const StoreStats& stats) {
-  std::vector<MetricSample> samples = {
-      {"hearth_store_restore_points",
-       "Restore points stored.",
-       false,
-       {},
-       static_cast<double>(stats.restore_points)},
-      {"hearth_store_objects", "Objects stored.", false, {}, static_cast<double>(stats.objects)},
-      Gauge("hearth_store_pinned_bytes", "Bytes that pins hold.", stats.pinned_bytes),
-      Gauge("hearth_store_host_resident_bytes",
-            "Memory of the host tier that is resident, used or ready for use.",
-            stats.resident_bytes),
-      Gauge("hearth_store_staged_bytes", "Memory of publishes that are being received.",
-            stats.staged_bytes),
+  std::vector<MetricSample> samples;
+  const auto gauge = [&samples](const char* name, const char* help, uint64_t value,
+                                const MetricLabels& labels = {}) {
+    samples.push_back(MetricSample::Gauge(name, help, value, labels));
   };
+  const auto count = [&samples](const std::string& name, const std::string& help, uint64_t value,
+                                const MetricLabels& labels = {}) {
+    samples.push_back(MetricSample::Count(name, help, value, labels));
+  };
+  gauge("hearth_store_restore_points", "Restore points stored.", stats.restore_points);
+  gauge("hearth_store_objects", "Objects stored.", stats.objects);
+  gauge("hearth_store_pinned_bytes", "Bytes that pins hold.", stats.pinned_bytes);
+  gauge("hearth_store_host_resident_bytes",
+        "Memory of the host tier that is resident, used or ready for use.", stats.resident_bytes);
+  gauge("hearth_store_staged_bytes", "Memory of publishes that are being received.",
+        stats.staged_bytes);
   for (const TierUsage& usage : stats.tiers) {
-    samples.push_back(
-        OfTier(usage, "hearth_store_tier_bytes", "Bytes held by a tier.", false, usage.bytes));
-    samples.push_back(OfTier(usage, "hearth_store_tier_capacity_bytes",
-                             "Most bytes that a tier may hold.", false, usage.capacity_bytes));
-    samples.push_back(OfTier(usage, "hearth_store_tier_objects", "Objects held by a tier.", false,
-                             usage.objects));
-    samples.push_back(OfTier(usage, "hearth_store_evicted_restore_points_total",
-                             "Restore points that a tier evicted.", true,
-                             usage.evicted_restore_points));
-    samples.push_back(OfTier(usage, "hearth_store_hit_tokens_total",
-                             "Tokens restored whose slowest tier this was.", true,
-                             usage.hit_tokens));
-    samples.push_back(OfTier(usage, "hearth_store_read_bytes_total", "KV bytes read from a tier.",
-                             true, usage.read_bytes));
-    samples.push_back(OfTier(usage, "hearth_store_written_bytes_total",
-                             "KV bytes written to a tier.", true, usage.written_bytes));
-    samples.push_back(OfTier(usage, "hearth_store_unread_bytes_total",
-                             "KV bytes that left a tier without ever having been read from it.",
-                             true, usage.unread_bytes));
+    const MetricLabels tier = {{"tier", TierName(usage.tier)}};
+    gauge("hearth_store_tier_bytes", "Bytes held by a tier.", usage.bytes, tier);
+    gauge("hearth_store_tier_capacity_bytes", "Most bytes that a tier may hold.",
+          usage.capacity_bytes, tier);
+    gauge("hearth_store_tier_objects", "Objects held by a tier.", usage.objects, tier);
+    count("hearth_store_evicted_restore_points_total", "Restore points that a tier evicted.",
+          usage.evicted_restore_points, tier);
+    count("hearth_store_hit_tokens_total", "Tokens restored whose slowest tier this was.",
+          usage.hit_tokens, tier);
+    count("hearth_store_read_bytes_total", "KV bytes read from a tier.", usage.read_bytes, tier);
+    count("hearth_store_written_bytes_total", "KV bytes written to a tier.", usage.written_bytes,
+          tier);
+    count("hearth_store_unread_bytes_total",
+          "KV bytes that left a tier without ever having been read from it.", usage.unread_bytes,
+          tier);
   }
-  for (const auto& [reason, count] : stats.removed) {
-    samples.push_back({"hearth_store_removed_restore_points_total",
-                       "Restore points that left the store, by reason.",
-                       true,
-                       {{"reason", reason}},
-                       static_cast<double>(count)});
+  for (const auto& [reason, left] : stats.removed) {
+    count("hearth_store_removed_restore_points_total",
+          "Restore points that left the store, by reason.", left, {{"reason", reason}});
   }
   for (const auto& [name, value] : stats.counters) {
     if (IsShownByTier(name)) continue;
-    if (const auto gauge = Gauges().find(name); gauge != Gauges().end()) {
-      const auto& [as, help] = gauge->second;
-      samples.push_back({as, help, false, {}, static_cast<double>(value)});
-      continue;
+    if (const auto found = Gauges().find(name); found != Gauges().end()) {
+      gauge(found->second.first, found->second.second, value);
+    } else {
+      count(absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
+            absl::StrCat("The store's counter ", name, "."), value);
     }
-    samples.push_back(
-        {absl::StrCat("hearth_store_", absl::StrReplaceAll(name, {{".", "_"}}), "_total"),
-         absl::StrCat("The store's counter ", name, "."),
-         true,
-         {},
-         static_cast<double>(value)});
   }
   return samples;
 }
