@@ -13,7 +13,6 @@
 #include "services/inference/prefill_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
 #include "services/serving/calls/late_answer.h"
 #include "worker/text/text_stream.h"
 

@@ -1,7 +1,6 @@
 #include "services/inference/lease_stream.h"
 
 #include <cassert>
-#include <utility>
 
 #include "services/rpc/request_id.h"
 #include "services/rpc/status_conversion.h"

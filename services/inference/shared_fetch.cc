@@ -1,7 +1,6 @@
 #include "services/inference/shared_fetch.h"
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,5 @@
 // hearth-store: the cache node.
 
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,7 +1,6 @@
 #include "services/serving/log_rate.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "cache_store/base/clock.h"

@@ -3,11 +3,8 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
-#include "services/rpc/status_conversion.h"
 #include "services/serving/calls/late_answer.h"
 #include "services/store/store_conversion.h"
 

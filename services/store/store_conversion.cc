@@ -1,7 +1,6 @@
 #include "services/store/store_conversion.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "proto/restore_rule.h"

@@ -1,6 +1,5 @@
 #include "services/store/store_status.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/match.h"
