@@ -1,4 +1,4 @@
-// CacheCounters: what became of a worker's fetches and publishes, by outcome.
+// CacheCounters: counts a worker's fetches and publishes by outcome.
 //
 // Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_CACHE_COUNTERS_H_

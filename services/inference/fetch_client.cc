@@ -21,14 +21,13 @@ namespace {
 
 constexpr char kFetchMethod[] = "/hearth.v1.CacheStore/Fetch";
 
-// As long as stores let anyone hold what they lend (SharedMemoryOffer::lease).
+// The longest that a store lends its memory (SharedMemoryOffer::lease).
 constexpr absl::Duration kLongestLoan = absl::Seconds(10);
 
 // A load may outlast the fetch's deadline while it is faster than computing: its trial ends it.
 constexpr absl::Duration kLongestLoad = absl::Minutes(10);
 
-// By the objects that it names, not by its total: that the builder will not take another's word
-// for.
+// The bytes are those of the objects that the plan names: its own total is not trusted.
 LoadOffer OfferOf(const v1::FetchPlan& plan, const KvLayout& layout) {
   LoadOffer offer;
   offer.boundary = plan.usable_tokens();
@@ -114,7 +113,7 @@ struct FetchClient::OpenFetch {
   FetchStream stream;  // its end cancels the call
 };
 
-// One try of a fetch, and what became of it.
+// One try of a fetch, and its outcome.
 struct FetchClient::Attempt {
   const PrefixRequest& prefix;
   const uint32_t above_tokens, max_tokens;
@@ -148,12 +147,12 @@ absl::StatusOr<FetchOutcome> FetchClient::Fetch(const PrefixRequest& prefix, uin
   const absl::Status first = outcome.status();
   const bool rotten = absl::IsDataLoss(first);
   if (rotten || (attempt.copied && !attempt.share_problem.ok())) {
-    // Over the wire; and what is rotten the store is to find itself, and to quarantine.
+    // Over the wire, where the store verifies too and quarantines rotten objects itself.
     attempt.share = false;
     attempt.store_verifies = rotten;
     attempt.again = true;
     outcome = Try(&attempt);
-    // The rest went with what was rotten: that is what happened, not a miss.
+    // The store quarantined what was asked for: the outcome is the damage, not a miss.
     if (rotten && outcome.ok() && outcome->usable_tokens == 0) outcome = first;
   }
   connection_->NoteOutcome(outcome.status());

@@ -4,7 +4,7 @@
 // cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
 // the same host lends its memory (shared_fetch.h); whatever goes wrong with that, the same fetch
 // goes over the wire. Thread safety: all methods from any thread. Ownership: connection and
-// counters must outlive it, and it what it lends.
+// counters must outlive it, and it must outlive the bytes that it lends.
 #ifndef HEARTH_SERVICES_INFERENCE_FETCH_CLIENT_H_
 #define HEARTH_SERVICES_INFERENCE_FETCH_CLIENT_H_
 

@@ -75,7 +75,7 @@ class ObjectBuilder {
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;
   size_t placed_bytes_ = 0;
-  // hashed_slice_: whose bytes hasher_ was given, all from the first on.
+  // hashed_slice_: the slice whose bytes, from the first on, hasher_ was given.
   SliceHasher hasher_;
   const std::byte* hashed_slice_ = nullptr;
 };

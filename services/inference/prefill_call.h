@@ -1,4 +1,4 @@
-// PrefillCall: one Prefill, answered when what it computed was published, or could not be.
+// PrefillCall: one Prefill, answered when its prefix was published, or could not be.
 //
 // Thread safety and ownership: as GenerateCall's.
 #ifndef HEARTH_SERVICES_INFERENCE_PREFILL_CALL_H_

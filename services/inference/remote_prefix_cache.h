@@ -1,7 +1,8 @@
 // RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
 //
 // Its parts: store_connection.h and fetch_client.h. Thread safety: all methods from any thread.
-// Ownership: owns its channel; counters must outlive it, and it what it lends and its leases.
+// Ownership: owns its channel; counters must outlive it, and it the bytes that it lends, and
+// leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
@@ -29,7 +30,7 @@ class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
                     std::unique_ptr<DeviceClient> devices = nullptr);
-  // Cancels what is under way; after it no callback of an explanation runs.
+  // Cancels calls under way; after it no callback of an explanation runs.
   ~RemotePrefixCache() override;
 
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,

@@ -1,4 +1,4 @@
-// StoreLink: what --store names: a cache node over gRPC, a store in this process, or none.
+// StoreLink: the store that --store names: a cache node over gRPC, one in this process, or none.
 //
 // Thread safety: accessors from any thread once opened.
 // Ownership: owns the cache, its counters and the embedded store; outlives the engine that uses

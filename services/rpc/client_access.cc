@@ -25,7 +25,7 @@ namespace {
 constexpr absl::Duration kRecheck = absl::Seconds(1);
 constexpr unsigned int kRereadSeconds = 1;
 
-// The token of a file, and what it becomes while this runs: tokens of Kubernetes are renewed.
+// The token in a file, read again as it changes: Kubernetes renews its tokens.
 class TokenFile {
  public:
   static absl::StatusOr<std::string> Read(const std::string& flag, const std::string& path) {

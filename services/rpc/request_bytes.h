@@ -1,4 +1,4 @@
-// Requests as they came: parsed by whoever does their work, not on the threads that answer health.
+// Requests as bytes: parsed on the thread that does their work, not on those that answer health.
 //
 // A message of 3 MiB can parse into 1.5 million objects, many times its size and for a good while:
 // the elements are counted before one is made. Thread safety: pure functions on their
@@ -43,7 +43,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
       absl::StrCat("what was sent is not a ", message->GetTypeName()));
 }
 
-// The same for a call whose turn on a pool has come: kCancelled where its caller waits no more.
+// The same on a pool's thread: kCancelled when the caller left while the job waited.
 // `context` is a server's. Whatever a pool does for a call begins here.
 template <typename Context, typename Message>
 absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,

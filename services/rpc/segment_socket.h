@@ -14,7 +14,7 @@
 
 namespace hearth {
 
-// Closes what it holds.
+// Owns a file descriptor, and closes it.
 class FileDescriptor {
  public:
   FileDescriptor() = default;

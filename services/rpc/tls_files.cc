@@ -14,7 +14,7 @@
 namespace hearth {
 namespace {
 
-// Long enough for who renews by hand.
+// Long enough to renew a certificate by hand.
 constexpr absl::Duration kWarnBefore = absl::Hours(24 * 14);
 
 struct FreeTls {

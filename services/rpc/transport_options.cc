@@ -69,7 +69,7 @@ void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes
   // some kilobytes to those that came with it, and a read of 256 KiB has 15,000.
   builder->AddChannelArgument("grpc.http2.max_ping_strikes", 0);
   builder->SetMaxReceiveMessageSize(kMaxGrpcMessageBytes);
-  // gRPC limits a message as it comes, not what it unpacks to: 3 MiB of zeros would be 3 GiB.
+  // gRPC limits a message's compressed size only: 3 MiB of zeros would unpack to 3 GiB.
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder->SetCompressionAlgorithmSupportStatus(algorithm, false);
   }

@@ -31,7 +31,7 @@ inline constexpr int kKeepaliveTimeoutMs = 5000;
 inline constexpr int kMaxConnectionStreams = 256;
 
 grpc::ChannelArguments ClientTransport();
-// `unfinished_bytes`: what messages that are not whole may hold, of all connections together.
+// `unfinished_bytes`: the most that unfinished messages may hold, of all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);
 
 // A channel of its own to a store: "host:port" or "unix:PATH". Never blocks; connects when used.

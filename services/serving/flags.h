@@ -35,7 +35,7 @@ absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
 // Why a flag refuses `text`. `names`: those that it takes, with commas.
 std::string NotOneOf(absl::string_view text, absl::string_view names);
 
-// Whom a server lets in (server_access.h).
+// Which callers a server lets in (server_access.h).
 struct AccessFlags {
   std::string tls_cert, tls_key, tls_client_ca;
   std::string identities_file;

@@ -179,7 +179,7 @@ void FetchCall::SetAlarm() {
   });
 }
 
-// Its caller hardly takes anything: what it was promised goes to others.
+// The caller takes next to nothing: the objects held for it go to others.
 void FetchCall::LosePlace(const absl::Status& why) {
   {
     absl::MutexLock lock(&mutex_);
@@ -214,7 +214,7 @@ void FetchCall::CancelWrite() {
   Release();
 }
 
-// How a caller says that it has copied what was shared, and how one that dies is noticed.
+// The caller has copied the shared bytes, or died.
 void FetchCall::OnGone() {
   absl::MutexLock lock(&mutex_);
   AbortLocked(stage_ == Stage::kLeasing ? absl::OkStatus() : CallerGone());
@@ -247,7 +247,7 @@ bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
 void FetchCall::BeforeFinish() {
   lease_.Cancel();
   slice_ = SliceView();
-  session_.reset();  // what was promised may go now
+  session_.reset();  // lets the promised objects go
 }
 
 void FetchCall::OnWriteDone(bool ok) {

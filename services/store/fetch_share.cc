@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// Whether the memory `id` is what the caller mapped. If not it is offered, where it can be had.
+// Whether the caller mapped the memory `id`. If not, the plan offers it where that is possible.
 bool IsMapped(const SegmentId& id, const std::string& socket, const std::string& mapped,
               absl::FunctionRef<v1::SharedSegment*()> offer) {
   if (socket.empty()) return false;
@@ -23,7 +23,7 @@ bool IsMapped(const SegmentId& id, const std::string& socket, const std::string&
   return false;
 }
 
-// Moves what lies in the shared memory from the stream into the plan.
+// Moves objects that lie in the shared memory from the stream into the plan.
 void Share(const SharedMemoryOffer& offer, FetchSession* session, std::vector<SliceRef>* order,
            v1::FetchPlan* plan) {
   v1::SharedSlices* shared = plan->mutable_shared();

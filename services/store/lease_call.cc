@@ -9,7 +9,6 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/stream_call.h"
 #include "services/store/store_calls.h"
@@ -39,7 +38,7 @@ class LeaseCall final : public StreamCall {
   void Start(StreamLimit* streams, const grpc::ByteBuffer& bytes);
 
  private:
-  // How a caller says that it is done, and how one that died is noticed.
+  // The caller is done, or died.
   void OnGone() override {
     Abort(absl::OkStatus());
     Stop(absl::OkStatus());
@@ -214,7 +213,7 @@ void LeaseCall::OnAlarm(uint64_t round) {
   AskLater();
 }
 
-// Draining: whoever waits computes, and a lease is of no use any more.
+// Draining: callers that wait compute themselves, and leases end.
 void LeaseCall::Close() {
   {
     absl::MutexLock lock(&mutex_);

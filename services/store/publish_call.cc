@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/cache_store.pb.h"
 #include "services/rpc/slice_wire.h"
@@ -73,7 +72,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
   // The read, write or commit in progress fails then, and ends the call.
   void OnCancel() override {}
-  // Whoever ends slow streams may hold the last reference, when the service is gone.
+  // The thread that ends slow streams may hold the last reference, when the service is gone.
   void OnDone() override {
     place_.reset();
     call_.reset();
@@ -87,7 +86,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
     StartRead(&message_);
   }
 
-  // Its caller is gone, or as good as that: what it holds goes to others.
+  // The caller is gone, or takes next to nothing: its staged bytes go to others.
   void LosePlace(const absl::Status& why) ABSL_LOCKS_EXCLUDED(end_mutex_) {
     absl::MutexLock lock(&end_mutex_);
     if (ended_ || !lost_.ok()) return;

@@ -1,9 +1,8 @@
 // SegmentServer: gives the store's shared memory to processes of the same host and the same user.
 //
-// Whoever connects gets the segment's descriptor and keeps the connection: its end tells both sides
-// that the other is gone. The descriptor is sealed (host_arena.h): nobody can write
-// through it or shrink it.
-// Thread safety: made and destroyed by one thread; serves on one of its own.
+// A client that connects gets the segment's descriptor and keeps the connection: its end tells both
+// sides that the other is gone. The descriptor is sealed (host_arena.h): nobody can write through
+// it or shrink it. Thread safety: made and destroyed by one thread; serves on one of its own.
 // Ownership: borrows the descriptor, which must stay open while this lives.
 #ifndef HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 #define HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_

@@ -73,7 +73,7 @@ grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,
                                           grpc::ByteBuffer* response);
-// The same for a store in this process; `auditor` is who found it.
+// The same for a store in this process; `auditor` is the worker that found it.
 absl::StatusOr<QuarantineResult> QuarantineAndLog(TieredStore* store, const PrefixQuery& query,
                                                   const std::vector<ObjectId>& objects,
                                                   const std::string& auditor);

@@ -1,4 +1,4 @@
-// StoreStatus: what the status page shows of a store, as JSON.
+// StoreStatus: the figures of the status page, as JSON.
 //
 // Counters since the start, and how they grew in each of the last steps, which a thread of its own
 // samples. Nothing in it is a tenant's content: the hottest prefixes are ids, sizes and counts.

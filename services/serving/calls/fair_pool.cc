@@ -82,8 +82,8 @@ std::deque<FairPool::Waiting>::iterator FairPool::FirstOf(Tenant* tenant) {
   });
 }
 
-// Whose turn it is: of those that may run one more, who has the fewest running, and of these who
-// waits since the longest.
+// The tenant whose turn it is: of those that may run one more, with the fewest running, and of
+// these who waits since the longest.
 FairPool::Tenants::iterator FairPool::Next() {
   auto next = tenants_.end();
   for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {

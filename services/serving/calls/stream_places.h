@@ -35,7 +35,7 @@ class StreamPlaces {
     int all = 0, each_tenant = 0;
     absl::Duration window = absl::Seconds(60);
     uint64_t floor_bytes = uint64_t{64} << 10;
-    // Whoever is faster keeps its place, and so does everybody at first.
+    // A faster stream keeps its place, and so does each during `grace`.
     uint64_t slow_bytes_per_s = uint64_t{1} << 20;
     absl::Duration grace = absl::Seconds(5);
   };
@@ -51,7 +51,7 @@ class StreamPlaces {
     void Moved(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
     // Only then is its lack of progress the caller's.
     void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
-    // Whose it is, where a worker says so later. kResourceExhausted when that tenant has three
+    // The tenant that a worker names later. kResourceExhausted when that tenant has three
     // quarters of all places, and none of them is slow.
     absl::Status BelongsTo(const std::string& tenant) { return places_->Assign(this, tenant); }
 

@@ -29,7 +29,7 @@ constexpr absl::Duration kTrimPause = absl::Seconds(5);
 
 // TLS: a ClientHello. HTTP/2 in clear text: "PRI * HTTP/2.0".
 constexpr unsigned char kTlsHandshake = 0x16;
-// A fatal alert, protocol_version: what a TLS client understands.
+// The fatal alert protocol_version, which a TLS client understands.
 constexpr char kTlsAlert[] = {0x15, 0x03, 0x01, 0x00, 0x02, 0x02, 0x46};
 // An empty SETTINGS, without which a client reads nothing else; GOAWAY, INADEQUATE_SECURITY, with
 // words for people.
@@ -41,15 +41,15 @@ constexpr char kThisIsTls[] =
     "this server speaks TLS";
 static_assert(sizeof(kThisIsTls) - 1 == 9 + 9 + 0x1e);
 
-// Of a connection that sent less since, gRPC is not asked how many calls it gave up: 16 KiB are 500
-// to 600 of the smallest. The first time it is asked sooner: who comes for a few hundred and goes
-// is counted. Of a watched host's they are ten: not none, for each question costs some JSON.
+// gRPC is asked how many calls a connection gave up once it sent this much: 16 KiB are 500 to 600
+// of the smallest calls. The first time comes sooner, so that a connection of a few hundred calls
+// is counted. For a watched host it is ten calls: not less, because each question costs some JSON.
 constexpr uint64_t kBusyBytes = uint64_t{16} << 10;
 constexpr uint64_t kFirstBytes = uint64_t{1} << 10;
 constexpr uint64_t kWatchedBytes = 256;
 
-// Who waits to be let in has been told nothing yet: it says a hello or a preface, and settings.
-// It is seen for two looks at least.
+// A connection that waits to be let in has got no answer yet: it sends a hello or a preface, and
+// settings. It is kept for two looks at least.
 constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
 constexpr size_t kMostHeld = 64;  // of a host
 constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
@@ -160,7 +160,7 @@ void ConnectionDoor::Accept(int listener) {
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
 }
 
-// No descriptor is left, or no memory: who knocks waits for the next look. Listeners stay ready.
+// Without a free descriptor or memory newcomers wait for the next look. Listeners stay ready.
 void ConnectionDoor::Rest() {
   options_.on_refused("", absl::StrCat("a connection waits outside: ", std::strerror(errno)));
   rests_ = true;
@@ -176,7 +176,7 @@ void ConnectionDoor::TurnAway(int fd, const Guest& guest, const std::string& why
 void ConnectionDoor::Close(int fd) {
   const auto it = guests_.find(fd);
   if (it == guests_.end()) return;
-  // Who was not handed over began no calls.
+  // One that was not handed to gRPC began no calls.
   const uint64_t received = it->second.waits ? 0 : CountedOfSocket(fd).received;
   options_.ledger->Remove(it->second.connection, clock_->Now(), received);
   streams_.Forget(it->second.connection->peer());
@@ -212,7 +212,7 @@ void ConnectionDoor::TakeIn(int fd, Guest* guest) {
   BoundHeld(HostOfPeer(guest->connection->peer()));
 }
 
-// Who goes is drawn: the oldest would be who waits, the youngest who comes for the first time.
+// Closes one at random: the oldest waited longest, and the youngest may be here for the first time.
 void ConnectionDoor::BoundHeld(const std::string& host) {
   std::vector<int> held;
   for (const auto& [fd, guest] : guests_) {
@@ -263,7 +263,7 @@ void ConnectionDoor::LetHeldIn(absl::Time now) {
   }
 }
 
-// One end has TLS and the other not: said in the words of who does not understand the server's.
+// One end has TLS and the other not: answers in the client's protocol.
 void ConnectionDoor::ShowOut(int fd, Guest* guest) {
   const absl::string_view answer = options_.speaks_tls
                                        ? absl::string_view(kThisIsTls, sizeof(kThisIsTls) - 1)

@@ -27,7 +27,7 @@ std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int f
   return connection;
 }
 
-// Who closes its connection before anybody asked has its calls under way all the same.
+// The calls of a connection that closed before gRPC was asked about it are still under way.
 uint64_t ConnectionLedger::GivenUpUnasked(Connection* connection, uint64_t received,
                                           absl::Time now) const {
   if (connection->closed_ || received == 0) return 0;
@@ -76,7 +76,7 @@ uint64_t ConnectionLedger::MayHold(const Connection& connection) const {
   return HeldWith(std::max(connection.alive_, may_be), connection);
 }
 
-// Of a stranger what it may hold: once it is held it is too late, and costs as much to be rid of.
+// A stranger counts with the most it may hold: later it would cost as much to be rid of.
 uint64_t ConnectionLedger::Held(const Connection& connection) const {
   if (!connection.known_.load()) return MayHold(connection);
   return HeldWith(connection.alive_, connection);
@@ -140,8 +140,8 @@ void ConnectionLedger::EnterAll(absl::Time now, Count count, bool exactly, Entri
   for (const auto& [connection, counted] : *entries) Enter(connection.get(), counted, now);
 }
 
-// If they had begun all the calls that they may have since they were asked: then they are asked,
-// whoever would have the most first, until the rest is no danger.
+// Assumes that each began as many calls as it may since it was asked. Those with the most are asked
+// first, until the rest cannot be over the limit.
 ConnectionLedger::Entries ConnectionLedger::WhoMayHoldTooMuch() const {
   absl::MutexLock lock(&mutex_);
   std::vector<std::pair<uint64_t, std::shared_ptr<Connection>>> guessed;
@@ -217,8 +217,8 @@ bool ConnectionLedger::Watches(const std::string& peer, absl::Time now) const {
   return given_up_.Watches(HostOfPeer(peer), now);
 }
 
-// Strangers first; of the others whoever has the most. Who has next to nothing is no help, and may
-// be a caller whose first call is on its way.
+// Strangers first, then those with the most. One that holds next to nothing is left out: closing it
+// gains nothing, and its first call may be on its way.
 ConnectionLedger::Holders ConnectionLedger::WhoIsTooMuch(const Connections& of) const {
   uint64_t sum = 0;
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;

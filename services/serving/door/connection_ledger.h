@@ -1,15 +1,15 @@
-// ConnectionLedger: what each connection of a server sent and nobody has taken yet.
+// ConnectionLedger: the bytes that each connection sent and that no call has taken yet.
 //
-// gRPC keeps a message until it is whole, for as long as its sender likes and whatever length it
-// announced; it asks nobody and tells nobody (docs/decisions.md, 72). But the kernel counts what a
-// TCP connection received, and every call says what it was given: the difference lies in gRPC's
-// buffers. The ledger says whose connection is to be closed.
+// gRPC buffers a message until it is whole, however long its sender takes and however long the
+// message is, and has no limit or callback for that (docs/decisions.md, 72). But the kernel counts
+// the bytes that a TCP connection received, and every call reports the bytes that it was given: the
+// difference lies in gRPC's buffers. The ledger names the connections to be closed.
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
-// Invariants: (1) after Look, and the closing of what it named, the connections left hold at most
-// `all_bytes` together; (2) a connection of which what came is taken within `message_time` is not
-// named, unless it is over a limit of bytes. A call that is open and was not handed to us yet, or
-// is gRPC's own, counts as so many bytes: its caller said a dozen. (3) Nobody is named for what all
-// hold together unless gRPC was asked in that look which calls it has open.
+// Invariants: (1) once the connections that Look named are closed, the others hold at most
+// `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
+// unless it is over a limit of bytes. An open call that was not handed to us yet, or is gRPC's own,
+// counts as `open_call_bytes`, though its caller sent a dozen. (3) A connection is named for the
+// sum of all only after gRPC was asked, in the same Look, which calls it has open.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 #define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 
@@ -41,11 +41,11 @@ struct ConnectionLimits {
   absl::Duration message_time = absl::Seconds(30);
   absl::Duration idle_time = absl::Seconds(10);
   uint64_t slack_bytes = uint64_t{64} << 10;
-  // Calls of one connection that are not over. Twice as many as may be open: one that was given up
-  // is there until its turn has come.
+  // Unfinished calls of one connection. Twice as many as may be open: a call that was given up
+  // stays until gRPC comes to it.
   uint64_t streams = 512;
-  // Calls that a connection may have open, as gRPC has it; what one says at least to begin one; and
-  // what gRPC keeps of one, as measured: 11.5 KiB.
+  // The calls that gRPC lets a connection have open, the fewest bytes that begin one, and the
+  // memory that gRPC keeps for one: 11.5 KiB were measured.
   uint64_t open_calls = 256, least_call_bytes = 15, open_call_bytes = uint64_t{12} << 10;
   // Frames that are no message: of each call, each second, and a share of what was sent to it.
   uint64_t call_bytes = 512;
@@ -60,7 +60,7 @@ struct ConnectionLimits {
 // One connection, as its calls see it.
 class Connection {
  public:
-  // `fd`: whoever added it knows what it is.
+  // `fd` is not used here, only handed back to the owner.
   Connection(std::string peer, int fd, absl::Time since)
       : peer_(std::move(peer)), fd_(fd), since_(since), given_up_(since) {}
   const std::string& peer() const { return peer_; }
@@ -68,7 +68,7 @@ class Connection {
 
   // A call was given a message of so many bytes.
   void Taken(uint64_t bytes) { taken_.fetch_add(bytes, std::memory_order_relaxed); }
-  // A call said who it is, or nobody was asked.
+  // A call on it was authenticated, or none needs to be.
   void Known() { known_.store(true, std::memory_order_relaxed); }
   void CallBegins() { calls_.fetch_add(1, std::memory_order_relaxed); }
   void CallEnds() { calls_.fetch_sub(1, std::memory_order_relaxed); }
@@ -90,9 +90,9 @@ class Connection {
   uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
   uint64_t seen_sent_ = 0;
   uint64_t alive_ = 0;          // streams, when gRPC was asked
-  bool asked_ = false;          // how many calls it gave up
-  uint64_t asked_untaken_ = 0;  // then
-  uint64_t asked_read_ = 0;     // then, by gRPC: what is no call of these will be none
+  bool asked_ = false;          // gRPC was, how many calls it gave up
+  uint64_t asked_untaken_ = 0;  // at that time
+  uint64_t asked_read_ = 0;     // by gRPC at that time: these bytes begin no further calls
   GivenUpCalls::Tally given_up_;
   uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
   absl::Time mark_time_ = absl::InfinitePast();
@@ -109,10 +109,10 @@ class ConnectionLedger {
   // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711"; of a unix socket, of which the kernel counts
   // no bytes, one of our own.
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
-  // `received`: what the kernel counted at its end. Of what nobody was asked about, and no call
-  // took, it is taken to have given up calls, as many as it may have.
+  // `received`: the kernel's count at its end. Bytes that no call took since gRPC was last asked
+  // are taken for calls that it gave up, as many as they can have been.
   void Remove(const std::shared_ptr<Connection>& connection, absl::Time now, uint64_t received = 0);
-  // Null for what is no TCP connection, or is gone.
+  // Null where `peer` is no TCP connection, or was removed.
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
   struct Counted {
@@ -127,10 +127,10 @@ class ConnectionLedger {
   };
   // The kernel's figures of a connection, and gRPC's where they are worth it or `exactly` asks.
   using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
-  // Who is to be closed, the worst first; each is named once.
+  // The connections to be closed, the worst first; each is named once.
   std::vector<Verdict> Look(absl::Time now, Count count);
-  // Where there are as many as may be: who makes room for `newcomer`. A stranger, the oldest first;
-  // else whoever has had no call for `idle_time`. Null: nobody.
+  // At the limit of connections: the one to be closed for `newcomer`. The oldest that was not
+  // authenticated, else one without a call for `idle_time`; null when there is neither.
   std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
 
   // A newcomer from a host that gives up too many calls waits for its turn. True is a turn taken.
@@ -145,7 +145,7 @@ class ConnectionLedger {
   static uint64_t Untaken(const Connection& connection) {
     return connection.received_ - connection.settled_;
   }
-  // With what its open calls count as: those that there were, or those that there may be by now.
+  // Untaken bytes and open calls: as many calls as gRPC last said, or as there may be by now.
   uint64_t Held(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t MayHold(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t HeldWith(uint64_t open, const Connection& connection) const
@@ -153,7 +153,7 @@ class ConnectionLedger {
   uint64_t Allowance(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   using Connections = std::vector<std::shared_ptr<Connection>>;
   using Holders = std::vector<std::pair<std::shared_ptr<Connection>, uint64_t>>;
-  // Without whom the others hold no more than they may together; and what each holds.
+  // The connections without which the others stay below `all_bytes`, with the bytes of each.
   Holders WhoIsTooMuch(const Connections& of) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NameTheWorst(const Connections& left, std::vector<Verdict>* verdicts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -166,8 +166,7 @@ class ConnectionLedger {
   using Entries = std::vector<std::pair<std::shared_ptr<Connection>, Counted>>;
   void EnterAll(absl::Time now, Count count, bool exactly, Entries* entries)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks gRPC about whoever may hold too much, and about each that would be named for what all
-  // hold.
+  // Asks gRPC about connections that may hold too much, and that would be named for the sum of all.
   void AskWhereItMatters(absl::Time now, Count count) ABSL_LOCKS_EXCLUDED(mutex_);
   Entries WhoMayHoldTooMuch() const ABSL_LOCKS_EXCLUDED(mutex_);
   Entries WhoWouldGoUnasked(const absl::flat_hash_set<const Connection*>& asked) const

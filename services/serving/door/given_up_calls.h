@@ -1,11 +1,11 @@
-// GivenUpCalls: who begins calls and gives them up faster than a server takes.
+// GivenUpCalls: finds callers that begin calls and give them up faster than a server can take.
 //
 // A call that is reset at once costs its caller a few bytes and the server all of a call
-// (CVE-2023-44487). Counted are calls that ended before the server had answered, by connection and
-// by host: whoever is closed for them connects again.
+// (CVE-2023-44487). Calls that ended before the server had answered are counted, by connection and
+// by host, because a closed connection is soon followed by another.
 // Thread safety: one thread at a time. Units: calls in about the last second.
-// Invariants: (1) after Judge, and the closing of what it named, no host's connections have more
-// than `of_host` together, and all no more than `of_all`; (2) nobody is named for what others did
+// Invariants: (1) once the connections that Judge named are closed, those of one host have at most
+// `of_host` together, and all at most `of_all`; (2) nobody is named for what others did
 // while they have the less of it.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_GIVEN_UP_CALLS_H_
 #define HEARTH_SERVICES_SERVING_DOOR_GIVEN_UP_CALLS_H_
@@ -26,8 +26,8 @@ struct GivenUpLimits {
   double of_host = 2000, of_all = 4000;
   // Of a connection that was made after its host had been over.
   double of_watched = 125;
-  // A host is watched on while it gives up more than this: who resets all it can has 5 to 10 turns
-  // a second at the door, over 100 in each. Less may be an honest one's, whom 125 are not enough.
+  // A host stays watched while it gives up more than this. One that resets all it can is let in 5
+  // to 10 times a second and resets over 100 calls each time; an honest one may need more than 125.
   double of_host_watched_on = 500;
   // A host that was over is let in again one connection at a time, with a pause that doubles each
   // time it is over again, until it was not for `memory`.
@@ -47,7 +47,7 @@ class GivenUpCalls {
     // `total`: calls since the connection began, as of `now`. Those since the last time are taken
     // to have come as its bytes did; evenly, where none were told of.
     void Add(uint64_t total, absl::Time now);
-    // So many beyond what was told.
+    // Calls beyond the last `total`.
     void AddMore(uint64_t more, absl::Time now);
     // The record of another.
     void Inherit(double recent, absl::Time now);

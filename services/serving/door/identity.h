@@ -1,4 +1,4 @@
-// Who calls, and which tenant's store that caller may name: the one place that decides.
+// Identities: decides who a caller is, and which tenants' data that caller may name.
 //
 // A caller proves who it is by a bearer token ("authorization: Bearer ..." in the call's metadata)
 // or by a client certificate that the TLS handshake verified; a token that is sent must be right,
@@ -56,7 +56,7 @@ struct Identity {
   // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
   // caller may not name, kInvalidArgument for what is no tenant's name.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
-  // Who takes turns with others: a worker is one, whatever tenants it names.
+  // The name under which it takes turns: a worker has one, whatever tenants it names.
   const std::string& ShareName() const { return sees_all() ? name : tenant; }
   // May see figures and memory of all tenants together.
   bool sees_all() const { return role != Role::kTenant; }
@@ -146,7 +146,7 @@ class Identities {
   std::unique_ptr<RepeatingThread> refresher_;  // last: it uses the others
 };
 
-// Who calls; Role::kNobody without `identities`.
+// The caller; Role::kNobody without `identities`.
 absl::StatusOr<Identity> CallerOf(Identities* identities, const grpc::ServerContextBase& context);
 // As Identities::Follow; null without `identities`.
 std::shared_ptr<void> FollowCaller(Identities* identities, const grpc::ServerContextBase& context,
