@@ -5,7 +5,6 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
-#include "cache_store/store/calls/publish_revealer.h"
 
 namespace hearth {
 

@@ -64,6 +64,28 @@ class PublishCommit {
   PublishPlan plan_;
 };
 
+// The end of a commit: makes it visible, its objects in RAM and the index, its points in the
+// catalog. All of it under the lock; nothing here can fail. Ownership: borrows the content and the
+// plan.
+class PublishRevealer {
+ public:
+  PublishRevealer(StoreCore* core, PublishContent* content, PublishPlan* plan)
+      : core_(core), state_(&core->state), content_(content), plan_(plan) {}
+
+  // The plan's boundaries are then those that are visible.
+  void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+ private:
+  bool IsWhole(const PublishBoundary& kept) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  SegmentNode* LinkBoundary(const PublishBoundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+  bool AdmitToHost(const PublishBoundary& kept) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
+
+  StoreCore* const core_;
+  StoreState* const state_;
+  PublishContent* const content_;
+  PublishPlan* const plan_;
+};
+
 }  // namespace hearth
 
 #endif  // HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_COMMIT_H_

@@ -1,10 +1,9 @@
-#include "cache_store/store/calls/publish_revealer.h"
-
 #include <algorithm>
 #include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "cache_store/store/calls/publish_commit.h"
 #include "proto/restore_rule.h"
 
 namespace hearth {

@@ -23,6 +23,14 @@ std::unique_ptr<Executor> CopierOf(const StoreOptions& options, bool is_tests) {
   return std::make_unique<ThreadExecutor>(options.max_background_bytes);
 }
 
+// Under the lock.
+std::vector<RestorePoint> DescribeAll(const StoreCore& core,
+                                      const std::vector<const RestorePointEntry*>& points) {
+  std::vector<RestorePoint> described;
+  for (const RestorePointEntry* point : points) described.push_back(core.Describe(*point));
+  return described;
+}
+
 }  // namespace
 
 Store::Store(const StoreOptions& options, StoreSeams seams, std::string secret,
@@ -192,21 +200,14 @@ DropResult Store::DropPoints(const std::vector<const RestorePointEntry*>& points
 std::vector<RestorePoint> Store::List(const std::string& tenant) {
   upkeep_.ExpireFew();
   absl::MutexLock lock(&state_->mu);
-  std::vector<RestorePoint> listed;
-  for (const RestorePointEntry* point : state_->catalog.PointsOf(tenant)) {
-    listed.push_back(core_->Describe(*point));
-  }
+  std::vector<RestorePoint> listed = DescribeAll(*core_, state_->catalog.PointsOf(tenant));
   std::reverse(listed.begin(), listed.end());  // most recently used first
   return listed;
 }
 
 std::vector<RestorePoint> Store::Hottest(size_t limit) {
   absl::MutexLock lock(&state_->mu);
-  std::vector<RestorePoint> hottest;
-  for (const RestorePointEntry* point : state_->catalog.MostHit(limit)) {
-    hottest.push_back(core_->Describe(*point));
-  }
-  return hottest;
+  return DescribeAll(*core_, state_->catalog.MostHit(limit));
 }
 
 TenantFigures Store::StatsOf(const std::string& tenant) {
@@ -275,9 +276,7 @@ WatchStart Store::Subscribe(const std::string& tenant, const WatchFrom& from,
   WatchStart start = core_->events.Subscribe(
       tenant, known ? std::optional<uint64_t>(from.sequence) : std::nullopt, std::move(callback));
   if (start.resumed || !from.snapshot) return start;
-  for (const RestorePointEntry* point : state_->catalog.PointsOf(tenant)) {
-    start.snapshot.push_back(core_->Describe(*point));
-  }
+  start.snapshot = DescribeAll(*core_, state_->catalog.PointsOf(tenant));
   return start;
 }
 
