@@ -173,8 +173,8 @@ void Ledger::PinnedUnpublished(const std::string& tenant, const LookupPlan& plan
   }
 }
 
-void Ledger::Quarantined(const std::string& object) {
-  quarantined_.insert(object);
+void Ledger::Quarantined(const std::string& object, bool for_good) {
+  if (for_good) quarantined_.insert(object);
   for (const std::string& name : objects_[object]) Forget(&points_[name]);
 }
 

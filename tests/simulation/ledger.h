@@ -48,8 +48,9 @@ class Ledger {
   bool Knows(const Digest& id) const { return names_.count(id) > 0; }
   // What is said to be gone from here on is because somebody asked for it.
   void SetDropping(bool dropping) { dropping_ = dropping; }
-  // With all that names it, whether the store has come to know of that or not.
-  void Quarantined(const std::string& object);
+  // With all that names it, whether the store has come to know of that or not. Not `for_good`: the
+  // disk did not take it, and a start may find it again.
+  void Quarantined(const std::string& object, bool for_good);
 
   // A lookup answered this; 12, 14 and 26.
   void CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const LookupPlan& plan);

@@ -116,9 +116,10 @@ void World::Quarantine(const std::string& tenant, size_t prompt) {
   node_.ledger()->SetDropping(false);
   time_.Note(absl::StrCat("quarantines ", chosen.begin, "+", chosen.tokens, " of prompt ", prompt,
                           " of ", tenant, ": ", absl::StatusCodeToString(done.status().code())));
-  if (!done.ok() || !done->on_disk.ok()) return;
+  if (!done.ok()) return;
   node_.ledger()->Quarantined(
-      ObjectName(tenant, query.token_ids, query.cuts, chosen, oracle_.layout()));
+      ObjectName(tenant, query.token_ids, query.cuts, chosen, oracle_.layout()),
+      /*for_good=*/done->on_disk.ok());
 }
 
 }  // namespace hearth

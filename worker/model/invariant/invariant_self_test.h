@@ -26,6 +26,7 @@
 #include "absl/status/status.h"
 #include "worker/model/invariant/invariant_forward.h"
 #include "worker/model/invariant/invariant_reference.h"
+#include "worker/model/invariant/step_limits.h"
 
 namespace hearth {
 
