@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "services/inference/generate_call.h"
-#include "services/inference/inference_conversion.h"
-#include "services/inference/prefill_call.h"
+#include "services/inference/calls/generate_call.h"
+#include "services/inference/calls/inference_conversion.h"
+#include "services/inference/calls/prefill_call.h"
 #include "services/rpc/proto_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/late_answer.h"

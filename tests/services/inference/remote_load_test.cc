@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/time/clock.h"
-#include "services/inference/inference_conversion.h"
+#include "services/inference/calls/inference_conversion.h"
 #include "services/inference/remote_prefix_cache.h"
 #include "services/rpc/transport_options.h"
 #include "tests/services/inference/scripted_plan.h"

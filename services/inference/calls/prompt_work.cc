@@ -1,4 +1,4 @@
-#include "services/inference/prompt_work.h"
+#include "services/inference/calls/prompt_work.h"
 
 #include <string>
 #include <utility>

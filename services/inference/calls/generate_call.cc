@@ -1,9 +1,9 @@
-#include "services/inference/generate_call.h"
+#include "services/inference/calls/generate_call.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "services/inference/inference_conversion.h"
+#include "services/inference/calls/inference_conversion.h"
 
 namespace hearth {
 

@@ -7,8 +7,8 @@
 // Invariants: (1) a cancelled or expired call cancels its request at once, so that the place is
 // free within a step; (2) messages of at most kMaxWaitingBytes wait for a caller who does not read:
 // one more token ends the call with kResourceExhausted.
-#ifndef HEARTH_SERVICES_INFERENCE_GENERATE_CALL_H_
-#define HEARTH_SERVICES_INFERENCE_GENERATE_CALL_H_
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_CALL_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "proto/inference.pb.h"
-#include "services/inference/prompt_work.h"
+#include "services/inference/calls/prompt_work.h"
 #include "services/rpc/slice_wire.h"
 #include "services/serving/calls/fair_pool.h"
 #include "services/serving/calls/stream_call.h"
@@ -80,4 +80,4 @@ class GenerateCall final : public StreamCall {
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_INFERENCE_GENERATE_CALL_H_
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_CALL_H_

@@ -2,8 +2,8 @@
 // gRPC's threads.
 //
 // Thread safety: pure functions, apart from the pool.
-#ifndef HEARTH_SERVICES_INFERENCE_PROMPT_WORK_H_
-#define HEARTH_SERVICES_INFERENCE_PROMPT_WORK_H_
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_PROMPT_WORK_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_PROMPT_WORK_H_
 
 #include <functional>
 #include <string>
@@ -25,4 +25,4 @@ void PrepareRequest(FairPool* pool, const std::string& tenant, uint64_t bytes, M
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_INFERENCE_PROMPT_WORK_H_
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_PROMPT_WORK_H_

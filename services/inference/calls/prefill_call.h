@@ -1,8 +1,8 @@
 // PrefillCall: one Prefill, answered when its prefix was published, or could not be.
 //
 // Thread safety and ownership: as GenerateCall's.
-#ifndef HEARTH_SERVICES_INFERENCE_PREFILL_CALL_H_
-#define HEARTH_SERVICES_INFERENCE_PREFILL_CALL_H_
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_PREFILL_CALL_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_PREFILL_CALL_H_
 
 #include <grpcpp/grpcpp.h>
 
@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "proto/inference.pb.h"
-#include "services/inference/prompt_work.h"
+#include "services/inference/calls/prompt_work.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
 #include "worker/engine/engine.h"
@@ -66,4 +66,4 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_INFERENCE_PREFILL_CALL_H_
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_PREFILL_CALL_H_

@@ -2,8 +2,8 @@
 //
 // Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.
-#ifndef HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_
-#define HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_
 
 #include <string>
 
@@ -32,4 +32,4 @@ void OutcomeToProto(const PublishOutcome& outcome, v1::Published* out);
 
 }  // namespace hearth
 
-#endif  // HEARTH_SERVICES_INFERENCE_INFERENCE_CONVERSION_H_
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_INFERENCE_CONVERSION_H_

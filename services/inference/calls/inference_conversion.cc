@@ -1,4 +1,4 @@
-#include "services/inference/inference_conversion.h"
+#include "services/inference/calls/inference_conversion.h"
 
 #include <utility>
 #include <vector>

@@ -1,11 +1,11 @@
-#include "services/inference/prefill_call.h"
+#include "services/inference/calls/prefill_call.h"
 
 #include <utility>
 
 #include "absl/time/clock.h"
 #include "proto/caller_gone.h"
 #include "proto/restore_rule.h"
-#include "services/inference/inference_conversion.h"
+#include "services/inference/calls/inference_conversion.h"
 #include "services/rpc/slice_wire.h"
 #include "services/rpc/status_conversion.h"
 
