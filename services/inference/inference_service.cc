@@ -96,7 +96,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
   }
   const auto make = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
                      request_id = reactor->call()->note()->request_id](
-                        GenerateCall::Options* options) -> absl::StatusOr<EngineRequest> {
+                        GenerateOptions* options) -> absl::StatusOr<EngineRequest> {
     v1::GenerateRequest parsed;
     if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
     absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed);

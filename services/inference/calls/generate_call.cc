@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "services/inference/calls/inference_conversion.h"
+#include "services/rpc/slice_wire.h"
 
 namespace hearth {
 
@@ -32,84 +33,30 @@ void GenerateCall::Prepared(Engine* engine, absl::StatusOr<EngineRequest> prepar
 }
 
 void GenerateCall::Submit(Engine* engine, EngineRequest request) {
-  prompt_tokens_ = request.token_ids.size();
-  if (options_.tokenizer != nullptr && request.samples <= kMaxSamples) {
-    for (uint32_t i = 0; i < request.samples; ++i) {
-      texts_.push_back(std::make_unique<TextStream>(options_.tokenizer, options_.stop));
-    }
-  }
-  auto handle = engine->Submit(std::move(request), Callbacks());
+  const std::shared_ptr<GenerateCall> self = Shared(this);
+  GenerateEvents events;
+  events.started = [self](const StartedInfo& info) { self->Note(info); };
+  events.message = [self](const v1::GenerateResponse& message) { return self->Send(message); };
+  events.ended = [self](const absl::Status& status) { self->End(status); };
+  auto handle = RunGenerate(engine, std::move(request), std::move(options_), std::move(events));
   if (!handle.ok()) return End(handle.status());
   absl::MutexLock lock(&mutex_);
   handle_ = *std::move(handle);
   if (cancelled_) handle_->Cancel();
 }
 
-EngineCallbacks GenerateCall::Callbacks() {
-  const std::shared_ptr<GenerateCall> self = Shared(this);
-  EngineCallbacks callbacks;
-  callbacks.on_started = [self](const StartedInfo& info) {
-    v1::GenerateResponse message;
-    StartedToProto(info, message.mutable_started());
-    self->Note(info);
-    self->Send(message);
-  };
-  callbacks.on_token = [self](const SampledToken& token) { return self->OnToken(token); };
-  callbacks.on_finished = [self](const FinishedInfo& info) { self->OnFinished(info); };
-  callbacks.on_error = [self](const absl::Status& status) { self->End(status); };
-  callbacks.on_published = [self](const PublishOutcome& outcome) { self->OnPublished(outcome); };
-  return callbacks;
-}
-
-bool GenerateCall::OnToken(const SampledToken& token) {
-  CountToken();
-  v1::GenerateResponse message;
-  TokenToProto(token, options_.sampling, message.mutable_token());
-  TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
-  if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
-  Send(message);
-  if (CallerReads()) return text == nullptr || !text->stopped();
+bool GenerateCall::Send(const v1::GenerateResponse& message) {
+  grpc::ByteBuffer bytes = MessageBytes(message);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!ended()) call()->note()->generated += static_cast<uint64_t>(message.token().ids_size());
+    PushLocked(std::move(bytes));
+    WriteNext();
+    if (message.token().ids_size() == 0 || ready_bytes() <= kMaxWaitingBytes) return true;
+  }
   End(absl::ResourceExhaustedError(
       absl::StrCat("the caller does not read: ", kMaxWaitingBytes, " bytes wait to be sent")));
   return false;
-}
-
-void GenerateCall::CountToken() {
-  absl::MutexLock lock(&mutex_);
-  if (!ended()) ++call()->note()->generated;
-}
-
-bool GenerateCall::CallerReads() {
-  absl::MutexLock lock(&mutex_);
-  return ready_bytes() <= kMaxWaitingBytes;
-}
-
-void GenerateCall::OnFinished(const FinishedInfo& info) {
-  if (options_.on_finished) options_.on_finished(info);
-  for (size_t i = 0; i < texts_.size(); ++i) {
-    std::string rest = texts_[i]->Finish();
-    if (rest.empty()) continue;
-    v1::GenerateResponse message;
-    message.mutable_token()->set_text(std::move(rest));
-    message.mutable_token()->set_sample(static_cast<uint32_t>(i));
-    Send(message);
-  }
-  v1::GenerateResponse message;
-  FinishedToProto(info, prompt_tokens_, message.mutable_finished());
-  Send(message);
-  if (!options_.wait_published) return End(absl::OkStatus());
-  if (options_.writes) return;
-  PublishOutcome nothing;
-  nothing.note = "the request's cache mode does not write";
-  OnPublished(nothing);
-}
-
-void GenerateCall::OnPublished(const PublishOutcome& outcome) {
-  if (!options_.wait_published) return;
-  v1::GenerateResponse message;
-  OutcomeToProto(outcome, message.mutable_published());
-  Send(message);
-  End(absl::OkStatus());
 }
 
 void GenerateCall::Note(const StartedInfo& info) {

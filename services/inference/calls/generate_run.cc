@@ -1,0 +1,93 @@
+#include "services/inference/calls/generate_run.h"
+
+#include <utility>
+
+#include "services/inference/calls/inference_conversion.h"
+#include "worker/text/text_stream.h"
+
+namespace hearth {
+namespace {
+
+// Shared by the engine's callbacks.
+class GenerateRun {
+ public:
+  GenerateRun(const EngineRequest& request, GenerateOptions options, GenerateEvents events)
+      : options_(std::move(options)),
+        events_(std::move(events)),
+        prompt_tokens_(static_cast<uint32_t>(request.token_ids.size())) {
+    if (options_.tokenizer == nullptr || request.samples > kMaxSamples) return;
+    for (uint32_t i = 0; i < request.samples; ++i) {
+      texts_.push_back(std::make_unique<TextStream>(options_.tokenizer, options_.stop));
+    }
+  }
+
+  void OnStarted(const StartedInfo& info) {
+    if (events_.started) events_.started(info);
+    v1::GenerateResponse message;
+    StartedToProto(info, message.mutable_started());
+    events_.message(message);
+  }
+
+  bool OnToken(const SampledToken& token) {
+    v1::GenerateResponse message;
+    TokenToProto(token, options_.sampling, message.mutable_token());
+    TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
+    if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
+    return events_.message(message) && (text == nullptr || !text->stopped());
+  }
+
+  void OnFinished(const FinishedInfo& info) {
+    if (options_.on_finished) options_.on_finished(info);
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      std::string rest = texts_[i]->Finish();
+      if (rest.empty()) continue;
+      v1::GenerateResponse message;
+      message.mutable_token()->set_text(std::move(rest));
+      message.mutable_token()->set_sample(static_cast<uint32_t>(i));
+      events_.message(message);
+    }
+    v1::GenerateResponse message;
+    FinishedToProto(info, prompt_tokens_, message.mutable_finished());
+    events_.message(message);
+    if (!options_.wait_published) return events_.ended(absl::OkStatus());
+    if (options_.writes) return;
+    PublishOutcome nothing;
+    nothing.note = "the request's cache mode does not write";
+    OnPublished(nothing);
+  }
+
+  void OnError(const absl::Status& status) { events_.ended(status); }
+
+  void OnPublished(const PublishOutcome& outcome) {
+    if (!options_.wait_published) return;
+    v1::GenerateResponse message;
+    OutcomeToProto(outcome, message.mutable_published());
+    events_.message(message);
+    events_.ended(absl::OkStatus());
+  }
+
+ private:
+  const GenerateOptions options_;
+  const GenerateEvents events_;
+  const uint32_t prompt_tokens_;
+  // Of each sample, in order; none without a tokenizer.
+  std::vector<std::unique_ptr<TextStream>> texts_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
+                                                                 EngineRequest request,
+                                                                 GenerateOptions options,
+                                                                 GenerateEvents events) {
+  const auto run = std::make_shared<GenerateRun>(request, std::move(options), std::move(events));
+  EngineCallbacks callbacks;
+  callbacks.on_started = [run](const StartedInfo& info) { run->OnStarted(info); };
+  callbacks.on_token = [run](const SampledToken& token) { return run->OnToken(token); };
+  callbacks.on_finished = [run](const FinishedInfo& info) { run->OnFinished(info); };
+  callbacks.on_error = [run](const absl::Status& status) { run->OnError(status); };
+  callbacks.on_published = [run](const PublishOutcome& outcome) { run->OnPublished(outcome); };
+  return engine->Submit(std::move(request), std::move(callbacks));
+}
+
+}  // namespace hearth

@@ -1,0 +1,48 @@
+// GenerateRun: one request at the engine, whose news become messages of the API, for whoever sends
+// or collects them.
+//
+// Thread safety: the events come from the engine's threads, never under a lock, in this order:
+// started, token*, finished, published. Ownership: the engine keeps what the events hold until the
+// last of them: a publish may end after the call did. The engine need not outlive the run, the
+// tokenizer must.
+#ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
+#define HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/inference.pb.h"
+#include "worker/engine/engine.h"
+#include "worker/text/tokenizer.h"
+
+namespace hearth {
+
+struct GenerateOptions {
+  SamplingParams sampling;
+  const Tokenizer* tokenizer = nullptr;  // null: tokens without text
+  std::vector<std::string> stop;         // validated
+  bool wait_published = false;
+  bool writes = true;  // the request may publish, so the engine will say what became of it
+  std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
+};
+
+struct GenerateEvents {
+  std::function<void(const StartedInfo&)> started;  // before its message; may be null
+  // False: a token's sample ends there.
+  std::function<bool(const v1::GenerateResponse&)> message;
+  std::function<void(const absl::Status&)> ended;  // the last event; an error may come at any time
+};
+
+// The handle of what was submitted, or why the engine refused it: there are then no events.
+absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
+                                                                 EngineRequest request,
+                                                                 GenerateOptions options,
+                                                                 GenerateEvents events);
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
