@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "services/inference/calls/ask_call.h"
 #include "services/inference/calls/generate_call.h"
 #include "services/inference/calls/inference_conversion.h"
 #include "services/inference/calls/prefill_call.h"
@@ -24,6 +25,10 @@ constexpr absl::Duration kExplainTimeout = absl::Seconds(10);
 
 absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(context.deadline());
+}
+
+absl::Status InEach(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("each.", status.message()));
 }
 
 }  // namespace
@@ -57,7 +62,7 @@ absl::StatusOr<EngineRequest> InferenceService::WithPrompt(
 }
 
 absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
-    const v1::GenerateRequest& request) const {
+    const v1::GenerateRequest& request, GenerateOptions* options) const {
   absl::StatusOr<SamplingParams> sampling = SamplingFromProto(request.sampling());
   if (!sampling.ok()) return sampling.status();
   absl::StatusOr<CacheMode> cache = FromProto(request.cache());
@@ -81,6 +86,12 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   converted.hash_logits = request.hash_logits();
   converted.cache = *cache;
   converted.durability = *durability;
+  options->sampling = *sampling;
+  options->tokenizer = parts_.tokenizer;
+  options->stop = stop;
+  options->wait_published = request.wait_published();
+  options->writes = *cache == CacheMode::kDefault || *cache == CacheMode::kWrite;
+  options->on_finished = parts_.on_finished;
   return converted;
 }
 
@@ -99,20 +110,58 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(Context* 
                         GenerateOptions* options) -> absl::StatusOr<EngineRequest> {
     v1::GenerateRequest parsed;
     if (absl::Status status = ParseAwaited(*context, bytes, &parsed); !status.ok()) return status;
-    absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed);
+    absl::StatusOr<EngineRequest> converted = GenerateRequestFrom(parsed, options);
     if (!converted.ok()) return converted.status();
     converted->tenant = tenant;
     converted->request_id = request_id;
-    options->sampling = converted->sampling;
-    options->tokenizer = parts_.tokenizer;
-    options->stop.assign(parsed.stop().begin(), parsed.stop().end());
-    options->wait_published = parsed.wait_published();
-    options->writes =
-        converted->cache == CacheMode::kDefault || converted->cache == CacheMode::kWrite;
-    options->on_finished = parts_.on_finished;
     return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kGenerate, context);
   };
   reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
+  return reactor.get();
+}
+
+absl::StatusOr<AskPlan> InferenceService::PlanFrom(const grpc::CallbackServerContext& context,
+                                                   const Bytes& bytes) const {
+  AskPlan plan;
+  absl::Status status = CheckMessageBytes(bytes.Length());
+  if (status.ok()) status = ParseAwaited(context, bytes, &plan.request);
+  if (status.ok()) status = CheckAsk(plan.request);
+  if (!status.ok()) return status;
+  absl::StatusOr<EngineRequest> each = GenerateRequestFrom(plan.request.each(), &plan.options);
+  if (!each.ok()) return InEach(each.status());
+  plan.each = *std::move(each);
+  plan.each.deadline = DeadlineOf(context);
+  return plan;
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Ask(Context* context,
+                                                                  const Bytes* request) {
+  const size_t request_bytes = request->Length();
+  const auto reactor = std::make_shared<AskCall>(context);
+  const absl::StatusOr<Identity> caller =
+      reactor->Enter(parts_.gate, parts_.identities, "Ask", request_bytes);
+  absl::StatusOr<std::shared_ptr<void>> place =
+      caller.ok() ? asks_.Enter(*caller) : absl::StatusOr<std::shared_ptr<void>>(caller.status());
+  if (!place.ok()) {
+    reactor->End(place.status());
+    return reactor.get();
+  }
+  AskCall::Service service;
+  service.engine = parts_.engine;
+  service.pool = &prompts_;
+  service.tenant = caller->tenant;
+  service.plan = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
+                  request_id = reactor->call()->note()->request_id] {
+    absl::StatusOr<AskPlan> plan = PlanFrom(*context, bytes);
+    if (!plan.ok()) return plan;
+    plan->each.tenant = tenant;
+    plan->each.request_id = request_id;
+    return plan;
+  };
+  service.build = [this, context](const v1::PromptInput& input, PromptPurpose purpose) {
+    return PromptFrom(input, purpose, context);
+  };
+  reactor->Start(std::move(service), request_bytes, *std::move(place));
   return reactor.get();
 }
 

@@ -14,6 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "proto/inference.grpc.pb.h"
+#include "services/inference/calls/ask_plan.h"
+#include "services/inference/calls/generate_run.h"
 #include "services/inference/explainer.h"
 #include "services/serving/calls/call_gate.h"
 #include "services/serving/calls/fair_pool.h"
@@ -38,10 +40,10 @@ struct InferenceParts {
 };
 
 // None of gRPC's threads parses a request that may be large.
-using InferenceServiceBase =
-    v1::Inference::WithRawCallbackMethod_Generate<v1::Inference::WithRawCallbackMethod_Prefill<
+using InferenceServiceBase = v1::Inference::WithRawCallbackMethod_Generate<
+    v1::Inference::WithRawCallbackMethod_Ask<v1::Inference::WithRawCallbackMethod_Prefill<
         v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_GetModel<
-            v1::Inference::WithRawCallbackMethod_Explain<v1::Inference::Service>>>>>;
+            v1::Inference::WithRawCallbackMethod_Explain<v1::Inference::Service>>>>>>;
 
 class InferenceService final : public InferenceServiceBase {
  public:
@@ -53,6 +55,7 @@ class InferenceService final : public InferenceServiceBase {
   using Bytes = grpc::ByteBuffer;
   using Context = grpc::CallbackServerContext;
   grpc::ServerWriteReactor<Bytes>* Generate(Context* context, const Bytes* request) override;
+  grpc::ServerWriteReactor<Bytes>* Ask(Context* context, const Bytes* request) override;
   grpc::ServerUnaryReactor* Prefill(Context* context, const Bytes* request,
                                     Bytes* response) override;
   grpc::ServerUnaryReactor* Tokenize(Context* context, const Bytes* request,
@@ -70,8 +73,11 @@ class InferenceService final : public InferenceServiceBase {
   absl::StatusOr<EngineRequest> WithPrompt(absl::StatusOr<EngineRequest> converted,
                                            const v1::PromptInput& input, PromptPurpose purpose,
                                            const grpc::CallbackServerContext* context) const;
-  // All but the prompt.
-  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request) const;
+  // All but the prompt and whose it is; `options` as it says.
+  absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
+                                                    GenerateOptions* options) const;
+  absl::StatusOr<AskPlan> PlanFrom(const grpc::CallbackServerContext& context,
+                                   const Bytes& bytes) const;
   absl::Status StartExplain(const v1::ExplainInputRequest& request, const std::string& tenant,
                             const grpc::CallbackServerContext* context,
                             Explainer::ExplainCallback done) const;
@@ -79,6 +85,8 @@ class InferenceService final : public InferenceServiceBase {
   const InferenceParts parts_;
   // Explanations under way: each holds its prompt's ids until the store answers.
   StreamLimit explains_{"explain", 64, 8};
+  // A message of 3 MiB has up to 12 MiB once it is parsed, until the last of its answers.
+  StreamLimit asks_{"ask", 16, 4};
   FairPool prompts_{"prompts"};
 };
 

@@ -12,7 +12,9 @@
 namespace hearth {
 namespace {
 
-bool Computes(absl::string_view method) { return method == "Generate" || method == "Prefill"; }
+bool Computes(absl::string_view method) {
+  return method == "Generate" || method == "Prefill" || method == "Ask";
+}
 
 std::vector<LogField> FieldsOf(const CallRecord& record) {
   const CallNote& note = record.note;

@@ -10,8 +10,8 @@
 namespace hearth {
 
 // Slower ones are warned of: of Watch and Lease, which last by design, the time to the first answer
-// counts; Generate and Prefill have as much more as a slow machine that does other things, too,
-// takes for the tokens of the prompt that were not restored, and for those generated.
+// counts; Generate, Ask and Prefill have as much more as a slow machine that does other things,
+// too, takes for the tokens of the prompt that were not restored, and for those generated.
 inline constexpr double kSlowCallSeconds = 10;
 inline constexpr double kSlowPromptTokenSeconds = 0.02;
 inline constexpr double kSlowNewTokenSeconds = 0.5;

@@ -131,7 +131,26 @@ std::string Generate(v1::Inference::Stub* stub, v1::CacheMode mode) {
   return Told(messages, status, context);
 }
 
-// Every RPC; those that leave nothing behind first.
+std::string AskQuestions(v1::Inference::Stub* stub) {
+  v1::AskRequest request;
+  *request.mutable_context() = TenantsPrompt();
+  for (const uint32_t id : {5u, 7u}) {
+    request.add_questions()->mutable_token_ids()->add_ids(id);
+  }
+  request.mutable_each()->set_max_new_tokens(3);
+  request.mutable_each()->set_ignore_eos(true);
+  request.set_parallel(1);
+  grpc::ClientContext context;
+  const auto reader = stub->Ask(&context, request);
+  std::string messages;
+  v1::AskResponse message;
+  while (reader->Read(&message)) messages += message.DebugString();
+  const grpc::Status status = reader->Finish();
+  return Told(messages, status, context);
+}
+
+// Every RPC; those that leave nothing behind first, and last the one that does not wait for what it
+// stores.
 std::string AskEverything(v1::Inference::Stub* stub) {
   v1::ExplainInputRequest explain;
   *explain.mutable_prompt() = TenantsPrompt();
@@ -139,13 +158,15 @@ std::string AskEverything(v1::Inference::Stub* stub) {
   *tokenize.mutable_prompt() = TenantsPrompt();
   v1::PrefillRequest prefill;
   *prefill.mutable_prompt() = TenantsPrompt();
-  return absl::StrCat("model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
-                      "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
-                      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain),
-                      "read: ", Generate(stub, v1::CACHE_MODE_READ),
-                      "prefill: ", Ask(stub, &v1::Inference::Stub::Prefill, prefill),
-                      "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
-                      "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
+  const std::string told =
+      absl::StrCat("model: ", Ask(stub, &v1::Inference::Stub::GetModel, v1::GetModelRequest()),
+                   "tokenize: ", Ask(stub, &v1::Inference::Stub::Tokenize, tokenize),
+                   "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain),
+                   "read: ", Generate(stub, v1::CACHE_MODE_READ),
+                   "prefill: ", Ask(stub, &v1::Inference::Stub::Prefill, prefill),
+                   "generate: ", Generate(stub, v1::CACHE_MODE_DEFAULT),
+                   "explain: ", Ask(stub, &v1::Inference::Stub::Explain, explain));
+  return absl::StrCat(told, "questions: ", AskQuestions(stub));
 }
 
 TEST(InferenceTenants, WhatACallerHadComputedIsToAnotherAsIfNobodyHad) {
@@ -167,7 +188,8 @@ TEST(InferenceTenants, NoRpcIsLeftOut) {
   ASSERT_NE(service, nullptr);
   std::set<std::string> all;
   for (int i = 0; i < service->method_count(); ++i) all.insert(service->method(i)->name());
-  EXPECT_EQ(all, (std::set<std::string>{"Explain", "Generate", "GetModel", "Prefill", "Tokenize"}))
+  EXPECT_EQ(
+      all, (std::set<std::string>{"Ask", "Explain", "Generate", "GetModel", "Prefill", "Tokenize"}))
       << "AskEverything is to ask it too";
 }
 
