@@ -74,7 +74,9 @@ ROOMS = {
                                     "services/inference"},
     "services/hearthctl": {"services/rpc", "services/serving", "services/serving/door",
                            "services/store"},
-    "services/hearthctl/commands": {"services/rpc", "services/hearthctl"},
+    "services/hearthctl/ask": {"services/rpc", "services/hearthctl"},
+    "services/hearthctl/commands": {"services/rpc", "services/hearthctl",
+                                    "services/hearthctl/ask"},
 }
 # Of a folder with rooms, nothing lies beside them.
 ROOMY = sorted({room.split("/")[0] for room in ROOMS})

@@ -80,6 +80,7 @@ int RunHearthctl(int argc, const char* const* argv, Console& console) {
   CommandLine line({"hearthctl", kAbout, kFooter, kVersion});
   CommandSet commands(&line);
   AddGenerateCommand(&commands);
+  AddAskCommand(&commands);
   AddChatCommand(&commands);
   AddTokenizeCommand(&commands);
   AddWarmCommand(&commands);

@@ -21,20 +21,7 @@ const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEF
                                                   {"disk", v1::DURABILITY_DISK},
                                                   {"sync", v1::DURABILITY_SYNC}};
 
-std::string FinishReasonText(v1::FinishReason reason) {
-  switch (reason) {
-    case v1::FINISH_REASON_LENGTH:
-      return "length";
-    case v1::FINISH_REASON_EOS:
-      return "eos";
-    case v1::FINISH_REASON_STOP:
-      return "stop";
-    default:
-      return "unknown";
-  }
-}
-
-// More than any worker gives: an answer beyond it is broken.
+// More than any worker gives: what says so is broken.
 constexpr uint32_t kMostSamples = 1024;
 
 void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {
@@ -60,18 +47,35 @@ double MsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+std::string FinishReasonText(v1::FinishReason reason) {
+  switch (reason) {
+    case v1::FINISH_REASON_LENGTH:
+      return "length";
+    case v1::FINISH_REASON_EOS:
+      return "eos";
+    case v1::FINISH_REASON_STOP:
+      return "stop";
+    default:
+      return "unknown";
+  }
+}
+
 void GenerationFlags::Declare(CommandFlags* command, uint32_t default_max_new_tokens) {
+  DeclareAnswer(command, default_max_new_tokens);
+  command->Add("--logprobs", &logprobs_, "report log probabilities and N alternatives");
+  command->AddSwitch("--logits-sha256", &hash_logits_,
+                     "report a SHA-256 of all tokens' logits, not of the first one's alone");
+}
+
+void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens) {
   max_new_tokens_ = default_max_new_tokens;
   command->Add("--max-new-tokens", &max_new_tokens_, "most tokens to generate").ShowDefault();
   command->Add("--temperature", &temperature_, "0 is greedy (the default)");
   command->Add("--top-k", &top_k_, "sample from the k likeliest; 0 is off");
   command->Add("--top-p", &top_p_, "sample from the likeliest that sum to p; 0 is off");
   command->Add("--seed", &seed_, "the same seed gives the same answer");
-  command->Add("--logprobs", &logprobs_, "report log probabilities and N alternatives");
   command->Add("--stop", &stop_, "end at this text; may be repeated").OneValueEach();
   command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
-  command->AddSwitch("--logits-sha256", &hash_logits_,
-                     "report a SHA-256 of all tokens' logits, not of the first one's alone");
   command->AddChoice(
       "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
       "default, read, write or off");

@@ -25,6 +25,8 @@ class CommandFlags;
 class GenerationFlags {
  public:
   void Declare(CommandFlags* command, uint32_t default_max_new_tokens);
+  // Without those that ask for more than tokens and text.
+  void DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens);
   // kInvalidArgument names the flag whose text is not UTF-8.
   absl::Status Check() const;
   // Sets all but the prompt.
@@ -71,6 +73,9 @@ struct GenerationEvents {
 
 GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& request,
                           grpc::ClientContext* context, const GenerationEvents& events);
+
+// "length", "eos" or "stop".
+std::string FinishReasonText(v1::FinishReason reason);
 
 // "2048 of 2112 tokens from disk, first token after 61.2 ms".
 std::string CacheSentence(const GenerationResult& generation);

@@ -8,6 +8,7 @@ hearth_test(hearthctl_test
           hearthctl/simulate_command_test.cc hearthctl/snapshot_writer_test.cc
           hearthctl/stopped_store_test.cc hearthctl/store_commands_test.cc
           hearthctl/usage_test.cc hearthctl/warm_command_test.cc hearthctl/warm_file_test.cc
+          hearthctl/ask_command_test.cc hearthctl/ask_files_test.cc
   LIBS hearthctl_commands hearth_cache_service nlohmann_json::nlohmann_json OpenSSL::Crypto
   HEADERS hearth_rpc_test_headers TOGETHER 5 LABELS services)
 target_compile_definitions(hearthctl_test

@@ -1,5 +1,7 @@
 #include "tests/services/hearthctl/fake_worker.h"
 
+#include <algorithm>
+
 #include "proto/restore_rule.h"
 #include "services/rpc/proto_conversion.h"
 #include "tests/proto/tiny_snapshot.h"
@@ -95,6 +97,42 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
     writer->Write(response);
   }
   return grpc::Status::OK;
+}
+
+// The last question first.
+grpc::Status FakeWorker::Ask(grpc::ServerContext*, const v1::AskRequest* request,
+                             grpc::ServerWriter<v1::AskResponse>* writer) {
+  if (!failure.ok()) return failure;
+  asked.push_back(*request);
+  const uint32_t context = static_cast<uint32_t>(Rendered(request->context()).size());
+  v1::AskResponse response;
+  response.mutable_context()->set_tokens(context);
+  response.mutable_context()->set_computed_tokens(context);
+  writer->Write(response);
+  const int questions = request->questions_size();
+  for (int i = questions; i-- > std::max(0, questions - most_answers);) {
+    const v1::Question& question = request->questions(i);
+    v1::Answer* answer = response.mutable_answer();
+    answer->Clear();
+    answer->set_question(static_cast<uint32_t>(i));
+    answer->set_id(question.id());
+    if (unanswerable.count(question.id()) > 0) {
+      answer->set_error_code(3);
+      answer->set_error("too long");
+    } else {
+      answer->mutable_started()->set_prompt_tokens(context + 10);
+      answer->mutable_started()->set_cached_tokens(context);
+      answer->set_text("To" + question.text());
+      answer->add_token_ids(static_cast<uint32_t>(i));
+      answer->mutable_finished()->set_reason(v1::FINISH_REASON_LENGTH);
+      answer->mutable_finished()->set_computed_tokens(10);
+      answer->mutable_finished()->set_generated_tokens(1);
+      answer->mutable_finished()->set_ttft_ms(10.0 * (i + 1));
+    }
+    writer->Write(response);
+  }
+  if (questions <= most_answers) return grpc::Status::OK;
+  return {grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"};
 }
 
 grpc::Status FakeWorker::Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,

@@ -29,6 +29,8 @@ class FakeWorker final : public v1::Inference::Service {
   // Knobs.
   grpc::Status failure = grpc::Status::OK;   // of every call, when not OK
   bool store_works = true;                   // false: prefill computes and publishes nothing
+  std::set<std::string> unanswerable;        // ids of questions whose answer is an error
+  int most_answers = 1 << 20;                // of one Ask, which ends with UNAVAILABLE then
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
 
   // What Explain calls the restore point at `boundary`.
@@ -37,11 +39,14 @@ class FakeWorker final : public v1::Inference::Service {
   // Records.
   std::vector<v1::GenerateRequest> generated;
   std::vector<absl::Time> deadlines;  // of those
+  std::vector<v1::AskRequest> asked;
   std::vector<v1::PrefillRequest> prefilled;
   std::set<std::string> stored;  // rendered prompts that were prefilled
 
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override;
+  grpc::Status Ask(grpc::ServerContext*, const v1::AskRequest* request,
+                   grpc::ServerWriter<v1::AskResponse>* writer) override;
   grpc::Status Prefill(grpc::ServerContext*, const v1::PrefillRequest* request,
                        v1::PrefillResponse* response) override;
   grpc::Status Tokenize(grpc::ServerContext*, const v1::TokenizeRequest* request,

@@ -19,9 +19,10 @@ using ::testing::Not;
 constexpr char kNobody[] = "127.0.0.1:9";
 
 TEST(UsageTest, HelpTeachesWithExamplesAndEndsWithZero) {
-  for (const char* command : {"generate", "chat", "tokenize", "warm", "explain", "stats", "ls",
-                              "pin", "unpin", "drop", "fingerprint", "model", "export", "import",
-                              "inspect", "verify", "diff", "simulate", "repair"}) {
+  for (const char* command :
+       {"generate", "ask",     "chat",   "tokenize", "warm",        "explain", "stats",
+        "ls",       "pin",     "unpin",  "drop",     "fingerprint", "model",   "export",
+        "import",   "inspect", "verify", "diff",     "simulate",    "repair"}) {
     const CliResult result = RunCli({command, "--help"});
     EXPECT_EQ(result.code, kExitOk) << command;
     EXPECT_THAT(result.out, AllOf(HasSubstr("Examples:\n"), HasSubstr("--json"))) << command;

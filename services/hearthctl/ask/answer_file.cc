@@ -1,0 +1,114 @@
+#include "services/hearthctl/ask/answer_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace hearth {
+namespace {
+
+constexpr char kOtherFile[] = "; pass another --output";
+
+absl::Status FileFailure(const std::string& what, const std::string& path) {
+  return absl::NotFoundError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
+}
+
+std::string TextOf(const nlohmann::json& json, const char* field) {
+  const auto found = json.find(field);
+  return found != json.end() && found->is_string() ? found->get<std::string>() : "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AnswerFile>> AnswerFile::Open(const std::string& path,
+                                                             const std::string& context_sha256) {
+  const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644);
+  if (file < 0) return FileFailure("open", path);
+  std::unique_ptr<AnswerFile> answers(new AnswerFile(path, file));
+  struct stat status = {};
+  if (::fstat(file, &status) != 0) return FileFailure("read", path);
+  if (!S_ISREG(status.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is no file, which answers are kept in"));
+  }
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path, " is being written by another program", kOtherFile));
+  }
+  if (absl::Status read = answers->ReadAnswers(context_sha256); !read.ok()) return read;
+  return answers;
+}
+
+AnswerFile::~AnswerFile() { ::close(file_); }
+
+absl::Status AnswerFile::ReadAnswers(const std::string& context_sha256) {
+  std::string line;  // so far
+  size_t number = 0;
+  off_t whole_bytes = 0;  // of lines that end
+  std::array<char, 64 << 10> block;
+  while (true) {
+    const ssize_t bytes = ::read(file_, block.data(), block.size());
+    if (bytes < 0) return FileFailure("read", path_);
+    if (bytes == 0) break;
+    absl::string_view rest(block.data(), static_cast<size_t>(bytes));
+    for (size_t end = rest.find('\n'); end != rest.npos; end = rest.find('\n')) {
+      absl::StrAppend(&line, rest.substr(0, end));
+      rest.remove_prefix(end + 1);
+      whole_bytes += static_cast<off_t>(line.size()) + 1;
+      const absl::Status read = ReadAnswer(line, ++number, context_sha256);
+      if (!read.ok()) return read;
+      line.clear();
+    }
+    absl::StrAppend(&line, rest);
+  }
+  if (line.empty()) return absl::OkStatus();
+  return ::ftruncate(file_, whole_bytes) == 0 ? absl::OkStatus() : FileFailure("shorten", path_);
+}
+
+absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
+                                    const std::string& context_sha256) {
+  const auto json = nlohmann::json::parse(line, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const std::string id = TextOf(json, "id"), question = TextOf(json, "question_sha256"),
+                    context = TextOf(json, "context_sha256");
+  if (id.empty() || question.empty() || context.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path_, " line ", number, " is no answer that hearthctl ask wrote", kOtherFile));
+  }
+  if (context != context_sha256) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(path_, " line ", number, " answers a question about another context (sha256 ",
+                     context, ", not ", context_sha256, ")", kOtherFile));
+  }
+  sha256_of_[id] = question;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> AnswerFile::Has(const AskedQuestion& question) const {
+  const auto found = sha256_of_.find(question.question.id());
+  if (found == sha256_of_.end()) return false;
+  if (found->second == question.sha256) return true;
+  return absl::FailedPreconditionError(
+      absl::StrCat(path_, " has an answer to another question \"", found->first,
+                   "\": its text, or a flag for its answer, was not the same", kOtherFile,
+                   ", or take that line out"));
+}
+
+absl::Status AnswerFile::Append(const std::string& line) {
+  const std::string whole = line + "\n";
+  for (size_t written = 0; written < whole.size();) {
+    const ssize_t bytes = ::write(file_, whole.data() + written, whole.size() - written);
+    if (bytes < 0) return FileFailure("write", path_);
+    written += static_cast<size_t>(bytes);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace hearth

@@ -1,0 +1,48 @@
+// AnswerFile: the answers that `hearthctl ask` has so far, a JSON object a line, so that it goes on
+// where it stopped.
+//
+// Each line is written at once, and has digests of the context and of the question that it answers.
+// A last line without its end was being written when the program died: it is dropped.
+// Thread safety: none. Ownership: holds the file, and a lock on it that keeps a second program out.
+#ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
+#define HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "services/hearthctl/ask/question_file.h"
+
+namespace hearth {
+
+class AnswerFile {
+ public:
+  // Makes the file where there is none. kInvalidArgument: it has lines that are no answers.
+  // kFailedPrecondition: of another context, or another program is writing it.
+  static absl::StatusOr<std::unique_ptr<AnswerFile>> Open(const std::string& path,
+                                                          const std::string& context_sha256);
+  ~AnswerFile();
+  AnswerFile(const AnswerFile&) = delete;
+  AnswerFile& operator=(const AnswerFile&) = delete;
+
+  // Whether the question is answered. kFailedPrecondition: another one with its id is.
+  absl::StatusOr<bool> Has(const AskedQuestion& question) const;
+  // `line` without its end.
+  absl::Status Append(const std::string& line);
+
+ private:
+  AnswerFile(std::string path, int file) : path_(std::move(path)), file_(file) {}
+  absl::Status ReadAnswers(const std::string& context_sha256);
+  absl::Status ReadAnswer(const std::string& line, size_t number,
+                          const std::string& context_sha256);
+
+  const std::string path_;
+  const int file_;
+  std::map<std::string, std::string> sha256_of_;  // of questions, by id
+};
+
+}  // namespace hearth
+
+#endif  // HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_

@@ -1,0 +1,109 @@
+#include "services/hearthctl/ask/question_file.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "proto/digest.h"
+
+namespace hearth {
+namespace {
+
+absl::Status Bad(size_t line, const std::string& why) {
+  return absl::InvalidArgumentError(absl::StrCat("line ", line, ": ", why));
+}
+
+bool IsTokenId(const nlohmann::json& value) {
+  return value.is_number_unsigned() && value.get<uint64_t>() <= UINT32_MAX;
+}
+
+// One field. What is wrong with it; empty: nothing is.
+std::string ReadField(const std::string& name, const nlohmann::json& value,
+                      const std::string& question_template, AskedQuestion* read) {
+  v1::Question* question = &read->question;
+  const bool is_ending = name == "question" || name == "prompt" || name == "ending";
+  if (is_ending || name == "token_ids") {
+    if (question->ending_case() != v1::Question::ENDING_NOT_SET) {
+      return "has two of question, ending, prompt and token_ids";
+    }
+  }
+  if (name == "id" && (value.is_string() || value.is_number_integer())) {
+    question->set_id(value.is_string() ? value.get<std::string>() : value.dump());
+  } else if (name == "kind" && value.is_string()) {
+    read->kind = value.get<std::string>();
+  } else if (is_ending && value.is_string()) {
+    std::string text = value.get<std::string>();
+    if (name == "question") {
+      text = absl::StrReplaceAll(question_template, {{kQuestionPlace, text}});
+    }
+    question->set_text(std::move(text));
+  } else if (name == "token_ids" && value.is_array()) {
+    for (const nlohmann::json& id : value) {
+      if (!IsTokenId(id)) return "has token_ids that are not all token ids";
+      question->mutable_token_ids()->add_ids(id.get<uint32_t>());
+    }
+  } else {
+    return absl::StrCat("has the field \"", name,
+                        "\" or its type wrong; known are id, kind, question, ending and prompt "
+                        "(texts), and token_ids (a list)");
+  }
+  return "";
+}
+
+absl::StatusOr<AskedQuestion> ReadQuestion(absl::string_view text, size_t line,
+                                           const std::string& question_template) {
+  const auto json = nlohmann::json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) {
+    return Bad(line, R"(is not a JSON object, like {"id": "q1", "question": "Which river?"})");
+  }
+  AskedQuestion read;
+  read.question.set_id(absl::StrCat(line));
+  for (const auto& [name, value] : json.items()) {
+    const std::string wrong = ReadField(name, value, question_template, &read);
+    if (!wrong.empty()) return Bad(line, wrong);
+  }
+  if (read.question.text().empty() && read.question.token_ids().ids().empty()) {
+    return Bad(line, "has nothing in question, ending, prompt or token_ids");
+  }
+  return read;
+}
+
+// Where an answer is kept, and how long, is no part of it.
+std::string DigestOf(const v1::Question& question, v1::GenerateRequest each) {
+  each.clear_cache();
+  each.clear_durability();
+  v1::Question ending = question;
+  ending.clear_id();
+  return DigestHex(
+      Sha256(absl::StrCat(each.SerializeAsString(), "\n", ending.SerializeAsString())));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<AskedQuestion>> ParseQuestions(const std::string& json_lines,
+                                                          const std::string& question_template,
+                                                          const v1::GenerateRequest& each) {
+  std::vector<AskedQuestion> questions;
+  std::map<std::string, size_t> line_of;
+  size_t line = 0;
+  for (const absl::string_view text : absl::StrSplit(json_lines, '\n')) {
+    ++line;
+    if (absl::StripAsciiWhitespace(text).empty()) continue;
+    absl::StatusOr<AskedQuestion> question = ReadQuestion(text, line, question_template);
+    if (!question.ok()) return question.status();
+    const auto [before, is_new] = line_of.emplace(question->question.id(), line);
+    if (!is_new) {
+      return Bad(line, absl::StrCat("has the id \"", before->first, "\" of line ", before->second));
+    }
+    question->sha256 = DigestOf(question->question, each);
+    questions.push_back(*std::move(question));
+  }
+  if (questions.empty()) return absl::InvalidArgumentError("there is no question in it");
+  return questions;
+}
+
+}  // namespace hearth
