@@ -1,0 +1,86 @@
+"""hearthctl ask against real processes: one context, many questions, and a run that goes on."""
+
+import json
+
+import system_support
+from system_support import ProcessFailed, SystemTest, prompt
+
+CONTEXT_TOKENS = 150
+QUESTIONS = 12
+NEW_TOKENS = 4
+
+
+class Ask(SystemTest):
+
+    def setUp(self):
+        super().setUp()
+        self.store = self.cluster.store(self.folder / "data")
+        self.made = self.model("irregular")
+        self.context = prompt(CONTEXT_TOKENS, 1)
+        self.endings = [[5 + i, 7, 9 + i % 3] for i in range(QUESTIONS)]
+        self.context_file = self.folder / "context.txt"
+        self.context_file.write_text(",".join(map(str, self.context)))
+        self.answers = self.folder / "answers.jsonl"
+
+    def start(self):
+        return self.worker(self.made, self.store.address, pool_bytes="64MiB")
+
+    def ask(self, worker, questions=QUESTIONS, *flags, check=True):
+        lines = [{"id": i, "kind": "even" if i % 2 == 0 else "odd", "token_ids": ending}
+                 for i, ending in enumerate(self.endings[:questions])]
+        path = self.folder / "questions.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return self.cluster.ctl("ask", "--worker", worker.address, "--context-token-ids",
+                                self.context_file, "--questions", path, "--output", self.answers,
+                                "--max-new-tokens", NEW_TOKENS, "--ignore-eos", *flags,
+                                check=check)
+
+    def read(self):
+        lines = self.answers.read_text().splitlines()
+        return {answer["id"]: answer for answer in map(json.loads, lines)}
+
+    def expect_cold_answers(self, worker, answers):
+        for i, ending in enumerate(self.endings):
+            alone = self.cluster.generate(worker.address, self.context + ending, "--cache", "off",
+                                          max_new_tokens=NEW_TOKENS)
+            self.assertEqual(alone["cached_tokens"], 0)
+            self.assertEqual(answers[str(i)]["token_ids"], alone["token_ids"], i)
+
+    def test_each_answer_is_that_of_its_question_alone_and_cold(self):
+        worker = self.start()
+        report = self.ask(worker, QUESTIONS, "--parallel", 4)
+        self.assertEqual(report["answered"], QUESTIONS)
+        self.assertEqual(report["cached_tokens"], QUESTIONS * CONTEXT_TOKENS)
+        self.assertEqual(report["computed_tokens"], QUESTIONS * 3)
+        self.assertEqual(report["context"]["computed_tokens"], CONTEXT_TOKENS)
+        self.assertEqual(report["kinds"]["odd"]["answered"], QUESTIONS // 2)
+        self.expect_cold_answers(worker, self.read())
+        # The questions kept nothing of their own: what the store has is the context.
+        longest = self.cluster.ctl("explain", "--worker", worker.address, "--token-ids",
+                                   ",".join(map(str, self.context + self.endings[0] + [5] * 20)))
+        self.assertLessEqual(longest["matched_tokens"], CONTEXT_TOKENS)
+
+    def test_a_run_goes_on_where_it_stopped_at_another_worker(self):
+        self.assertEqual(self.ask(self.start(), 5)["answered"], 5)
+        whole = self.answers.read_bytes()
+        self.answers.write_bytes(whole[:-10])  # killed while it wrote the fifth
+        second = self.start()
+        rest = self.ask(second)
+        self.assertEqual(rest["answered_before"], 4)
+        self.assertEqual(rest["answered"], QUESTIONS - 4)
+        self.assertEqual(len(self.answers.read_text().splitlines()), QUESTIONS)
+        self.expect_cold_answers(second, self.read())
+        self.context_file.write_text("5,6,7")
+        with self.assertRaisesRegex(ProcessFailed, "another context"):
+            self.ask(second)
+
+    def test_a_worker_that_is_gone_costs_no_answer(self):
+        worker = self.start()
+        worker.stop()
+        self.ask(worker, 2, "--wait", "0", check=False)
+        self.assertEqual(self.read(), {})
+        self.assertEqual(self.ask(self.start(), 2)["answered"], 2)
+
+
+if __name__ == "__main__":
+    system_support.main()
