@@ -32,8 +32,11 @@ v1::Answer Failure(const absl::Status& why) {
 }  // namespace
 
 void AskCall::Start(Service service, uint64_t bytes, std::shared_ptr<void> place) {
-  Keep(std::move(place));
   service_ = std::move(service);
+  {
+    absl::MutexLock lock(&mutex_);
+    place_ = std::move(place);
+  }
   Delegate([this, bytes] {
     return service_.pool->SubmitRequest(service_.tenant, bytes, [self = Shared(this)] {
       self->Plan();

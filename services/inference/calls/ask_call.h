@@ -42,7 +42,7 @@ class AskCall final : public StreamCall {
 
   using StreamCall::StreamCall;
 
-  // `bytes`: of the message. `place`: until OnDone.
+  // `bytes`: of the message. `place`: until the caller hears of the end.
   void Start(Service service, uint64_t bytes, std::shared_ptr<void> place);
 
   void OnWriteDone(bool ok) override;
@@ -52,6 +52,7 @@ class AskCall final : public StreamCall {
   static constexpr uint32_t kContext = UINT32_MAX;  // in the place of a question's number
 
   void OnGone() override;
+  void BeforeFinish() override { place_.reset(); }
 
   // Held, on the pool.
   void Plan();
@@ -71,6 +72,7 @@ class AskCall final : public StreamCall {
   Service service_;
   AskPlan plan_;  // const once the context is asked for
 
+  std::shared_ptr<void> place_ ABSL_GUARDED_BY(mutex_);
   QuestionLine line_ ABSL_GUARDED_BY(mutex_);
   absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // with what the call ends, once the line is done
   std::map<uint32_t, Handle> running_ ABSL_GUARDED_BY(mutex_);  // null: about to be submitted
