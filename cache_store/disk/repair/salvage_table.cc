@@ -1,11 +1,10 @@
-#include "cache_store/disk/repair/salvage_file.h"
-
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "cache_store/disk/files/disk_tier_records.h"
+#include "cache_store/disk/repair/salvage_file.h"
 #include "proto/kv_layout.h"
 
 namespace hearth {

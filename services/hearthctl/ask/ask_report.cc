@@ -132,9 +132,9 @@ Json AskReport::ToJson(double total_ms) const {
                        {"source_tier", TierText(context_->source_tier())},
                        {"total_ms", context_->total_ms()}};
   }
-  json["finish_reasons"] = Json::Object();
+  json["finish_reasons"] = Json::object();
   for (const auto& [ending, count] : endings_) json["finish_reasons"][ending] = count;
-  json["kinds"] = Json::Object();
+  json["kinds"] = Json::object();
   for (const auto& [kind, row] : kinds_) json["kinds"][kind] = row.ToJson();
   return json;
 }

@@ -263,9 +263,8 @@ int RunAsk(const AskFlags& flags, Console& console) {
 }  // namespace
 
 void AddAskCommand(CommandSet* commands) {
-  auto flags = std::make_shared<AskFlags>();
-  CommandFlags* command =
-      commands->Add("ask", "Answer many questions about one context", kAskExamples);
+  const auto [command, flags] = commands->Add<AskFlags>(
+      "ask", "Answer many questions about one context", kAskExamples, RunAsk);
   flags->worker.Declare(command);
   CommandFlags group = command->AddOneOf("context", "What the questions are about");
   group.Add("--context", &flags->context_file, "a file of text");
@@ -284,7 +283,6 @@ void AddAskCommand(CommandSet* commands) {
       .ShowDefault();
   flags->generation.DeclareAnswer(command, 128);
   command->AddJson(&flags->json, " an answer, the report last");
-  commands->Run(command, [flags](Console& console) { return RunAsk(*flags, console); });
 }
 
 }  // namespace hearth

@@ -86,7 +86,7 @@ std::vector<uint32_t> IdsOf(const v1::Answer& answer) {
 
 WorkerServer::Options Pooled() {
   WorkerServer::Options options;
-  options.engine.pool_bytes = 64 << 20;
+  options.engine.memory.pool_bytes = 64 << 20;
   return options;
 }
 
