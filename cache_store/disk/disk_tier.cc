@@ -23,6 +23,8 @@ namespace {
 
 // Below this a value is copied into memory of its own; above, the read's buffer is handed out.
 constexpr size_t kPinBytes = 4096;
+// Manifests erased before the tables have it, and at once. The promises still name twice as many.
+constexpr size_t kErasedInLog = kMaxRecentlyErased / 2;
 // Of erased objects at once in the log: a KiB or two an object.
 constexpr size_t kEraseBytes = size_t{256} << 10;
 
@@ -35,7 +37,8 @@ class RocksDiskTier : public DiskTier {
         tables_(db_.get(), dir),
         promises_(std::move(promises)),
         min_table_bytes_(options.min_table_bytes),
-        patience_(options.patience) {}
+        patience_(options.patience),
+        erased_in_log_(std::min(kErasedInLog, promises_->recently_erased())) {}
   ~RocksDiskTier() override { promises_->Close(); }
 
   Tier kind() const override { return Tier::kDisk; }
@@ -95,15 +98,11 @@ class RocksDiskTier : public DiskTier {
   }
 
   absl::Status EraseManifests(absl::Span<const uint64_t> manifests) override {
-    if (manifests.empty()) return absl::OkStatus();
-    rocksdb::WriteBatch batch;
-    for (const uint64_t number : manifests) {
-      batch.Delete(db_->family(kManifests), NumberKey(number));
-      batch.Delete(db_->family(kMeta), PinKey(number));
-      batch.Delete(db_->family(kMeta), UseKey(number));
+    absl::Status status;
+    for (size_t i = 0; status.ok() && i < manifests.size(); i += kErasedInLog) {
+      status = EraseSomeManifests(manifests.subspan(i, kErasedInLog));
     }
-    return promises_->Erase(manifests, &batch,
-                            [&] { return WriteBatch("erase of manifests", &batch, false); });
+    return status;
   }
 
   void Unpromise(absl::Span<const uint64_t> manifests) override { promises_->Release(manifests); }
@@ -163,8 +162,9 @@ class RocksDiskTier : public DiskTier {
       if (!let_go.ok()) settled->damage.push_back(let_go.ToString());
       SettleLogs(db_->files(), dir_);
     };
-    // A full disk takes no erase: the next start finds them again.
-    EraseManifests(promises_->Settle(&*contents, keep)).IgnoreError();
+    promises_->Settle(&*contents, keep);
+    // A full disk takes no erase.
+    if (EraseManifests(contents->returned).ok()) contents->returned.clear();
     return contents;
   }
 
@@ -179,9 +179,7 @@ class RocksDiskTier : public DiskTier {
 
   absl::Status ReclaimSpace(uint64_t max_bytes) override {
     if (stopped_.load()) return absl::CancelledError("stopped");
-    // All families: a log file goes only when nothing in it is waiting to be flushed.
-    const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
-    if (!status.ok()) return StoppedBy(FromRocks(status, "flush"));
+    if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
     uint64_t table_bytes = 0;
     absl::Status reclaimed = tables_.Reclaim(max_bytes, &table_bytes);
     if (!reclaimed.ok()) return StoppedBy(std::move(reclaimed));
@@ -215,6 +213,31 @@ class RocksDiskTier : public DiskTier {
   }
 
  private:
+  // At most kErasedInLog.
+  absl::Status EraseSomeManifests(absl::Span<const uint64_t> manifests) {
+    rocksdb::WriteBatch batch;
+    for (const uint64_t number : manifests) {
+      batch.Delete(db_->family(kManifests), NumberKey(number));
+      batch.Delete(db_->family(kMeta), PinKey(number));
+      batch.Delete(db_->family(kMeta), UseKey(number));
+    }
+    // Before any more: by then the promises may have forgotten these.
+    const absl::MutexLock lock(&erase_mu_);
+    if (erased_in_log_ + manifests.size() > kErasedInLog) {
+      if (absl::Status flushed = Flush(); !flushed.ok()) return flushed;
+      erased_in_log_ = 0;
+    }
+    erased_in_log_ += manifests.size();
+    return promises_->Erase(manifests, &batch,
+                            [&] { return WriteBatch("erase of manifests", &batch, false); });
+  }
+
+  // All families: a log file goes only when nothing in it is waiting to be flushed.
+  absl::Status Flush() {
+    const rocksdb::Status status = (*db_)->Flush(rocksdb::FlushOptions(), db_->families());
+    return status.ok() ? absl::OkStatus() : StoppedBy(FromRocks(status, "flush"));
+  }
+
   // Of background work: the next change tells RocksDB to go on. What cannot be read stops nothing.
   absl::Status StoppedBy(absl::Status status) {
     if (!absl::IsCancelled(status) && !absl::IsDataLoss(status)) failed_.store(true);
@@ -328,50 +351,15 @@ class RocksDiskTier : public DiskTier {
   const absl::Duration patience_;
   std::atomic<bool> gave_up_{false};
   std::atomic<bool> failed_{false};  // the last change
-  absl::Mutex resume_mu_;            // shared by changes
+  absl::Mutex erase_mu_;
+  // Manifests, since all was flushed; of those that the database came with at most so many.
+  size_t erased_in_log_ ABSL_GUARDED_BY(erase_mu_);
+  absl::Mutex resume_mu_;  // shared by changes
   bool keeps_files_ ABSL_GUARDED_BY(resume_mu_) = false;
   // Since RocksDB was told to go on, it takes no more tables: version 7.8 numbers the next one 0,
   // which it asserts against. Until the next start everything goes through the log.
   std::atomic<bool> resumed_{false};
 };
-
-absl::Status PutSynced(const Database& db, const char* key, const std::string& value) {
-  rocksdb::WriteOptions options;
-  options.sync = true;
-  return FromRocks(db->Put(options, db.family(kMeta), key, value), absl::StrCat("write of ", key));
-}
-
-// Where the block is damaged that they lie in, they are written anew: with another secret than the
-// folder's nothing of it is found, and nothing damaged is erased (IndexLoader).
-absl::Status CheckMeta(const Database& db, const std::string& dir,
-                       const std::string& secret_check) {
-  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
-  std::string version, check;
-  const rocksdb::ReadOptions reads = VerifiedReads();
-  rocksdb::Status status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
-  if (status.IsNotFound() || status.IsCorruption()) {
-    rocksdb::WriteBatch batch;
-    batch.Put(db.family(kMeta), kVersionKey, current);
-    batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
-    rocksdb::WriteOptions options;
-    options.sync = true;
-    return FromRocks(db->Write(options, &batch), "write of the version");
-  }
-  if (!status.ok()) return FromRocks(status, "read of the version");
-  absl::Status checked = CheckVersion(dir, version);
-  if (checked.ok() && version != current) checked = PutSynced(db, kVersionKey, current);
-  if (!checked.ok()) return checked;
-  status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
-  if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
-  if (!status.ok()) return FromRocks(status, "read of the secret's check");
-  if (check != secret_check) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("data folder ", dir,
-                     " was written with another secret; give it the old one, or an empty "
-                     "folder"));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 

@@ -58,6 +58,8 @@ struct DiskContents {
   std::vector<Promise> lost;
   // Manifests that are there and were not promised: never acknowledged, or of an older version.
   absl::flat_hash_set<uint64_t> unpromised;
+  // Manifests that were erased, are there again, and could not be erased anew. In no list above.
+  std::vector<uint64_t> returned;
   // Damage beside the above, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
   std::vector<std::string> mended;  // lines of it by which nothing is lost
@@ -111,6 +113,7 @@ class DiskTier : public SliceTier {
   virtual absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
                                        absl::Span<const Digest> points,
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
+  // Some at a time: an error may leave some erased.
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
   // They were found to be lost and said to be: the next start does not say so again.
   virtual void Unpromise(absl::Span<const uint64_t> manifests) = 0;

@@ -109,8 +109,15 @@ absl::Status CheckPromised(const std::string& dir) {
   std::unique_ptr<Database> db;
   // Other damage is reported by those who open it for more.
   if (!Database::Open(dir, Database::Mode::kLook, &db).ok()) return absl::OkStatus();
-  const absl::StatusOr<DiskContents> contents = LoadContents(*db);
+  absl::StatusOr<DiskContents> contents = LoadContents(*db);
   if (!contents.ok()) return absl::OkStatus();
+  TakeReturned(book, &*contents);
+  if (!contents->returned.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no backup was made: ", contents->returned.size(),
+        " restore points that were erased are in the database of ", dir,
+        " again, and would be in the backup; start the store with it, which erases them anew"));
+  }
   const size_t missing = MissedPromises(book, *contents, boot).size();
   if (missing == 0) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(

@@ -169,6 +169,12 @@ void TakeMeta(absl::string_view key, absl::string_view value, DiskContents* cont
   }
 }
 
+absl::Status PutSynced(const Database& db, const char* key, const std::string& value) {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  return FromRocks(db->Put(options, db.family(kMeta), key, value), absl::StrCat("write of ", key));
+}
+
 }  // namespace
 
 std::string FingerprintKey(const FingerprintRecord& record) {
@@ -184,6 +190,38 @@ absl::Status CheckVersion(const std::string& dir, const std::string& version) {
     return absl::FailedPreconditionError(absl::StrCat(
         "data folder ", dir, " has format version ", version, "; this program reads ",
         DiskTier::kFormatVersion, " and older: use the newer program, or another folder"));
+  }
+  return absl::OkStatus();
+}
+
+// Where the block is damaged that they lie in, they are written anew: with another secret than the
+// folder's nothing of it is found, and nothing damaged is erased (IndexLoader).
+absl::Status CheckMeta(const Database& db, const std::string& dir,
+                       const std::string& secret_check) {
+  const std::string current = absl::StrCat(DiskTier::kFormatVersion);
+  std::string version, check;
+  const rocksdb::ReadOptions reads = VerifiedReads();
+  rocksdb::Status status = db->Get(reads, db.family(kMeta), kVersionKey, &version);
+  if (status.IsNotFound() || status.IsCorruption()) {
+    rocksdb::WriteBatch batch;
+    batch.Put(db.family(kMeta), kVersionKey, current);
+    batch.Put(db.family(kMeta), kSecretCheckKey, secret_check);
+    rocksdb::WriteOptions options;
+    options.sync = true;
+    return FromRocks(db->Write(options, &batch), "write of the version");
+  }
+  if (!status.ok()) return FromRocks(status, "read of the version");
+  absl::Status checked = CheckVersion(dir, version);
+  if (checked.ok() && version != current) checked = PutSynced(db, kVersionKey, current);
+  if (!checked.ok()) return checked;
+  status = db->Get(reads, db.family(kMeta), kSecretCheckKey, &check);
+  if (status.IsCorruption()) return PutSynced(db, kSecretCheckKey, secret_check);
+  if (!status.ok()) return FromRocks(status, "read of the secret's check");
+  if (check != secret_check) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("data folder ", dir,
+                     " was written with another secret; give it the old one, or an empty "
+                     "folder"));
   }
   return absl::OkStatus();
 }

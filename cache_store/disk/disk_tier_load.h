@@ -20,6 +20,10 @@ std::string UseKey(uint64_t manifest);
 // kFailedPrecondition when `version` is newer than this program's, or no number.
 absl::Status CheckVersion(const std::string& dir, const std::string& version);
 
+// Writes down this format's version and the secret's check where the folder is new or older, else
+// compares. kFailedPrecondition: newer, or another secret.
+absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check);
+
 // Everything but the slices, whose bytes are not touched; of manifests only what they name.
 absl::StatusOr<DiskContents> LoadContents(const Database& db);
 // As DiskTier::ReadManifests.

@@ -77,21 +77,18 @@ class Present {
   absl::flat_hash_map<uint64_t, const ManifestNames*> manifests_;
 };
 
-// Of manifests that left those that are there again: a log that lost its end brings them back.
-std::vector<uint64_t> TakeReturned(const PromiseBook& book, DiskContents* contents) {
-  std::vector<uint64_t> returned;
-  const auto has_left = [&](const ManifestNames& manifest) {
-    return book.gone.contains(manifest.number);
-  };
-  for (const ManifestNames& manifest : contents->manifests) {
-    if (has_left(manifest)) returned.push_back(manifest.number);
-  }
-  auto& there = contents->manifests;
-  there.erase(std::remove_if(there.begin(), there.end(), has_left), there.end());
-  return returned;
-}
-
 }  // namespace
+
+void TakeReturned(const PromiseBook& book, DiskContents* contents) {
+  auto& there = contents->manifests;
+  const auto was_erased = [&](const ManifestNames& manifest) {
+    return book.erased.contains(manifest.number);
+  };
+  for (const ManifestNames& manifest : there) {
+    if (was_erased(manifest)) contents->returned.push_back(manifest.number);
+  }
+  there.erase(std::remove_if(there.begin(), there.end(), was_erased), there.end());
+}
 
 std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents& contents,
                                     const BootId& boot) {
@@ -146,24 +143,24 @@ DiskPromises::DiskPromises(const Database* db, const std::string& dir,
   book_ = file_.Begin(is_new, &damage_);
 }
 
-std::vector<uint64_t> DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
+void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
   const PromiseBook book = std::exchange(book_, PromiseBook());
   for (std::string& line : std::exchange(damage_, {})) {
     contents->damage.push_back(std::move(line));
   }
   contents->last_number = std::max(contents->last_number, book.last_number);
-  std::vector<uint64_t> returned = TakeReturned(book, contents);
-  if (!returned.empty() && warnings_ != nullptr) {
-    warnings_->Say("disk", absl::StrCat(returned.size(),
-                                        " restore points that had left were there again, for the "
-                                        "database lost the end of its log: erased anew"));
-  }
+  TakeReturned(book, contents);
+  const auto say = [this](size_t points, absl::string_view what) {
+    if (points > 0 && warnings_ != nullptr) warnings_->Say("disk", absl::StrCat(points, what));
+  };
+  say(contents->returned.size(),
+      " restore points that were erased are in the database again: they are erased anew");
   const Present present(*contents);
   absl::flat_hash_set<uint64_t> gone;
   for (const GoneManifests& note : contents->gone) {
     gone.insert(note.manifests.begin(), note.manifests.end());
   }
-  std::vector<uint64_t> left, lost;
+  std::vector<uint64_t> erased, left, lost;
   size_t doubtful = 0;
   for (const auto& [number, promise] : book.promises) {
     const bool is_there = present.Has(number);
@@ -171,20 +168,21 @@ std::vector<uint64_t> DiskPromises::Settle(DiskContents* contents, const Keep& k
     if (is_there && present.IsWhole(number)) continue;
     if (is_there) contents->unpromised.insert(number);
     if (is_there && !holds) continue;
-    (holds && !gone.contains(number) ? lost : left).push_back(number);
-    if (gone.contains(number)) continue;
-    if (holds) {
+    if (gone.contains(number)) {
+      erased.push_back(number);
+    } else if (holds) {
+      lost.push_back(number);
       contents->lost.push_back(promise);
-    } else if (promise.level == PromiseLevel::kIntended && promise.boot != file_.boot()) {
-      ++doubtful;
+    } else {
+      left.push_back(number);
+      const bool is_doubtful =
+          promise.level == PromiseLevel::kIntended && promise.boot != file_.boot();
+      doubtful += is_doubtful ? 1 : 0;
     }
   }
   if (!contents->lost.empty()) contents->damage.push_back(MissedLine(contents->lost, "lost"));
-  if (doubtful > 0 && warnings_ != nullptr) {
-    warnings_->Say("disk", absl::StrCat(doubtful,
-                                        " publishes were being made safe when the machine stopped: "
-                                        "they were not acknowledged, or are lost"));
-  }
+  say(doubtful,
+      " publishes were being made safe when the machine stopped: not acknowledged, or lost");
   std::vector<PromiseEntry> kept;
   for (const ManifestNames& manifest : contents->manifests) {
     const auto it = book.promises.find(manifest.number);
@@ -204,7 +202,8 @@ std::vector<uint64_t> DiskPromises::Settle(DiskContents* contents, const Keep& k
   keep_held_back(contents);
   file_.AppendSoon(kept);
   NoteReleased(lost, PromiseLevel::kDisk);
-  const PromiseFile::Place place = NoteReleased(left, PromiseLevel::kNone);
+  NoteReleased(left, PromiseLevel::kNone);
+  const PromiseFile::Place place = NoteErased(erased);
   const absl::MutexLock lock(&mu_);
   for (const GoneManifests& note : contents->gone) {
     notes_.push_back({note.key, place});
@@ -212,7 +211,6 @@ std::vector<uint64_t> DiskPromises::Settle(DiskContents* contents, const Keep& k
         ParseNumberKey(absl::string_view(note.key).substr(sizeof(kGonePrefix) - 1));
     if (number.ok()) next_note_ = std::max(next_note_, *number + 1);
   }
-  return returned;
 }
 
 // What lies in lost/, or goes there at this start, may be named by an entry that rotted. What is
@@ -283,7 +281,7 @@ absl::Status DiskPromises::Erase(absl::Span<const uint64_t> manifests, rocksdb::
     notes_.insert(notes_.end(), done.begin(), done.end());
     return written;
   }
-  const PromiseFile::Place place = NoteReleased(manifests, PromiseLevel::kNone);
+  const PromiseFile::Place place = NoteErased(manifests);
   bool are_many = false;
   {
     const absl::MutexLock lock(&mu_);
@@ -300,6 +298,13 @@ PromiseFile::Place DiskPromises::NoteReleased(absl::Span<const uint64_t> manifes
   for (const uint64_t number : manifests) {
     entries.push_back(EntryFor(PromiseKind::kReleased, was, number));
   }
+  return file_.AppendSoon(entries);
+}
+
+PromiseFile::Place DiskPromises::NoteErased(absl::Span<const uint64_t> manifests) {
+  const auto now = static_cast<uint64_t>(absl::ToUnixSeconds(absl::Now()));
+  std::vector<PromiseEntry> entries;
+  for (const uint64_t number : manifests) entries.push_back(ErasedEntry(number, now));
   return file_.AppendSoon(entries);
 }
 

@@ -32,6 +32,9 @@ namespace hearth {
 // not. An error: it cannot be told now, or they are a newer version's.
 absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir);
 
+// Manifests that were erased and are there again, since the log lost its end, go from
+// `contents->manifests` to `returned`.
+void TakeReturned(const PromiseBook& book, DiskContents* contents);
 // Of what is promised all that is not in `contents`, and did not leave as these say.
 std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents& contents,
                                     const BootId& boot);
@@ -50,11 +53,12 @@ class DiskPromises {
                bool is_new);
 
   // Compares. `contents` gets what is lost, and lines about it; from then on nobody misses that.
-  // Returns manifests that left and were there again: `contents` has them no more, and they are to
-  // be erased anew.
+  // And it gets what returned (DiskContents).
   // `keep_held_back`: called before, for a start that ends in between misses it again.
   using Keep = std::function<void(DiskContents* contents)>;
-  std::vector<uint64_t> Settle(DiskContents* contents, const Keep& keep_held_back);
+  // Manifests that the file names as erased last. Before Settle.
+  size_t recently_erased() const { return book_.recently_erased.size(); }
+  void Settle(DiskContents* contents, const Keep& keep_held_back);
 
   // `write` commits the manifests, `points` are the ids of what they are of. An error: whatever
   // was written is to be erased.
@@ -79,8 +83,9 @@ class DiskPromises {
   };
 
   void SettleForgotten(const PromiseBook& book, DiskContents* contents);
-  // `was`: kNone: they left, else they were found lost.
+  // `was`: kNone: they are not there and nobody misses them, else they were found lost.
   PromiseFile::Place NoteReleased(absl::Span<const uint64_t> manifests, PromiseLevel was);
+  PromiseFile::Place NoteErased(absl::Span<const uint64_t> manifests);
   std::vector<GoneNote> TakeNotesToDelete() ABSL_LOCKS_EXCLUDED(mu_);
 
   const Database* const db_;

@@ -32,6 +32,7 @@ class Verifier {
     absl::StatusOr<DiskContents> contents = LoadContents(db_);
     if (!contents.ok()) return contents.status();
     for (const std::string& line : apart) Problem(line);
+    TakeReturned(book_, &*contents);
     const std::vector<Promise> missed = MissedPromises(book_, *contents, boot_);
     report_.missing_points = missed.size();
     if (!missed.empty()) Problem(MissedLine(missed, "not there"));

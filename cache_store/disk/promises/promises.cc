@@ -11,6 +11,7 @@ namespace hearth {
 namespace {
 
 constexpr size_t kCheckedBytes = kPromiseBytes - 8;
+constexpr uint32_t kErasedTokens = 1;
 constexpr absl::string_view kMagic = "hearth promises";
 
 Digest IdOf(absl::string_view text) {
@@ -40,7 +41,7 @@ class Reading {
         promise.level = PromiseLevel::kSync;
       }
     }
-    TakeRecentlyLeft();
+    TakeRecentlyErased();
     return std::move(book_);
   }
 
@@ -75,6 +76,7 @@ class Reading {
     const bool is_intent = entry.kind == PromiseKind::kIntended;
     book_.lost.erase(entry.number);
     book_.gone.erase(entry.number);
+    book_.erased.erase(entry.number);
     if (!is_intent) GiveUpLost(entry.id);
     Promise& promise = book_.promises[entry.number];
     const PromiseLevel level = is_intent ? PromiseLevel::kIntended : entry.level;
@@ -94,7 +96,10 @@ class Reading {
     book_.lost.erase(entry.number);
     if (entry.level == PromiseLevel::kNone) {
       book_.gone.insert(entry.number);
-      left_.push_back(entry.number);
+      if (entry.tokens == kErasedTokens) {
+        book_.erased.insert(entry.number);
+        erased_.push_back(entry.number);
+      }
       return;
     }
     lost_by_id_[promise.id] = entry.number;
@@ -109,18 +114,19 @@ class Reading {
     lost_by_id_.erase(it);
   }
 
-  // Of one that left more than once the last time counts.
-  void TakeRecentlyLeft() {
+  // Of one that was erased more than once the last time counts.
+  void TakeRecentlyErased() {
     absl::flat_hash_set<uint64_t> seen;
-    std::vector<uint64_t>& recent = book_.recently_left;
-    for (auto it = left_.rbegin(); it != left_.rend() && recent.size() < kMaxRecentlyLeft; ++it) {
-      if (book_.gone.contains(*it) && seen.insert(*it).second) recent.push_back(*it);
+    std::vector<uint64_t>& recent = book_.recently_erased;
+    for (auto it = erased_.rbegin(); it != erased_.rend() && recent.size() < kMaxRecentlyErased;
+         ++it) {
+      if (book_.erased.contains(*it) && seen.insert(*it).second) recent.push_back(*it);
     }
     std::reverse(recent.begin(), recent.end());
   }
 
   PromiseBook book_;
-  std::vector<uint64_t> left_;
+  std::vector<uint64_t> erased_;  // in order
   absl::btree_map<uint64_t, uint64_t> kept_at_;
   absl::flat_hash_map<Digest, uint64_t> lost_by_id_;
   uint64_t synced_bytes_ = 0;
@@ -146,7 +152,7 @@ PromiseEntry ForgotEntry(const PromiseBook& book) {
 
 uint64_t PromiseBook::LiveEntries() const {
   const auto is_kept = [this](uint64_t number) { return number <= forgot_to; };
-  return promises.size() + lost.size() +
+  return promises.size() + lost.size() + recently_erased.size() +
          static_cast<uint64_t>(std::count_if(gone.begin(), gone.end(), is_kept));
 }
 
@@ -183,6 +189,10 @@ std::optional<PromiseEntry> ParsePromise(absl::string_view bytes) {
   return entry;
 }
 
+PromiseEntry ErasedEntry(uint64_t number, uint64_t unix_s) {
+  return {PromiseKind::kReleased, PromiseLevel::kNone, kErasedTokens, number, {}, unix_s};
+}
+
 PromiseEntry PromisesHeader() {
   return {PromiseKind::kHeader, PromiseLevel::kNone, 0, kPromisesVersion, IdOf(kMagic), 0};
 }
@@ -198,13 +208,12 @@ PromiseBook ReadPromises(absl::string_view bytes) { return Reading().Read(bytes)
 std::string WritePromises(const PromiseBook& book) {
   std::string bytes = SerializePromise(PromisesHeader());
   if (book.forgot_to > 0 || book.unsaid > 0) bytes += SerializePromise(ForgotEntry(book));
-  const auto add_left = [&](uint64_t number) {
-    bytes += SerializePromise({PromiseKind::kReleased, PromiseLevel::kNone, 0, number, {}, 0});
-  };
   for (const uint64_t number : book.gone) {
-    if (number <= book.forgot_to) add_left(number);
+    if (number > book.forgot_to || book.erased.contains(number)) continue;
+    bytes += SerializePromise({PromiseKind::kReleased, PromiseLevel::kNone, 0, number, {}, 0});
   }
-  for (const uint64_t number : book.recently_left) add_left(number);
+  for (const uint64_t number : book.recently_erased)
+    bytes += SerializePromise(ErasedEntry(number, 0));
   // By the boot they were made under: a session's entry says it for all that follow.
   std::optional<BootId> boot;
   const auto begin_session = [&](const BootId& of, uint64_t unix_s) {

@@ -9,7 +9,7 @@
 //   0  kind     1 byte, PromiseKind
 //   1  level    1 byte, PromiseLevel; 0 where it means nothing
 //   2  zero     2 bytes
-//   4  tokens   u32, of the restore point
+//   4  tokens   u32, of the restore point; kReleased without a level: 1 if it was erased
 //   8  number   u64, the manifest's; kSynced: bytes of this file; kHeader: version; kForgot: below
 //  16  id       32 bytes, the restore point's; kSession: the machine's boot, zeros; kHeader: magic
 //  48  time     u64, unix seconds
@@ -74,6 +74,8 @@ struct PromiseEntry {
 std::string SerializePromise(const PromiseEntry& entry);
 // None: damaged, or of a kind that this version does not know.
 std::optional<PromiseEntry> ParsePromise(absl::string_view bytes);
+// That the database was told to erase the manifest, and took it.
+PromiseEntry ErasedEntry(uint64_t number, uint64_t unix_s);
 PromiseEntry PromisesHeader();
 PromiseEntry PromisesSession(const BootId& boot, uint64_t unix_s);
 
@@ -102,8 +104,10 @@ struct PromiseBook {
   // Points that left, or were published again since they were found lost, as far as the file goes
   // back.
   absl::flat_hash_set<uint64_t> gone;
-  // The last kMaxRecentlyLeft of those, oldest first: a file written anew still names them.
-  std::vector<uint64_t> recently_left;
+  // Of those what the database was told to erase, rather than what a start did not find.
+  absl::flat_hash_set<uint64_t> erased;
+  // The last kMaxRecentlyErased of these, oldest first: a file written anew still names them.
+  std::vector<uint64_t> recently_erased;
   uint64_t bytes = 0;        // of the file
   uint64_t last_number = 0;  // of any manifest that was ever in it
   uint64_t entries = 0;      // whole ones, released or not
@@ -118,22 +122,22 @@ struct PromiseBook {
   uint64_t LostEntries(const BootId& now) const {
     return damaged + unsaid + (torn_bytes > 0 && boot == now ? 1 : 0);
   }
-  // Those that a file written anew has, beside what it begins with and what left last.
+  // Those that a file written anew has, beside what it begins with.
   uint64_t LiveEntries() const;
   // Whether it may be silent of what was promised. `now`: of the machine; only a crash of it leaves
   // a part of an entry.
   bool LacksEntries(const BootId& now) const { return LostEntries(now) > 0 || !has_header; }
 };
-// A log that lost its end brings points back whose erase was in it. A log holds more erases than
-// this only where nothing was published for long: 64 KiB of the file.
-inline constexpr size_t kMaxRecentlyLeft = 1024;
+// A log that lost its end brings points back whose erase was in it. Of more erases than this some
+// are in the database's tables by then (RocksDiskTier).
+inline constexpr size_t kMaxRecentlyErased = 1024;
 // Whatever number it goes by.
 inline constexpr uint64_t kForgotAll = ~uint64_t{0};
 
 // `bytes`: of the whole file.
 PromiseBook ReadPromises(absl::string_view bytes);
 // A file that says what `book` says of what is promised and lost, and no more; of what left only
-// what lost/ may hold and entries that rotted may have named, and what left last.
+// what lost/ may hold and entries that rotted may have named, and what was erased last.
 std::string WritePromises(const PromiseBook& book);
 
 }  // namespace hearth

@@ -39,6 +39,7 @@ absl::Status IndexLoader::Recover() {
   if (!contents.ok()) return contents.status();
   NoteDamage(std::move(contents->damage), contents->mended);
   const auto lost = std::move(contents->lost);
+  const auto returned = std::move(contents->returned);
   auto unloaded = std::make_shared<UnloadedIndex>(*std::move(contents));
   {
     absl::MutexLock lock(&state_->mu);
@@ -48,6 +49,7 @@ absl::Status IndexLoader::Recover() {
     for (const auto& [name, model] : unloaded->models()) {
       if (model != nullptr) state_->fingerprints.Remember(model, name.first);
     }
+    state_->erasures.AddManifests(returned);
     unloaded_ = std::move(unloaded);
     state_->catalog.BeginAdopting();
     write_behind_->BeginDeferring();

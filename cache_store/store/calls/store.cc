@@ -285,6 +285,8 @@ absl::StatusOr<BackupReport> Store::BackUp(const std::string& to) {
     return absl::FailedPreconditionError("no disk tier: nothing to back up");
   }
   if (absl::Status whole = loader_.CheckIsWhole(); !whole.ok()) return whole;
+  // A full disk takes no erase, and may still be backed up.
+  core_->eraser.EraseFromDisk().IgnoreError();
   return core_->tiers.disk->BackUp(to);
 }
 

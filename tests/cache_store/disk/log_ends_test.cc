@@ -18,12 +18,8 @@
 #include "cache_store/disk/files/disk_tier_records.h"
 #include "cache_store/disk/repair/repair.h"
 #include "cache_store/disk/verify.h"
-#include "cache_store/store/store_seams.h"
-#include "tests/support/fake_clock.h"
+#include "tests/cache_store/disk/log_ends_kit.h"
 #include "tests/support/faulty_disk.h"
-#include "tests/support/stepped_seams.h"
-#include "tests/support/store_kit.h"
-#include "tests/support/test_folder.h"
 
 namespace hearth {
 namespace {
@@ -32,79 +28,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class LogEnds : public ::testing::Test {
- protected:
-  absl::StatusOr<std::unique_ptr<TieredStore>> TryToOpen(rocksdb::Env* env = nullptr) {
-    StoreOptions options;
-    options.data_dir = folder_.File("data");
-    options.host_bytes = 0;
-    options.disk_bytes = uint64_t{1} << 30;
-    options.on_warning = [this](const std::string& line) { lines_.push_back(line); };
-    StoreSeams seams = SteppedSeams(&executor_, &clock_);
-    seams.boot = boot_;
-    seams.disk_env = env;
-    return OpenStore(options, std::move(seams));
-  }
-  void Open() {
-    store_.reset();
-    absl::StatusOr<std::unique_ptr<TieredStore>> opened = TryToOpen();
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store_ = *std::move(opened);
-  }
-  void OpenAfterTheMachineStopped() {
-    ++boot_[1];
-    Open();
-  }
-  // A process that dies leaves the folder as it is at that moment.
-  void Die() {
-    const std::string left = folder_.File("left"), data = folder_.File("data");
-    fs::copy(data, left, fs::copy_options::recursive);
-    store_.reset();
-    fs::remove_all(data);
-    fs::rename(left, data);
-  }
-  static KitPrompt Prompt(uint64_t seed) { return {KitTokens(seed, 65), {}}; }
-  void Publish(uint64_t first, uint64_t last, Durability level = Durability::kDisk) {
-    for (uint64_t seed = first; seed <= last; ++seed) {
-      const auto published = KitPublish(store_.get(), model_, Prompt(seed), {64}, level);
-      ASSERT_TRUE(published.ok()) << published.status();
-    }
-  }
-  std::set<uint64_t> There(uint64_t first, uint64_t last) {
-    std::set<uint64_t> there;
-    store_->Observe(model_, "default");
-    for (uint64_t seed = first; seed <= last; ++seed) {
-      if (KitFetch(store_.get(), model_, Prompt(seed)).value() == 64) there.insert(seed);
-    }
-    return there;
-  }
-  uint64_t Counted(const char* name) { return store_->Stats().counters.at(name); }
-  fs::path Log(bool is_newest) {
-    std::vector<fs::path> logs;
-    for (const auto& entry : fs::directory_iterator(folder_.File("data/db"))) {
-      if (entry.path().extension() == ".log" && entry.file_size() > 0) logs.push_back(entry.path());
-    }
-    std::sort(logs.begin(), logs.end());
-    return is_newest ? logs.back() : logs.front();
-  }
-  // Of its middle a page never came to the disk.
-  static void LoseAPage(const fs::path& log) {
-    constexpr size_t kPage = 4096;
-    std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(fs::file_size(log) / 2 / kPage * kPage));
-    const std::string zeros(kPage, '\0');
-    file.write(zeros.data(), static_cast<std::streamsize>(zeros.size()));
-  }
-
-  const TestFolder folder_;
-  BootId boot_ = {1};
-  FakeClock clock_;
-  Fingerprint model_ = KitModel().Make();
-  std::vector<std::string> lines_;
-  ManualExecutor* executor_ = nullptr;
-  std::unique_ptr<TieredStore> store_;
-};
 
 TEST_F(LogEnds, WhatTheMachineLostBehindAHoleStaysLost) {
   Open();
@@ -320,33 +243,6 @@ TEST_F(LogEnds, ATornEndIsNoDamageLater) {
     EXPECT_EQ(Counted("recovery_damage"), 0u);
   }
   EXPECT_FALSE(fs::exists(folder_.File("data/lost")));
-}
-
-// The file of promises is another than the log, and whole.
-TEST_F(LogEnds, WhatLeftStaysGoneWhereTheLogLostItsErase) {
-  Open();
-  Publish(1, 1);
-  const Digest first = store_->List("default").at(0).id;
-  Publish(2, 5);
-  const uintmax_t bytes = fs::file_size(Log(/*is_newest=*/true));
-  ASSERT_TRUE(store_->Drop(first, "default", /*force=*/false).ok());
-  Die();
-  const fs::path log = Log(/*is_newest=*/true);
-  ASSERT_GT(fs::file_size(log), bytes);
-  fs::resize_file(log, bytes);
-  for (int life = 0; life < 2; ++life) {
-    lines_.clear();
-    Open();
-    EXPECT_EQ(There(1, 5), (std::set<uint64_t>{2, 3, 4, 5}));
-    EXPECT_EQ(store_->List("default").size(), 4u);
-    EXPECT_EQ(Counted("recovery_damage"), 0u);
-    EXPECT_EQ(std::count_if(lines_.begin(), lines_.end(),
-                            [](const std::string& line) {
-                              return absl::StrContains(line, "1 restore points that had left");
-                            }),
-              life == 0 ? 1 : 0);
-    Die();
-  }
 }
 
 }  // namespace

@@ -185,8 +185,7 @@ TEST_F(PromisesWrittenAnew, PromisesGoOnWhileItIsHeld) {
   publisher.join();
   file_->AwaitRewriting();
   EXPECT_EQ(kept_as_disk_.size() + kept_as_sync_.size(), 40u);
-  EXPECT_LT(std::filesystem::file_size(dir_ + "/promises"),
-            (400 + kMaxRecentlyLeft) * kPromiseBytes);
+  EXPECT_LT(std::filesystem::file_size(dir_ + "/promises"), 400 * kPromiseBytes);
   Promise(41);
   EndAndCheck(/*is_machine=*/false);
 }
@@ -286,8 +285,7 @@ TEST_F(PromisesWrittenAnew, WhatLeftAfterSomethingRottedIsDead) {
   left.resize(200);
   EXPECT_TRUE(file_->Append(left).ok());
   file_->AwaitRewriting();
-  EXPECT_LT(std::filesystem::file_size(dir_ + "/promises"),
-            (400 + kMaxRecentlyLeft) * kPromiseBytes);
+  EXPECT_LT(std::filesystem::file_size(dir_ + "/promises"), 400 * kPromiseBytes);
 }
 
 TEST_F(PromisesWrittenAnew, NothingIsLeftOfAProcessThatDiedMeanwhile) {

@@ -49,23 +49,27 @@ TEST(Promises, WhatIsReleasedIsNotPromisedAndTheLastEntryOfANumberCounts) {
   EXPECT_EQ(book.damaged, 0u);
 }
 
-TEST(Promises, AFileWrittenAnewNamesWhatLeftLast) {
+TEST(Promises, AFileWrittenAnewNamesWhatWasErasedLast) {
   std::vector<PromiseEntry> entries;
-  for (uint64_t number = 1; number <= kMaxRecentlyLeft + 3; ++number) {
+  for (uint64_t number = 1; number <= kMaxRecentlyErased + 3; ++number) {
     entries.push_back(Entry(PromiseKind::kKept, number, PromiseLevel::kDisk));
-    entries.push_back(Entry(PromiseKind::kReleased, number));
+    entries.push_back(ErasedEntry(number, 1));
   }
-  entries.push_back(Entry(PromiseKind::kReleased, 3));  // said again by the next start
+  entries.push_back(ErasedEntry(3, 2));  // again by the next start
+  // A start did not find it.
+  entries.push_back(Entry(PromiseKind::kKept, 5000, PromiseLevel::kDisk));
+  entries.push_back(Entry(PromiseKind::kReleased, 5000));
   entries.push_back(Entry(PromiseKind::kKept, 9, PromiseLevel::kDisk));
   std::string bytes = File(entries);
   for (int anew = 0; anew < 2; ++anew) {
     bytes = WritePromises(ReadPromises(bytes));
     const PromiseBook book = ReadPromises(bytes);
-    EXPECT_EQ(book.gone.size(), kMaxRecentlyLeft);
-    EXPECT_TRUE(book.gone.contains(3) && book.gone.contains(kMaxRecentlyLeft + 3));
+    EXPECT_EQ(book.gone.size(), kMaxRecentlyErased);
+    EXPECT_TRUE(book.gone.contains(3) && book.gone.contains(kMaxRecentlyErased + 3));
+    EXPECT_EQ(book.erased, book.gone);
     EXPECT_FALSE(book.gone.contains(1) || book.gone.contains(2) || book.gone.contains(9));
     EXPECT_EQ(book.promises.size(), 1u);
-    EXPECT_LE(book.entries, book.LiveEntries() + kMaxRecentlyLeft + 3);  // a header, sessions
+    EXPECT_LE(book.entries, book.LiveEntries() + kMaxRecentlyErased + 3);  // a header, sessions
   }
 }
 
