@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bench/turns.h"
-#include "worker/kernels/kernel_memory.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/invariant/invariant_gemma.h"
 #include "worker/model/thread_pool.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/kernels/kernel_memory.h"
+#include "worker/kernels/base/kernel_memory.h"
 #include "worker/kernels/layer.h"
 #include "worker/kernels/rope_table.h"
 #include "worker/model/thread_pool.h"
@@ -94,7 +94,8 @@ class MadeUpLayer {
                       Room(4, rows, shape_.wide),
                       Room(5, rows, shape_.hidden),
                       tokens_,
-                      {&sequence_, 1}};
+                      {&sequence_, 1},
+                      {}};
     for (int64_t row = 0; row < rows; ++row) {
       Draw((begin + row) * 17, shape_.hidden, rows_.x.Row(row));
       Draw((begin + row) * 23 + 5, shape_.hidden, rows_.normed.Row(row));

@@ -23,11 +23,11 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
-#include "worker/kernels/element.h"
-#include "worker/kernels/parallel.h"
-#include "worker/kernels/phases.h"
-#include "worker/kernels/rows.h"
-#include "worker/kernels/workspace.h"
+#include "worker/kernels/base/element.h"
+#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/phases.h"
+#include "worker/kernels/base/rows.h"
+#include "worker/kernels/base/workspace.h"
 
 namespace hearth {
 

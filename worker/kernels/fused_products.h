@@ -8,11 +8,11 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/phases.h"
+#include "worker/kernels/base/rows.h"
+#include "worker/kernels/base/workspace.h"
 #include "worker/kernels/packed_weights.h"
-#include "worker/kernels/parallel.h"
-#include "worker/kernels/phases.h"
-#include "worker/kernels/rows.h"
-#include "worker/kernels/workspace.h"
 
 namespace hearth {
 

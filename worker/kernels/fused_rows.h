@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "worker/kernels/rows.h"
+#include "worker/kernels/base/rows.h"
 
 namespace hearth {
 

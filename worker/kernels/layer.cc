@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "worker/kernels/base/owned_rows.h"
 #include "worker/kernels/fused_products.h"
 #include "worker/kernels/product.h"
 #include "worker/kernels/row_kernels.h"
@@ -14,37 +15,36 @@ namespace {
 
 ConstRows In(const Rows& rows) { return {rows.data, rows.rows, rows.stride}; }
 
-// Rows that live as long as a list that has them.
-struct OwnedRows {
-  OwnedRows(int64_t rows, int64_t columns)
-      : data(static_cast<size_t>(rows * columns)), view{data.data(), rows, columns} {}
-  std::vector<float> data;
-  Rows view;
-};
+Rows Some(const Rows& rows, int64_t first, int64_t count) {
+  return {rows.Row(first), count, rows.stride};
+}
 
-// Adds operations to a list, each as the seams say.
+using LowRanks = std::vector<LowRank> AdapterLayer::*;
+
+// Adds operations to a list, each as the seams say, and what adapters add to them.
 class LayerList {
  public:
-  LayerList(Workspace* workspace, KernelPhases* phases, const LayerSeams* seams)
-      : workspace_(workspace), phases_(phases), seams_(seams) {}
+  LayerList(Workspace* workspace, KernelPhases* phases, const LayerSeams* seams,
+            absl::Span<const AdapterRows> adapters = {})
+      : workspace_(workspace), phases_(phases), seams_(seams), adapters_(adapters) {}
 
-  void Product(const char* operation, const Rows& x, const PackedWeights& weights, const Rows& y) {
-    if (IsReplaced()) {
-      AddReplaced(In(x), weights, y);
-    } else {
-      AddProduct(In(x), weights, y, workspace_, phases_);
-    }
+  void Product(const char* operation, const Rows& x, const PackedWeights& weights,
+               LowRanks low_ranks, const Rows& y) {
+    AddBoth(x, weights, low_ranks, y);
     Show(operation, y, weights.outputs());
   }
 
   void GeluProduct(const char* operation, const Rows& x, const PackedWeights& gate,
                    const PackedWeights& up, const Rows& y) {
-    if (IsReplaced()) {
+    if (IsReplaced() || !adapters_.empty()) {
       const int64_t width = up.outputs();
       const auto other = std::make_shared<OwnedRows>(y.rows, width);
-      AddReplaced(In(x), gate, y);
-      AddReplaced(In(x), up, other->view);
-      phases_->Add(1, [y, other, width](int64_t) { GeluTimes(In(y), In(other->view), width, y); });
+      AddBoth(x, gate, &AdapterLayer::gate, y);
+      AddBoth(x, up, &AdapterLayer::up, other->view);
+      phases_->AddRows(y.rows, [y, other, width](int64_t row) {
+        const Rows one = Some(y, row, 1);
+        GeluTimes(In(one), In(Some(other->view, row, 1)), width, one);
+      });
     } else {
       AddGeluProduct(In(x), gate, up, y, workspace_, phases_);
     }
@@ -80,6 +80,20 @@ class LayerList {
   }
 
  private:
+  void AddBoth(const Rows& x, const PackedWeights& weights, LowRanks low_ranks, const Rows& y) {
+    if (IsReplaced()) {
+      AddReplaced(In(x), weights, y);
+    } else {
+      AddProduct(In(x), weights, y, workspace_, phases_);
+    }
+    for (const AdapterRows& adapter : adapters_) {
+      const Rows from = Some(x, adapter.first, adapter.rows);
+      const Rows to = Some(y, adapter.first, adapter.rows);
+      for (const LowRank& delta : adapter.layer->*low_ranks) {
+        AddLowRank(In(from), delta, to, workspace_, phases_);
+      }
+    }
+  }
   bool IsReplaced() const { return seams_ != nullptr && seams_->product != nullptr; }
   void AddReplaced(const ConstRows& x, const PackedWeights& weights, const Rows& y) {
     phases_->Add(1, [=, &weights, seams = seams_, workspace = workspace_](int64_t) {
@@ -90,6 +104,7 @@ class LayerList {
   Workspace* const workspace_;
   KernelPhases* const phases_;
   const LayerSeams* const seams_;
+  const absl::Span<const AdapterRows> adapters_;
 };
 
 }  // namespace
@@ -97,8 +112,8 @@ class LayerList {
 void AddQueriesKeysValues(const LayerWeights& weights, const LayerRows& rows, Workspace* workspace,
                           KernelPhases* phases, const LayerSeams* seams) {
   assert(static_cast<int64_t>(rows.tokens.size()) == rows.qkv.rows);
-  LayerList list(workspace, phases, seams);
-  list.Product("product q, k, v", rows.normed, *weights.qkv, rows.qkv);
+  LayerList list(workspace, phases, seams, rows.adapters);
+  list.Product("product q, k, v", rows.normed, *weights.qkv, &AdapterLayer::qkv, rows.qkv);
   phases->AddRows(rows.qkv.rows,
                   [heads = weights.heads, qkv = rows.qkv, tokens = rows.tokens](int64_t row) {
                     NormRotateAppend(heads, tokens[static_cast<size_t>(row)], qkv.Row(row));
@@ -111,15 +126,15 @@ void AddAttentionAndFeedForward(const LayerWeights& weights, const float* next_n
                                 const LayerSeams* seams) {
   const int64_t hidden = weights.out->outputs();
   const float epsilon = weights.heads.epsilon;
-  LayerList list(workspace, phases, seams);
+  LayerList list(workspace, phases, seams, rows.adapters);
   AddAttend(weights.attend, rows.sequences, In(rows.qkv), rows.attended, workspace, phases);
   list.Show("attention", rows.attended, weights.out->inputs());
-  list.Product("product out", rows.attended, *weights.out, rows.projected);
+  list.Product("product out", rows.attended, *weights.out, &AdapterLayer::out, rows.projected);
   list.SumAndNorms("norms after attention", rows, weights.post_attention_norm,
                    weights.pre_feedforward_norm, epsilon, hidden);
   list.GeluProduct("product gate, up with GELU", rows.normed, *weights.gate, *weights.up,
                    rows.gated);
-  list.Product("product down", rows.gated, *weights.down, rows.projected);
+  list.Product("product down", rows.gated, *weights.down, &AdapterLayer::down, rows.projected);
   list.SumAndNorms("norms after feed-forward", rows, weights.post_feedforward_norm, next_norm,
                    epsilon, hidden);
 }

@@ -12,11 +12,12 @@
 
 #include "absl/types/span.h"
 #include "worker/kernels/attend.h"
+#include "worker/kernels/base/phases.h"
+#include "worker/kernels/base/rows.h"
+#include "worker/kernels/base/workspace.h"
 #include "worker/kernels/fused_rows.h"
+#include "worker/kernels/low_rank.h"
 #include "worker/kernels/packed_weights.h"
-#include "worker/kernels/phases.h"
-#include "worker/kernels/rows.h"
-#include "worker/kernels/workspace.h"
 
 namespace hearth {
 
@@ -31,13 +32,14 @@ struct LayerWeights {
 };
 
 // What a step's rows are and go through, as wide as the weights say; no two overlap. One set serves
-// all layers but for `tokens` and `sequences`, whose angles and places are each layer's own.
+// all layers but for the spans: angles, places and adapters are each layer's own.
 struct LayerRows {
   Rows x;       // the residual stream
   Rows normed;  // before: by this layer's input norm; after: by the next layer's
   Rows qkv, attended, gated, projected;
-  absl::Span<const QkvToken> tokens;           // one for each row
-  absl::Span<const AttendSequence> sequences;  // the rows, in order; their blocks hold the tokens
+  absl::Span<const QkvToken> tokens;            // one for each row
+  absl::Span<const AttendSequence> sequences;   // the rows, in order; their blocks hold the tokens
+  absl::Span<const AdapterRows> adapters = {};  // of rows that go through one, in order
 };
 
 // What tests and the self-test put into a layer; each null where it is not.

@@ -22,9 +22,9 @@
 #include <memory>
 
 #include "absl/types/span.h"
-#include "worker/kernels/element.h"
-#include "worker/kernels/kernel_memory.h"
-#include "worker/kernels/parallel.h"
+#include "worker/kernels/base/element.h"
+#include "worker/kernels/base/kernel_memory.h"
+#include "worker/kernels/base/parallel.h"
 
 namespace hearth {
 

@@ -15,9 +15,9 @@
 
 #include <hwy/cache_control.h>
 
-#include "worker/kernels/packed_rows.h"
+#include "worker/kernels/base/packed_rows.h"
+#include "worker/kernels/base/phases.h"
 #include "worker/kernels/packed_weights.h"
-#include "worker/kernels/phases.h"
 #include "worker/kernels/widen-inl.h"
 
 #if HEARTH_KERNELS_VECTORS

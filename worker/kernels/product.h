@@ -9,11 +9,11 @@
 #define HEARTH_WORKER_KERNELS_PRODUCT_H_
 
 #include "absl/types/span.h"
+#include "worker/kernels/base/parallel.h"
+#include "worker/kernels/base/phases.h"
+#include "worker/kernels/base/rows.h"
+#include "worker/kernels/base/workspace.h"
 #include "worker/kernels/packed_weights.h"
-#include "worker/kernels/parallel.h"
-#include "worker/kernels/phases.h"
-#include "worker/kernels/rows.h"
-#include "worker/kernels/workspace.h"
 
 namespace hearth {
 

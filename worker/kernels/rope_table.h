@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/kernels/rows.h"
+#include "worker/kernels/base/rows.h"
 
 namespace hearth {
 

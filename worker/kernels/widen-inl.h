@@ -7,7 +7,7 @@
 #define HEARTH_WORKER_KERNELS_WIDEN_INL_H_
 #endif
 
-#include "worker/kernels/element.h"
+#include "worker/kernels/base/element.h"
 
 // Whether this target has vectors and FMA; where not, the reference is called.
 #undef HEARTH_KERNELS_VECTORS

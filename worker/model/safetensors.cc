@@ -247,6 +247,13 @@ absl::StatusOr<Safetensors> Safetensors::OpenFile(const std::string& path) {
   return result;
 }
 
+absl::Status CheckDtype(const TensorView& tensor) {
+  if (tensor.dtype != TensorDtype::kOther) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(tensor.file, ": tensor ", tensor.name,
+                                                 " has dtype ", tensor.dtype_text,
+                                                 "; F32, F16 and BF16 are supported"));
+}
+
 absl::StatusOr<Safetensors> Safetensors::Open(const std::string& model_dir) {
   const std::string single = absl::StrCat(model_dir, "/model.safetensors");
   const std::string index = absl::StrCat(model_dir, "/model.safetensors.index.json");

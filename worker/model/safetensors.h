@@ -38,6 +38,9 @@ struct TensorView {
   std::string ShapeText() const;  // "[640, 2048]"
 };
 
+// kInvalidArgument: names the tensor whose dtype is none that models here have.
+absl::Status CheckDtype(const TensorView& tensor);
+
 class Safetensors {
  public:
   // Opens model.safetensors, or every file that model.safetensors.index.json names. The error names

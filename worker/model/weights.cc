@@ -31,24 +31,20 @@ class Finder {
   void TakeFull(const std::string& full, const std::string& canonical, std::vector<int64_t> shape,
                 TensorView* out) {
     auto it = files_.tensors().find(full);
-    if (it == files_.tensors().end()) return Fail(absl::StrCat("tensor ", full, " is missing"));
+    if (it == files_.tensors().end()) return Refuse(absl::StrCat("tensor ", full, " is missing"));
     const TensorView& view = it->second;
     if (view.shape != shape) {
-      return Fail(absl::StrCat(view.file, ": tensor ", full, " has shape ", view.ShapeText(),
-                               ", the config asks for [", absl::StrJoin(shape, ", "), "]"));
+      return Refuse(absl::StrCat(view.file, ": tensor ", full, " has shape ", view.ShapeText(),
+                                 ", the config asks for [", absl::StrJoin(shape, ", "), "]"));
     }
-    if (view.dtype == TensorDtype::kOther) {
-      return Fail(absl::StrCat(view.file, ": tensor ", full, " has dtype ", view.dtype_text,
-                               "; F32, F16 and BF16 are supported"));
-    }
+    if (absl::Status status = CheckDtype(view); !status.ok()) return Fail(status);
     taken_.insert(full);
     *out = view;
     out->name = canonical;
     used_.push_back(*out);
   }
-  void Fail(const std::string& message) {
-    if (status_.ok()) status_ = absl::InvalidArgumentError(message);
-  }
+  void Refuse(const std::string& message) { Fail(absl::InvalidArgumentError(message)); }
+  void Fail(const absl::Status& status) { status_.Update(status); }
   bool Taken(const std::string& full) const { return taken_.count(full) > 0; }
   const absl::Status& status() const { return status_; }
   std::vector<TensorView> TakeUsed() { return std::move(used_); }

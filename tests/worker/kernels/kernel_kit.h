@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "worker/kernels/parallel.h"
+#include "worker/kernels/base/parallel.h"
 #include "worker/kernels/targets.h"
 #include "worker/model/thread_pool.h"
 

@@ -1,4 +1,4 @@
-#include "worker/kernels/kernel_memory.h"
+#include "worker/kernels/base/kernel_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -163,8 +163,8 @@ class LayerTest : public testing::Test {
     FencedRows x(step.rows, kHidden), normed(step.rows, kHidden), qkv(step.rows, kQkv),
         attended(step.rows, kHeads * kDim), gated(step.rows, kWide), out(step.rows, kHidden);
     const auto view = [&](FencedRows& rows) { return Rows{rows.Row(0), step.rows, rows.stride()}; };
-    LayerRows rows{view(x),     view(normed), view(qkv), view(attended),
-                   view(gated), view(out),    {},        {}};
+    LayerRows rows{view(x), view(normed), view(qkv), view(attended), view(gated), view(out),
+                   {},      {},           {}};
     for (int64_t row = 0; row < step.rows; ++row) {
       const Row first = NormOfRow(input(step, row), norms_[0]);
       std::copy(input(step, row).begin(), input(step, row).end(), x.Row(row));

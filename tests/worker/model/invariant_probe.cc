@@ -3,6 +3,7 @@
 //
 //   "restored": for each boundary, the prompt in other steps: 7 tokens each up to it, the rest in
 //   one, while keys lie in blocks of the question's "chunk" (32 where it names none).
+//   "adapter": the folder of one that all goes through; beside others too.
 //
 // Every decoded token's logits must have the bits that a prefill of the whole text gives, as must a
 // prompt's on each instruction set, and on 1, 2 and 3 threads.
@@ -30,10 +31,13 @@ void RequireOk(const absl::Status& status) {
   std::exit(1);
 }
 
-std::vector<float> Logits(const InvariantGemma& gemma, InvariantGemma::Kv* kv,
-                          absl::Span<const int32_t> tokens, int want) {
+using Adapter = std::shared_ptr<const LoraAdapter>;
+
+std::vector<float> Logits(const InvariantGemma& gemma, const Adapter& adapter,
+                          InvariantGemma::Kv* kv, absl::Span<const int32_t> tokens, int want) {
   std::vector<float> logits;
-  RequireOk(gemma.Step(kv, tokens, want, &logits));
+  const InvariantPart part{kv, tokens, want, &logits, adapter.get()};
+  RequireOk(gemma.Step({&part, 1}));
   return logits;
 }
 
@@ -42,14 +46,33 @@ std::string DigestOf(const std::vector<float>& logits) {
       Sha256({reinterpret_cast<const char*>(logits.data()), logits.size() * sizeof(float)}));
 }
 
-std::string InOtherSteps(const InvariantGemma& gemma, const std::vector<int32_t>& ids,
-                         size_t boundary) {
+std::string InOtherSteps(const InvariantGemma& gemma, const Adapter& adapter,
+                         const std::vector<int32_t>& ids, size_t boundary) {
   InvariantGemma::Kv kv = gemma.NewKv();
   const absl::Span<const int32_t> all(ids);
   for (size_t at = 0; at < boundary; at += 7) {
-    Logits(gemma, &kv, all.subspan(at, std::min<size_t>(7, boundary - at)), 0);
+    Logits(gemma, adapter, &kv, all.subspan(at, std::min<size_t>(7, boundary - at)), 0);
   }
-  return DigestOf(Logits(gemma, &kv, all.subspan(boundary), 1));
+  return DigestOf(Logits(gemma, adapter, &kv, all.subspan(boundary), 1));
+}
+
+// In one step with a text that goes through no adapter, between two that do.
+std::string BesideOthers(const InvariantGemma& gemma, const Adapter& adapter,
+                         const std::vector<int32_t>& ids) {
+  InvariantGemma::Kv first = gemma.NewKv(), plain = gemma.NewKv(), last = gemma.NewKv();
+  std::vector<float> first_logits, plain_logits, last_logits;
+  const InvariantPart parts[] = {{&first, ids, 1, &first_logits, adapter.get()},
+                                 {&plain, ids, 1, &plain_logits},
+                                 {&last, ids, 1, &last_logits, adapter.get()}};
+  RequireOk(gemma.Step(parts));
+  const std::string digest = DigestOf(first_logits);
+  if (DigestOf(last_logits) != digest || (adapter != nullptr && plain_logits == first_logits)) {
+    RequireOk(absl::InternalError("beside others a text has other bits, or theirs"));
+  }
+  if (DigestOf(plain_logits) != InOtherSteps(gemma, nullptr, ids, 0)) {
+    RequireOk(absl::InternalError("beside an adapter a text has other bits"));
+  }
+  return digest;
 }
 
 // The model with blocks of so many keys, once for each number of threads; that with two answers.
@@ -78,13 +101,13 @@ class Models {
 };
 
 // A prompt has these bits on every instruction set and number of threads.
-void RequireDigest(const Models::OnThreads& models, const std::vector<int32_t>& prompt,
-                   const std::string& digest) {
+void RequireDigest(const Models::OnThreads& models, const Adapter& adapter,
+                   const std::vector<int32_t>& prompt, const std::string& digest) {
   for (const KernelTarget target : UsableTargets()) {
     if (target == KernelTarget::kPlain) continue;  // hours on a real model
     ForceTarget(target);
     for (const auto& [threads, gemma] : models) {
-      if (InOtherSteps(*gemma, prompt, 0) == digest) continue;
+      if (InOtherSteps(*gemma, adapter, prompt, 0) == digest) continue;
       RequireOk(absl::InternalError(
           absl::StrCat("other bits on ", KernelTargetName(target), ", ", threads, " threads")));
     }
@@ -97,14 +120,23 @@ nlohmann::json Answer(Models* all, const nlohmann::json& question) {
   const InvariantGemma& gemma = *models.at(2);
   auto ids = question.at("ids").get<std::vector<int32_t>>();
   const size_t greedy = question.value("greedy", 0), prompt = ids.size();
+  Adapter adapter;
+  if (question.contains("adapter")) {
+    auto loaded = gemma.LoadAdapter(question.at("adapter").get<std::string>());
+    RequireOk(loaded.status());
+    adapter = *std::move(loaded);
+    if (BesideOthers(gemma, adapter, ids) != InOtherSteps(gemma, adapter, ids, 0)) {
+      RequireOk(absl::InternalError("beside others a text has other bits"));
+    }
+  }
   InvariantGemma::Kv kv = gemma.NewKv();
   const absl::Time start = absl::Now();
-  std::vector<float> last = Logits(gemma, &kv, ids, 1);
+  std::vector<float> last = Logits(gemma, adapter, &kv, ids, 1);
   nlohmann::json answer{{"sha256", DigestOf(last)},
                         {"prefill_ms", absl::ToDoubleMilliseconds(absl::Now() - start)}};
   answer["restored"] = std::vector<std::string>();
   for (const size_t boundary : question.value("restores", std::vector<size_t>())) {
-    answer["restored"].push_back(InOtherSteps(gemma, ids, boundary));
+    answer["restored"].push_back(InOtherSteps(gemma, adapter, ids, boundary));
   }
   std::vector<float> decoded;
   std::vector<double> decode_ms;
@@ -113,17 +145,18 @@ nlohmann::json Answer(Models* all, const nlohmann::json& question) {
     ids.push_back(static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin()));
     if (i + 1 == greedy) break;
     const absl::Time step = absl::Now();
-    last = Logits(gemma, &kv, {&ids.back(), 1}, 1);
+    last = Logits(gemma, adapter, &kv, {&ids.back(), 1}, 1);
     decode_ms.push_back(absl::ToDoubleMilliseconds(absl::Now() - step));
   }
   answer["decode_ms"] = decode_ms;
   answer["greedy"] = std::vector<int32_t>(ids.begin() + static_cast<long>(prompt), ids.end());
-  RequireDigest(models, {ids.begin(), ids.begin() + static_cast<long>(prompt)},
+  RequireDigest(models, adapter, {ids.begin(), ids.begin() + static_cast<long>(prompt)},
                 answer["sha256"].get<std::string>());
   if (greedy > 0) {
     ids.pop_back();
     InvariantGemma::Kv again = gemma.NewKv();
-    const std::vector<float> prefilled = Logits(gemma, &again, ids, static_cast<int>(greedy));
+    const std::vector<float> prefilled =
+        Logits(gemma, adapter, &again, ids, static_cast<int>(greedy));
     if (DigestOf(prefilled) != DigestOf(decoded)) {
       RequireOk(absl::InternalError("decoded logits have other bits than prefilled ones"));
     }

@@ -110,6 +110,11 @@ InvariantGemma::Kv InvariantGemma::NewKv() const {
   return InvariantKv(layout_, kv_blocks_.get(), number_);
 }
 
+absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(
+    const std::string& dir) const {
+  return LoraAdapter::Load(dir, config(), pool_.get());
+}
+
 absl::Status InvariantGemma::Step(absl::Span<const Part> parts) const {
   if (absl::Status s = PrepareParts(parts, config(), number_); !s.ok()) return s;
   forward_->Run(parts);

@@ -76,6 +76,9 @@ class InvariantGemma {
   using Part = InvariantPart;
 
   Kv NewKv() const;
+  // An adapter of this model, on its threads: not beside a Step. Errors name the file, and the
+  // field or tensor.
+  absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoadAdapter(const std::string& dir) const;
   // Appends all parts' tokens, with one pass through the weights. kInvalidArgument, with nothing
   // changed, where a text would be longer than the model's max_position_embeddings, a token or a
   // Kv is not of this model, more is wanted than there is or than kStepLogitsMax, or two parts have

@@ -3,6 +3,22 @@
 #include <algorithm>
 
 namespace hearth {
+namespace {
+
+// Parts beside each other that have one adapter are one product.
+void AddAdapter(const InvariantPart& part, int number, int64_t first, int64_t rows,
+                std::vector<AdapterRows>* adapters) {
+  if (part.adapter == nullptr) return;
+  const AdapterLayer* const layer = &part.adapter->layer(number);
+  AdapterRows* const before = adapters->empty() ? nullptr : &adapters->back();
+  if (before != nullptr && before->layer == layer && before->first + before->rows == first) {
+    before->rows += rows;
+  } else {
+    adapters->push_back({first, rows, layer});
+  }
+}
+
+}  // namespace
 
 Rows InvariantStep::Room(int64_t rows, int64_t columns) {
   if (rooms_used_ == rooms_.size()) rooms_.emplace_back();
@@ -33,12 +49,19 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
   wanted_qkv_ = all ? shared_.qkv : Room(wanted(), columns.qkv);
 }
 
-LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
+InvariantStep::Places* InvariantStep::NextPlaces() {
   if (layers_ == places_.size()) places_.emplace_back();
-  Places& places = places_[layers_++];
-  places.tokens.clear();
-  places.sequences.clear();
-  places.splits.resize(parts_.size());
+  Places* places = &places_[layers_++];
+  places->tokens.clear();
+  places->sequences.clear();
+  places->adapters.clear();
+  places->splits.resize(parts_.size());
+  return places;
+}
+
+LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
+  Places& places = *NextPlaces();
+  int64_t first = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     InvariantKv* kv = parts_[i].kv;
     const KvLayout& layout = kv->layout();
@@ -55,24 +78,27 @@ LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
     }
     places.splits[i] = kv->SplitsOf(number);
     places.sequences.push_back({places.splits[i].data(), begin, rows});
+    AddAdapter(parts_[i], number, first, rows, &places.adapters);
+    first += rows;
   }
   LayerRows layer = shared_;
   layer.tokens = places.tokens;
   layer.sequences = places.sequences;
+  layer.adapters = places.adapters;
   return layer;
 }
 
 LayerRows InvariantStep::WantedOfLayer(int number) {
-  if (layers_ == places_.size()) places_.emplace_back();
-  Places& places = places_[layers_++];
-  places.sequences.clear();
-  places.splits.resize(parts_.size());
+  Places& places = *NextPlaces();
+  int64_t first = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const InvariantPart& part = parts_[i];
     places.splits[i] = part.kv->SplitsOf(number);
     const int64_t end = part.kv->length() + static_cast<int64_t>(part.tokens.size());
     if (part.want == 0) continue;
     places.sequences.push_back({places.splits[i].data(), end - part.want, part.want});
+    AddAdapter(part, number, first, part.want, &places.adapters);
+    first += part.want;
   }
   LayerRows layer = shared_;
   for (Rows* rows : {&layer.normed, &layer.attended, &layer.gated, &layer.projected}) {
@@ -81,6 +107,7 @@ LayerRows InvariantStep::WantedOfLayer(int number) {
   layer.x = wanted_x_;
   layer.qkv = wanted_qkv_;
   layer.sequences = places.sequences;
+  layer.adapters = places.adapters;
   return layer;
 }
 

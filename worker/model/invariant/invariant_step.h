@@ -52,8 +52,11 @@ class InvariantStep {
     std::vector<QkvToken> tokens;
     std::vector<AttendSequence> sequences;
     std::vector<std::vector<const std::byte*>> splits;
+    std::vector<AdapterRows> adapters;
   };
   Rows Room(int64_t rows, int64_t columns);
+  // Takes the place of the next layer asked for, empty.
+  Places* NextPlaces();
 
   Parts parts_;
   StepColumns columns_;

@@ -10,7 +10,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "worker/kernels/workspace.h"
+#include "worker/kernels/base/workspace.h"
 
 namespace hearth {
 namespace {

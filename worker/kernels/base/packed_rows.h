@@ -2,8 +2,8 @@
 //
 // Tiles are as equal as can be, at most so large as a target has registers for; each is
 // [input][row of the tile], and they lie one after the other. A view: it owns nothing.
-#ifndef HEARTH_WORKER_KERNELS_PACKED_ROWS_H_
-#define HEARTH_WORKER_KERNELS_PACKED_ROWS_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_PACKED_ROWS_H_
+#define HEARTH_WORKER_KERNELS_BASE_PACKED_ROWS_H_
 
 #include <cstdint>
 
@@ -18,4 +18,4 @@ struct PackedRows {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_PACKED_ROWS_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_PACKED_ROWS_H_

@@ -4,8 +4,8 @@
 // thread that computes it, nor on the parts before it. There are more parts than threads as a rule:
 // whoever is free takes the next. Each part sets the thread's floating-point mode itself
 // (float_mode.h). Parts do not throw.
-#ifndef HEARTH_WORKER_KERNELS_PARALLEL_H_
-#define HEARTH_WORKER_KERNELS_PARALLEL_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_PARALLEL_H_
+#define HEARTH_WORKER_KERNELS_BASE_PARALLEL_H_
 
 #include <cstdint>
 
@@ -25,4 +25,4 @@ inline void InThisThread(int64_t parts, KernelPart body) {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_PARALLEL_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_PARALLEL_H_

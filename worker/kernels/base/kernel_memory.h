@@ -4,8 +4,8 @@
 //
 // Thread safety: AllocateKernelBytes from any thread; a KernelArena by one at a time.
 // Errors: std::bad_alloc.
-#ifndef HEARTH_WORKER_KERNELS_KERNEL_MEMORY_H_
-#define HEARTH_WORKER_KERNELS_KERNEL_MEMORY_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
+#define HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_
 
 #include <cstddef>
 #include <cstdlib>
@@ -40,4 +40,4 @@ class KernelArena {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_KERNEL_MEMORY_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_KERNEL_MEMORY_H_

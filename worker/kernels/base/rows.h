@@ -1,6 +1,6 @@
 // Rows of floats in memory, `stride` floats from one to the next. Views: they own nothing.
-#ifndef HEARTH_WORKER_KERNELS_ROWS_H_
-#define HEARTH_WORKER_KERNELS_ROWS_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_ROWS_H_
+#define HEARTH_WORKER_KERNELS_BASE_ROWS_H_
 
 #include <cstdint>
 
@@ -22,4 +22,4 @@ struct Rows {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_ROWS_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_ROWS_H_

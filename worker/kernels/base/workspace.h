@@ -2,12 +2,12 @@
 //
 // Thread safety: none while it grows; a call for no more than there was room for only reads. One
 // kernel at a time. Grows, and shrinks only when it dies.
-#ifndef HEARTH_WORKER_KERNELS_WORKSPACE_H_
-#define HEARTH_WORKER_KERNELS_WORKSPACE_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_WORKSPACE_H_
+#define HEARTH_WORKER_KERNELS_BASE_WORKSPACE_H_
 
 #include <cstddef>
 
-#include "worker/kernels/kernel_memory.h"
+#include "worker/kernels/base/kernel_memory.h"
 
 namespace hearth {
 
@@ -32,4 +32,4 @@ class Workspace {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_WORKSPACE_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_WORKSPACE_H_

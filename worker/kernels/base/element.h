@@ -1,7 +1,7 @@
 // Elements of weights: float32, or 16 or 8 bits that a kernel widens in registers. Widening is
 // exact; what an int8 is worth is its group's to say (packed_weights.h).
-#ifndef HEARTH_WORKER_KERNELS_ELEMENT_H_
-#define HEARTH_WORKER_KERNELS_ELEMENT_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
+#define HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -44,4 +44,4 @@ inline float WidenOne(Float16 value) {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_ELEMENT_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_ELEMENT_H_

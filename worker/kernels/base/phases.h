@@ -6,8 +6,8 @@
 // that are added to one list may share a workspace: each uses it in its own loops only.
 //
 // Thread safety: none while it is made; its loops' bodies run on any threads.
-#ifndef HEARTH_WORKER_KERNELS_PHASES_H_
-#define HEARTH_WORKER_KERNELS_PHASES_H_
+#ifndef HEARTH_WORKER_KERNELS_BASE_PHASES_H_
+#define HEARTH_WORKER_KERNELS_BASE_PHASES_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker/kernels/parallel.h"
+#include "worker/kernels/base/parallel.h"
 
 namespace hearth {
 
@@ -64,4 +64,4 @@ class KernelPhases {
 
 }  // namespace hearth
 
-#endif  // HEARTH_WORKER_KERNELS_PHASES_H_
+#endif  // HEARTH_WORKER_KERNELS_BASE_PHASES_H_

@@ -1,0 +1,136 @@
+// Which adapters are taken, and by what words others are refused. What they compute:
+// adapter_oracle.py.
+#include "worker/model/invariant/lora_adapter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+#include "tests/support/test_folder.h"
+#include "tests/worker/model/file_kit.h"
+
+namespace hearth {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kHidden = 8, kRank = 2;
+
+class LoraAdapters : public ::testing::Test {
+ protected:
+  LoraAdapters() {
+    model_.hidden_size = kHidden;
+    model_.intermediate_size = 12;
+    model_.num_layers = 2;
+    model_.attention.num_heads = 2;
+    model_.attention.num_kv_heads = 1;
+    model_.attention.head_dim = 4;
+    AddPair("base_model.model.model.layers.1.self_attn.k_proj", kHidden, 4);
+  }
+  void AddMatrix(const std::string& name, int rows, int columns) {
+    tensors_.Add(name, static_cast<size_t>(rows * columns));
+    tensors_.header[name]["shape"] = {rows, columns};
+  }
+  void AddPair(const std::string& name, int inputs, int outputs) {
+    AddMatrix(name + ".lora_A.weight", kRank, inputs);
+    AddMatrix(name + ".lora_B.weight", outputs, kRank);
+  }
+  absl::StatusOr<std::shared_ptr<const LoraAdapter>> Load() {
+    WriteAll(folder_.File("adapter_config.json"), config_.dump());
+    WriteAll(folder_.File("adapter_model.safetensors"), tensors_.Bytes());
+    return LoraAdapter::Load(folder_.path(), model_, &pool_);
+  }
+  std::string Error() {
+    const auto loaded = Load();
+    EXPECT_EQ(loaded.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(loaded.status().message());
+  }
+
+  const TestFolder folder_;
+  ThreadPool pool_{1};
+  ModelConfig model_;
+  Json config_ = {{"peft_type", "LORA"},       {"r", kRank},
+                  {"lora_alpha", 8},           {"bias", "none"},
+                  {"use_dora", false},         {"rank_pattern", Json::object()},
+                  {"modules_to_save", nullptr}};
+  SafetensorsParts tensors_{SafetensorsBytes("{}", "")};
+};
+
+TEST_F(LoraAdapters, AddToTheOutputsOfTheirProjection) {
+  const auto adapter = Load();
+  ASSERT_TRUE(adapter.ok()) << adapter.status();
+  EXPECT_EQ((*adapter)->rank(), kRank);
+  EXPECT_TRUE((*adapter)->layer(0).qkv.empty());
+  const AdapterLayer& layer = (*adapter)->layer(1);
+  ASSERT_EQ(layer.qkv.size(), 1u);
+  EXPECT_TRUE(layer.out.empty() && layer.gate.empty() && layer.up.empty() && layer.down.empty());
+  EXPECT_EQ(layer.qkv[0].first_output, 8);  // behind the queries
+  EXPECT_EQ(layer.qkv[0].scale, 4.0f);
+  EXPECT_GT((*adapter)->bytes(), 0u);
+}
+
+TEST_F(LoraAdapters, AreOthersWhereTheyComputeSomethingElse) {
+  const Digest digest = Load().value()->digest();
+  EXPECT_EQ(Load().value()->digest(), digest);
+  config_["use_rslora"] = true;
+  EXPECT_NE(Load().value()->digest(), digest);
+  config_["use_rslora"] = false;
+  config_["lora_dropout"] = 0.3;  // of training
+  EXPECT_EQ(Load().value()->digest(), digest);
+  tensors_.data[3] = 1;
+  EXPECT_NE(Load().value()->digest(), digest);
+}
+
+TEST_F(LoraAdapters, ThatComputeWhatNobodyWroteAreRefusedByField) {
+  const std::pair<std::string, Json> refused[] = {{"peft_type", "LOHA"},
+                                                  {"use_dora", true},
+                                                  {"bias", "all"},
+                                                  {"modules_to_save", Json::array({"lm_head"})},
+                                                  {"r", 0},
+                                                  {"rank_pattern", Json::object({{"q_proj", 3}})},
+                                                  {"r", 2.5},
+                                                  {"lora_alpha", "x"},
+                                                  {"use_rslora", 7}};
+  for (const auto& [field, value] : refused) {
+    const Json before = config_.value(field, Json());
+    config_[field] = value;
+    EXPECT_THAT(Error(),
+                AllOf(HasSubstr("adapter_config.json: field " + field), HasSubstr(value.dump())));
+    config_[field] = before;
+  }
+  config_ = Json::array();
+  EXPECT_THAT(Error(), HasSubstr("not a JSON object"));
+}
+
+TEST_F(LoraAdapters, OfAnotherModelAreRefusedByTensor) {
+  model_.hidden_size = 16;
+  EXPECT_THAT(Error(), AllOf(HasSubstr("k_proj.lora_A.weight has shape [2, 8]"),
+                             HasSubstr("ask for [2, 16]")));
+  model_.hidden_size = kHidden;
+  config_["r"] = 3;
+  EXPECT_THAT(Error(), HasSubstr("ask for [3, 8]"));
+  config_["r"] = kRank;
+  model_.num_layers = 1;
+  EXPECT_THAT(Error(), HasSubstr("layers.1.self_attn.k_proj.lora_A.weight is of no projection"));
+  model_.num_layers = 2;
+  AddPair("other.layers.1.self_attn.k_proj", kHidden, 4);
+  EXPECT_THAT(Error(), HasSubstr("are of one projection"));
+}
+
+TEST_F(LoraAdapters, LackNoTensorAndNoFile) {
+  AddMatrix("m.layers.0.mlp.up_proj.lora_A.weight", kRank, kHidden);
+  EXPECT_THAT(Error(), HasSubstr("layers.0.mlp.up_proj has one of lora_A and lora_B only"));
+  tensors_ = SafetensorsParts(SafetensorsBytes("{}", ""));
+  EXPECT_THAT(Error(), HasSubstr("has no tensors"));
+  const auto missing = LoraAdapter::Load(folder_.File("nowhere"), model_, &pool_);
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("nowhere/adapter_config.json"));
+}
+
+}  // namespace
+}  // namespace hearth
