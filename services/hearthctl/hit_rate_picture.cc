@@ -60,6 +60,7 @@ class Scale {
   explicit Scale(const std::vector<HitRateLine>& lines) {
     double highest = 0;
     for (const HitRateLine& line : lines) {
+      assert(!line.points.empty());
       for (const auto& [capacity, rate] : line.points) {
         assert(capacity > 0);
         least_ = std::min(least_, capacity);

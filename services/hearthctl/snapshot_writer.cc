@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -73,6 +74,7 @@ absl::Status SnapshotWriter::WriteSlice(size_t object, uint32_t layer, uint64_t 
 }
 
 absl::Status SnapshotWriter::Commit() {
+  assert(!temporary_.empty());  // once
   {
     auto written = MappedFile::Open(temporary_);
     if (!written.ok()) return written.status();

@@ -50,16 +50,19 @@ class BlockingStream {
 
   // False when the stream is broken: Finish says why.
   bool Write(const Request& request) {
+    assert(!finished_);
     call_->Write(request, this);
     return Wait();
   }
   // The last message this side sends.
   bool WriteLast(const Request& request) {
+    assert(!finished_);
     call_->WriteLast(request, grpc::WriteOptions(), this);
     return Wait();
   }
   // False at the end of the stream: Finish says whether all came.
   bool Read(Response* response) {
+    assert(!finished_);
     call_->Read(response, this);
     return Wait();
   }

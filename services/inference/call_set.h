@@ -7,6 +7,7 @@
 
 #include <grpcpp/client_context.h>
 
+#include <cassert>
 #include <memory>
 #include <set>
 #include <utility>
@@ -28,7 +29,8 @@ class CallSet {
           context_(context),
           stop_(std::move(stop), [context] { context->TryCancel(); }) {
       absl::MutexLock lock(&set_->mu_);
-      set_->calls_.insert(context_);
+      const bool is_new = set_->calls_.insert(context_).second;
+      assert(is_new);
       if (set_->cancelled_) context_->TryCancel();
     }
     ~Entry() {
@@ -43,6 +45,14 @@ class CallSet {
     grpc::ClientContext* const context_;
     const CallStop::Call stop_;
   };
+
+  CallSet() = default;
+  ~CallSet() {
+    absl::MutexLock lock(&mu_);
+    assert(calls_.empty());
+  }
+  CallSet(const CallSet&) = delete;
+  CallSet& operator=(const CallSet&) = delete;
 
   // Those to come, too.
   void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {

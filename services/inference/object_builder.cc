@@ -1,5 +1,6 @@
 #include "services/inference/object_builder.h"
 
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,9 @@ absl::StatusOr<ObjectBuilder> ObjectBuilder::Create(const KvLayout& layout, uint
       return absl::FailedPreconditionError(
           absl::StrCat("plan: object ", i, " is not what ", boundary, " tokens need there"));
     }
+    assert((announced[i].loan != nullptr) == !announced[i].lent_slices.empty());
+    assert(announced[i].loan == nullptr ||
+           (needed[i].tokens == layout.chunk_tokens && announced[i].lent_slices.size() == slices));
     Slot slot;
     slot.filled_bytes.resize(slices);
     slot.object = std::make_shared<KvObject>();
@@ -100,6 +104,7 @@ absl::Status ObjectBuilder::PutPiece() {
   const size_t slice_bytes = layout_.SliceBytes(slot.object->id.tokens);
   slot.filled_bytes[placed_slice_] += placed_bytes_;
   bytes_added_ += placed_bytes_;
+  assert(slot.filled_bytes[placed_slice_] <= slice_bytes && bytes_added_ <= whole_bytes_);
   if (slot.filled_bytes[placed_slice_] < slice_bytes) return absl::OkStatus();
   if (DigestOf(slot.object->bytes.get() + placed_slice_ * slice_bytes, slice_bytes) !=
       slot.object->slice_digests[placed_slice_]) {
@@ -131,6 +136,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> ObjectBuilder::Take
     }
     objects.push_back(std::move(slot.object));
   }
+  assert(complete());
   slots_.clear();
   return objects;
 }

@@ -3,6 +3,7 @@
 #include <grpcpp/client_context.h>
 
 #include <algorithm>
+#include <cassert>
 #include <limits>
 #include <string>
 #include <utility>
@@ -44,6 +45,7 @@ bool SendObject(const std::shared_ptr<const KvObject>& object, const KvLayout& l
     }
     rest.remove_prefix(slice_bytes);
   }
+  assert(rest.empty());
   return true;
 }
 
@@ -59,6 +61,7 @@ struct RemotePrefixCache::Explains {
     }
     ~Ticket() {
       absl::MutexLock lock(&all_->mu);
+      assert(all_->under_way > 0);
       --all_->under_way;
     }
     Ticket(const Ticket&) = delete;

@@ -103,6 +103,7 @@ absl::Status SegmentClient::Take(const std::string& socket, const SegmentId& id)
       absl::MutexLock lock(&mu_);
       segment_ = *std::move(segment);
     }
+    assert(!watcher_.joinable());
     watcher_ = std::thread(
         [this, connection = connection_.get(), stop = stop_.get()] { Watch(connection, stop); });
     return absl::OkStatus();
@@ -112,6 +113,7 @@ absl::Status SegmentClient::Take(const std::string& socket, const SegmentId& id)
 }
 
 void SegmentClient::Drop() {
+  take_mu_.AssertHeld();
   if (watcher_.joinable()) {
     eventfd_write(stop_.get(), 1);
     watcher_.join();

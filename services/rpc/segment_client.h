@@ -9,6 +9,7 @@
 #ifndef HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
 #define HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -40,6 +41,8 @@ class MappedSegment {
   // Where the range lies; valid while this lives, what it says only while Check is OK.
   // REQUIRES: Check found it inside; the data lies in the file.
   const std::byte* At(const SegmentRange& range) const {
+    assert(!layout_.device.has_value());
+    assert(range.offset < layout_.data_bytes && range.bytes <= layout_.data_bytes - range.offset);
     return mapping_ + layout_.data_offset() + range.offset;
   }
   // Copies the range to `to`, and adds it to `hasher`. kAborted when it was given to something else

@@ -4,6 +4,7 @@
 #ifndef HEARTH_SERVICES_SERVING_LOG_RATE_H_
 #define HEARTH_SERVICES_SERVING_LOG_RATE_H_
 
+#include <cassert>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
@@ -21,7 +22,9 @@ class LogRate {
  public:
   // `at_once` lines, and one more each `every`.
   explicit LogRate(absl::Duration every = absl::Seconds(10), int at_once = 5)
-      : every_(every), at_once_(at_once) {}
+      : every_(every), at_once_(at_once) {
+    assert(every > absl::ZeroDuration() && at_once >= 1);
+  }
 
   // None: not now. Otherwise how many were left out since the last line.
   std::optional<uint64_t> Take(absl::Time now);

@@ -6,6 +6,7 @@
 #include <prometheus/registry.h>
 #include <prometheus/text_serializer.h>
 
+#include <cassert>
 #include <limits>
 #include <utility>
 
@@ -54,6 +55,7 @@ class SourceCollector final : public prometheus::Collectable {
   }
   static void Add(const HistogramSample& sample, prometheus::MetricFamily* family) {
     auto& histogram = NewMetric(sample, prometheus::MetricType::Histogram, family).histogram;
+    assert(sample.counts.size() == sample.bounds.size() + 1);
     uint64_t cumulative = 0;
     for (size_t i = 0; i < sample.counts.size(); ++i) {
       cumulative += sample.counts[i];
@@ -96,10 +98,12 @@ Metrics::Metrics(const std::string& prefix) : rep_(std::make_unique<Rep>()) {
 Metrics::~Metrics() = default;
 
 void Metrics::AddSource(MetricSource source) {
+  assert(rep_->server == nullptr);
   rep_->sources->sources.push_back(std::move(source));
 }
 
 void Metrics::AddHistograms(HistogramSource source) {
+  assert(rep_->server == nullptr);
   rep_->sources->histograms.push_back(std::move(source));
 }
 
@@ -113,10 +117,12 @@ void Metrics::RecordGeneration(const std::string& part, double seconds) {
 }
 
 void Metrics::AddPage(const std::string& path, HttpPage page) {
+  assert(rep_->server == nullptr);
   rep_->pages[path] = std::move(page);
 }
 
 absl::StatusOr<std::string> Metrics::Serve(const std::string& address) {
+  assert(rep_->server == nullptr);
   std::map<std::string, HttpPage> pages = rep_->pages;
   pages["/metrics"] = {"text/plain; version=0.0.4; charset=utf-8", [this] { return Render(); }};
   absl::StatusOr<std::unique_ptr<HttpPages>> server = HttpPages::Serve(address, std::move(pages));

@@ -9,6 +9,7 @@
 #include <signal.h>
 
 #include <atomic>
+#include <cassert>
 #include <csignal>
 #include <functional>
 #include <thread>
@@ -22,6 +23,12 @@ inline void BlockSignal(int signal) {
   sigemptyset(&signals);
   sigaddset(&signals, signal);
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+}
+
+// By the thread that asks.
+inline bool IsSignalBlocked(int signal) {
+  sigset_t blocked;
+  return pthread_sigmask(SIG_BLOCK, nullptr, &blocked) == 0 && sigismember(&blocked, signal) == 1;
 }
 
 class SignalThread {
@@ -39,6 +46,7 @@ class SignalThread {
     sigset_t signals;
     sigemptyset(&signals);
     sigaddset(&signals, signal_);
+    assert(IsSignalBlocked(signal_));  // threads inherit that: it was where this one was made
     for (int came = 0; sigwait(&signals, &came) == 0 && !stopping_.load();) call_();
   }
 

@@ -1,5 +1,6 @@
 #include <grpcpp/alarm.h>
 
+#include <cassert>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -140,6 +141,7 @@ void FetchCall::LookUp(const Identity& caller, const grpc::ByteBuffer& request) 
   const absl::Status planned = Plan(caller, request, &message);
   {
     absl::MutexLock lock(&mutex_);
+    assert(stage_ == Stage::kReading);
     stage_ = order_.empty() ? Stage::kAllRead : Stage::kPaused;
     if (!planned.ok()) AbortLocked(planned);
     PushLocked(MessageBytes(message));
@@ -172,6 +174,7 @@ absl::Status FetchCall::Plan(const Identity& caller, const grpc::ByteBuffer& req
 
 // From the moment on when ranges were handed out, whatever is still to be sent.
 void FetchCall::SetAlarm() {
+  mutex_.AssertHeld();
   // Not a shared pointer: the alarm is this call's own. A cancelled one may ring after the call.
   lease_.Set(absl::ToChronoTime(absl::Now() + offer_->lease), [weak = Weak(this)](bool rang) {
     const auto self = rang ? weak.lock() : nullptr;
@@ -231,6 +234,7 @@ void FetchCall::EndLease() {
 }
 
 bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
+  mutex_.AssertHeld();
   if (StreamCall::TakeNext(message)) {
     place_->WaitsForCaller(true);
     return true;
@@ -245,6 +249,7 @@ bool FetchCall::TakeNext(grpc::ByteBuffer* message) {
 }
 
 void FetchCall::BeforeFinish() {
+  mutex_.AssertHeld();
   lease_.Cancel();
   slice_ = SliceView();
   session_.reset();  // lets the promised objects go
@@ -282,6 +287,8 @@ void FetchCall::Read() {
     } else {
       AbortLocked(message.status());
     }
+    // One read is in progress, and it holds no more than that.
+    assert(stage_ == Stage::kReading && ready() <= kReadAhead + 1);
     const bool all = slice_index_ == order_.size();
     if (all || ended() || ready() > kReadAhead) {
       stage_ = all ? Stage::kAllRead : Stage::kPaused;
@@ -292,6 +299,7 @@ void FetchCall::Read() {
 }
 
 absl::StatusOr<grpc::ByteBuffer> FetchCall::ReadPiece() {
+  assert(slice_index_ < order_.size());
   const SliceRef& ref = order_[slice_index_];
   if (slice_.owner == nullptr) {
     std::optional<SliceView> unverified;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <memory>
 #include <string>
 #include <utility>
@@ -146,6 +147,7 @@ void LeaseCall::Ask() {
   ClaimDecision before;  // given up once the lock is released
   {
     absl::MutexLock lock(&mutex_);
+    assert(asking_);
     before = std::exchange(turn_, ClaimDecision());
     if (ended()) return;
     ask_.waited_for = before.boundary;
@@ -165,6 +167,7 @@ void LeaseCall::Take(ClaimDecision turn) {
   bool again = false;
   {
     absl::MutexLock lock(&mutex_);
+    assert(asking_);  // one asks at a time
     asking_ = false;
     if (ended()) return;
     std::swap(turn_, turn);
@@ -178,6 +181,7 @@ void LeaseCall::Take(ClaimDecision turn) {
 }
 
 void LeaseCall::Answer() {
+  mutex_.AssertHeld();
   if (!std::exchange(answered_, true)) call()->StopClock();  // what comes now lasts by design
   v1::LeaseResponse response;
   response.set_boundary(turn_.boundary);
@@ -194,6 +198,7 @@ void LeaseCall::Answer() {
 }
 
 void LeaseCall::SetAlarm(absl::Time when) {
+  mutex_.AssertHeld();
   alarm_ = std::make_unique<grpc::Alarm>();
   alarm_->Set(absl::ToChronoTime(when), [weak = Weak(this), round = round_](bool rang) {
     const auto self = rang ? weak.lock() : nullptr;

@@ -44,6 +44,7 @@ class ListCall final : public StreamCall {
 
  private:
   bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    mutex_.AssertHeld();
     if (ended()) return false;
     if (points_.empty()) {
       EndLocked(absl::OkStatus());

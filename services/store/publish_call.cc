@@ -1,3 +1,4 @@
+#include <cassert>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -146,6 +147,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
   absl::Status Begin(const v1::PublishBegin& begin) {
+    assert(session_ == nullptr && !assembler_.has_value());
     absl::StatusOr<PublishSpec> spec = SpecFromProto(begin, *caller_);
     if (!spec.ok()) return spec.status();
     if (absl::Status status = place_->BelongsTo(spec->tenant); !status.ok()) return status;
@@ -167,6 +169,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   }
 
   absl::Status Commit() {
+    assert(session_ != nullptr && !acknowledged_);
     if (absl::Status status = assembler_->Finish(); !status.ok()) return status;
     const auto commit = [self = shared_from_this()] {
       absl::StatusOr<PublishResult> result = self->session_->Commit();
@@ -192,6 +195,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
   void End(const absl::Status& status) {
     {
       absl::MutexLock lock(&end_mutex_);
+      assert(!ended_);  // Finish is called once
       ended_ = true;
     }
     assembler_.reset();

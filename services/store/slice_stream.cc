@@ -1,6 +1,7 @@
 #include "services/store/slice_stream.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,10 @@ SliceAssembler::SliceAssembler(const PublishSpec& spec, const KvLayout& layout,
       session_(session) {
   objects_.reserve(spec.objects.size());
   for (const PublishObject& object : spec.objects) objects_.push_back(object.id);
-  for (uint32_t index : session->needed()) needed_[index] = true;
+  for (uint32_t index : session->needed()) {
+    assert(index < needed_.size());
+    needed_[index] = true;
+  }
 }
 
 absl::StatusOr<size_t> SliceAssembler::ExpectedBytes(const SliceHeader& piece) const {
@@ -81,6 +85,7 @@ absl::StatusOr<std::byte*> SliceAssembler::Place(const SliceHeader& piece, size_
 absl::Status SliceAssembler::PutPiece() {
   if (pending_bytes_ == 0) return absl::InvalidArgumentError("publish: a message without content");
   placed_bytes_ += std::exchange(pending_bytes_, 0);
+  assert(buffer_ != nullptr && placed_bytes_ <= open_bytes_);
   if (placed_bytes_ < open_bytes_) return absl::OkStatus();
   const absl::Span<const std::byte> bytes(buffer_.get(), std::exchange(open_bytes_, 0));
   return session_->PutSlice(open_.object, open_.layer, SliceView{std::move(buffer_), bytes});

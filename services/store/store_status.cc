@@ -144,6 +144,7 @@ std::string StoreStatus::JsonText() {
 }
 
 std::string StoreStatus::Make() {
+  mutex_.AssertHeld();
   const StoreStats stats = store_->Stats();
   const Growth totals = Totals(stats);
   Json json;

@@ -82,6 +82,7 @@ class WatchCall final : public StreamCall {
   }
 
   bool TakeNext(grpc::ByteBuffer* message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    mutex_.AssertHeld();
     v1::WatchEvent next;
     if (ended() || !started_ || !NextEvent(&next)) return false;
     next.set_incarnation(incarnation_);
@@ -91,6 +92,7 @@ class WatchCall final : public StreamCall {
 
   // The opening, the snapshot, later events.
   bool NextEvent(v1::WatchEvent* next) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    mutex_.AssertHeld();
     std::deque<v1::WatchEvent>& ready = opening_.empty() && snapshot_ended_ ? queue_ : opening_;
     if (!ready.empty()) {
       *next = std::move(ready.front());

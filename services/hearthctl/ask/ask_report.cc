@@ -1,6 +1,7 @@
 #include "services/hearthctl/ask/ask_report.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
 #include "absl/status/status.h"
@@ -41,6 +42,7 @@ double AskReport::Row::hit_rate() const {
 }
 
 double AskReport::Row::TtftMs(double share) const {
+  assert(share > 0 && share <= 1);
   if (ttft_ms.empty()) return 0;
   std::vector<double> sorted = ttft_ms;
   std::sort(sorted.begin(), sorted.end());

@@ -1,5 +1,6 @@
 #include "services/inference/calls/ask_call.h"
 
+#include <cassert>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -145,7 +146,8 @@ absl::Status AskCall::Run(uint32_t number, EngineRequest request, const Generate
                           std::function<void(v1::Answer)> answered) {
   {
     absl::MutexLock lock(&mutex_);
-    running_[number] = nullptr;
+    const bool begins = running_.emplace(number, nullptr).second;
+    assert(begins);
   }
   // Of the engine's events, which come one after the other.
   const auto answer = std::make_shared<v1::Answer>();
@@ -184,6 +186,7 @@ void AskCall::Refused(uint32_t question, const absl::Status& why) {
 }
 
 void AskCall::Answered(uint32_t question, v1::Answer answer) {
+  assert(question < plan_.questions());
   v1::AskResponse message;
   answer.set_question(question);
   answer.set_id(plan_.request.questions(static_cast<int>(question)).id());
@@ -197,6 +200,7 @@ void AskCall::Answered(uint32_t question, v1::Answer answer) {
 }
 
 void AskCall::Note(const v1::Answer& answer) {
+  mutex_.AssertHeld();
   if (ended()) return;
   CallNote* note = call()->note();
   note->tokens += answer.started().prompt_tokens();
@@ -205,6 +209,7 @@ void AskCall::Note(const v1::Answer& answer) {
 }
 
 void AskCall::EndWhenDone() {
+  mutex_.AssertHeld();
   if (line_.done()) EndLocked(stopped_);
   WriteNext();
 }

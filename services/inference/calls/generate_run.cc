@@ -1,5 +1,6 @@
 #include "services/inference/calls/generate_run.h"
 
+#include <cassert>
 #include <utility>
 
 #include "services/inference/calls/inference_conversion.h"
@@ -31,6 +32,7 @@ class GenerateRun {
   bool OnToken(const SampledToken& token) {
     v1::GenerateResponse message;
     TokenToProto(token, options_.sampling, message.mutable_token());
+    assert(texts_.empty() || token.sample < texts_.size());
     TextStream* text = texts_.empty() ? nullptr : texts_[token.sample].get();
     if (text != nullptr) message.mutable_token()->set_text(text->Push(token.id));
     return events_.message(message) && (text == nullptr || !text->stopped());

@@ -1,5 +1,6 @@
 #include "services/inference/calls/prefill_call.h"
 
+#include <cassert>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -13,6 +14,7 @@ namespace hearth {
 
 void PrefillCall::Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
                         Engine* engine) {
+  assert(self_ == nullptr);
   self_ = shared_from_this();
   {
     absl::MutexLock lock(&mutex_);
@@ -88,6 +90,7 @@ void PrefillCall::End(absl::Status status) {
 }
 
 void PrefillCall::FinishOnce() {
+  mutex_.AssertHeld();
   if (!ended_ || preparing_ || finished_) return;
   finished_ = true;
   if (status_.ok()) *response_ = MessageBytes(answer_);

@@ -6,6 +6,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cassert>
 #include <memory>
 #include <utility>
 
@@ -35,6 +36,7 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
              Engine* engine);
   // Without a request.
   void Refuse(absl::Status status) {
+    assert(self_ == nullptr);
     self_ = shared_from_this();
     End(std::move(status));
   }

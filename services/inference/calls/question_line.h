@@ -19,7 +19,9 @@ class QuestionLine {
   // No questions: as good as stopped.
   QuestionLine() = default;
   QuestionLine(uint32_t questions, uint32_t parallel)
-      : questions_(questions), parallel_(parallel), limit_(parallel) {}
+      : questions_(questions), parallel_(parallel), limit_(parallel) {
+    assert(parallel >= 1);
+  }
 
   // The question to begin now, if one is.
   std::optional<uint32_t> Take() {
@@ -45,6 +47,7 @@ class QuestionLine {
   // anything that ended since the last was put back.
   bool PutBack(uint32_t question) {
     assert(running_ > 0);
+    assert(question < next_ && refused_.size() + running_ <= next_);
     --running_;
     refused_.push_back(question);
     limit_ = std::max(running_, 1U);

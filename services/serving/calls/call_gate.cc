@@ -48,6 +48,11 @@ absl::Status CallGate::Call::Finish(absl::Status status) {
 
 CallGate::CallGate(Recorder recorder) : recorder_(std::move(recorder)) {}
 
+CallGate::~CallGate() {
+  absl::MutexLock lock(&mutex_);
+  assert(running_ == 0);
+}
+
 std::unique_ptr<CallGate::Call> CallGate::Enter(const char* method) {
   absl::MutexLock lock(&mutex_);
   if (closed_) return nullptr;
@@ -82,6 +87,7 @@ bool CallGate::closed() const {
 }
 
 std::shared_ptr<void> CallGate::OnClose(std::function<void()> on_close) {
+  assert(on_close != nullptr);
   auto listener = std::make_shared<Listener>();
   bool closed = false;
   {

@@ -82,6 +82,9 @@ class CallGate {
   };
 
   explicit CallGate(Recorder recorder = nullptr);
+  ~CallGate();
+  CallGate(const CallGate&) = delete;
+  CallGate& operator=(const CallGate&) = delete;
 
   // Null once the gate is closed. `method` must be a literal.
   std::unique_ptr<Call> Enter(const char* method);

@@ -29,9 +29,12 @@ FairPool::~FairPool() {
     stopping_ = true;
   }
   for (std::thread& thread : threads_) thread.join();
+  absl::MutexLock lock(&mutex_);
+  assert(tenants_.empty() && waiting_ == 0 && bytes_ == 0);  // all that was accepted ran
 }
 
 absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) const {
+  mutex_.AssertHeld();
   const auto refuse = [this](const auto&... what) {
     return absl::ResourceExhaustedError(
         absl::StrCat(kind_, ": ", what..., ", which is the limit; try again later"));
@@ -55,6 +58,7 @@ absl::Status FairPool::CheckRoom(const std::string& tenant, uint64_t bytes) cons
 }
 
 absl::Status FairPool::Submit(const std::string& tenant, uint64_t bytes, Job job) {
+  assert(job != nullptr);
   absl::MutexLock lock(&mutex_);
   if (absl::Status status = CheckRoom(tenant, bytes); !status.ok()) return status;
   Tenant& own = tenants_[tenant];
@@ -85,6 +89,7 @@ std::deque<FairPool::Waiting>::iterator FairPool::FirstOf(Tenant* tenant) {
 // The tenant whose turn it is: of those that may run one more, with the fewest running, and of
 // these who waits since the longest.
 FairPool::Tenants::iterator FairPool::Next() {
+  mutex_.AssertHeld();
   auto next = tenants_.end();
   for (auto it = tenants_.begin(); it != tenants_.end(); ++it) {
     Tenant& tenant = it->second;
@@ -113,8 +118,10 @@ void FairPool::Work() {
       turn = std::move(*first);
       tenant.waiting.erase(first);
       tenant.runs_large |= turn.bytes > kLargeBytes;
+      assert(waiting_ > 0);
       --waiting_;
       ++tenant.running;
+      assert(tenant.running < options_.threads);  // one is free of each tenant
       tenant.last_turn = ++turns_;
     }
     {
@@ -126,6 +133,8 @@ void FairPool::Work() {
     turn.job = nullptr;  // what it holds goes before its place does
     absl::MutexLock lock(&mutex_);
     const auto it = tenants_.find(name);
+    assert(it != tenants_.end() && it->second.running > 0);
+    assert(it->second.bytes >= turn.bytes && bytes_ >= turn.bytes);
     it->second.bytes -= turn.bytes;
     if (turn.bytes > kLargeBytes) it->second.runs_large = false;
     bytes_ -= turn.bytes;

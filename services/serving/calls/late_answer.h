@@ -7,6 +7,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -33,6 +34,8 @@ class LateAnswer {
   // Kept until the answer is given.
   void Hold(std::shared_ptr<void> place) { place_ = std::move(place); }
   void Finish(absl::Status status) {
+    assert(!finished_);
+    finished_ = true;
     if (call_ != nullptr) status = call_->Finish(std::move(status));
     place_.reset();
     call_.reset();  // before the caller has its answer
@@ -44,6 +47,7 @@ class LateAnswer {
   grpc::ServerUnaryReactor* const reactor_;
   std::unique_ptr<CallGate::Call> call_;
   std::shared_ptr<void> place_;
+  bool finished_ = false;
 };
 
 // Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is

@@ -25,6 +25,7 @@ absl::StatusOr<Identity> StreamCall::Enter(CallGate* gate, Identities* identitie
 void StreamCall::OnWriteDone(bool ok) {
   if (!ok) OnGone();
   absl::MutexLock lock(&mutex_);
+  assert(writing_);
   writing_ = false;
   WriteNext();
 }
@@ -55,12 +56,14 @@ void StreamCall::Push(grpc::ByteBuffer message) {
 }
 
 void StreamCall::EndLocked(absl::Status status) {
+  mutex_.AssertHeld();
   if (ended()) return;
   state_ = State::kEnded;
   status_ = std::move(status);
 }
 
 void StreamCall::AbortLocked(absl::Status status) {
+  mutex_.AssertHeld();
   EndLocked(std::move(status));
   ready_.clear();
   ready_bytes_ = 0;
@@ -68,6 +71,7 @@ void StreamCall::AbortLocked(absl::Status status) {
 }
 
 void StreamCall::PushLocked(grpc::ByteBuffer message) {
+  mutex_.AssertHeld();
   if (ended()) return;
   ready_bytes_ += message.Length();
   ready_.push_back(std::move(message));
@@ -87,20 +91,24 @@ void StreamCall::Delegate(absl::FunctionRef<absl::Status()> submit) {
 }
 
 void StreamCall::Release() {
+  mutex_.AssertHeld();
   assert(holds_ > 0);
   --holds_;
   WriteNext();
 }
 
 bool StreamCall::TakeNext(grpc::ByteBuffer* message) {
+  mutex_.AssertHeld();
   if (ready_.empty()) return false;
   *message = std::move(ready_.front());
   ready_.pop_front();
+  assert(ready_bytes_ >= message->Length());
   ready_bytes_ -= message->Length();
   return true;
 }
 
 void StreamCall::WatchWrite(absl::Duration patience) {
+  mutex_.AssertHeld();
   watch_ = std::make_unique<grpc::Alarm>();
   const gpr_timespec from_now =
       gpr_time_from_millis(absl::ToInt64Milliseconds(patience), GPR_TIMESPAN);
@@ -129,6 +137,7 @@ void StreamCall::LookAtWrite(uint64_t write) {
 }
 
 void StreamCall::WriteNext() {
+  mutex_.AssertHeld();
   if (writing_ || state_ == State::kFinished) return;
   if (TakeNext(&current_)) {
     writing_ = true;
@@ -138,6 +147,7 @@ void StreamCall::WriteNext() {
     return;
   }
   if (!ended() || holds_ > 0) return;
+  assert(ready_.empty());  // all was written, or dropped
   state_ = State::kFinished;
   current_.Clear();
   BeforeFinish();

@@ -16,6 +16,7 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -84,10 +85,16 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   size_t ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ready_.size(); }
   uint64_t ready_bytes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ready_bytes_; }
   // REQUIRES: a write is in progress.
-  uint64_t written_bytes() const { return current_.Length(); }
+  uint64_t written_bytes() const {
+    assert(current_.Valid());
+    return current_.Length();
+  }
 
   // Until OnDone. REQUIRES: the service's handler has not returned yet.
-  void Keep(std::shared_ptr<void> handle) { kept_.push_back(std::move(handle)); }
+  void Keep(std::shared_ptr<void> handle) {
+    assert(self_ != nullptr);
+    kept_.push_back(std::move(handle));
+  }
   template <typename Call>
   static std::shared_ptr<Call> Shared(Call* call) {
     return std::static_pointer_cast<Call>(call->shared_from_this());

@@ -1,5 +1,7 @@
 #include "services/serving/calls/stream_limit.h"
 
+#include <cassert>
+
 #include "absl/strings/str_cat.h"
 
 namespace hearth {
@@ -15,7 +17,13 @@ absl::Status AllAreAtLimit(const std::string& kind, int limit) {
       absl::StrCat(kind, ": ", limit, " streams are open, which is the limit; try again later"));
 }
 
+StreamLimit::~StreamLimit() {
+  absl::MutexLock lock(&mutex_);
+  assert(open_ == 0);
+}
+
 absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller, int weight) {
+  assert(weight >= 1);
   const std::string tenant = caller.sees_all() ? "" : caller.tenant;
   absl::MutexLock lock(&mutex_);
   if (!tenant.empty() && each_tenant_ > 0 && open_of_[tenant] + weight > each_tenant_) {
@@ -29,8 +37,10 @@ absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller,
 
 void StreamLimit::Leave(const std::string& tenant, int weight) {
   absl::MutexLock lock(&mutex_);
+  assert(open_ >= weight);
   open_ -= weight;
   const auto it = open_of_.find(tenant);
+  assert(tenant.empty() || (it != open_of_.end() && it->second >= weight));
   if (it != open_of_.end() && (it->second -= weight) <= 0) open_of_.erase(it);
 }
 

@@ -26,6 +26,9 @@ class StreamLimit {
   // identities are asked for, are limited by `all` only.
   StreamLimit(std::string kind, int all, int each_tenant)
       : kind_(std::move(kind)), all_(all), each_tenant_(each_tenant) {}
+  ~StreamLimit();
+  StreamLimit(const StreamLimit&) = delete;
+  StreamLimit& operator=(const StreamLimit&) = delete;
 
   // A place, until its last copy goes; `weight` of them for one that holds as much as so many.
   // kResourceExhausted names the limit.

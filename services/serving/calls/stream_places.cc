@@ -1,6 +1,7 @@
 #include "services/serving/calls/stream_places.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,29 @@ namespace hearth {
 StreamPlaces::StreamPlaces(Options options, Clock* clock)
     : options_(std::move(options)), clock_(clock == nullptr ? &steady_clock_ : clock) {}
 
+StreamPlaces::~StreamPlaces() {
+  absl::MutexLock lock(&mutex_);
+  assert(places_.empty() && open_ == 0);
+}
+
+void StreamPlaces::SetClock(Clock* clock) {
+  assert(open() == 0);
+  clock_ = clock;
+}
+
+void StreamPlaces::SetWindow(absl::Duration window) {
+  assert(open() == 0);
+  options_.window = window;
+}
+
 void StreamPlaces::BeginWindow(Place* place, absl::Time now) {
+  mutex_.AssertHeld();
   place->since_ = now;
   place->moved_before_ = place->moved_.load(std::memory_order_relaxed);
 }
 
 double StreamPlaces::RateOf(const Place& place, absl::Time now) const {
+  mutex_.AssertHeld();
   const absl::Duration time = now - place.since_;
   if (time < options_.grace && place.has_rate_) return place.bytes_per_s_;
   const uint64_t moved = place.moved_.load(std::memory_order_relaxed) - place.moved_before_;
@@ -26,6 +44,7 @@ double StreamPlaces::RateOf(const Place& place, absl::Time now) const {
 
 StreamPlaces::EndStream StreamPlaces::TakeSlowest(const std::string* tenant,
                                                   const std::string& newcomer) {
+  mutex_.AssertHeld();
   const absl::Time now = clock_->Now();
   const int tenants = static_cast<int>(of_tenant_.size()) + (of_tenant_.count(newcomer) == 0);
   const int share = options_.all / std::max(1, tenants);
@@ -84,6 +103,7 @@ absl::StatusOr<std::unique_ptr<StreamPlaces::Place>> StreamPlaces::Enter(const I
     places_.push_back(place.get());
     ++of_tenant_[tenant];
     ++open_;
+    assert(options_.all <= 0 || open_ <= options_.all);
   }
   if (displaced != nullptr) displaced(Displaced());
   return place;
@@ -106,7 +126,9 @@ absl::Status StreamPlaces::Assign(Place* place, const std::string& tenant) {
                          "\" are open, its share; try again later"));
       }
     }
-    if (--of_tenant_[place->tenant_] == 0) of_tenant_.erase(place->tenant_);
+    const auto before = of_tenant_.find(place->tenant_);
+    assert(before != of_tenant_.end() && before->second > 0);
+    if (--before->second == 0) of_tenant_.erase(before);
     place->tenant_ = tenant;
     ++of_tenant_[tenant];
   }
@@ -158,9 +180,12 @@ int StreamPlaces::open() const {
 }
 
 void StreamPlaces::Uncount(Place* place) {
+  mutex_.AssertHeld();
   if (!std::exchange(place->counted_, false)) return;
+  const auto it = of_tenant_.find(place->tenant_);
+  assert(open_ > 0 && it != of_tenant_.end() && it->second > 0);
   --open_;
-  if (--of_tenant_[place->tenant_] == 0) of_tenant_.erase(place->tenant_);
+  if (--it->second == 0) of_tenant_.erase(it);
 }
 
 void StreamPlaces::Leave(Place* place) {

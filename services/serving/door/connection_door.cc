@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -70,7 +71,9 @@ ConnectionDoor::ConnectionDoor(Options options)
       clock_(options_.clock == nullptr ? &steady_clock_ : options_.clock),
       poll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      listeners_(options_.listen) {}
+      listeners_(options_.listen) {
+  assert(options_.ledger != nullptr);
+}
 
 ConnectionDoor::~ConnectionDoor() {
   if (thread_.joinable()) {
@@ -87,6 +90,7 @@ ConnectionDoor::~ConnectionDoor() {
 }
 
 void ConnectionDoor::Start() {
+  assert(!thread_.joinable() && options_.take != nullptr && options_.on_refused != nullptr);
   Watch(wake_, EPOLLIN, true);
   for (const int fd : listeners_.fds()) Watch(fd, EPOLLIN, true);
   thread_ = std::thread([this] { Run(); });
@@ -156,7 +160,8 @@ void ConnectionDoor::Accept(int listener) {
     }
   }
   const uint32_t number = guest.number;
-  guests_.emplace(fd, std::move(guest));
+  const bool is_new = guests_.emplace(fd, std::move(guest)).second;
+  assert(is_new);  // one that was closed is no guest
   if (!Watch(fd, EPOLLIN | EPOLLRDHUP, true, number)) CloseForLack(fd);
 }
 
@@ -227,6 +232,7 @@ void ConnectionDoor::BoundHeld(const std::string& host) {
 }
 
 void ConnectionDoor::HandOver(int fd, Guest* guest) {
+  assert(guest->waits && !guest->leaves);
   guest->holds = false;
   const int handed = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (handed < 0) return CloseForLack(fd);

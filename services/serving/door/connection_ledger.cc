@@ -1,6 +1,7 @@
 #include "services/serving/door/connection_ledger.h"
 
 #include <algorithm>
+#include <cassert>
 #include <tuple>
 #include <utility>
 
@@ -10,6 +11,7 @@
 namespace hearth {
 
 void ConnectionLedger::SetLimits(const ConnectionLimits& limits) {
+  assert(limits.least_call_bytes > 0 && limits.reset_bytes > 0 && limits.sent_share > 0);
   absl::MutexLock lock(&mutex_);
   limits_ = limits;
   given_up_.SetLimits(limits.given_up);
@@ -30,6 +32,7 @@ std::shared_ptr<Connection> ConnectionLedger::Add(const std::string& peer, int f
 // The calls of a connection that closed before gRPC was asked about it are still under way.
 uint64_t ConnectionLedger::GivenUpUnasked(Connection* connection, uint64_t received,
                                           absl::Time now) const {
+  mutex_.AssertHeld();
   if (connection->closed_ || received == 0) return 0;
   received = std::max(received, connection->received_);
   connection->given_up_.Came(received - connection->received_, now);
@@ -60,17 +63,21 @@ std::shared_ptr<Connection> ConnectionLedger::Find(const std::string& peer) cons
 }
 
 uint64_t ConnectionLedger::Allowance(const Connection& connection) const {
+  mutex_.AssertHeld();
   return limits_.each_bytes +
          limits_.stream_bytes * connection.streams_.load(std::memory_order_relaxed);
 }
 
 // Calls that were handed to us are bounded where that is done.
 uint64_t ConnectionLedger::HeldWith(uint64_t open, const Connection& connection) const {
+  mutex_.AssertHeld();
   const uint64_t ours = connection.calls_.load(std::memory_order_relaxed);
   return Untaken(connection) + limits_.open_call_bytes * (open - std::min(open, ours));
 }
 
 uint64_t ConnectionLedger::MayHold(const Connection& connection) const {
+  mutex_.AssertHeld();
+  assert(connection.asked_read_ <= connection.received_);
   const uint64_t more = (connection.received_ - connection.asked_read_) / limits_.least_call_bytes;
   const uint64_t may_be = std::min(connection.alive_ + more, limits_.open_calls);
   return HeldWith(std::max(connection.alive_, may_be), connection);
@@ -78,11 +85,13 @@ uint64_t ConnectionLedger::MayHold(const Connection& connection) const {
 
 // A stranger counts with the most it may hold: later it would cost as much to be rid of.
 uint64_t ConnectionLedger::Held(const Connection& connection) const {
+  mutex_.AssertHeld();
   if (!connection.known_.load()) return MayHold(connection);
   return HeldWith(connection.alive_, connection);
 }
 
 void ConnectionLedger::Enter(Connection* connection, const Counted& counted, absl::Time now) {
+  mutex_.AssertHeld();
   const uint64_t received = std::max(connection->received_, counted.received);
   connection->given_up_.Came(received - connection->received_, now);
   connection->received_ = received;
@@ -115,6 +124,7 @@ void ConnectionLedger::Enter(Connection* connection, const Counted& counted, abs
 }
 
 std::string ConnectionLedger::WhatIsWrong(Connection* connection, absl::Time now) {
+  mutex_.AssertHeld();
   if (connection->alive_ > limits_.streams) {
     given_up_.NoteOverLimit(HostOfPeer(connection->peer()), now);
     return absl::StrCat(connection->alive_,
@@ -194,12 +204,14 @@ std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(absl::Time now, Co
 
 void ConnectionLedger::NameWhoGivesUp(absl::Time now, Connections* left,
                                       std::vector<Verdict>* verdicts) {
+  mutex_.AssertHeld();
   std::vector<GivenUpCalls::Caller> callers;
   for (const auto& connection : *left) {
     callers.push_back({HostOfPeer(connection->peer()), connection->given_up_.recent(now),
                        connection->known_.load(), connection->since_});
   }
   for (auto& [at, why] : given_up_.Judge(callers, now)) {
+    assert(!(*left)[at]->closed_);  // each is named once
     (*left)[at]->closed_ = true;
     verdicts->push_back({(*left)[at], std::move(why)});
   }
@@ -220,6 +232,7 @@ bool ConnectionLedger::Watches(const std::string& peer, absl::Time now) const {
 // Strangers first, then those with the most. One that holds next to nothing is left out: closing it
 // gains nothing, and its first call may be on its way.
 ConnectionLedger::Holders ConnectionLedger::WhoIsTooMuch(const Connections& of) const {
+  mutex_.AssertHeld();
   uint64_t sum = 0;
   std::vector<std::tuple<bool, uint64_t, std::shared_ptr<Connection>>> worst;
   for (const auto& connection : of) {
@@ -265,6 +278,7 @@ void ConnectionLedger::AskWhereItMatters(absl::Time now, Count count) {
 }
 
 void ConnectionLedger::NameTheWorst(const Connections& left, std::vector<Verdict>* verdicts) {
+  mutex_.AssertHeld();
   for (const auto& [connection, held] : WhoIsTooMuch(left)) {
     connection->closed_ = true;
     verdicts->push_back(

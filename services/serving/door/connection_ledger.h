@@ -14,6 +14,7 @@
 #define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -71,13 +72,18 @@ class Connection {
   // A call on it was authenticated, or none needs to be.
   void Known() { known_.store(true, std::memory_order_relaxed); }
   void CallBegins() { calls_.fetch_add(1, std::memory_order_relaxed); }
-  void CallEnds() { calls_.fetch_sub(1, std::memory_order_relaxed); }
+  void CallEnds() { Uncount(&calls_); }
   // Of a call that goes on reading messages.
   void StreamBegins() { streams_.fetch_add(1, std::memory_order_relaxed); }
-  void StreamEnds() { streams_.fetch_sub(1, std::memory_order_relaxed); }
+  void StreamEnds() { Uncount(&streams_); }
 
  private:
   friend class ConnectionLedger;
+
+  static void Uncount(std::atomic<uint32_t>* open) {
+    const uint32_t before = open->fetch_sub(1, std::memory_order_relaxed);
+    assert(before > 0);
+  }
 
   const std::string peer_;
   const int fd_;
@@ -143,6 +149,7 @@ class ConnectionLedger {
 
  private:
   static uint64_t Untaken(const Connection& connection) {
+    assert(connection.settled_ <= connection.received_);
     return connection.received_ - connection.settled_;
   }
   // Untaken bytes and open calls: as many calls as gRPC last said, or as there may be by now.
