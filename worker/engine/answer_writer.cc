@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <memory>
 #include <utility>
 
@@ -29,6 +30,7 @@ AnswerWriter::AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRu
       digests_(/*threads=*/1, size_t{2} * max_running) {}
 
 absl::StatusOr<std::optional<FinishReason>> AnswerWriter::Emit(Sequence* sequence) {
+  assert(sequence->answer.generated < sequence->request.max_new_tokens);
   absl::StatusOr<SampledToken> token = sequence->answer.sampler.Sample(
       sequence->answer.logits, sequence->request.sampling, sequence->answer.generated);
   if (!token.ok()) return token.status();
@@ -59,6 +61,7 @@ void AnswerWriter::HashLogits(Sequence* sequence) {
 
 void AnswerWriter::AwaitHashes(const Sequence& sequence) {
   const auto& digest = sequence.state->digests[sequence.sample];
+  assert(digest != nullptr);
   planner_->PauseUnless(sequence.id, [&] {
     return digest->AwaitRoom([planner = planner_, id = sequence.id] { planner->Resume(id); });
   });
@@ -100,6 +103,7 @@ void AnswerWriter::Finish(const SequencePtr& sequence, FinishReason reason) {
   CountHeld(*sequence);
   state.ends[sequence->sample] = {reason, sequence->answer.generated, Digest{}};
   ReleasePlace(sequence.get());
+  assert(state.unfinished >= 1);
   if (--state.unfinished > 0) return planner_->NoteDone();
   counters_->Add(EngineCounter::kRequestsFinished);
   TellFinished(sequence, InfoOf(*sequence));

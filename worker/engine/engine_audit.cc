@@ -61,6 +61,7 @@ uint64_t EngineAudit::set_aside_bytes() const {
 }
 
 void EngineAudit::Step(PrefixCache* cache) {
+  assert(cache != nullptr && HasWork());
   absl::Status status;
   try {
     status = TryStep(cache);
@@ -71,6 +72,7 @@ void EngineAudit::Step(PrefixCache* cache) {
 }
 
 void EngineAudit::Skip() {
+  assert(audit_ != nullptr);
   counters_->Add(EngineCounter::kAuditsSkipped);
   End();
 }

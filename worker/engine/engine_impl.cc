@@ -84,6 +84,7 @@ EngineImpl::~EngineImpl() {
 }
 
 absl::Status EngineImpl::Start() {
+  assert(!thread_.joinable());
   if (absl::Status status = layout_.Validate(); !status.ok()) return status;
   absl::Notification started;
   absl::Status status;
@@ -298,6 +299,7 @@ absl::Status EngineImpl::AfterPrefill(const SequencePart& part) {
   sequence.computed_tokens += part.tokens;
   if (sequence.kept.staged != nullptr) sequence.kept.staged->Record(*sequence.kv, begin, end);
   sequence.position = end;
+  assert(end <= sequence.tokens() && sequence.kv->length() == static_cast<int>(end));
   const std::vector<uint32_t>& ends = sequence.step_ends;
   while (sequence.next_step < ends.size() && ends[sequence.next_step] <= end) ++sequence.next_step;
   if (sequence.kept.lease != nullptr) keeper_.KeepPassed(&sequence, begin, planner_.cache());

@@ -1,5 +1,6 @@
 #include "worker/engine/kv_room.h"
 
+#include <cassert>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 namespace hearth {
 
 absl::StatusOr<bool> KvRoom::TryReserve(Sequence* sequence, bool runs_nobody) {
+  assert(sequence->kv == nullptr && sequence->fork_kvs.empty());
   const uint64_t free_bytes = model_->kv_bytes().free(), releases = releases_;
   absl::Status room;
   try {

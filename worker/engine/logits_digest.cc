@@ -57,6 +57,7 @@ void LogitsDigest::Add(std::vector<float>* logits) {
 bool LogitsDigest::AwaitRoom(std::function<void()> on_room) {
   absl::MutexLock lock(&mu_);
   if (waiting_.size() < kMaxWaitingRows) return true;
+  assert(on_room_ == nullptr);
   on_room_ = std::move(on_room);
   return false;
 }
@@ -76,6 +77,7 @@ bool LogitsDigest::HashOne() {
   const std::vector<float>* row = nullptr;
   {
     absl::MutexLock lock(&mu_);
+    assert(working_ && !waiting_.empty());
     row = &waiting_.front();  // stays where it is while others are added
   }
   hash_->Add(*row);
@@ -98,6 +100,7 @@ bool LogitsDigest::HashOne() {
 void LogitsDigest::Finish(std::function<void(const Digests&)> done) {
   {
     absl::MutexLock lock(&mu_);
+    assert(done_ == nullptr);
     if (working_) {
       done_ = std::move(done);
       return;

@@ -67,6 +67,7 @@ PooledPrefix PrefixPool::Lookup(const PrefixRequest& prefix, uint32_t max_bounda
 }
 
 PrefixPool::Points::iterator PrefixPool::FindExact(const PrefixRequest& prefix, uint32_t boundary) {
+  mu_.AssertHeld();
   const std::vector<uint32_t> inner = InnerCuts(prefix, boundary);
   return std::find_if(points_.begin(), points_.end(), [&](const Point& point) {
     return point.boundary() == boundary && point.tenant == prefix.tenant &&
@@ -101,6 +102,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
   }
   // Ends before the new point itself: alone it fits.
   while (bytes_ > capacity_bytes_) Evict(std::prev(points_.end()));
+  assert(!points_.empty());
   return InsertResult::kInserted;
 }
 
@@ -111,6 +113,7 @@ void PrefixPool::Clear() {
 
 uint32_t PrefixPool::OnlyHolders(const std::shared_ptr<const KvObject>& object,
                                  absl::FunctionRef<bool(const KvObject&)> counts) const {
+  mu_.AssertHeld();
   const uint32_t points = holders_.at(object.get());
   // Holders come and go meanwhile: one that is counted wrongly costs a point, or a try.
   const bool ours = object.use_count() == static_cast<long>(points) &&  // NOLINT: as it returns
@@ -155,14 +158,17 @@ uint64_t PrefixPool::EvictableBytes(absl::FunctionRef<bool(const KvObject&)> cou
 }
 
 void PrefixPool::Evict(Points::iterator point) {
+  mu_.AssertHeld();
   for (const auto& object : point->objects) {
     auto holder = holders_.find(object.get());
     assert(holder != holders_.end());
     if (--holder->second > 0) continue;
+    assert(bytes_ >= object->size_bytes);
     bytes_ -= object->size_bytes;
     holders_.erase(holder);
   }
   points_.erase(point);
+  assert(!points_.empty() || (bytes_ == 0 && holders_.empty()));
 }
 
 uint64_t PrefixPool::bytes() const {

@@ -1,5 +1,6 @@
 #include "worker/engine/publisher.h"
 
+#include <cassert>
 #include <exception>
 #include <utility>
 
@@ -33,13 +34,16 @@ void Publisher::Drop(const PublishJob& job, const char* why) {
 
 void Publisher::Count(const PublishJob& job, bool waits) {
   absl::MutexLock lock(&mu_);
+  assert(waits || waiting_ > 0);
   waiting_ += waits ? 1 : -1;
   for (const auto& object : job.spec.objects) {
     if (object->bytes == nullptr) continue;
     size_t& holders = holders_[object->bytes.get()];
+    assert(waits || holders > 0);
     holders += waits ? 1 : -1;
     if (waits && holders == 1) waiting_bytes_ += object->size_bytes;
     if (holders > 0) continue;
+    assert(waiting_bytes_ >= object->size_bytes);
     waiting_bytes_ -= object->size_bytes;
     holders_.erase(object->bytes.get());
   }
@@ -51,6 +55,7 @@ bool Publisher::WaitTooMany() {
 }
 
 void Publisher::Submit(PrefixCache* cache, PublishJob job) {
+  assert(cache != nullptr && job.done != nullptr);
   auto shared = std::make_shared<PublishJob>(std::move(job));
   Count(*shared, /*waits=*/true);
   // `dropped`: why; null: it is published. However it ends, what it held is let go.

@@ -102,6 +102,7 @@ std::optional<EngineRound> RoundPlanner::Next(KvRoom* room, const EngineAudit& a
 }
 
 void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
+  mu_.AssertHeld();
   for (const auto& [id, sequence] : sequences_) {
     if (absl::Status why = WhyEnd(*sequence, now); !why.ok()) {
       round->endings.push_back({sequence, std::move(why)});
@@ -119,6 +120,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
 }
 
 absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) const {
+  mu_.AssertHeld();
   if (sequence.state->failed) return absl::CancelledError("another sample failed");
   if (sequence.state->cancelled) return absl::CancelledError("cancelled by the caller");
   if (stopping_ || out_of_time_) return ShuttingDown();
@@ -129,12 +131,14 @@ absl::Status RoundPlanner::WhyEnd(const Sequence& sequence, absl::Time now) cons
 }
 
 bool RoundPlanner::MayAdmit(const KvRoom& room) const {
+  mu_.AssertHeld();
   const std::vector<SequenceId> candidates = scheduler_.Candidates();
   return std::any_of(candidates.begin(), candidates.end(),
                      [&](SequenceId id) { return !room.WasTried(id) || room.MayHaveMore(); });
 }
 
 void RoundPlanner::PlanStep(EngineRound* round) {
+  mu_.AssertHeld();
   if (model_->batches()) {
     // Few rows beside what decodes: its next token waits for these, not for all of a prompt.
     for (const PlannedStep& planned :
@@ -148,15 +152,19 @@ void RoundPlanner::PlanStep(EngineRound* round) {
 
 // Where the model takes one sequence a step, prompts are cut as the canonical schedule says.
 SequencePart RoundPlanner::PartOf(const PlannedStep& planned) const {
+  mu_.AssertHeld();
   SequencePart part{sequences_.at(planned.id), planned.kind, planned.tokens};
   if (planned.kind == StepKind::kPrefill && !model_->batches()) {
     const Sequence& sequence = *part.sequence;
+    assert(sequence.next_step < sequence.step_ends.size());
+    assert(sequence.step_ends[sequence.next_step] > sequence.position);
     part.tokens = sequence.step_ends[sequence.next_step] - sequence.position;
   }
   return part;
 }
 
 absl::Time RoundPlanner::NextTimer() const {
+  mu_.AssertHeld();
   absl::Time timer = absl::InfiniteFuture();
   for (const auto& [id, sequence] : sequences_) {
     timer = std::min({timer, sequence->request.deadline, sequence->fetch.deadline()});
@@ -206,7 +214,7 @@ LoadTrial::Work RoundPlanner::WorkOf(const Sequence& sequence) const {
 }
 
 void RoundPlanner::StartPrefill(const Sequence& sequence) {
-  assert(!sequence.step_ends.empty());
+  assert(!sequence.step_ends.empty() && sequence.step_ends.back() > sequence.position);
   absl::MutexLock lock(&mu_);
   scheduler_.StartPrefill(sequence.id, sequence.step_ends.back() - sequence.position,
                           sequence.request.tenant,
@@ -220,6 +228,7 @@ void RoundPlanner::StartDecode(SequenceId id) {
 
 SequencePtr RoundPlanner::Fork(const SequencePtr& first, uint32_t number) {
   absl::MutexLock lock(&mu_);
+  assert(sequences_.count(first->id) == 1);
   auto sample = std::make_shared<Sequence>(next_id_++, first, number);
   sequences_[sample->id] = sample;
   ++active_;
@@ -246,7 +255,7 @@ void RoundPlanner::Remove(SequenceId id) {
 
 void RoundPlanner::NoteDone() {
   absl::MutexLock lock(&mu_);
-  assert(active_ >= 1);
+  assert(active_ > sequences_.size());  // whoever was removed stays active until here
   --active_;
 }
 

@@ -86,7 +86,9 @@ Sequence::Sequence(SequenceId sequence_id, std::shared_ptr<const Sequence> first
       submitted_at(first_sample->submitted_at),
       state(first_sample->state),
       first(std::move(first_sample)),
-      sample(sample_number) {}
+      sample(sample_number) {
+  assert(sample >= 1 && sample < first->request.samples && first->first == nullptr);
+}
 
 void Sequence::StopWaiting() {
   if (fetch.GiveUp() && prefix.stop != nullptr) prefix.stop->Stop();
@@ -94,6 +96,7 @@ void Sequence::StopWaiting() {
 
 void FetchWait::Begin(absl::Time deadline) {
   absl::MutexLock lock(&mu_);
+  assert(state_ == State::kNone);
   state_ = State::kWaiting;
   deadline_ = deadline;
 }
@@ -150,6 +153,7 @@ bool FetchWait::GiveUp() {
 
 void PublishedNotice::Expect(int outcomes) {
   absl::MutexLock lock(&mu_);
+  assert(awaited_ == 2 && outcomes >= 1);  // neither the end nor an outcome came
   awaited_ = 1 + outcomes;
 }
 

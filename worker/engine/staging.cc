@@ -22,14 +22,18 @@ std::shared_ptr<KvObject> SharedObject(const KvLayout& layout, const ObjectId& i
 
 StagingBudget::Lease& StagingBudget::Lease::operator=(Lease&& other) noexcept {
   if (this == &other) return *this;
-  if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
+  GiveBack();
   budget_ = std::exchange(other.budget_, nullptr);
   bytes_ = std::exchange(other.bytes_, 0);
   return *this;
 }
 
-StagingBudget::Lease::~Lease() {
-  if (budget_ != nullptr) budget_->used_bytes_ -= bytes_;
+StagingBudget::Lease::~Lease() { GiveBack(); }
+
+void StagingBudget::Lease::GiveBack() {
+  if (budget_ == nullptr) return;
+  const uint64_t before = budget_->used_bytes_.fetch_sub(bytes_);
+  assert(before >= bytes_);
 }
 
 void StagingBudget::Lease::Merge(Lease other) {
@@ -43,6 +47,7 @@ bool StagingBudget::Extend(uint64_t bytes, Lease* lease) {
   assert(lease->budget_ == nullptr || lease->budget_ == this);
   uint64_t used = used_bytes_.load();
   do {
+    assert(used <= limit_bytes_);
     if (bytes > limit_bytes_ - used) return false;
   } while (!used_bytes_.compare_exchange_weak(used, used + bytes));
   lease->budget_ = this;

@@ -16,6 +16,7 @@
 #define HEARTH_WORKER_ENGINE_STAGING_H_
 
 #include <atomic>
+#include <cassert>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -42,11 +43,13 @@ class StagingBudget {
 
    private:
     friend class StagingBudget;
+    void GiveBack();
     StagingBudget* budget_ = nullptr;
     uint64_t bytes_ = 0;
   };
 
   explicit StagingBudget(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+  ~StagingBudget() { assert(used_bytes() == 0); }  // leases do not outlive it
 
   // Adds `bytes` to the lease; false, and nothing changes, when they do not fit.
   bool Extend(uint64_t bytes, Lease* lease);

@@ -12,11 +12,18 @@ TaskQueue::TaskQueue(size_t threads, size_t max_waiting) : max_waiting_(max_wait
 
 TaskQueue::~TaskQueue() { Stop(); }
 
-bool TaskQueue::WorkOrStop() const { return stopped_ || !waiting_.empty(); }
+bool TaskQueue::WorkOrStop() const {
+  mu_.AssertHeld();
+  return stopped_ || !waiting_.empty();
+}
 
-bool TaskQueue::Idle() const { return waiting_.empty() && busy_ == 0; }
+bool TaskQueue::Idle() const {
+  mu_.AssertHeld();
+  return waiting_.empty() && busy_ == 0;
+}
 
 bool TaskQueue::Submit(Task task) {
+  assert(task != nullptr);
   absl::MutexLock lock(&mu_);
   if (stopped_ || waiting_.size() >= max_waiting_) return false;
   waiting_.push_back(std::move(task));
@@ -35,6 +42,7 @@ bool TaskQueue::DropOldest() {
   task(Fate::kDrop);
   task = nullptr;
   absl::MutexLock lock(&mu_);
+  assert(busy_ > 0);
   --busy_;
   return true;
 }
@@ -52,7 +60,10 @@ void TaskQueue::Stop() {
     dropped.swap(waiting_);
   }
   for (Task& task : dropped) task(Fate::kDrop);
-  for (std::thread& thread : threads_) thread.join();
+  for (std::thread& thread : threads_) {
+    assert(thread.get_id() != std::this_thread::get_id());  // not from a task
+    thread.join();
+  }
   threads_.clear();
 }
 
@@ -70,6 +81,7 @@ void TaskQueue::Run() {
     task(Fate::kRun);
     task = nullptr;  // what it holds is released before the queue counts as idle
     absl::MutexLock lock(&mu_);
+    assert(busy_ > 0);
     --busy_;
   }
 }

@@ -57,7 +57,10 @@ class TopList {
   bool full() const { return size_ == room_; }
   int64_t size() const { return size_; }
   // REQUIRES: full.
-  const TopOutput& last() const { return list_[room_ - 1]; }
+  const TopOutput& last() const {
+    assert(full());
+    return list_[room_ - 1];
+  }
   void Add(const TopOutput& one) {
     if (full() && !ComesBefore(one, last())) return;
     if (!full()) ++size_;

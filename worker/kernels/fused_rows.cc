@@ -1,6 +1,7 @@
 #include "worker/kernels/fused_rows.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
@@ -89,6 +90,7 @@ HWY_EXPORT(NormRotateAppendRow);
 
 void AddNormAndNorm(const ConstRows& y, int64_t columns, const float* y_scale, const float* x_scale,
                     float epsilon, const Rows& x, const Rows* normed) {
+  assert(x.rows == y.rows && (normed == nullptr || normed->rows == x.rows));
   const FloatMode mode;
   for (int64_t row = 0; row < x.rows; ++row) {
     HWY_DYNAMIC_DISPATCH(AddNormAndNormRow)

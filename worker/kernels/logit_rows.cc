@@ -1,6 +1,7 @@
 #include "worker/kernels/logit_rows.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cfloat>
 #include <cmath>
 
@@ -139,6 +140,7 @@ HWY_EXPORT(NextGreaterInRow);
 HWY_EXPORT(SumWeightsOfRow);
 
 LogitScan ScanLogits(const float* logits, int64_t count) {
+  assert(count >= 1);
   return HWY_DYNAMIC_DISPATCH(ScanRow)(logits, count);
 }
 
@@ -148,6 +150,7 @@ int64_t NextGreater(const float* logits, int64_t begin, int64_t count, float bou
 
 void SumWeights(const float* logits, int64_t count, double greatest, double temperature,
                 double* sums) {
+  assert(temperature > 0);
   const FloatMode mode;
   HWY_DYNAMIC_DISPATCH(SumWeightsOfRow)(logits, count, greatest, temperature, sums);
 }

@@ -69,6 +69,7 @@ double Exponential(double x) {
 
 // Each step in float32 as in transformers, where only the power itself is of unsaid precision.
 RopeTable::RopeTable(double theta, double linear_factor, int head_dim) {
+  assert(Takes(theta, linear_factor) && head_dim > 0 && head_dim % 2 == 0);
   const FloatMode mode;
   const double log_theta = Logarithm(static_cast<double>(static_cast<float>(theta)));
   for (int i = 0; i < head_dim; i += 2) {

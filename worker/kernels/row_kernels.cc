@@ -1,5 +1,7 @@
 #include "worker/kernels/row_kernels.h"
 
+#include <cassert>
+
 #include "worker/kernels/float_mode.h"
 #include "worker/kernels/highway_targets.h"
 #include "worker/kernels/reference.h"
@@ -95,6 +97,7 @@ void GeluTimes(const ConstRows& gate, const ConstRows& up, int64_t columns, cons
 }
 
 void Softcap(float cap, int64_t columns, const Rows& x) {
+  assert(cap > 0);
   const FloatMode mode;
   for (int64_t row = 0; row < x.rows; ++row) {
     HWY_DYNAMIC_DISPATCH(SoftcapRow)(cap, columns, x.Row(row));

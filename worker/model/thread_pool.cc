@@ -102,6 +102,7 @@ void ThreadPool::Work(int thread) {
 }
 
 void ThreadPool::RunPiece(absl::Span<const Phase> phases) {
+  assert(phases.size() <= kShownMax);
   int64_t end = end_.load();
   int count = 0;
   for (const Phase& phase : phases) {

@@ -5,6 +5,7 @@
 #ifndef HEARTH_WORKER_PREFIX_CALL_STOP_H_
 #define HEARTH_WORKER_PREFIX_CALL_STOP_H_
 
+#include <cassert>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -35,6 +36,7 @@ class CallStop {
    public:
     // `stop` may be null: nobody ends it.
     Call(std::shared_ptr<CallStop> stop, std::function<void()> end) : stop_(std::move(stop)) {
+      assert(end != nullptr);
       if (stop_ == nullptr) return;
       absl::MutexLock lock(&stop_->mu_);
       if (stop_->stopped_) {

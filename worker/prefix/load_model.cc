@@ -48,6 +48,7 @@ void LoadModel::OnPlan(absl::Duration took, bool late) {
 }
 
 void LoadModel::OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool cut_off) {
+  assert(source < LoadSource::kCount);
   if (bytes == 0) return;
   absl::MutexLock lock(&mu_);
   Rate& rate = rates_[static_cast<size_t>(source)];
@@ -76,10 +77,13 @@ std::optional<absl::Duration> LoadModel::ComputeTime(uint32_t begin, uint32_t en
 
 // What is under way comes first, or shares the link: either way it is in front.
 absl::Duration LoadModel::LoadTimeLocked(const Rate& rate, uint64_t bytes) const {
+  mu_.AssertHeld();
+  assert(rate.known());
   return absl::Seconds(rate.seconds / rate.bytes * static_cast<double>(bytes + under_way_bytes_));
 }
 
 std::optional<absl::Duration> LoadModel::LoadTime(LoadSource source, uint64_t bytes) const {
+  assert(source < LoadSource::kCount);
   absl::MutexLock lock(&mu_);
   const Rate& rate = rates_[static_cast<size_t>(source)];
   if (!rate.known()) return std::nullopt;
@@ -119,6 +123,7 @@ void LoadModel::OnProbed(std::optional<LoadSource> source) {
 }
 
 void LoadModel::OnAccepted(LoadSource source) {
+  assert(source < LoadSource::kCount);
   absl::MutexLock lock(&mu_);
   probes_[static_cast<size_t>(source)] = Probes();
   probes_.back() = Probes();

@@ -98,6 +98,7 @@ class LoadModel {
   // The last one is of what nobody was asked for.
   std::array<Probes, static_cast<size_t>(LoadSource::kCount) + 1> probes_ ABSL_GUARDED_BY(mu_);
   Probes& ProbesOf(std::optional<LoadSource> source) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    mu_.AssertHeld();
     return probes_[static_cast<size_t>(source.value_or(LoadSource::kCount))];
   }
 };

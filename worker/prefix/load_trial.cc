@@ -38,6 +38,7 @@ double LoadTrial::Work::TokensUntil(uint32_t own) const {
 }
 
 const char* LoadDecisionName(LoadDecision decision) {
+  assert(static_cast<size_t>(decision) < std::size(kDecisionNames));
   return kDecisionNames[static_cast<size_t>(decision)];
 }
 
@@ -48,6 +49,7 @@ LoadTrial::~LoadTrial() {
 
 void LoadTrial::Arm(LoadModel* model, Work work, Extend extend) {
   absl::MutexLock lock(&mu_);
+  assert(model_ == nullptr);  // once
   model_ = model;
   work_ = std::move(work);
   extend_ = std::move(extend);
@@ -55,6 +57,7 @@ void LoadTrial::Arm(LoadModel* model, Work work, Extend extend) {
 
 void LoadTrial::ArmProbe(LoadModel* model, std::optional<LoadSource> why) {
   absl::MutexLock lock(&mu_);
+  assert(model_ == nullptr && model != nullptr);
   model_ = model;
   probe_ = true;
   probe_why_ = why;
@@ -71,11 +74,13 @@ std::shared_ptr<LoadTrial> LoadTrial::Next(uint32_t have_tokens) const {
 
 // A probe takes no more than it measures.
 uint64_t LoadTrial::ComingBytes() const {
+  mu_.AssertHeld();
   return probe_ ? std::min(offer_.bytes, kProbeBytes) : offer_.bytes;
 }
 
 // What is computed less where it begins at `boundary`, with what others compute meanwhile.
 std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
+  mu_.AssertHeld();
   const auto time = [&](uint32_t begin) -> std::optional<absl::Duration> {
     if (begin >= work_.tokens) return absl::ZeroDuration();
     const auto alone = model_->ComputeTime(begin, work_.tokens, work_.step_tokens);
@@ -184,6 +189,7 @@ std::optional<absl::Duration> LoadTrial::Patience(uint64_t received_bytes) const
 }
 
 void LoadTrial::EndTransfer() {
+  mu_.AssertHeld();
   if (!std::exchange(transfers_, false)) return;
   model_->OnEnd(ComingBytes());
   report_.took = model_->Now() - accepted_;

@@ -35,6 +35,7 @@ class BlockRecycler {
       if (it != free_.end() && it->first - *bytes <= it->first / kMaxWasteFraction) {
         void* block = it->second;
         *bytes = it->first;
+        assert(free_bytes_ >= it->first);
         free_bytes_ -= it->first;
         free_.erase(it);
         return block;
@@ -67,7 +68,9 @@ class BlockRecycler {
  private:
   // The largest go first: they are the rarest sizes, and few frees suffice.
   void FreeWhatIsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    mu_.AssertHeld();
     while (free_bytes_ > limit_bytes_) {
+      assert(!free_.empty());
       auto last = std::prev(free_.end());
       free_bytes_ -= last->first;
       std::free(last->second);

@@ -5,6 +5,7 @@
 #define HEARTH_WORKER_TEXT_VOCABULARY_H_
 
 #include <array>
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -44,7 +45,11 @@ class Vocabulary {
   bool JoinsSpace(char byte) const { return joins_space_[static_cast<uint8_t>(byte)]; }
   // Null: the model is of a kind that Hearth does not know how to merge.
   const PairMerger* merger() const { return merger_.has_value() ? &*merger_ : nullptr; }
-  const PieceTable& table() const { return *table_; }  // REQUIRES: merger()
+  // REQUIRES: merger().
+  const PieceTable& table() const {
+    assert(merger_.has_value());
+    return *table_;
+  }
   // Null: nothing is proven about where texts may be cut. Never without a merger.
   const PieceJoins* joins() const { return joins_.has_value() ? &*joins_ : nullptr; }
   const std::string& why_no_joins() const { return why_no_joins_; }

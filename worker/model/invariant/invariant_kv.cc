@@ -26,7 +26,9 @@ void CopyColumns(const KvLayout& layout, const std::byte* from, int from_tokens,
 }  // namespace
 
 InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model)
-    : layout_(std::move(layout)), arena_(arena), model_(model) {}
+    : layout_(std::move(layout)), arena_(arena), model_(model) {
+  assert(layout_ != nullptr && arena != nullptr && model > 0);
+}
 
 InvariantKv::InvariantKv(InvariantKv&& other) noexcept { *this = std::move(other); }
 
@@ -104,6 +106,7 @@ absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
 }
 
 void InvariantKv::BeginRestore(int length) {
+  assert(length >= 0);
   length_ = 0;
   restoring_ = length;
   const size_t splits =
@@ -118,7 +121,7 @@ void InvariantKv::BeginRestore(int length) {
 }
 
 absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
-  assert(id.tokens == layout_->chunk_tokens);
+  assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
   absl::StatusOr<KvBlock> block =
       arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group), &reserved_);
   if (!block.ok()) return block.status();
@@ -128,6 +131,8 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
 
 absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices) {
   const uint32_t chunk = layout_->chunk_tokens;
+  assert(id.tokens <= chunk && id.begin % chunk == 0);
+  assert(slices.size() * layout_->SliceBytes(chunk) == layout_->ObjectBytes(chunk, id.group));
   auto taken = arena_->Take({layout_->ObjectBytes(chunk, id.group)}, &reserved_);
   if (!taken.ok()) return taken.status();
   std::byte* to = taken->front().get();
@@ -211,7 +216,9 @@ std::vector<const std::byte*> InvariantKv::SplitsOf(int layer) const {
 
 std::byte* InvariantKv::SliceAt(int layer, int position) {
   const size_t split = static_cast<size_t>(position) / layout_->chunk_tokens;
-  return Blocks(GroupOf(layer))[split].get() + SliceOffset(layer);
+  const std::vector<KvBlock>& blocks = Blocks(GroupOf(layer));
+  assert(split < blocks.size() && blocks[split] != nullptr);
+  return blocks[split].get() + SliceOffset(layer);
 }
 
 }  // namespace hearth

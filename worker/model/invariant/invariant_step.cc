@@ -1,6 +1,7 @@
 #include "worker/model/invariant/invariant_step.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace hearth {
 namespace {
@@ -34,6 +35,7 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
   end_ = 0;
   layers_ = rooms_used_ = 0;
   for (const InvariantPart& part : parts) {
+    assert(part.want >= 0 && part.want <= static_cast<int64_t>(part.tokens.size()));
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
     for (int64_t row = rows() - part.want; row < rows(); ++row) wanted_.push_back(row);
     end_ = std::max(end_, part.kv->length() + static_cast<int64_t>(part.tokens.size()));

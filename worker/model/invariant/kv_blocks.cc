@@ -44,6 +44,7 @@ struct KvBlocks::Account {
   explicit Account(uint64_t budget) : budget_bytes(budget) {}
   // REQUIRES, as the others: the lock is held.
   absl::Status CheckRoom(uint64_t bytes) const {
+    assert(used_bytes + reserved_bytes <= budget_bytes);
     const uint64_t free = budget_bytes - used_bytes - reserved_bytes;
     if (bytes <= free) return absl::OkStatus();
     absl::Status lacking = absl::ResourceExhaustedError(
@@ -58,6 +59,7 @@ struct KvBlocks::Account {
     const uint64_t from_aside = aside == nullptr ? 0 : std::min(bytes, aside->left_bytes);
     if (absl::Status room = CheckRoom(bytes - from_aside); !room.ok()) return room;
     if (aside != nullptr) aside->left_bytes -= from_aside;
+    assert(reserved_bytes >= from_aside);
     reserved_bytes -= from_aside;
     used_bytes += bytes;
     return from_aside;
@@ -118,6 +120,7 @@ void KvBlocks::Reservation::End() {
   if (aside_ == nullptr) return;
   {
     const std::lock_guard<std::mutex> lock(aside_->account->mu);
+    assert(aside_->account->reserved_bytes >= aside_->left_bytes);
     aside_->account->reserved_bytes -= aside_->left_bytes;
     aside_->left_bytes = 0;
     aside_->ended = true;
