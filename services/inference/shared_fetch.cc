@@ -38,7 +38,10 @@ class SegmentLoan final : public Loan {
   std::vector<SegmentRange> ranges_;  // constant once the loan is shared
 };
 
-absl::Status CheckLists(const v1::SharedSlices& shared) {
+absl::Status CheckShared(const v1::SharedSlices& shared, const MappedSegment& segment) {
+  if (segment.layout().device.has_value()) {
+    return absl::FailedPreconditionError("plan: slices of the host in a device's segment");
+  }
   const int slices = shared.objects_size();
   if (shared.layers_size() == slices && shared.offsets_size() == slices &&
       shared.generations_size() == slices) {
@@ -78,7 +81,7 @@ std::vector<std::vector<int>> WholeObjects(const v1::SharedSlices& shared, const
 absl::Status LendShared(const v1::SharedSlices& shared, const KvLayout& layout,
                         std::shared_ptr<const MappedSegment> segment, std::shared_ptr<void> lease,
                         std::vector<ObjectBuilder::Announced>* announced) {
-  if (absl::Status status = CheckLists(shared); !status.ok()) return status;
+  if (absl::Status status = CheckShared(shared, *segment); !status.ok()) return status;
   const auto loan = std::make_shared<SegmentLoan>(std::move(segment), std::move(lease));
   const std::vector<std::vector<int>> places = WholeObjects(shared, layout, *announced);
   for (size_t object = 0; object < places.size(); ++object) {
@@ -99,7 +102,7 @@ absl::Status LendShared(const v1::SharedSlices& shared, const KvLayout& layout,
 
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder) {
-  if (absl::Status status = CheckLists(shared); !status.ok()) return status;
+  if (absl::Status status = CheckShared(shared, segment); !status.ok()) return status;
   for (int i = 0; i < shared.objects_size(); ++i) {
     if (builder->lent(shared.objects(i))) continue;
     const SliceHeader header{shared.objects(i), shared.layers(i), 0};

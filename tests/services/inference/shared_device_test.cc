@@ -8,7 +8,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "proto/restore_rule.h"
+#include "services/inference/object_builder.h"
 #include "services/inference/remote_prefix_cache.h"
+#include "services/inference/shared_fetch.h"
 #include "services/store/segment_server.h"
 #include "tests/services/store/small_layout.h"
 #include "tests/services/store/store_server.h"
@@ -149,6 +152,32 @@ TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
   const SegmentRange range{0, 4096, 0};
   ASSERT_TRUE(device->segment->Check(range).ok());
   EXPECT_TRUE(absl::IsAborted(client.Copy(*device, {range}).status()));
+}
+
+// A store may name the one segment where the other is due: its bytes are not in the file.
+TEST_F(SharedDeviceTest, ADevicesSegmentIsNotReadAsTheHosts) {
+  Start();
+  const SharedMemory memory = *server_->store()->shared_device();
+  const auto segment = *MappedSegment::Map(FileDescriptor(dup(memory.fd)));
+  const ObjectId id = NeededObjects(SmallLayout(), 16).front();
+  const std::vector<uint32_t> layers = SmallLayout().LayersOf(id.group);
+  v1::SharedSlices shared;
+  for (const uint32_t layer : layers) {
+    shared.add_objects(0);
+    shared.add_layers(layer);
+    shared.add_offsets(0);
+    shared.add_generations(0);
+  }
+  std::vector<ObjectBuilder::Announced> announced = {{id, std::vector<uint64_t>(layers.size())}};
+  EXPECT_EQ(LendShared(shared, SmallLayout(), segment, nullptr, &announced).code(),
+            absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(announced[0].loan, nullptr);
+  announced.clear();
+  for (const auto& object : SmallObjects(16)) {
+    announced.push_back({object->id, object->slice_digests});
+  }
+  auto builder = *ObjectBuilder::Create(SmallLayout(), 16, std::move(announced));
+  EXPECT_EQ(CopyShared(shared, *segment, &builder).code(), absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_F(SharedDeviceTest, RangesOutsideTheMemoryAreRefused) {
