@@ -1,6 +1,7 @@
 #include "proto/segment_format.h"
 
 #include <algorithm>
+#include <cassert>
 
 #include "absl/strings/str_cat.h"
 #include "proto/byte_codec.h"
@@ -21,6 +22,7 @@ uint64_t SegmentLayout::data_offset() const {
 }
 
 std::string EncodeSegmentHeader(const SegmentLayout& layout) {
+  assert(layout.data_bytes > 0 && layout.data_bytes % kSegmentGranuleBytes == 0);
   std::string out(kMagic);
   AppendU32(&out, layout.device.has_value() ? kDeviceVersion : kHostVersion);
   AppendU32(&out, static_cast<uint32_t>(kSegmentGranuleBytes));
@@ -31,6 +33,7 @@ std::string EncodeSegmentHeader(const SegmentLayout& layout) {
     out.append(layout.device->device.begin(), layout.device->device.end());
     out.append(layout.device->memory.begin(), layout.device->memory.end());
   }
+  assert(out.size() <= kSegmentHeaderBytes);
   out.resize(kSegmentHeaderBytes, '\0');
   return out;
 }

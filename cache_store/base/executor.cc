@@ -1,8 +1,11 @@
 #include "cache_store/base/executor.h"
 
+#include <cassert>
+
 namespace hearth {
 
 ThreadExecutor::ThreadExecutor(uint64_t max_bytes, int threads) : max_bytes_(max_bytes) {
+  assert(threads >= 1);
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Run(); });
 }
 
@@ -15,7 +18,9 @@ ThreadExecutor::~ThreadExecutor() {
 }
 
 bool ThreadExecutor::TrySchedule(uint64_t bytes, std::function<void()> job) {
+  assert(job != nullptr);
   absl::MutexLock lock(&mu_);
+  assert(bytes_ <= max_bytes_);
   if (stopping_ || jobs_.size() >= kMaxJobs || bytes > max_bytes_ - bytes_) return false;
   bytes_ += bytes;
   ++accepted_;
@@ -43,6 +48,7 @@ void ThreadExecutor::Run() {
     job.second();
     job.second = nullptr;  // what it kept alive goes before it counts as completed
     absl::MutexLock lock(&mu_);
+    assert(bytes_ >= job.first);
     bytes_ -= job.first;
     ++completed_;
   }

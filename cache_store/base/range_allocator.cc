@@ -16,6 +16,7 @@ std::optional<uint64_t> RangeAllocator::Take(uint64_t bytes) {
 }
 
 void RangeAllocator::Give(uint64_t offset, uint64_t bytes) {
+  assert(bytes > 0);
   auto after = by_offset_.lower_bound(offset);
   uint64_t begin = offset, end = offset + bytes;
   assert(after == by_offset_.end() || after->first >= end);

@@ -6,6 +6,7 @@
 #ifndef HEARTH_CACHE_STORE_BASE_SEGMENT_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_SEGMENT_FILE_H_
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,6 +29,7 @@ class SegmentFile {
   std::byte* data() const { return mapping_ + layout_.data_offset(); }
   // Of the range that begins at `offset`.
   SegmentGeneration& generation(uint64_t offset) const {
+    assert(offset < layout_.data_bytes && offset % kSegmentGranuleBytes == 0);
     auto* const table = reinterpret_cast<SegmentGeneration*>(mapping_ + kSegmentHeaderBytes);
     return table[offset / kSegmentGranuleBytes];
   }

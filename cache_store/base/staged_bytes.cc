@@ -9,6 +9,7 @@ namespace hearth {
 
 absl::Status StagedBytes::Take(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant) {
   absl::MutexLock lock(&mutex_);
+  assert(bytes_ <= limit_bytes_);
   if (bytes > limit_bytes_ - bytes_) {
     return absl::ResourceExhaustedError(
         absl::StrCat("staged bytes are at their limit, max_staged_bytes ", limit_bytes_));

@@ -50,6 +50,7 @@ const RestorePointEntry* Catalog::Find(const Digest& id) const {
 }
 
 void Catalog::Remove(const RestorePointEntry* point, Removal why) {
+  assert(point->node->restore_point == point);
   on_removed_(*point, why);
   if (IsEviction(why)) ++evicted_;
   SetPinned(point, false);
@@ -69,6 +70,7 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   }
   feed_.Remove(*point, MayReturn(why));
   const auto siblings = points_of_.find(point->tenant);
+  assert(siblings != points_of_.end() && point->account->usage.restore_points > 0);
   siblings->second.erase(point);
   if (siblings->second.empty()) points_of_.erase(siblings);
   --point->account->usage.restore_points;
@@ -177,6 +179,7 @@ void Catalog::EndAdopting(absl::Span<const Digest> ids, absl::Time now) {
   for (auto point = points_.begin(); feed_.size() < points_.size(); ++point) {
     add(point->second.get());
   }
+  assert(feed_.size() == points_.size());
 }
 
 std::vector<Catalog::PastUse> Catalog::UsesOf(absl::Span<const Digest> ids) const {

@@ -39,6 +39,7 @@ ComputeClaims::Id ComputeClaims::Grant(absl::Span<const Boundary> boundaries,
   }
   deadlines_.emplace(until, id);
   leases_.emplace(id, std::move(lease));
+  assert(deadlines_.size() == leases_.size());
   ++next_id_;
   return id;
 }
@@ -49,6 +50,7 @@ void ComputeClaims::End(Id id, Wakes* wakes) {
   const Lease lease = std::move(it->second);
   leases_.erase(it);
   deadlines_.erase({lease.until, id});
+  assert(deadlines_.size() == leases_.size());
   for (const Digest& key : lease.promised) {
     // A boundary published meanwhile may be another's promise by now.
     const auto promise = promised_.find(key);
@@ -70,7 +72,7 @@ void ComputeClaims::Expire(absl::Time now, Wakes* wakes) {
 }
 
 ComputeClaims::Id ComputeClaims::Wait(const Digest& key, Wake wake) {
-  assert(promised_.contains(key));
+  assert(promised_.contains(key) && wake != nullptr);
   if (waiters_.size() >= kMaxWaiters) return 0;
   const Id id = next_id_++;
   waiters_.emplace(id, Waiter{key, std::move(wake)});
@@ -100,6 +102,7 @@ void ComputeClaims::WakeAll(const Digest& key, Wakes* wakes) {
   if (waiting == waiting_.end()) return;
   for (const Id id : waiting->second) {
     const auto waiter = waiters_.find(id);
+    assert(waiter != waiters_.end());
     wakes->push_back(std::move(waiter->second.wake));
     waiters_.erase(waiter);
   }

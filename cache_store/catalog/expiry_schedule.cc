@@ -1,6 +1,7 @@
 #include "cache_store/catalog/expiry_schedule.h"
 
 #include <algorithm>
+#include <cassert>
 
 namespace hearth {
 namespace {
@@ -29,7 +30,10 @@ bool HasExpired(const RestorePointEntry& point, absl::Time now) {
 }
 
 void ExpirySchedule::Add(const RestorePointEntry* point) {
-  if (MayExpire(*point)) points_[{point->expiry.at, point->number}] = point;
+  if (!MayExpire(*point)) return;
+  const auto time = std::make_pair(point->expiry.at, point->number);
+  const bool is_new = points_.emplace(time, point).second;
+  assert(is_new);  // it was removed before its time changed
 }
 
 void ExpirySchedule::Remove(const RestorePointEntry& point) {

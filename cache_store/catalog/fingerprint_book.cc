@@ -1,6 +1,7 @@
 #include "cache_store/catalog/fingerprint_book.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 #include <iterator>
 #include <utility>
@@ -43,6 +44,7 @@ std::shared_ptr<const KnownFingerprint> FingerprintBook::Learn(const Fingerprint
 
 void FingerprintBook::Remember(std::shared_ptr<const KnownFingerprint> known,
                                const std::string& tenant) {
+  assert(known != nullptr);
   if (by_tenant_.size() >= kMaxTenants && by_tenant_.count(tenant) == 0) ForgetOneTenant();
   Known& of_tenant = by_tenant_[tenant];
   of_tenant.used = ++uses_;

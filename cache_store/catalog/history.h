@@ -4,6 +4,7 @@
 #ifndef HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 #define HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -30,6 +31,7 @@ class History {
     entries_[key] = Entry{Departure{why, when}, ++serial_};
     order_.emplace_back(key, serial_);
     while (entries_.size() > kMaxEntries || order_.size() > 2 * kMaxEntries) ForgetOldest();
+    assert(entries_.size() <= order_.size());
   }
   // Null when unknown.
   const Departure* Find(const Digest& key) const {

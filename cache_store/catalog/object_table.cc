@@ -58,7 +58,7 @@ void ObjectTable::Unlink(StoredObject* object) {
 }
 
 void ObjectTable::Retire(const StoredObject* object) {
-  assert(object->sessions > 0 && object->names.count == 0);
+  assert(object->sessions > 0 && object->names.count == 0 && !object->retired);
   Own(object)->retired = true;
   garbage_.gone_objects.push_back(object->number);
   Unlink(Own(object));
@@ -108,6 +108,7 @@ void ObjectTable::Free(StoredObject* object) {
   }
   Unlink(object);
   garbage_.gone_objects.push_back(object->number);
+  assert(bytes_ >= object->bytes());
   bytes_ -= object->bytes();
   objects_.erase(object->number);
 }

@@ -56,6 +56,7 @@ SegmentNode* PrefixIndex::EnsureRoot(const Digest& root) {
     node = std::make_unique<SegmentNode>();
     node->key = root;
   }
+  assert(node->parent == nullptr);
   return node.get();
 }
 

@@ -77,7 +77,8 @@ void RetentionFeed::Adopt(RestorePointEntry* point, absl::Time used, absl::Time 
 }
 
 void RetentionFeed::SetListed(RestorePointEntry* point) {
-  by_key_[KeyOf(point->id)] = point;
+  const bool is_new = by_key_.emplace(KeyOf(point->id), point).second;
+  assert(is_new && by_key_.size() == retention_->held());
   point->listed = true;
   Update(*point);
 }
@@ -86,6 +87,7 @@ void RetentionFeed::Remove(const RestorePointEntry& point, bool may_return) {
   if (!point.listed) return;
   by_key_.erase(KeyOf(point.id));
   retention_->Erase(KeyOf(point.id), may_return);
+  assert(by_key_.size() == retention_->held());
 }
 
 void RetentionFeed::Update(const RestorePointEntry& point) {

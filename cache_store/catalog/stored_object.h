@@ -28,8 +28,10 @@ struct NameCount {
   uintptr_t points = 0;  // their addresses, combined by xor
 
   void Change(const RestorePointEntry* point, int by) {
+    assert(by > 0 || count > 0);
     count += static_cast<uint32_t>(by);
     points ^= reinterpret_cast<uintptr_t>(point);
+    assert(count > 0 || points == 0);  // only those that were added are taken off
   }
   // REQUIRES: count is 1.
   RestorePointEntry* only() const {

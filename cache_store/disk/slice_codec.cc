@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cassert>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -195,6 +196,7 @@ bool IsEncodedSlice(absl::Span<const std::byte> stored, uint64_t slice_bytes) {
 }
 
 absl::StatusOr<SliceView> DecodeSlice(absl::Span<const std::byte> stored, uint64_t slice_bytes) {
+  assert(IsEncodedSlice(stored, slice_bytes));
   const auto element_bytes = LoadWord<uint32_t>(stored.data() + 4);
   if (LoadWord<uint64_t>(stored.data() + 8) != slice_bytes) {
     return Damaged(absl::StrCat("is of another size than ", slice_bytes, " bytes"));

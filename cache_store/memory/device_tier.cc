@@ -60,6 +60,7 @@ bool DeviceTier::Has(uint64_t object) const {
 // Evicts what nobody holds, the least recently used first, until a range of `bytes` is free. False:
 // there cannot be one; nothing was evicted, unless it is for want of a range in one piece.
 bool DeviceTier::MakeRoom(uint64_t bytes) {
+  mu_.AssertHeld();
   uint64_t possible = 0;
   {
     absl::MutexLock lock(&pool_->mu);
@@ -85,6 +86,8 @@ bool DeviceTier::MakeRoom(uint64_t bytes) {
 }
 
 std::list<DeviceTier::Entry>::iterator DeviceTier::Forget(std::list<Entry>::iterator entry) {
+  mu_.AssertHeld();
+  assert(bytes_ >= entry->copy->range.bytes);
   bytes_ -= entry->copy->range.bytes;
   if (!entry->read) unread_bytes_ += entry->copy->range.bytes;
   entries_.erase(entry->object);

@@ -97,6 +97,7 @@ void HostArena::AskForHugePages() {
 }
 
 bool HostArena::ShouldGrow() const {
+  mu_.AssertHeld();
   return free_.free_bytes() < options_.ahead_bytes && resident_bytes_ < layout_.data_bytes;
 }
 
@@ -132,6 +133,7 @@ void HostArena::Grow() {
     }
     retry = options_.retry;
     resident_bytes_ += options_.slab_bytes;
+    assert(resident_bytes_ <= layout_.data_bytes);
     free_.Give(offset, options_.slab_bytes);
   }
 }
@@ -183,6 +185,7 @@ std::optional<SegmentRange> HostArena::RangeOf(const void* memory, size_t bytes)
   SegmentRange range;
   range.offset = static_cast<uint64_t>(at - data_);
   range.bytes = bytes;
+  assert(bytes <= layout_.data_bytes - range.offset);
   if (range.offset % kSegmentGranuleBytes != 0) return std::nullopt;  // no slice of its own
   range.generation = file_->generation(range.offset).load(std::memory_order_acquire);
   return range;
@@ -193,6 +196,7 @@ HostArena::Usage HostArena::usage() const {
   Usage usage;
   usage.capacity_bytes = layout_.data_bytes;
   usage.resident_bytes = resident_bytes_;
+  assert(resident_bytes_ >= free_.free_bytes());
   usage.used_bytes = resident_bytes_ - free_.free_bytes();
   usage.growth = growth_;
   usage.failed_growths = failed_growths_;

@@ -1,6 +1,7 @@
 #include "cache_store/store/eraser.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 #include <vector>
 
@@ -18,11 +19,13 @@ constexpr uint64_t kDeadDivisor = 8;
 }  // namespace
 
 void Eraser::Start(Executor* executor, std::unique_ptr<Executor> reclaimer) {
+  assert(executor_ == nullptr && executor != nullptr);
   executor_ = executor;
   reclaimer_ = std::move(reclaimer);
 }
 
 Eraser::Rest Eraser::CarryOut(const Garbage& garbage) {
+  state_->mu.AssertHeld();
   if (!garbage.host_objects.empty()) {
     if (!tiers_->host_slices->EraseObjects(garbage.host_objects).ok()) {
       counters_->Add(Counter::kTierErrors);
@@ -40,6 +43,7 @@ Eraser::Rest Eraser::CarryOut(const Garbage& garbage) {
 void Eraser::Finish(const Rest& rest) {
   if (rest.in_host) tiers_->host.Reap();  // RAM is not to wait behind the disk
   if (!rest.on_disk) return;
+  assert(executor_ != nullptr);
   if (!executor_->TrySchedule(0, [this] { EraseFromDisk().IgnoreError(); })) {
     EraseFromDisk().IgnoreError();
   }

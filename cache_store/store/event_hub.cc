@@ -1,6 +1,7 @@
 #include "cache_store/store/event_hub.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace hearth {
@@ -35,6 +36,7 @@ void EventHub::Post(StoreEvent::Kind kind, RestorePoint point, std::optional<Rem
 
 WatchStart EventHub::Subscribe(const std::string& tenant, std::optional<uint64_t> after,
                                TieredStore::EventCallback callback) {
+  assert(callback != nullptr);
   auto subscriber = std::make_shared<Subscriber>();
   subscriber->tenant = tenant;
   subscriber->callback = std::move(callback);

@@ -39,6 +39,7 @@ StoreCore::StoreCore(const StoreOptions& store_options, const StoreSeams& seams,
       eraser(options.disk_bytes, &tiers, &state, &meters.counters()) {}
 
 RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
+  state.mu.AssertHeld();
   RestorePoint described;
   described.id = point.id;
   described.fingerprint = point.model->fingerprint.digest();
@@ -62,13 +63,15 @@ RestorePoint StoreCore::Describe(const RestorePointEntry& point) const {
 }
 
 const RestorePointEntry* StoreCore::FindOwned(const Digest& id, const std::string& tenant) {
+  state.mu.AssertHeld();
   const RestorePointEntry* point = state.catalog.Find(id);
   if (point == nullptr || point->tenant != tenant) return nullptr;
   return HasExpired(*point, clock->Now()) ? nullptr : point;
 }
 
 bool StoreCore::PutInHost(const StoredObject* object, const std::vector<SliceView>& views) {
-  assert(views.size() == object->layers.size());
+  state.mu.AssertHeld();
+  assert(views.size() == object->layers.size() && !object->in_host);
   // Evicted copies must leave the tier before others take their room.
   tiers.host_slices->EraseObjects(state.objects.TakeHostGarbage()).IgnoreError();
   for (size_t i = 0; i < views.size(); ++i) {

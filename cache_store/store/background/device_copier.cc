@@ -12,6 +12,7 @@ constexpr uint32_t kFetchesToCopy = 2;
 }  // namespace
 
 void DeviceCopier::NoteFetched(const StoredObject* object) {
+  state_->mu.AssertHeld();
   assert(object->sessions > 0);
   if (core_->tiers.device == nullptr) return;
   if (state_->objects.CountFetch(object) < kFetchesToCopy || object->reads.queued_for_device ||

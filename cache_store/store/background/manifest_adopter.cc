@@ -27,6 +27,7 @@ ReadManifest ManifestAdopter::Check(ManifestRecord record, const UnloadedIndex& 
 }
 
 bool ManifestAdopter::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
+  state_->mu.AssertHeld();
   if (read.model == nullptr) return false;
   const ManifestRecord& record = read.record;
   const Manifest& manifest = record.manifest;

@@ -51,6 +51,9 @@ uint64_t ManifestWriter::Compress(const Fingerprint& fingerprint, std::vector<Sl
 }
 
 std::vector<uint64_t> ManifestWriter::AbandonWrite(const Persisting& work) {
+  state_->mu.AssertHeld();
+  assert(work.begun_objects <= work.objects.size());
+  assert(work.manifests.size() == work.points.size());
   std::vector<uint64_t> orphans;
   for (size_t i = 0; i < work.begun_objects; ++i) {
     state_->objects.SetBegunOnDisk(work.objects[i]);

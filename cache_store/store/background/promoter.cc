@@ -5,6 +5,7 @@
 namespace hearth {
 
 std::shared_ptr<Promotion> Promoter::Begin(const RestorePointEntry& point) {
+  state_->mu.AssertHeld();
   if (state_->evictor.limits().host_bytes == 0) return nullptr;
   uint64_t bytes = 0;
   for (const StoredObject* object : point.objects) {
@@ -31,12 +32,14 @@ bool Promoter::Claim(const StoredObject* object, Promotion* promotion) {
     Skip(promotion);
     return false;
   }
+  assert(object->sessions > 0);  // the reader's
   promoting_bytes_ += object->bytes();
   state_->objects.SetPromoting(object, true);
   return true;
 }
 
 void Promoter::Unclaim(const StoredObject* object) {
+  state_->mu.AssertHeld();
   assert(object->reads.promoting && promoting_bytes_ >= object->bytes());
   promoting_bytes_ -= object->bytes();
   state_->objects.SetPromoting(object, false);
@@ -61,6 +64,7 @@ void Promoter::Promote(std::shared_ptr<Promotion> promotion, const StoredObject*
 }
 
 const RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
+  state_->mu.AssertHeld();
   const RestorePointEntry* point = state_->catalog.Find(promotion.point_id);
   return point != nullptr && point->number == promotion.point_number ? point : nullptr;
 }

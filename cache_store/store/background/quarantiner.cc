@@ -82,6 +82,7 @@ std::vector<const StoredObject*> Quarantiner::FindObjects(const PrefixQuery& que
                                                           const PromptChain& chain,
                                                           const KvLayout& layout,
                                                           absl::Span<const ObjectId> objects) {
+  state_->mu.AssertHeld();
   std::vector<const StoredObject*> found;
   for (const ObjectId& id : objects) {
     const KeyedSegment* segment = chain.EndingAt(id.begin + id.tokens, layout.chunk_tokens);
@@ -99,6 +100,7 @@ std::vector<const StoredObject*> Quarantiner::FindObjects(const PrefixQuery& que
 
 void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
                           QuarantineResult* result) {
+  state_->mu.AssertHeld();
   // One may be there only because another's restore points are.
   for (const StoredObject* object : objects) state_->objects.Hold(object);
   for (const StoredObject* object : objects) {
@@ -213,6 +215,7 @@ void Quarantiner::QuarantineObject(const StoredObject* object, const absl::Statu
 }
 
 bool Quarantiner::QuarantineLocked(const StoredObject* object) {
+  state_->mu.AssertHeld();
   assert(object->sessions > 0);  // the reader's: it stays until the session ends
   if (object->retired) return false;
   core_->Count(Counter::kQuarantined);

@@ -22,6 +22,7 @@ constexpr size_t kUsesAtOnce = 4096;
 }  // namespace
 
 bool Upkeep::ExpireSome(int most) {
+  state_->mu.AssertHeld();
   const absl::Time now = core_->clock->Now();
   bool any = false;
   for (; most > 0; --most, any = true) {

@@ -1,13 +1,18 @@
 #include "cache_store/store/background/write_behind.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 namespace hearth {
 
-void WriteBehind::BeginDeferring() { is_deferring_.store(true); }
+void WriteBehind::BeginDeferring() {
+  state_->mu.AssertHeld();
+  is_deferring_.store(true);
+}
 
 std::vector<Digest> WriteBehind::EndDeferring() {
+  state_->mu.AssertHeld();
   is_deferring_.store(false);
   return std::exchange(deferred_, {});
 }
@@ -28,6 +33,8 @@ void WriteBehind::Schedule(std::vector<Digest> points, uint64_t bytes) {
 
 // Fills `work` with what the disk lacks of `point`, references and room taken.
 bool WriteBehind::Prepare(const RestorePointEntry* point, Persisting* work) {
+  state_->mu.AssertHeld();
+  assert(!point->durable);
   uint64_t bytes = point->manifest_cost_bytes;
   for (const StoredObject* object : point->objects) {
     if (object->on_disk) continue;

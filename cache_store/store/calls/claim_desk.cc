@@ -50,6 +50,7 @@ absl::StatusOr<ClaimDecision> ClaimDesk::Claim(const PrefixQuery& query, ClaimRe
 ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
                                   const std::vector<PrefixFinder::Namespace>& spaces,
                                   ClaimRequest ask, ComputeClaims::Wakes* wakes) {
+  state_->mu.AssertHeld();
   const KvLayout& layout = spaces[0].model->layout;
   const PromptChain& chain = spaces[0].chain;
   const uint32_t chunk_tokens = layout.chunk_tokens;
@@ -92,6 +93,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
 
 void ClaimDesk::Promise(const PrefixQuery& query, const KvLayout& layout, const PromptChain& chain,
                         const ClaimRequest& ask, absl::Time now, ClaimDecision* turn) {
+  state_->mu.AssertHeld();
   const uint32_t tokens = static_cast<uint32_t>(query.token_ids.size());
   const uint32_t have = std::max(turn->usable_tokens, ask.above_tokens);
   const std::vector<uint32_t> kept =

@@ -1,6 +1,7 @@
 #include "cache_store/store/calls/fetch_session.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +23,7 @@ FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, const RestorePointEn
       objects_(point->objects),
       point_id_(point->id),
       point_number_(point->number) {
+  state_->mu.AssertHeld();
   state_->catalog.HoldPoint(point);
   plan_.usable_tokens = point->tokens();
   plan_.fingerprint = point->model->fingerprint;
@@ -41,6 +43,8 @@ FetchSessionImpl::FetchSessionImpl(const FetchParts& parts, const RestorePointEn
 }
 
 void FetchSessionImpl::BeginPromotion(const RestorePointEntry& point) {
+  state_->mu.AssertHeld();
+  assert(point.number == point_number_ && promotion_ == nullptr);
   promotion_ = parts_.promoter->Begin(point);
   if (promotion_ != nullptr) kept_.resize(objects_.size());
 }

@@ -110,6 +110,7 @@ absl::StatusOr<std::unique_ptr<FetchSession>> Fetcher::FetchById(const Digest& i
 std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namespace& space,
                                                       SegmentNode* node,
                                                       std::vector<Digest>* new_points) {
+  state_->mu.AssertHeld();
   const RestorePointEntry* point = node->restore_point;
   if (point == nullptr) {
     point = MakePoint(space, node);
@@ -128,6 +129,8 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namesp
 // other. Null when what of it no restore point names any more is over the tenant's quota.
 const RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space,
                                             SegmentNode* node) {
+  state_->mu.AssertHeld();
+  assert(node->restore_point == nullptr);
   std::vector<const StoredObject*> objects = ObjectsOf(space.model->layout, node);
   assert(!objects.empty());
   for (const StoredObject* object : objects) state_->objects.Hold(object);

@@ -32,6 +32,7 @@ absl::StatusOr<std::vector<PrefixFinder::Namespace>> PrefixFinder::NamespacesOf(
 
 PrefixFinder::Found PrefixFinder::Search(const PrefixQuery& query, const Namespace& space,
                                          uint32_t highest) {
+  state_->mu.AssertHeld();
   Found found;
   const SegmentNode* root = state_->catalog.index().Find(space.chain.root);
   if (root == nullptr) return found;

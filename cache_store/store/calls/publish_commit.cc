@@ -95,6 +95,7 @@ PublishResult PublishCommit::Result() {
 }
 
 void PublishCommit::Claim() {
+  state_->mu.AssertHeld();
   for (const PublishItem& item : content_->items) {
     const bool on_disk = item.object != nullptr && item.object->on_disk;
     if (!on_disk) plan_.claims.push_back(item.segment->key);
@@ -108,6 +109,7 @@ void PublishCommit::Claim() {
 
 // Gives every complete staged object a place, or finds that another publisher was first.
 absl::Status PublishCommit::AdoptStaged() {
+  state_->mu.AssertHeld();
   const PublishSpec& spec = content_->spec;
   const auto publisher = std::make_shared<const std::string>(spec.publisher);
   for (size_t i = 0; i < content_->items.size(); ++i) {
@@ -145,6 +147,7 @@ absl::Status PublishCommit::AdoptStaged() {
 }
 
 void PublishCommit::ChooseBoundaries() {
+  state_->mu.AssertHeld();
   const KvLayout& layout = content_->model->layout;
   for (size_t place = 0; place < content_->needs.size(); ++place) {
     const uint32_t boundary = content_->spec.boundaries[place];
@@ -166,6 +169,7 @@ void PublishCommit::ChooseBoundaries() {
 }
 
 absl::Status PublishCommit::ReserveQuota() {
+  state_->mu.AssertHeld();
   absl::flat_hash_set<const StoredObject*> listed;
   uint64_t new_bytes = 0, new_objects = 0;
   for (const PublishBoundary& kept : plan_.boundaries) {
@@ -187,6 +191,7 @@ absl::Status PublishCommit::ReserveQuota() {
 
 // Reserves RAM or disk for what is new, and lists what is to be written.
 absl::Status PublishCommit::MakeRoom() {
+  state_->mu.AssertHeld();
   uint64_t new_bytes = 0;
   std::vector<const StoredObject*> unwritten;
   absl::flat_hash_set<const StoredObject*> listed;
@@ -281,6 +286,7 @@ absl::Status PublishCommit::ViewsFor(const StoredObject* object, std::vector<Sli
 
 // Gives back the quota that was reserved, and the points that were held.
 void PublishCommit::EndPlan() {
+  state_->mu.AssertHeld();
   state_->objects.Unpromise(plan_.promised);
   plan_.promised.clear();
   for (const PublishBoundary& kept : plan_.boundaries) {
@@ -293,6 +299,7 @@ void PublishCommit::EndPlan() {
 }
 
 absl::Time PublishCommit::ExpiryOf(absl::Time now) {
+  state_->mu.AssertHeld();
   const PublishSpec& spec = content_->spec;
   const TenantQuota& quota = state_->catalog.ledger().QuotaOf(spec.tenant);
   absl::Duration ttl = spec.ttl;

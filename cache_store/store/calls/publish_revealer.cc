@@ -9,6 +9,8 @@
 namespace hearth {
 
 void PublishRevealer::Reveal() {
+  state_->mu.AssertHeld();
+  assert(plan_->work.objects.size() == plan_->work.compressed_bytes.size());
   const bool written = plan_->level != Durability::kMemory;
   for (size_t i = 0; i < plan_->work.objects.size(); ++i) {
     state_->objects.SetOnDisk(plan_->work.objects[i], plan_->work.compressed_bytes[i]);
@@ -86,6 +88,7 @@ bool PublishRevealer::IsWhole(const PublishBoundary& kept) const {
 
 // Makes the path of a boundary and puts its new objects into it.
 SegmentNode* PublishRevealer::LinkBoundary(const PublishBoundary& kept) {
+  state_->mu.AssertHeld();
   PrefixIndex& index = state_->catalog.index();
   const uint32_t chunk_tokens = content_->model->layout.chunk_tokens;
   SegmentNode* node = index.EnsureRoot(content_->chain.root);
@@ -106,6 +109,7 @@ SegmentNode* PublishRevealer::LinkBoundary(const PublishBoundary& kept) {
 
 // Puts what this publish brought into RAM, if the whole restore point can then be read from there.
 bool PublishRevealer::AdmitToHost(const PublishBoundary& kept) {
+  state_->mu.AssertHeld();
   uint64_t bytes = 0;
   for (const size_t i : kept.items) {
     const PublishItem& item = content_->items[i];

@@ -222,6 +222,7 @@ absl::StatusOr<PublishResult> PublishSessionImpl::Commit() {
 }
 
 absl::Status PublishSessionImpl::PlanNeeded() {
+  state_->mu.AssertHeld();
   const PublishSpec& spec = content_.spec;
   for (size_t i = 0; i < content_.items.size(); ++i) {
     PublishItem& item = content_.items[i];

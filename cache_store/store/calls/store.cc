@@ -138,6 +138,7 @@ absl::StatusOr<RestorePoint> Store::SetPinned(const Digest& id, const std::strin
 
 absl::Status Store::PinLocked(const Digest& id, const std::string& tenant, bool pinned,
                               RestorePoint* described, uint64_t* durable_number) {
+  state_->mu.AssertHeld();
   const RestorePointEntry* point = core_->FindOwned(id, tenant);
   if (point == nullptr) return NoSuchPoint();
   if (point->pinned != pinned) {
@@ -183,6 +184,7 @@ absl::StatusOr<DropResult> Store::DropAll(const std::string& tenant, bool force)
 }
 
 DropResult Store::DropPoints(const std::vector<const RestorePointEntry*>& points, bool force) {
+  state_->mu.AssertHeld();
   DropResult result;
   const uint64_t before = state_->objects.bytes();
   for (const RestorePointEntry* point : points) {
