@@ -15,7 +15,9 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cache_store/base/clock.h"
 
 namespace hearth {
 
@@ -23,11 +25,14 @@ template <typename Request, typename Response>
 class BlockingStream {
  public:
   // `method`: "/hearth.v1.CacheStore/Fetch". An op that is not over by `patience` ends the call as
-  // the context's own deadline would; the call itself may live longer.
+  // the context's own deadline would; the call itself may live longer. `clock`: says whether a
+  // call that was cancelled was late; null: the machine's.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
-                 grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture())
+                 grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture(),
+                 Clock* clock = nullptr)
       : context_(context),
         patience_(patience),
+        clock_(clock),
         stub_(channel),
         call_(stub_.PrepareCall(context, method, &queue_)) {
     call_->StartCall(this);
@@ -72,13 +77,16 @@ class BlockingStream {
   bool late() const { return late_; }
 
   // Once. Reads on to the end of a stream that the peer has not ended: cancel the context first to
-  // end it at once.
+  // end it at once. A call that was cancelled when its patience was over is late: who waits for it
+  // gives up at that very moment.
   grpc::Status Finish() {
     assert(!finished_);
     finished_ = true;
     grpc::Status status;
     call_->Finish(&status, this);
     Wait();
+    const absl::Time now = clock_ == nullptr ? absl::Now() : clock_->Now();
+    if (status.error_code() == grpc::StatusCode::CANCELLED && now >= patience_) late_ = true;
     if (late_) return {grpc::StatusCode::DEADLINE_EXCEEDED, "no answer in time"};
     return status;
   }
@@ -99,6 +107,7 @@ class BlockingStream {
 
   grpc::ClientContext* const context_;
   absl::Time patience_;
+  Clock* const clock_;
   grpc::CompletionQueue queue_;
   grpc::TemplatedGenericStub<Request, Response> stub_;
   const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, Response>> call_;

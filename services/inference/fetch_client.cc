@@ -99,7 +99,7 @@ struct FetchClient::OpenFetch {
   OpenFetch(StoreConnection* connection, const PrefixRequest& prefix, absl::Time patience,
             absl::Time deadline)
       : active(connection->calls(), Prepared(&context, prefix.request_id, deadline), prefix.stop),
-        stream(connection->channel(), kFetchMethod, &context, patience) {}
+        stream(connection->channel(), kFetchMethod, &context, patience, connection->clock()) {}
 
   static grpc::ClientContext* Prepared(grpc::ClientContext* context, const std::string& request_id,
                                        absl::Time deadline) {
@@ -277,7 +277,7 @@ absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> FetchClient::TakeOb
   const absl::Status read =
       ReadSlices(&call->stream, leased, attempt->load, &*builder, attempt->bytes);
   if (!read.ok()) return read;
-  if (!leased) {
+  if (!leased || !builder->complete()) {
     if (absl::Status status = FromGrpcStatus(call->stream.Finish()); !status.ok()) return status;
   }
   return builder->Take();

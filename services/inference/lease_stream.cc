@@ -8,7 +8,8 @@
 namespace hearth {
 
 LeaseStream::LeaseStream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request,
-                         const std::string& request_id, absl::Time until) {
+                         const std::string& request_id, absl::Time until, Clock* clock)
+    : clock_(clock) {
   SendRequestId(request_id, &context_);
   context_.set_deadline(absl::ToChronoTime(until));
   call_ = stub->PrepareAsyncLease(&context_, request, &queue_);
@@ -65,6 +66,9 @@ absl::Status LeaseStream::Read(v1::LeaseResponse* response, absl::Time deadline)
   call_->Finish(&status, this);
   Wait();
   absl::Status failed = FromGrpcStatus(status);
+  if (absl::IsCancelled(failed) && clock_->Now() >= deadline) {
+    return absl::DeadlineExceededError("the wait for a lease was given up at its end");
+  }
   return failed.ok() ? absl::DataLossError("the lease ended before its answer") : failed;
 }
 

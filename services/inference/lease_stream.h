@@ -1,7 +1,8 @@
 // LeaseStream: a worker's side of one Lease call: the answers, then the lease itself, held open.
 //
 // Thread safety: one thread at a time; its context may be cancelled from any. Ownership: the stub's
-// channel must outlive it. Its end cancels the call, which is how a lease is given back.
+// channel and the clock must outlive it. Its end cancels the call, which is how a lease is given
+// back.
 #ifndef HEARTH_SERVICES_INFERENCE_LEASE_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_LEASE_STREAM_H_
 
@@ -13,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache_store/base/clock.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "worker/prefix/prefix_cache.h"
 
@@ -20,22 +22,25 @@ namespace hearth {
 
 class LeaseStream final : public ComputeLease {
  public:
-  // `until`: when the call ends by itself.
+  // `until`: when the call ends by itself. `clock`: says whether a call that was cancelled was
+  // late.
   LeaseStream(v1::CacheStore::Stub* stub, const v1::LeaseRequest& request,
-              const std::string& request_id, absl::Time until);
+              const std::string& request_id, absl::Time until, Clock* clock);
   ~LeaseStream() override;
 
   grpc::ClientContext* context() { return &context_; }
   // Keeps `guard` as long as the context lives.
   void Hold(std::shared_ptr<void> guard) { guard_ = std::move(guard); }
 
-  // The next answer. kDeadlineExceeded when none came by `deadline`; no more Reads after an error.
+  // The next answer. kDeadlineExceeded when none came by `deadline`, also where the caller gave up
+  // at that moment; no more Reads after an error.
   absl::Status Read(v1::LeaseResponse* response, absl::Time deadline);
 
  private:
   // Waits for the one operation under way.
   bool Wait();
 
+  Clock* const clock_;
   grpc::ClientContext context_;
   std::shared_ptr<void> guard_;
   grpc::CompletionQueue queue_;

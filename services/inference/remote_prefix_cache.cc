@@ -92,10 +92,10 @@ RemotePrefixCache::~RemotePrefixCache() {
 RemotePrefixCache::RemotePrefixCache(std::shared_ptr<grpc::Channel> channel,
                                      const Fingerprint& fingerprint, const KvLayout& layout,
                                      CacheCounters* counters, SharedMemoryUse shared_memory,
-                                     std::unique_ptr<DeviceClient> devices)
+                                     std::unique_ptr<DeviceClient> devices, Clock* clock)
     : CountingPrefixCache(counters),
       layout_(layout),
-      connection_(std::move(channel), fingerprint),
+      connection_(std::move(channel), fingerprint, clock),
       fetches_(&connection_, layout, counters, shared_memory, std::move(devices)) {}
 
 absl::StatusOr<PublishOutcome> RemotePrefixCache::TryPublish(const PublishRequestSpec& spec,
@@ -128,7 +128,8 @@ absl::StatusOr<PublishOutcome> RemotePrefixCache::Offer(const PublishRequestSpec
   SendRequestId(spec.prefix.request_id, &context);
   const CallSet::Entry active(connection_.calls(), &context);
   // An early return cancels the call.
-  PublishStream stream(connection_.channel(), kPublishMethod, &context);
+  PublishStream stream(connection_.channel(), kPublishMethod, &context, deadline,
+                       connection_.clock());
   const auto finish = [&](const char* ended_early) {
     absl::Status status = FromGrpcStatus(stream.Finish());
     return status.ok() ? absl::DataLossError(ended_early) : status;
@@ -179,7 +180,8 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
   if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
   auto stream = std::make_shared<LeaseStream>(connection_.stub(), request, prefix.request_id,
-                                              deadline + terms.wait + kWaitSlack + terms.lease);
+                                              deadline + terms.wait + kWaitSlack + terms.lease,
+                                              connection_.clock());
   stream->Hold(
       std::make_shared<CallSet::Entry>(connection_.calls(), stream->context(), prefix.stop));
   v1::LeaseResponse answer;

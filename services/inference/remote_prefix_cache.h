@@ -26,10 +26,11 @@ class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
  public:
   // `layout` is what `fingerprint` describes. `shared_memory`: of the store's, where it offers it.
   // `devices`: the same on the device that the worker computes on; null: it computes elsewhere.
+  // `clock`: as StoreConnection.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
-                    std::unique_ptr<DeviceClient> devices = nullptr);
+                    std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr);
   // Cancels calls under way; after it no callback of an explanation runs.
   ~RemotePrefixCache() override;
 

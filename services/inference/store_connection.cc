@@ -4,16 +4,16 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "cache_store/base/clock.h"
 #include "services/rpc/proto_conversion.h"
 
 namespace hearth {
 
 StoreConnection::StoreConnection(std::shared_ptr<grpc::Channel> channel,
-                                 const Fingerprint& fingerprint)
+                                 const Fingerprint& fingerprint, Clock* clock)
     : channel_(std::move(channel)),
       stub_(v1::CacheStore::NewStub(channel_)),
-      fingerprint_(fingerprint) {}
+      fingerprint_(fingerprint),
+      clock_(clock == nullptr ? &system_clock_ : clock) {}
 
 absl::Status StoreConnection::CheckReachable(absl::Time deadline) {
   if (!breaker_.Allows(SteadyClock().Now())) {

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "cache_store/base/clock.h"
 #include "proto/cache_store.grpc.pb.h"
 #include "proto/fingerprint.h"
 #include "services/inference/call_set.h"
@@ -27,8 +28,10 @@ class StoreConnection {
   // A call waits at most this long for a connection that is being made.
   static constexpr int kConnectWaitMs = 250;
 
-  // `fingerprint`: of the model whose prefixes are asked for.
-  StoreConnection(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint);
+  // `fingerprint`: of the model whose prefixes are asked for. `clock`: what deadlines are compared
+  // with when a call was cancelled; null: the machine's.
+  StoreConnection(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
+                  Clock* clock = nullptr);
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
@@ -37,6 +40,7 @@ class StoreConnection {
   void ToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 
   const Fingerprint& fingerprint() const { return fingerprint_; }
+  Clock* clock() { return clock_; }
   const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
   v1::CacheStore::Stub* stub() { return stub_.get(); }
   CircuitBreaker* breaker() { return &breaker_; }
@@ -46,6 +50,8 @@ class StoreConnection {
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<v1::CacheStore::Stub> stub_;
   const Fingerprint fingerprint_;
+  SystemClock system_clock_;
+  Clock* const clock_;
   CircuitBreaker breaker_;
   CallSet calls_;
   std::atomic<bool> lost_{false};

@@ -4,16 +4,21 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 
-#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "services/inference/fetch_client.h"
 #include "services/inference/remote_prefix_cache.h"
+#include "services/inference/store_connection.h"
 #include "services/rpc/transport_options.h"
+#include "tests/services/inference/scripted_plan.h"
 #include "tests/services/inference/scripted_store.h"
 #include "tests/services/store/small_layout.h"
+#include "tests/support/fake_clock.h"
 
 namespace hearth {
 namespace {
@@ -35,43 +40,135 @@ TEST(CallStopTest, EndsEachCallOnceAndThoseThatComeLaterAtOnce) {
   const CallStop::Call nobody(nullptr, [] { FAIL(); });
 }
 
-TEST(CallStopTest, ASilentStoresFetchAndLeaseReturn) {
-  ScriptedStore store;
-  absl::Notification fetching, leasing;
-  const auto until_given_up = [](grpc::ServerContext* context, absl::Notification* asked) {
-    asked->Notify();
+// A store that says no more than it is told to, until its callers leave.
+class SilentStoreTest : public testing::Test {
+ protected:
+  SilentStoreTest() {
+    store_.fetch = [this](grpc::ServerContext* context, auto&, ScriptedStore::FetchStream* stream) {
+      if (plan_.has_plan()) stream->Write(plan_);
+      return UntilGivenUp(context);
+    };
+    store_.lease = [this](grpc::ServerContext* context, auto*) { return UntilGivenUp(context); };
+    store_.publish = [this](grpc::ServerContext* context, auto*) { return UntilGivenUp(context); };
+    prefix_.token_ids = CountingTokens(kTokens);
+    prefix_.tenant = "default";
+    LoadTrial::Work work;
+    work.tokens = kTokens;
+    trial_.Arm(&model_, work);
+  }
+
+  grpc::Status UntilGivenUp(grpc::ServerContext* context) {
+    asked_ = true;
     while (!context->IsCancelled()) std::this_thread::yield();
     return grpc::Status::CANCELLED;
-  };
-  store.fetch = [&](grpc::ServerContext* context, auto&, auto*) {
-    return until_given_up(context, &fetching);
-  };
-  store.lease = [&](grpc::ServerContext* context, auto*) {
-    return until_given_up(context, &leasing);
-  };
-  CacheCounters counters;
-  RemotePrefixCache cache(ConnectToStore(store.address()), SmallFingerprint(), SmallLayout(),
-                          &counters);
-  PrefixRequest prefix;
-  prefix.token_ids = CountingTokens(40);
-  prefix.tenant = "default";
-  const auto stopped_when = [&](absl::Notification* asked) {
-    prefix.stop = std::make_shared<CallStop>();
-    return std::thread([asked, stop = prefix.stop] {
-      asked->WaitForNotification();
-      stop->Stop();
+  }
+  bool PlanIsAccepted() const { return trial_.report().source.has_value(); }
+  // Stops what `call` does with the prefix, once the store was asked and sent what it has.
+  template <typename Call>
+  void StopOnceAsked(Call call) {
+    asked_ = false;
+    prefix_.stop = std::make_shared<CallStop>();
+    std::thread stopper([this] {
+      while (!asked_ || (plan_.has_plan() && !PlanIsAccepted())) std::this_thread::yield();
+      prefix_.stop->Stop();
     });
-  };
-  std::thread stopper = stopped_when(&fetching);
-  EXPECT_EQ(cache.Fetch(prefix, 0, 39, absl::InfiniteFuture()).usable_tokens, 0u);
-  stopper.join();
-  stopper = stopped_when(&leasing);
-  const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
-  EXPECT_EQ(cache.Lease(prefix, 0, 39, terms, absl::InfiniteFuture()).lease, nullptr);
-  stopper.join();
+    call();
+    stopper.join();
+  }
+  // A fetch that is stopped when the client's clock is `before` its deadline. The machine's is far
+  // from it, so that nothing else ends the call.
+  absl::StatusCode FetchStopped(absl::Duration before, bool* left_alone) {
+    const absl::Time deadline = absl::Now() + absl::Hours(1);
+    clock_.Advance(deadline - before - clock_.Now());
+    StoreConnection connection(ConnectToStore(store_.address()), SmallFingerprint(), &clock_);
+    FetchClient client(&connection, SmallLayout(), &counters_, SharedMemoryUse::kOff, nullptr);
+    const absl::Time start = SteadyClock().Now();
+    uint64_t bytes = 0;
+    absl::Status status;
+    StopOnceAsked([&] {
+      status = client.Fetch(prefix_, 0, kTokens - 1, deadline, &trial_, &bytes).status();
+    });
+    *left_alone = !connection.breaker()->Allows(start);
+    return status.code();
+  }
+  // Whose deadlines, an hour from now, are all over.
+  std::unique_ptr<RemotePrefixCache> LateCache() {
+    clock_.Advance(absl::Now() + absl::Hours(2) - clock_.Now());
+    return std::make_unique<RemotePrefixCache>(ConnectToStore(store_.address()), SmallFingerprint(),
+                                               SmallLayout(), &counters_, SharedMemoryUse::kOff,
+                                               nullptr, &clock_);
+  }
+
+  static constexpr uint32_t kTokens = 40;
+  std::atomic<bool> asked_{false};
+  v1::FetchResponse plan_;  // sent before the silence, if it has one
+  ScriptedStore store_;
+  CacheCounters counters_;
+  FakeClock clock_;
+  LoadModel model_{LoadChoice::kAlways};
+  LoadTrial trial_;
+  PrefixRequest prefix_;
+};
+
+TEST_F(SilentStoreTest, FetchAndLeaseReturnWhenTheCallerLeaves) {
+  RemotePrefixCache cache(ConnectToStore(store_.address()), SmallFingerprint(), SmallLayout(),
+                          &counters_);
+  StopOnceAsked(
+      [&] { EXPECT_EQ(cache.Fetch(prefix_, 0, 39, absl::InfiniteFuture()).usable_tokens, 0u); });
+  StopOnceAsked([&] {
+    const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
+    EXPECT_EQ(cache.Lease(prefix_, 0, 39, terms, absl::InfiniteFuture()).lease, nullptr);
+  });
   const std::map<std::string, uint64_t> once = {{"cancelled", 1}};
-  EXPECT_EQ(counters.Read().fetches, once) << "the store was not late: the caller left";
-  EXPECT_EQ(counters.Read().leases, once);
+  EXPECT_EQ(counters_.Read().fetches, once) << "the store was not late: the caller left";
+  EXPECT_EQ(counters_.Read().leases, once);
+}
+
+TEST_F(SilentStoreTest, AFetchGivenUpAtItsDeadlineWasLateAndTheStoreIsLeftAlone) {
+  bool left_alone = true;
+  EXPECT_EQ(FetchStopped(absl::Nanoseconds(1), &left_alone), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(left_alone);
+  EXPECT_EQ(FetchStopped(absl::ZeroDuration(), &left_alone), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(left_alone);
+}
+
+TEST_F(SilentStoreTest, ATransferGivenUpAtItsDeadlineWasLateButTheStoreIsThere) {
+  plan_ = ScriptedPlan(32, 32);
+  bool left_alone = true;
+  EXPECT_EQ(FetchStopped(absl::ZeroDuration(), &left_alone), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(left_alone);
+}
+
+// A store that lends its memory holds the call open for it: its end says that it was given up, not
+// that bytes are damaged, which would be asked for again.
+TEST_F(SilentStoreTest, ATransferBesideALoanIsNoDamageWhenItIsGivenUp) {
+  plan_ = ScriptedPlan(32, 32);
+  plan_.mutable_plan()->mutable_shared();
+  bool left_alone = true;
+  EXPECT_EQ(FetchStopped(absl::ZeroDuration(), &left_alone), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(left_alone);
+}
+
+TEST_F(SilentStoreTest, ALeaseGivenUpAtItsDeadlineWasLate) {
+  const auto cache = LateCache();
+  const LeaseTerms terms{absl::Hours(1), absl::Hours(1), 1};
+  StopOnceAsked([&] { cache->Lease(prefix_, 0, 39, terms, absl::Now() + absl::Hours(1)); });
+  EXPECT_EQ(counters_.Read().leases, (std::map<std::string, uint64_t>{{"deadline", 1}}));
+}
+
+TEST_F(SilentStoreTest, APublishEndedWithAllCallsAfterItsDeadlineWasLate) {
+  const auto cache = LateCache();
+  std::thread stopper([&] {
+    while (!asked_) std::this_thread::yield();
+    cache->CancelCalls();
+  });
+  PublishRequestSpec spec;
+  spec.prefix = prefix_;
+  spec.boundaries = {32};
+  spec.objects = SmallObjects(32);
+  EXPECT_EQ(cache->Publish(spec, absl::Now() + absl::Hours(1)).published_tokens, 0u);
+  stopper.join();
+  EXPECT_EQ(counters_.Read().publishes, (std::map<std::string, uint64_t>{{"deadline", 1}}));
 }
 
 }  // namespace
