@@ -253,9 +253,60 @@ def check_images(objects):
     return problems
 
 
+def claim_at(template, path):
+    """(claim, is writable) of the volume that the pod's container has mounted at `path`."""
+    spec = template["spec"]
+    claims = {v["name"]: v["persistentVolumeClaim"]["claimName"] for v in spec.get("volumes", [])
+              if "persistentVolumeClaim" in v}
+    for mount in spec["containers"][0].get("volumeMounts", []):
+        if mount["mountPath"] == path:
+            return claims.get(mount["name"]), not mount.get("readOnly", False)
+    return None, False
+
+
+def check_shared_memory(objects):
+    """A socket that is named lies where store and workers both find it, on one node, of one user."""
+    store = m.pod_template(m.find(objects, "StatefulSet", "hearth-store"))
+    worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
+    env = m.environment(objects, store["spec"]["containers"][0])
+    folder, _, socket = env.get("HEARTH_STORE_SHARED_MEMORY", "").rpartition("/")
+    if not socket or not folder:
+        return []
+    problems = []
+    claim, writable = claim_at(store, folder)
+    if claim is None or not writable:
+        problems.append("the store cannot make its socket in a folder that others have")
+    if claim_at(worker, folder)[0] != claim:
+        problems.append("the workers do not have the folder of the store's socket")
+    together = worker["spec"].get("affinity", {}).get("podAffinity", {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution", [])
+    if not any(term["topologyKey"] == "kubernetes.io/hostname" and
+               selects(term["labelSelector"]["matchLabels"], store) for term in together):
+        problems.append("workers may run on another node than the store, whose socket they have")
+    users = {pod["spec"]["securityContext"].get("runAsUser") for pod in (store, worker)}
+    if len(users) != 1:
+        problems.append("store and workers run as several users")
+    return problems
+
+
+# Kinds of volumes that a namespace with the label `restricted` lets pods have.
+RESTRICTED_VOLUMES = {"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral",
+                      "persistentVolumeClaim", "projected", "secret"}
+
+
+def check_volumes_are_allowed(objects):
+    labels = m.find(objects, "Namespace", "hearth")["metadata"]["labels"]
+    if labels.get("pod-security.kubernetes.io/enforce") != "restricted":
+        return ["the namespace lets pods do more than they need"]
+    return [f"{label}: pod security refuses a volume of the kind {kind}"
+            for label, _, template in m.workloads(objects)
+            for volume in template["spec"].get("volumes", [])
+            for kind in volume.keys() - {"name"} if kind not in RESTRICTED_VOLUMES]
+
+
 ALL = (check_services, check_selectors, check_probes, check_scaling, check_references,
        check_hardening, check_store_is_fenced, check_sizes, check_drain, check_addresses,
-       check_images)
+       check_images, check_shared_memory, check_volumes_are_allowed)
 
 
 def all_problems(objects):

@@ -75,6 +75,12 @@ class ComposeTest(unittest.TestCase):
         self.assertNotEqual(one.pop("ports"), two.pop("ports"))
         self.assertEqual(one, two)
 
+    def test_its_head_says_what_to_take_out_where_users_are_remapped(self):
+        head = (m.ROOT / "docker-compose.yml").read_text().partition("name:")[0]
+        self.assertIn("userns-remap", head)
+        variable = next(word for word in head.split() if word.startswith("HEARTH_STORE_"))
+        self.assertIn(variable, load()["services"][STORE]["environment"])
+
     def test_the_ports_are_the_documented_ones(self):
         ports = load()["services"]["worker-1"]["ports"] + load()["services"][STORE]["ports"]
         self.assertEqual({p.rpartition(":")[2] for p in ports}, {"7070", "9070", "9080"})

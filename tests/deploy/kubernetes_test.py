@@ -28,14 +28,16 @@ class ManifestsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.base = m.kustomize(m.BASE)
         cls.gpu = m.kustomize(m.GPU)
+        cls.one_node = m.kustomize(m.ONE_NODE)
 
     def test_base_and_overlay_match_the_schemas_strictly(self):
-        for objects in (self.base, self.gpu, m.kustomize(m.LOAD_MODEL)):
+        for objects in (self.base, self.gpu, self.one_node, m.kustomize(m.LOAD_MODEL)):
             self.assertEqual(schema_errors(objects), [])
 
     def test_base_and_overlay_fit_together(self):
         self.assertEqual(checks.all_problems(self.base), [])
         self.assertEqual(checks.all_problems(self.gpu), [])
+        self.assertEqual(checks.all_problems(self.one_node), [])
 
     def test_base_holds_every_part_of_a_deployment(self):
         have = {(o["kind"], o["metadata"]["name"]) for o in self.base}
@@ -48,7 +50,7 @@ class ManifestsTest(unittest.TestCase):
             self.assertIn(part, have)
 
     def test_everything_lives_in_one_namespace(self):
-        for o in self.base + self.gpu + m.kustomize(m.LOAD_MODEL):
+        for o in self.base + self.gpu + self.one_node + m.kustomize(m.LOAD_MODEL):
             if o["kind"] != "Namespace":
                 self.assertEqual(o["metadata"]["namespace"], "hearth", o["metadata"]["name"])
 
@@ -60,6 +62,18 @@ class ManifestsTest(unittest.TestCase):
         self.assertEqual(m.environment(self.gpu, container)["HEARTH_WORKER_DEVICE"], "cuda")
         self.assertEqual(m.of_kind(self.gpu, "HorizontalPodAutoscaler"), [])
         self.assertGreaterEqual(owner["spec"]["replicas"], 1)
+
+    def test_on_one_node_the_stores_memory_is_shared_and_nothing_else_differs(self):
+        store = m.pod_template(m.find(self.one_node, "StatefulSet", "hearth-store"))
+        env = m.environment(self.one_node, store["spec"]["containers"][0])
+        self.assertEqual(env.pop("HEARTH_STORE_SHARED_MEMORY"), "/run/hearth/memory.sock")
+        base = m.pod_template(m.find(self.base, "StatefulSet", "hearth-store"))
+        self.assertEqual(env, m.environment(self.base, base["spec"]["containers"][0]))
+        names = {(o["kind"], o["metadata"]["name"]) for o in self.one_node
+                 if o["kind"] != "ConfigMap"}
+        self.assertEqual(names - {("PersistentVolumeClaim", "hearth-shared")},
+                         {(o["kind"], o["metadata"]["name"]) for o in self.base
+                          if o["kind"] != "ConfigMap"})
 
     def test_the_loader_writes_the_volume_that_workers_read(self):
         pod = m.kustomize(m.LOAD_MODEL)[0]
@@ -187,6 +201,25 @@ class BrokenManifestsTest(unittest.TestCase):
         args = job["spec"]["containers"][0]["args"]
         args[args.index("--file") + 1] = "/tmp/prompts.yaml"
         self.expect(checks.check_addresses, "is on no volume")
+
+    def test_shared_memory(self):
+        self.objects = copy.deepcopy(m.kustomize(m.ONE_NODE))
+        worker = m.pod_template(m.find(self.objects, "Deployment", "hearth-worker"))["spec"]
+        store = m.pod_template(m.find(self.objects, "StatefulSet", "hearth-store"))["spec"]
+        affinity = worker.pop("affinity")
+        self.expect(checks.check_shared_memory, "another node")
+        worker["affinity"] = affinity
+        self.assertEqual(checks.check_shared_memory(self.objects), [])
+        worker["securityContext"]["runAsUser"] = 10002
+        self.expect(checks.check_shared_memory, "several users")
+        for spec, words in ((worker, "do not have the folder"), (store, "cannot make its socket")):
+            mounts = spec["containers"][0]["volumeMounts"]
+            next(v for v in mounts if v["name"] == "shared")["mountPath"] = "/run/other"
+            self.expect(checks.check_shared_memory, words)
+        volume = next(v for v in worker["volumes"] if v["name"] == "shared")
+        volume.pop("persistentVolumeClaim")
+        volume["hostPath"] = {"path": "/run/hearth"}
+        self.expect(checks.check_volumes_are_allowed, "hostPath")
 
     def test_images(self):
         self.worker_container["image"] = "hearth-worker:latest"

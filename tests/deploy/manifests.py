@@ -16,6 +16,7 @@ import yaml
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BASE = ROOT / "deploy/kubernetes/base"
 GPU = ROOT / "deploy/kubernetes/overlays/gpu"
+ONE_NODE = ROOT / "deploy/kubernetes/overlays/one-node"
 LOAD_MODEL = ROOT / "deploy/kubernetes/load-model"
 BIN = pathlib.Path(os.environ.get("HEARTH_BIN", ROOT / "build/bin"))
 
