@@ -1,6 +1,7 @@
 #include "worker/prefix/object_memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cassert>
 #include <cstdlib>
 #include <map>
@@ -41,7 +42,12 @@ class BlockRecycler {
         return block;
       }
     }
-    void* block = std::aligned_alloc(kAlignment, *bytes);
+    const AllocateBlock allocate = allocate_.load();
+    void* block = allocate(kAlignment, *bytes);
+    if (block == nullptr) {  // what is kept may be what lacks
+      FreeDownTo(0);
+      block = allocate(kAlignment, *bytes);
+    }
     if (block == nullptr) std::abort();
     return block;
   }
@@ -51,7 +57,7 @@ class BlockRecycler {
     absl::MutexLock lock(&mu_);
     free_.emplace(bytes, block);
     free_bytes_ += bytes;
-    FreeWhatIsOver();
+    FreeDownToLocked(limit_bytes_);
   }
 
   size_t free_bytes() const ABSL_LOCKS_EXCLUDED(mu_) {
@@ -62,14 +68,22 @@ class BlockRecycler {
   void SetLimit(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     limit_bytes_ = bytes;
-    FreeWhatIsOver();
+    FreeDownToLocked(limit_bytes_);
+  }
+
+  void Replace(AllocateBlock allocate) {
+    allocate_ = allocate == nullptr ? std::aligned_alloc : allocate;
   }
 
  private:
+  void FreeDownTo(size_t bytes) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    FreeDownToLocked(bytes);
+  }
   // The largest go first: they are the rarest sizes, and few frees suffice.
-  void FreeWhatIsOver() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+  void FreeDownToLocked(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     mu_.AssertHeld();
-    while (free_bytes_ > limit_bytes_) {
+    while (free_bytes_ > bytes) {
       assert(!free_.empty());
       auto last = std::prev(free_.end());
       free_bytes_ -= last->first;
@@ -78,6 +92,7 @@ class BlockRecycler {
     }
   }
 
+  std::atomic<AllocateBlock> allocate_{std::aligned_alloc};
   mutable absl::Mutex mu_;
   std::multimap<size_t, void*> free_ ABSL_GUARDED_BY(mu_);
   size_t free_bytes_ ABSL_GUARDED_BY(mu_) = 0;
@@ -102,14 +117,15 @@ std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes) {
 
 size_t RecycledBytes() { return Recycler().free_bytes(); }
 void SetRecycledLimit(size_t bytes) { Recycler().SetLimit(bytes); }
+void ReplaceBlockAllocation(AllocateBlock allocate) { Recycler().Replace(allocate); }
 
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes) {
   size_t prefix = 0;
   for (const ObjectId& id : NeededObjects(layout, kPrefixTokens)) {
     prefix += layout.ObjectBytes(id.tokens, id.group);
   }
-  return std::max<size_t>(kLeastRecycledLimit,
-                          std::min<uint64_t>(places * prefix, kv_budget_bytes / 4));
+  const uint64_t most = std::min<uint64_t>(kv_budget_bytes / 4, kMostRecycledLimit);
+  return std::max<size_t>(kLeastRecycledLimit, std::min<uint64_t>(places * prefix, most));
 }
 
 }  // namespace hearth

@@ -13,17 +13,24 @@
 
 namespace hearth {
 
-// Uninitialised, 64-byte aligned. Aborts only when the machine is out of memory.
+// Uninitialised, 64-byte aligned. Aborts only when the machine is out of memory, and nothing is
+// kept that could be given back.
 std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
 
 // What is kept to be handed on, now and at most. A lower limit lets go of what is above it.
 size_t RecycledBytes();
 void SetRecycledLimit(size_t bytes);
 inline constexpr size_t kLeastRecycledLimit = size_t{256} << 20;  // and until it is set
+inline constexpr size_t kMostRecycledLimit = size_t{1} << 30;
 
 // The limit of a worker: a prefix of 2,048 tokens for each of its places, but at most a quarter of
-// what sequences may have; 0: nobody counts that.
+// what sequences may have and kMostRecycledLimit, and never less than kLeastRecycledLimit. A budget
+// of 0, where nobody counts what sequences have, gives the least.
 size_t RecycledLimitOf(const KvLayout& layout, uint32_t places, uint64_t kv_budget_bytes);
+
+// Of tests: where memory comes from instead of std::aligned_alloc; null: from there again.
+using AllocateBlock = void* (*)(size_t alignment, size_t bytes);
+void ReplaceBlockAllocation(AllocateBlock allocate);
 
 }  // namespace hearth
 

@@ -1,5 +1,6 @@
 #include "worker/prefix/object_memory.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -64,6 +65,25 @@ TEST(ObjectMemoryTest, KeepsWhatTheLimitAllowsAndNoMore) {
   SetRecycledLimit(kLeastRecycledLimit);
 }
 
+// Memory as of a machine that has none left while blocks are kept.
+void* AllocateWhereNothingIsKept(size_t alignment, size_t bytes) {
+  return RecycledBytes() > 0 ? nullptr : std::aligned_alloc(alignment, bytes);
+}
+
+TEST(ObjectMemoryTest, WhatIsKeptIsGivenBackBeforeAnAllocationFails) {
+  constexpr size_t kBytes = 1 << 20;
+  SetRecycledLimit(0);
+  SetRecycledLimit(kLeastRecycledLimit);
+  AllocateAligned(kBytes);
+  ASSERT_EQ(RecycledBytes(), kBytes);
+  ReplaceBlockAllocation(AllocateWhereNothingIsKept);
+  const auto block = AllocateAligned(2 * kBytes);
+  ReplaceBlockAllocation(nullptr);
+  ASSERT_NE(block, nullptr);
+  block[2 * kBytes - 1] = std::byte{1};
+  EXPECT_EQ(RecycledBytes(), 0u);
+}
+
 TEST(ObjectMemoryTest, TheLimitHasAPrefixForEachPlaceWithinTheMemoryOfSequences) {
   KvLayout layout;  // of the 270M
   layout.layers.assign(18, LayerGroup::kLocal);
@@ -75,9 +95,11 @@ TEST(ObjectMemoryTest, TheLimitHasAPrefixForEachPlaceWithinTheMemoryOfSequences)
   layout.dtype = KvDtype::kFloat32;
   const size_t prefix = 28311552, plenty = size_t{8} << 30;
   EXPECT_EQ(RecycledLimitOf(layout, 16, plenty), 16 * prefix);
-  EXPECT_EQ(RecycledLimitOf(layout, 64, plenty), 64 * prefix);
-  EXPECT_EQ(RecycledLimitOf(layout, 500, plenty), plenty / 4);
+  EXPECT_EQ(RecycledLimitOf(layout, 36, plenty), 36 * prefix);
+  EXPECT_EQ(RecycledLimitOf(layout, 500, plenty / 4), plenty / 16);
+  EXPECT_EQ(RecycledLimitOf(layout, 500, plenty), kMostRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 1, plenty), kLeastRecycledLimit);
+  EXPECT_EQ(RecycledLimitOf(layout, 16, size_t{512} << 20), kLeastRecycledLimit);
   EXPECT_EQ(RecycledLimitOf(layout, 16, 0), kLeastRecycledLimit);
 }
 
