@@ -95,9 +95,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
     return room;
   if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir, LimitsOf(options));
       !held.ok()) {
-    return absl::Status(held.code(),
-                        absl::StrCat("exactness: invariant does not hold on this machine: ",
-                                     held.message(), "; --exactness exact does not need it"));
+    return SelfTestFailure(held);
   }
   return std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
 }

@@ -42,6 +42,16 @@ TEST(ExactnessChoiceTest, AMachineThatDependsOnTheStepIsRefusedByName) {
   EXPECT_TRUE(Engine::Create(options).ok());
 }
 
+TEST(ExactnessChoiceTest, ASelfTestWithoutMemoryDoesNotSayThatTheClassDoesNotHold) {
+  const absl::Status failed = SelfTestFailure(absl::ResourceExhaustedError("kv-bytes: no memory"));
+  EXPECT_EQ(failed.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(failed.message(),
+            "exactness: invariant could not be tested on this machine: kv-bytes: no memory; "
+            "--exactness exact does not need it");
+  EXPECT_THAT(std::string(SelfTestFailure(absl::FailedPreconditionError("x")).message()),
+              HasSubstr("invariant does not hold on this machine: x;"));
+}
+
 bool HasFastKernels() { return ChosenTarget() != KernelTarget::kPlain; }
 
 TEST(ExactnessChoiceTest, AutoTakesItWhereItMayAndHolds) {

@@ -1,7 +1,10 @@
 // The self-test of the class invariant: it notices what depends on a step, and says what and where.
+#include "worker/model/invariant/invariant_self_test.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <memory>
@@ -30,15 +33,15 @@ const std::string& SelfTestDir() {
   return *dir;
 }
 
-std::unique_ptr<InvariantGemma> LoadForSelfTest() {
-  auto gemma = InvariantGemma::Load(SelfTestDir(), {/*threads=*/2, /*chunk=*/16});
+std::unique_ptr<InvariantGemma> LoadForSelfTest(int chunk = 16) {
+  auto gemma = InvariantGemma::Load(SelfTestDir(), {/*threads=*/2, chunk});
   EXPECT_TRUE(gemma.ok()) << gemma.status();
   return *std::move(gemma);
 }
 
 // A product whose row `row` has another bit in steps of `rows` rows, where it has `outputs`.
-absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs,
-                          const StepLimits& limits = {}) {
+absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs, const StepLimits& limits = {},
+                          int chunk = 16) {
   InvariantGemma::ReplaceProduct([=](const ConstRows& x, const PackedWeights& weights,
                                      const Rows& y, Workspace* workspace, ParallelFor parallel) {
     Product(x, weights, y, workspace, parallel);
@@ -46,7 +49,7 @@ absl::Status SelfTestWith(int64_t rows, int64_t row, int64_t outputs,
     float* last = y.Row(row) + outputs - 1;
     *last = std::nextafter(*last, 1e9F);
   });
-  const auto gemma = LoadForSelfTest();
+  const auto gemma = LoadForSelfTest(chunk);
   InvariantGemma::ReplaceProduct(nullptr);
   return gemma->SelfTest("", limits);
 }
@@ -105,6 +108,32 @@ TEST(InvariantSelfTest, TriesTheLargestStepsThatThereWillBe) {
     EXPECT_THAT(message(40, row, {512, 512, 40}), HasSubstr("M = 40 rows of 40 sequences")) << row;
   }
   EXPECT_THAT(message(300, 299, {300, 512, 16}), HasSubstr("M = 300 rows than among 517"));
+  // A chunk is tried alone also where no limit says so.
+  EXPECT_THAT(std::string(SelfTestWith(512, 511, hidden, {300, 300, 16}, 512).message()),
+              HasSubstr("M = 512 rows than among 1000"));
+}
+
+// Each of two sequences that decode in one step gets what is the other's.
+TEST(InvariantSelfTest, NoticesSequencesThatAreTakenForEachOther) {
+  for (const int64_t other : {1, 39}) {
+    InvariantGemma::ReplaceProduct([other](const ConstRows& x, const PackedWeights& weights,
+                                           const Rows& y, Workspace* workspace,
+                                           ParallelFor parallel) {
+      Product(x, weights, y, workspace, parallel);
+      if (x.rows == 40) std::swap_ranges(y.Row(0), y.Row(1), y.Row(other));
+    });
+    const auto gemma = LoadForSelfTest();
+    InvariantGemma::ReplaceProduct(nullptr);
+    EXPECT_THAT(std::string(gemma->SelfTest("", {512, 512, 40}).message()),
+                HasSubstr("M = 40 rows of 40 sequences"));
+  }
+}
+
+TEST(InvariantSelfTest, TriesSoManyDecodesAsHaveRoom) {
+  const uint64_t of_27b = uint64_t{2} << 20;
+  EXPECT_EQ(InvariantSelfTest::DecodesTried(16, of_27b), 16);
+  EXPECT_EQ(InvariantSelfTest::DecodesTried(512, of_27b), 64);
+  EXPECT_EQ(InvariantSelfTest::DecodesTried(512, 8 * of_27b), 8) << "chunks of 1,024 tokens";
 }
 
 // What is wrong for any number of rows alike.

@@ -30,6 +30,12 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
 }
 
 const char* WeightsChoiceName(WeightsChoice weights) {
+absl::Status SelfTestFailure(const absl::Status& status) {
+  const char* what = absl::IsFailedPrecondition(status) ? "does not hold" : "could not be tested";
+  return {status.code(), absl::StrCat("exactness: invariant ", what, " on this machine: ",
+                                      status.message(), "; --exactness exact does not need it")};
+}
+
   constexpr const char* kNames[] = {"auto", "float32", "stored", "int8"};
   return kNames[static_cast<int>(weights)];
 }

@@ -22,6 +22,10 @@ const char* WeightsChoiceName(WeightsChoice weights);
 // Whether the class `invariant` has what is asked for; the error names the option that it has not.
 absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
 
+// What a start says of a self-test that failed: the class does not hold here, or nobody knows, as
+// the test could not run.
+absl::Status SelfTestFailure(const absl::Status& status);
+
 // Whether `weights` can be had in the class; the error names both options.
 absl::Status MayHaveWeights(WeightsChoice weights, ExactnessChoice exactness,
                             const std::string& device, const std::string& dtype);

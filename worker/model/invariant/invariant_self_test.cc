@@ -27,9 +27,9 @@ constexpr uint64_t kNumber = 1;
 
 // Of a prompt beside others: where more are to be tried, there are several prompts.
 constexpr int kPieceRows = 512;
-// Each has a block of its own for either layer, 2 MiB of a 27B. More rows than these are tried as
-// prompts.
-constexpr uint32_t kDecodesMax = 64;
+// Of sequences that decode in one step, and the bytes of their blocks: each has one of its own for
+// either layer, 2 MiB of a 27B. More rows than these are tried as prompts.
+constexpr uint64_t kDecodesMax = 64, kDecodesMaxBytes = uint64_t{256} << 20;
 
 // Each size at which a kernel may change its way: those below a few tiles, those about a power of
 // two, which most chunks are, and what a sequence has at most that is alone.
@@ -80,22 +80,30 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
   const int chunk = static_cast<int>(of_model.chunk_tokens);
   rows_ = std::min(std::min(config_.attention.sliding_window, kLongestWindow) + chunk + 1,
                    config_.max_position_embeddings);
-  sizes_ = SizesUpTo(rows_, static_cast<int>(limits.alone));
+  sizes_ = SizesUpTo(rows_, std::max(static_cast<int>(limits.alone), chunk));
   if (rows_ > 1) {
-    together_ = {std::vector<int>(std::min(limits.decodes, kDecodesMax), 1),
-                 SequenceRows(rows_, chunk, static_cast<int>(limits.together))};
+    const int decodes = DecodesTried(limits.decodes, of_model.SliceBytes(of_model.chunk_tokens));
+    together_.resize(2);
+    // Each at another row: equal ones would hide that one is taken for another.
+    for (int i = 0; i < std::min(decodes, rows_ - 1); ++i) {
+      together_[0].push_back({rows_ - 1 - i, 1});
+    }
+    for (const int m : SequenceRows(rows_, chunk, static_cast<int>(limits.together))) {
+      together_[1].push_back({rows_ - m, m});
+    }
   }
-  compared_.insert(rows_ - 1);
-  const auto compare = [&](int m) { compared_.insert({rows_ - m, rows_ - m + m / 2}); };
-  for (const int m : sizes_) compare(m);
+  const auto compare = [&](const Piece& piece) {
+    for (const int row : {0, piece.rows / 2, piece.rows - 1}) compared_.insert(piece.begin + row);
+  };
+  for (const int m : sizes_) compare({rows_ - m, m});
   // Nothing is dropped: each pass begins again in the middle.
   layout->window = static_cast<uint32_t>(rows_) + 1;
   int splits = 0;  // of one step beside those of all rows
-  for (const std::vector<int>& sequences : together_) {
+  for (const Pieces& pieces : together_) {
     int more = 0;
-    for (const int m : sequences) {
-      compare(m);
-      more += m / chunk + 2;
+    for (const Piece& piece : pieces) {
+      compare(piece);
+      more += piece.rows / chunk + 2;
     }
     splits = std::max(splits, more);
   }
@@ -105,11 +113,16 @@ InvariantSelfTest::InvariantSelfTest(const InvariantWeights& weights, const KvLa
   kv_ = InvariantKv(std::move(layout), arena_.get(), kNumber);
 }
 
+int InvariantSelfTest::DecodesTried(uint32_t decodes, uint64_t slice_bytes) {
+  const uint64_t fit = kDecodesMaxBytes / (2 * slice_bytes);
+  return static_cast<int>(std::min({uint64_t{decodes}, kDecodesMax, fit}));
+}
+
 std::string InvariantSelfTest::AmongRows() const {
   int rows = 0;
-  for (const int begin : begins_) rows += rows_ - begin;
+  for (const Piece& piece : pieces_) rows += piece.rows;
   std::string text = absl::StrCat("among M = ", rows, " rows");
-  if (begins_.size() > 1) absl::StrAppend(&text, " of ", begins_.size(), " sequences");
+  if (pieces_.size() > 1) absl::StrAppend(&text, " of ", pieces_.size(), " sequences");
   return text;
 }
 
@@ -124,11 +137,10 @@ void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t c
                             bool local) {
   const uint64_t number = operation_++;
   if (!status_.ok()) return;
-  if (begins_[0] == 0) return Remember(values, columns, number);
+  if (pieces_[0].rows == rows_) return Remember(values, columns, number);
   const char* kind = local ? "local" : "global";
   int first = 0;  // row of the step that the sequence begins at
-  for (const int begin : begins_) {
-    const int rows = rows_ - begin;
+  for (const auto& [begin, rows] : pieces_) {
     for (const int row : {0, rows / 2, rows - 1}) {
       const auto position = static_cast<uint64_t>(begin + row);
       if (RowDigest(values.Row(first + row), columns) ==
@@ -144,39 +156,41 @@ void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t c
   }
   if (!reference_.has_value() || reference_->Holds(values.Row(0), columns)) return;
   status_ = absl::FailedPreconditionError(
-      absl::StrCat("the ", operation, " of a ", kind, " layer gives row ", begins_[0],
+      absl::StrCat("the ", operation, " of a ", kind, " layer gives row ", pieces_[0].begin,
                    " other bits than it is defined by, ", AmongRows()));
 }
 
-std::vector<int32_t> InvariantSelfTest::TokensFrom(int begin) const {
+std::vector<int32_t> InvariantSelfTest::TokensOf(const Piece& piece) const {
   std::vector<int32_t> tokens;
-  for (int i = begin; i < rows_; ++i) tokens.push_back(SpreadToken(i, config_.vocab_size));
+  for (int i = 0; i < piece.rows; ++i) {
+    tokens.push_back(SpreadToken(piece.begin + i, config_.vocab_size));
+  }
   return tokens;
 }
 
-absl::Status InvariantSelfTest::Pass(const std::vector<int>& begins) {
+absl::Status InvariantSelfTest::Pass(const Pieces& pieces) {
   ++passes_;
-  begins_ = begins;
-  if (begins.size() > 1) return PassOfSequences(begins);
-  kv_.Rewind(begins[0]);
-  if (absl::Status room = kv_.MakeRoom(rows_ - begins[0]); !room.ok()) return room;
-  const std::vector<int32_t> tokens = TokensFrom(begins[0]);
+  pieces_ = pieces;
+  if (pieces.size() > 1) return PassOfSequences(pieces);
+  kv_.Rewind(pieces[0].begin);
+  if (absl::Status room = kv_.MakeRoom(pieces[0].rows); !room.ok()) return room;
+  const std::vector<int32_t> tokens = TokensOf(pieces[0]);
   const absl::Status held = Layers({{&kv_, tokens}});
-  kv_.Advance(rows_ - begins[0]);
+  kv_.Advance(pieces[0].rows);
   return held;
 }
 
 // Each has blocks of its own from its first row on.
-absl::Status InvariantSelfTest::PassOfSequences(const std::vector<int>& begins) {
+absl::Status InvariantSelfTest::PassOfSequences(const Pieces& pieces) {
   std::vector<InvariantKv> kvs;
   std::vector<std::vector<int32_t>> tokens;
-  for (const int begin : begins) {
-    kv_.Rewind(begin);
+  for (const Piece& piece : pieces) {
+    kv_.Rewind(piece.begin);
     kvs.emplace_back(std::make_shared<KvLayout>(kv_.layout()), arena_.get(), kNumber);
     kvs.back().ShareAll(kv_);
     kvs.back().GiveBackRoom();
-    if (absl::Status room = kvs.back().MakeRoom(rows_ - begin); !room.ok()) return room;
-    tokens.push_back(TokensFrom(begin));
+    if (absl::Status room = kvs.back().MakeRoom(piece.rows); !room.ok()) return room;
+    tokens.push_back(TokensOf(piece));
   }
   kv_.Rewind(rows_);
   std::vector<InvariantPart> parts;
@@ -202,7 +216,7 @@ absl::Status InvariantSelfTest::Layers(const std::vector<InvariantPart>& parts) 
     const int number = static_cast<int>(i);
     forward_->AddWholeLayer(layer, number, next_norm, &list);
     if (parts.size() == 1 && parts[0].tokens.size() <= kReferenceRows) {
-      reference_.emplace(ReferenceOf(layer, number, begins_[0], next_norm));
+      reference_.emplace(ReferenceOf(layer, number, pieces_[0].begin, next_norm));
     }
     forward_->RunList(&list);
     reference_.reset();
@@ -286,16 +300,14 @@ absl::Status InvariantSelfTest::HeadByReference(const float* row, const float* l
 
 absl::Status InvariantSelfTest::Run() {
   const FloatMode mode;
-  if (absl::Status first = Pass({0}); !first.ok()) return first;
+  if (absl::Status first = Pass({{0, rows_}}); !first.ok()) return first;
   const std::vector<float> last = LastRows(std::min(kHeadRows, rows_));
   for (const int m : sizes_) {
-    if (absl::Status pass = Pass({rows_ - m}); !pass.ok()) return pass;
+    if (absl::Status pass = Pass({{rows_ - m, m}}); !pass.ok()) return pass;
   }
-  for (const std::vector<int>& sequences : together_) {
-    std::vector<int> begins;
-    for (const int m : sequences) begins.push_back(rows_ - m);
-    if (begins.size() < 2) continue;
-    if (absl::Status pass = Pass(begins); !pass.ok()) return pass;
+  for (const Pieces& pieces : together_) {
+    if (pieces.size() < 2) continue;
+    if (absl::Status pass = Pass(pieces); !pass.ok()) return pass;
   }
   return Head(last);
 }

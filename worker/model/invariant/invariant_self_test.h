@@ -3,8 +3,9 @@
 // that the kernels are defined by.
 //
 // One local and one global layer take a window, a chunk and a row: all rows at once, then the last
-// M of them again, for each M, and twice as several sequences: as many as decode, and as many rows
-// as a step has at most, of different lengths, as one has them that decodes and prefills. After
+// M of them again, for each M, and twice as several sequences: as many as decode, each at another
+// row, and as many rows as a step has at most, of different lengths, as one has them that decodes
+// and prefills. After
 // every operation the first, the middle and the last row of a sequence must have the bits that they
 // had among all. The head takes a few rows likewise. With the smallest M the first row goes through
 // the scalar references too, operation by operation, and with M = 1 so do some of the head's
@@ -36,14 +37,22 @@ class InvariantSelfTest {
   InvariantSelfTest(const InvariantWeights& weights, const KvLayout& layout,
                     InvariantForward* forward, const StepLimits& limits);
   absl::Status Run();
+  // How many of `decodes` sequences one step has here, where a slice of a chunk has so many bytes.
+  static int DecodesTried(uint32_t decodes, uint64_t slice_bytes);
   int passes() const { return passes_; }
 
  private:
-  // Rows [begin, rows_) through the two layers: of a sequence for each of `begins`.
-  absl::Status Pass(const std::vector<int>& begins);
-  absl::Status PassOfSequences(const std::vector<int>& begins);
+  // Of a sequence, in one step.
+  struct Piece {
+    int begin = 0, rows = 0;
+  };
+  using Pieces = std::vector<Piece>;
+
+  // Each piece through the two layers, in one step.
+  absl::Status Pass(const Pieces& pieces);
+  absl::Status PassOfSequences(const Pieces& pieces);
   absl::Status Layers(const std::vector<InvariantPart>& parts);
-  std::vector<int32_t> TokensFrom(int begin) const;
+  std::vector<int32_t> TokensOf(const Piece& piece) const;
   // The last rows of the pass before, by the final norm.
   std::vector<float> LastRows(int64_t count) const;
   absl::Status Head(const std::vector<float>& rows);
@@ -58,12 +67,12 @@ class InvariantSelfTest {
   const InvariantWeights& weights_;
   const ModelConfig& config_;
   InvariantForward* const forward_;
-  std::vector<int> layers_;                 // numbers of the two
-  int rows_ = 0;                            // W + C + 1
-  std::vector<int> sizes_;                  // M
-  std::vector<std::vector<int>> together_;  // rows of each sequence, of steps of several
-  std::set<int> compared_;                  // rows
-  std::vector<int> begins_;                 // of this pass's sequences
+  std::vector<int> layers_;       // numbers of the two
+  int rows_ = 0;                  // W + C + 1
+  std::vector<int> sizes_;        // M
+  std::vector<Pieces> together_;  // steps of several sequences
+  std::set<int> compared_;        // rows
+  Pieces pieces_;                 // of this pass
   std::unique_ptr<KvBlocks> arena_;
   InvariantKv kv_;
   std::unordered_map<uint64_t, uint64_t> expected_;  // by operation's number and row
