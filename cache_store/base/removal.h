@@ -5,6 +5,7 @@
 
 #include <cassert>
 #include <cstddef>
+#include <iterator>
 
 namespace hearth {
 
@@ -17,12 +18,13 @@ enum class Removal {
   kQuarantined,  // bytes of it failed verification
   kLost,         // it was acknowledged, and a start found its disk without it
 };
-inline constexpr size_t kRemovals = 7;
+inline constexpr size_t kRemovals = static_cast<size_t>(Removal::kLost) + 1;
 
 // Names are part of the API: metric labels, WatchEvent.reason, BoundaryInfo.removed_by.
 inline const char* RemovalName(Removal removal) {
-  constexpr const char* kNames[kRemovals] = {"host_full", "disk_full",   "quota", "expired",
-                                             "dropped",   "quarantined", "lost"};
+  constexpr const char* kNames[] = {"host_full", "disk_full",   "quota", "expired",
+                                    "dropped",   "quarantined", "lost"};
+  static_assert(std::size(kNames) == kRemovals, "one name a removal");
   assert(static_cast<size_t>(removal) < kRemovals);
   return kNames[static_cast<size_t>(removal)];
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -104,6 +105,7 @@ double PointHitRate(const Trace& trace, const ModelShape& model, SimulatedPolicy
 
 const char* PolicyName(SimulatedPolicy policy) {
   constexpr const char* kNames[] = {"default", "lru", "optimum"};
+  static_assert(std::size(kNames) == kPolicies.size(), "one name a policy");
   return kNames[static_cast<size_t>(policy)];
 }
 

@@ -24,6 +24,7 @@ enum class MissReason {
   kTailGone,     // the local layers' last tokens; `removed` when they were there once
   kGlobalsGone,  // the global layers before it; `removed` likewise
   kOtherCuts,    // the tokens are there, cut elsewhere
+  kCount
 };
 // Names are part of the API: BoundaryInfo.reason_code.
 const char* MissName(MissReason miss);

@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <iterator>
 #include <memory>
 #include <utility>
 
@@ -38,6 +39,7 @@ spdlog::level::level_enum ToSpdlog(LogLevel level) {
 
 const char* LevelName(LogLevel level) {
   constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
+  static_assert(std::size(kNames) == static_cast<size_t>(LogLevel::kError) + 1, "one name a level");
   return kNames[static_cast<int>(level)];
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <iterator>
 #include <utility>
 
 namespace hearth {
@@ -24,6 +25,8 @@ constexpr uint64_t kProbeBytes = uint64_t{1} << 20;
 constexpr absl::Duration kProbeTime = absl::Seconds(2);
 
 constexpr const char* kDecisionNames[] = {"none", "miss", "load", "compute", "abandoned"};
+static_assert(std::size(kDecisionNames) == static_cast<size_t>(LoadDecision::kAbandoned) + 1,
+              "one name a decision");
 
 }  // namespace
 

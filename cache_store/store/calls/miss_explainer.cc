@@ -36,6 +36,7 @@ std::string LimitText(uint64_t bytes) {
 const char* MissName(MissReason miss) {
   constexpr const char* kNames[] = {"",          "never_stored", "removed",
                                     "tail_gone", "globals_gone", "other_cuts"};
+  static_assert(std::size(kNames) == static_cast<size_t>(MissReason::kCount), "one name a reason");
   return kNames[static_cast<size_t>(miss)];
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "absl/strings/match.h"
@@ -29,14 +30,15 @@ absl::Status MayBeInvariant(const std::string& device, const std::string& dtype)
   return absl::OkStatus();
 }
 
-const char* WeightsChoiceName(WeightsChoice weights) {
 absl::Status SelfTestFailure(const absl::Status& status) {
   const char* what = absl::IsFailedPrecondition(status) ? "does not hold" : "could not be tested";
   return {status.code(), absl::StrCat("exactness: invariant ", what, " on this machine: ",
                                       status.message(), "; --exactness exact does not need it")};
 }
 
+const char* WeightsChoiceName(WeightsChoice weights) {
   constexpr const char* kNames[] = {"auto", "float32", "stored", "int8"};
+  static_assert(std::size(kNames) == static_cast<size_t>(WeightsChoice::kCount), "one name each");
   return kNames[static_cast<int>(weights)];
 }
 

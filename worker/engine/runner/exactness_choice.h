@@ -16,7 +16,7 @@ enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 
 // What weights are kept as, in the class invariant; kAuto: as each class does by itself. In the
 // order of the flag's names.
-enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8 };
+enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8, kCount };
 const char* WeightsChoiceName(WeightsChoice weights);
 
 // Whether the class `invariant` has what is asked for; the error names the option that it has not.
