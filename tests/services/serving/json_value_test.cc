@@ -85,7 +85,9 @@ TEST(JsonTest, PrintsAsItIsWritten) {
 TEST(JsonTest, NumbersAreEqualByValue) {
   EXPECT_EQ(Json(5), Json(uint64_t{5}));
   EXPECT_EQ(Json(5), Json(5.0));
-  EXPECT_NE(JsonLine(-1), JsonLine(std::numeric_limits<uint64_t>::max()));
+  EXPECT_NE(Json(-1), Json(uint64_t{1}));
+  EXPECT_NE(Json(-1), Json(uint64_t{4294967295}));
+  EXPECT_NE(Json(-1), Json(std::numeric_limits<uint64_t>::max() - 1));
   EXPECT_NE(Json(1), Json(true));
   EXPECT_NE(Json(1), Json("1"));
   EXPECT_NE(Json(0), Json());
