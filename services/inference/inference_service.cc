@@ -150,6 +150,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Ask(Context* conte
   service.engine = parts_.engine;
   service.pool = &prompts_;
   service.tenant = caller->tenant;
+  service.waiting_bytes = parts_.ask_waiting_bytes;
   service.plan = [this, context, bytes = TakeRequest(request), tenant = caller->tenant,
                   request_id = reactor->call()->note()->request_id] {
     absl::StatusOr<AskPlan> plan = PlanFrom(*context, bytes);

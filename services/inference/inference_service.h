@@ -36,6 +36,7 @@ struct InferenceParts {
   std::string model_dir;
   std::string version;
   bool strict_chats = false;                             // whatever a request says
+  size_t ask_waiting_bytes = kMaxWaitingBytes;           // of an Ask, as AskCall::Service
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 

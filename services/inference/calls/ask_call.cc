@@ -106,7 +106,7 @@ void AskCall::BeginQuestions() {
     std::optional<uint32_t> question;
     {
       absl::MutexLock lock(&mutex_);
-      if (ended() || ready_bytes() > kMaxWaitingBytes) return;
+      if (ended() || ready_bytes() > service_.waiting_bytes) return;
       question = line_.Take();
       if (!question.has_value()) return;
       Hold();

@@ -5,7 +5,7 @@
 // gRPC, until OnDone, and by the events of its runs; nothing of the service is used but while the
 // call is held.
 // Invariants: (1) a cancelled or expired call cancels all that is under way; (2) no question begins
-// while messages of more than kMaxWaitingBytes wait for the caller; (3) a question that begins has
+// while messages of more than `waiting_bytes` wait for the caller; (3) a question that begins has
 // one answer, unless the call is aborted.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_ASK_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_ASK_CALL_H_
@@ -36,6 +36,7 @@ class AskCall final : public StreamCall {
     Engine* engine = nullptr;
     FairPool* pool = nullptr;
     std::string tenant;
+    size_t waiting_bytes = 0;  // of messages that the caller has not read
     std::function<absl::StatusOr<AskPlan>()> plan;
     std::function<absl::StatusOr<Prompt>(const v1::PromptInput&, PromptPurpose)> build;
   };

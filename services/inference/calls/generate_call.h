@@ -28,9 +28,6 @@
 
 namespace hearth {
 
-// About 40,000 tokens, or 10,000 with 20 logprobs each.
-inline constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
-
 class GenerateCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;

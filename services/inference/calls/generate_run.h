@@ -21,6 +21,10 @@
 
 namespace hearth {
 
+// Of messages that wait for a caller who does not read: about 40,000 tokens, or 10,000 with 20
+// logprobs each.
+inline constexpr size_t kMaxWaitingBytes = size_t{4} << 20;
+
 struct GenerateOptions {
   SamplingParams sampling;
   const Tokenizer* tokenizer = nullptr;  // null: tokens without text

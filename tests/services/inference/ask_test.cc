@@ -13,82 +13,13 @@
 #include "absl/strings/str_cat.h"
 #include "services/inference/calls/ask_plan.h"
 #include "services/inference/calls/question_line.h"
+#include "tests/services/inference/ask_kit.h"
 #include "tests/services/inference/worker_server.h"
 #include "tests/services/serving/blocked_pool.h"
 #include "tests/services/store/small_layout.h"
 
 namespace hearth {
 namespace {
-
-constexpr uint32_t kContextTokens = 40;
-constexpr uint32_t kNewTokens = 3;
-
-struct Asked {
-  grpc::Status status;
-  std::vector<v1::AskContext> contexts;
-  std::vector<v1::Answer> answers;  // as they came
-  bool context_came_first = false;
-};
-
-Asked ReadAnswers(grpc::ClientReader<v1::AskResponse>* reader) {
-  Asked asked;
-  v1::AskResponse message;
-  while (reader->Read(&message)) {
-    if (message.has_context()) {
-      asked.context_came_first = asked.answers.empty();
-      asked.contexts.push_back(message.context());
-    } else {
-      asked.answers.push_back(message.answer());
-    }
-  }
-  asked.status = reader->Finish();
-  return asked;
-}
-
-Asked Ask(WorkerServer* server, const v1::AskRequest& request) {
-  grpc::ClientContext context;
-  return ReadAnswers(server->stub()->Ask(&context, request).get());
-}
-
-std::vector<uint32_t> EndingOf(uint32_t question) {
-  return {5 + question % 7, 6 + question / 7, 9};
-}
-
-v1::AskRequest IdsAsk(uint32_t questions, uint32_t parallel, uint32_t new_tokens = kNewTokens) {
-  v1::AskRequest request;
-  for (uint32_t id : CountingTokens(kContextTokens)) {
-    request.mutable_context()->mutable_token_ids()->add_ids(id);
-  }
-  for (uint32_t i = 0; i < questions; ++i) {
-    v1::Question* question = request.add_questions();
-    question->set_id(absl::StrCat("q", i));
-    for (uint32_t id : EndingOf(i)) question->mutable_token_ids()->add_ids(id);
-  }
-  request.mutable_each()->set_max_new_tokens(new_tokens);
-  request.mutable_each()->set_ignore_eos(true);
-  request.set_parallel(parallel);
-  return request;
-}
-
-// The same question alone, by a worker that keeps and reads nothing.
-std::vector<uint32_t> AloneAndCold(WorkerServer* server, uint32_t question) {
-  std::vector<uint32_t> ids = CountingTokens(kContextTokens);
-  for (uint32_t id : EndingOf(question)) ids.push_back(id);
-  v1::GenerateRequest request = IdsRequest(ids, kNewTokens);
-  request.mutable_prompt()->add_breakpoints(kContextTokens);
-  request.set_cache(v1::CACHE_MODE_OFF);
-  return server->Generate(request).ids;
-}
-
-std::vector<uint32_t> IdsOf(const v1::Answer& answer) {
-  return {answer.token_ids().begin(), answer.token_ids().end()};
-}
-
-WorkerServer::Options Pooled() {
-  WorkerServer::Options options;
-  options.engine.memory.pool_bytes = 64 << 20;
-  return options;
-}
 
 TEST(Ask, OneAfterTheOtherKeepsTheOrderAndReadsTheContextFromTheCache) {
   WorkerServer server(Pooled());
@@ -145,6 +76,46 @@ TEST(Ask, ATextGoesOnWhereTheContextEndsAndAChatWithTheUsersMessage) {
   EXPECT_EQ(IdsOf(text.answers[0]), cold.ids);
   EXPECT_EQ(text.answers[0].started().prompt_tokens(), cold.started.prompt_tokens());
   EXPECT_EQ(text.answers[0].started().cached_tokens(), text.contexts.at(0).tokens());
+}
+
+void AddMessage(const std::string& role, const std::string& text, v1::Chat* chat) {
+  v1::ChatMessage* message = chat->add_messages();
+  message->set_role(role);
+  message->add_parts()->set_text(text);
+}
+
+// By the template: a question after the context is the prompt that the whole chat makes.
+TEST(Ask, AChatIsAskedByItsTemplate) {
+  WorkerServer server(Pooled());
+  v1::AskRequest request;
+  v1::Chat* context = request.mutable_context()->mutable_chat();
+  AddMessage("user", "the keeper of the light", context);
+  AddMessage("model", "counts the ships", context);
+  const std::vector<std::string> questions = {"and the keeper", "the light of the ships"};
+  for (const std::string& question : questions) request.add_questions()->set_text(question);
+  request.mutable_each()->set_max_new_tokens(4);
+  request.mutable_each()->set_ignore_eos(true);
+  request.set_parallel(1);
+  const Asked asked = Ask(&server, request);
+  ASSERT_EQ(asked.answers.size(), 2u) << asked.status.error_message();
+  ASSERT_EQ(asked.contexts.size(), 1u);
+  for (const v1::Answer& answer : asked.answers) {
+    v1::GenerateRequest alone;
+    alone.set_max_new_tokens(4);
+    alone.set_ignore_eos(true);
+    alone.set_cache(v1::CACHE_MODE_OFF);
+    v1::Chat* chat = alone.mutable_prompt()->mutable_chat();
+    *chat = request.context().chat();
+    chat->mutable_messages(1)->mutable_parts(0)->set_cache_breakpoint(true);
+    AddMessage("user", questions[answer.question()], chat);
+    const Generation cold = server.Generate(alone);
+    ASSERT_TRUE(cold.status.ok()) << cold.status.error_message();
+    EXPECT_EQ(answer.started().prompt_tokens(), cold.started.prompt_tokens());
+    EXPECT_EQ(IdsOf(answer), cold.ids);
+    EXPECT_EQ(answer.text(), cold.text);
+    EXPECT_EQ(answer.started().cached_tokens(), asked.contexts[0].tokens());
+    EXPECT_GT(answer.started().cached_tokens(), 0u);
+  }
 }
 
 TEST(Ask, AChatsQuestionIsTheUsersNextMessage) {

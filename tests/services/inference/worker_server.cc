@@ -41,6 +41,7 @@ WorkerServer::WorkerServer(Options options) {
   parts.explainer = options.explainer;
   parts.gate = &gate_;
   parts.identities = options.identities;
+  parts.ask_waiting_bytes = options.ask_waiting_bytes;
   parts.model_dir = options.engine.model_dir;
   parts.version = "test";
   service_ = std::make_unique<InferenceService>(std::move(parts));

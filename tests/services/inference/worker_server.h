@@ -42,6 +42,7 @@ class WorkerServer {
     PrefixCache* cache = nullptr;
     Explainer* explainer = nullptr;
     Identities* identities = nullptr;
+    size_t ask_waiting_bytes = kMaxWaitingBytes;
   };
   explicit WorkerServer(Options options);
   ~WorkerServer();
