@@ -13,7 +13,7 @@ import zlib
 
 import hostile_calls
 import system_support
-from hostile_calls import HALF_SENT
+from hostile_calls import HALF_SENT, WORKER_HALF_SENT
 from http2_peer import PING, Http2Peer, came_and_went, frame
 from system_support import SystemTest
 
@@ -63,7 +63,7 @@ LEAST_BYTES = {
     "health-flood": 2000, "parse-bombs": 4 * MIB, "trickle-publish": 4000, "trickle-read": 4000,
     "staging": 4 * MIB, "fetch-cuts": 2 * MIB, "explain-cuts": 2 * MIB, "long-leases": 4 * MIB,
     "lease-flood": 5000, "lease-endless": 5000, "list-watch": 2000, "rapid-reset": 50000,
-    "prefill-ids": 2 * MIB}
+    "prefill-ids": 2 * MIB, "ask-ids": 2 * MIB}
 
 
 class Hostile(SystemTest):
@@ -360,8 +360,7 @@ class Worker(Hostile):
     def test_half_sent_requests_are_bounded(self):
         worker = self.worker(self.model(), "none", "--unfinished-bytes", UNFINISHED_BYTES)
         ids = system_support.prompt(20, 1)
-        paths = ["/hearth.v1.Inference/" + name for name in ("Generate", "Tokenize", "Prefill")]
-        self.attack(worker, paths, UNFINISHED_BYTES,
+        self.attack(worker, WORKER_HALF_SENT, UNFINISHED_BYTES,
                     lambda: self.cluster.generate(worker.address, ids))
 
     def test_large_requests_are_bounded(self):
@@ -369,7 +368,7 @@ class Worker(Hostile):
         most = memory(worker, "VmRSS") + UNFINISHED_BYTES + BESIDE_BYTES
         def honest():
             self.cluster.generate(worker.address, system_support.prompt(20, 1))
-        for name in ("parse-bombs", "prefill-ids", "gzip-bomb"):
+        for name in ("parse-bombs", "prefill-ids", "ask-ids", "gzip-bomb"):
             attack = hostile_calls.WORKER_ATTACKS[name](hostile_calls.Target(worker.address))
             self.addCleanup(attack.close)
             arrivals = Arrivals()
