@@ -45,6 +45,10 @@ function(hearth_precompile name)
   target_link_libraries(${name} PRIVATE ${arg_LIBS})
   target_compile_options(${name} PRIVATE ${arg_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${arg_HEADERS})
+  if(CCACHE)
+    set_target_properties(${name} PROPERTIES CXX_COMPILER_LAUNCHER
+      "${CMAKE_SOURCE_DIR}/scripts/precompile.sh;${CMAKE_CXX_COMPILER_LAUNCHER}")
+  endif()
 endfunction()
 
 # Where libraries are compiled with the tests' options, as for the address sanitizer, they share the

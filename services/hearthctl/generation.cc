@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "services/hearthctl/chat_file.h"
 #include "services/hearthctl/command_line.h"
+#include "services/hearthctl/prompt_flags.h"
 #include "services/rpc/request_id.h"
 
 namespace hearth {
@@ -76,6 +77,7 @@ void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_
   command->Add("--seed", &seed_, "the same seed gives the same answer");
   command->Add("--stop", &stop_, "end at this text; may be repeated").OneValueEach();
   command->AddSwitch("--ignore-eos", &ignore_eos_, "go on past the model's end of text");
+  DeclareAdapter(command, &adapter_);
   command->AddChoice(
       "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
       "default, read, write or off");
@@ -90,7 +92,7 @@ absl::Status GenerationFlags::Check() const {
     const std::string what = absl::StrCat("--stop number ", i + 1);
     if (absl::Status status = CheckUtf8(stop_[i], what); !status.ok()) return status;
   }
-  return absl::OkStatus();
+  return CheckUtf8(adapter_, "--adapter");
 }
 
 void GenerationFlags::Apply(v1::GenerateRequest* request) const {
@@ -108,6 +110,7 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   request->set_ignore_eos(ignore_eos_);
   request->set_hash_logits(hash_logits_);
   request->set_cache(cache_);
+  request->set_adapter(adapter_);
   request->set_durability(durability_);
 }
 

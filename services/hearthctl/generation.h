@@ -42,6 +42,7 @@ class GenerationFlags {
   std::vector<std::string> stop_;
   bool ignore_eos_ = false;
   bool hash_logits_ = false;
+  std::string adapter_;
   v1::CacheMode cache_ = v1::CACHE_MODE_DEFAULT;
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
 };

@@ -21,7 +21,14 @@ void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& consol
             {"vocab_size", model.vocab_size()},
             {"window", model.window()},
             {"has_tokenizer", model.has_tokenizer()},
-            {"fingerprint", HexText(model.fingerprint().digest())}};
+            {"fingerprint", HexText(model.fingerprint().digest())},
+            {"adapters", Json::array()}};
+  for (const v1::Adapter& adapter : model.adapters()) {
+    json["adapters"].push_back({{"name", adapter.name()},
+                                {"rank", adapter.rank()},
+                                {"bytes", adapter.bytes()},
+                                {"fingerprint", HexText(adapter.fingerprint().digest())}});
+  }
   if (as_json) {
     PrintJson(json, console);
     return;

@@ -27,6 +27,11 @@ absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text) {
   return ids;
 }
 
+void DeclareAdapter(CommandFlags* command, std::string* adapter) {
+  command->Add("--adapter", adapter,
+               "go through this adapter of the worker's (hearth-worker --adapter NAME=DIR)");
+}
+
 void PromptFlags::Declare(CommandFlags* command) {
   CommandFlags group = command->AddOneOf("prompt", "What to read");
   group.Add("--prompt", &prompt_, "text; <bos> is put in front").Mark(&has_prompt_);

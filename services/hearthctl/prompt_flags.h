@@ -19,6 +19,9 @@ class CommandFlags;
 // "2,3,4", spaces and new lines allowed, a JSON list too. kInvalidArgument names the bad item.
 absl::StatusOr<std::vector<uint32_t>> ParseTokenIds(absl::string_view text);
 
+// --adapter: the one that a prompt goes through.
+void DeclareAdapter(CommandFlags* command, std::string* adapter);
+
 class PromptFlags {
  public:
   // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.

@@ -37,7 +37,7 @@ bool BoolOr(const YAML::Node& node, bool otherwise) { return node ? node.as<bool
 
 void ReadPrompt(const YAML::Node& node, const std::string& folder, WarmEntry* entry) {
   CheckKeys(node, "prompt",
-            {"name", "text", "text_file", "token_ids", "breakpoints", "pin", "ttl"});
+            {"name", "text", "text_file", "token_ids", "breakpoints", "pin", "ttl", "adapter"});
   const int sources =
       (node["text"] ? 1 : 0) + (node["text_file"] ? 1 : 0) + (node["token_ids"] ? 1 : 0);
   if (sources != 1) Refuse(node, "a prompt needs exactly one of text, text_file, token_ids");
@@ -80,7 +80,7 @@ void ReadMessage(const YAML::Node& node, v1::ChatMessage* message) {
 }
 
 void ReadChat(const YAML::Node& node, WarmEntry* entry) {
-  CheckKeys(node, "chat", {"name", "messages", "generation_prompt", "pin", "ttl"});
+  CheckKeys(node, "chat", {"name", "messages", "generation_prompt", "pin", "ttl", "adapter"});
   if (!node["messages"] || !node["messages"].IsSequence()) {
     Refuse(node, "a chat needs a list of messages");
   }
@@ -103,6 +103,7 @@ void ReadEntries(const YAML::Node& list, const std::string& what, const std::str
     }
     entry.name = node["name"] ? node["name"].as<std::string>() : absl::StrCat(what, "[", i, "]");
     entry.pin = BoolOr(node["pin"], false);
+    if (node["adapter"]) entry.adapter = node["adapter"].as<std::string>();
     if (node["ttl"]) {
       const absl::StatusOr<uint32_t> ttl = ParseTtl(node["ttl"].as<std::string>());
       if (!ttl.ok()) Refuse(node["ttl"], std::string(ttl.status().message()));

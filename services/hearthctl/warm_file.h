@@ -6,6 +6,7 @@
 //       breakpoints: [120, 4096]      # byte offsets for text, token positions for token_ids
 //       pin: true                     # never evicted; default false
 //       ttl: 36h                      # how long it is kept; default: as the store has it
+//       adapter: legal                # one of the worker's; default: none
 //     - token_ids: [2, 10, 11]
 //   chats:                            # optional
 //     - name: assistant
@@ -14,7 +15,7 @@
 //           content: "You are brief." # or a list of {text, cache_breakpoint}
 //           cache_breakpoint: true    # at the end of this message; default false
 //       generation_prompt: false      # the last message goes on later; default true
-//       pin: true                     # and ttl, as above
+//       pin: true                     # and ttl and adapter, as above
 //
 // Unknown keys are refused with their line, so that a misspelt `pin` is not silently nothing.
 // Thread safety: pure functions.
@@ -33,7 +34,8 @@ struct WarmEntry {
   std::string name;
   v1::PromptInput prompt;
   bool pin = false;
-  uint32_t ttl_s = 0;  // 0: not said
+  uint32_t ttl_s = 0;   // 0: not said
+  std::string adapter;  // empty: none
 };
 
 // Seconds, of a text like "36h". kInvalidArgument.

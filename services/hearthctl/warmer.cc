@@ -73,6 +73,7 @@ absl::Status Warmer::FindWanted(const WarmEntry& entry, WarmResult* result) {
 absl::StatusOr<v1::ExplainResponse> Warmer::FindStored(const WarmEntry& entry, WarmResult* result) {
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = entry.prompt;
+  request.set_adapter(entry.adapter);
   auto response = Call(worker_, &v1::Inference::Stub::Explain, request, worker_flags_);
   if (!response.ok()) return response.status();
   result->stored.clear();
@@ -89,6 +90,7 @@ absl::Status Warmer::Prefill(const WarmEntry& entry, WarmResult* result) {
   *request.mutable_prompt() = entry.prompt;
   request.set_durability(durability_);
   request.set_ttl_s(entry.ttl_s);
+  request.set_adapter(entry.adapter);
   auto response = Call(worker_, &v1::Inference::Stub::Prefill, request, worker_flags_);
   if (!response.ok()) return response.status();
   result->computed_tokens = response->computed_tokens();

@@ -82,6 +82,7 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   converted.sampling = *sampling;
   converted.max_new_tokens = request.max_new_tokens();
   converted.samples = request.n() == 0 ? 1 : request.n();
+  converted.adapter = request.adapter();
   converted.ignore_eos = request.ignore_eos();
   converted.hash_logits = request.hash_logits();
   converted.cache = *cache;
@@ -190,6 +191,7 @@ grpc::ServerUnaryReactor* InferenceService::Prefill(Context* context, const Byte
     converted.max_new_tokens = 0;
     converted.durability = *durability;
     converted.ttl_s = parsed.ttl_s();
+    converted.adapter = parsed.adapter();
     return WithPrompt(std::move(converted), parsed.prompt(), PromptPurpose::kPrefill, context);
   };
   reactor->Start(&prompts_, caller->tenant, request_bytes, make, parts_.engine);
@@ -239,6 +241,13 @@ grpc::ServerUnaryReactor* InferenceService::GetModel(Context* context, const Byt
     made.set_weights(engine.weights());
     made.set_has_tokenizer(parts_.tokenizer != nullptr);
     ToProto(engine.fingerprint(), made.mutable_fingerprint());
+    for (const AdapterInfo& adapter : engine.adapters()) {
+      v1::Adapter* const out = made.add_adapters();
+      out->set_name(adapter.name);
+      out->set_rank(static_cast<uint32_t>(adapter.rank));
+      out->set_bytes(adapter.bytes);
+      ToProto(adapter.fingerprint, out->mutable_fingerprint());
+    }
     made.mutable_eos_token_ids()->Add(config.eos_token_ids.begin(), config.eos_token_ids.end());
     *response = MessageBytes(made);
     answer->Finish(absl::OkStatus());
@@ -257,6 +266,8 @@ absl::Status InferenceService::StartExplain(const v1::ExplainInputRequest& reque
   prefix.token_ids.assign(prompt->token_ids.begin(), prompt->token_ids.end());
   prefix.cuts = std::move(prompt->breakpoints);
   prefix.tenant = tenant;
+  prefix.adapter = request.adapter();
+  if (absl::Status known = parts_.engine->CheckAdapter(prefix.adapter); !known.ok()) return known;
   const absl::Time deadline = std::min(DeadlineOf(*context), absl::Now() + kExplainTimeout);
   parts_.explainer->Explain(std::move(prefix), deadline, std::move(done));
   return absl::OkStatus();

@@ -76,6 +76,9 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
                  "answers; int8: half of 16 bits, other answers, shared with int8 only; auto: "
                  "stored");
+  set->AddNamed("adapter", &engine->adapters,
+                "NAME=DIR, repeatable: a LoRA adapter as PEFT saves one, which requests choose by "
+                "its name; class invariant");
   set->AddUint("threads", &flags->threads, "Compute threads; 0: the machine's cores");
   set->AddBytes("kv-bytes", &engine->memory.kv_bytes,
                 "Keys and values of running requests, class invariant; 0: half of the "

@@ -17,6 +17,15 @@
 
 namespace hearth {
 
+template <typename Make>
+void StoreLink::AddCaches(const Engine& engine, const Make& make) {
+  caches_ = std::make_unique<AdapterCaches>();
+  caches_->Add("", make(engine.fingerprint()));
+  for (const AdapterInfo& adapter : engine.adapters()) {
+    caches_->Add(adapter.name, make(adapter.fingerprint));
+  }
+}
+
 absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, const Engine& engine,
                                                            CallGate* gate) {
   std::unique_ptr<StoreLink> link(new StoreLink);
@@ -33,10 +42,10 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
     link->store_ = *std::move(store);
     link->service_ =
         std::make_unique<CacheService>(link->store_.get(), gate, kVersion, options.identities);
-    auto cache = std::make_unique<LocalPrefixCache>(link->store_.get(), engine.fingerprint(),
-                                                    engine.layout(), &link->counters_);
-    link->explainer_ = cache.get();
-    link->cache_ = std::move(cache);
+    link->AddCaches(engine, [&](const Fingerprint& fingerprint) {
+      return std::make_unique<LocalPrefixCache>(link->store_.get(), fingerprint, engine.layout(),
+                                                &link->counters_);
+    });
     return link;
   }
   if (!absl::StrContains(spec, ':')) {
@@ -45,25 +54,24 @@ absl::StatusOr<std::unique_ptr<StoreLink>> StoreLink::Open(Options options, cons
   }
   auto channel = ConnectToStore(spec, options.access);
   if (!channel.ok()) return channel.status();
-  std::unique_ptr<DeviceClient> devices;
-  if (ImportDevice import = GpuImporter(options.device)) {
-    devices = std::make_unique<DeviceClient>(std::move(import));
-  }
   // In the class invariant a sequence takes the copy itself, by reference; elsewhere it makes one.
   const bool takes_copies = engine.layout().exactness == Exactness::kInvariant;
-  auto cache = std::make_unique<RemotePrefixCache>(*channel, engine.fingerprint(), engine.layout(),
-                                                   &link->counters_,
-                                                   !options.shared_memory ? SharedMemoryUse::kOff
-                                                   : takes_copies         ? SharedMemoryUse::kCopy
-                                                                          : SharedMemoryUse::kLend,
-                                                   std::move(devices));
-  link->explainer_ = cache.get();
-  link->cache_ = std::move(cache);
+  const SharedMemoryUse use = !options.shared_memory ? SharedMemoryUse::kOff
+                              : takes_copies         ? SharedMemoryUse::kCopy
+                                                     : SharedMemoryUse::kLend;
+  link->AddCaches(engine, [&](const Fingerprint& fingerprint) {
+    std::unique_ptr<DeviceClient> devices;
+    if (ImportDevice import = GpuImporter(options.device)) {
+      devices = std::make_unique<DeviceClient>(std::move(import));
+    }
+    return std::make_unique<RemotePrefixCache>(*channel, fingerprint, engine.layout(),
+                                               &link->counters_, use, std::move(devices));
+  });
   return link;
 }
 
 void StoreLink::AddMetrics(Metrics* metrics) const {
-  if (cache_ == nullptr) return;
+  if (caches_ == nullptr) return;
   metrics->AddSource([this] { return CacheSamples(counters_.Read()); });
   if (store_ == nullptr) return;
   metrics->AddSource([this] { return StoreSamples(store_->Stats()); });

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cache_store/store/tiered_store.h"
+#include "services/inference/adapter_caches.h"
 #include "services/inference/cache_counters.h"
 #include "services/inference/explainer.h"
 #include "services/rpc/client_access.h"
@@ -41,8 +42,8 @@ class StoreLink {
   static absl::StatusOr<std::unique_ptr<StoreLink>> Open(Options options, const Engine& engine,
                                                          CallGate* gate);
 
-  PrefixCache* cache() const { return cache_.get(); }        // null: none
-  Explainer* explainer() const { return explainer_; }        // null: none
+  PrefixCache* cache() const { return caches_.get(); }       // null: none
+  Explainer* explainer() const { return caches_.get(); }     // null: none
   grpc::Service* service() const { return service_.get(); }  // null unless embedded
 
   void AddMetrics(Metrics* metrics) const;
@@ -51,12 +52,14 @@ class StoreLink {
 
  private:
   StoreLink() = default;
+  // `make` makes one for a fingerprint.
+  template <typename Make>
+  void AddCaches(const Engine& engine, const Make& make);
 
   CacheCounters counters_;
   std::unique_ptr<TieredStore> store_;
   std::unique_ptr<CacheService> service_;
-  std::unique_ptr<PrefixCache> cache_;
-  Explainer* explainer_ = nullptr;  // cache_, seen from its other side
+  std::unique_ptr<AdapterCaches> caches_;
 };
 
 }  // namespace hearth

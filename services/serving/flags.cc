@@ -152,6 +152,27 @@ void FlagSet::AddUint(const std::string& name, uint32_t* value, const std::strin
   Described(app_->add_option("--" + name, *value, help), name)->capture_default_str();
 }
 
+void FlagSet::AddNamed(const std::string& name, std::map<std::string, std::string>* value,
+                       const std::string& help) {
+  const auto add = [name, value](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      const size_t equals = text.find('=');
+      if (equals == 0 || equals == text.npos || equals + 1 == text.size()) {
+        throw CLI::ValidationError("--" + name, absl::StrCat("\"", text, "\" is not NAME=TEXT"));
+      }
+      if (!value->emplace(text.substr(0, equals), text.substr(equals + 1)).second) {
+        throw CLI::ValidationError("--" + name,
+                                   absl::StrCat(text.substr(0, equals), " is there twice"));
+      }
+    }
+    return true;
+  };
+  Described(app_->add_option_function<std::vector<std::string>>("--" + name, add, help), name)
+      ->allow_extra_args(false)
+      ->delimiter(',')
+      ->type_name("NAME=TEXT");
+}
+
 void FlagSet::AddShare(const std::string& name, double* value, const std::string& help) {
   Described(app_->add_option("--" + name, *value, help), name)
       ->check(CLI::Range(0.0, 1.0))

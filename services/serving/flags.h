@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -68,6 +69,9 @@ class FlagSet {
   void AddRequired(const std::string& name, std::string* value, const std::string& help);
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
   void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
+  // NAME=TEXT, as often as wanted or separated by commas, each name once.
+  void AddNamed(const std::string& name, std::map<std::string, std::string>* value,
+                const std::string& help);
   void AddUint(const std::string& name, uint32_t* value, const std::string& help);
   // From 0 to 1.
   void AddShare(const std::string& name, double* value, const std::string& help);

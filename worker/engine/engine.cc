@@ -1,9 +1,11 @@
 #include "worker/engine/engine.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "worker/engine/engine_impl.h"
 #include "worker/engine/runner/gemma_runner.h"
@@ -97,7 +99,13 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
       !held.ok()) {
     return SelfTestFailure(held);
   }
-  return std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
+  auto runner = std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
+  for (const auto& [name, dir] : options.adapters) {
+    const absl::Status loaded = runner->LoadAdapter(name, dir);
+    if (loaded.ok()) continue;
+    return absl::Status(loaded.code(), absl::StrCat("adapter ", name, ": ", loaded.message()));
+  }
+  return runner;
 }
 
 struct LoadedModel {
@@ -110,6 +118,10 @@ absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string 
     return absl::FailedPreconditionError(absl::StrCat(
         "weights: ", WeightsChoiceName(options.weights),
         " is of the class invariant, which exactness auto does not serve here: ", why));
+  }
+  if (!options.adapters.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("adapter ", options.adapters.begin()->first,
+                                                      ": of the class invariant alone: ", why));
   }
   absl::StatusOr<std::unique_ptr<ModelRunner>> model = LoadGemma(options);
   if (!model.ok()) return model.status();
@@ -143,6 +155,14 @@ absl::StatusOr<LoadedModel> LoadChosen(const EngineOptions& options) {
       absl::IsFailedPrecondition(model.status()) || absl::IsUnimplemented(model.status());
   if (!is_auto || !not_here) return model.status();
   return LoadExact(options, std::string(model.status().message()));
+}
+
+constexpr size_t kMaxAdapterNameBytes = 64;
+
+bool IsPlainName(const std::string& name) {
+  return std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '_' || c == '-';
+  });
 }
 
 }  // namespace
@@ -182,6 +202,13 @@ absl::Status EngineOptions::Validate() const {
     if (absl::Status may = MayBeInvariant(device, dtype); !may.ok()) return may;
   }
   if (absl::Status may = MayHaveWeights(weights, exactness, device, dtype); !may.ok()) return may;
+  for (const auto& [name, dir] : adapters) {
+    if (name.empty() || name.size() > kMaxAdapterNameBytes || !IsPlainName(name)) {
+      return absl::InvalidArgumentError(absl::StrCat("adapter: \"", name, "\" is no name: 1 to ",
+                                                     kMaxAdapterNameBytes,
+                                                     " letters, digits, \".\", \"_\" and \"-\""));
+    }
+  }
   if (threads < 0) return absl::InvalidArgumentError(absl::StrCat("threads: ", threads, " < 0"));
   if (max_running > kMaxRunning) {
     return absl::InvalidArgumentError(

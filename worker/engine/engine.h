@@ -64,6 +64,9 @@ struct EngineOptions {
   uint32_t chunk_tokens = kDefaultChunkTokens;
   ExactnessChoice exactness = ExactnessChoice::kAuto;
   WeightsChoice weights = WeightsChoice::kAuto;
+  // Low-rank adapters, by the name that requests choose them by: folders as PEFT saves one. Class
+  // invariant.
+  std::map<std::string, std::string> adapters;
   // Folder of remembered weight digests. Empty: computed at each start.
   std::string digest_cache_dir;
 
@@ -98,6 +101,7 @@ struct EngineRequest {
   std::vector<int32_t> token_ids;
   std::vector<uint32_t> breakpoints;  // declared and automatic, strictly increasing
   std::string tenant = "default";
+  std::string adapter;  // one of EngineOptions::adapters; empty: none
   SamplingParams sampling;
   // 0: prefill only. When it may write, it computes no further than the last boundary worth
   // keeping, and nothing at all when that is cached already.
@@ -159,6 +163,14 @@ class EngineRequestHandle {
   virtual void Cancel() = 0;
 };
 
+// An adapter that requests may choose, and what its keys and values are known by.
+struct AdapterInfo {
+  std::string name;
+  int rank = 0;
+  uint64_t bytes = 0;
+  Fingerprint fingerprint;
+};
+
 struct EngineStats {
   uint32_t running = 0, queued = 0;
   uint64_t pool_bytes = 0, staged_bytes = 0;
@@ -183,7 +195,10 @@ class Engine {
   virtual void Drain(absl::Time deadline) = 0;
 
   virtual const ModelConfig& config() const = 0;
-  virtual const Fingerprint& fingerprint() const = 0;
+  virtual const Fingerprint& fingerprint() const = 0;  // of what goes through no adapter
+  virtual const std::vector<AdapterInfo>& adapters() const = 0;
+  // kInvalidArgument, as Submit gives it, where there is no adapter of this name; empty: none.
+  virtual absl::Status CheckAdapter(const std::string& name) const = 0;
   virtual const KvLayout& layout() const = 0;
   virtual std::string device() const = 0;
   virtual std::string dtype() const = 0;

@@ -40,6 +40,7 @@ void EngineAudit::Offer(const Sequence& sequence) {
   if (waiting_.size() >= kMaxWaitingAudits) return counters_->Add(EngineCounter::kAuditsSkipped);
   PrefixRequest prefix;
   prefix.tenant = sequence.prefix.tenant;
+  prefix.adapter = sequence.prefix.adapter;
   const uint32_t boundary = sequence.restored.boundary;
   const auto& ids = sequence.prefix.token_ids;
   prefix.token_ids.assign(ids.begin(), ids.begin() + boundary);
@@ -86,6 +87,9 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary), {});
     if (!kv.ok()) return kv.status();
     audit_->kv = *std::move(kv);
+    if (const auto number = AdapterNumber(model_->adapters(), audit_->prefix.adapter)) {
+      model_->UseAdapter(*number, audit_->kv.get());
+    }
     audit_->step_ends = StepEnds(boundary, audit_->prefix.cuts, layout_.chunk_tokens);
     return absl::OkStatus();
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "worker/engine/request_check.h"
 #include "worker/engine/runner/kv_snapshot.h"
@@ -99,11 +100,28 @@ absl::Status EngineImpl::Start() {
 absl::Status EngineImpl::ComputeFingerprint() {
   absl::StatusOr<ComputeIdentity> identity = model_->Identify(layout_);
   if (!identity.ok()) return identity.status();
-  absl::StatusOr<Fingerprint> fingerprint =
-      FingerprintOf(model_->config(), layout_, model_->weights_digest(), *identity);
+  const auto make = [&] {
+    return FingerprintOf(model_->config(), layout_, model_->weights_digest(), *identity);
+  };
+  absl::StatusOr<Fingerprint> fingerprint = make();
   if (!fingerprint.ok()) return fingerprint.status();
   fingerprint_ = *std::move(fingerprint);
+  for (const ModelAdapter& adapter : model_->adapters()) {
+    identity->adapter = DigestHex(adapter.digest);
+    fingerprint = make();
+    if (!fingerprint.ok()) return fingerprint.status();
+    adapters_.push_back({adapter.name, adapter.rank, adapter.bytes, *std::move(fingerprint)});
+  }
   return absl::OkStatus();
+}
+
+absl::Status EngineImpl::CheckAdapter(const std::string& name) const {
+  if (name.empty() || AdapterNumber(model_->adapters(), name).has_value()) return absl::OkStatus();
+  std::vector<std::string> names;
+  for (const AdapterInfo& adapter : adapters_) names.push_back(adapter.name);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "adapter: \"", name, "\" is none of this worker's",
+      names.empty() ? ", which has none (--adapter NAME=DIR)" : ": ", absl::StrJoin(names, ", ")));
 }
 
 void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }
@@ -111,6 +129,7 @@ void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
                                                                         EngineCallbacks callbacks) {
   if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
+  if (absl::Status status = CheckAdapter(request.adapter); !status.ok()) return status;
   if (request.samples > options_.max_running) {
     return absl::InvalidArgumentError(absl::StrCat("n: ", request.samples,
                                                    " samples take as many places; max_running is ",

@@ -50,6 +50,8 @@ class EngineImpl : public Engine {
   void Drain(absl::Time deadline) override;
   const ModelConfig& config() const override { return model_->config(); }
   const Fingerprint& fingerprint() const override { return fingerprint_; }
+  const std::vector<AdapterInfo>& adapters() const override { return adapters_; }
+  absl::Status CheckAdapter(const std::string& name) const override;
   const KvLayout& layout() const override { return layout_; }
   std::string device() const override { return model_->device_kind(); }
   std::string dtype() const override { return KvDtypeName(model_->kv_dtype()); }
@@ -90,7 +92,9 @@ class EngineImpl : public Engine {
   const std::unique_ptr<ModelRunner> model_;
   const std::string why_not_invariant_;
   const KvLayout layout_;
-  Fingerprint fingerprint_;  // constant once Start has returned
+  // Constant once Start has returned.
+  Fingerprint fingerprint_;
+  std::vector<AdapterInfo> adapters_;
   mutable EngineCounters counters_;
   RoundPlanner planner_;
   PrefixKeeper keeper_;

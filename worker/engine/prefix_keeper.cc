@@ -18,6 +18,7 @@ PublishRequestSpec SpecFor(const Sequence& sequence, const PrefixRequest& prefix
   const uint32_t end = boundaries.back();
   PublishRequestSpec spec;
   spec.prefix.tenant = prefix.tenant;
+  spec.prefix.adapter = prefix.adapter;
   spec.prefix.request_id = prefix.request_id;
   spec.prefix.token_ids.assign(prefix.token_ids.begin(), prefix.token_ids.begin() + end);
   for (uint32_t cut : prefix.cuts) {

@@ -46,7 +46,7 @@ PooledPrefix PrefixPool::Lookup(const PrefixRequest& prefix, uint32_t max_bounda
   absl::MutexLock lock(&mu_);
   Points::iterator best = points_.end();
   for (auto it = points_.begin(); it != points_.end(); ++it) {
-    if (it->tenant != prefix.tenant) continue;
+    if (it->tenant != prefix.tenant || it->adapter != prefix.adapter) continue;
     const uint32_t common = CommonPrefix(it->token_ids, prefix.token_ids);
     found.matched_tokens = std::max(found.matched_tokens, common);
     const uint32_t boundary = it->boundary();
@@ -71,7 +71,7 @@ PrefixPool::Points::iterator PrefixPool::FindExact(const PrefixRequest& prefix, 
   const std::vector<uint32_t> inner = InnerCuts(prefix, boundary);
   return std::find_if(points_.begin(), points_.end(), [&](const Point& point) {
     return point.boundary() == boundary && point.tenant == prefix.tenant &&
-           point.inner_cuts == inner &&
+           point.adapter == prefix.adapter && point.inner_cuts == inner &&
            std::equal(point.token_ids.begin(), point.token_ids.end(), prefix.token_ids.begin());
   });
 }
@@ -94,6 +94,7 @@ PrefixPool::InsertResult PrefixPool::Insert(const PrefixRequest& prefix, uint32_
     return same ? InsertResult::kPresent : InsertResult::kDiffers;
   }
   points_.push_front({prefix.tenant,
+                      prefix.adapter,
                       {prefix.token_ids.begin(), prefix.token_ids.begin() + boundary},
                       InnerCuts(prefix, boundary),
                       objects});

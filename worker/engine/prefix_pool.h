@@ -7,8 +7,8 @@
 // Ownership: shares the objects; a looked-up point stays valid after its eviction.
 // Invariants:
 //   1. bytes() <= the capacity; a capacity of 0 keeps nothing.
-//   2. A point is found only by requests of its tenant with equal token ids and, in the exact
-//      class, equal cuts below it (multiples of C cut every prompt and do not count).
+//   2. A point is found only by requests of its tenant and adapter with equal token ids and, in
+//      the exact class, equal cuts below it (multiples of C cut every prompt and do not count).
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_POOL_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_POOL_H_
 
@@ -29,9 +29,10 @@
 namespace hearth {
 
 struct PooledPrefix {
-  uint32_t matched_tokens = 0;  // longest common token prefix with any of the tenant's points
-  uint32_t boundary = 0;        // 0: a miss
-  KvObjects objects;            // NeededObjects order
+  uint32_t matched_tokens =
+      0;  // longest common token prefix with any of the tenant's points, through the same adapter
+  uint32_t boundary = 0;  // 0: a miss
+  KvObjects objects;      // NeededObjects order
 };
 
 class PrefixPool {
@@ -60,7 +61,7 @@ class PrefixPool {
 
  private:
   struct Point {
-    std::string tenant;
+    std::string tenant, adapter;
     std::vector<uint32_t> token_ids;   // boundary of them
     std::vector<uint32_t> inner_cuts;  // below the boundary, multiples of C left out
     KvObjects objects;

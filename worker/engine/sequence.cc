@@ -15,6 +15,7 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
   prefix.token_ids.assign(request.token_ids.begin(), request.token_ids.end());
   prefix.cuts = request.breakpoints;
   prefix.tenant = request.tenant;
+  prefix.adapter = request.adapter;
   prefix.request_id = request.request_id;
   prefix.stop = std::make_shared<CallStop>();
   prefix.load = std::make_shared<LoadTrial>();
@@ -25,6 +26,7 @@ PrefixRequest PrefixOf(const EngineRequest& request) {
 EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   EngineRequest own;
   own.tenant = request.tenant;
+  own.adapter = request.adapter;
   own.request_id = request.request_id;
   own.sampling = request.sampling;
   own.sampling.seed = SeedOfSample(request.sampling.seed, sample);

@@ -53,6 +53,7 @@ struct PrefixRequest {
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;  // beside multiples of C, strictly increasing, in (0, tokens]
   std::string tenant;
+  std::string adapter = "";     // that its tokens go through, by name; empty: none
   std::string request_id = "";  // for logs
   // Ends Fetch and Lease early, as if their deadline had come; null: nobody does.
   std::shared_ptr<CallStop> stop = nullptr;

@@ -19,6 +19,7 @@ global layers before it gone; other cuts; another model or dtype (with the field
 struct ExplainFlags {
   PeerFlags worker;
   PromptFlags prompt;
+  std::string adapter;
   bool json = false;
 };
 
@@ -88,6 +89,7 @@ int RunExplain(const ExplainFlags& flags, Console& console) {
   if (!prompt.ok()) return Fail(console, prompt.status());
   v1::ExplainInputRequest request;
   *request.mutable_prompt() = *std::move(prompt);
+  request.set_adapter(flags.adapter);
   const auto response = Ask(flags.worker, &v1::Inference::Stub::Explain, request);
   if (!response.ok()) return Fail(console, response.status());
   if (flags.json) return PrintJson(ExplainJson(*response), console);
@@ -102,6 +104,7 @@ void AddExplainCommand(CommandSet* commands) {
       "explain", "Say what is stored of a prompt, and why not", kExplainExamples, RunExplain);
   flags->worker.Declare(command);
   flags->prompt.Declare(command);
+  DeclareAdapter(command, &flags->adapter);
   command->AddJson(&flags->json);
 }
 

@@ -29,6 +29,7 @@ constexpr char kWarmExamples[] =
       generation_prompt: false         # the last message goes on later
       pin: true                        # needs --store
       ttl: 36h                         # how long it is kept; else as the store has it
+      adapter: legal                   # one of the worker's; else none
 
 Computes what the store lacks, checks with Explain that it is there, and prints the coverage: the
 share of the boundaries worth keeping that can be restored. A second run computes nothing. A pin

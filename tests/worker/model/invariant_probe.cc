@@ -36,7 +36,8 @@ using Adapter = std::shared_ptr<const LoraAdapter>;
 std::vector<float> Logits(const InvariantGemma& gemma, const Adapter& adapter,
                           InvariantGemma::Kv* kv, absl::Span<const int32_t> tokens, int want) {
   std::vector<float> logits;
-  const InvariantPart part{kv, tokens, want, &logits, adapter.get()};
+  if (kv->length() == 0) kv->UseAdapter(adapter);
+  const InvariantPart part{kv, tokens, want, &logits};
   RequireOk(gemma.Step({&part, 1}));
   return logits;
 }
@@ -61,9 +62,11 @@ std::string BesideOthers(const InvariantGemma& gemma, const Adapter& adapter,
                          const std::vector<int32_t>& ids) {
   InvariantGemma::Kv first = gemma.NewKv(), plain = gemma.NewKv(), last = gemma.NewKv();
   std::vector<float> first_logits, plain_logits, last_logits;
-  const InvariantPart parts[] = {{&first, ids, 1, &first_logits, adapter.get()},
+  first.UseAdapter(adapter);
+  last.UseAdapter(adapter);
+  const InvariantPart parts[] = {{&first, ids, 1, &first_logits},
                                  {&plain, ids, 1, &plain_logits},
-                                 {&last, ids, 1, &last_logits, adapter.get()}};
+                                 {&last, ids, 1, &last_logits}};
   RequireOk(gemma.Step(parts));
   const std::string digest = DigestOf(first_logits);
   if (DigestOf(last_logits) != digest || (adapter != nullptr && plain_logits == first_logits)) {

@@ -1,6 +1,7 @@
 #include "worker/engine/runner/invariant_runner.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -137,6 +138,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   absl::Status room = BlocksOf(kv)->ReserveMore(left);
   while (room.ok() && made.size() < forks) {
     auto fork = std::make_unique<InvariantKv>(gemma_->NewKv());
+    fork->UseAdapter(BlocksOf(kv)->adapter());
     room = fork->Reserve(bytes, bytes);
     --untried;
     made.push_back(std::move(fork));
@@ -144,6 +146,21 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   if (room.ok()) return made;
   AddLackingKvBytes(untried * bytes, &room);
   return room;
+}
+
+absl::Status InvariantRunner::LoadAdapter(const std::string& name, const std::string& dir) {
+  auto adapter = gemma_->LoadAdapter(dir);
+  if (!adapter.ok()) return adapter.status();
+  adapters_.push_back({name, (*adapter)->digest(), (*adapter)->rank(), (*adapter)->bytes()});
+  notes_.push_back(absl::StrCat("adapter ", name, ": rank ", (*adapter)->rank(), ", ",
+                                (*adapter)->bytes(), " bytes"));
+  adapter_weights_.push_back(*std::move(adapter));
+  return absl::OkStatus();
+}
+
+void InvariantRunner::UseAdapter(size_t number, SequenceKv* kv) {
+  assert(number < adapters_.size());
+  BlocksOf(kv)->UseAdapter(adapter_weights_[number]);
 }
 
 void InvariantRunner::Fork(const SequenceKv& kv, SequenceKv* fork) {

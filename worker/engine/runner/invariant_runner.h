@@ -23,6 +23,9 @@ class InvariantRunner : public ModelRunner {
   // `notes`: for the log, beside the model's.
   InvariantRunner(std::unique_ptr<InvariantGemma> gemma, std::vector<std::string> notes);
 
+  // Before any sequence. Errors name the file, and the field or tensor.
+  absl::Status LoadAdapter(const std::string& name, const std::string& dir);
+
   const ModelConfig& config() const override { return gemma_->config(); }
   Exactness exactness() const override { return Exactness::kInvariant; }
   KvDtype kv_dtype() const override { return KvDtype::kFloat32; }
@@ -35,6 +38,8 @@ class InvariantRunner : public ModelRunner {
   bool FreesKvBytes(const KvObject& object) const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
   absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
+  absl::Span<const ModelAdapter> adapters() const override { return adapters_; }
+  void UseAdapter(size_t number, SequenceKv* kv) override;
   absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) override;
   void Release(std::unique_ptr<SequenceKv> kv) override { kv.reset(); }
   absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
@@ -49,6 +54,8 @@ class InvariantRunner : public ModelRunner {
  private:
   const std::unique_ptr<InvariantGemma> gemma_;
   std::vector<std::string> notes_;
+  std::vector<ModelAdapter> adapters_;
+  std::vector<std::shared_ptr<const LoraAdapter>> adapter_weights_;  // of adapters_, in order
   const std::string device_kind_ = "cpu";
 };
 

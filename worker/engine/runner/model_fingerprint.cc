@@ -128,7 +128,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
       {"rms_norm_eps", config.rms_norm_eps},
       {"activation", config.activation},
       {"weights_sha256", DigestHex(weights_digest)},
-      {"adapters_sha256", std::string("none")},
+      {"adapters_sha256", identity.adapter.empty() ? std::string("none") : identity.adapter},
       {"kv_dtype", std::string(KvDtypeName(layout.dtype))},
       {"chunk_tokens", uint64_t{layout.chunk_tokens}},
       {"object_layout", kObjectLayoutVersion},

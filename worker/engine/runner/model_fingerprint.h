@@ -22,6 +22,7 @@ struct ComputeIdentity {
   std::string device_kind;
   std::string compute_version;
   std::string weights;         // class invariant: what the model's were made into; empty: nothing
+  std::string adapter;         // any class: digest of a low-rank one, in hex; empty: none
   std::string cpu_capability;  // empty: another device computes
   int threads = 0;
   Digest canary{};

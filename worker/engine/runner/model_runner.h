@@ -8,12 +8,15 @@
 #define HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_
 
 #include <algorithm>
+#include <cassert>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
@@ -30,6 +33,23 @@ struct StepPart {
   absl::Span<const int32_t> tokens;
   std::vector<float>* logits = nullptr;
 };
+
+// A low-rank adapter that was loaded beside the model.
+struct ModelAdapter {
+  std::string name;
+  Digest digest{};  // of what it computes
+  int rank = 0;
+  uint64_t bytes = 0;
+};
+
+// The place of the one of this name; none: there is no such.
+inline std::optional<size_t> AdapterNumber(absl::Span<const ModelAdapter> adapters,
+                                           absl::string_view name) {
+  for (size_t i = 0; i < adapters.size(); ++i) {
+    if (adapters[i].name == name) return i;
+  }
+  return std::nullopt;
+}
 
 class ModelRunner {
  public:
@@ -70,6 +90,13 @@ class ModelRunner {
   // either.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
                                                             const KvObjects& shared) = 0;
+  // The adapters that a sequence may go through.
+  virtual absl::Span<const ModelAdapter> adapters() const { return {}; }
+  // All of the sequence goes through adapters()[number]. REQUIRES: `kv` is as NewKv gave it.
+  virtual void UseAdapter(size_t number, SequenceKv* kv) {
+    (void)kv;
+    assert(number < adapters().size());
+  }
   // Sets more memory aside for a sequence whose blocks others will hold longer than it does.
   // kResourceExhausted: there is no room.
   virtual absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) {

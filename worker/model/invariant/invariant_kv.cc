@@ -37,6 +37,7 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   arena_ = std::exchange(other.arena_, nullptr);
   model_ = std::exchange(other.model_, 0);
   blocks_ = std::exchange(other.blocks_, {});
+  adapter_ = std::exchange(other.adapter_, nullptr);
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
   set_aside_bytes_ = std::exchange(other.set_aside_bytes_, 0);
@@ -151,8 +152,13 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
 
 void InvariantKv::FinishRestore() { length_ = restoring_; }
 
+void InvariantKv::UseAdapter(std::shared_ptr<const LoraAdapter> adapter) {
+  assert(length_ == 0);
+  adapter_ = std::move(adapter);
+}
+
 void InvariantKv::ShareAll(const InvariantKv& other) {
-  assert(model_ == other.model_ && length_ == 0);
+  assert(model_ == other.model_ && adapter_ == other.adapter_ && length_ == 0);
   blocks_ = other.blocks_;
   length_ = other.length_;
   first_local_ = other.first_local_;

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "proto/kv_layout.h"
 #include "worker/model/invariant/kv_blocks.h"
+#include "worker/model/invariant/lora_adapter.h"
 #include "worker/model/sequence_kv.h"
 
 namespace hearth {
@@ -62,8 +63,13 @@ class InvariantKv : public SequenceKv {
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices);
   void FinishRestore();
 
+  // All of its rows go through the adapter, which is of the same model. REQUIRES: it is empty.
+  void UseAdapter(std::shared_ptr<const LoraAdapter> adapter);
+  const std::shared_ptr<const LoraAdapter>& adapter() const { return adapter_; }
+
   // Becomes what `other` is, and shares its blocks; the one that is partly filled is copied when
-  // this one writes to it, if others have it still. REQUIRES: of the same model, and empty.
+  // this one writes to it, if others have it still. REQUIRES: of the same model and
+  // adapter, and empty.
   void ShareAll(const InvariantKv& other);
 
   // For the model. Makes room for `tokens` more rows of all layers, and drops what none of them
@@ -92,7 +98,8 @@ class InvariantKv : public SequenceKv {
 
   std::shared_ptr<const KvLayout> layout_;
   KvBlocks* arena_ = nullptr;
-  uint64_t model_ = 0;  // 0: none
+  uint64_t model_ = 0;                          // 0: none
+  std::shared_ptr<const LoraAdapter> adapter_;  // null: none
   KvBlocks::Reservation reserved_;
   uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
   uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker/model/invariant/invariant_kv.h"
-#include "worker/model/invariant/lora_adapter.h"
 #include "worker/model/model_config.h"
 
 namespace hearth {
@@ -21,7 +20,6 @@ struct InvariantPart {
   absl::Span<const int32_t> tokens;
   int want = 0;
   std::vector<float>* logits = nullptr;
-  const LoraAdapter* adapter = nullptr;  // of the model; null: none. The same for all of a Kv
 };
 
 // The most logits that a step gives: 1 GiB of them.

@@ -9,8 +9,8 @@ namespace {
 // Parts beside each other that have one adapter are one product.
 void AddAdapter(const InvariantPart& part, int number, int64_t first, int64_t rows,
                 std::vector<AdapterRows>* adapters) {
-  if (part.adapter == nullptr) return;
-  const AdapterLayer* const layer = &part.adapter->layer(number);
+  if (part.kv->adapter() == nullptr) return;
+  const AdapterLayer* const layer = &part.kv->adapter()->layer(number);
   AdapterRows* const before = adapters->empty() ? nullptr : &adapters->back();
   if (before != nullptr && before->layer == layer && before->first + before->rows == first) {
     before->rows += rows;
