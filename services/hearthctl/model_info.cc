@@ -1,9 +1,20 @@
 #include "services/hearthctl/model_info.h"
 
+#include "absl/strings/str_cat.h"
+
 namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker) {
   return Ask(worker, &v1::Inference::Stub::GetModel, v1::GetModelRequest());
+}
+
+std::string ModelName(const v1::GetModelResponse& model) {
+  std::string name, form;
+  for (const v1::FingerprintField& field : model.fingerprint().fields()) {
+    if (field.name() == "weights_sha256") name = field.text();
+    if (field.name() == "weights") form = field.text();
+  }
+  return form.empty() ? name : absl::StrCat(name, " ", form);
 }
 
 void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console) {

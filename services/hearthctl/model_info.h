@@ -4,6 +4,8 @@
 #ifndef HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
 #define HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_
 
+#include <string>
+
 #include "absl/status/statusor.h"
 #include "proto/fingerprint.h"
 #include "proto/inference.grpc.pb.h"
@@ -14,6 +16,10 @@
 namespace hearth {
 
 absl::StatusOr<v1::GetModelResponse> GetModel(const PeerFlags& worker);
+
+// What answers depend on, machines aside: the weights' SHA-256, and the form that they are in where
+// it changes them. Empty where the worker does not say.
+std::string ModelName(const v1::GetModelResponse& model);
 
 // Prints GetModel's answer, for people or as one JSON object.
 void PrintModel(const v1::GetModelResponse& model, bool as_json, Console& console);

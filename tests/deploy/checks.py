@@ -265,7 +265,7 @@ def claim_at(template, path):
 
 
 def check_shared_memory(objects):
-    """A socket that is named lies where store and workers both find it, on one node, of one user."""
+    """A socket that is named lies where both have it: on one node, of one user."""
     store = m.pod_template(m.find(objects, "StatefulSet", "hearth-store"))
     worker = m.pod_template(m.find(objects, "Deployment", "hearth-worker"))
     env = m.environment(objects, store["spec"]["containers"][0])

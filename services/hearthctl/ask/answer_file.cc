@@ -88,6 +88,9 @@ absl::Status AnswerFile::ReadAnswer(const std::string& line, size_t number,
                      context, ", not ", context_sha256, ")", kOtherFile));
   }
   sha256_of_[id] = question;
+  if (const std::string model = TextOf(json, "model"); !model.empty()) {
+    models_.emplace(model, number);
+  }
   return absl::OkStatus();
 }
 
@@ -99,6 +102,16 @@ absl::StatusOr<bool> AnswerFile::Has(const AskedQuestion& question) const {
       absl::StrCat(path_, " has an answer to another question \"", found->first,
                    "\": its text, or a flag for its answer, was not the same", kOtherFile,
                    ", or take that line out"));
+}
+
+absl::Status AnswerFile::CheckModel(const std::string& model) const {
+  for (const auto& [other, line] : models_) {
+    if (other == model) continue;
+    return absl::FailedPreconditionError(absl::StrCat(path_, " line ", line,
+                                                      " is an answer of another model (", other,
+                                                      ", not ", model, ")", kOtherFile));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status AnswerFile::Append(const std::string& line) {

@@ -1,7 +1,8 @@
 // AnswerFile: the answers that `hearthctl ask` has so far, a JSON object a line, so that it goes on
 // where it stopped.
 //
-// Each line is written at once, and has digests of the context and of the question that it answers.
+// Each line is written at once, and has digests of the context and of the question that it answers,
+// and the model that answered.
 // A last line without its end was being written when the program died: it is dropped.
 // Thread safety: none. Ownership: holds the file, and a lock on it that keeps a second program out.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
@@ -29,6 +30,9 @@ class AnswerFile {
 
   // Whether the question is answered. kFailedPrecondition: another one with its id is.
   absl::StatusOr<bool> Has(const AskedQuestion& question) const;
+  // kFailedPrecondition: it has answers of another model than `model`. Lines of a hearthctl that
+  // did not write the model are taken for this one's.
+  absl::Status CheckModel(const std::string& model) const;
   // `line` without its end.
   absl::Status Append(const std::string& line);
 
@@ -41,6 +45,7 @@ class AnswerFile {
   const std::string path_;
   const int file_;
   std::map<std::string, std::string> sha256_of_;  // of questions, by id
+  std::map<std::string, size_t> models_;          // of answers, and the first line that has each
 };
 
 }  // namespace hearth

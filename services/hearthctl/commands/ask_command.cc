@@ -13,6 +13,7 @@
 #include "services/hearthctl/command_set.h"
 #include "services/hearthctl/connection.h"
 #include "services/hearthctl/generation.h"
+#include "services/hearthctl/model_info.h"
 #include "services/hearthctl/prompt_flags.h"
 #include "services/rpc/proto_conversion.h"
 
@@ -32,9 +33,10 @@ constexpr char kAskExamples[] =
 The worker computes the context once and keeps it, and answers the questions as it goes. With
 --output each answer is a line of that file as soon as it is there: the same command goes on where
 it stopped, and asks what failed again. A context or a question that is not what the file answers
-is refused, by its sha256. A line, of the file and with --json, has id, kind, answer, finish_reason,
-prompt_tokens, cached_tokens, computed_tokens, source_tier, ttft_ms (from the question's turn to its
-first token, by the worker's clock), total_ms and token_ids, or error and error_code; the last line
+is refused, by its sha256, and so is another model. A line, of the file and with --json, has id,
+kind, answer, finish_reason, prompt_tokens, cached_tokens, computed_tokens, source_tier, ttft_ms
+(from the question's turn to its first token, by the worker's clock), total_ms and token_ids, or
+error and error_code; the last line
 with --json is the report. Exit code 1 when a question has no answer.
 )";
 
@@ -115,6 +117,8 @@ class Asker {
 
  private:
   v1::AskRequest Request(const std::vector<AskedQuestion>& questions, size_t first) const;
+  // Who answers now: an answer file has the answers of one model.
+  absl::Status LookAtModel();
   absl::Status Call(v1::Inference::Stub* stub, const AskedQuestion* questions,
                     const v1::AskRequest& request);
   absl::Status Take(const AskedQuestion& question, const v1::Answer& answer);
@@ -131,6 +135,7 @@ class Asker {
   Console& console_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   AskReport report_;
+  std::string model_;  // of the answers that are kept
   size_t asked_ = 0, told_ = 0;
 };
 
@@ -153,11 +158,23 @@ absl::Status Asker::AskAll(v1::Inference::Stub* stub, const std::vector<AskedQue
   absl::Status status;
   for (size_t first = 0; first < questions.size() && status.ok();) {
     const v1::AskRequest request = Request(questions, first);
-    status = Call(stub, &questions[first], request);
+    if (answers_ != nullptr) status = LookAtModel();
+    if (status.ok()) status = Call(stub, &questions[first], request);
     first += static_cast<size_t>(request.questions_size());
   }
   report_.AddUnanswered(static_cast<uint32_t>(asked_ - told_));
   return status;
+}
+
+absl::Status Asker::LookAtModel() {
+  const auto model = GetModel(flags_.worker);
+  if (!model.ok()) return model.status();
+  const std::string before = std::exchange(model_, ModelName(*model));
+  if (!before.empty() && before != model_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        flags_.output, ": the worker has another model by now (", model_, ", not ", before, ")"));
+  }
+  return answers_->CheckModel(model_);
 }
 
 absl::Status Asker::Call(v1::Inference::Stub* stub, const AskedQuestion* questions,
@@ -189,6 +206,7 @@ absl::Status Asker::Take(const AskedQuestion& question, const v1::Answer& answer
   Json line = AnswerJson(question.kind, answer);
   line["context_sha256"] = context_.sha256;
   line["question_sha256"] = question.sha256;
+  line["model"] = model_;
   return answers_->Append(JsonLine(line));
 }
 

@@ -150,6 +150,36 @@ TEST_F(AskCommandTest, AnotherContextQuestionOrFlagIsRefused) {
   EXPECT_EQ(folder_.Read("answers.jsonl"), before);
 }
 
+TEST_F(AskCommandTest, AnotherModelsAnswersAreNotAddedToAFile) {
+  worker_.weights_sha256 = "aa";
+  worker_.most_answers = 2;
+  Ask(ToFile());
+  const std::string before = folder_.Read("answers.jsonl");
+  EXPECT_THAT(before, HasSubstr("\"model\":\"aa\""));
+  worker_.most_answers = 100;
+  worker_.weights_sha256 = "bb";
+  const CliResult other = Ask(ToFile());
+  EXPECT_EQ(other.code, kExitFailed);
+  EXPECT_THAT(other.err, HasSubstr("line 1 is an answer of another model (aa, not bb)"));
+  EXPECT_EQ(worker_.asked.size(), 1u) << "nothing is asked";
+  EXPECT_EQ(folder_.Read("answers.jsonl"), before);
+  worker_.weights_sha256 = "aa";
+  EXPECT_EQ(Ask(ToFile()).code, kExitOk);
+  EXPECT_EQ(AnswersInFile(), 3u);
+}
+
+TEST_F(AskCommandTest, AModelThatChangesBetweenTwoCallsOfOneRunIsNoticed) {
+  std::string questions;
+  for (int i = 0; i < 1100; ++i) questions += "{\"ending\": \" so\"}\n";
+  worker_.weights_sha256 = "aa";
+  worker_.weights_after_ask = "bb";
+  const CliResult result = Ask(ToFile(), kContext, questions);
+  EXPECT_EQ(result.code, kExitFailed);
+  EXPECT_THAT(result.err, HasSubstr("another model by now (bb, not aa)"));
+  EXPECT_EQ(worker_.asked.size(), 1u);
+  EXPECT_EQ(AnswersInFile(), 1024u);
+}
+
 TEST_F(AskCommandTest, ManyQuestionsAreSeveralCallsThatEachFit) {
   std::string questions;
   for (int i = 0; i < 1500; ++i) questions += "{\"ending\": \" so\"}\n";

@@ -105,6 +105,18 @@ TEST_F(AnswerFileTest, KnowsWhatAnEarlierRunWrote) {
   EXPECT_EQ(folder_.Read("answers.jsonl"), Line("a") + "\n" + Line("b") + "\n");
 }
 
+TEST_F(AnswerFileTest, LinesWithoutAModelAreTakenForAnyModels) {
+  ASSERT_TRUE((*Open())->Append(Line("a")).ok());
+  EXPECT_TRUE((*Open())->CheckModel("m").ok());
+  Json second = Json::parse(Line("b"));
+  second["model"] = "m";
+  ASSERT_TRUE((*Open())->Append(JsonLine(second)).ok());
+  EXPECT_TRUE((*Open())->CheckModel("m").ok());
+  const absl::Status other = (*Open())->CheckModel("n");
+  EXPECT_EQ(other.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(other.message()), HasSubstr("line 2 is an answer of another model"));
+}
+
 TEST_F(AnswerFileTest, ATornLastLineIsDropped) {
   const std::string whole = Line("a") + "\n", torn = Line("b");
   for (const size_t bytes : {size_t{1}, torn.size() / 2, torn.size()}) {

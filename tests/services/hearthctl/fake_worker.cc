@@ -131,6 +131,7 @@ grpc::Status FakeWorker::Ask(grpc::ServerContext*, const v1::AskRequest* request
     }
     writer->Write(response);
   }
+  if (!weights_after_ask.empty()) weights_sha256 = weights_after_ask;
   if (questions <= most_answers) return grpc::Status::OK;
   return {grpc::StatusCode::UNAVAILABLE, "the worker is shutting down"};
 }
@@ -166,6 +167,11 @@ grpc::Status FakeWorker::GetModel(grpc::ServerContext*, const v1::GetModelReques
   response->set_context_tokens(1024);
   response->set_has_tokenizer(true);
   ToProto(TinyFingerprint(), response->mutable_fingerprint());
+  if (!weights_sha256.empty()) {
+    v1::FingerprintField* weights = response->mutable_fingerprint()->add_fields();
+    weights->set_name("weights_sha256");
+    weights->set_text(weights_sha256);
+  }
   return grpc::Status::OK;
 }
 

@@ -32,6 +32,8 @@ class FakeWorker final : public v1::Inference::Service {
   std::set<std::string> unanswerable;        // ids of questions whose answer is an error
   int most_answers = 1 << 20;                // of one Ask, which ends with UNAVAILABLE then
   std::set<uint32_t> without_restore_point;  // boundaries that Explain gives no id for
+  std::string weights_sha256;                // that GetModel names, if any
+  std::string weights_after_ask;             // the same, once an Ask has ended
 
   // What Explain calls the restore point at `boundary`.
   static std::string RestorePointId(uint32_t boundary);
