@@ -66,7 +66,7 @@ TenantAccount* TenantLedger::AccountOf(const std::string& tenant) {
   return account.get();
 }
 
-void TenantLedger::Settle(TenantAccount* account) {
+void TenantLedger::RemoveIfEmpty(TenantAccount* account) {
   const TenantUsage& usage = account->usage;
   if (usage.restore_points > 0 || usage.objects > 0 || account->promised.objects > 0) return;
   assert(usage == TenantUsage() && account->kept.objects == 0);

@@ -73,9 +73,9 @@ class TenantLedger {
  public:
   explicit TenantLedger(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
 
-  // Stays where it is until Settle finds that it holds nothing.
+  // Stays where it is until RemoveIfEmpty finds that it holds nothing.
   TenantAccount* AccountOf(const std::string& tenant);
-  void Settle(TenantAccount* account);
+  void RemoveIfEmpty(TenantAccount* account);
 
   // All that is held and promised is within the ceiling; it could be, if all that may go went.
   static bool IsWithin(const TenantAccount& account);

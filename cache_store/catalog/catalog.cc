@@ -74,7 +74,7 @@ void Catalog::Remove(const RestorePointEntry* point, Removal why) {
   siblings->second.erase(point);
   if (siblings->second.empty()) points_of_.erase(siblings);
   --point->account->usage.restore_points;
-  objects_->ledger().Settle(point->account);
+  objects_->ledger().RemoveIfEmpty(point->account);
   points_.erase(Digest(point->id));
 }
 

@@ -177,7 +177,7 @@ void ObjectTable::Charge(const StoredObject* object, TenantAccount* account) {
 void ObjectTable::Uncharge(StoredObject* object) {
   if (object->names.count > 0 || object->promised > 0) return;
   TenantAccount* const account = std::exchange(object->account, nullptr);
-  if (account != nullptr) ledger_.Settle(account);
+  if (account != nullptr) ledger_.RemoveIfEmpty(account);
 }
 
 void ObjectTable::Promise(const StoredObject* object, TenantAccount* account) {

@@ -155,14 +155,14 @@ class RocksDiskTier : public DiskTier {
     absl::StatusOr<DiskContents> contents = LoadContents(*db_);
     if (!contents.ok()) return contents;
     if (absl::Status dropped = DropDoubtedObjects(*db_, &*contents); !dropped.ok()) return dropped;
-    const auto keep = [this](DiskContents* settled) {
-      const bool is_damaged = !settled->damage.empty();
+    const auto keep = [this](DiskContents* compared) {
+      const bool is_damaged = !compared->damage.empty();
       if (is_damaged) tables_.KeepDead();
       const rocksdb::IOStatus let_go = db_->files()->LetGo(is_damaged);
-      if (!let_go.ok()) settled->damage.push_back(let_go.ToString());
+      if (!let_go.ok()) compared->damage.push_back(let_go.ToString());
       SettleLogs(db_->files(), dir_);
     };
-    promises_->Settle(&*contents, keep);
+    promises_->CompareWithContents(&*contents, keep);
     // A full disk takes no erase.
     if (EraseManifests(contents->returned).ok()) contents->returned.clear();
     return contents;

@@ -143,7 +143,7 @@ DiskPromises::DiskPromises(const Database* db, const std::string& dir,
   book_ = file_.Begin(is_new, &damage_);
 }
 
-void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
+void DiskPromises::CompareWithContents(DiskContents* contents, const Keep& keep_held_back) {
   const PromiseBook book = std::exchange(book_, PromiseBook());
   for (std::string& line : std::exchange(damage_, {})) {
     contents->damage.push_back(std::move(line));
@@ -198,7 +198,7 @@ void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
                                         " restore points that are there: it was cut, or not "
                                         "written to; it names them now"));
   }
-  SettleForgotten(book, contents);
+  NoteForgotten(book, contents);
   keep_held_back(contents);
   file_.AppendSoon(kept);
   NoteReleased(lost, PromiseLevel::kDisk);
@@ -215,7 +215,7 @@ void DiskPromises::Settle(DiskContents* contents, const Keep& keep_held_back) {
 
 // What lies in lost/, or goes there at this start, may be named by an entry that rotted. What is
 // published from now on must not go by its number: by that a repair tells the two apart.
-void DiskPromises::SettleForgotten(const PromiseBook& book, DiskContents* contents) {
+void DiskPromises::NoteForgotten(const PromiseBook& book, DiskContents* contents) {
   uint64_t forgot_to = book.forgot_to;
   if (contents->damage.empty() && !file_.MayHaveLost()) {
     forgot_to = 0;

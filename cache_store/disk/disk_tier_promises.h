@@ -56,9 +56,9 @@ class DiskPromises {
   // And it gets what returned (DiskContents).
   // `keep_held_back`: called before, for a start that ends in between misses it again.
   using Keep = std::function<void(DiskContents* contents)>;
-  // Manifests that the file names as erased last. Before Settle.
+  // Manifests that the file names as erased last. Before CompareWithContents.
   size_t recently_erased() const { return book_.recently_erased.size(); }
-  void Settle(DiskContents* contents, const Keep& keep_held_back);
+  void CompareWithContents(DiskContents* contents, const Keep& keep_held_back);
 
   // `write` commits the manifests, `points` are the ids of what they are of. An error: whatever
   // was written is to be erased.
@@ -82,7 +82,7 @@ class DiskPromises {
     PromiseFile::Place released;
   };
 
-  void SettleForgotten(const PromiseBook& book, DiskContents* contents);
+  void NoteForgotten(const PromiseBook& book, DiskContents* contents);
   // `was`: kNone: they are not there and nobody misses them, else they were found lost.
   PromiseFile::Place NoteReleased(absl::Span<const uint64_t> manifests, PromiseLevel was);
   PromiseFile::Place NoteErased(absl::Span<const uint64_t> manifests);
@@ -92,7 +92,7 @@ class DiskPromises {
   const std::shared_ptr<Warnings> warnings_;
   const bool is_new_;
   PromiseFile file_;
-  PromiseBook book_;  // as it was at the start; empty once it is settled
+  PromiseBook book_;  // as it was at the start; empty once it is compared
   std::vector<std::string> damage_;
   absl::Mutex mu_;
   std::vector<GoneNote> notes_ ABSL_GUARDED_BY(mu_);

@@ -225,7 +225,7 @@ size_t SimWorker::Waiting(const std::string& id, bool publishes) const {
   return count;
 }
 
-bool SimWorker::IsSettled() const {
+bool SimWorker::IsAtRest() const {
   const bool publishers_wait = Waiting("", true) >= kPublisherThreads;
   for (const auto& [id, running] : running_) {
     if (!running.is_over) {
@@ -243,9 +243,9 @@ bool SimWorker::IsSettled() const {
   return true;
 }
 
-std::vector<std::shared_ptr<CacheCall>> SimWorker::Settle() {
+std::vector<std::shared_ptr<CacheCall>> SimWorker::AwaitRest() {
   absl::MutexLock lock(&mu_);
-  if (!mu_.AwaitWithTimeout(absl::Condition(this, &SimWorker::IsSettled), kEngineHangs)) {
+  if (!mu_.AwaitWithTimeout(absl::Condition(this, &SimWorker::IsAtRest), kEngineHangs)) {
     std::fprintf(stderr, "simulation: an engine does not come to rest\n");
     std::abort();
   }

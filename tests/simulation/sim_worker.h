@@ -1,10 +1,10 @@
 // SimWorker: a real engine on the stand-in model, whose calls of its cache wait until the world
 // answers them.
 //
-// The engine runs on its own threads; Settle returns when each of them waits for the world, so that
-// one thing at a time happens and in the same order every time. What will come is known from what
-// the engine is bound to do (restore_rule.h), not from how long it takes.
-// Thread safety: all methods from the world's thread; the cache is called from the engine's.
+// The engine runs on its own threads; AwaitRest returns when each of them waits for the world, so
+// that one thing at a time happens and in the same order every time. What will come is known from
+// what the engine is bound to do (restore_rule.h), not from how long it takes. Thread safety: all
+// methods from the world's thread; the cache is called from the engine's.
 #ifndef HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 #define HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 
@@ -61,11 +61,11 @@ class SimWorker : public PrefixCache {
   // False: it is over.
   bool Cancel(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_);
   // The calls that came since the last time, in an order that is always the same.
-  std::vector<std::shared_ptr<CacheCall>> Settle() ABSL_LOCKS_EXCLUDED(mu_);
+  std::vector<std::shared_ptr<CacheCall>> AwaitRest() ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
-  // What the world answers the Lease of a request with; `released` is set, before Settle returns,
-  // when the engine has let go of it.
+  // What the world answers the Lease of a request with; `released` is set, before AwaitRest
+  // returns, when the engine has let go of it.
   std::shared_ptr<ComputeLease> MakeLease(const std::string& id,
                                           std::shared_ptr<std::atomic<bool>> released)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -114,7 +114,7 @@ class SimWorker : public PrefixCache {
   void Wait(const std::shared_ptr<CacheCall>& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnStarted(const std::string& id, const StartedInfo& info) ABSL_LOCKS_EXCLUDED(mu_);
   size_t PublishesOf(const Running& running) const;
-  bool IsSettled() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool IsAtRest() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   size_t Waiting(const std::string& id, bool publishes) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void ForgetDone() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 

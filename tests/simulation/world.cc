@@ -118,7 +118,7 @@ void World::Pump() {
 
 void World::PumpWorker(Place* place) {
   for (;;) {
-    const auto calls = place->worker->Settle();
+    const auto calls = place->worker->AwaitRest();
     for (const WorkerResult& result : place->worker->TakeResults()) TakeResult(place, result);
     if (calls.empty()) break;
     for (const auto& call : calls) {

@@ -116,7 +116,7 @@ bool PrefixFetcher::Fetch(const std::shared_ptr<Sequence>& sequence, PrefixCache
       fetched = Fetched();
       fetched.outcome.note = error.what();
     }
-    // Settled before the engine goes on with it.
+    // Removed before the engine goes on with it.
     std::shared_ptr<LoadTrial> probe;
     if (fetched.load != nullptr) probe = fetched.load->TakeProbe();
     if (!sequence->fetch.Deliver(std::move(fetched))) return;

@@ -20,7 +20,7 @@ namespace {
 
 // Large enough that the tree adds nothing, small enough to share one tensor among threads.
 constexpr size_t kLeafBytes = size_t{4} << 20;
-constexpr absl::Duration kSettled = absl::Seconds(2);
+constexpr absl::Duration kMinFileAge = absl::Seconds(2);
 
 // SHA-256 over a list of fields.
 class Hasher {
@@ -166,7 +166,7 @@ absl::StatusOr<RememberedDigest> DigestOfFiles(const std::vector<TensorView>& te
   if (*after != *identity) {
     return absl::AbortedError(absl::StrCat(files.front(), ": changed while it was read"));
   }
-  if (!cache_dir.empty() && newest + kSettled <= now) Remember(path, *identity, result.digest);
+  if (!cache_dir.empty() && newest + kMinFileAge <= now) Remember(path, *identity, result.digest);
   return result;
 }
 

@@ -180,7 +180,7 @@ absl::Status IndexLoader::WaitUntilLoaded() {
                                              " restore points are left: try again later"));
 }
 
-// All manifests are settled: what none of them names is collected, and the store is as any other.
+// All manifests are done: what none of them names is collected, and the store is as any other.
 absl::Status IndexLoader::Finish() {
   const uint64_t file_bytes = core_->tiers.disk->FileBytes();
   // Freed behind the lock: it may be large.
@@ -286,7 +286,7 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
       absl::MutexLock lock(&state_->mu);
       if (unloaded_ == nullptr) break;
       for (size_t i = 0; i < some.size(); ++i) {
-        if (unloaded_->Settle(some[i]) && !adopter_.Adopt(read[i], unloaded_.get())) {
+        if (unloaded_->MarkDone(some[i]) && !adopter_.Adopt(read[i], unloaded_.get())) {
           NoteUseless(some[i], read[i]);
         }
       }

@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-constexpr size_t kSettledAtOnce = 1024;  // under one hold of the lock
+constexpr size_t kRetiredAtOnce = 1024;  // under one hold of the lock
 constexpr uint32_t kMaxReadFailures = 2;
 
 // Where the objects end; kInvalidArgument: not in the prompt.
@@ -113,12 +113,12 @@ void Quarantiner::TakeOut(const std::vector<const StoredObject*>& objects,
   for (const StoredObject* object : objects) state_->objects.Release(object);
 }
 
-void Quarantiner::SettleUnloaded(const std::vector<UnloadedPoint>& names) {
-  for (size_t begin = 0; begin < names.size(); begin += kSettledAtOnce) {
+void Quarantiner::RetireUnloaded(const std::vector<UnloadedPoint>& names) {
+  for (size_t begin = 0; begin < names.size(); begin += kRetiredAtOnce) {
     absl::MutexLock lock(&state_->mu);
     if (loader_->unloaded() == nullptr) return;
-    for (const UnloadedPoint& name : absl::MakeConstSpan(names).subspan(begin, kSettledAtOnce)) {
-      if (loader_->unloaded()->Settle(name.manifest)) {
+    for (const UnloadedPoint& name : absl::MakeConstSpan(names).subspan(begin, kRetiredAtOnce)) {
+      if (loader_->unloaded()->MarkDone(name.manifest)) {
         loader_->NoteRetired(name.manifest, name.point);
       }
     }
@@ -170,7 +170,7 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
     looked_for.insert(wrong.begin(), wrong.end());
   }
   if (result.objects == 0) return absl::NotFoundError("none of these objects is stored");
-  SettleUnloaded(unloaded_names);
+  RetireUnloaded(unloaded_names);
   result.on_disk.Update(core_->eraser.EraseFromDisk());
   if (core_->tiers.disk != nullptr && result.on_disk.ok()) {
     result.on_disk = core_->tiers.disk->Sync();

@@ -53,7 +53,7 @@ class Quarantiner {
       ABSL_LOCKS_EXCLUDED(state_->mu);
   void TakeOut(const std::vector<const StoredObject*>& objects, QuarantineResult* result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  void SettleUnloaded(const std::vector<UnloadedPoint>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
+  void RetireUnloaded(const std::vector<UnloadedPoint>& names) ABSL_LOCKS_EXCLUDED(state_->mu);
   std::vector<uint64_t> PendingOf(const std::vector<uint64_t>& manifests)
       ABSL_LOCKS_EXCLUDED(state_->mu);
 

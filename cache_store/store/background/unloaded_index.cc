@@ -103,12 +103,12 @@ std::vector<UnloadedPoint> UnloadedIndex::DroppedPromises() const {
 
 bool UnloadedIndex::IsPending(uint64_t manifest) const {
   const auto found = Find(manifest);
-  return found != manifests_.end() && !found->settled;
+  return found != manifests_.end() && !found->is_done;
 }
 
 bool UnloadedIndex::IsFresh(uint64_t manifest) const {
   const auto found = Find(manifest);
-  return found != manifests_.end() && !found->settled && found->tries == 0;
+  return found != manifests_.end() && !found->is_done && found->tries == 0;
 }
 
 bool UnloadedIndex::IsPendingAt(const Digest& key) const {
@@ -118,18 +118,18 @@ bool UnloadedIndex::IsPendingAt(const Digest& key) const {
 
 void UnloadedIndex::Postpone(uint64_t manifest) {
   const auto found = Find(manifest);
-  if (found == manifests_.end() || found->settled) return;
+  if (found == manifests_.end() || found->is_done) return;
   Pending& pending = manifests_[static_cast<size_t>(found - manifests_.begin())];
   if (pending.tries++ == 0) postponed_.push_back(manifest);
   if (pending.tries < kMaxTries) return;
-  Settle(manifest);
+  MarkDone(manifest);
   ++given_up_;
 }
 
-bool UnloadedIndex::Settle(uint64_t manifest) {
+bool UnloadedIndex::MarkDone(uint64_t manifest) {
   const auto found = Find(manifest);
-  if (found == manifests_.end() || found->settled) return false;
-  manifests_[static_cast<size_t>(found - manifests_.begin())].settled = true;
+  if (found == manifests_.end() || found->is_done) return false;
+  manifests_[static_cast<size_t>(found - manifests_.begin())].is_done = true;
   --left_;
   return true;
 }

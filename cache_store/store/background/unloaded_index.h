@@ -2,9 +2,9 @@
 //
 // Made from one pass over the records, which reads of a manifest only the numbers of its objects.
 // From then on the store knows for any prompt which manifests have to do with it, and takes these
-// out of turn; the others follow, the last used first. Each manifest is settled once: adopted by
+// out of turn; the others follow, the last used first. Each manifest is done once: adopted by
 // the catalog, or found to be of no use. Thread safety: models, pins, uses and ids never change,
-// objects() not once all manifests are settled; all else under the store's mutex. Ownership:
+// objects() not once all manifests are done; all else under the store's mutex. Ownership:
 // adopted objects are held, each once, for as long as this is there: what goes meanwhile may be
 // named by a manifest that is still to come.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_UNLOADED_INDEX_H_
@@ -70,9 +70,9 @@ class UnloadedIndex {
   size_t left() const { return left_; }
   // Of the restore points that manifests may be of.
   std::vector<Digest> Ids() const;
-  // At most `most` that are not settled, the last used first; at the end all that were postponed.
+  // At most `most` that are not done, the last used first; at the end all that were postponed.
   std::vector<uint64_t> Next(size_t most);
-  // It could not be read. After kMaxTries it is settled, and counted in given_up().
+  // It could not be read. After kMaxTries it is done, and counted in given_up().
   static constexpr uint8_t kMaxTries = 60;
   void Postpone(uint64_t manifest);
   size_t given_up() const { return given_up_; }
@@ -83,18 +83,18 @@ class UnloadedIndex {
   // count, those of prompts shorter than a chunk wait for their turn.
   std::vector<uint64_t> Touching(const PromptChain& chain, Exactness exactness) const;
   std::vector<uint64_t> EndingAt(const Digest& key) const;
-  // Whether a manifest of this key is not settled yet. Of two, the one that is settled last.
+  // Whether a manifest of this key is not done yet. Of two, the one that is done last.
   bool IsPendingAt(const Digest& key) const;
-  bool IsPending(uint64_t manifest) const;  // not settled yet
-  // False: it was settled before.
-  bool Settle(uint64_t manifest);
+  bool IsPending(uint64_t manifest) const;  // not done yet
+  // False: it was done before.
+  bool MarkDone(uint64_t manifest);
 
   Objects& objects() { return objects_; }
 
  private:
   struct Pending {
     uint64_t number = 0;
-    bool settled = false;
+    bool is_done = false;
     uint8_t tries = 0;
   };
   std::vector<Pending>::const_iterator Find(uint64_t manifest) const;
@@ -112,7 +112,7 @@ class UnloadedIndex {
 
   std::vector<Pending> manifests_;  // ascending by number
   size_t left_ = 0;
-  // Their numbers in the order of last use, the last one last. All from end_ on are settled, or
+  // Their numbers in the order of last use, the last one last. All from end_ on are done, or
   // postponed.
   std::vector<uint64_t> order_;
   size_t end_ = 0;

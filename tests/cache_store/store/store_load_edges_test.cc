@@ -222,7 +222,7 @@ TEST(UnloadedIndexTest, WhatCannotBeReadComesLastAndIsGivenUpInTheEnd) {
   EXPECT_EQ(index.Next(2), std::vector<uint64_t>({5, 4}));
   index.Postpone(5);
   EXPECT_EQ(index.Next(2), std::vector<uint64_t>({4, 3}));
-  for (const uint64_t number : {4, 3, 2, 1}) EXPECT_TRUE(index.Settle(number));
+  for (const uint64_t number : {4, 3, 2, 1}) EXPECT_TRUE(index.MarkDone(number));
   EXPECT_EQ(index.left(), 1u);
   for (int tries = 1; tries < UnloadedIndex::kMaxTries; ++tries) {
     ASSERT_EQ(index.Next(2), std::vector<uint64_t>({5})) << tries;
@@ -231,7 +231,7 @@ TEST(UnloadedIndexTest, WhatCannotBeReadComesLastAndIsGivenUpInTheEnd) {
   EXPECT_TRUE(index.Next(2).empty());
   EXPECT_EQ(index.left(), 0u);
   EXPECT_EQ(index.given_up(), 1u);
-  EXPECT_FALSE(index.Settle(5));
+  EXPECT_FALSE(index.MarkDone(5));
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class StorePromotion : public ::testing::Test {
   }
   uint64_t Count(const std::string& name) { return store_->Stats().counters.at(name); }
   uint64_t HostBytes() { return store_->Stats().tiers.at(0).bytes; }
-  void Settle() {
+  void RunTasksAndCheck() {
     executor_->RunAll();
     static_cast<SteppedStore*>(store_.get())->CheckInvariants();
   }
@@ -77,7 +77,7 @@ TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThat
     ReadObjects(session.get(), 2);
     EXPECT_EQ(Count("demoted_restore_points"), 1u) << "not on the reader's path";
   }
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(Count("demoted_restore_points"), 2u) << "one had to make room, the others stay";
   EXPECT_EQ(ObjectsInRam(1), 2u);
   EXPECT_EQ(Count("promoted_restore_points"), 0u);
@@ -85,7 +85,7 @@ TEST_F(StorePromotion, AFetchThatEndsEarlyKeepsWhatItReadAndEvictsNoMoreThanThat
   const uint64_t before = Count("bytes_read_disk");
   ReadAll(1);
   EXPECT_EQ(Count("bytes_read_disk") - before, kPointBytes - 2 * 256);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
   EXPECT_EQ(Count("promoted_restore_points"), 1u);
   EXPECT_EQ(Count("demoted_restore_points"), 2u);
@@ -99,11 +99,11 @@ TEST_F(StorePromotion, AFetchThatReadsNothingEvictsNothing) {
   for (int i = 0; i < 3; ++i) Fetch(1);
   // Half an object is none.
   { ASSERT_TRUE(Fetch(1)->ReadSlice(kPointObjects - 1, 0).ok()); }
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
   EXPECT_EQ(HostBytes(), kPointBytes);
   ReadAll(1);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects) << "nothing was left claimed";
 }
 
@@ -111,10 +111,10 @@ TEST_F(StorePromotion, WhatIsPartlyInRamIsDemotedLikeAnyOther) {
   Open(2 * kPointBytes);
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadObjects(Fetch(1).get(), 2);
-  Settle();
+  RunTasksAndCheck();
   ASSERT_EQ(ObjectsInRam(1), 2u);
   for (uint64_t seed = 4; seed <= 7; ++seed) Publish(seed);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 0u);
   EXPECT_EQ(HostBytes(), 2 * kPointBytes);
 }
@@ -127,7 +127,7 @@ TEST_F(StorePromotion, WhatIsInRamAloneIsNeverRemovedForAPromotion) {
   Publish(3, Durability::kMemory);
   executor_->SetFull(false);
   ReadAll(1);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(Count("promotions_skipped"), 1u);
   EXPECT_EQ(Count("evicted_restore_points"), 0u);
   EXPECT_EQ(ObjectsInRam(1), 0u);
@@ -140,7 +140,7 @@ TEST_F(StorePromotion, RoomThatIsGoneWhenTheSlicesCameIsCountedOnce) {
   for (uint64_t seed = 1; seed <= 3; ++seed) Publish(seed);
   ReadAll(1);
   const auto second = Fetch(2), third = Fetch(3);  // in use when the job wants their room
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(Count("promotions_skipped"), 1u);
   EXPECT_EQ(ObjectsInRam(1), 0u);
   EXPECT_EQ(ObjectsInRam(2), kPointObjects);
@@ -152,10 +152,10 @@ TEST_F(StorePromotion, WhatWaitsForItsPlaceIsBounded) {
   Open(4 * kPointBytes, 2 * 256);
   ReadAll(1);  // no job has run yet
   EXPECT_EQ(Count("promotions_skipped"), 1u);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 2u);
   ReadAll(1);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 4u) << "what was taken in waits no longer";
 }
 
@@ -167,10 +167,10 @@ TEST_F(StorePromotion, AQueueThatIsFullIsCounted) {
   ReadAll(1);
   executor_->SetFull(false);
   EXPECT_EQ(Count("promotions_skipped"), 1u);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), 0u);
   ReadAll(1);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
 }
 
@@ -180,7 +180,7 @@ TEST_F(StorePromotion, WhatIsDroppedBeforeItsTurnStaysAway) {
   Open(4 * kPointBytes);
   ReadAll(1);
   ASSERT_EQ(store_->DropAll("default", true)->dropped, 1u);
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(HostBytes(), 0u);
   EXPECT_EQ(store_->Stats().objects, 0u);
 }
@@ -195,7 +195,7 @@ TEST_F(StorePromotion, ReadersOfTheSamePromoteItOnce) {
     ReadObjects(second.get(), kPointObjects);
     ReadObjects(first.get(), kPointObjects);
   }
-  Settle();
+  RunTasksAndCheck();
   EXPECT_EQ(ObjectsInRam(1), kPointObjects);
   EXPECT_EQ(HostBytes(), kPointBytes);
   EXPECT_EQ(Count("promoted_restore_points"), 1u);
