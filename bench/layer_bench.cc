@@ -19,7 +19,7 @@ namespace hearth {
 namespace {
 
 constexpr int64_t kLayers = 18, kHidden = 640, kHeads = 4, kKvHeads = 1, kDim = 256, kWide = 2048;
-constexpr int64_t kContext = 512, kSplit = 128, kMostRows = 512;
+constexpr int64_t kContext = 512, kSplit = 128, kMaxRows = 512;
 constexpr int kTurns = 15;
 
 uint64_t Draw() {
@@ -55,11 +55,11 @@ struct BenchLayer {
 class Step {
  public:
   Step() : rope_(10000, 1, kDim), norm_(kHidden, 1.0f), head_norm_(kDim, 0.1f) {
-    rope_.Extend(kContext + kMostRows);
+    rope_.Extend(kContext + kMaxRows);
     for (int64_t i = 0; i < kLayers; ++i) {
       layers_.emplace_back();
       BenchLayer& layer = layers_.back();
-      for (int64_t at = 0; at < kContext + kMostRows; at += kSplit) {
+      for (int64_t at = 0; at < kContext + kMaxRows; at += kSplit) {
         layer.blocks.emplace_back(2 * kKvHeads * kSplit * kDim, 0.5f);
         layer.pointers.push_back(reinterpret_cast<const std::byte*>(layer.blocks.back().data()));
       }

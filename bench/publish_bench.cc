@@ -22,7 +22,7 @@
 namespace hearth {
 namespace {
 
-constexpr int kMostSlices = kLayers * kTokens / 128;
+constexpr int kMaxSlices = kLayers * kTokens / 128;
 
 int Serve(const std::string& folder, const std::string& address_file) {
   StoreOptions options;
@@ -138,9 +138,9 @@ int Main(int argc, char** argv) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   if (words.size() == 3 && words[0] == "--serve") return Serve(words[1], words[2]);
   const int repetitions = words.size() > 1 ? std::atoi(words[1].c_str()) : 8;
-  const int slices = words.size() > 2 ? std::atoi(words[2].c_str()) : kMostSlices;
+  const int slices = words.size() > 2 ? std::atoi(words[2].c_str()) : kMaxSlices;
   if (words.empty() || words.size() > 3 || words[0][0] == '-' || repetitions < 1 ||
-      slices < kLayers || slices > kMostSlices || slices % kLayers != 0) {
+      slices < kLayers || slices > kMaxSlices || slices % kLayers != 0) {
     std::fprintf(stderr, "usage: publish_bench FOLDER [REPETITIONS [MIB]]\n");
     return 2;
   }

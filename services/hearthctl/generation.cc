@@ -23,7 +23,7 @@ const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEF
                                                   {"sync", v1::DURABILITY_SYNC}};
 
 // More than any worker gives: what says so is broken.
-constexpr uint32_t kMostSamples = 1024;
+constexpr uint32_t kMaxSamples = 1024;
 
 void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {
   sample->token_ids.insert(sample->token_ids.end(), token.ids().begin(), token.ids().end());
@@ -131,7 +131,7 @@ GenerationResult Generate(v1::Inference::Stub* stub, const v1::GenerateRequest& 
       const v1::GeneratedToken& token = response.token();
       if (first) result.ttft_ms = MsSince(start);
       first = false;
-      if (token.sample() >= kMostSamples) continue;
+      if (token.sample() >= kMaxSamples) continue;
       result.samples.resize(std::max<size_t>(result.samples.size(), token.sample() + 1));
       AddToken(token, &result.samples[token.sample()]);
       if (events.token) events.token(token);

@@ -20,7 +20,7 @@ constexpr int kTrimThresholdBytes = 1 << 30;
 // By default each of the first eight threads a core gets a heap of its own, and with it freed
 // memory that no other thread can use: a publish then meets fresh memory until all have served one.
 // Small blocks are cached by each thread anyway.
-constexpr int kMostHeaps = 2;
+constexpr int kMaxHeaps = 2;
 
 sigset_t StopSignals() {
   sigset_t signals;
@@ -71,7 +71,7 @@ void ExitAtNextStopSignal() {
 void KeepFreedMemory() {
   mallopt(M_MMAP_THRESHOLD, kMmapThresholdBytes);
   mallopt(M_TRIM_THRESHOLD, kTrimThresholdBytes);
-  mallopt(M_ARENA_MAX, kMostHeaps);
+  mallopt(M_ARENA_MAX, kMaxHeaps);
 }
 
 void RaiseOpenFileLimit() {

@@ -19,7 +19,7 @@ constexpr absl::Duration kLeastGrace = absl::Milliseconds(20);
 constexpr absl::Duration kLeastPlanPatience = absl::Milliseconds(50);
 
 // A load that goes on as it should ends in time; this bounds one that nobody looks at.
-constexpr double kMostComputeTimes = 8;
+constexpr double kMaxComputeTimes = 8;
 
 constexpr uint64_t kProbeBytes = uint64_t{1} << 20;
 constexpr absl::Duration kProbeTime = absl::Seconds(2);
@@ -162,7 +162,7 @@ bool LoadTrial::Accepts(const LoadOffer& offer) {
       model_->OnAccepted(offer.source);
       if (compute.has_value() && extend_ != nullptr) {
         extend = extend_;
-        most = work_.budget + *compute * kMostComputeTimes;
+        most = work_.budget + *compute * kMaxComputeTimes;
       }
     }
   }

@@ -13,7 +13,7 @@
 namespace hearth {
 namespace {
 
-constexpr int64_t kMostRows = 257;
+constexpr int64_t kMaxRows = 257;
 
 // gelu(x * gate) * (x * up) of each row, by the references.
 std::vector<float> GeluReference(const FencedRows& x, int64_t rows, const PackedWeights& gate,
@@ -46,9 +46,9 @@ TEST(GeluProduct, EqualsTheReferencesAtEachNumberOfRows) {
     Numbers numbers(9);
     const PackedWeights gate = MakeWeights(shape, type, &numbers);
     const PackedWeights up = MakeWeights(shape, type, &numbers);
-    FencedRows x(kMostRows, shape.inputs);
+    FencedRows x(kMaxRows, shape.inputs);
     x.Fill(&numbers, 3);
-    const std::vector<float> want = GeluReference(x, kMostRows, gate, up);
+    const std::vector<float> want = GeluReference(x, kMaxRows, gate, up);
     ForEachTarget([&](const std::string& target) {
       for (const int64_t rows : RowCounts()) {
         ExpectGeluProduct(x, rows, gate, up, want, InThisThread, target);
@@ -80,9 +80,9 @@ TEST(GeluProduct, IsTheSameOnAnyNumberOfThreads) {
   Numbers numbers(10);
   const PackedWeights gate = MakeWeights({150, 40}, ElementType::kBFloat16, &numbers);
   const PackedWeights up = MakeWeights({150, 40}, ElementType::kBFloat16, &numbers);
-  FencedRows x(kMostRows, 40);
+  FencedRows x(kMaxRows, 40);
   x.Fill(&numbers);
-  const std::vector<float> want = GeluReference(x, kMostRows, gate, up);
+  const std::vector<float> want = GeluReference(x, kMaxRows, gate, up);
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     const auto parallel = [&](int64_t parts, KernelPart body) {

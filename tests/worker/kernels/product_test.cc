@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-constexpr int64_t kMostRows = 257;
+constexpr int64_t kMaxRows = 257;
 
 // The product of x's first rows equals the reference's, and touches nothing beside y.
 void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weights,
@@ -31,9 +31,9 @@ void ExpectProduct(const FencedRows& x, int64_t rows, const PackedWeights& weigh
 void ExpectProductsOfAllRowCounts(const ProductShape& shape, ElementType type) {
   Numbers numbers(static_cast<uint64_t>(shape.outputs * 31 + shape.inputs));
   const PackedWeights weights = MakeWeights(shape, type, &numbers);
-  FencedRows x(kMostRows, shape.inputs);
+  FencedRows x(kMaxRows, shape.inputs);
   x.Fill(&numbers);
-  const std::vector<float> want = ReferenceRows(x, kMostRows, weights);
+  const std::vector<float> want = ReferenceRows(x, kMaxRows, weights);
   ForEachTarget([&](const std::string& target) {
     for (const int64_t rows : RowCounts()) {
       ExpectProduct(x, rows, weights, want, InThisThread, target);
@@ -123,9 +123,9 @@ TEST(Product, PutsEachRowWhereItIsToBe) {
 TEST(Product, IsTheSameOnAnyNumberOfThreads) {
   Numbers numbers(5);
   const PackedWeights weights = MakeWeights({300, 200}, ElementType::kBFloat16, &numbers);
-  FencedRows x(kMostRows, 200);
+  FencedRows x(kMaxRows, 200);
   x.Fill(&numbers);
-  const std::vector<float> want = ReferenceRows(x, kMostRows, weights);
+  const std::vector<float> want = ReferenceRows(x, kMaxRows, weights);
   for (const int threads : {1, 2, 3, 8}) {
     ThreadPool pool(threads);
     const auto parallel = [&](int64_t parts, KernelPart body) {
