@@ -10,7 +10,7 @@ std::optional<ComputeClaims::Promise> ComputeClaims::Find(
   for (auto it = boundaries.rbegin(); it != boundaries.rend(); ++it) {
     const auto found = promised_.find(it->key);
     if (found == promised_.end()) continue;
-    return Promise{it->tokens, it->key, leases_.at(found->second).until};
+    return Promise{it->tokens, it->key, claims_.at(found->second).until};
   }
   return std::nullopt;
 }
@@ -25,40 +25,40 @@ size_t ComputeClaims::SharedChunks(absl::Span<const KeyedSegment> chunks) const 
 
 ComputeClaims::Id ComputeClaims::Grant(absl::Span<const Boundary> boundaries,
                                        absl::Span<const KeyedSegment> chunks, absl::Time until) {
-  if (leases_.size() >= kMaxLeases) return 0;
-  Lease lease;
-  lease.until = until;
+  if (claims_.size() >= kMaxClaims) return 0;
+  Claim claim;
+  claim.until = until;
   const Id id = next_id_;
   for (const Boundary& boundary : boundaries) {
-    if (promised_.emplace(boundary.key, id).second) lease.promised.push_back(boundary.key);
+    if (promised_.emplace(boundary.key, id).second) claim.promised.push_back(boundary.key);
   }
-  if (lease.promised.empty()) return 0;
+  if (claim.promised.empty()) return 0;
   for (const KeyedSegment& chunk : chunks) {
-    lease.chunks.push_back(chunk.key);
+    claim.chunks.push_back(chunk.key);
     ++chunks_[chunk.key];
   }
   deadlines_.emplace(until, id);
-  leases_.emplace(id, std::move(lease));
-  assert(deadlines_.size() == leases_.size());
+  claims_.emplace(id, std::move(claim));
+  assert(deadlines_.size() == claims_.size());
   ++next_id_;
   return id;
 }
 
 void ComputeClaims::End(Id id, Wakes* wakes) {
-  const auto it = leases_.find(id);
-  if (it == leases_.end()) return;
-  const Lease lease = std::move(it->second);
-  leases_.erase(it);
-  deadlines_.erase({lease.until, id});
-  assert(deadlines_.size() == leases_.size());
-  for (const Digest& key : lease.promised) {
+  const auto it = claims_.find(id);
+  if (it == claims_.end()) return;
+  const Claim claim = std::move(it->second);
+  claims_.erase(it);
+  deadlines_.erase({claim.until, id});
+  assert(deadlines_.size() == claims_.size());
+  for (const Digest& key : claim.promised) {
     // A boundary published meanwhile may be another's promise by now.
     const auto promise = promised_.find(key);
     if (promise == promised_.end() || promise->second != id) continue;
     promised_.erase(promise);
     WakeAll(key, wakes);
   }
-  for (const Digest& key : lease.chunks) {
+  for (const Digest& key : claim.chunks) {
     const auto chunk = chunks_.find(key);
     assert(chunk != chunks_.end());
     if (--chunk->second == 0) chunks_.erase(chunk);
@@ -80,7 +80,7 @@ ComputeClaims::Id ComputeClaims::Wait(const Digest& key, Wake wake) {
   return id;
 }
 
-void ComputeClaims::Leave(Id id) {
+void ComputeClaims::StopWaiting(Id id) {
   const auto it = waiters_.find(id);
   if (it == waiters_.end()) return;
   const auto waiting = waiting_.find(it->second.key);

@@ -1,9 +1,9 @@
-// ComputeClaims: leases on prefixes that the store lacks, and those who wait for them.
+// ComputeClaims: claims on prefixes that the store lacks, and those who wait for them.
 //
-// A lease promises boundaries, named by their keys in the hash chain: they differ between tenants,
+// A claim promises boundaries, named by their keys in the hash chain: they differ between tenants,
 // fingerprints, tokens and cuts, so nobody ever waits for what another may not read. A boundary is
-// promised by one lease at most. A waiter names one boundary and is woken, once, when it is
-// published or its lease ends in any way; then it looks again. Pure bookkeeping: no clock, no
+// promised by one claim at most. A waiter names one boundary and is woken, once, when it is
+// published or its claim ends in any way; then it looks again. Pure bookkeeping: no clock, no
 // threads, no callbacks under way; what is to be woken is handed out, to be called under no lock.
 //
 // Not thread safe: the store guards it. Both tables are bounded; beyond, callers just compute.
@@ -29,11 +29,11 @@ namespace hearth {
 
 class ComputeClaims {
  public:
-  // A lease has a key for each chunk of its prompt: at 32,768 tokens 256 keys, some 16 KiB.
-  static constexpr size_t kMaxLeases = 1024;
+  // A claim has a key for each chunk of its prompt: at 32,768 tokens 256 keys, some 16 KiB.
+  static constexpr size_t kMaxClaims = 1024;
   static constexpr size_t kMaxWaiters = 4096;
 
-  using Id = uint64_t;  // of a lease or a waiter; 0: none
+  using Id = uint64_t;  // of a claim or a waiter; 0: none
   using Wake = std::function<void()>;
   using Wakes = std::vector<Wake>;
 
@@ -44,35 +44,35 @@ class ComputeClaims {
   struct Promise {
     uint32_t tokens = 0;
     Digest key{};
-    absl::Time until;  // the lease's deadline
+    absl::Time until;  // the claim's deadline
   };
 
-  // The longest of `boundaries` (ascending) that a lease promises.
+  // The longest of `boundaries` (ascending) that a claim promises.
   std::optional<Promise> Find(absl::Span<const Boundary> boundaries) const;
-  // How many of the first `chunks` of a prompt some lease's prompt has too.
+  // How many of the first `chunks` of a prompt some claim's prompt has too.
   size_t SharedChunks(absl::Span<const KeyedSegment> chunks) const;
 
-  // A lease on those of `boundaries` that are not promised yet, for a prompt of `chunks`. 0 when
-  // that is none of them, or when there are too many leases.
+  // A claim on those of `boundaries` that are not promised yet, for a prompt of `chunks`. 0 when
+  // that is none of them, or when there are too many claims.
   Id Grant(absl::Span<const Boundary> boundaries, absl::Span<const KeyedSegment> chunks,
            absl::Time until);
   // Ids that are unknown, or no longer known, are ignored.
-  void End(Id lease, Wakes* wakes);
-  // Ends the leases whose deadline is at or before `now`.
+  void End(Id claim, Wakes* wakes);
+  // Ends the claims whose deadline is at or before `now`.
   void Expire(absl::Time now, Wakes* wakes);
 
   // REQUIRES: `key` is promised. 0 when too many wait.
   Id Wait(const Digest& key, Wake wake);
-  void Leave(Id waiter);
+  void StopWaiting(Id waiter);
 
   // Restore points that are stored now, by whomever.
   void Published(absl::Span<const Digest> keys, Wakes* wakes);
 
-  size_t leases() const { return leases_.size(); }
+  size_t claims() const { return claims_.size(); }
   size_t waiters() const { return waiters_.size(); }
 
  private:
-  struct Lease {
+  struct Claim {
     std::vector<Digest> promised, chunks;
     absl::Time until;
   };
@@ -83,10 +83,10 @@ class ComputeClaims {
   void WakeAll(const Digest& key, Wakes* wakes);
 
   Id next_id_ = 1;
-  absl::flat_hash_map<Id, Lease> leases_;
+  absl::flat_hash_map<Id, Claim> claims_;
   std::set<std::pair<absl::Time, Id>> deadlines_;
-  absl::flat_hash_map<Digest, Id> promised_;      // to the lease
-  absl::flat_hash_map<Digest, uint32_t> chunks_;  // leases whose prompt has this chunk
+  absl::flat_hash_map<Digest, Id> promised_;      // to the claim
+  absl::flat_hash_map<Digest, uint32_t> chunks_;  // claims whose prompt has this chunk
   absl::flat_hash_map<Id, Waiter> waiters_;
   std::map<Digest, std::set<Id>> waiting_;  // first come, first woken
 };

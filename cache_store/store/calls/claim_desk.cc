@@ -78,7 +78,7 @@ ClaimDecision ClaimDesk::TakeTurn(const PrefixQuery& query,
       turn.until = std::min(promise->until, ask.wait_until);
       turn.ticket = Ticket([this, id] {
         absl::MutexLock lock(&state_->mu);
-        claims_.Leave(id);
+        claims_.StopWaiting(id);
       });
       return turn;
     }

@@ -21,11 +21,11 @@ class ComputeClaimsTest : public ::testing::Test {
     return chunks;
   }
   ComputeClaims::Id Grant(const std::vector<Boundary>& boundaries, const std::string& chunks,
-                          absl::Duration lease = absl::Seconds(10)) {
-    return leases_.Grant(boundaries, Chunks(chunks), now_ + lease);
+                          absl::Duration claim = absl::Seconds(10)) {
+    return claims_.Grant(boundaries, Chunks(chunks), now_ + claim);
   }
   ComputeClaims::Id Wait(const std::string& key) {
-    return leases_.Wait(Key(key), [this, key] { woken_ += key; });
+    return claims_.Wait(Key(key), [this, key] { woken_ += key; });
   }
   // Who was woken since the last time.
   std::string Woken() {
@@ -35,21 +35,21 @@ class ComputeClaimsTest : public ::testing::Test {
   }
 
   absl::Time now_ = absl::FromUnixSeconds(1700000000);
-  ComputeClaims leases_;
+  ComputeClaims claims_;
   ComputeClaims::Wakes wakes_;
   std::string woken_;
 };
 
 TEST_F(ComputeClaimsTest, FindsTheLongestPromisedBoundary) {
-  EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
+  EXPECT_FALSE(claims_.Find({{16, Key("a")}}).has_value());
   ASSERT_NE(Grant({{16, Key("a")}, {48, Key("c")}}, "abc"), 0u);
   const auto promise =
-      leases_.Find({{16, Key("a")}, {32, Key("b")}, {48, Key("c")}, {64, Key("d")}});
+      claims_.Find({{16, Key("a")}, {32, Key("b")}, {48, Key("c")}, {64, Key("d")}});
   ASSERT_TRUE(promise.has_value());
   EXPECT_EQ(promise->tokens, 48u);
   EXPECT_EQ(promise->key, Key("c"));
   EXPECT_EQ(promise->until, now_ + absl::Seconds(10));
-  EXPECT_EQ(leases_.Find({{16, Key("a")}, {32, Key("b")}})->tokens, 16u);
+  EXPECT_EQ(claims_.Find({{16, Key("a")}, {32, Key("b")}})->tokens, 16u);
 }
 
 TEST_F(ComputeClaimsTest, ABoundaryIsPromisedOnce) {
@@ -57,74 +57,74 @@ TEST_F(ComputeClaimsTest, ABoundaryIsPromisedOnce) {
   EXPECT_EQ(Grant({{16, Key("a")}}, "a"), 0u);
   const auto second = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
   ASSERT_NE(second, 0u) << "for what is left";
-  leases_.End(second, &wakes_);
-  EXPECT_TRUE(leases_.Find({{16, Key("a")}}).has_value()) << "the first one's";
-  leases_.End(first, &wakes_);
-  EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
+  claims_.End(second, &wakes_);
+  EXPECT_TRUE(claims_.Find({{16, Key("a")}}).has_value()) << "the first one's";
+  claims_.End(first, &wakes_);
+  EXPECT_FALSE(claims_.Find({{16, Key("a")}}).has_value());
 }
 
 TEST_F(ComputeClaimsTest, APublishedBoundaryWakesItsWaitersAndNoOthers) {
-  const auto lease = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
+  const auto claim = Grant({{16, Key("a")}, {32, Key("b")}}, "ab");
   Wait("a");
   Wait("a");
   Wait("b");
-  leases_.Published({Key("a")}, &wakes_);
+  claims_.Published({Key("a")}, &wakes_);
   EXPECT_EQ(Woken(), "aa");
-  EXPECT_FALSE(leases_.Find({{16, Key("a")}}).has_value());
-  leases_.End(lease, &wakes_);
+  EXPECT_FALSE(claims_.Find({{16, Key("a")}}).has_value());
+  claims_.End(claim, &wakes_);
   EXPECT_EQ(Woken(), "b");
-  EXPECT_EQ(leases_.waiters(), 0u);
+  EXPECT_EQ(claims_.waiters(), 0u);
 }
 
-TEST_F(ComputeClaimsTest, ALeaseEndsAtItsDeadline) {
+TEST_F(ComputeClaimsTest, AClaimEndsAtItsDeadline) {
   Grant({{16, Key("a")}}, "a", absl::Seconds(1));
   Grant({{32, Key("b")}}, "ab", absl::Seconds(2));
   Wait("a");
   Wait("b");
-  leases_.Expire(now_ + absl::Milliseconds(999), &wakes_);
+  claims_.Expire(now_ + absl::Milliseconds(999), &wakes_);
   EXPECT_EQ(Woken(), "");
-  leases_.Expire(now_ + absl::Seconds(1), &wakes_);
+  claims_.Expire(now_ + absl::Seconds(1), &wakes_);
   EXPECT_EQ(Woken(), "a");
-  leases_.Expire(now_ + absl::Seconds(5), &wakes_);
+  claims_.Expire(now_ + absl::Seconds(5), &wakes_);
   EXPECT_EQ(Woken(), "b");
-  EXPECT_EQ(leases_.leases(), 0u);
-  EXPECT_EQ(leases_.SharedChunks(Chunks("a")), 0u);
+  EXPECT_EQ(claims_.claims(), 0u);
+  EXPECT_EQ(claims_.SharedChunks(Chunks("a")), 0u);
 }
 
-TEST_F(ComputeClaimsTest, TheEndOfAnExpiredLeaseLeavesItsSuccessorsAlone) {
+TEST_F(ComputeClaimsTest, TheEndOfAnExpiredClaimLeavesItsSuccessorsAlone) {
   const auto first = Grant({{16, Key("a")}}, "a");
-  leases_.Expire(now_ + absl::Seconds(10), &wakes_);
+  claims_.Expire(now_ + absl::Seconds(10), &wakes_);
   ASSERT_NE(Grant({{16, Key("a")}}, "a"), 0u);
   Wait("a");
-  leases_.End(first, &wakes_);
-  leases_.End(12345, &wakes_);
+  claims_.End(first, &wakes_);
+  claims_.End(12345, &wakes_);
   EXPECT_EQ(Woken(), "");
-  EXPECT_TRUE(leases_.Find({{16, Key("a")}}).has_value());
+  EXPECT_TRUE(claims_.Find({{16, Key("a")}}).has_value());
 }
 
 TEST_F(ComputeClaimsTest, OneWhoLeftIsNotWoken) {
-  const auto lease = Grant({{16, Key("a")}}, "a");
+  const auto claim = Grant({{16, Key("a")}}, "a");
   const auto waiter = Wait("a");
-  leases_.Leave(waiter);
-  leases_.Leave(waiter);
-  leases_.End(lease, &wakes_);
+  claims_.StopWaiting(waiter);
+  claims_.StopWaiting(waiter);
+  claims_.End(claim, &wakes_);
   EXPECT_EQ(Woken(), "");
-  EXPECT_EQ(leases_.waiters(), 0u);
+  EXPECT_EQ(claims_.waiters(), 0u);
 }
 
 TEST_F(ComputeClaimsTest, SharedChunksAreThoseOfPromptsUnderWay) {
   const auto first = Grant({{48, Key("c")}}, "abc");
-  EXPECT_EQ(leases_.SharedChunks(Chunks("abx")), 2u);
-  EXPECT_EQ(leases_.SharedChunks(Chunks("x")), 0u);
+  EXPECT_EQ(claims_.SharedChunks(Chunks("abx")), 2u);
+  EXPECT_EQ(claims_.SharedChunks(Chunks("x")), 0u);
   const auto second = Grant({{48, Key("x")}}, "abx");
-  leases_.End(first, &wakes_);
-  EXPECT_EQ(leases_.SharedChunks(Chunks("abc")), 2u);
-  leases_.End(second, &wakes_);
-  EXPECT_EQ(leases_.SharedChunks(Chunks("abc")), 0u);
+  claims_.End(first, &wakes_);
+  EXPECT_EQ(claims_.SharedChunks(Chunks("abc")), 2u);
+  claims_.End(second, &wakes_);
+  EXPECT_EQ(claims_.SharedChunks(Chunks("abc")), 0u);
 }
 
 TEST_F(ComputeClaimsTest, BothTablesAreBounded) {
-  for (size_t i = 0; i < ComputeClaims::kMaxLeases; ++i) {
+  for (size_t i = 0; i < ComputeClaims::kMaxClaims; ++i) {
     ASSERT_NE(Grant({{16, Key(std::to_string(i))}}, ""), 0u);
   }
   EXPECT_EQ(Grant({{16, Key("one more")}}, ""), 0u);
