@@ -5,7 +5,7 @@
 
 namespace hearth {
 
-std::optional<uint64_t> RangeAllocator::Take(uint64_t bytes) {
+std::optional<uint64_t> RangeAllocator::Allocate(uint64_t bytes) {
   assert(bytes > 0);
   const auto best = by_size_.lower_bound({bytes, 0});
   if (best == by_size_.end()) return std::nullopt;
@@ -15,7 +15,7 @@ std::optional<uint64_t> RangeAllocator::Take(uint64_t bytes) {
   return offset;
 }
 
-void RangeAllocator::Give(uint64_t offset, uint64_t bytes) {
+void RangeAllocator::Free(uint64_t offset, uint64_t bytes) {
   assert(bytes > 0);
   auto after = by_offset_.lower_bound(offset);
   uint64_t begin = offset, end = offset + bytes;

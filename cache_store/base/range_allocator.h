@@ -17,9 +17,9 @@ namespace hearth {
 class RangeAllocator {
  public:
   // The beginning of a range that was free; none: no range is long enough.
-  std::optional<uint64_t> Take(uint64_t bytes);
+  std::optional<uint64_t> Allocate(uint64_t bytes);
   // REQUIRES: nothing of the range is free.
-  void Give(uint64_t offset, uint64_t bytes);
+  void Free(uint64_t offset, uint64_t bytes);
   uint64_t free_bytes() const { return free_bytes_; }
 
  private:

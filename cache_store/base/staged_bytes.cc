@@ -7,7 +7,8 @@
 
 namespace hearth {
 
-absl::Status StagedBytes::Take(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant) {
+absl::Status StagedBytes::Reserve(const std::string& tenant, uint64_t bytes,
+                                  uint64_t most_of_tenant) {
   absl::MutexLock lock(&mutex_);
   assert(bytes_ <= limit_bytes_);
   if (bytes > limit_bytes_ - bytes_) {
@@ -29,7 +30,7 @@ absl::Status StagedBytes::Take(const std::string& tenant, uint64_t bytes, uint64
   return absl::OkStatus();
 }
 
-void StagedBytes::Give(const std::string& tenant, uint64_t bytes) {
+void StagedBytes::Release(const std::string& tenant, uint64_t bytes) {
   if (bytes == 0) return;
   absl::MutexLock lock(&mutex_);
   const auto it = of_tenant_.find(tenant);

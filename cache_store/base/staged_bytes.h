@@ -22,8 +22,8 @@ class StagedBytes {
   explicit StagedBytes(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // kResourceExhausted names the limit. `most_of_tenant`: 0: no limit of its own.
-  absl::Status Take(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant);
-  void Give(const std::string& tenant, uint64_t bytes);
+  absl::Status Reserve(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant);
+  void Release(const std::string& tenant, uint64_t bytes);
   uint64_t bytes() const;
   // The most there ever were.
   uint64_t most_bytes() const;

@@ -311,7 +311,7 @@ rocksdb::Status Database::OpenAtAnyRate(const std::string& dir, const BootId& bo
   if (is_torn) status = open();
   if (!status.ok()) return status;
   RemoveInfoLogs(files_.get(), path);
-  reserve_->Keep();
+  reserve_->MakeFile();
   return status;
 }
 

@@ -23,7 +23,7 @@ struct DeviceTier::Pool {
     layout.data_bytes = memory->size_bytes() / kSegmentGranuleBytes * kSegmentGranuleBytes;
     if (layout.data_bytes == 0) return;
     absl::MutexLock lock(&mu);
-    free.Give(0, layout.data_bytes);
+    free.Free(0, layout.data_bytes);
     if (!shared) return;
     const absl::StatusOr<DeviceMemoryHandle> handle = memory->Export();
     if (!handle.ok()) return;
@@ -77,9 +77,9 @@ bool DeviceTier::MakeRoom(uint64_t bytes) {
     ++evicted_;
     it = Forget(it);
     absl::MutexLock lock(&pool_->mu);
-    const std::optional<uint64_t> range = pool_->free.Take(bytes);
+    const std::optional<uint64_t> range = pool_->free.Allocate(bytes);
     if (!range.has_value()) continue;
-    pool_->free.Give(*range, bytes);
+    pool_->free.Free(*range, bytes);
     return true;
   }
   return false;
@@ -98,7 +98,7 @@ DeviceRef DeviceTier::Reserve(uint64_t bytes) {
   const uint64_t rounded = RoundUp(bytes);
   const auto take = [&]() -> std::optional<uint64_t> {
     absl::MutexLock lock(&pool_->mu);
-    return pool_->free.Take(rounded);
+    return pool_->free.Allocate(rounded);
   };
   std::optional<uint64_t> range = take();
   if (!range.has_value()) {
@@ -114,7 +114,7 @@ DeviceRef DeviceTier::Reserve(uint64_t bytes) {
     delete ended;
     if (pool->segment != nullptr) pool->segment->generation(offset).fetch_add(1);
     absl::MutexLock lock(&pool->mu);
-    pool->free.Give(offset, rounded);
+    pool->free.Free(offset, rounded);
   });
 }
 

@@ -134,7 +134,7 @@ void HostArena::Grow() {
     retry = options_.retry;
     resident_bytes_ += options_.slab_bytes;
     assert(resident_bytes_ <= layout_.data_bytes);
-    free_.Give(offset, options_.slab_bytes);
+    free_.Free(offset, options_.slab_bytes);
   }
 }
 
@@ -159,7 +159,7 @@ std::shared_ptr<std::byte> HostArena::Allocate(size_t bytes) {
   uint64_t offset = 0;
   {
     absl::MutexLock lock(&mu_);
-    const std::optional<uint64_t> taken = free_.Take(rounded);
+    const std::optional<uint64_t> taken = free_.Allocate(rounded);
     if (!taken.has_value()) return nullptr;
     offset = *taken;
   }
@@ -174,7 +174,7 @@ void HostArena::Free(uint64_t offset, uint64_t bytes) {
   // Before anyone can be given the range, and so before any write to it.
   if (file_ != nullptr) file_->generation(offset).fetch_add(1, std::memory_order_seq_cst);
   absl::MutexLock lock(&mu_);
-  free_.Give(offset, bytes);
+  free_.Free(offset, bytes);
 }
 
 std::optional<SegmentRange> HostArena::RangeOf(const void* memory, size_t bytes) const {

@@ -22,7 +22,7 @@ LearningRetention::Unit* LearningRetention::Find(Key key) const {
   return found == units_.end() ? nullptr : found->second.get();
 }
 
-bool LearningRetention::Holds(Key key) const {
+bool LearningRetention::Contains(Key key) const {
   const Unit* unit = Find(key);
   if (unit == nullptr) return false;
   for (const Member& member : unit->members) {
@@ -104,16 +104,16 @@ void LearningRetention::Renew(absl::Span<const Key> path, absl::Time now) {
   std::vector<Unit*> known = KnownOn(path, &remainder);
   if (remainder != nullptr) known.push_back(remainder);
   for (Unit* unit : known) {
-    Leave(unit);
+    RemoveFromCell(unit);
     unit->age = 0;
     unit->used = now_;
     unit->tick = tick_;
-    Enter(unit);
+    AddToCell(unit);
   }
 }
 
 // Finds or makes the unit of a key that is held from here on, and takes it out of its cell.
-LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bool* is_new) {
+LearningRetention::Unit* LearningRetention::FindOrAdd(Key key, const Facts& facts, bool* is_new) {
   Unit* unit = Find(key);
   Unit* with = facts.with.has_value() ? Find(*facts.with) : nullptr;
   *is_new = unit == nullptr && with == nullptr;
@@ -123,7 +123,7 @@ LearningRetention::Unit* LearningRetention::Hold(Key key, const Facts& facts, bo
     unit = owned.get();
     unit->members.push_back(Member{key, facts.tokens, false, {}});
   }
-  if (!*is_new) Leave(unit);
+  if (!*is_new) RemoveFromCell(unit);
   unit->owner = facts.owner;
   if (unit->held_members == 0 && !*is_new) given_up_.erase(unit->given_up);
   if (facts.tokens >= unit->tokens) {
@@ -169,7 +169,7 @@ void LearningRetention::ClassifyNew(Unit* unit, const Unit* parent, const Prompt
 void LearningRetention::Insert(Key key, const Facts& facts, const Prompt& prompt) {
   now_ = std::max(now_, prompt.now);
   bool is_new = false;
-  Unit* unit = Hold(key, facts, &is_new);
+  Unit* unit = FindOrAdd(key, facts, &is_new);
   Unit* parent = unit->parent.has_value() ? Find(*unit->parent) : nullptr;
   if (is_new) {
     ClassifyNew(unit, parent, prompt);
@@ -179,7 +179,7 @@ void LearningRetention::Insert(Key key, const Facts& facts, const Prompt& prompt
     unit->unit_class = facts.remainder ? RemainderClass() : unit->added_class;
     model_.Enter(unit->unit_class, 0, unit->gain_tokens);
   }
-  Enter(unit);
+  AddToCell(unit);
   if (depend_ == Depend::kNothing && parent != nullptr && unit->held_members == 1) {
     const bool by_same_request = prompt.number != 0 && parent->added_by == prompt.number;
     StartLife(parent, PassedClass(parent->children_seen, by_same_request));
@@ -190,7 +190,7 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
                               absl::Time now) {
   now_ = std::max(now_, now);
   bool is_new = false;
-  Unit* unit = Hold(key, facts, &is_new);
+  Unit* unit = FindOrAdd(key, facts, &is_new);
   if (is_new) {
     ClassifyNew(unit, nullptr, Prompt{0, facts.tokens, now_});
     unit->unit_class = has_child ? PassedClass(1, false) : unit->added_class;
@@ -199,7 +199,7 @@ void LearningRetention::Adopt(Key key, const Facts& facts, bool has_child, absl:
     unit->tick = --oldest_tick_;
     model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
   }
-  Enter(unit, unit->tick == oldest_tick_);
+  AddToCell(unit, unit->tick == oldest_tick_);
 }
 
 void LearningRetention::SetEvictable(Key key, Scope scope, bool offered) {
@@ -239,7 +239,7 @@ void LearningRetention::Erase(Key key, bool remember) {
 }
 
 void LearningRetention::Forget(Unit* unit) {
-  Leave(unit);
+  RemoveFromCell(unit);
   const UnitPtr last_owner = units_.at(unit->members[0].key);
   for (const Member& member : unit->members) units_.erase(member.key);
 }
@@ -253,13 +253,13 @@ void LearningRetention::VisitOwned(Scope scope, Owner owner, absl::FunctionRef<A
 }
 
 void LearningRetention::StartLife(Unit* unit, int unit_class) {
-  Leave(unit);
+  RemoveFromCell(unit);
   unit->unit_class = unit_class;
   unit->age = 0;
   unit->used = now_;
   unit->tick = tick_;
   model_.Enter(unit->unit_class, 0, unit->gain_tokens);
-  Enter(unit);
+  AddToCell(unit);
 }
 
 // In quarter powers of two: what differs by less is as likely noise, and use decides.
@@ -269,7 +269,7 @@ int LearningRetention::WorthOf(const CellId& id) const {
   return static_cast<int>(std::floor(4 * std::log2(worth)));
 }
 
-void LearningRetention::Enter(Unit* unit, bool as_oldest) {
+void LearningRetention::AddToCell(Unit* unit, bool as_oldest) {
   Density& density = unit->density;
   density.now = IsPassedClass(unit->unit_class) ? density.of_tail : density.of_whole;
   Cell& cell = cells_[CellOf(*unit)];
@@ -280,7 +280,7 @@ void LearningRetention::Enter(Unit* unit, bool as_oldest) {
   if (MayBeOffered(*unit)) Offer(*unit, true);
 }
 
-void LearningRetention::Leave(Unit* unit) {
+void LearningRetention::RemoveFromCell(Unit* unit) {
   if (MayBeOffered(*unit)) Offer(*unit, false);
   Cell& cell = cells_.at(CellOf(*unit));
   (unit->older != nullptr ? unit->older->newer : cell.oldest) = unit->newer;
@@ -332,13 +332,13 @@ void LearningRetention::Advance() {
     while (unit != nullptr && now_ - unit->used >= end) {
       if (left-- == 0) return;
       Unit* const newer = unit->newer;
-      Leave(unit);
+      RemoveFromCell(unit);
       const int reached = ReturnModel::AgeOf(now_ - unit->used);
       while (unit->age < reached) {
         ++unit->age;
         model_.Enter(unit->unit_class, unit->age, unit->gain_tokens);
       }
-      Enter(unit);
+      AddToCell(unit);
       unit = newer;
     }
   }

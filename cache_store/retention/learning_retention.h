@@ -33,7 +33,7 @@ class LearningRetention final : public Retention {
   void Erase(Key key, bool remember) override;
   void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) override;
   void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) override;
-  bool Holds(Key key) const override;
+  bool Contains(Key key) const override;
   size_t held() const override { return held_; }
   size_t remembered() const override { return given_up_.size(); }
 
@@ -87,12 +87,12 @@ class LearningRetention final : public Retention {
   std::vector<Unit*> KnownOn(absl::Span<const Key> path, Unit** remainder) const;
   Use Classify(const std::vector<Unit*>& path, uint32_t prompt_tokens) const;
   void ClassifyNew(Unit* unit, const Unit* parent, const Prompt& prompt) const;
-  Unit* Hold(Key key, const Facts& facts, bool* is_new);
+  Unit* FindOrAdd(Key key, const Facts& facts, bool* is_new);
   // A use ends a unit's life, and the next one begins.
   void StartLife(Unit* unit, int unit_class);
   // Into its cell and out of it. `as_oldest`: before all others there.
-  void Enter(Unit* unit, bool as_oldest = false);
-  void Leave(Unit* unit);
+  void AddToCell(Unit* unit, bool as_oldest = false);
+  void RemoveFromCell(Unit* unit);
   CellId CellOf(const Unit& unit) const { return {unit.density.now, unit.unit_class, unit.age}; }
   bool MayBeOffered(const Unit& unit) const;
   void ChangeChildren(Unit* unit, int by);

@@ -46,7 +46,7 @@ class LruRetention final : public Retention {
   void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) override {
     offered_[static_cast<size_t>(scope)].VisitOwned(owner, take);
   }
-  bool Holds(Key key) const override { return units_.contains(key); }
+  bool Contains(Key key) const override { return units_.contains(key); }
   size_t held() const override { return units_.size(); }
   size_t remembered() const override { return 0; }
 

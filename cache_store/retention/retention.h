@@ -102,7 +102,7 @@ class Retention {
   virtual void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) = 0;
   // The same of one owner only.
   virtual void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
-  virtual bool Holds(Key key) const = 0;
+  virtual bool Contains(Key key) const = 0;
   virtual size_t held() const = 0;        // keys
   virtual size_t remembered() const = 0;  // units
 };

@@ -35,7 +35,7 @@ class DenseCache {
   uint64_t Serve(const TraceRequest& request) {
     const std::vector<uint32_t>& blocks = request.blocks;
     uint64_t found = 0;
-    while (found < blocks.size() && retention_->Holds(blocks[found])) ++found;
+    while (found < blocks.size() && retention_->Contains(blocks[found])) ++found;
     const uint32_t full = request.tokens / Trace::kBlockTokens;
     const Retention::Prompt prompt{++number_, full * Trace::kBlockTokens,
                                    absl::FromUnixMillis(request.at_ms)};
@@ -47,7 +47,7 @@ class DenseCache {
     bool has_parent = true;
     for (uint32_t i = 0; i < blocks.size(); ++i) {
       const Retention::Key key = blocks[i];
-      if (retention_->Holds(key)) {
+      if (retention_->Contains(key)) {
         if (one_by_one_) retention_->Touch({key}, prompt.tokens, prompt.now);
       } else {
         Retention::Facts facts;
@@ -59,7 +59,7 @@ class DenseCache {
         // Without the one before it: seen and remembered, not kept.
         if (!has_parent && !one_by_one_) retention_->Erase(key, true);
         while (retention_->held() > capacity_blocks_) GiveUpFirst(retention_.get());
-        has_parent = retention_->Holds(key);
+        has_parent = retention_->Contains(key);
       }
       parent = key;
     }

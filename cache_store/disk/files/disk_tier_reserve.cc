@@ -26,7 +26,7 @@ std::string Noise() {
 
 }  // namespace
 
-void Reserve::Keep() {
+void Reserve::MakeFile() {
   const absl::MutexLock lock(&mu_);
   is_whole_.store(MakeWhole());
 }

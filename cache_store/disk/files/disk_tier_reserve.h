@@ -28,7 +28,7 @@ class Reserve {
   Reserve(rocksdb::FileSystem* files, std::string dir) : files_(files), dir_(std::move(dir)) {}
 
   // Makes the file, or as much of it as there is room for.
-  void Keep();
+  void MakeFile();
   // False: there was none.
   bool GiveUp();
   // Something was written: where the file is not whole it is made so once there is ample room, so

@@ -108,7 +108,7 @@ absl::StatusOr<SliceView> FetchSessionImpl::ReadSlice(size_t object, uint32_t la
   bool from_disk = false;
   absl::StatusOr<SliceView> view = ReadVerified(objects_[object], *place, &from_disk);
   if (view.ok()) NoteServed(object, from_disk ? Tier::kDisk : Tier::kHost);
-  if (view.ok() && from_disk) Keep(object, *place, *view);
+  if (view.ok() && from_disk) KeepForPromotion(object, *place, *view);
   return view;
 }
 
@@ -208,7 +208,7 @@ std::optional<SegmentRange> FetchSessionImpl::ShareOnDevice(size_t object) {
   return range;
 }
 
-void FetchSessionImpl::Keep(size_t object, size_t place, const SliceView& view) {
+void FetchSessionImpl::KeepForPromotion(size_t object, size_t place, const SliceView& view) {
   if (promotion_ == nullptr || promotion_->no_room) return;
   Kept& kept = kept_[object];
   const StoredObject* const stored = objects_[object];

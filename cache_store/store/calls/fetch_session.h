@@ -71,7 +71,7 @@ class FetchSessionImpl : public FetchSession {
   absl::StatusOr<SliceView> ReadVerified(const StoredObject* object, size_t slice, bool* from_disk);
   std::optional<SliceView> InHost(size_t object, uint32_t layer);
   // A slice that was read from disk: of use for RAM.
-  void Keep(size_t object, size_t place, const SliceView& view);
+  void KeepForPromotion(size_t object, size_t place, const SliceView& view);
 
   const FetchParts parts_;
   StoreCore* const core_;

@@ -145,7 +145,7 @@ std::vector<uint32_t> PublishContent::CutsUpTo(uint32_t boundary) const {
 
 absl::Status PublishSessionImpl::Stage(uint64_t bytes) {
   const uint64_t most_of_tenant = core_->options.quotas.Of(content_.spec.tenant).max_bytes;
-  const absl::Status status = parts_.staged->Take(content_.spec.tenant, bytes, most_of_tenant);
+  const absl::Status status = parts_.staged->Reserve(content_.spec.tenant, bytes, most_of_tenant);
   if (!status.ok()) {
     core_->Count(Counter::kPublishesRefusedStaged);
     return status;
@@ -286,7 +286,7 @@ PublishSessionImpl::~PublishSessionImpl() {
   }
   // Slices that the RAM tier took are counted there; the rest go before their room is given away.
   for (PublishItem& item : content_.items) item.staged.clear();
-  parts_.staged->Give(content_.spec.tenant, staged_bytes_);
+  parts_.staged->Release(content_.spec.tenant, staged_bytes_);
   StoreLock lock(core_);
   for (PublishItem& item : content_.items) {
     if (item.object != nullptr) state_->objects.Release(item.object);

@@ -65,7 +65,7 @@ TEST_P(RetentionContractTest, ARoomIsOfferedWhatWasSaidToMakeRoomThere) {
   EXPECT_EQ(Offered(retention.get(), Scope::kHost), std::vector<Key>({2}));
   retention->Erase(2, true);
   EXPECT_TRUE(Offered(retention.get(), Scope::kHost).empty());
-  EXPECT_FALSE(retention->Holds(2));
+  EXPECT_FALSE(retention->Contains(2));
   EXPECT_EQ(retention->held(), 1u);
 }
 
@@ -135,7 +135,7 @@ TEST_P(RetentionContractTest, RandomHistoriesOfferWhatIsHeldAndNothingElse) {
       EXPECT_EQ(retention->held(), held.size());
       const std::set<Key> distinct(offered.begin(), offered.end());
       EXPECT_EQ(distinct.size(), offered.size());
-      for (const Key key_offered : offered) EXPECT_TRUE(retention->Holds(key_offered));
+      for (const Key key_offered : offered) EXPECT_TRUE(retention->Contains(key_offered));
       if (depend == Retention::Depend::kNothing) {
         EXPECT_EQ(offered.size(), held.size());
         size_t in_host = 0;
@@ -188,7 +188,7 @@ TEST(LearningRetentionTest, WhatGoesTogetherIsUsedAndOfferedTogether) {
     EXPECT_EQ(offered[i], offered[i + 1] + 1) << "the longer one first, then the one before it";
   }
   retention->Erase(11, true);
-  EXPECT_TRUE(retention->Holds(10));
+  EXPECT_TRUE(retention->Contains(10));
   EXPECT_EQ(retention->remembered(), 0u) << "a part of it is held";
   retention->Erase(10, true);
   EXPECT_EQ(retention->remembered(), 1u);
