@@ -9,8 +9,8 @@ std::shared_ptr<const MappedDevice> DeviceClient::current() {
   return device_;
 }
 
-absl::Status DeviceClient::Take(const std::string& socket, const SegmentId& id) {
-  if (absl::Status status = segments_.Take(socket, id); !status.ok()) return status;
+absl::Status DeviceClient::MapOffered(const std::string& socket, const SegmentId& id) {
+  if (absl::Status status = segments_.MapOffered(socket, id); !status.ok()) return status;
   const auto segment = segments_.current();
   absl::MutexLock lock(&mu_);
   if (segment == nullptr) return absl::UnavailableError("shared memory: the store went away");

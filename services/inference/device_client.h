@@ -31,8 +31,8 @@ class DeviceClient {
 
   // Of a store that is alive; null when there is none.
   std::shared_ptr<const MappedDevice> current() ABSL_LOCKS_EXCLUDED(mu_);
-  // As SegmentClient::Take.
-  absl::Status Take(const std::string& socket, const SegmentId& id) ABSL_LOCKS_EXCLUDED(mu_);
+  // As SegmentClient::MapOffered.
+  absl::Status MapOffered(const std::string& socket, const SegmentId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Copies to this process's own memory. kAborted: a range was used again, or the store went away,
   // before the copies were over.
   absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(

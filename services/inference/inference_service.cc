@@ -280,7 +280,7 @@ grpc::ServerUnaryReactor* InferenceService::Explain(Context* context, const Byte
                          const std::shared_ptr<LateAnswer>& answer) -> absl::Status {
     absl::StatusOr<std::shared_ptr<void>> place = explains_.Enter(caller);
     if (!place.ok()) return place.status();
-    answer->Hold(*std::move(place));
+    answer->KeepUntilAnswered(*std::move(place));
     if (parts_.explainer == nullptr) {
       return absl::FailedPreconditionError("explain: the worker runs without a store");
     }

@@ -30,7 +30,7 @@ class LeaseStream final : public ComputeLease {
 
   grpc::ClientContext* context() { return &context_; }
   // Keeps `guard` as long as the context lives.
-  void Hold(std::shared_ptr<void> guard) { guard_ = std::move(guard); }
+  void KeepGuard(std::shared_ptr<void> guard) { guard_ = std::move(guard); }
 
   // The next answer. kDeadlineExceeded when none came by `deadline`, also where the caller gave up
   // at that moment; no more Reads after an error.

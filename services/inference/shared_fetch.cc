@@ -128,7 +128,7 @@ absl::Status Take(const v1::SharedSegment& offer, Client* client) {
         absl::StrCat("plan: segment.id has ", offer.id().size(), " bytes"));
   }
   std::copy(offer.id().begin(), offer.id().end(), id.begin());
-  return client->Take(offer.socket(), id);
+  return client->MapOffered(offer.socket(), id);
 }
 
 }  // namespace

@@ -81,7 +81,7 @@ std::shared_ptr<const MappedSegment> SegmentClient::current() const {
   return segment_;
 }
 
-absl::Status SegmentClient::Take(const std::string& socket, const SegmentId& id) {
+absl::Status SegmentClient::MapOffered(const std::string& socket, const SegmentId& id) {
   absl::MutexLock taking(&take_mu_);
   if (id == tried_ && (!problem_.ok() || current() != nullptr)) return problem_;
   Drop();

@@ -71,7 +71,7 @@ class SegmentClient {
   std::shared_ptr<const MappedSegment> current() const;
   // A store says that its segment `id` can be had at `socket`. What failed once for an id is not
   // tried again. Returns why there is no segment.
-  absl::Status Take(const std::string& socket, const SegmentId& id);
+  absl::Status MapOffered(const std::string& socket, const SegmentId& id);
 
  private:
   void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(take_mu_);

@@ -41,8 +41,8 @@ void CacheService::SetClock(Clock* clock) {
 void CacheService::LookAtStreams() {
   absl::call_once(looking_, [this] {
     looker_ = std::make_unique<RepeatingThread>([this] {
-      publish_places_.Look();
-      fetch_places_.Look();
+      publish_places_.EndSlow();
+      fetch_places_.EndSlow();
       return kStreamLook;
     });
   });

@@ -119,14 +119,14 @@ void FetchCall::Start(StreamPlaces* places, const grpc::ByteBuffer& request) {
   const absl::StatusOr<Identity> caller =
       Enter(parts_.gate, parts_.identities, "Fetch", request.Length());
   if (!caller.ok()) return End(caller.status());
-  Keep(parts_.gate->OnClose([this] { EndLease(); }));
+  KeepUntilDone(parts_.gate->OnClose([this] { EndLease(); }));
   auto entered = places->Enter(*caller, [weak = Weak(this)](const absl::Status& why) {
     if (const auto self = weak.lock()) self->LosePlace(why);
   });
   if (!entered.ok()) return End(entered.status());
   std::shared_ptr<StreamPlaces::Place> place = *std::move(entered);
   place_ = place.get();
-  Keep(std::move(place));
+  KeepUntilDone(std::move(place));
   place_->WaitsForCaller(false);
   Delegate([&] {
     return parts_.lookups->SubmitRequest(

@@ -83,12 +83,12 @@ void LeaseCall::Start(StreamLimit* streams, const grpc::ByteBuffer& bytes) {
   absl::StatusOr<std::shared_ptr<void>> place =
       streams->Enter(*caller, 1 + static_cast<int>(bytes.Length() / kLeaseBytes));
   if (!place.ok()) return End(place.status());
-  Keep(*std::move(place));
+  KeepUntilDone(*std::move(place));
   share_name_ = caller->ShareName();
   request_bytes_ = bytes.Length();
-  Keep(parts_.gate->OnClose([this] { Close(); }));
-  Keep(FollowCaller(parts_.identities, *context_, *caller,
-                    [this](const absl::Status& status) { Stop(status); }));
+  KeepUntilDone(parts_.gate->OnClose([this] { Close(); }));
+  KeepUntilDone(FollowCaller(parts_.identities, *context_, *caller,
+                             [this](const absl::Status& status) { Stop(status); }));
   const auto begin = [self = Shared(this), caller = *caller, bytes] {
     const absl::Status begun = self->Begin(caller, bytes);
     absl::MutexLock lock(&self->mutex_);

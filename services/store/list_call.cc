@@ -28,9 +28,9 @@ class ListCall final : public StreamCall {
     if (!tenant.ok()) return End(tenant.status());
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
-    Keep(*std::move(place));
-    Keep(FollowCaller(parts.identities, *context_, *caller,
-                      [this](const absl::Status& status) { Abort(status); }));
+    KeepUntilDone(*std::move(place));
+    KeepUntilDone(FollowCaller(parts.identities, *context_, *caller,
+                               [this](const absl::Status& status) { Abort(status); }));
     call()->note()->tenant = *tenant;
     const auto look = [self = Shared(this), store = parts.store, tenant = *tenant] {
       std::vector<RestorePoint> points = store->List(tenant);

@@ -78,7 +78,7 @@ grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, StreamLimit*
                          FairPool::Job job) {
     absl::StatusOr<std::shared_ptr<void>> place = calls->Enter(caller);
     if (!place.ok()) return place.status();
-    answer->Hold(*std::move(place));
+    answer->KeepUntilAnswered(*std::move(place));
     return parts.lookups->SubmitRequest(caller.ShareName(), bytes.Length(), std::move(job));
   };
   const auto work = [store = parts.store, context](const Identity& caller,

@@ -34,10 +34,10 @@ class WatchCall final : public StreamCall {
     if (!tenant.ok()) return End(tenant.status());
     absl::StatusOr<std::shared_ptr<void>> place = streams->Enter(*caller);
     if (!place.ok()) return End(place.status());
-    Keep(*std::move(place));
-    Keep(FollowCaller(parts.identities, *context_, *caller,
-                      [this](const absl::Status& status) { Abort(status); }));
-    Keep(parts.gate->OnClose([this] { Abort(CallGate::ClosedError()); }));
+    KeepUntilDone(*std::move(place));
+    KeepUntilDone(FollowCaller(parts.identities, *context_, *caller,
+                               [this](const absl::Status& status) { Abort(status); }));
+    KeepUntilDone(parts.gate->OnClose([this] { Abort(CallGate::ClosedError()); }));
     Subscribe(parts.store, *tenant, request);
   }
 
@@ -50,7 +50,7 @@ class WatchCall final : public StreamCall {
       EventToProto(event, &message);
       Add(std::move(message));
     });
-    Keep(std::move(start.subscription));
+    KeepUntilDone(std::move(start.subscription));
     absl::MutexLock lock(&mutex_);
     v1::WatchEvent first;
     first.set_kind(v1::WatchEvent::START);

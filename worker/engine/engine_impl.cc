@@ -239,7 +239,7 @@ void EngineImpl::Begin(const SequencePtr& sequence) {
       restorer_.Restore(sequence.get(), std::move(fetched), planner_.cache() != nullptr);
   if (!status.ok()) return answers_.Fail(sequence, status);
   fetcher_.NoteLoad(*sequence, fetcher_.loads()->Now() - chosen_at, &load);
-  keeper_.PoolRestored(*sequence);
+  keeper_.AddRestoredToPool(*sequence);
   audit_.Offer(*sequence);
   sequence->times.restored_at = absl::Now();
   if (sequence->callbacks.on_started != nullptr) {

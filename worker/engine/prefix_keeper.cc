@@ -57,7 +57,7 @@ void PrefixKeeper::KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* c
 }
 
 void PrefixKeeper::KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache) {
-  PoolKept(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
+  AddKeptToPool(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
   if (cache == nullptr) return;
   // The bytes stay accounted to the sequence, which offers them again with the rest.
   PublishJob job;
@@ -90,7 +90,7 @@ absl::Status PrefixKeeper::OwnRestored(Sequence* sequence) {
     return absl::IsDataLoss(own.status()) ? own.status() : absl::OkStatus();
   }
   sequence->kept.staged->OwnRestored(restored);
-  PoolRestored(*sequence);
+  AddRestoredToPool(*sequence);
   return absl::OkStatus();
 }
 
@@ -106,7 +106,7 @@ void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
     if (sequence->kept.published != nullptr) sequence->kept.published->OnOutcome(nothing);
   } else if (sequence->writes()) {
     for (uint32_t boundary : sequence->kept.staged->boundaries()) {
-      PoolKept(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
+      AddKeptToPool(sequence->prefix, boundary, sequence->kept.staged->ObjectsOf(boundary));
     }
     if (KeepsAnswer(*sequence, cache) && sequence->kept.published != nullptr)
       sequence->kept.published->Expect(2);
@@ -117,23 +117,23 @@ void PrefixKeeper::Keep(Sequence* sequence, PrefixCache* cache) {
   sequence->restored.objects.clear();
 }
 
-void PrefixKeeper::PoolRestored(const Sequence& sequence) {
+void PrefixKeeper::AddRestoredToPool(const Sequence& sequence) {
   if (sequence.restored.from > Tier::kWorker && MayBeKept(sequence.restored.objects)) {
-    Pool(sequence.prefix, sequence.restored.boundary, sequence.restored.objects);
+    InsertIntoPool(sequence.prefix, sequence.restored.boundary, sequence.restored.objects);
   }
 }
 
-void PrefixKeeper::PoolKept(const PrefixRequest& prefix, uint32_t boundary,
-                            const KvObjects& objects) {
+void PrefixKeeper::AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary,
+                                 const KvObjects& objects) {
   if (!MayBeKept(objects)) return;
-  if (Pool(prefix, boundary, objects) == PrefixPool::InsertResult::kDiffers) {
+  if (InsertIntoPool(prefix, boundary, objects) == PrefixPool::InsertResult::kDiffers) {
     counters_->Add(EngineCounter::kNondeterminism);
   }
 }
 
 // Puts a point into the pool, and counts what came of it.
-PrefixPool::InsertResult PrefixKeeper::Pool(const PrefixRequest& prefix, uint32_t boundary,
-                                            const KvObjects& objects) {
+PrefixPool::InsertResult PrefixKeeper::InsertIntoPool(const PrefixRequest& prefix,
+                                                      uint32_t boundary, const KvObjects& objects) {
   const PrefixPool::InsertResult result = pool_.Insert(prefix, boundary, objects);
   if (result == PrefixPool::InsertResult::kInserted) counters_->Add(EngineCounter::kPoolInserts);
   const bool too_large = result == PrefixPool::InsertResult::kTooLarge;
@@ -223,7 +223,7 @@ void PrefixKeeper::KeepAnswer(Sequence* sequence, PrefixCache* cache) {
   PrefixRequest prefix = sequence->prefix;
   prefix.token_ids.insert(prefix.token_ids.end(), sequence->answer.tokens.begin(),
                           sequence->answer.tokens.begin() + (boundary - sequence->tokens()));
-  PoolKept(prefix, boundary, staged.ObjectsOf(boundary));
+  AddKeptToPool(prefix, boundary, staged.ObjectsOf(boundary));
   if (cache == nullptr) return done(nothing);
   PublishJob job;
   job.spec = SpecFor(*sequence, prefix, {boundary}, staged.ObjectsOf(boundary));

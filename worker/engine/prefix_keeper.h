@@ -33,7 +33,7 @@ class PrefixKeeper {
   // Once the answer is complete.
   void KeepAnswer(Sequence* sequence, PrefixCache* cache);
   // Objects that came from a cache.
-  void PoolRestored(const Sequence& sequence);
+  void AddRestoredToPool(const Sequence& sequence);
 
   bool has_pool() const { return memory_.pool_bytes > 0; }
   PrefixPool& pool() { return pool_; }
@@ -45,9 +45,9 @@ class PrefixKeeper {
  private:
   void KeepPoint(Sequence* sequence, uint32_t boundary, PrefixCache* cache);
   absl::Status OwnRestored(Sequence* sequence);
-  void PoolKept(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
-  PrefixPool::InsertResult Pool(const PrefixRequest& prefix, uint32_t boundary,
-                                const KvObjects& objects);
+  void AddKeptToPool(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects);
+  PrefixPool::InsertResult InsertIntoPool(const PrefixRequest& prefix, uint32_t boundary,
+                                          const KvObjects& objects);
   void Publish(Sequence* sequence, PrefixCache* cache);
   bool KeepsAnswer(const Sequence& sequence, PrefixCache* cache) const;
 

@@ -108,7 +108,7 @@ void RoundPlanner::Sweep(absl::Time now, EngineRound* round) {
       round->endings.push_back({sequence, std::move(why)});
       continue;
     }
-    const FetchWait::News news = sequence->fetch.Look(now);
+    const FetchWait::News news = sequence->fetch.TakeNews(now);
     if (news == FetchWait::News::kLate) counters_->Add(EngineCounter::kFetchTimeouts);
     if (news != FetchWait::News::kNone) round->looked_up.push_back(sequence);
   }

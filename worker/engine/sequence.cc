@@ -122,7 +122,7 @@ bool FetchWait::Deliver(Fetched fetched) {
   return true;
 }
 
-FetchWait::News FetchWait::Look(absl::Time now) {
+FetchWait::News FetchWait::TakeNews(absl::Time now) {
   absl::MutexLock lock(&mu_);
   if (state_ == State::kDone) {
     state_ = State::kTold;

@@ -67,9 +67,9 @@ class FetchWait {
 
   // The engine: whether it came, or will be waited for no longer; each is said once.
   enum class News { kNone, kArrived, kLate };
-  News Look(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
+  News TakeNews(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
-  // The result, once Look has said that it arrived.
+  // The result, once TakeNews has said that it arrived.
   std::optional<Fetched> Take() ABSL_LOCKS_EXCLUDED(mu_);
   // Nobody waits any more. True: the fetch may still be under way.
   bool GiveUp() ABSL_LOCKS_EXCLUDED(mu_);

@@ -195,7 +195,7 @@ void AskCall::Answered(uint32_t question, v1::Answer answer) {
   absl::MutexLock lock(&mutex_);
   Note(message.answer());
   PushLocked(std::move(bytes));
-  line_.Ended();
+  line_.NoteAnswered();
   EndWhenDone();
 }
 

@@ -37,7 +37,7 @@ class QuestionLine {
     return taken;
   }
   // One that was taken has its answer.
-  void Ended() {
+  void NoteAnswered() {
     assert(running_ > 0);
     --running_;
     limit_ = std::min(parallel_, limit_ + 1);

@@ -19,8 +19,9 @@ CallGate::Call::~Call() {
     connection_->CallEnds();
     if (reads_on_) connection_->StreamEnds();
   }
-  gate_->Leave({method_, code_, absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_) - start_),
-                std::move(note_)});
+  gate_->NoteEnd({method_, code_,
+                  absl::ToDoubleSeconds(std::min(SteadyClock().Now(), end_) - start_),
+                  std::move(note_)});
 }
 
 void CallGate::Call::CameFrom(const std::string& peer, uint64_t bytes, bool reads_on) {
@@ -122,7 +123,7 @@ int CallGate::running() const {
   return running_;
 }
 
-void CallGate::Leave(const CallRecord& record) {
+void CallGate::NoteEnd(const CallRecord& record) {
   if (recorder_) recorder_(record);
   absl::MutexLock lock(&mutex_);
   assert(running_ > 0);

@@ -108,7 +108,7 @@ class CallGate {
     absl::Mutex mutex;
     std::function<void()> run ABSL_GUARDED_BY(mutex);
   };
-  void Leave(const CallRecord& record);
+  void NoteEnd(const CallRecord& record);
 
   const Recorder recorder_;
   ConnectionLedger connections_;

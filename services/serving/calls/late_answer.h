@@ -32,7 +32,7 @@ class LateAnswer {
   grpc::ServerUnaryReactor* reactor() const { return reactor_; }
   const grpc::CallbackServerContext& context() const { return *context_; }
   // Kept until the answer is given.
-  void Hold(std::shared_ptr<void> place) { place_ = std::move(place); }
+  void KeepUntilAnswered(std::shared_ptr<void> place) { place_ = std::move(place); }
   void Finish(absl::Status status) {
     assert(!finished_);
     finished_ = true;

@@ -3,13 +3,12 @@
 // Messages wait in a queue; OnGone hears of a caller that goes away, by cancelling or in the middle
 // of a write. Thread safety: gRPC calls the reactor from its threads, whoever has
 // something to send from its own; mutex_ guards what they share. Ownership: made by make_shared;
-// keeps itself, and what Keep was given, from Enter until OnDone. A thread that holds the last
-// reference later finds nothing of the service in it.
-// A write that its caller does not take is given up: between one and two times `patience` after it
-// began, or a second after the call was aborted.
-// Invariants: (1) one write is in progress at most; (2) Finish is called once: when the call has
-// ended, all that was ready is written and nobody holds it; (3) nothing gets ready after the end;
-// (4) the gate counts the call until all that it kept is let go.
+// keeps itself, and what KeepUntilDone was given, from Enter until OnDone. A thread that holds the
+// last reference later finds nothing of the service in it. A write that its caller does not take is
+// given up: between one and two times `patience` after it began, or a second after the call was
+// aborted. Invariants: (1) one write is in progress at most; (2) Finish is called once: when the
+// call has ended, all that was ready is written and nobody holds it; (3) nothing gets ready after
+// the end; (4) the gate counts the call until all that it kept is let go.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 
@@ -91,10 +90,8 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   // Until OnDone. REQUIRES: the service's handler has not returned yet.
-  void Keep(std::shared_ptr<void> handle) {
+  void KeepUntilDone(std::shared_ptr<void> handle) { kept_.push_back(std::move(handle)); }
     assert(self_ != nullptr);
-    kept_.push_back(std::move(handle));
-  }
   template <typename Call>
   static std::shared_ptr<Call> Shared(Call* call) {
     return std::static_pointer_cast<Call>(call->shared_from_this());

@@ -32,10 +32,10 @@ absl::StatusOr<std::shared_ptr<void>> StreamLimit::Enter(const Identity& caller,
   if (all_ > 0 && open_ + weight > all_) return AllAreAtLimit(kind_, all_);
   open_ += weight;
   if (!tenant.empty()) open_of_[tenant] += weight;
-  return std::shared_ptr<void>(this, [this, tenant, weight](void*) { Leave(tenant, weight); });
+  return std::shared_ptr<void>(this, [this, tenant, weight](void*) { Release(tenant, weight); });
 }
 
-void StreamLimit::Leave(const std::string& tenant, int weight) {
+void StreamLimit::Release(const std::string& tenant, int weight) {
   absl::MutexLock lock(&mutex_);
   assert(open_ >= weight);
   open_ -= weight;

@@ -35,7 +35,7 @@ class StreamLimit {
   absl::StatusOr<std::shared_ptr<void>> Enter(const Identity& caller, int weight = 1);
 
  private:
-  void Leave(const std::string& tenant, int weight);
+  void Release(const std::string& tenant, int weight);
 
   const std::string kind_;
   const int all_, each_tenant_;

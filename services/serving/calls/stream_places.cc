@@ -136,7 +136,7 @@ absl::Status StreamPlaces::Assign(Place* place, const std::string& tenant) {
   return absl::OkStatus();
 }
 
-void StreamPlaces::Look() {
+void StreamPlaces::EndSlow() {
   std::vector<std::pair<EndStream, absl::Status>> ended;
   {
     absl::MutexLock lock(&mutex_);
@@ -188,7 +188,7 @@ void StreamPlaces::Uncount(Place* place) {
   if (--it->second == 0) of_tenant_.erase(it);
 }
 
-void StreamPlaces::Leave(Place* place) {
+void StreamPlaces::Release(Place* place) {
   absl::MutexLock lock(&mutex_);
   Uncount(place);
   places_.remove(place);

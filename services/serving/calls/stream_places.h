@@ -44,7 +44,7 @@ class StreamPlaces {
   // One stream's.
   class Place {
    public:
-    ~Place() { places_->Leave(this); }
+    ~Place() { places_->Release(this); }
     Place(const Place&) = delete;
     Place& operator=(const Place&) = delete;
 
@@ -89,13 +89,13 @@ class StreamPlaces {
   absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends those that are below the floor. To be called now and then.
-  void Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndSlow() ABSL_LOCKS_EXCLUDED(mutex_);
   // Somebody lacks what streams hold beside their places: ends the slowest, if one is slow.
   void MakeRoom() ABSL_LOCKS_EXCLUDED(mutex_);
   int open() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  void Leave(Place* place) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Release(Place* place) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Assign(Place* place, const std::string& tenant) ABSL_LOCKS_EXCLUDED(mutex_);
   void Uncount(Place* place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginWindow(Place* place, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

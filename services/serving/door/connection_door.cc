@@ -52,7 +52,7 @@ constexpr uint64_t kWatchedBytes = 256;
 // A connection that waits to be let in has got no answer yet: it sends a hello or a preface, and
 // settings. It is kept for two looks at least.
 constexpr uint64_t kHeldBytes = uint64_t{4} << 10;
-constexpr size_t kMostHeld = 64;  // of a host
+constexpr size_t kMaxHeld = 64;  // of a host
 constexpr absl::Duration kHeldAtLeast = absl::Milliseconds(2 * kLookMs);
 
 }  // namespace
@@ -203,10 +203,10 @@ void ConnectionDoor::OnReady(int fd, uint32_t number, uint32_t events) {
   if ((events & (EPOLLHUP | EPOLLERR)) != 0) return Close(fd);
   if (it->second.leaves) return Drain(fd);
   if (it->second.holds) return Close(fd);  // gone before its turn
-  if (it->second.waits) TakeIn(fd, &it->second);
+  if (it->second.waits) OnFirstByte(fd, &it->second);
 }
 
-void ConnectionDoor::TakeIn(int fd, Guest* guest) {
+void ConnectionDoor::OnFirstByte(int fd, Guest* guest) {
   unsigned char first = 0;
   if (recv(fd, &first, 1, MSG_PEEK) != 1) return Close(fd);
   if ((first == kTlsHandshake) != options_.speaks_tls) return ShowOut(fd, guest);
@@ -223,11 +223,11 @@ void ConnectionDoor::BoundHeld(const std::string& host) {
   for (const auto& [fd, guest] : guests_) {
     if (guest.holds && HostOfPeer(guest.connection->peer()) == host) held.push_back(fd);
   }
-  if (held.size() <= kMostHeld) return;
+  if (held.size() <= kMaxHeld) return;
   const int goes = held[std::uniform_int_distribution<size_t>(0, held.size() - 1)(lots_)];
   options_.on_refused(guests_.at(goes).connection->peer(),
-                      absl::StrCat("its host gives up too many calls, and has more than ",
-                                   kMostHeld, " connections that wait for a turn"));
+                      absl::StrCat("its host gives up too many calls, and has more than ", kMaxHeld,
+                                   " connections that wait for a turn"));
   Close(goes);
 }
 
@@ -327,7 +327,7 @@ void ConnectionDoor::LookAtAll(absl::Time now) {
   }
   LetHeldIn(now);
   streams_.BeginRound();
-  const auto verdicts = options_.ledger->Look(
+  const auto verdicts = options_.ledger->Judge(
       now, [this](const Connection& asked, bool exactly) { return CountedOf(asked, exactly); });
   for (const ConnectionLedger::Verdict& verdict : verdicts) {
     options_.on_refused(verdict.connection->peer(), verdict.why);

@@ -69,7 +69,7 @@ class ConnectionDoor {
   void Accept(int listener);
   void Rest();
   void OnReady(int fd, uint32_t number, uint32_t events);
-  void TakeIn(int fd, Guest* guest);
+  void OnFirstByte(int fd, Guest* guest);
   void HandOver(int fd, Guest* guest);
   void BoundHeld(const std::string& host);
   void LetHeldIn(absl::Time now);

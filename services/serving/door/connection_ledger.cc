@@ -38,7 +38,7 @@ uint64_t ConnectionLedger::GivenUpUnasked(Connection* connection, uint64_t recei
   connection->given_up_.Came(received - connection->received_, now);
   connection->received_ = received;
   const uint64_t explained =
-      connection->settled_ + connection->taken_.load(std::memory_order_relaxed) +
+      connection->consumed_ + connection->taken_.load(std::memory_order_relaxed) +
       (connection->asked_ ? connection->asked_untaken_ : limits_.hello_bytes);
   if (received <= explained) return 0;
   // A caller that died within a message said much more than that.
@@ -50,7 +50,7 @@ void ConnectionLedger::Remove(const std::shared_ptr<Connection>& connection, abs
   absl::MutexLock lock(&mutex_);
   const uint64_t more = GivenUpUnasked(connection.get(), received, now);
   if (more > 0) connection->given_up_.AddMore(more, now);
-  given_up_.Ended(HostOfPeer(connection->peer()), connection->given_up_.recent(now), now);
+  given_up_.NoteEnd(HostOfPeer(connection->peer()), connection->given_up_.recent(now), now);
   const auto it = open_.find(connection->peer());
   // A port that was used again is another connection.
   if (it != open_.end() && it->second == connection) open_.erase(it);
@@ -95,18 +95,18 @@ void ConnectionLedger::Enter(Connection* connection, const Counted& counted, abs
   const uint64_t received = std::max(connection->received_, counted.received);
   connection->given_up_.Came(received - connection->received_, now);
   connection->received_ = received;
-  uint64_t settled = connection->taken_.exchange(0, std::memory_order_relaxed);
-  if (settled > 0) connection->used_ = now;
+  uint64_t consumed = connection->taken_.exchange(0, std::memory_order_relaxed);
+  if (consumed > 0) connection->used_ = now;
   if (connection->looked_ != absl::InfinitePast()) {
-    settled += static_cast<uint64_t>(absl::ToDoubleSeconds(now - connection->looked_) *
-                                     static_cast<double>(limits_.second_bytes));
+    consumed += static_cast<uint64_t>(absl::ToDoubleSeconds(now - connection->looked_) *
+                                      static_cast<double>(limits_.second_bytes));
   }
   const uint64_t sent = std::max(counted.sent, connection->seen_sent_);
-  settled += (sent - connection->seen_sent_) / limits_.sent_share;
+  consumed += (sent - connection->seen_sent_) / limits_.sent_share;
   // A rest that is less than one byte's share is counted the next time.
   connection->seen_sent_ = sent - (sent - connection->seen_sent_) % limits_.sent_share;
   // More than came is no credit for later.
-  connection->settled_ = std::min(connection->settled_ + settled, connection->received_);
+  connection->consumed_ = std::min(connection->consumed_ + consumed, connection->received_);
   connection->looked_ = now;
   if (counted.given_up.has_value()) {
     connection->alive_ = counted.streams;
@@ -117,7 +117,7 @@ void ConnectionLedger::Enter(Connection* connection, const Counted& counted, abs
     connection->asked_untaken_ = Untaken(*connection);
   }
   if (connection->mark_time_ == absl::InfinitePast() ||
-      connection->settled_ + limits_.slack_bytes >= connection->mark_) {
+      connection->consumed_ + limits_.slack_bytes >= connection->mark_) {
     connection->mark_ = connection->received_;
     connection->mark_time_ = now;
   }
@@ -172,7 +172,7 @@ ConnectionLedger::Entries ConnectionLedger::WhoMayHoldTooMuch() const {
   return suspects;
 }
 
-std::vector<ConnectionLedger::Verdict> ConnectionLedger::Look(absl::Time now, Count count) {
+std::vector<ConnectionLedger::Verdict> ConnectionLedger::Judge(absl::Time now, Count count) {
   std::vector<Verdict> verdicts;
   Connections left;
   Entries all;

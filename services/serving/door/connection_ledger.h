@@ -5,11 +5,11 @@
 // the bytes that a TCP connection received, and every call reports the bytes that it was given: the
 // difference lies in gRPC's buffers. The ledger names the connections to be closed.
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
-// Invariants: (1) once the connections that Look named are closed, the others hold at most
+// Invariants: (1) once the connections that Judge named are closed, the others hold at most
 // `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
 // unless it is over a limit of bytes. An open call that was not handed to us yet, or is gRPC's own,
 // counts as `open_call_bytes`, though its caller sent a dozen. (3) A connection is named for the
-// sum of all only after gRPC was asked, in the same Look, which calls it has open.
+// sum of all only after gRPC was asked, in the same Judge, which calls it has open.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 #define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 
@@ -88,19 +88,19 @@ class Connection {
   const std::string peer_;
   const int fd_;
   const absl::Time since_;
-  std::atomic<uint64_t> taken_{0};  // since the last Look
+  std::atomic<uint64_t> taken_{0};  // since the last Judge
   std::atomic<bool> known_{false};
   std::atomic<uint32_t> calls_{0}, streams_{0};
 
   // Of the ledger, under its mutex.
-  uint64_t received_ = 0, settled_ = 0;  // settled: taken, or no message
+  uint64_t received_ = 0, consumed_ = 0;  // consumed: taken, or no message
   uint64_t seen_sent_ = 0;
   uint64_t alive_ = 0;          // streams, when gRPC was asked
   bool asked_ = false;          // gRPC was, how many calls it gave up
   uint64_t asked_untaken_ = 0;  // at that time
   uint64_t asked_read_ = 0;     // by gRPC at that time: these bytes begin no further calls
   GivenUpCalls::Tally given_up_;
-  uint64_t mark_ = 0;  // received by mark_time_; to be settled within message_time
+  uint64_t mark_ = 0;  // received by mark_time_; to be consumed within message_time
   absl::Time mark_time_ = absl::InfinitePast();
   absl::Time looked_ = absl::InfinitePast();
   absl::Time used_ = absl::InfinitePast();  // when it was last seen that a call took something
@@ -134,7 +134,7 @@ class ConnectionLedger {
   // The kernel's figures of a connection, and gRPC's where they are worth it or `exactly` asks.
   using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
   // The connections to be closed, the worst first; each is named once.
-  std::vector<Verdict> Look(absl::Time now, Count count);
+  std::vector<Verdict> Judge(absl::Time now, Count count);
   // At the limit of connections: the one to be closed for `newcomer`. The oldest that was not
   // authenticated, else one without a call for `idle_time`; null when there is neither.
   std::shared_ptr<Connection> WhoMakesRoom(const Connection& newcomer, absl::Time now);
@@ -144,13 +144,13 @@ class ConnectionLedger {
   // Whether its calls that are given up are to be counted without delay.
   bool Watches(const std::string& peer, absl::Time now) const;
 
-  uint64_t untaken_bytes() const;  // at the last Look; with those of open calls
+  uint64_t untaken_bytes() const;  // at the last Judge; with those of open calls
   size_t connections() const;
 
  private:
   static uint64_t Untaken(const Connection& connection) {
     assert(connection.settled_ <= connection.received_);
-    return connection.received_ - connection.settled_;
+    return connection.received_ - connection.consumed_;
   }
   // Untaken bytes and open calls: as many calls as gRPC last said, or as there may be by now.
   uint64_t Held(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -82,7 +82,7 @@ void GivenUpCalls::Tally::Inherit(double recent, absl::Time now) {
 
 double GivenUpCalls::Tally::recent(absl::Time now) const { return recent_ * KeptSince(told_, now); }
 
-void GivenUpCalls::Ended(const std::string& host, double recent, absl::Time now) {
+void GivenUpCalls::NoteEnd(const std::string& host, double recent, absl::Time now) {
   if (recent < 1 || (left_.size() >= limits_.hosts && !left_.contains(host))) return;
   left_[host].Inherit(recent, now);
 }

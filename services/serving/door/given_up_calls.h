@@ -71,7 +71,7 @@ class GivenUpCalls {
   std::vector<std::pair<size_t, std::string>> Judge(const std::vector<Caller>& callers,
                                                     absl::Time now);
   // A connection of this host ended, for whatever reason, and had so many.
-  void Ended(const std::string& host, double recent, absl::Time now);
+  void NoteEnd(const std::string& host, double recent, absl::Time now);
   // Closed for it, though not by Judge.
   void NoteOverLimit(const std::string& host, absl::Time now);
   // Whether a newcomer of this host is let in now. True is a turn taken.

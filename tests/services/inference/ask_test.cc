@@ -225,12 +225,12 @@ TEST(QuestionLine, OneThatFoundNoPlaceComesAgainWhenAnotherEnds) {
   EXPECT_EQ(line.Take(), std::nullopt) << "two are under way";
   EXPECT_TRUE(line.PutBack(1));
   EXPECT_EQ(line.Take(), std::nullopt) << "it would find no place again";
-  line.Ended();
+  line.NoteAnswered();
   EXPECT_EQ(line.Take(), 1u);
   EXPECT_EQ(line.Take(), 2u) << "one more with each that ends";
-  line.Ended();
+  line.NoteAnswered();
   EXPECT_FALSE(line.done());
-  line.Ended();
+  line.NoteAnswered();
   EXPECT_TRUE(line.done());
 }
 
@@ -238,7 +238,7 @@ TEST(QuestionLine, OneThatFoundNoPlaceWhileTheLastOtherEndedComesAgain) {
   QuestionLine line(2, 2);
   EXPECT_EQ(line.Take(), 0u);
   EXPECT_EQ(line.Take(), 1u);
-  line.Ended();
+  line.NoteAnswered();
   EXPECT_TRUE(line.PutBack(1)) << "the other one's place is free now";
   EXPECT_EQ(line.Take(), 1u);
   EXPECT_FALSE(line.PutBack(1)) << "no place came since";

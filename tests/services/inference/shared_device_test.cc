@@ -146,7 +146,7 @@ TEST_F(SharedDeviceTest, AStoreThatGoesAwayDuringACopyIsNotBelieved) {
     while (watched->current() != nullptr) std::this_thread::yield();
   }));
   watched = &client;
-  ASSERT_TRUE(client.Take(socket, memory.layout.id).ok());
+  ASSERT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
   const auto device = client.current();
   ASSERT_NE(device, nullptr);
   const SegmentRange range{0, 4096, 0};

@@ -336,13 +336,13 @@ TEST_F(SharedMemoryTest, AStoreThatIsGoneIsLetGo) {
   const SharedMemory memory = *server_->store()->shared_memory();
   const std::string socket = FreshSocket();
   auto giver = *SegmentServer::Start(socket, memory.fd);
-  ASSERT_TRUE(client.Take(socket, memory.layout.id).ok());
+  ASSERT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
   ASSERT_NE(client.current(), nullptr);
   giver = nullptr;
   while (client.current() != nullptr) std::this_thread::yield();
   // And found again when it is back.
   giver = *SegmentServer::Start(socket, memory.fd);
-  EXPECT_TRUE(client.Take(socket, memory.layout.id).ok());
+  EXPECT_TRUE(client.MapOffered(socket, memory.layout.id).ok());
   EXPECT_NE(client.current(), nullptr);
 }
 
@@ -354,8 +354,8 @@ TEST_F(SharedMemoryTest, ASocketOfSomebodyElseIsNotUsed) {
   SegmentId other = memory.layout.id;
   other[0] ^= 1;
   SegmentClient client;
-  EXPECT_TRUE(absl::IsUnavailable(client.Take(socket, other)));
-  EXPECT_TRUE(absl::IsUnavailable(client.Take("@nobody-listens-here", memory.layout.id)));
+  EXPECT_TRUE(absl::IsUnavailable(client.MapOffered(socket, other)));
+  EXPECT_TRUE(absl::IsUnavailable(client.MapOffered("@nobody-listens-here", memory.layout.id)));
   EXPECT_EQ(client.current(), nullptr);
   EXPECT_TRUE(absl::IsUnavailable(SegmentServer::Start(socket, memory.fd).status()));
 }

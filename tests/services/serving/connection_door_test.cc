@@ -100,7 +100,7 @@ class ConnectionDoorTest : public testing::Test {
   void HostWasOver() {
     const auto connection = ledger_.Add("ipv4:127.0.0.1:1", -1, clock_.Now());
     const uint64_t too_many = ledger_.limits().streams + 1;
-    ledger_.Look(clock_.Now(), [&](const Connection& asked, bool) {
+    ledger_.Judge(clock_.Now(), [&](const Connection& asked, bool) {
       return &asked == connection.get() ? ConnectionLedger::Counted{1, 0, too_many, too_many}
                                         : ConnectionLedger::Counted{};
     });

@@ -31,13 +31,13 @@ class ConnectionLedgerTest : public testing::Test {
   }
   std::shared_ptr<Connection> Add(const std::string& peer) { return ledger_.Add(peer, 0, now_); }
   // Looks, and says of whom it named why.
-  std::map<std::string, std::string> Look() {
+  std::map<std::string, std::string> Judge() {
     std::map<std::string, std::string> named;
     const auto counted = [this](const Connection& connection, bool) {
       return ConnectionLedger::Counted{received_[connection.peer()], sent_[connection.peer()],
                                        streams_[connection.peer()], given_up_[connection.peer()]};
     };
-    for (const auto& verdict : ledger_.Look(now_, counted)) {
+    for (const auto& verdict : ledger_.Judge(now_, counted)) {
       named[verdict.connection->peer()] = verdict.why;
       received_.erase(verdict.connection->peer());
       ledger_.Remove(verdict.connection, now_);
@@ -55,10 +55,10 @@ TEST_F(ConnectionLedgerTest, WhatCallsTakeIsNotHeld) {
   const auto a = Add("a");
   for (int i = 0; i < 100; ++i) {
     received_["a"] += 9 * kUnit;
-    EXPECT_TRUE(Look().empty());
+    EXPECT_TRUE(Judge().empty());
     a->Taken(9 * kUnit);
     now_ += absl::Seconds(20);
-    EXPECT_TRUE(Look().empty());
+    EXPECT_TRUE(Judge().empty());
     EXPECT_EQ(ledger_.untaken_bytes(), 0u);
   }
 }
@@ -67,9 +67,9 @@ TEST_F(ConnectionLedgerTest, OneConnectionMayHoldItsShareAndStreamsMore) {
   const auto a = Add("a");
   received_["a"] = 11 * kUnit;
   a->StreamBegins();
-  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Judge().empty());
   a->StreamEnds();
-  EXPECT_THAT(Look()["a"], HasSubstr("11000 bytes of unfinished messages"));
+  EXPECT_THAT(Judge()["a"], HasSubstr("11000 bytes of unfinished messages"));
   EXPECT_EQ(ledger_.connections(), 0u);
 }
 
@@ -78,14 +78,14 @@ TEST_F(ConnectionLedgerTest, AMessageIsWholeInTimeOrItsConnectionGoes) {
   const auto steady = Add("steady");
   Add("small");
   received_ = {{"slow", kUnit}, {"steady", kUnit}, {"small", kUnit / 4}};
-  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Judge().empty());
   now_ += limits_.message_time;
   received_["slow"] += kUnit;  // a byte now and then is no help
   received_["steady"] += kUnit;
   steady->Taken(kUnit);
-  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Judge().empty());
   now_ += absl::Seconds(1);
-  const auto named = Look();
+  const auto named = Judge();
   ASSERT_EQ(named.size(), 1u);
   EXPECT_THAT(named.at("slow"), HasSubstr("not whole after 30s"));
 }
@@ -96,13 +96,13 @@ TEST_F(ConnectionLedgerTest, OfAllTogetherStrangersGoFirstThenWhoHasTheMost) {
     if (peer != std::string("stranger")) connection->Known();
   }
   received_ = {{"a", 9 * kUnit}, {"b", 10 * kUnit}, {"c", 8 * kUnit}, {"stranger", 7 * kUnit}};
-  auto named = Look();
+  auto named = Judge();
   ASSERT_EQ(named.size(), 1u);
   EXPECT_THAT(named.at("stranger"), HasSubstr("of all connections"));
   EXPECT_EQ(ledger_.untaken_bytes(), 27 * kUnit);
   Add("d")->Known();
   received_["d"] = 5 * kUnit;
-  named = Look();
+  named = Judge();
   ASSERT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("b"), 1u);
 }
@@ -114,7 +114,7 @@ TEST_F(ConnectionLedgerTest, WhoHasNextToNothingDoesNotGoForThoseWhoHaveMuch) {
   }
   Add("stranger");
   received_["stranger"] = limits_.slack_bytes;  // its first call is on the way
-  const auto named = Look();
+  const auto named = Judge();
   EXPECT_EQ(named.size(), 1u);
   EXPECT_EQ(named.count("stranger"), 0u);
 }
@@ -122,9 +122,9 @@ TEST_F(ConnectionLedgerTest, WhoHasNextToNothingDoesNotGoForThoseWhoHaveMuch) {
 TEST_F(ConnectionLedgerTest, WhoGivesCallsUpAsFastAsItBeginsThemGoes) {
   Add("a")->Known();
   streams_["a"] = limits_.streams;
-  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Judge().empty());
   streams_["a"] = limits_.streams + 1;
-  EXPECT_THAT(Look().at("a"), HasSubstr("513 calls that are not over"));
+  EXPECT_THAT(Judge().at("a"), HasSubstr("513 calls that are not over"));
 }
 
 // Of open calls that nobody took. 20 bytes began one at least, and each counts as 1,000.
@@ -150,7 +150,7 @@ class OpenCallsTest : public ConnectionLedgerTest {
       return counted;
     };
     std::vector<std::string> named;
-    for (const auto& verdict : ledger_.Look(now_, count)) {
+    for (const auto& verdict : ledger_.Judge(now_, count)) {
       EXPECT_THAT(verdict.why, HasSubstr("unfinished messages and calls of all"));
       named.push_back(verdict.connection->peer());
       ledger_.Remove(verdict.connection, now_);
@@ -266,9 +266,9 @@ TEST_F(ConnectionLedgerTest, MoreThanCameIsNoCreditForLater) {
   const auto a = Add("a");
   received_["a"] = kUnit;
   a->Taken(100 * kUnit);
-  EXPECT_TRUE(Look().empty());
+  EXPECT_TRUE(Judge().empty());
   received_["a"] += 11 * kUnit;
-  EXPECT_EQ(Look().size(), 1u);
+  EXPECT_EQ(Judge().size(), 1u);
 }
 
 TEST_F(ConnectionLedgerTest, FramesThatAreNoMessageDoNotAddUp) {
@@ -278,12 +278,12 @@ TEST_F(ConnectionLedgerTest, FramesThatAreNoMessageDoNotAddUp) {
   for (int i = 0; i < 10000; ++i) {
     received_["a"] += 10;  // a ping
     now_ += absl::Seconds(1);
-    ASSERT_TRUE(Look().empty());
+    ASSERT_TRUE(Judge().empty());
   }
   for (int i = 0; i < 10000; ++i) {  // window updates, of an answer that goes on
     sent_["a"] += limits_.sent_share * 26 + 5;
     received_["a"] += 26;
-    ASSERT_TRUE(Look().empty());
+    ASSERT_TRUE(Judge().empty());
   }
   EXPECT_LT(ledger_.untaken_bytes(), kUnit);
 }
@@ -319,12 +319,12 @@ TEST(CallGateConnections, ACallSaysWhatItWasGiven) {
   const auto counted = [](const Connection&, bool) {
     return ConnectionLedger::Counted{1000000, 0, 0, 0};
   };
-  gate.connections().Look(absl::Now(), counted);
+  gate.connections().Judge(absl::Now(), counted);
   const uint64_t held = gate.connections().untaken_bytes();
   auto call = gate.Enter("Fetch");
   call->CameFrom("a", 900000);
   call->Took(90000);
-  gate.connections().Look(absl::Now(), counted);
+  gate.connections().Judge(absl::Now(), counted);
   EXPECT_LE(gate.connections().untaken_bytes(), held - 990000);
   auto elsewhere = gate.Enter("Fetch");
   elsewhere->CameFrom("unix:", 900000);

@@ -126,10 +126,10 @@ TEST_F(GivenUpCallsTest, ThePauseIsBounded) {
 }
 
 TEST_F(GivenUpCallsTest, WhoLeavesBeforeItIsOverIsStillItsHost) {
-  calls_.Ended("a", 60, now_);
+  calls_.NoteEnd("a", 60, now_);
   EXPECT_THAT(Named({Caller("a", 35)}), IsEmpty());
   EXPECT_TRUE(calls_.LetsIn("a", now_));
-  calls_.Ended("a", 35, now_);
+  calls_.NoteEnd("a", 35, now_);
   EXPECT_THAT(Named({Caller("a", 9)}), IsEmpty()) << "nobody goes for what others did";
   EXPECT_FALSE(calls_.LetsIn("a", now_));
 }
@@ -149,7 +149,7 @@ TEST_F(GivenUpCallsTest, AHostThatGoesOnIsWatchedOn) {
   calls_.NoteOverLimit("a", now_);
   for (int i = 0; i < 40; ++i) {
     now_ += absl::Seconds(1);
-    calls_.Ended("a", 15, now_);  // those that were closed count too
+    calls_.NoteEnd("a", 15, now_);  // those that were closed count too
     EXPECT_THAT(Named({Caller("a", 12)}), ElementsAre(0));
   }
   EXPECT_TRUE(calls_.Watches("a", now_));
@@ -185,7 +185,7 @@ TEST(GivenUpCallsInTheLedger, TheConnectionGoesAndItsHostWaits) {
     const auto it = given_up.find(connection.peer());
     return ConnectionLedger::Counted{0, 0, 0, it == given_up.end() ? 0 : it->second};
   };
-  const auto verdicts = ledger.Look(now, counted);
+  const auto verdicts = ledger.Judge(now, counted);
   ASSERT_EQ(verdicts.size(), 1u);
   EXPECT_EQ(verdicts[0].connection, bad);
   EXPECT_THAT(verdicts[0].why, HasSubstr("it gave up 2500 calls within a second"));
@@ -220,7 +220,7 @@ TEST(GivenUpCallsInTheLedger, WhoLeavesBeforeAnybodyAskedCountsByWhatItSaid) {
     if (is_taken) connection->Taken(bytes);
     ledger.Remove(connection, now, bytes);
     now += absl::Milliseconds(20);
-    ledger.Look(now, unasked(0));
+    ledger.Judge(now, unasked(0));
   };
   for (int i = 0; i < 100; ++i) reconnect(4096, false);
   EXPECT_FALSE(ledger.Watches("ipv4:10.0.0.1:2", now)) << "a hello";
@@ -245,14 +245,14 @@ TEST(GivenUpCallsInTheLedger, WhatAQuietConnectionHadIsOver) {
   };
   const auto quiet = ledger.Add("ipv4:10.0.0.1:1", 0, now);
   asked[quiet->peer()] = 1900;
-  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  EXPECT_THAT(ledger.Judge(now, counted), IsEmpty());
   asked.clear();  // too little came since to ask
   now += absl::Seconds(10);
-  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  EXPECT_THAT(ledger.Judge(now, counted), IsEmpty());
   asked[ledger.Add("ipv4:10.0.0.1:2", 0, now)->peer()] = 1900;
-  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  EXPECT_THAT(ledger.Judge(now, counted), IsEmpty());
   ledger.Remove(quiet, now);
-  EXPECT_THAT(ledger.Look(now, counted), IsEmpty());
+  EXPECT_THAT(ledger.Judge(now, counted), IsEmpty());
   EXPECT_FALSE(ledger.Watches("ipv4:10.0.0.1:3", now));
 }
 

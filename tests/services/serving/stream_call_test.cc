@@ -21,7 +21,7 @@ class NumberCall final : public StreamCall {
  public:
   using StreamCall::Abort;
   using StreamCall::Delegate;
-  using StreamCall::Keep;
+  using StreamCall::KeepUntilDone;
   using StreamCall::StreamCall;
 
   void Send(uint32_t number) {
@@ -66,7 +66,7 @@ class NumberService final
     const auto call = std::make_shared<NumberCall>(context, patience_);
     const auto caller = call->Enter(gate_, nullptr, "List", request->Length());
     EXPECT_TRUE(caller.ok()) << caller.status();
-    call->Keep(kept);
+    call->KeepUntilDone(kept);
     kept.reset();
     entered.set_value(call);
     return call.get();

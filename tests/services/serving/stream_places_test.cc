@@ -63,7 +63,7 @@ TEST_F(StreamPlacesTest, AByteNowAndThenIsBelowTheFloor) {
   const auto steady = Enter(Identity());
   for (int i = 0; i < 5; ++i) {
     Pass(absl::Seconds(50), {{trickles, 1}, {steady, 2000}});
-    places_.Look();
+    places_.EndSlow();
   }
   EXPECT_EQ(trickles->ended.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(trickles->ended.message()), HasSubstr("moved 2 bytes in 1m40s"));
@@ -76,14 +76,14 @@ TEST_F(StreamPlacesTest, WhatTheServerTakesItsTimeForIsNotTheCallers) {
   commits->place->WaitsForCaller(false);
   for (int i = 0; i < 10; ++i) {
     Pass(absl::Seconds(50));
-    places_.Look();
+    places_.EndSlow();
   }
   commits->place->WaitsForCaller(true);
   Pass(absl::Seconds(59));
-  places_.Look();
+  places_.EndSlow();
   EXPECT_TRUE(commits->ended.ok());
   Pass(absl::Seconds(1));
-  places_.Look();
+  places_.EndSlow();
   EXPECT_FALSE(commits->ended.ok());
 }
 
@@ -111,7 +111,7 @@ TEST_F(StreamPlacesTest, NobodyWhoMovesWellAndNobodyWhoJustCameMakesRoom) {
   for (int i = 0; i < 20; ++i) {
     Pass(absl::Seconds(10));
     for (const auto& stream : fast) stream->place->Moved(10 * 20000);
-    places_.Look();
+    places_.EndSlow();
     EXPECT_EQ(Enter(Identity()), nullptr) << i;
   }
   // Who was fast once and stops.

@@ -131,7 +131,7 @@ absl::Status InvariantGemma::SelfTest(const std::string& cache_dir, const StepLi
   const absl::Time begin = absl::Now();
   const SelfTestMemory memory(cache_dir, weights_->digest(), weights_->form(),
                               layout_->chunk_tokens, limits);
-  if (memory.Holds()) {
+  if (memory.HasPassed()) {
     notes_.push_back("self-test of the class invariant: held on an earlier start");
     return absl::OkStatus();
   }

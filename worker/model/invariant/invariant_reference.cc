@@ -83,7 +83,7 @@ InvariantReference::Row InvariantReference::GeluOfGateTimesUp() const {
   return gate;
 }
 
-bool InvariantReference::Holds(const float* row, int64_t columns) {
+bool InvariantReference::Matches(const float* row, int64_t columns) {
   const auto sum = [this](const float* scale) {
     const Row more = NormOf(last_, scale);
     for (size_t i = 0; i < x_.size(); ++i) x_[i] = x_[i] + more[i];

@@ -28,7 +28,7 @@ class InvariantReference {
 
   // Whether `row` is what the next operation gives, in the order in which AddLayer shows them. That
   // of the rotation is asked for the row's keys and values in their block, too.
-  bool Holds(const float* row, int64_t columns);
+  bool Matches(const float* row, int64_t columns);
 
   // Equal as bits, or both NaN: which one is left open.
   static bool SameBits(const float* a, const float* b, int64_t count);

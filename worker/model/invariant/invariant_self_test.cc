@@ -154,7 +154,7 @@ void InvariantSelfTest::See(const char* operation, const Rows& values, int64_t c
     }
     first += rows;
   }
-  if (!reference_.has_value() || reference_->Holds(values.Row(0), columns)) return;
+  if (!reference_.has_value() || reference_->Matches(values.Row(0), columns)) return;
   status_ = absl::FailedPreconditionError(
       absl::StrCat("the ", operation, " of a ", kind, " layer gives row ", pieces_[0].begin,
                    " other bits than it is defined by, ", AmongRows()));

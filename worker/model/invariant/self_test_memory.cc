@@ -46,7 +46,7 @@ SelfTestMemory::SelfTestMemory(const std::string& cache_dir, const Digest& weigh
   file_ = absl::StrCat(cache_dir, "/self-test-", key.substr(0, 32));
 }
 
-bool SelfTestMemory::Holds() const {
+bool SelfTestMemory::HasPassed() const {
   std::string word;
   return !file_.empty() && std::ifstream(file_) >> word && word == "held";
 }

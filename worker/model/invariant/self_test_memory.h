@@ -23,7 +23,7 @@ class SelfTestMemory {
   // `form`: what the weights are kept as.
   SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
                  int64_t chunk, const StepLimits& limits);
-  bool Holds() const;
+  bool HasPassed() const;
   void Remember() const;
 
  private:
