@@ -21,8 +21,8 @@ class SystemClock : public Clock {
   absl::Time Now() override { return absl::Now(); }
 };
 
-// For how long something took or is to wait: whoever sets the machine's clock changes nothing. Its
-// times mean something to each other only.
+// Measures durations and pauses: setting the machine's clock does not change it. Its times can only
+// be compared with each other.
 class SteadyClock : public Clock {
  public:
   absl::Time Now() override {

@@ -27,7 +27,7 @@ class DeviceMemory {
 
   // For people: which device this is.
   virtual std::string name() const = 0;
-  // An address of the device, which the host must not follow; aligned as any kernel wants it.
+  // An address of the device, not to be dereferenced on the host; aligned for any kernel.
   virtual const std::byte* data() const = 0;
   virtual uint64_t size_bytes() const = 0;
 
@@ -37,7 +37,7 @@ class DeviceMemory {
   virtual absl::Status StartCopyOut(uint64_t offset, absl::Span<std::byte> to) = 0;
   virtual absl::Status Wait() = 0;
 
-  // With what another process of this host maps it.
+  // A handle by which another process of this host maps the memory.
   virtual absl::StatusOr<DeviceMemoryHandle> Export() = 0;
 };
 

@@ -25,7 +25,7 @@ class Executor {
   virtual ~Executor() = default;
   // False when full or stopping: `job` will not run.
   virtual bool TrySchedule(uint64_t bytes, std::function<void()> job) = 0;
-  // True once every job accepted before this call has run; false at `deadline`.
+  // Waits until every job accepted before this call has run; false when `deadline` came first.
   virtual bool WaitIdle(absl::Time deadline) = 0;
 };
 

@@ -1,10 +1,10 @@
-// HugePages: whether a store's memory is to lie in them.
+// HugePages: whether a store's memory should use huge pages.
 #ifndef HEARTH_CACHE_STORE_BASE_HUGE_PAGES_H_
 #define HEARTH_CACHE_STORE_BASE_HUGE_PAGES_H_
 
 namespace hearth {
 
-// kAuto and kOn ask the kernel, which may grant none; kOn has that said in a warning.
+// kAuto and kOn ask the kernel, which may grant none; with kOn that is a warning.
 enum class HugePages { kOff, kAuto, kOn };
 
 }  // namespace hearth

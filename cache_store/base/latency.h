@@ -52,7 +52,7 @@ class LatencyHistogram {
   std::atomic<uint64_t> sum_ns_{0};
 };
 
-// From its making on.
+// Measures the time since it was made.
 class Stopwatch {
  public:
   std::chrono::nanoseconds Elapsed() const { return std::chrono::steady_clock::now() - start_; }

@@ -1,7 +1,6 @@
-// PromptChain: the keys of a prompt's segments, each made of the one before it and its own tokens.
+// PromptChain: the keys of a prompt's segments, each a hash of the previous key and its own tokens.
 //
-// Plain values, made without any lock. Ownership: a chain borrows the list of cuts that it was made
-// of.
+// Plain values, made without any lock. Ownership: a chain borrows the caller's list of cuts.
 #ifndef HEARTH_CACHE_STORE_BASE_PROMPT_CHAIN_H_
 #define HEARTH_CACHE_STORE_BASE_PROMPT_CHAIN_H_
 
@@ -20,8 +19,8 @@ namespace hearth {
 struct KeyedSegment {
   Segment segment;
   Digest key{};
-  // Those inside it, as positions: of the list that the chain was made of, which must outlive it.
-  // A prompt with a cut at each token would otherwise hold half a chunk of offsets for each.
+  // The cuts inside it, as positions: a part of the caller's list, which must outlive this. Copies
+  // would take half a chunk of offsets for each segment of a prompt with a cut at every token.
   absl::Span<const uint32_t> cuts;
 
   std::vector<uint32_t> CutOffsets() const;

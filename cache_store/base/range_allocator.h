@@ -1,6 +1,6 @@
 // RangeAllocator: gives out ranges of a memory: best fit, freed neighbours merged.
 //
-// Bookkeeping only, of addresses that it never follows: of the host's memory or a device's.
+// Bookkeeping only: it never touches the memory, which may be the host's or a device's.
 // Thread safety: none; the owner's mutex. Invariant: free ranges neither overlap nor touch.
 #ifndef HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
 #define HEARTH_CACHE_STORE_BASE_RANGE_ALLOCATOR_H_
@@ -16,7 +16,7 @@ namespace hearth {
 
 class RangeAllocator {
  public:
-  // The beginning of a range that was free; none: no range is long enough.
+  // The offset of a free range; none when no range is long enough.
   std::optional<uint64_t> Allocate(uint64_t bytes);
   // REQUIRES: nothing of the range is free.
   void Free(uint64_t offset, uint64_t bytes);

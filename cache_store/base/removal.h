@@ -29,7 +29,7 @@ inline const char* RemovalName(Removal removal) {
   return kNames[static_cast<size_t>(removal)];
 }
 
-// Left to make room, rather than by time, request or damage.
+// It left to make room, rather than because of its age, a request or damage.
 inline bool IsEviction(Removal removal) { return removal <= Removal::kQuota; }
 // Its prompt may well come back: it was neither unwanted nor broken.
 inline bool MayReturn(Removal removal) { return removal <= Removal::kExpired; }

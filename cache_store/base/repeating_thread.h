@@ -1,7 +1,7 @@
-// A thread that calls a function again and again, as late as the function asks for.
+// RepeatingThread: a thread that calls a function again and again.
 //
-// The function returns how long to wait before it is called next. The destructor interrupts that
-// wait, and returns once a running call has.
+// The function returns how long to wait before the next call. The destructor ends that wait, and
+// returns when a running call has.
 #ifndef HEARTH_CACHE_STORE_BASE_REPEATING_THREAD_H_
 #define HEARTH_CACHE_STORE_BASE_REPEATING_THREAD_H_
 

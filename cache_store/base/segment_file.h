@@ -1,7 +1,7 @@
-// SegmentFile: the making of a segment that others may map (proto/segment_format.h).
+// SegmentFile: a memory segment that other processes may map (proto/segment_format.h).
 //
-// Anonymous shared memory: gone with the last process that maps it, written by nobody but its
-// maker, and it never shrinks, so a reader cannot fault on it.
+// Anonymous shared memory: it is gone with the last process that maps it, only its maker writes to
+// it, and it never shrinks, so a reader cannot fault on it.
 // Thread safety: constant once made; generations are atomics.
 #ifndef HEARTH_CACHE_STORE_BASE_SEGMENT_FILE_H_
 #define HEARTH_CACHE_STORE_BASE_SEGMENT_FILE_H_

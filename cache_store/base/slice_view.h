@@ -1,6 +1,6 @@
 // Bytes of one slice, and the buffers that hold them.
 //
-// A SliceView shares ownership of what it shows, so a reader keeps valid bytes whatever a tier does
+// A SliceView shares ownership of its bytes, so they stay valid for a reader whatever a tier does
 // meanwhile. Immutable once shared; copying a view copies a pointer.
 #ifndef HEARTH_CACHE_STORE_BASE_SLICE_VIEW_H_
 #define HEARTH_CACHE_STORE_BASE_SLICE_VIEW_H_
@@ -12,7 +12,7 @@
 
 namespace hearth {
 
-// Bytes of a slice that stay valid while this lives, whatever the store does.
+// A slice's bytes, valid while this lives.
 struct SliceView {
   std::shared_ptr<const void> owner;
   absl::Span<const std::byte> bytes;

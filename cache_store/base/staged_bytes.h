@@ -1,9 +1,8 @@
-// StagedBytes: the memory of publishes that are being received, counted before it is taken.
+// StagedBytes: counts the memory of publishes that are being received, before it is allocated.
 //
-// Bounded for all together, and for each tenant by what it may hold at all: more could never be
-// stored. Thread safety: all methods from any thread. Invariants: (1) what is counted never passes
-// a limit; (2) memory is counted from before it is allocated until after it is freed or is
-// counted elsewhere.
+// Bounded for all tenants together, and for each by its quota: more could never be stored. Thread
+// safety: all methods from any thread. Invariants: (1) the counts never pass a limit; (2) memory is
+// counted from before its allocation until it is freed or counted elsewhere.
 #ifndef HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
 #define HEARTH_CACHE_STORE_BASE_STAGED_BYTES_H_
 
@@ -25,7 +24,7 @@ class StagedBytes {
   absl::Status Reserve(const std::string& tenant, uint64_t bytes, uint64_t most_of_tenant);
   void Release(const std::string& tenant, uint64_t bytes);
   uint64_t bytes() const;
-  // The most there ever were.
+  // The largest bytes() so far.
   uint64_t most_bytes() const;
 
  private:

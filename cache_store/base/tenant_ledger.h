@@ -1,9 +1,8 @@
 // TenantLedger: the quota of each tenant, and the sums of what it holds.
 //
 // An object belongs to one tenant, whose name is in its key, from the first restore point that
-// names it to the last. Bytes are those of keys and values, each object once, whatever its tiers.
-// The sums follow from the objects' states, see StorageSums. Not thread safe: the store guards
-// it.
+// names it to the last. Bytes count each object's keys and values once, whatever tiers they are in.
+// The sums follow from the objects' states (StorageSums). Not thread safe: the store guards it.
 // Invariant: usage equals what the restore points add up to (CheckCatalog).
 #ifndef HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
 #define HEARTH_CACHE_STORE_BASE_TENANT_LEDGER_H_
@@ -26,9 +25,9 @@ struct TenantQuota {
   uint64_t max_bytes = 0;
   uint64_t max_objects = 0;
   uint64_t max_pinned_bytes = 0;
-  // Never evicted for the sake of others.
+  // So much is never evicted for the sake of others.
   uint64_t floor_bytes = 0;
-  // How long restore points live that are published without a time to live, and at most.
+  // Of restore points published without a time to live, and the longest of any.
   uint64_t default_ttl_s = 0;
   uint64_t max_ttl_s = 0;
 
@@ -43,7 +42,8 @@ struct TenantQuotas {
     const auto it = by_tenant.find(tenant);
     return it == by_tenant.end() ? others : it->second;
   }
-  // Floors fit into `capacity_bytes` together, and each below its own ceiling; so do times to live.
+  // All floors together fit into `capacity_bytes`; no floor is above its tenant's ceiling, and no
+  // default time to live above its maximum.
   absl::Status Validate(uint64_t capacity_bytes) const;
 };
 
@@ -55,7 +55,7 @@ struct TenantUsage {
   }
 };
 
-// One tenant's, while it holds anything.
+// A tenant's usage and limits, kept while it holds anything.
 struct TenantAccount {
   struct Amount {
     uint64_t bytes = 0, objects = 0;
@@ -73,21 +73,22 @@ class TenantLedger {
  public:
   explicit TenantLedger(TenantQuotas quotas) : quotas_(std::move(quotas)) {}
 
-  // Stays where it is until RemoveIfEmpty finds that it holds nothing.
+  // The pointer stays valid until RemoveIfEmpty finds the account empty.
   TenantAccount* AccountOf(const std::string& tenant);
   void RemoveIfEmpty(TenantAccount* account);
 
-  // All that is held and promised is within the ceiling; it could be, if all that may go went.
+  // Whether everything held and promised is within the ceiling; whether it would be after all
+  // evictions that are possible.
   static bool IsWithin(const TenantAccount& account);
   static bool CanBeWithin(const TenantAccount& account);
-  // So much more could be kept beside the tenant's pins.
+  // Whether so much more fits beside the tenant's pins.
   bool FitsBesidePins(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   // The error of a publish that does not fit: kResourceExhausted.
   absl::Status NoRoom(const std::string& tenant, uint64_t bytes, uint64_t objects) const;
   bool MayPin(const std::string& tenant, uint64_t more_bytes) const;
-  // Without `bytes` of its own the tenant keeps what it was guaranteed.
+  // Whether the tenant still has its guaranteed bytes after losing `bytes`.
   static bool IsAboveFloor(const TenantAccount& account, uint64_t bytes);
-  // Bytes that others than `tenant` hold under a guarantee, their pins aside.
+  // Guaranteed bytes that tenants other than `tenant` hold, without their pins.
   uint64_t GuaranteedBytes(const std::string& tenant) const;
 
   TenantUsage UsageOf(const std::string& tenant) const;
@@ -100,9 +101,9 @@ class TenantLedger {
 };
 
 // How much a tenant may pin, given what others have pinned. Beyond the floors at most a fraction of
-// the capacity is pinned: eviction has the rest to choose from. A tenant with an entry has a share,
-// its max_pinned_bytes or else its floor, which it can pin whatever others have pinned. What is
-// nobody's share is for whoever comes first.
+// the capacity is pinned, so that eviction has a choice. A tenant with an entry has a share of its
+// own, its max_pinned_bytes or else its floor, whatever others have pinned. The rest is common:
+// first come, first served.
 struct PinRoom {
   uint64_t bytes = 0;         // that may be pinned beyond the floors
   uint64_t shares_bytes = 0;  // of these, tenants' shares

@@ -1,4 +1,4 @@
-// A tier keeps slices by key. The one interface that RAM, disk, decorators and fakes implement.
+// SliceTier: keeps slices by key. RAM, disk, decorators and fakes implement this one interface.
 //
 // A miss is std::nullopt, never an error: only a miss falls through to the next tier. A tier knows
 // nothing of prompts, restore points or eviction; the catalog decides what is written and erased.
@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// Names a slice and what its bytes must be. `object` numbers are given once and never again while
+// Names a slice, and the length and digest of its bytes. Object numbers are never used twice while
 // a store lives, so a late erase cannot hit a newer object.
 struct StoredSlice {
   uint64_t object = 0;

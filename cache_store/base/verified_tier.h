@@ -1,6 +1,6 @@
-// A decorator that lets no bytes out unchecked: length and XXH3 digest on every read.
+// VerifiedTier: a decorator that checks length and XXH3 digest on every read.
 //
-// kDataLoss when what the tier holds is not what was written; the caller quarantines it. Other
+// kDataLoss when the tier's bytes are not the ones written; the caller quarantines them. Other
 // errors are wrapped with the tier's name. Thread safe when the wrapped tier is.
 #ifndef HEARTH_CACHE_STORE_BASE_VERIFIED_TIER_H_
 #define HEARTH_CACHE_STORE_BASE_VERIFIED_TIER_H_
@@ -16,7 +16,7 @@ class VerifiedTier : public SliceTier {
 
   Tier kind() const override { return tier_->kind(); }
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override;
-  // REQUIRES: the view's length and digest are those of `slice` (checked when it was taken in).
+  // REQUIRES: the view's length and digest are those of `slice` (checked when it was received).
   absl::Status Write(const StoredSlice& slice, SliceView view) override;
   absl::Status WriteAll(absl::Span<const SliceWrite> slices) override;
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override;

@@ -1,7 +1,7 @@
-// Lines about damage and failing disks, for whoever runs the process: a few of each kind a minute.
+// Warnings: lines about damage and failing disks for the operator, a few of each kind a minute.
 //
-// Libraries here do not log: what becomes of a line is the sink's affair. The next line of a kind
-// says how many were left out before it. Thread safe; the sink is called from any thread.
+// Libraries here do not log: the sink decides what to do with a line. The next line of a kind says
+// how many were left out before it. Thread safe; the sink is called from any thread.
 #ifndef HEARTH_CACHE_STORE_BASE_WARNINGS_H_
 #define HEARTH_CACHE_STORE_BASE_WARNINGS_H_
 
@@ -22,7 +22,7 @@ namespace hearth {
 class Warnings {
  public:
   using Sink = std::function<void(const std::string&)>;
-  // Of one kind. A disk that fails says the same with every write.
+  // Of one kind: a failing disk reports the same error with every write.
   static constexpr int kMaxAMinute = 6;
 
   // `sink` may be null: then nothing is said.

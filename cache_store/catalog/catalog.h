@@ -1,8 +1,8 @@
-// Catalog: the restore points, what they name, when they expire and when they were used.
+// Catalog: the restore points, with their objects, their times to live and their uses.
 //
 // Bookkeeping only: no I/O, no time of its own, no locks; the store guards it. Ownership: owns the
 // restore points; borrows the objects, which outlive it. A pointer to a const restore point is a
-// handle: only the catalog and its feed write what it made.
+// handle: only the catalog and its feed write to it.
 //
 // Invariants:
 //  1. A restore point refers to exactly its NeededObjects; each of them is in some tier.
@@ -49,64 +49,63 @@ class Catalog {
                                            std::vector<uint32_t> cuts, absl::Time now);
   const RestorePointEntry* Find(const Digest& id) const;
   void Remove(const RestorePointEntry* point, Removal why);
-  // One that is held is not evicted; it may be dropped. Its objects are held beside it.
+  // A held point is not evicted, but may be dropped. Its objects are held with it.
   void HoldPoint(const RestorePointEntry* point);
   void ReleasePoint(const RestorePointEntry* point);
 
-  // It lives until `expires`: the first time exactly, from then on never shorter than before.
+  // Sets its end: the first call exactly, later ones only to a later time.
   void Renew(const RestorePointEntry* point, absl::Time expires);
-  // As its manifest says of both. REQUIRES: it was just added.
+  // Sets both as its manifest has them. REQUIRES: it was just added.
   void AdoptEnd(const RestorePointEntry* point, absl::Time expires, bool inherited);
-  // In between it does not expire: a publish is about to renew it.
+  // Between the two it does not expire: a publish is about to renew it.
   void BeginRenewal(const RestorePointEntry* point);
   void EndRenewal(const RestorePointEntry* point);
   const ExpirySchedule& expiry() const { return expiry_; }
 
-  // Marks as just used, and its ancestors as used with it: on equal age children go first.
+  // Marks the point and its ancestors as just used: on equal age children go first.
   void Touch(const RestorePointEntry* point, absl::Time now);
   void CountHit(const RestorePointEntry* point) { ++Own(point)->uses.hits; }
-  // Last uses of restore points on disk that were not taken yet, by manifest; at most `most`.
+  // At most `most` last uses of restore points on disk that were not taken yet, by manifest.
   std::vector<std::pair<uint64_t, absl::Time>> TakeUses(size_t most);
 
-  // For what the retention policy is told beside what follows from the catalog's own changes.
+  // For news to the retention policy that the catalog's own changes do not bring.
   RetentionFeed& feed() { return feed_; }
   const RetentionFeed& feed() const { return feed_; }
 
-  // Recovery. In between, the retention policy knows only of what was adopted, which must be the
-  // last used first.
+  // Recovery. Between Begin and End the retention policy knows only the adopted points, which must
+  // come in order of use, the last used first.
   struct PastUse {
-    absl::Time last_use;  // of longer ones that go through it, too
+    absl::Time last_use;  // also by longer points through it
     uint32_t tokens = 0;
     uint64_t number = 0;
     uint64_t tick = 0;
     Digest id;
-    // Last uses are whole seconds: of one second, what is longer counts as older, to go first.
+    // Last uses are whole seconds: within one second the longer point counts as older, to go first.
     bool operator<(const PastUse& other) const;
   };
-  // REQUIRES: there is no restore point yet.
+  // REQUIRES: the catalog is empty.
   void BeginAdopting();
-  // Points not adopted yet count as just used; those that `ids` do not name are searched for.
+  // Points not adopted yet count as just used. `ids` names them; others are searched for.
   void EndAdopting(absl::Span<const Digest> ids, absl::Time now);
   bool is_adopting() const { return is_adopting_; }
   std::vector<PastUse> UsesOf(absl::Span<const Digest> ids) const;
-  // Ids that are gone or were adopted before are passed over; what was used since the uses were
-  // taken counts as used now.
+  // Skips ids that are gone or were adopted before; points used since UsesOf count as used now.
   void AdoptUses(absl::Span<const PastUse> uses, absl::Time now);
 
-  // Its manifest is on disk. REQUIRES: it was not.
+  // Its manifest is on disk from now on. REQUIRES: it was not before.
   void SetDurable(const RestorePointEntry* point);
-  // The number of its manifest that is to be written next.
+  // The number of its next manifest.
   void SetManifest(const RestorePointEntry* point, uint64_t number);
   // Counts the point as resident. REQUIRES: every object has a RAM copy or is on disk.
   void SetResident(const RestorePointEntry* point);
-  // Stops counting it as resident; RAM copies that nothing else needs go, if they are on disk.
+  // Stops counting it as resident; drops RAM copies that nothing else needs and the disk has.
   void Demote(const RestorePointEntry* point);
   void SetPinned(const RestorePointEntry* point, bool pinned);
   // The bytes that pinning it would add to StorageSums::pinned_bytes.
   static uint64_t BytesToPin(const RestorePointEntry& point);
 
   std::vector<const RestorePointEntry*> PointsOf(const std::string& tenant) const;
-  // The most first, then the last used.
+  // Those with the most hits first, then the last used.
   std::vector<const RestorePointEntry*> MostHit(size_t limit) const;
   static std::vector<const RestorePointEntry*> PointsNaming(const StoredObject* object);
 
@@ -141,8 +140,8 @@ class Catalog {
   uint64_t demoted_ = 0, evicted_ = 0;
 };
 
-// Asserts that the sums, counts and references which are kept along the way equal those counted
-// anew (catalog_check.cc). For tests: as slow as the catalog is large.
+// Asserts that all sums, counts and references equal those counted anew (catalog_check.cc). For
+// tests: takes time in proportion to the catalog.
 void CheckCatalog(const Catalog& catalog, const ObjectTable& objects);
 
 }  // namespace hearth

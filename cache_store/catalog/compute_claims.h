@@ -1,12 +1,13 @@
-// ComputeClaims: claims on prefixes that the store lacks, and those who wait for them.
+// ComputeClaims: claims on prefixes that the store lacks, and the callers that wait for them.
 //
-// A claim promises boundaries, named by their keys in the hash chain: they differ between tenants,
-// fingerprints, tokens and cuts, so nobody ever waits for what another may not read. A boundary is
+// A claim promises boundaries, named by their keys in the hash chain: keys differ between tenants,
+// fingerprints, tokens and cuts, so nobody waits for a prefix that it may not read. A boundary is
 // promised by one claim at most. A waiter names one boundary and is woken, once, when it is
 // published or its claim ends in any way; then it looks again. Pure bookkeeping: no clock, no
-// threads, no callbacks under way; what is to be woken is handed out, to be called under no lock.
+// threads, no calls out; callbacks are handed to the caller, to be run under no lock.
 //
-// Not thread safe: the store guards it. Both tables are bounded; beyond, callers just compute.
+// Not thread safe: the store guards it. Both tables are bounded; where one is full, callers just
+// compute.
 #ifndef HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_
 #define HEARTH_CACHE_STORE_CATALOG_COMPUTE_CLAIMS_H_
 
@@ -53,7 +54,7 @@ class ComputeClaims {
   size_t SharedChunks(absl::Span<const KeyedSegment> chunks) const;
 
   // A claim on those of `boundaries` that are not promised yet, for a prompt of `chunks`. 0 when
-  // that is none of them, or when there are too many claims.
+  // all are promised, or when there are too many claims.
   Id Grant(absl::Span<const Boundary> boundaries, absl::Span<const KeyedSegment> chunks,
            absl::Time until);
   // Ids that are unknown, or no longer known, are ignored.
@@ -65,7 +66,7 @@ class ComputeClaims {
   Id Wait(const Digest& key, Wake wake);
   void StopWaiting(Id waiter);
 
-  // Restore points that are stored now, by whomever.
+  // Restore points that are stored now, whoever published them.
   void Published(absl::Span<const Digest> keys, Wakes* wakes);
 
   size_t claims() const { return claims_.size(); }

@@ -1,9 +1,9 @@
-// Erasures: the numbers that are to be erased from the disk, noted under the store's mutex, kept
-// until it is done.
+// Erasures: the numbers to be erased from the disk, noted under the store's mutex and kept until
+// the disk has erased them.
 //
-// A disk that is full or fails takes no erase. What waited for room is erased with the next; until
-// then it would come back at a start. All manifests go before any object does, whoever noted them:
-// none is to outlive what it names. What is noted here is never written again under its number.
+// A disk that is full or fails takes no erase; the next erase that succeeds takes all that wait. A
+// start before that would bring them back. All manifests are erased before any object, so that no
+// manifest outlives an object that it names. A number noted here is never written again.
 // Guarded by the store's mutex.
 #ifndef HEARTH_CACHE_STORE_CATALOG_ERASURES_H_
 #define HEARTH_CACHE_STORE_CATALOG_ERASURES_H_
@@ -20,9 +20,9 @@ namespace hearth {
 
 class Erasures {
  public:
-  // Of one call: of manifests a few hundred KiB of the log.
+  // In one call: for manifests, a few hundred KiB of the log.
   static constexpr size_t kMaxAtOnce = 4096;
-  // Of each kind, 10 MB: beyond that the lowest are left to the next start.
+  // Of each kind, 10 MB: beyond, the lowest are left to the next start.
   static constexpr size_t kMaxEntries = size_t{1} << 20;
 
   struct Objects {

@@ -42,7 +42,7 @@ bool MayLeaveFor(const RestorePointEntry& point, const std::string& tenant) {
   return TenantLedger::IsAboveFloor(*point.account, bytes);
 }
 
-// What would leave the store to make room, chosen before anything does.
+// A choice of restore points to remove for room, made before any of them is.
 //
 // Where tenants are guaranteed a floor, how much can go is known only point by point: a tenant's
 // least worth keeping may be too large to leave it its floor. A publish that such a tenant stands

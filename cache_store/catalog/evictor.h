@@ -1,9 +1,9 @@
-// Evictor: makes room for what is to be stored: in RAM, on the disk, and in a tenant's quota.
+// Evictor: makes room for new objects in RAM, on the disk, and in a tenant's quota.
 //
-// Both tiers follow one order, the least worth keeping first (retention.h); they differ in what
-// leaving means: from RAM, a restore point that is whole on disk is demoted, which loses nothing;
-// from the store, it is removed. Not thread safe: the store guards it. Ownership: borrows the
-// catalog and its objects, which outlive it.
+// Both tiers follow one order, the least worth keeping first (retention.h). For room in RAM a
+// restore point that is whole on disk is demoted, which loses nothing; for room in the store it is
+// removed. Not thread safe: the store guards it. Ownership: borrows the catalog and its objects,
+// which outlive it.
 // Invariant: host and disk bytes are within the limits, reservations included.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
 #define HEARTH_CACHE_STORE_CATALOG_EVICTOR_H_
@@ -28,29 +28,29 @@ class Evictor {
 
   const Limits& limits() const { return limits_; }
 
-  // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and unless
-  // something unforeseen stood in the way nothing was evicted either. What others than `tenant` are
-  // guaranteed stays.
+  // Evict until `bytes` more fit, and reserve them. False: nothing was reserved, and (unless
+  // something unforeseen stood in the way) nothing evicted. The guaranteed bytes of tenants other
+  // than `tenant` stay.
   bool ReserveHost(uint64_t bytes, const std::string& tenant);
   bool ReserveDisk(uint64_t bytes, const std::string& tenant);
-  // The same without removing anything: RAM copies go of what is whole on disk.
+  // The same without removing anything: only drops RAM copies of points that are whole on disk.
   bool ReserveHostByDemoting(uint64_t bytes);
   bool MayDemoteFor(uint64_t bytes) const;
   void UnreserveHost(uint64_t bytes) { sums_->UnreserveHost(bytes); }
   void UnreserveDisk(uint64_t bytes) { sums_->UnreserveDisk(bytes); }
 
-  // Evicts the tenant's own until these objects, which a restore point of it is to name, fit its
-  // quota beside the rest; they count as its own until ObjectTable::Unpromise. False: it cannot;
-  // nothing was evicted, nothing promised. REQUIRES: held, each of them once.
+  // Evicts the tenant's own points until these objects of a future restore point fit its quota; the
+  // objects count as its own until ObjectTable::Unpromise. False: impossible; nothing was evicted
+  // or promised. REQUIRES: held; each object once.
   bool Promise(const std::string& tenant, const std::vector<const StoredObject*>& objects);
 
-  // False: there is no room for it on the disk, and what would make room is the point itself.
+  // False: the disk has no room for it, and the first to be evicted would be the point itself.
   bool IsWorthWriting(const RestorePointEntry& point) const;
 
  private:
   bool HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
   bool DiskRoomIsPossible(uint64_t bytes, const std::string& tenant) const;
-  // False: it is not possible, and nothing went. True: so much was freed, or no floor is in the
+  // False: impossible, and nothing was evicted. True: `bytes` were freed, or no floor is in the
   // way.
   bool EvictBesideFloors(Removal why, uint64_t bytes, const std::string& tenant);
   bool EvictOneOf(const TenantAccount& account);

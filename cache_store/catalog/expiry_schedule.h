@@ -1,5 +1,5 @@
-// ExpirySchedule: when restore points expire. Each has a time of its own, which publishing it again
-// only moves further away; what nobody published as a whole expires with the first of its parts.
+// ExpirySchedule: when restore points expire. Each has its own time, which publishing it again can
+// only move later; a point that nobody published as a whole expires with the first of its parts.
 //
 // Not thread safe: the store guards it. Ownership: borrows the restore points.
 #ifndef HEARTH_CACHE_STORE_CATALOG_EXPIRY_SCHEDULE_H_
@@ -16,10 +16,10 @@
 
 namespace hearth {
 
-// Until when all of these are wanted, which no publisher asked for as one.
+// The end of a point that nobody published as a whole: the first end among its objects.
 absl::Time InheritedExpiry(const std::vector<const StoredObject*>& objects, absl::Time now);
 
-// Neither pinned nor about to be renewed, and with a time of its own.
+// It has an end, and is neither pinned nor about to be renewed.
 bool MayExpire(const RestorePointEntry& point);
 bool HasExpired(const RestorePointEntry& point, absl::Time now);
 
@@ -27,7 +27,7 @@ class ExpirySchedule {
  public:
   // Does nothing for one that may not expire.
   void Add(const RestorePointEntry* point);
-  // Before its time, its pin or its renewals change, and before it goes.
+  // To be called before its time, its pin or its renewals change, and before it is removed.
   void Remove(const RestorePointEntry& point);
 
   // When the next one expires; InfiniteFuture: none does.

@@ -1,6 +1,7 @@
-// The fingerprints that tenants have used, with their readable fields, so that a miss can be told
-// apart from a difference in one field. Bounded per tenant, and in tenants: what was not used for
-// longest is forgotten first, but never what a restore point or a session still refers to.
+// FingerprintBook: the fingerprints that tenants have used, with their readable fields, so that
+// Explain can tell a miss from a difference in one field. Bounded per tenant, and in tenants: the
+// least recently used is forgotten first, but never one that a restore point or a session refers
+// to.
 // Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
 #define HEARTH_CACHE_STORE_CATALOG_FINGERPRINT_BOOK_H_
@@ -32,7 +33,7 @@ class FingerprintBook {
   std::shared_ptr<const KnownFingerprint> Learn(const Fingerprint& fingerprint,
                                                 const std::string& tenant);
   void Remember(std::shared_ptr<const KnownFingerprint> known, const std::string& tenant);
-  // Forgets entries above the limits that others held until now.
+  // Forgets entries above the limits that were in use until now.
   void Trim();
   std::shared_ptr<const KnownFingerprint> Find(const Digest& digest,
                                                const std::string& tenant) const;
@@ -55,14 +56,14 @@ class FingerprintBook {
 // Null when it describes no valid layout.
 std::shared_ptr<const KnownFingerprint> MakeKnown(const Fingerprint& fingerprint);
 
-// The cost of computing a token, as far as its model's fingerprint tells: the multiply-adds of the
-// matrices that it goes through. The seconds that a restore saves are in proportion to it on one
-// kind of machine; what kind that is nobody knows.
-// Without the embedding, the head and attention itself, which a prefill spends little on. Where the
-// fingerprint lacks what it takes: an estimate from the size of its keys and values.
+// The cost of computing a token, as far as the model's fingerprint tells: the multiply-adds of its
+// matrices. On one kind of machine the seconds that a restore saves are in proportion to it; the
+// kind of machine is not known here. Without the embedding, the head and attention itself, on which
+// a prefill spends little. Where the fingerprint lacks the fields: an estimate from the size of its
+// keys and values.
 double MultiplyAddsPerToken(const Fingerprint& fingerprint, const KvLayout& layout);
 
-// log2 in halves: the difference of two says how much dearer a token of the one is.
+// log2 in halves: the difference of two says how much more a token of the one costs.
 int CostStepsOf(double multiply_adds);
 
 }  // namespace hearth

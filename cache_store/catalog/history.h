@@ -1,6 +1,6 @@
-// History: a bounded memory of what left the store, when and why, so that Explain can say more than
-// "not there". One entry for each segment key whose objects left, restore points' own keys among
-// them. Not thread safe: the store guards it.
+// History: which segments left the store, when and why, so that Explain can say more than "not
+// there". One entry for each segment key whose objects left, keys of restore points among them;
+// bounded. Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 #define HEARTH_CACHE_STORE_CATALOG_HISTORY_H_
 

@@ -2,12 +2,12 @@
 //
 // Bookkeeping only: no I/O, no locks. The store guards it with one mutex, does the reads and writes
 // outside, and afterwards erases what the table put into Garbage. Ownership: owns the objects, and
-// with them the index, the tenants' accounts and the sums that follow from objects. A pointer to a
-// const object is a handle: only the table writes what it made.
+// with them the index, the tenants' accounts and the sums. A pointer to a const object is a handle:
+// only the table writes to it.
 //
 // Invariants:
 //  1. An object lives while a restore point or a session refers to it, and not longer.
-//  2. A RAM copy goes only when the object is on disk or goes altogether.
+//  2. A RAM copy is dropped only when the object is on disk, or with the object.
 #ifndef HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 #define HEARTH_CACHE_STORE_CATALOG_OBJECT_TABLE_H_
 
@@ -62,48 +62,48 @@ class ObjectTable {
   uint64_t next_number() const { return next_number_; }  // above all that were given
   void ReserveNumbersBelow(uint64_t number);
 
-  // A new object, held once, in no tier and not visible. REQUIRES: `number` was given, to nothing
-  // else; a layer for each slice.
+  // A new object, held once, in no tier and not visible. REQUIRES: `number` came from NextNumber,
+  // for this object only; a layer for each slice.
   const StoredObject* NewObject(uint64_t number, const Digest& key, const ObjectId& id,
                                 std::vector<uint64_t> slice_digests, std::vector<uint32_t> layers,
                                 uint64_t slice_bytes,
                                 std::shared_ptr<const std::string> publisher = nullptr);
   // Makes it visible. REQUIRES: the node has its key, and no object of this group.
   void Link(const StoredObject* object, SegmentNode* node);
-  // Hides it from lookups for good; it goes with its last reference. REQUIRES: held, and no restore
+  // Hides it from lookups for good; its last reference frees it. REQUIRES: held, and no restore
   // point names it.
   void Retire(const StoredObject* object);
   const StoredObject* Find(uint64_t number) const;  // null when absent
   void Hold(const StoredObject* object);
   void Release(const StoredObject* object);
 
-  // Moves between tiers. REQUIRES: not there yet; room, from a reservation given back under the
+  // Moves between tiers. REQUIRES: not there yet; room, by a reservation that is released under the
   // same lock.
   void SetInHost(const StoredObject* object);
   // `compressed_bytes`: as StoredObject's.
   void SetOnDisk(const StoredObject* object, uint64_t compressed_bytes);
-  // The same for what an earlier run wrote, and maybe read.
+  // The same for an object that an earlier run wrote, and may have read.
   void AdoptOnDisk(const StoredObject* object, uint64_t compressed_bytes);
   // Drops the RAM copy of an object that is also on disk.
   void DropHostCopy(const StoredObject* object);
-  // A write of it failed and may have left something there.
+  // A write of it failed, and may have left bytes on disk.
   void SetBegunOnDisk(const StoredObject* object) { Own(object)->disk.begun = true; }
 
-  // As restore points come and go.
+  // Called as restore points come and go.
   void ChangeNames(const StoredObject* object, const RestorePointEntry* point, int by);
   void ChangeHostNames(const StoredObject* object, const RestorePointEntry* point, int by);
   void ChangePins(const StoredObject* object, int by);
   void KeepUntil(const StoredObject* object, absl::Time expires);
   // Frees an object that nothing refers to, and a RAM copy that nothing needs.
   void DropUnneeded(const StoredObject* object);
-  // It counts as this tenant's from its first promise or name to its last.
+  // The object counts as this tenant's from its first promise or name to its last.
   void Charge(const StoredObject* object, TenantAccount* account);
   void Promise(const StoredObject* object, TenantAccount* account);
   void Unpromise(const std::vector<const StoredObject*>& objects);
 
-  // How sessions used its copies.
+  // A session read these copies.
   void NoteRead(const StoredObject* object, bool from_host, bool from_disk);
-  // How many failures there are; how many fetches since ForgetFetches.
+  // Return the number of failures so far, and of fetches since ForgetFetches.
   uint32_t CountReadFailure(const StoredObject* object) { return ++Own(object)->reads.failures; }
   uint32_t CountFetch(const StoredObject* object) { return ++Own(object)->reads.fetches; }
   void ForgetFetches(const StoredObject* object) { Own(object)->reads.fetches = 0; }
@@ -114,10 +114,10 @@ class ObjectTable {
     Own(object)->reads.promoting = promoting;
   }
 
-  // A manifest that goes, or was written for a restore point which is not to be.
+  // The manifest of a removed restore point, or of one that was not added in the end.
   void DiscardManifest(uint64_t number) { garbage_.manifests.push_back(number); }
   Garbage TakeGarbage() { return std::exchange(garbage_, Garbage{}); }
-  // Only what RAM is to erase: evicted copies go before new ones take their room.
+  // Only the RAM copies to be erased: evicted copies go before new ones take their room.
   std::vector<uint64_t> TakeHostGarbage() { return std::exchange(garbage_.host_objects, {}); }
 
   const absl::flat_hash_map<uint64_t, std::unique_ptr<StoredObject>>& all() const {

@@ -1,4 +1,4 @@
-// The tree of stored segments: which prompts the store knows, token by token.
+// PrefixIndex: the tree of stored segments, by which the store knows prompts token by token.
 //
 // One root for each (fingerprint, tenant); a node is one segment, named by its key in the hash
 // chain. Nodes keep their token ids, and every hit compares them: a key is never trusted alone.
@@ -55,7 +55,7 @@ class PrefixIndex {
   // Null when a node of this key exists with other tokens: a collision, or a broken caller.
   SegmentNode* Ensure(SegmentNode* parent, const KeyedSegment& segment,
                       absl::Span<const uint32_t> prompt);
-  // Removes `node` and its ancestors as far as nothing keeps them.
+  // Removes `node` and then its ancestors, up to the first that something needs.
   void Prune(SegmentNode* node);
 
   // Longest common token prefix of `prompt` and anything below `root`, whatever its cuts.
@@ -71,7 +71,7 @@ class PrefixIndex {
                                                 uint32_t chunk_tokens);
 
   size_t size() const { return nodes_.size(); }
-  // Keys looked up since the start, found or not: what a lookup costs here.
+  // Keys looked up since the start, found or not: a measure of the work done here.
   uint64_t finds() const { return finds_; }
 
  private:

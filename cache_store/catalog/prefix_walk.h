@@ -1,8 +1,8 @@
 // One forward walk along a prompt: at which boundaries could generation go on?
 //
-// The walk tracks two things: whether every global object so far is readable, and since where the
-// local ones are without a gap. A boundary is usable when the first holds and the second covers its
-// window, whether a manifest was ever written for it or not. Pure reads of the index.
+// The walk tracks two things: whether every global object so far is readable, and from which token
+// on the local ones have no gap. A boundary is usable when the first holds and the second covers
+// its window, whether a manifest was ever written for it or not. Pure reads of the index.
 #ifndef HEARTH_CACHE_STORE_CATALOG_PREFIX_WALK_H_
 #define HEARTH_CACHE_STORE_CATALOG_PREFIX_WALK_H_
 

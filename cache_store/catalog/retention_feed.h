@@ -1,5 +1,5 @@
 // RetentionFeed: tells the retention policy which restore points there are, which were used, and
-// which would make room by going.
+// which would free room.
 //
 // Not thread safe: the store guards it. Ownership: owns the policy, borrows the restore points.
 // Invariant: the policy holds exactly the points with `listed`.
@@ -30,21 +30,22 @@ class RetentionFeed {
   // The restore points added from here on are of one prompt.
   void BeginPublish(uint32_t tokens);
   void Add(RestorePointEntry* point, absl::Time now);
-  // From before a restart: its last use is earlier than that of all that were added before it.
+  // A point from before a restart. REQUIRES: its last use is earlier than those of all points added
+  // so far.
   void Adopt(RestorePointEntry* point, absl::Time used, absl::Time now);
-  // Nothing where it was not added. `may_return`: it is remembered.
+  // Does nothing when it was not added. `may_return`: the policy remembers it.
   void Remove(const RestorePointEntry& point, bool may_return);
-  // Whether it may go, and would make room by it, has changed.
+  // To be called when it becomes evictable, or stops being so.
   void Update(const RestorePointEntry& point);
 
-  // The object is one that a single point names, in `scope`: from now on (1), no longer (-1).
-  // Nothing where others name it, too.
+  // From now on (`by` 1), or no longer (-1), a single point names the object in `scope`. Does
+  // nothing when others name it too.
   void CountSole(Retention::Scope scope, const StoredObject& object, int by);
 
   // These were used, root first.
   void Renew(const std::vector<const RestorePointEntry*>& path, absl::Time now);
-  // A prompt was asked for, whatever is stored of it: its boundaries count as used, and what the
-  // policy remembers of them as having come back.
+  // A prompt was asked for, whatever is stored of it: its stored boundaries count as used, its
+  // remembered ones as returned.
   void Request(const PromptChain& chain, uint32_t tokens, absl::Time now);
 
   // Offers restore points, the least worth keeping first, until one is taken; null: none was.

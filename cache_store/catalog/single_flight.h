@@ -1,7 +1,8 @@
-// SingleFlight: claims on segment keys: of several publishers writing the same segment, one writes.
+// SingleFlight: claims on segment keys, so that of several publishers of one segment only one
+// writes.
 //
 // A claimant waits until none of its keys is claimed and takes all at once, so claims cannot
-// deadlock. Guarded by the store's mutex, which waiting gives up.
+// deadlock. Guarded by the store's mutex, which a waiting claimant releases.
 #ifndef HEARTH_CACHE_STORE_CATALOG_SINGLE_FLIGHT_H_
 #define HEARTH_CACHE_STORE_CATALOG_SINGLE_FLIGHT_H_
 
@@ -15,7 +16,7 @@ namespace hearth {
 
 class SingleFlight {
  public:
-  // REQUIRES: `mu` held. Gives it up while waiting; whatever was read before is stale after.
+  // REQUIRES: `mu` held. Releases it while waiting; everything read before is stale afterwards.
   void Claim(absl::Mutex* mu, const std::vector<Digest>& keys) {
     mu->AssertHeld();
     const auto free = [this, &keys] {

@@ -1,8 +1,8 @@
-// StorageSums: the bytes of stored objects and manifests in each tier, those of them that must
-// stay, and those reserved beside them.
+// StorageSums: the bytes of stored objects and manifests in each tier, how many of them must stay,
+// and how many are reserved beside them.
 //
-// Each sum follows from the state of objects and restore points alone, so whatever changes one of
-// them does so within a Change. An object's part of its tenant's account is kept with them.
+// Each sum follows from the state of objects and restore points alone, so every change of one is
+// made within a Change. An object's part of its tenant's account is kept with them.
 // Not thread safe: the store guards it.
 #ifndef HEARTH_CACHE_STORE_CATALOG_STORAGE_SUMS_H_
 #define HEARTH_CACHE_STORE_CATALOG_STORAGE_SUMS_H_
@@ -15,8 +15,8 @@ namespace hearth {
 
 class StorageSums {
  public:
-  // Takes an object or a restore point out of all sums, and puts it back as it is then. Not within
-  // another one of the same.
+  // Takes an object or a restore point out of all sums, and its destructor adds the new state.
+  // Changes of one entry must not nest.
   template <typename Entry>
   class Change {
    public:
@@ -35,7 +35,7 @@ class StorageSums {
   // With what is reserved.
   uint64_t host_bytes() const { return sums_.host_bytes + host_reserved_; }
   uint64_t disk_bytes() const { return sums_.disk_bytes + disk_reserved_; }
-  // Of these, what eviction may not take, and what demoting may not.
+  // Of these, the bytes that eviction may not take, and those that demoting may not.
   uint64_t host_kept_bytes() const { return sums_.host_kept_bytes + host_reserved_; }
   uint64_t host_fixed_bytes() const { return sums_.host_fixed_bytes + host_reserved_; }
   uint64_t disk_kept_bytes() const { return sums_.disk_kept_bytes + disk_reserved_; }
@@ -47,7 +47,7 @@ class StorageSums {
   void UnreserveHost(uint64_t bytes);
   void UnreserveDisk(uint64_t bytes);
 
-  // For the catalog's own checks: adds what is in the tiers, and nothing to a tenant's account.
+  // For the catalog's own checks: adds the bytes in the tiers, and nothing to a tenant's account.
   void CountInTiers(const StoredObject& object, uint64_t times);
   void Count(const RestorePointEntry& point, uint64_t times);
   bool SameInTiers(const StorageSums& other) const;

@@ -1,4 +1,4 @@
-// StoredObject and RestorePointEntry: what the catalog holds, as it keeps it.
+// StoredObject and RestorePointEntry: the catalog's entries.
 //
 // Plain values, guarded by the store's mutex. ObjectTable and Catalog make and write them; all
 // others hold pointers to const ones.
@@ -47,7 +47,7 @@ struct StoredObject {
   };
   // Of its copies, by sessions.
   struct Reads {
-    // Since its copy came to the tier: whether writing it there was of any use.
+    // Read since its copy came to the tier: whether writing it there was of any use.
     bool from_host = false, from_disk = false;
     uint32_t failures = 0;           // errors of the disk, other than wrong bytes
     uint32_t fetches = 0;            // since it was last copied to the device
@@ -76,7 +76,7 @@ struct StoredObject {
   uint32_t sessions = 0;
   uint32_t promised = 0;             // publishes under way whose restore points will name it
   TenantAccount* account = nullptr;  // set while it is named or promised
-  // Until when a publisher wanted it: the latest end that a restore point naming it ever had.
+  // The latest end that a restore point naming it ever had.
   absl::Time keep_until = absl::InfinitePast();
 
   uint64_t bytes() const { return slice_bytes * slice_digests.size(); }

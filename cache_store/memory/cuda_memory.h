@@ -1,6 +1,6 @@
 // DeviceMemory over the CUDA runtime.
 //
-// A build without the CUDA toolkit has the same function, which says so.
+// In a build without the CUDA toolkit these functions fail and say so.
 #ifndef HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 #define HEARTH_CACHE_STORE_MEMORY_CUDA_MEMORY_H_
 
@@ -12,12 +12,12 @@
 
 namespace hearth {
 
-// Takes `bytes` of CUDA device `index`, in that device's primary context: addresses are good for
-// every library of this process. kFailedPrecondition: this build or this machine has no such
-// device; kResourceExhausted: it has not that much memory free.
+// Allocates `bytes` on CUDA device `index`, in that device's primary context, so that every library
+// of this process can use the addresses. kFailedPrecondition: this build or this machine has no
+// such device; kResourceExhausted: the device has less memory free.
 absl::StatusOr<std::unique_ptr<DeviceMemory>> OpenCudaMemory(int index, uint64_t bytes);
 
-// Maps what another process of this host exported from device `index`.
+// Maps memory that another process of this host exported from device `index`.
 absl::StatusOr<std::unique_ptr<ImportedMemory>> ImportCudaMemory(int index,
                                                                  const DeviceMemoryHandle& handle);
 

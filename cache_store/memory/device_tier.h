@@ -1,12 +1,12 @@
 // The gpu tier: copies of whole objects in a bounded pool of device memory, for workers that
 // compute on the same device.
 //
-// A copy is never the only one: whatever happens to the device costs time alone. The store decides
-// what is copied in; when room is needed the copy used longest ago goes first.
+// A copy is never the only one, so the loss of the device costs time alone. The store decides what
+// is copied in; the least recently used copy makes room for a new one.
 // Thread safety: all methods from any thread, CopyIn from one at a time.
 // Ownership: a DeviceRef keeps its range, and the device's memory, for as long as it lives, also
-// beyond the tier's own end. Invariants: 1. What Find returns was read back from the device and had
-// the right digests.
+// beyond the tier's own end. Invariants: 1. A copy that Find returns was read back from the device
+// and had the right digests.
 // 2. A range is used again only when no DeviceRef holds it, and after its generation changed.
 // 3. Once the device is lost nothing is found.
 #ifndef HEARTH_CACHE_STORE_MEMORY_DEVICE_TIER_H_
@@ -39,19 +39,19 @@ class DeviceTier {
   // `shared`: other processes of this host may map the memory, and read the copies that they hold.
   DeviceTier(std::shared_ptr<DeviceMemory> memory, OnLost on_lost, bool shared = false);
 
-  // Null unless it is shared, and can be.
+  // Null when the memory is not shared, or cannot be.
   const SegmentFile* segment() const;
 
-  // The object's copy, which counts as used; null: there is none.
+  // The object's copy, marked as used; null when there is none.
   DeviceRef Find(uint64_t object) ABSL_LOCKS_EXCLUDED(mu_);
   bool Has(uint64_t object) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Makes a copy of an object's slices (in order of their layers), which Find does not see before
-  // MakeVisible. kResourceExhausted: no room; kDataLoss: what came back from the device was
-  // something else. REQUIRES: the host's bytes match the digests.
+  // Copies an object's slices (in order of their layers); Find does not see the copy before
+  // MakeVisible. kResourceExhausted: no room; kDataLoss: other bytes came back from the device.
+  // REQUIRES: the host's bytes match the digests.
   absl::StatusOr<DeviceRef> CopyIn(absl::Span<const SliceWrite> slices) ABSL_LOCKS_EXCLUDED(mu_);
   void MakeVisible(uint64_t object, DeviceRef copy) ABSL_LOCKS_EXCLUDED(mu_);
-  // From here on nobody finds them; references stay good.
+  // They are not found any more; references stay valid.
   void Erase(absl::Span<const uint64_t> objects) ABSL_LOCKS_EXCLUDED(mu_);
 
   struct Usage {
@@ -70,7 +70,7 @@ class DeviceTier {
   };
   DeviceRef Reserve(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   bool MakeRoom(uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  // The entry after it. Its range is given back with its last DeviceRef.
+  // Returns the next entry. The range is freed with its last DeviceRef.
   std::list<Entry>::iterator Forget(std::list<Entry>::iterator entry)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Verify(const DeviceCopy& copy, absl::Span<const SliceWrite> slices);

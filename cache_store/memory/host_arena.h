@@ -1,14 +1,13 @@
-// The memory of the host tier: one mapping, faulted in ahead of use, that workers on the same host
-// may map too.
+// HostArena: the memory of the host tier, one mapping that is faulted in ahead of use and that
+// workers on the same host may map too.
 //
-// First touch of fresh memory is several times slower than a copy into it, so a thread of the arena
-// makes memory resident ahead of use, slab by slab, and only what is resident is handed out; the
-// caller takes other memory meanwhile. Freed ranges are merged and used again (best fit).
-// A shared arena is a segment (proto/segment_format.h) in anonymous shared memory: it is gone with
-// the last process that maps it, nobody but its maker can write to it, and it never shrinks, so a
-// reader cannot fault on it.
-// Where the system has no more memory for now the thread tries again, ever less often; callers take
-// other memory meanwhile, which no worker can map.
+// The first touch of fresh memory is several times slower than a copy into it. So a thread of the
+// arena makes memory resident ahead of use, slab by slab, and only resident memory is handed out;
+// where none is free the caller uses other memory. Freed ranges are merged and used again (best
+// fit). A shared arena is a segment (proto/segment_format.h) in anonymous shared memory: it is gone
+// with the last process that maps it, only its maker can write to it, and it never shrinks, so a
+// reader cannot fault on it. When the system has no more memory the thread tries again, ever less
+// often; until then callers use other memory, which no worker can map.
 // Thread safety: all methods from any thread. Ownership: allocations keep the arena alive.
 // Invariants: 1. ranges handed out never overlap. 2. The generation of a range changes before the
 // range is handed out again.
@@ -41,15 +40,15 @@ struct ArenaOptions {
   uint64_t slab_bytes = uint64_t{32} << 20;
   bool shared = false;
   HugePages huge_pages = HugePages::kAuto;
-  // Told, from any thread, of what is not as asked for: at most once of each.
+  // Told, from any thread, of a request that the system did not grant: at most once of each.
   std::function<void(const std::string&)> warn;
-  // After slabs that could not be had, doubled each time up to kLongestRetry.
+  // The pause after a slab that could not be had, doubled each time up to kLongestRetry.
   absl::Duration retry = absl::Seconds(1);
 
   static constexpr absl::Duration kLongestRetry = absl::Minutes(1);
 
-  // A test's, in place of the system: makes memory resident as madvise does; where the
-  // kernel says who gets huge pages.
+  // For tests, in place of the system: makes memory resident as madvise does; the folder of the
+  // kernel's settings for huge pages.
   std::function<int(void*, size_t)> populate;
   std::string huge_page_settings = "/sys/kernel/mm/transparent_hugepage";
 };
@@ -82,7 +81,7 @@ class HostArena : public std::enable_shared_from_this<HostArena> {
     uint64_t failed_growths = 0;  // slabs that could not be had when they were tried
   };
   Usage usage() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Until as much is resident as was asked for ahead, or no more can be had for now.
+  // Waits until `ahead_bytes` are resident and free, or no more can be had for now.
   void WaitUntilAhead() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

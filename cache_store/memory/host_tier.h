@@ -23,8 +23,8 @@ class HostTier : public SliceTier {
   Tier kind() const override { return Tier::kHost; }
   absl::StatusOr<std::optional<SliceView>> Read(const StoredSlice& slice) override;
   absl::Status Write(const StoredSlice& slice, SliceView view) override;
-  // Erased memory is given back by the next Reap(): unmapping many MiB takes milliseconds, and
-  // callers erase under the store's lock.
+  // Erased memory is freed by the next Reap(): unmapping many MiB takes milliseconds, and callers
+  // erase under the store's lock.
   absl::Status EraseObjects(absl::Span<const uint64_t> objects) override;
   void Reap();
 

@@ -1,22 +1,22 @@
 // Retention: which unit a cache should give up next. Pure bookkeeping, so that the simulator
-// (simulate.h) and the store run the same lines.
+// (simulate.h) and the store run the same code.
 //
-// A unit is what is kept or given up at once: a block of a dense cache, or a restore point. Units
-// form chains: a unit's parent is the longest one that its prefix goes through.
+// A unit is kept or given up as a whole: a block of a dense cache, or a restore point. Units form
+// chains: a unit's parent is the longest other unit that is a prefix of it.
 //
-// How a cache uses it, under the lock of what it keeps:
+// How a cache uses it, under the cache's own lock:
 //  1. A request arrives: Touch with the keys of every boundary of its prompt that may be a unit,
-//     root first, held or not. Keys that were given up are remembered for a while; their return is
-//     what the policy learns from.
-//  2. What the request leaves behind is inserted, parents first.
+//     root first, held or not. Keys that were given up are remembered for a while; the policy
+//     learns from their return.
+//  2. The request's new units are inserted, parents first.
 //  3. Room is needed: Visit offers units, the least worth keeping first. The cache takes the first
 //     one that it may give up (not pinned, not in use) and calls Erase. A new unit may be offered
 //     at once: a cache that inserts first and then makes room has admission control with it; one
 //     that makes room first has none, which is safe too.
 //
 // Thread safety: none. Ownership: holds keys and numbers only, nothing of the caller's.
-// Time is passed in; when it goes back it is taken to stand still. Deterministic: equal calls give
-// equal order.
+// Time is passed in; a time that goes back counts as standing still. Deterministic: equal calls
+// give equal order.
 //
 // Invariants:
 //  1. Depend::kOnParent: no unit is offered while a child of it is held (the default policy).
@@ -43,8 +43,7 @@ enum class RetentionPolicy { kDefault, kLru };
 class Retention {
  public:
   using Key = absl::uint128;
-  // Whose a unit is, where that matters for what may go: a tenant with limits. 0: nobody's in
-  // particular.
+  // The owner of a unit, where that matters for eviction: a tenant with limits. 0: any other.
   using Owner = uint32_t;
   // Units given up whose return would still be noticed: 32 MiB.
   static constexpr size_t kRememberedMax = 65'536;
@@ -58,7 +57,7 @@ class Retention {
   enum class Scope { kStore, kHost };
   static constexpr size_t kScopes = 2;
 
-  // The request that a unit is left by. `number` tells requests apart; 0 is none.
+  // The request that brought a unit. `number` tells requests apart; 0 is none.
   struct Prompt {
     uint64_t number = 0;
     uint32_t tokens = 0;
@@ -66,7 +65,7 @@ class Retention {
   };
   struct Facts {
     uint32_t tokens = 0;       // the boundary that the unit ends at
-    uint32_t gain_tokens = 0;  // that a request need not compute thanks to it
+    uint32_t gain_tokens = 0;  // tokens that a request need not compute thanks to it
     int cost_steps = 0;        // what one of them costs to compute, log2 in halves from anywhere
     uint64_t bytes = 0;        // what holding it takes
     uint64_t tail_bytes = 0;   // of these, what holding it takes while a child is held
@@ -85,8 +84,8 @@ class Retention {
   virtual void Renew(absl::Span<const Key> path, absl::Time now) = 0;
   // Offered in Scope::kStore from here on. REQUIRES: the key is not held.
   virtual void Insert(Key key, const Facts& facts, const Prompt& prompt) = 0;
-  // From before a restart: `used` is earlier than the last use of all that is held. `has_child`: a
-  // longer unit was adopted before it.
+  // A unit from before a restart. `has_child`: a longer unit was adopted before it. REQUIRES:
+  // `used` is earlier than the last use of every unit held.
   virtual void Adopt(Key key, const Facts& facts, bool has_child, absl::Time used,
                      absl::Time now) = 0;
   // REQUIRES: held.
@@ -96,11 +95,11 @@ class Retention {
   virtual void Erase(Key key, bool remember) = 0;
   // The answer to an offer.
   enum class Answer { kTake, kNext, kNextOwner };
-  // Offers what is held, the least worth keeping first, until it is taken: all of one owner, then
-  // all of the next, in order of the first that each would give up. `take` must not change the
+  // Offers the held units, the least worth keeping first, until one is taken: all of one owner,
+  // then all of the next, in order of the first that each would give up. `take` must not change the
   // retention.
   virtual void Visit(Scope scope, absl::FunctionRef<Answer(Key)> take) = 0;
-  // The same of one owner only.
+  // The same for one owner only.
   virtual void VisitOwned(Scope scope, Owner owner, absl::FunctionRef<Answer(Key)> take) = 0;
   virtual bool Contains(Key key) const = 0;
   virtual size_t held() const = 0;        // keys

@@ -1,10 +1,10 @@
 // ReturnModel: how likely units of a class are to be used again, learnt from the past.
 //
 // Every life of a unit, from one use to the next, is followed through age buckets. Enter and Return
-// count, in tokens, how much came to an age and how much was used there, so that units which never
-// return are evidence from the start and not only once forgotten. What little evidence a class has
-// is blended with that of coarser ones: all units' chance at that age, times a factor for the kind,
-// for kind and fresh tokens, for kind, fresh tokens and length.
+// count, in tokens, how much came to an age and how much was used there, so that a unit that never
+// returns is evidence from the start. A class with little evidence is blended with coarser ones:
+// the chance of all units at that age, times a factor for the kind, for kind and fresh tokens, for
+// kind, fresh tokens and length.
 //
 // Thread safety: none. Holds numbers only; its size is fixed (2 MiB).
 #ifndef HEARTH_CACHE_STORE_RETENTION_RETURN_MODEL_H_
@@ -37,10 +37,10 @@ class ReturnModel {
   // `tokens` of a class came to this age; were used at this age.
   void Enter(int unit_class, int age, double tokens);
   void Return(int unit_class, int age, double tokens);
-  // Takes what was counted since into Worth, and lets what is older fade: about 2 us for each class
-  // seen, so call it now and then.
+  // Takes the new counts into Worth and lets older ones fade: about 2 us for each class seen, so
+  // call it now and then.
   void Learn();
-  // Expected uses for each second of being kept, over the horizon that makes the most of it.
+  // Expected uses for each second of being kept, over the best horizon.
   double Worth(int unit_class, int age) const { return worth_[unit_class][age]; }
 
  private:
@@ -60,19 +60,19 @@ class ReturnModel {
   Ages seconds_;  // width of each bucket
 };
 
-// Classes of units: what can be known of a unit when it is used, that says something about whether
-// it will be used again (unit_class.cc).
+// Classes of units: properties known when a unit is used that help to tell whether it will be used
+// again (unit_class.cc).
 
-// A boundary that so many went on from tells nothing about one conversation: turns count from it.
+// A boundary with so many children tells nothing about one conversation: turns count from it.
 inline constexpr uint32_t kHubChildren = 6;
 
-// Of units that a request adds: the turn of its conversation, how many ways the chain took where it
-// hangs, how much of the prompt is new, and how long the prompt is.
+// Of units that a request adds: the turn of its conversation, the number of branches where the
+// chain continues, how much of the prompt is new, and how long the prompt is.
 int AddedClass(uint32_t turn, uint32_t children, uint32_t fresh_tokens, uint32_t prompt_tokens);
-// Of those that it uses and shares with few others; with many.
+// Of units that a request uses and shares with few others; with many.
 int SharedClass(uint32_t turn, uint32_t prompt_tokens);
 int HubClass(uint32_t children);
-// Of those that it went past: used only by prompts that branch off there.
+// Of units that a request went past: used only by prompts that branch off there.
 int PassedClass(uint32_t children, bool by_same_request);
 bool IsPassedClass(int unit_class);
 // Of a part of a block.

@@ -1,9 +1,9 @@
-// The order in which units may be given up, kept by owner: who has too much loses its own, and who
-// is guaranteed what it has is passed over, without a look at what others hold.
+// VictimOrder: the order in which units may be given up, kept by owner, so that an owner over its
+// limit loses its own units and a guaranteed owner is skipped without a look at its units.
 //
-// Units of one class have one worth, and wait in it least recently used first. Of classes the least
-// worth comes first, of equal ones that with the least recently used unit. Private to cache_store:
-// what the policies of retention.h are made of. Thread safety: none.
+// Units of one class have one worth, the least recently used first. The class of least worth comes
+// first; of equal ones, the class with the least recently used unit. Private to cache_store: what
+// the policies of retention.h are made of. Thread safety: none.
 // Invariant: Add and Remove cost O(log n); the first offer does not depend on how much there is.
 #ifndef HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_
 #define HEARTH_CACHE_STORE_RETENTION_VICTIM_ORDER_H_

@@ -1,5 +1,5 @@
-// Replays a trace against a retention policy, without bytes: what a cache of some size would have
-// kept, and what requests would have got from it.
+// The simulator: replays a trace against a retention policy, without bytes, to tell which hit rate
+// a cache of some size would have had.
 //
 // Pure functions, thread safe. A second or two for 10,000 requests and one size.
 #ifndef HEARTH_CACHE_STORE_SIMULATE_SIMULATE_H_
@@ -22,25 +22,25 @@ enum class SimulatedPolicy { kDefault, kLru, kOptimum };
 const char* PolicyName(SimulatedPolicy policy);
 absl::StatusOr<SimulatedPolicy> ParsePolicy(const std::string& name);
 
-// Decides the bytes of restore points.
+// The shape of a model, from which the bytes of restore points follow.
 struct ModelShape {
   const char* name = "";
   uint32_t global_layers = 0;
   uint32_t local_layers = 0;
-  uint32_t window = 0;  // tokens, counts the current one
+  uint32_t window = 0;  // tokens, the current one included
 };
 // "270m", "1b", "4b", "12b", "27b": Gemma 3 as published.
 absl::StatusOr<ModelShape> ParseModelShape(const std::string& name);
 
 // Without a model: blocks of all layers, each kept or not by itself. `capacity` is a share of the
-// trace's unique blocks; the result, of all blocks of all prompts, those found from the prompt's
-// start on without a gap.
+// trace's unique blocks; the result is the share of all prompts' blocks that were found, counted
+// from a prompt's start to the first gap.
 //
 // With a model: restore points as the store keeps them, global layers of the whole prefix and local
 // layers of the tail. Kept are a prompt's end, the block before it, and where a second prompt
-// branched off. `capacity` is a share of the bytes of all full blocks, stored dense; the result,
-// tokens restored of all tokens. kOptimum is then Belady's rule on restore points: a very good
-// choice with the future known, but not proven the best.
+// branched off. `capacity` is a share of the bytes of all full blocks, stored dense; the result is
+// the share of all tokens that were restored. kOptimum is then Belady's rule on restore points: a
+// very good choice with the future known, but not proven the best.
 double HitRate(const Trace& trace, const std::optional<ModelShape>& model, SimulatedPolicy policy,
                double capacity);
 

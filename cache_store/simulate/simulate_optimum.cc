@@ -1,4 +1,4 @@
-// What a cache gets that knows the future.
+// The hits of a cache that knows the future.
 #include <algorithm>
 #include <limits>
 #include <set>

@@ -1,4 +1,4 @@
-// Restore points of a windowed model replayed: global layers of the whole prefix, local layers of
+// Replays restore points of a windowed model: global layers of the whole prefix, local layers of
 // the tail, both shared by reference. Private to cache_store. Pure, thread safe.
 #ifndef HEARTH_CACHE_STORE_SIMULATE_SIMULATE_POINTS_H_
 #define HEARTH_CACHE_STORE_SIMULATE_SIMULATE_POINTS_H_
@@ -22,7 +22,7 @@ class PointSet {
 
   // Blocks before the longest restore point of this prompt that leaves a token to compute.
   uint32_t Restorable(const TraceRequest& request) const;
-  // Of a prompt's full blocks, how many from its start on have their global layers.
+  // How many of a prompt's full blocks, from its start on, have their global layers.
   uint32_t Matched(const TraceRequest& request) const;
   bool Has(uint32_t last_block) const { return points_[last_block] > 0; }
   // REQUIRES: not there; there.
@@ -44,19 +44,19 @@ class PointSet {
   int64_t used_ = 0;
 };
 
-// The restore points that a request leaves behind, ascending: where it left what was known, the
-// boundary before its last full block, and its last full block's.
+// The restore points that a request adds, ascending: where it left the known prefix, the boundary
+// before its last full block, and the one after it.
 std::vector<uint32_t> KeptEnds(const TraceRequest& request, uint32_t restored, uint32_t matched);
 
 // Tokens restored over the whole trace with this much room.
 uint64_t RestoredTokens(const Trace& trace, const ModelShape& model, RetentionPolicy policy,
                         double capacity);
-// The same where the future is known. Belady's rule: the one whose next use is farthest goes, where
-// a use is a request that no longer point serves.
+// The same with the future known, by Belady's rule: the point with the farthest next use goes,
+// where a use is a request that no longer point serves.
 uint64_t OptimumRestoredTokens(const Trace& trace, const ModelShape& model, double capacity);
-// Of a dense cache the optimum, in blocks found with room for `capacity_blocks`: of the blocks
-// held, the one whose next use is farthest goes, of equals the deepest; one that is not used again
-// is not kept at all.
+// The optimum of a dense cache, in blocks found with room for `capacity_blocks`: the block with the
+// farthest next use goes, of equal ones the deepest; a block that is not used again is not kept at
+// all.
 uint64_t OptimumHits(const Trace& trace, uint64_t capacity_blocks);
 
 }  // namespace hearth

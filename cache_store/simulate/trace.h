@@ -2,8 +2,7 @@
 // input_length (tokens), hash_ids (one for each block of 512 tokens, the last one may be shorter).
 // Other fields are not read. Blocks are equal when their ids and all ids before them are.
 //
-// Plain values. Files are input from outside: what is wrong with one is a status that names file
-// and line.
+// Plain values. Files are input from outside: an error is a status that names file and line.
 #ifndef HEARTH_CACHE_STORE_SIMULATE_TRACE_H_
 #define HEARTH_CACHE_STORE_SIMULATE_TRACE_H_
 
@@ -34,9 +33,9 @@ struct Trace {
   uint32_t unique_full_blocks = 0;  // without those that only end a prompt, short of 512 tokens
 };
 
-// `name` stands in errors.
+// `name`: for error texts.
 absl::StatusOr<Trace> ReadTrace(std::istream& in, const std::string& name);
-// Decompresses what is xz-compressed, whatever its name.
+// Decompresses an xz-compressed file, whatever its name.
 absl::StatusOr<Trace> ReadTraceFile(const std::string& path);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// ClaimRequest and ClaimDecision: one computation a prefix. A caller that misses is told whether to
-// compute or to wait.
+// ClaimRequest and ClaimDecision: whether a caller that misses should compute or wait, so that each
+// prefix is computed once.
 //
 // Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_CLAIM_H_
@@ -19,13 +19,14 @@ enum class ClaimRole {
   kCompute,  // compute and publish by `until`; others wait. May fetch what is usable first
 };
 struct ClaimRequest {
-  uint32_t above_tokens = 0;  // what the caller goes on from otherwise
+  uint32_t above_tokens = 0;  // where the caller starts otherwise
   uint32_t max_tokens = 0;    // as Fetch
   uint32_t min_tokens = 0;    // less to gain is not worth a wait or a promise
   absl::Duration lease;       // zero: it will not publish
   absl::Time wait_until = absl::InfinitePast();
   uint32_t waited_for = 0;  // the boundary of the wait that ended; 0: the first time
-  // Called at most once, under no lock; not once the ticket is gone, but for a call in progress.
+  // Called at most once, under no lock; not after the ticket is gone, except for a call in
+  // progress.
   std::function<void()> wake;
 };
 struct ClaimDecision {
@@ -34,7 +35,7 @@ struct ClaimDecision {
   uint32_t boundary = 0;        // kWait: waited for; kCompute: the highest that is promised
   uint32_t matched_tokens = 0;  // as LookupPlan, or of a prompt that another computes
   absl::Time until;
-  // Its end gives the place up: a wait is left, a lease ends and one who waits takes over.
+  // Its destruction ends a wait, or a claim, which one of the waiting callers takes over.
   std::shared_ptr<void> ticket;
 };
 

@@ -1,8 +1,8 @@
-// Eraser: carries out what the catalog let go: RAM copies at once, under the store's lock; what is
-// on disk later, under none.
+// Eraser: erases what the catalog removed: RAM copies at once, under the store's lock; copies on
+// disk later, under none.
 //
-// Thread safe. Errors: a disk that takes no erase is counted, and what was to go is kept for the
-// next time and for the store's end. Ownership: borrows all that it is made of.
+// Thread safe. Errors: a failed erase is counted, and tried again with the next and at the store's
+// end. Ownership: borrows all that it is given.
 #ifndef HEARTH_CACHE_STORE_STORE_ERASER_H_
 #define HEARTH_CACHE_STORE_STORE_ERASER_H_
 
@@ -21,7 +21,7 @@ namespace hearth {
 
 class Eraser {
  public:
-  // Begun by CarryOut, for others to end.
+  // The work that CarryOut leaves for Finish.
   struct Rest {
     bool in_host = false, on_disk = false;
   };
@@ -35,10 +35,10 @@ class Eraser {
 
   // Erases from RAM and the device, and notes what is to be erased from the disk.
   Rest CarryOut(const Garbage& garbage) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Ends it: in the background, unless the executor is full.
+  // Finishes it in the background, or in this thread when the executor is full.
   void Finish(const Rest& rest) ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Erases from the disk all that was noted, by whomever, and `orphans`: objects of a write that
-  // failed, whose keys the caller claims.
+  // Erases everything noted so far from the disk, and `orphans`: objects of a failed write, whose
+  // keys the caller has claimed.
   absl::Status EraseFromDisk(absl::Span<const uint64_t> orphans = {})
       ABSL_LOCKS_EXCLUDED(state_->mu);
   // The same for the last time: nothing is reclaimed.

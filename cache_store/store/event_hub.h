@@ -1,9 +1,8 @@
-// Delivers store events to subscribers, in order, from one thread of its own.
+// EventHub: delivers store events to subscribers, in order, from one thread of its own.
 //
-// Each tenant's events are counted by themselves: a number says nothing of what others do. Posting
-// never blocks. A subscriber that the hub cannot keep up with loses events and is told so by one
-// kLost in their place. The last events of all tenants are kept, so that a subscriber who was away
-// may go on where it was.
+// Each tenant's events are counted separately: a number says nothing about other tenants. Posting
+// never blocks. A subscriber that is too slow loses events and gets one kLost in their place. The
+// last events of all tenants are kept, so that a subscriber that was away may go on where it was.
 // Thread safety: all methods from any thread, callbacks included.
 #ifndef HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
 #define HEARTH_CACHE_STORE_STORE_EVENT_HUB_H_
@@ -56,7 +55,7 @@ class EventHub {
     std::deque<SharedEvent> queue ABSL_GUARDED_BY(mu);
     std::deque<SharedEvent> recent ABSL_GUARDED_BY(mu);
     std::vector<std::shared_ptr<Subscriber>> subscribers ABSL_GUARDED_BY(mu);
-    // Of each tenant that ever stored something.
+    // For each tenant that ever stored something.
     absl::flat_hash_map<std::string, uint64_t> sequences ABSL_GUARDED_BY(mu);
     bool losing ABSL_GUARDED_BY(mu) = false;  // the queue was full, and nobody was told yet
     bool stopping ABSL_GUARDED_BY(mu) = false;

@@ -1,4 +1,4 @@
-// ExplainReport: why a prompt is served as far as it is, boundary by boundary.
+// ExplainReport: how much of a prompt can be served and why, boundary by boundary.
 //
 // Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_EXPLAIN_REPORT_H_
@@ -18,7 +18,7 @@ namespace hearth {
 
 // Why a boundary cannot be used.
 enum class MissReason {
-  kNone,         // it can
+  kNone,         // it is usable
   kNeverStored,  // or so long ago that the store has forgotten it
   kRemoved,      // BoundaryReport::removed says by what
   kTailGone,     // the local layers' last tokens; `removed` when they were there once
@@ -41,8 +41,8 @@ struct BoundaryReport {
   absl::Duration removed_ago;  // set with `removed`
   std::string reason;          // all of it in words
   std::optional<Digest> restore_point_id;
-  // Usable because it is PrefixQuery::public_tenant's. Then without age, pin and id: those tell of
-  // others' use of it.
+  // Usable because it is PrefixQuery::public_tenant's. Then without age, pin and id, which would
+  // tell of others' use of it.
   bool from_public = false;
 };
 struct OtherFingerprint {
@@ -53,7 +53,7 @@ struct ExplainReport {
   uint32_t matched_tokens = 0;
   uint32_t usable_tokens = 0;
   std::vector<BoundaryReport> boundaries;
-  // Never stored, and not among `boundaries` since there is nothing else to say of them.
+  // Boundaries that were never stored, left out of `boundaries` since there is nothing else to say.
   uint32_t omitted_boundaries = 0;
   std::vector<OtherFingerprint> other_fingerprints;
   std::string summary;

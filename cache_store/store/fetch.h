@@ -1,8 +1,8 @@
-// FetchSession: a restore point that is read: its plan, and its slices one by one. And the query
-// that asks for it.
+// FetchSession: reads a restore point: its plan, and its slices one by one. And PrefixQuery, which
+// asks for it.
 //
-// Thread safety: one thread at a time. The session holds references, so nothing it promised is
-// evicted, and must not outlive its store. Errors: tiered_store.h.
+// Thread safety: one thread at a time. The session must not outlive its store; it holds references,
+// so no object of its plan is evicted. Errors: tiered_store.h.
 #ifndef HEARTH_CACHE_STORE_STORE_FETCH_H_
 #define HEARTH_CACHE_STORE_STORE_FETCH_H_
 
@@ -23,19 +23,19 @@
 
 namespace hearth {
 
-// A prompt as a caller names it. The fingerprint's fields may be unknown to the store on a lookup
-// (then it is a miss); Publish needs them.
+// A prompt as a caller names it. A lookup whose fingerprint the store does not know is a miss;
+// Publish needs the fingerprint's fields.
 struct PrefixQuery {
   Digest fingerprint{};
   std::string tenant;  // "default" without authentication
   std::vector<uint32_t> token_ids;
   std::vector<uint32_t> cuts;
-  // Whose prefixes are read, too, where the tenant's own are shorter; empty: nobody's.
+  // A tenant whose prefixes are read, too, where the caller's own are shorter; empty: none.
   std::string public_tenant;
-  // The caller fetched this before and could not use what it got: that was counted.
+  // The caller fetched this before and could not use the result; the first fetch was counted.
   bool again = false;
   // Asked every millisecond or so while keys are computed: true ends the call with kCancelled.
-  // Null: it goes to its end.
+  // Null: never.
   std::function<bool()> stopped = nullptr;
 };
 
@@ -68,13 +68,14 @@ class FetchSession {
   virtual const LookupPlan& plan() const = 0;
   // Reads and verifies one slice. `object` indexes plan().objects; `layer` is a model layer index.
   virtual absl::StatusOr<SliceView> ReadSlice(size_t object, uint32_t layer) = 0;
-  // A slice that lies in RAM, not verified: for a reader that does, and reads again when it has to.
+  // A slice in RAM, not verified: for a reader that verifies it, and calls ReadSlice if it is
+  // wrong.
   virtual std::optional<SliceView> PeekSlice(size_t object, uint32_t layer) = 0;
   // Where the slice lies in the shared memory, not verified, and safe from reuse until this session
-  // ends. None when it lies elsewhere: read it.
+  // ends. None when it is not there: read it.
   virtual std::optional<SegmentRange> ShareSlice(size_t object, uint32_t layer) = 0;
-  // The object's copy in the gpu tier, for a reader that computes on that device. Null: there is
-  // none, or no longer: read the slices.
+  // The object's copy in the gpu tier, for a reader that computes on that device. Null when there
+  // is none, or no longer: read the slices.
   virtual DeviceRef OnDevice(size_t object) = 0;
   // Where it lies in the shared device memory, safe from reuse until this session ends.
   virtual std::optional<SegmentRange> ShareOnDevice(size_t object) = 0;

@@ -19,7 +19,7 @@ namespace hearth {
 
 enum class DiskCompression { kNone, kAuto };
 
-// The reading again, from disk, of what nobody asks for.
+// The scrub: reading everything on disk again to find rot.
 struct ScrubOptions {
   // A quarter while others use the disk. 0: off.
   uint64_t bytes_per_s = uint64_t{16} << 20;
@@ -38,8 +38,8 @@ struct StoreOptions {
   // beside live ones, the log, and what is being moved (disk_tier_reclaim.h).
   uint64_t disk_bytes = uint64_t{64} << 30;
   Durability default_durability = Durability::kDisk;
-  // kAuto: what is written from now on is compressed where that saves a tenth. Stored slices are
-  // read back either way.
+  // kAuto: new objects are compressed where that saves a tenth. Stored slices are read back either
+  // way.
   DiskCompression disk_compression = DiskCompression::kNone;
   // Which restore points go first when room is needed (retention.h).
   RetentionPolicy retention = RetentionPolicy::kDefault;
@@ -49,15 +49,15 @@ struct StoreOptions {
   std::string secret_file;
 
   TenantQuotas quotas;
-  // How long a restore point lives that is published without a time to live, by a tenant without a
-  // default of its own. Zero: until room is needed.
+  // The time to live of restore points published without one, by a tenant without a default of its
+  // own. Zero: until room is needed.
   absl::Duration default_ttl;
 
   // Parameters that affect performance.
 
   // Open returns once it knows what is on disk; the index is filled while the store serves. Until
-  // it is, lookups find what they would find later, List and Stats see what is there so far, and
-  // what changes what is stored waits, 10 s at most.
+  // it is, lookups find what they would find later, List and Stats show what is loaded so far, and
+  // calls that change what is stored wait, 10 s at most.
   bool load_in_background = false;
   // Bytes of publishes accepted but not committed, all streams together.
   uint64_t max_staged_bytes = uint64_t{1} << 30;
@@ -66,29 +66,28 @@ struct StoreOptions {
   uint64_t max_background_bytes = uint64_t{512} << 20;
   // The host tier's memory can be mapped by other processes (TieredStore::SharedMemory).
   bool shared_memory = false;
-  // Under the host tier.
+  // For the host tier's memory.
   HugePages huge_pages = HugePages::kAuto;
-  // Told, from any thread, of what the system does not grant and the store goes on without: huge
-  // pages, or memory to keep ready, at most once of each; and of damage and a disk that fails, a
-  // few lines a minute (warnings.h).
+  // Told, from any thread, of requests that the system does not grant and that the store can do
+  // without (huge pages, memory to keep ready), at most once of each; and of damage and a failing
+  // disk, a few lines a minute (warnings.h).
   std::function<void(const std::string&)> on_warning;
 
-  // Memory of an accelerator for copies of what is fetched often (device_tier.h). Null: no gpu
-  // tier.
+  // Memory of an accelerator for copies of objects that are fetched often (device_tier.h). Null: no
+  // gpu tier.
   std::shared_ptr<DeviceMemory> device;
-  // Told once, from a thread of the store's, should the device be lost: the tier is off from then
-  // on.
+  // Told once, from a thread of the store, when the device is lost: the tier is off from then on.
   std::function<void(const absl::Status&)> on_device_lost;
 
-  // Bytes a second that the disk tier writes in the background, all of it together: flushes,
-  // compactions, the moving of what is live out of files that are mostly erased, backups. Publishes
-  // are not among it. 0: no limit. The default is a third of what a small SSD takes, so that reads
-  // and publishes find the disk free.
+  // Bytes a second that the disk tier writes in the background, all together: flushes, compactions,
+  // backups, and moving live slices out of mostly erased files. Publishes do not count. 0: no
+  // limit. The default is a third of what a small SSD takes, so that reads and publishes find the
+  // disk free.
   uint64_t background_disk_bytes_per_s = uint64_t{128} << 20;
   ScrubOptions scrub;
 
   bool has_disk() const { return disk_bytes > 0 && !data_dir.empty(); }
-  // Of the slowest tier: quotas and pins are shares of it.
+  // Capacity of the slowest tier: quotas and pins are shares of it.
   uint64_t capacity_bytes() const { return has_disk() ? disk_bytes : host_bytes; }
 
   // Checks relations between fields; kInvalidArgument names the field.

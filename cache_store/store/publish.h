@@ -1,5 +1,4 @@
-// PublishSession: a prompt's objects that are taken in: which are lacking, their slices, the
-// commit.
+// PublishSession: stores a prompt's objects: says which are lacking, takes their slices, commits.
 //
 // Thread safety: one thread at a time. It must not outlive its store. Errors: tiered_store.h.
 #ifndef HEARTH_CACHE_STORE_STORE_PUBLISH_H_
@@ -37,9 +36,9 @@ struct PublishSpec {
   std::vector<uint32_t> boundaries;
   std::vector<PublishObject> objects;
   Durability durability = Durability::kDefault;
-  // How long the restore points live from their commit on. Zero: as long as the tenant's default
-  // says; where there is none either, one that was published before ends when it would have ended.
-  // Published again with a time to live, a point lives as long as the longer of the two.
+  // The restore points' time to live from their commit on. Zero: the tenant's default; without one,
+  // a point that was published before keeps its end. Published again with a time to live, a point
+  // gets the later of the two ends.
   absl::Duration ttl;
   std::function<bool()> stopped = nullptr;  // as PrefixQuery's
   std::string publisher = "";               // who it is, for QuarantineResult
@@ -57,14 +56,14 @@ class PublishSession {
   virtual ~PublishSession() = default;  // without Commit: leaves nothing behind
   // Indices into the spec's objects that the store lacks; the caller puts exactly these.
   virtual absl::Span<const uint32_t> needed() const = 0;
-  // Uninitialised memory for the slice that is to be put next: where it is to stay, when there is
-  // room. Counted as staged before it is taken; kResourceExhausted names the limit.
+  // Uninitialised memory for the next slice to be put: where it will stay, when there is room.
+  // Counted as staged before its allocation; kResourceExhausted names the limit.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> AllocateSlice(size_t bytes) = 0;
-  // Takes one whole slice; copies or keeps `owner` alive. Counts what AllocateSlice did not.
-  // Verified against its announced digest.
+  // Takes one whole slice, which it copies or keeps alive by its owner, and verifies it against the
+  // announced digest. Counts memory as staged that AllocateSlice did not.
   virtual absl::Status PutSlice(uint32_t object, uint32_t layer, SliceView slice) = 0;
-  // Manifest last; returns once the asked durability is reached. Boundaries whose objects did not
-  // all arrive are left out with a note.
+  // Writes the manifest last; returns once the requested durability is reached. Boundaries whose
+  // objects did not all arrive are left out with a note.
   virtual absl::StatusOr<PublishResult> Commit() = 0;
 };
 

@@ -1,5 +1,5 @@
-// RestorePoint: one as a store lists it, what taking some out answers, and the events that tell of
-// them.
+// RestorePoint: a restore point as the store lists it; with the results of removing some, and the
+// events that report changes.
 //
 // Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_RESTORE_POINT_H_
@@ -40,15 +40,15 @@ struct DropResult {
 
 struct QuarantineResult {
   uint32_t objects = 0;
-  // Who published them, each once; "" stands for those that were stored when the store opened.
+  // Who published them, each once; "" for objects that were stored before the store opened.
   std::vector<std::string> publishers;
-  // Why they may be served again after a crash: the disk would not let go of them.
+  // Not OK: the disk could not erase them, so they may be served again after a crash.
   absl::Status on_disk;
 };
 
 // kLost: the subscriber was too slow, and events up to `sequence` were skipped; subscribe again for
-// a snapshot. Its restore point is empty. kDurable: one that was in memory only is on disk now.
-// Values are those of v1::WatchEvent, less one.
+// a snapshot. Its restore point is empty. kDurable: a restore point that was only in memory is on
+// disk now. Values are one less than those of v1::WatchEvent.
 struct StoreEvent {
   enum class Kind {
     kStored,
@@ -62,16 +62,16 @@ struct StoreEvent {
   };
   Kind kind = Kind::kStored;
   uint64_t sequence = 0;  // counts each tenant's events, from 1, without a gap
-  // As List shows it right after the event. Its use and its tier change without one.
+  // As List shows it right after the event. Changes of its last use and its tier are no events.
   RestorePoint restore_point;
   std::optional<Removal> removed;  // set where the restore point left
 };
 
-// Where a subscriber goes on.
+// The place where a subscriber goes on.
 struct WatchFrom {
-  // What it has seen: sequence of its last event, and of which incarnation.
+  // The sequence of the last event that it has seen, and the store's incarnation then.
   uint64_t incarnation = 0, sequence = 0;
-  // Take the snapshot where these are unknown or too old. False: events from now on only.
+  // Begin with a snapshot where these are unknown or too old. False: events from now on only.
   bool snapshot = true;
 };
 struct WatchStart {

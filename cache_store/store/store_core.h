@@ -1,7 +1,7 @@
-// StoreCore: what all parts of a store work on: its options, clock, meters, tiers and state.
+// StoreCore: the options, clock, meters, tiers and state that all parts of a store share.
 //
-// Made by Store before its parts, and outlives them. Thread safety: the state under its own mutex,
-// what is const or thread safe by itself without. Ownership: owns all of it.
+// Made by Store before its parts, and outlives them. Thread safety: the state under its own mutex;
+// all other members are const or thread safe. Ownership: owns all of it.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_CORE_H_
 
@@ -26,7 +26,7 @@ namespace hearth {
 
 // kInvalidArgument names the field.
 absl::Status CheckPrefix(absl::Span<const uint32_t> token_ids, absl::Span<const uint32_t> cuts);
-// kNotFound: of an id that FindOwned does not find.
+// kNotFound, for an id that FindOwned does not find.
 absl::Status NoSuchPoint();
 
 struct StoreCore {
@@ -34,14 +34,15 @@ struct StoreCore {
             std::shared_ptr<HostArena> arena, std::unique_ptr<DiskTier> disk);
 
   void Count(Counter counter, uint64_t amount = 1) { meters.counters().Add(counter, amount); }
-  // As a list shows it. Under the lock.
+  // As List shows it. Under the lock.
   RestorePoint Describe(const RestorePointEntry& point) const;
-  // Null: there is none, or another tenant's, which is as absent as one that never was.
+  // Null when there is none, or when it is another tenant's, which callers must not be able to
+  // tell.
   const RestorePointEntry* FindOwned(const Digest& id, const std::string& tenant)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
-  // Writes an object to the RAM tier and says so to the catalog. False: the tier refused it.
-  // REQUIRES: room, from a reservation given back under the same lock.
+  // Writes an object to the RAM tier and tells the catalog. False: the tier refused it. REQUIRES:
+  // room, by a reservation that is released under the same lock.
   bool PutInHost(const StoredObject* object, const std::vector<SliceView>& views)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state.mu);
 
@@ -58,17 +59,17 @@ struct StoreCore {
   std::unique_ptr<Executor> executor;  // for jobs of all parts; reset before any part ends
 
  private:
-  // The catalog tells it of each restore point that leaves. Under the lock.
+  // Called by the catalog for each restore point that leaves. Under the lock.
   void OnRemoved(const RestorePointEntry& point, Removal why);
 };
 
-// Holds the store's mutex; when it is released, what the catalog let go meanwhile is erased.
+// Holds the store's mutex; its destructor has everything erased that the catalog removed meanwhile.
 class ABSL_SCOPED_LOCKABLE StoreLock {
  public:
-  // The thread that erases from the disk.
+  // Who erases from the disk.
   enum OnDisk {
     kInBackground,
-    kErasesItself,  // the holder, by Eraser::EraseFromDisk, when it has let go of the lock
+    kErasesItself,  // the holder, by Eraser::EraseFromDisk, after it released the lock
   };
 
   explicit StoreLock(StoreCore* core, OnDisk on_disk = kInBackground)

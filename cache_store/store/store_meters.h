@@ -1,4 +1,5 @@
-// StoreMeters: what a store counts and times, for its statistics. Names of counters are in stats.h.
+// StoreMeters: a store's counters and timings, for its statistics. Names of counters are in
+// stats.h.
 //
 // Thread safe: relaxed atomics, read one by one.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_METERS_H_
@@ -30,7 +31,7 @@ class StoreMeters {
   void ObserveSliceRead(Tier tier, std::chrono::nanoseconds took) {
     slice_reads_[Place(tier)].Observe(took);
   }
-  // Of a restore point that was read whole; `tier`: the slowest that it came from.
+  // The time to read a whole restore point; `tier`: the slowest that it came from.
   void ObserveFetch(Tier tier, std::chrono::nanoseconds took) {
     fetches_[Place(tier)].Observe(took);
   }
@@ -49,7 +50,7 @@ class StoreMeters {
   }
   std::map<std::string, uint64_t> removed() const;  // by RemovalName
 
-  // Of the tiers that there are.
+  // For the tiers that exist.
   std::vector<LatencySeries> Latencies(bool has_disk, bool has_device) const;
 
  private:

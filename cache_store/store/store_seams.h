@@ -1,5 +1,5 @@
-// StoreSeams: a store's surroundings as tests replace them. Private to cache_store/ and its tests.
-// Plain values.
+// StoreSeams: the surroundings of a store that tests replace. Private to cache_store/ and its
+// tests. Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
 #define HEARTH_CACHE_STORE_STORE_STORE_SEAMS_H_
 
@@ -31,17 +31,17 @@ struct StoreSeams {
   absl::Duration load_patience = absl::Seconds(10);  // of what waits for the index to be loaded
 };
 
-// A store whose background steps a test takes itself, and looks into. What OpenStore and
-// TieredStore::Open return is one.
+// SteppedStore: a store whose background steps a test can run and inspect. OpenStore and
+// TieredStore::Open return one.
 class SteppedStore : public TieredStore {
  public:
-  // Reads one slice more of what is on disk, if it is time to; how long to wait until the next.
-  // One caller at a time: a thread of the store's own, unless the executor is a test's.
+  // Reads the next slice on disk, if it is time to; returns how long to wait before the next call.
+  // One caller at a time: a thread of the store, unless a test gave the executor.
   virtual absl::Duration ScrubStep() = 0;
-  // Removes some of what expired, and notes last uses on disk now and then; how long to wait until
-  // the next. By whom: as ScrubStep.
+  // Removes some expired points, and now and then notes last uses on disk; returns how long to
+  // wait. Called as ScrubStep.
   virtual absl::Duration UpkeepStep() = 0;
-  // Adopts a few restore points more; how long to wait until the next. By whom: as ScrubStep.
+  // Adopts a few restore points more; returns how long to wait. Called as ScrubStep.
   virtual absl::Duration LoadStep() = 0;
   virtual bool is_loading() const = 0;
   // Asserts the catalog's invariants against the tiers.

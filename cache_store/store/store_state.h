@@ -1,4 +1,4 @@
-// StoreState: all that a store knows, under its one mutex.
+// StoreState: a store's bookkeeping, under its one mutex.
 //
 // `mu` guards bookkeeping and is never held across disk I/O, hashing or callbacks; calls of the RAM
 // tier under it move pointers only. Order: `mu` before the tiers' and the event hub's own mutexes.

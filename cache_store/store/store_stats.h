@@ -1,4 +1,4 @@
-// StoreStats: what a store holds, and has done since it was opened.
+// StoreStats: a store's contents, and its counts since it was opened.
 //
 // Plain values.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_STATS_H_
@@ -24,7 +24,7 @@ struct TierUsage {
   uint64_t written_bytes = 0;  // of objects, since the store opened
   uint64_t unread_bytes = 0;   // of those, what left the tier without ever having been read from it
 };
-// One histogram: of lookups, of reads of slices and fetches by tier, of publishes by durability.
+// One histogram: lookups; slice reads or fetches of one tier; publishes of one durability.
 struct LatencySeries {
   std::string name, help;
   std::string label, label_value;  // label empty: none

@@ -1,5 +1,4 @@
-// StoreTiers: the tiers that a store keeps slices in, each as the device and behind what verifies
-// it.
+// StoreTiers: the tiers of a store, each one bare and behind its verifying decorator.
 //
 // Thread safe, as the tiers are. Ownership: owns all of them.
 #ifndef HEARTH_CACHE_STORE_STORE_STORE_TIERS_H_
@@ -26,11 +25,11 @@ struct StoreTiers {
   StoreTiers(const StoreOptions& options, const StoreSeams& seams,
              std::shared_ptr<HostArena> host_arena, std::unique_ptr<DiskTier> disk_tier);
 
-  // Memory for a slice, in the arena where that has room.
+  // Memory for a slice, from the arena if that has room.
   std::shared_ptr<std::byte> AllocateSlice(size_t bytes) const;
-  // The same bytes where workers can see them, when that is worth a copy.
+  // The same bytes where workers can map them, if that is worth a copy.
   SliceView InArena(const SliceView& slice) const;
-  // All slices of an object from RAM, verified. False: not all of them are there and right.
+  // All slices of an object from RAM, verified. False: some are missing or wrong.
   bool HostViews(const StoredObject* object, std::vector<SliceView>* views) const;
   // Whether all of these have a copy on the device.
   bool AreOnDevice(absl::Span<const StoredObject* const> objects) const;

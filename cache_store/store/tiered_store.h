@@ -1,9 +1,9 @@
-// The cache node's core: looks up restore points, hands out their slices, takes in new ones.
+// TieredStore: the cache node's core: looks up restore points, reads their slices, stores new ones.
 //
 // A TieredStore keeps objects in a bounded host tier and a bounded disk tier. Restore points are
 // its unit of visibility and eviction: a manifest commits last, names every object it needs and
 // holds a reference on each. Readers and publishers work through sessions, which hold references
-// too, so nothing promised is evicted under them.
+// too, so no object that a session promised is evicted during it.
 //
 // Thread safety: all methods of all classes here may be called from any thread, but one session is
 // used by one thread at a time. Sessions must not outlive their store.
@@ -38,7 +38,7 @@
 
 namespace hearth {
 
-// The host tier's memory as others may map it. The descriptor stays the store's.
+// The host tier's memory, for other processes to map. The store owns the descriptor.
 struct SharedMemory {
   int fd = -1;
   SegmentLayout layout;
@@ -46,8 +46,8 @@ struct SharedMemory {
 
 class TieredStore {
  public:
-  // Opens or creates the data folder, rebuilds the index from its manifests, collects what no
-  // manifest names (the last two maybe later: StoreOptions::load_in_background).
+  // Opens or creates the data folder, rebuilds the index from its manifests, and erases objects
+  // that no manifest names (with StoreOptions::load_in_background the last two happen later).
   // kFailedPrecondition when another process holds the folder or its version is newer; kDataLoss
   // only when the folder cannot be read at all.
   static absl::StatusOr<std::unique_ptr<TieredStore>> Open(const StoreOptions& options);
@@ -57,8 +57,8 @@ class TieredStore {
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> Fetch(const PrefixQuery& query,
                                                               uint32_t above_tokens,
                                                               uint32_t max_tokens) = 0;
-  // For a copy elsewhere: no use of the restore point, so it neither counts as a hit nor changes
-  // what is kept and where.
+  // For a copy elsewhere: not a use, so it neither counts as a hit nor changes what is kept and
+  // where.
   virtual absl::StatusOr<std::unique_ptr<FetchSession>> FetchById(const Digest& id,
                                                                   const std::string& tenant) = 0;
   virtual absl::StatusOr<std::unique_ptr<PublishSession>> Publish(PublishSpec spec) = 0;
@@ -74,9 +74,9 @@ class TieredStore {
   virtual absl::StatusOr<DropResult> Drop(const Digest& id, const std::string& tenant,
                                           bool force) = 0;
   virtual absl::StatusOr<DropResult> DropAll(const std::string& tenant, bool force) = 0;
-  // Never serves these objects of the query's prompt again, nor what names them: they are there
-  // with the right digests, and wrong. In the query's own tenant only. kNotFound: none of them is
-  // there. kCancelled, by the query's `stopped`: nothing was taken out.
+  // Never again serves these objects of the query's prompt, nor restore points that name them: they
+  // are wrong, though their digests are right. In the query's own tenant only. kNotFound: none of
+  // them is stored. kCancelled, by the query's `stopped`: nothing was removed.
   virtual absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                                       absl::Span<const ObjectId> objects) = 0;
   virtual std::vector<RestorePoint> List(const std::string& tenant) = 0;
@@ -85,13 +85,13 @@ class TieredStore {
   virtual std::vector<RestorePoint> Hottest(size_t limit) = 0;
   virtual StoreStats Stats() = 0;
   virtual TenantFigures StatsOf(const std::string& tenant) = 0;
-  // Another one for every opening.
+  // A different number for every opening.
   virtual uint64_t incarnation() const = 0;
   // None unless StoreOptions::shared_memory.
   virtual std::optional<SharedMemory> shared_memory() const = 0;
-  // The gpu tier's, likewise; none where there is no such tier, or its device cannot share.
+  // The gpu tier's memory; none where there is no such tier, or its device cannot share.
   virtual std::optional<SharedMemory> shared_device() const = 0;
-  // Until the memory that is kept ready for the next publishes is. For tests and benchmarks.
+  // Waits until the memory for the next publishes is ready. For tests and benchmarks.
   virtual void WaitForMemory() = 0;
 
   // Called under no lock, in order of sequence, from one thread at a time; maybe before Subscribe
@@ -100,10 +100,10 @@ class TieredStore {
   virtual WatchStart Subscribe(const std::string& tenant, const WatchFrom& from,
                                EventCallback callback) = 0;
 
-  // Copies what is on disk at this moment to a backup folder (backup.h), beside everything else.
-  // All that was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data
-  // folder is damaged, or was when the store started and not all of it could be put right;
-  // kUnavailable: that is not known yet.
+  // Copies what is on disk at this moment to a backup folder (backup.h) while the store serves. All
+  // that was acknowledged as `disk` or `sync` before the call is in it. kDataLoss: the data folder
+  // is damaged, or was when the store started and not all of it could be repaired; kUnavailable:
+  // that is not known yet.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
 
   // Waits until every write-behind reached the disk or `deadline` passed.

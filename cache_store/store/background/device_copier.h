@@ -1,7 +1,7 @@
-// DeviceCopier: copies to the gpu tier what is fetched from RAM or disk again and again.
+// DeviceCopier: copies objects to the gpu tier that are often fetched from RAM or disk.
 //
-// Thread safe. Ownership: borrows the core; owns the executor that copies. What it does not come to
-// is counted, and stays in RAM.
+// Thread safe. Ownership: borrows the core; owns the executor that copies. An object that it cannot
+// copy in time is counted, and stays in RAM.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_DEVICE_COPIER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_DEVICE_COPIER_H_
 
@@ -17,10 +17,10 @@ namespace hearth {
 
 class DeviceCopier {
  public:
-  // Copies may come by the hundred: nothing is to wait behind them. `executor` null: the core's.
+  // An executor of its own, since hundreds of copies may be queued at once. Null: the core's.
   DeviceCopier(StoreCore* core, std::unique_ptr<Executor> executor)
       : core_(core), state_(&core->state), executor_(std::move(executor)) {}
-  // Waits until what was accepted is done. No method may be called after.
+  // Waits until all accepted copies are done. The last call.
   void Stop() { executor_.reset(); }
 
   // A session ends that read the object from RAM or disk. REQUIRES: held.

@@ -1,12 +1,11 @@
-// IndexLoader: fills the index after a start. Opening reads the records once, of manifests only
-// which objects they name; the manifests themselves are read, checked and adopted a few at a time,
-// before Open returns or, with load_in_background, while the store serves.
+// IndexLoader: fills the index after a start. Opening reads all records once, but of manifests only
+// the objects that they name; the manifests themselves are read, checked and adopted a few at a
+// time, before Open returns or, with load_in_background, while the store serves.
 //
-// Until all are adopted, whatever looks up one prompt adopts what that prompt needs first, and
-// finds what it would find later. What changes what is stored waits: nothing is written or evicted
-// on the word of half an index, so a close or a crash meanwhile loses nothing and no limit is
-// passed. Thread safe but for Recover and Step, which one thread calls. Ownership: borrows the
-// rest.
+// Until all are adopted, a lookup first adopts the manifests that its prompt needs, and so finds
+// what it would find later. Calls that change what is stored wait: nothing is written or evicted on
+// the basis of half an index, so a close or a crash meanwhile loses nothing and no limit is passed.
+// Thread safe but for Recover and Step, which one thread calls. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_INDEX_LOADER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_INDEX_LOADER_H_
 
@@ -31,10 +30,10 @@ namespace hearth {
 
 class IndexLoader {
  public:
-  // Under one hold of the lock: a millisecond or so, of the longest prompts some 20.
+  // Under one hold of the lock: about a millisecond, some 20 for the longest prompts.
   static constexpr size_t kManifestsAtOnce = 8;
 
-  // `patience`: how long what changes the store waits for the index.
+  // `patience`: how long calls that change the store wait for the index.
   IndexLoader(StoreCore* core, WriteBehind* write_behind, Upkeep* upkeep, absl::Duration patience)
       : core_(core),
         state_(&core->state),
@@ -49,7 +48,8 @@ class IndexLoader {
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(state_->mu);
   bool is_loading() const { return is_loading_.load(); }
 
-  // Loads what a lookup of this prompt may find; what cannot be read now is not found now.
+  // Loads the manifests that a lookup of this prompt may find. One that cannot be read now is not
+  // found.
   void LoadFor(const PromptChain& chain, const KvLayout& layout) ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::Status LoadPoint(const Digest& id) ABSL_LOCKS_EXCLUDED(state_->mu);
   absl::Status WaitUntilLoaded() ABSL_LOCKS_EXCLUDED(state_->mu);  // kUnavailable after `patience`
@@ -60,11 +60,11 @@ class IndexLoader {
   }
   std::shared_ptr<UnloadedIndex> SharedUnloaded() ABSL_LOCKS_EXCLUDED(state_->mu);
   const ManifestAdopter& adopter() const { return adopter_; }
-  // A manifest that was not loaded names what is quarantined. `point`: its restore point's id,
-  // zeros: it cannot be told.
+  // A manifest that was not loaded names a quarantined object. `point`: its restore point's id;
+  // zeros: unknown.
   void NoteRetired(uint64_t number, const Digest& point) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
-  // That the start found on disk; constant once Recover has returned.
+  // The damage that the start found on disk; constant once Recover has returned.
   const std::vector<std::string>& damage() const { return damage_; }
   absl::Status CheckIsWhole() const;  // as far as the start could tell
 
@@ -77,7 +77,7 @@ class IndexLoader {
   void NoteLost(const Digest& id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void NoteUseless(uint64_t number, const ReadManifest& read)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Of what was promised and turned out to be of no use. True: nothing of it was.
+  // Notes acknowledged manifests that turned out to be of no use. True: there was none.
   bool NoteDropped(const UnloadedIndex& unloaded) ABSL_LOCKS_EXCLUDED(state_->mu);
   void AdoptUses(absl::Span<const Digest> points) ABSL_LOCKS_EXCLUDED(state_->mu);
 

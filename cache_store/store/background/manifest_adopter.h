@@ -1,4 +1,4 @@
-// ManifestAdopter: puts what a manifest on disk says into the catalog.
+// ManifestAdopter: adds the restore points of manifests on disk to the catalog.
 //
 // Check runs without the lock, since it hashes; Adopt under it. Thread safe. Ownership: borrows the
 // core.
@@ -17,7 +17,7 @@ namespace hearth {
 
 // A manifest on its way into the catalog. A plain value.
 struct ReadManifest {
-  // The id of the restore point that it is of; zeros where it cannot be told.
+  // The id of its restore point; zeros when unknown.
   Digest point() const;
 
   ManifestRecord record;

@@ -1,6 +1,6 @@
 // ManifestWriter: puts objects and manifests on the disk.
 //
-// Thread safe. Errors: a write that failed may have left something; AbandonWrite says what is to be
+// Thread safe. Errors: a failed write may leave something on disk; AbandonWrite names what is to be
 // erased. Ownership: borrows the core. REQUIRES: the store has a disk tier.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_MANIFEST_WRITER_H_
@@ -36,7 +36,7 @@ inline absl::Time EndOf(const ManifestRecord& record) {
   return absl::FromUnixSeconds(static_cast<int64_t>(record.expires_unix_s));
 }
 
-// Objects and manifests on their way to the disk, and how far they came. Whoever makes one holds a
+// Objects and manifests on their way to the disk, and how far they came. Its maker holds a
 // reference on each object.
 struct Persisting {
   std::vector<const StoredObject*> objects;   // to be written
@@ -44,7 +44,7 @@ struct Persisting {
   std::vector<uint64_t> compressed_bytes;     // of each, once written; 0: as they are
   std::vector<ManifestRecord> manifests;
   std::vector<Digest> points;  // the ids of those that the manifests are of
-  // How far it came: of these something may be on disk, whatever the write's status.
+  // How far it came: parts of these may be on disk, whatever the write's status.
   size_t begun_objects = 0;
   bool begun_manifests = false;
   FingerprintRecord fingerprint;
@@ -57,14 +57,15 @@ class ManifestWriter {
 
   // The manifest of a restore point. REQUIRES: the lock.
   static ManifestRecord RecordOf(const RestorePointEntry& point);
-  // The same of one that is about to be: times, fingerprint and cuts are the caller's to fill.
+  // The same for a future restore point: the caller fills in times, fingerprint and cuts.
   static ManifestRecord NewRecord(uint64_t number, const std::string& tenant,
                                   std::vector<uint32_t> token_ids,
                                   const std::vector<const StoredObject*>& objects);
   // Fills `compressed_bytes` of the work.
   absl::Status Write(Persisting* work, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Of a failed write: notes that what it may have left is to be erased; the objects that it began.
-  // These may be in RAM and written again: only while their keys are claimed can they be erased.
+  // After a failed write: notes what it may have left for erasure, and returns the objects that it
+  // began. These may be in RAM and be written again: they can be erased only while their keys are
+  // claimed.
   std::vector<uint64_t> AbandonWrite(const Persisting& work)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Writes a restore point's manifest again. kNotFound: it is not on disk. REQUIRES: its id is
@@ -72,7 +73,8 @@ class ManifestWriter {
   absl::Status Rewrite(const Digest& id, bool sync) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
-  // Compresses the views of one object where the options ask for it and it is worth it; 0: none.
+  // Compresses the views of one object where the options ask for it and it saves enough. Returns
+  // the compressed size, 0 when not compressed.
   uint64_t Compress(const Fingerprint& fingerprint, std::vector<SliceView>* views);
 
   StoreCore* const core_;

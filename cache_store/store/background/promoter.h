@@ -1,7 +1,7 @@
-// Promoter: what a reader got from the disk is put into RAM, object by object, in the background.
+// Promoter: puts objects that a reader got from the disk into RAM, one by one, in the background.
 //
 // A session keeps the slices of one object until it has read all of them, and hands them to the
-// background executor, which makes room and inserts them. A fetch that ends early has so promoted
+// background executor, which makes room and inserts them. So a fetch that ends early has promoted
 // whole objects, and evicted no more than these needed. Room is made by demoting only: a promotion
 // loses nothing. Thread safe. Ownership: borrows the core; its jobs run in the core's executor.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_PROMOTER_H_
@@ -29,12 +29,12 @@ class Promoter {
  public:
   explicit Promoter(StoreCore* core) : core_(core), state_(&core->state) {}
 
-  // Null: RAM cannot hold the point beside what must stay there, so that trying would push
-  // everything else out for nothing.
+  // Null when RAM cannot hold the point beside the objects that must stay: trying would only push
+  // out everything else.
   std::shared_ptr<Promotion> Begin(const RestorePointEntry& point)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Whether this reader is to promote the object: it is not in RAM, nobody else does, and what is
-  // held for promotions stays below its limit.
+  // Whether this reader is to promote the object: it is not in RAM, no other reader promotes it,
+  // and the memory held for promotions stays below its limit.
   bool Claim(const StoredObject* object, Promotion* promotion) ABSL_LOCKS_EXCLUDED(state_->mu);
   void Unclaim(const StoredObject* object) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   // Ends the claim. REQUIRES: claimed, and held by the caller; `views` are all of its slices.

@@ -1,10 +1,10 @@
-// Quarantiner: takes out what is wrong, with all that names it: what a reader found broken, and
-// what somebody proved to be wrong though its digests are right.
+// Quarantiner: removes wrong objects and all restore points that name them: objects that a reader
+// found broken, and objects that a caller proved wrong though their digests are right.
 //
-// No start would find the latter again. So what is not loaded yet and names it goes at once, too,
-// or it would bring it back after a crash. Finding that goes through all manifests, and comes
-// first: a caller that does not wait so long has changed nothing. Thread safe. Ownership: borrows
-// the rest.
+// No start would find the latter again. So manifests that name them and are not loaded yet are
+// removed at once, too, or they would bring them back after a crash. Finding those takes a pass
+// over all manifests, and comes first: a caller that gives up waiting has changed nothing. Thread
+// safe. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_QUARANTINER_H_
 
@@ -31,12 +31,12 @@ class Quarantiner {
   absl::StatusOr<QuarantineResult> Quarantine(const PrefixQuery& query,
                                               absl::Span<const ObjectId> objects)
       ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Of an object that the caller holds: in no tier are its bytes, and right.
+  // No tier has right bytes of this object. REQUIRES: the caller holds it.
   void QuarantineObject(const StoredObject* object, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Its copy in RAM is broken: only that goes where there is another on disk.
+  // Its copy in RAM is broken: only that copy goes when there is another on disk.
   void QuarantineHostCopy(const StoredObject* object) ABSL_LOCKS_EXCLUDED(state_->mu);
-  // Counts an error of the disk; true: as often as only what is lost fails.
+  // Counts a read error of the disk. True: there were so many that the object counts as lost.
   bool IsReadFailureForGood(const StoredObject* object, const absl::Status& status)
       ABSL_LOCKS_EXCLUDED(state_->mu);
 
@@ -46,8 +46,8 @@ class Quarantiner {
                                                const KvLayout& layout,
                                                absl::Span<const ObjectId> objects)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Manifests not loaded yet that name one of these, in `names`. kCancelled; other errors: of the
-  // disk.
+  // Adds to `names` the manifests not loaded yet that name one of these. kCancelled by `stopped`;
+  // other errors are the disk's.
   absl::Status FindUnloaded(const absl::flat_hash_set<uint64_t>& objects,
                             const std::function<bool()>& stopped, std::vector<UnloadedPoint>* names)
       ABSL_LOCKS_EXCLUDED(state_->mu);

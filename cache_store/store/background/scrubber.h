@@ -20,9 +20,9 @@
 
 namespace hearth {
 
-// While others use the disk, at this part of the rate: rot is found later, not never.
+// While others use the disk it reads at this fraction of the rate.
 inline constexpr uint64_t kScrubYield = 4;
-// At most so much is read again after a restart.
+// Progress is saved this often: a restart reads at most so much again.
 inline constexpr uint64_t kScrubSaveBytes = uint64_t{256} << 20;
 
 // Outlives the process. Objects are read in order of their numbers.
@@ -32,7 +32,7 @@ struct ScrubProgress {
   int64_t finished_unix_s = 0;  // the last pass that read everything; 0: none yet
 
   std::string Serialize() const;
-  // An unreadable text begins anew.
+  // Of an unreadable text: no progress.
   static ScrubProgress Parse(absl::string_view text);
 };
 

@@ -1,12 +1,11 @@
-// UnloadedIndex: what a data folder holds and the catalog does not show yet.
+// UnloadedIndex: the restore points and objects of a data folder that are not in the catalog yet.
 //
 // Made from one pass over the records, which reads of a manifest only the numbers of its objects.
-// From then on the store knows for any prompt which manifests have to do with it, and takes these
-// out of turn; the others follow, the last used first. Each manifest is done once: adopted by
-// the catalog, or found to be of no use. Thread safety: models, pins, uses and ids never change,
-// objects() not once all manifests are done; all else under the store's mutex. Ownership:
-// adopted objects are held, each once, for as long as this is there: what goes meanwhile may be
-// named by a manifest that is still to come.
+// From then on the store knows for any prompt which manifests concern it, and loads these out of
+// turn; the others follow, the last used first. Each manifest is done once: adopted by the catalog,
+// or found to be of no use. Thread safety: models, pins, uses and ids never change, objects() not
+// once all manifests are done; all else under the store's mutex. Ownership: adopted objects are
+// held, each once, as long as this lives, since a manifest that is still to come may name them.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_UNLOADED_INDEX_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_UNLOADED_INDEX_H_
 
@@ -25,7 +24,7 @@
 
 namespace hearth {
 
-// A manifest that is not loaded, and its restore point's id, zeros where it cannot be told.
+// A manifest that is not loaded, and its restore point's id; zeros when unknown.
 struct UnloadedPoint {
   uint64_t manifest = 0;
   Digest point{};
@@ -37,8 +36,8 @@ class UnloadedIndex {
   struct Object {
     ObjectRecord record;
     const StoredObject* adopted = nullptr;  // null until a manifest names it; held
-    // Of those that name it, and of which all objects are there, the one that lives longest, then
-    // the newest; 0: none. Until when that is, in unix seconds.
+    // The manifest with the latest end, then the newest, of those that name it and whose objects
+    // are all there; 0: none. And that end, in unix seconds.
     uint64_t manifest = 0;
     uint64_t until = 0;
   };
@@ -48,14 +47,14 @@ class UnloadedIndex {
 
   const Models& models() const { return models_; }
   bool IsPinned(uint64_t manifest) const { return pinned_.contains(manifest); }
-  // Its last use as noted, in unix seconds; 0: none was.
+  // Its last use as noted, in unix seconds; 0 when none was.
   uint64_t UseOf(uint64_t manifest) const {
     const auto noted = uses_.find(manifest);
     return noted == uses_.end() ? 0 : noted->second;
   }
-  // Manifests that are gone, of whose use something was noted.
+  // Manifests that are gone, though uses of them were noted.
   const std::vector<uint64_t>& stray_uses() const { return stray_uses_; }
-  // Above every number that anything on disk goes by.
+  // Above every number in use on disk.
   uint64_t next_number() const { return next_number_; }
   // Objects whose record could not be read.
   const std::vector<uint64_t>& unreadable_objects() const { return unreadable_objects_; }
@@ -63,12 +62,12 @@ class UnloadedIndex {
   // It was acknowledged, and is of no use.
   void NoteDropped(uint64_t manifest) { dropped_.insert(manifest); }
   bool WasPromised(uint64_t manifest) const { return !unpromised_.contains(manifest); }
-  // Goes through all there are.
+  // Takes a pass over all manifests.
   std::vector<UnloadedPoint> DroppedPromises() const;
 
   size_t manifests() const { return manifests_.size(); }
   size_t left() const { return left_; }
-  // Of the restore points that manifests may be of.
+  // Ids of the restore points that the manifests may belong to.
   std::vector<Digest> Ids() const;
   // At most `most` that are not done, the last used first; at the end all that were postponed.
   std::vector<uint64_t> Next(size_t most);
@@ -76,14 +75,14 @@ class UnloadedIndex {
   static constexpr uint8_t kMaxTries = 60;
   void Postpone(uint64_t manifest);
   size_t given_up() const { return given_up_; }
-  // Those without which the catalog does not show all there is of this prompt; of one restore
-  // point. Newest first. None where two manifests or objects go by one key, as a crash may leave
-  // them: which of them counts is decided by their order, and all come newest first.
-  // In the portable class remainders are found by their tokens: those after a chunk of the chain
-  // count, those of prompts shorter than a chunk wait for their turn.
+  // The manifests to load before the catalog shows all that is stored of this prompt, or this
+  // restore point; newest first. None where two manifests or objects have one key, as a crash may
+  // leave them: then their order decides which counts, and all come newest first. In the portable
+  // class remainders are found by their tokens: those after a chunk of the chain count, those of
+  // prompts shorter than a chunk wait for their turn.
   std::vector<uint64_t> Touching(const PromptChain& chain, Exactness exactness) const;
   std::vector<uint64_t> EndingAt(const Digest& key) const;
-  // Whether a manifest of this key is not done yet. Of two, the one that is done last.
+  // Whether a manifest of this key is not done yet; of two, the later one.
   bool IsPendingAt(const Digest& key) const;
   bool IsPending(uint64_t manifest) const;  // not done yet
   // False: it was done before.

@@ -1,7 +1,7 @@
-// Upkeep: what is done when its time comes rather than when somebody asks. Restore points that
-// expired leave, and last uses are noted on disk.
+// Upkeep: the periodic work of a store: removes expired restore points, and notes last uses on
+// disk.
 //
-// Nobody is served what expired, however late it is removed. A lookup first removes a few; while
+// An expired point is never served, however late it is removed. A lookup first removes a few; while
 // more are left, only boundaries with a restore point of their own are usable (PrefixFinder).
 // Thread safe but for Step, which one thread calls. Ownership: borrows the core.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_UPKEEP_H_
@@ -20,9 +20,9 @@ class Upkeep {
 
   // SteppedStore::UpkeepStep.
   absl::Duration Step() ABSL_LOCKS_EXCLUDED(state_->mu);
-  // For a call that waits for something else.
+  // Removes a few, on behalf of a call that does something else.
   void ExpireFew() ABSL_LOCKS_EXCLUDED(state_->mu);
-  // True: some, and there may be more.
+  // True: some were noted, and there may be more.
   bool NoteUses() ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:

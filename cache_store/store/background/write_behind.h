@@ -1,7 +1,7 @@
-// WriteBehind: moves restore points that are in RAM only to the disk, in the background.
+// WriteBehind: writes restore points that are only in RAM to the disk, in the background.
 //
-// Thread safe. A full queue is counted, and the restore point stays where it is. Ownership: borrows
-// the core and the writer; its jobs run in the core's executor.
+// Thread safe. When the queue is full, that is counted and the restore point stays in RAM only.
+// Ownership: borrows the core and the writer; its jobs run in the core's executor.
 #ifndef HEARTH_CACHE_STORE_STORE_BACKGROUND_WRITE_BEHIND_H_
 #define HEARTH_CACHE_STORE_STORE_BACKGROUND_WRITE_BEHIND_H_
 
@@ -20,9 +20,9 @@ class WriteBehind {
   WriteBehind(StoreCore* core, ManifestWriter* manifests)
       : core_(core), state_(&core->state), manifests_(manifests) {}
 
-  // `bytes`: what is in RAM only until they are written.
+  // `bytes`: of their objects that are only in RAM until then.
   void Schedule(std::vector<Digest> points, uint64_t bytes) ABSL_LOCKS_EXCLUDED(state_->mu);
-  // In between nothing is written: what is scheduled is kept for EndDeferring, which returns it.
+  // Between the two nothing is written: EndDeferring returns the points scheduled meanwhile.
   void BeginDeferring() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   const std::vector<Digest>& deferred() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu) {
     return deferred_;

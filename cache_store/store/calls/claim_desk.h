@@ -1,9 +1,9 @@
-// ClaimDesk: one computation a prefix: who computes, who waits, and what ends a wait.
+// ClaimDesk: decides which caller computes a prefix, which ones wait for it, and what ends a wait.
 //
 // The rule. A caller that lacks at least min_tokens waits for the longest boundary that it could go
-// on from and that another has promised to publish; where there is none it promises what it will
-// keep itself. What it keeps takes prompts under way into account as if they were stored: of two
-// that branch off, the second keeps a tail at the branch, and the third waits for that.
+// on from and that another has promised to publish; where there is none it promises the boundaries
+// that it will keep itself. For that choice prompts under way count as stored: of two that branch
+// off, the second keeps a tail at the branch, and the third waits for that.
 // Thread safe; wakes are called under no lock. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_CLAIM_DESK_H_
@@ -28,7 +28,7 @@ class ClaimDesk {
   // TieredStore::Claim.
   absl::StatusOr<ClaimDecision> Claim(const PrefixQuery& query, ClaimRequest ask)
       ABSL_LOCKS_EXCLUDED(state_->mu);
-  // These are stored: wakes who waits for them.
+  // These are stored now: wakes the callers that wait for them.
   void NotePublished(const std::vector<Digest>& keys) ABSL_LOCKS_EXCLUDED(state_->mu);
 
  private:
@@ -39,7 +39,7 @@ class ClaimDesk {
                const ClaimRequest& ask, absl::Time now, ClaimDecision* turn)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void CountWait(const ClaimRequest& ask, absl::Time now, const ClaimDecision& turn);
-  // Calls `give_back`, under no lock, when the last copy goes.
+  // Calls `give_back`, under no lock, when the last copy is destroyed.
   static std::shared_ptr<void> Ticket(std::function<void()> give_back);
 
   StoreCore* const core_;

@@ -1,7 +1,7 @@
-// FetchSessionImpl: one lookup's answer, and the reading of what it found.
+// FetchSessionImpl: one lookup's answer, and the reads of the restore point that it found.
 //
-// Used by one thread at a time; what it changes in the store it changes under the store's lock. It
-// holds references on its objects from its making to its end, so none is evicted in between.
+// Used by one thread at a time; it changes the store under the store's lock only. It holds
+// references on its objects while it lives, so none is evicted.
 // Ownership: borrows the parts, which outlive it.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_FETCH_SESSION_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_FETCH_SESSION_H_
@@ -31,7 +31,7 @@ struct FetchParts {
 
 class FetchSessionImpl : public FetchSession {
  public:
-  // Of a miss.
+  // A session for a miss.
   FetchSessionImpl(const FetchParts& parts, const char* miss_reason, uint32_t matched_tokens);
   // Holds the point and all it names.
   FetchSessionImpl(const FetchParts& parts, const RestorePointEntry* point)
@@ -55,7 +55,7 @@ class FetchSessionImpl : public FetchSession {
   struct Served {
     bool from_device = false, from_host = false, from_disk = false;
   };
-  // Of an object: its slices as they were read from disk, until it is whole.
+  // An object's slices as they were read from disk, until it is whole.
   struct Kept {
     bool tried = false;
     std::vector<SliceView> slices;  // empty: not to be promoted, or on its way
@@ -70,7 +70,7 @@ class FetchSessionImpl : public FetchSession {
   absl::StatusOr<size_t> PlaceOf(size_t object, uint32_t layer) const;
   absl::StatusOr<SliceView> ReadVerified(const StoredObject* object, size_t slice, bool* from_disk);
   std::optional<SliceView> InHost(size_t object, uint32_t layer);
-  // A slice that was read from disk: of use for RAM.
+  // Keeps a slice that was read from disk until its object can be put into RAM.
   void KeepForPromotion(size_t object, size_t place, const SliceView& view);
 
   const FetchParts parts_;

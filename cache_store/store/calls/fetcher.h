@@ -1,5 +1,5 @@
-// Fetcher: looks up a prompt and opens a session on what is found. The lookup takes references
-// under the lock; bytes are read outside it, by the session.
+// Fetcher: looks up a prompt and opens a session on the restore point found. The lookup takes
+// references under the lock; bytes are read outside it, by the session.
 //
 // Thread safe. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_FETCHER_H_

@@ -1,7 +1,7 @@
 // MissExplainer: says why a boundary of a prompt cannot be used, in words and as a code.
 //
-// Looks at what the index holds, where the prompt's chain breaks, and what the history remembers of
-// the segments that are missing. Made for one prompt, under the store's lock, and used there.
+// Looks at the index, at the place where the prompt's chain breaks, and at the history of the
+// missing segments. Made for one prompt, under the store's lock, and used there.
 // Ownership: borrows everything.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_MISS_EXPLAINER_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_MISS_EXPLAINER_H_

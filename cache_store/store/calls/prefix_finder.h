@@ -1,5 +1,5 @@
-// PrefixFinder: where a prompt is looked for, and the longest restore point of it: among its
-// tenant's prefixes, and then, where callers may read one, in a namespace that is everybody's.
+// PrefixFinder: finds the longest restore point of a prompt: among its tenant's prefixes, and then,
+// where callers may read one, in a public namespace.
 //
 // Thread safe. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PREFIX_FINDER_H_
@@ -37,13 +37,13 @@ class PrefixFinder {
   PrefixFinder(StoreCore* core, IndexLoader* loader, Upkeep* upkeep)
       : core_(core), state_(&core->state), loader_(loader), upkeep_(upkeep) {}
 
-  // The tenant's own first, with what of them may be found loaded. None: no fingerprint like this
-  // was seen in any of them. kCancelled.
+  // The tenant's own first; all that the prompt may find there is loaded. Empty when none of them
+  // ever saw this fingerprint. kCancelled by the query's `stopped`.
   absl::StatusOr<std::vector<Namespace>> NamespacesOf(const PrefixQuery& query, uint32_t highest)
       ABSL_LOCKS_EXCLUDED(state_->mu);
   Found Search(const PrefixQuery& query, const Namespace& space, uint32_t highest)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // Not a boundary that is there only because something expired is still held.
+  // False for a boundary that is there only because something expired is still held.
   bool IsUsable(const BoundaryState& state, const KvLayout& layout, absl::Time now) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 

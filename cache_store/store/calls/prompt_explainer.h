@@ -1,4 +1,4 @@
-// PromptExplainer: explains a lookup: for each boundary what is there, or why it cannot be used.
+// PromptExplainer: explains a lookup: for each boundary what is stored, or why it cannot be used.
 //
 // Thread safe. Ownership: borrows the rest.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PROMPT_EXPLAINER_H_

@@ -1,5 +1,5 @@
-// PublishCommit: commits a publish: claims its keys, makes room, writes, and shows it. Nothing is
-// visible before it is written as durably as was asked for.
+// PublishCommit: commits a publish: claims its keys, makes room, writes, and makes it visible, but
+// not before it is as durable as the caller asked.
 //
 // Used by one thread, once. Errors: kResourceExhausted where there is no room; then nothing is
 // kept. Ownership: borrows the content and the parts.
@@ -44,7 +44,7 @@ class PublishCommit {
   void Claim() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status AdoptStaged() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   void ChooseBoundaries() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
-  // When what this publishes expires. Says in the notes where that is earlier than was asked for.
+  // The end of the published points. Adds a note where that is earlier than the caller asked.
   absl::Time ExpiryOf(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status ReserveQuota() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
   absl::Status MakeRoom() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
@@ -64,15 +64,15 @@ class PublishCommit {
   PublishPlan plan_;
 };
 
-// The end of a commit: makes it visible, its objects in RAM and the index, its points in the
-// catalog. All of it under the lock; nothing here can fail. Ownership: borrows the content and the
-// plan.
+// PublishRevealer: the end of a commit: makes its objects visible in RAM and the index, and its
+// points in the catalog. All of it under the lock; nothing here can fail. Ownership: borrows the
+// content and the plan.
 class PublishRevealer {
  public:
   PublishRevealer(StoreCore* core, PublishContent* content, PublishPlan* plan)
       : core_(core), state_(&core->state), content_(content), plan_(plan) {}
 
-  // The plan's boundaries are then those that are visible.
+  // Leaves in the plan the boundaries that are visible.
   void Reveal() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 
  private:

@@ -1,4 +1,5 @@
-// PublishContent, which a publish brings, and PublishPlan, which its commit decides. Plain values.
+// PublishContent, the objects of a publish, and PublishPlan, the decisions of its commit. Plain
+// values.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_PLAN_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_PLAN_H_
 
@@ -32,7 +33,7 @@ struct PublishItem {
 
 // Announced and sent by one publisher.
 struct PublishContent {
-  // Those that the boundary's restore point is keyed by.
+  // The cuts in the key of the boundary's restore point.
   std::vector<uint32_t> CutsUpTo(uint32_t boundary) const;
 
   PublishSpec spec;
@@ -55,7 +56,7 @@ struct PublishBoundary {
   absl::Time expires;
 };
 
-// Decided by one commit, between its two turns under the lock.
+// The decisions of one commit, made between its two turns under the lock.
 struct PublishPlan {
   Durability level = Durability::kMemory;
   std::vector<PublishBoundary> boundaries;

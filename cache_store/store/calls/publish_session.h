@@ -1,8 +1,8 @@
-// PublishSessionImpl: one publish, from what it announces to its commit.
+// PublishSessionImpl: one publish, from its announcement to its commit.
 //
-// Used by one thread at a time; what it changes in the store it changes under the store's lock. It
-// holds references on objects from its making to its end, so none is evicted in between. Ownership:
-// borrows the parts, which outlive it.
+// Used by one thread at a time; it changes the store under the store's lock only. It holds
+// references on objects while it lives, so none is evicted. Ownership: borrows the parts, which
+// outlive it.
 #ifndef HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_SESSION_H_
 #define HEARTH_CACHE_STORE_STORE_CALLS_PUBLISH_SESSION_H_
 
@@ -32,7 +32,8 @@ struct PublishParts {
 
 class PublishSessionImpl : public PublishSession {
  public:
-  // Checks the spec, and finds what of it is lacking. kInvalidArgument names what is wrong.
+  // Checks the spec, and finds the objects that the store lacks. kInvalidArgument names the
+  // mistake.
   static absl::StatusOr<std::unique_ptr<PublishSession>> Begin(const PublishParts& parts,
                                                                PublishSpec spec);
   PublishSessionImpl(const PublishParts& parts, PublishSpec spec)
@@ -47,7 +48,7 @@ class PublishSessionImpl : public PublishSession {
 
  private:
   absl::Status Stage(uint64_t bytes);
-  // Fills chain and items from the spec; kInvalidArgument names what is wrong.
+  // Fills chain and items from the spec; kInvalidArgument names the mistake.
   absl::Status Prepare();
   absl::Status PlanNeeded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mu);
 

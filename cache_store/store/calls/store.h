@@ -1,5 +1,5 @@
-// Store: the store behind tiered_store.h. Makes its parts, hands each call to the one that it is
-// for, and does itself what takes a few lines under the lock: listing, pinning, dropping, counting.
+// Store: the implementation of tiered_store.h. Makes its parts, hands each call to one of them, and
+// does itself what takes a few lines under the lock: listing, pinning, dropping, counting.
 //
 //   lookup:  hash the chain -> lock: walk, take references -> read and verify outside
 //   publish: lock: what is lacking, references -> stage -> lock: claim, make room -> write slices,
