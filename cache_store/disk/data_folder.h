@@ -11,19 +11,20 @@
 
 namespace hearth {
 
-// That it holds something of a database, be it damaged. Else kFailedPrecondition.
+// OK when it holds parts of a database, even damaged ones. Else kFailedPrecondition.
 absl::Status CheckIsDataFolder(const std::string& dir);
-// That it has what a database is opened by, too. Else kDataLoss, which says what to do.
+// OK when it also has the files that a database is opened by. Else kDataLoss, which says what to
+// do.
 absl::Status CheckCanBeOpened(const std::string& dir);
 
-// That another can be renamed to it: it is not there, or empty, and no mount point. Else
+// OK when another folder can be renamed to it: it is absent or empty, and no mount point. Else
 // kFailedPrecondition.
 absl::Status CheckIsFree(const std::string& dir);
-// Not there, or a folder with nothing in it.
+// True when it is absent, or a folder with nothing in it.
 bool IsEmptyFolder(const std::string& dir);
 
-// The process that has the folder open; none: nobody, or this process. REQUIRES: this process does
-// not have it open itself; the look would end its own lock.
+// The process that has the folder open; none when nobody has, or only this process. REQUIRES: this
+// process does not have it open, since the check would end its own lock.
 std::optional<pid_t> FolderHolder(const std::string& dir);
 
 }  // namespace hearth

@@ -1,13 +1,13 @@
-// Slices and manifests in RocksDB: the only durable tier, and the only users of RocksDB.
+// DiskTier: slices and manifests in RocksDB. The only durable tier, and the only user of RocksDB.
 //
 // Column families: `tables` (object number, layer -> bytes; files that are written whole, see
-// disk_tier_tables.h) and `slices` (the same for what is too small for that; through the log,
-// values in blob files), `objects` (number -> what the slices are), `manifests` (number -> restore
-// point), `fingerprints`, `meta`. Numbers only grow, so what is written together lies together, and
-// what is evicted together frees whole files. An object's record is written before its slices and
-// its slices before any manifest that names it: a table is in place before WriteAll returns and the
-// log keeps its order, so a manifest that survived proves its objects did. Thread safety: all
-// methods from any thread. RocksDB's statuses become absl's here.
+// disk_tier_tables.h) and `slices` (the same for smaller writes; through the log, values in blob
+// files), `objects` (number -> the record of its slices), `manifests` (number -> restore point),
+// `fingerprints`, `meta`. Numbers only grow, so slices written together lie together, and evicting
+// them frees whole files. An object's record is written before its slices and its slices before any
+// manifest that names it: a table is in place before WriteAll returns and the log keeps its order,
+// so a manifest that survived proves its objects did. Thread safety: all methods from any thread.
+// RocksDB's statuses become absl's here.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_H_
 
@@ -35,14 +35,14 @@ class Env;
 
 namespace hearth {
 
-// The manifests that one erase took out, noted in its own batch.
+// The manifests of one erase, noted in its own batch.
 struct GoneManifests {
   std::string key;
   std::vector<uint64_t> manifests;
 };
 
 // The contents of a folder, read once at start: records only, no slice bytes, and of manifests only
-// which objects they name.
+// the numbers of their objects.
 struct DiskContents {
   std::vector<ObjectRecord> objects;     // ascending by number
   std::vector<ManifestNames> manifests;  // ascending by number
@@ -50,91 +50,91 @@ struct DiskContents {
   std::vector<uint64_t> pinned;                     // manifest numbers
   std::vector<std::pair<uint64_t, uint64_t>> uses;  // manifest number, unix seconds of its last use
   std::vector<uint64_t> unreadable_objects;
-  // At least every number that anything on disk goes by, though nothing readable may name it: a
-  // table that outlived the record of its object, say.
+  // No number in use on disk is higher, not even one without a readable record, such as that of a
+  // table that outlived its object's record.
   uint64_t last_number = 0;
   std::vector<GoneManifests> gone;
-  // Acknowledged, and not there any more. Said in `damage`, and from then on no longer promised.
+  // Acknowledged, and not there any more. `damage` names them; they are no longer promised.
   std::vector<Promise> lost;
-  // Manifests that are there and were not promised: never acknowledged, or of an older version.
+  // Manifests on disk that were not promised: never acknowledged, or of an older version.
   absl::flat_hash_set<uint64_t> unpromised;
-  // Manifests that were erased, are there again, and could not be erased anew. In no list above.
+  // Manifests that were erased, came back, and could not be erased again. In no list above.
   std::vector<uint64_t> returned;
   // Damage beside the above, a line for each: files, and ranges of records.
   std::vector<std::string> damage;
-  std::vector<std::string> mended;  // lines of it by which nothing is lost
+  std::vector<std::string> mended;  // the lines of `damage` that lost nothing
 };
 
 struct DiskTierOptions {
-  // At most 0.3 GB are then to be written to files.
+  // Enough to write to files what is in memory then, at most 0.3 GB.
   static constexpr absl::Duration kPatience = absl::Minutes(1);
   // Writes smaller than this go through the log: 64 GiB of tables of
   // this size are 65,536 files, more than enough.
   static constexpr uint64_t kMinTableBytes = uint64_t{1} << 20;
 
-  rocksdb::Env* env = nullptr;  // what a test puts in front of the file system; outlives the tier
-  absl::Duration patience = kPatience;        // with RocksDB going on after a change that failed
-  uint64_t min_table_bytes = kMinTableBytes;  // a test has tables of little; not 0
+  rocksdb::Env* env = nullptr;          // a test's, in front of the file system; outlives the tier
+  absl::Duration patience = kPatience;  // with RocksDB going on after a change that failed
+  uint64_t min_table_bytes = kMinTableBytes;              // smaller in tests; not 0
   uint64_t background_bytes_per_s = uint64_t{128} << 20;  // as StoreOptions'
-  std::optional<BootId> boot;          // what a test says of the machine; none: asked
-  std::shared_ptr<Warnings> warnings;  // of what the database finds wrong; null: nothing is said
+  std::optional<BootId> boot;                             // a test's; none: the machine's
+  std::shared_ptr<Warnings> warnings;  // about errors of the database; null: none
 };
 
 class DiskTier : public SliceTier {
  public:
-  // Raised when an older program could not read what this one writes. 2: tables. 3: compressed
+  // Raised when an older program could not read this one's folders. 2: tables. 3: compressed
   // slices. 4: manifests that expire. 5: promises (promises.h), which an older program would not
-  // keep in step. 6: manifests of what nobody published as a whole. Older folders are raised to it
-  // when they are opened.
+  // keep in step. 6: manifests of points that nobody published as a whole. Opening an older folder
+  // raises its version.
   static constexpr uint64_t kFormatVersion = 6;
 
-  // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check`
-  // is stored on creation and compared ever after.
+  // kFailedPrecondition: held by another process, newer version, or other secret. `secret_check` is
+  // stored on creation and compared on every later open.
   static absl::StatusOr<std::unique_ptr<DiskTier>> Open(const std::string& dir,
                                                         const std::string& secret_check,
                                                         const DiskTierOptions& options = {});
-  // Reads records; kDataLoss only when the folder cannot be read at all. Once, and first: compares
-  // with what was promised, and until then no file of the database is deleted.
+  // Reads the records, and compares them with the promises; until then no file of the database is
+  // deleted. The first call, once. kDataLoss only when the folder cannot be read at all.
   virtual absl::StatusOr<DiskContents> Load() = 0;
-  // Of each of these what is on disk now; none: it is not there, or not what was written. An error
-  // says nothing about them: read again.
+  // Each of these as it is on disk now; none where it is absent or damaged. An error says nothing
+  // about them: read again.
   virtual absl::StatusOr<std::vector<std::optional<ManifestRecord>>> ReadManifests(
       absl::Span<const uint64_t> numbers) = 0;
-  // Those that name one of these objects. Goes through all manifests, and asks `stopped`, if set,
-  // every thousand. kCancelled.
+  // The manifests that name one of these objects. Takes a pass over all manifests, and asks
+  // `stopped`, if set, every thousand. kCancelled when that says so.
   virtual absl::StatusOr<std::vector<uint64_t>> ManifestsNaming(
       const absl::flat_hash_set<uint64_t>& objects, const std::function<bool()>& stopped) = 0;
 
-  // Announces an object whose slices follow. Not visible to anything until a manifest names it.
+  // Announces an object whose slices follow. Not visible until a manifest names it.
   virtual absl::Status WriteObject(const ObjectRecord& object) = 0;
   // One atomic batch. With `sync`, everything written before is on stable storage too. `points`:
-  // the ids of the restore points that the manifests are of, which are then promised to be there;
-  // none where these were before. After an error some of it may be on disk.
+  // the ids of the manifests' restore points, which are promised from then on; empty where they
+  // were promised before. After an error some of it may be on disk.
   virtual absl::Status CommitManifests(const std::vector<ManifestRecord>& manifests,
                                        absl::Span<const Digest> points,
                                        const FingerprintRecord& fingerprint, bool sync) = 0;
-  // Some at a time: an error may leave some erased.
+  // Not atomic: an error may leave some erased.
   virtual absl::Status EraseManifests(absl::Span<const uint64_t> manifests) = 0;
-  // They were found to be lost and said to be: the next start does not say so again.
+  // Their loss was found and reported: the next start does not report it again.
   virtual void Unpromise(absl::Span<const uint64_t> manifests) = 0;
   virtual absl::Status SetPinned(uint64_t manifest, bool pinned) = 0;
-  // When manifests were last used, as one small batch that may be lost. A database that has to be
-  // told to go on first is not, for this.
+  // Notes when manifests were last used, as one small batch that may be lost. Does not try to
+  // resume a database that stopped after an error.
   virtual absl::Status NoteUses(absl::Span<const std::pair<uint64_t, absl::Time>> uses) = 0;
   virtual absl::Status Sync() = 0;
-  // One record as it is on disk now. kNotFound; kDataLoss: not what was written.
+  // One record as it is on disk now. kNotFound; kDataLoss: damaged.
   virtual absl::StatusOr<ObjectRecord> ReadObject(uint64_t number) = 0;
   virtual absl::StatusOr<ManifestRecord> ReadManifest(uint64_t number) = 0;
   // Small texts by name that outlive the process; empty when never written.
   virtual absl::StatusOr<std::string> ReadNote(const std::string& name) = 0;
   virtual absl::Status WriteNote(const std::string& name, const std::string& text) = 0;
-  // Gives the space of erased objects back to the file system: files that hold nothing else always,
-  // others are rewritten only while values take more than `max_bytes`. Slow; called in the
-  // background. kCancelled: stopped.
+  // Frees the space of erased objects: files without any live object always; others are rewritten
+  // only while values take more than `max_bytes`. Slow; called in the background. kCancelled:
+  // stopped.
   virtual absl::Status ReclaimSpace(uint64_t max_bytes) = 0;
-  // Ends a running ReclaimSpace soon and every later one at once. For good.
+  // Ends a running ReclaimSpace soon, and every later one at once.
   virtual void StopReclaiming() = 0;
-  // Copies the state of this moment to a backup folder (backup.h), beside everything else.
+  // Copies the state of this moment to a backup folder (backup.h), while the tier is in use.
   virtual absl::StatusOr<BackupReport> BackUp(const std::string& to) = 0;
   // Bytes of all files of the folder's database now.
   virtual uint64_t FileBytes() = 0;

@@ -1,9 +1,9 @@
 // Copying an open database to a backup folder, and checks that the files of a backup are whole.
 // Private to disk/.
 //
-// RocksDB's engine copies bytes and sums them as they come: what had rotted before is rotten in the
-// copy, and the sum is right. So each table that was copied now is read with its checksums, and the
-// copy is opened and its records and blobs are read. Tables of earlier backups are not read again.
+// RocksDB's backup engine sums the bytes that it copies: rot from before is in the copy, and the
+// sum is right. So each new table is read with its checksums, and the copy is opened and its
+// records and blobs are read. Tables of earlier backups are not read again.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_BACKUP_H_
 
@@ -28,16 +28,17 @@ absl::StatusOr<BackupReport> BackUpDatabase(const Database& db, const std::strin
 using FolderFiles = std::map<std::string, uint64_t>;
 FolderFiles FilesUnder(const std::string& folder);
 
-// `info`: of the copy, with file details. `before` and `after`: what was in the backup folder
-// without it, and is.
-// kDataLoss names the file. Rot in the slices of objects that were erased since is none.
+// `info`: of the copy, with file details. `before` and `after`: the files of the backup folder
+// without the copy, and with it. kDataLoss names the file. Rot in slices of objects that were
+// erased since does not count.
 absl::Status CheckBackup(const Database& source, const rocksdb::BackupInfo& info,
                          const FolderFiles& before, const FolderFiles& after);
 
-// Of a stopped store's folder, which is only read. kDataLoss: what was promised is not there.
+// Only reads the folder of a stopped store. kDataLoss: promised restore points are missing.
 absl::Status CheckPromised(const std::string& dir);
 
-// Of one that is open and holds deletes back. kDataLoss: RocksDB would have deleted what is named.
+// For a database that is open and holds deletes back. kDataLoss names files that RocksDB would have
+// deleted.
 absl::Status CheckNothingWasToGo(const Database& source);
 
 }  // namespace hearth

@@ -1,4 +1,5 @@
-// The RocksDB side of the disk tier. Private to disk/: no header that other rooms see names it.
+// Database: the open RocksDB under the disk tier. Private to disk/: no header for other rooms names
+// it.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_DB_H_
 
@@ -61,8 +62,7 @@ class FolderLock {
   rocksdb::Status status_;
 };
 
-// Of records of logs that something was lost from: the family's id, the number that the key begins
-// with.
+// Records in logs that lost some: the family's id, and the number at the key's beginning.
 using LoggedNumbers = std::set<std::pair<uint32_t, uint64_t>>;
 
 // An open database; closes it when it goes.
@@ -70,9 +70,9 @@ class Database {
  public:
   enum class Mode {
     kOwn,         // made when absent, raised to this version
-    kAsIs,        // must be there, and stays of its version
+    kAsIs,        // must be there, and keeps its version
     kLook,        // read only: needs no lock, so the folder may be in use
-    kLookAtCopy,  // the same, of the very folder that the database is in
+    kLookAtCopy,  // the same; `dir` is the database's own folder
   };
   static absl::Status Open(const std::string& dir, Mode mode, std::unique_ptr<Database>* out,
                            const DiskTierOptions& options = {});
@@ -81,18 +81,18 @@ class Database {
   rocksdb::DB* operator->() const { return db_; }
   rocksdb::DB* get() const { return db_; }
   const std::vector<rocksdb::ColumnFamilyHandle*>& families() const { return handles_; }
-  // Null: not kOwn, and the folder is of a version that had no such family.
+  // Null when the mode is not kOwn and the folder's version had no such family.
   rocksdb::ColumnFamilyHandle* family(Family family) const { return handles_[family]; }
   RocksFileSystem* files() const { return files_.get(); }
   // The damage found at opening, a line for each.
   const FoundDamage& found() const { return found_; }
   const LoggedNumbers& logged() const { return logged_; }
-  // Null: not kOwn.
+  // Null unless the mode is kOwn.
   Reserve* reserve() const { return reserve_.get(); }
 
  private:
   Database() = default;
-  // Mends what can be, replaces what is lost, and makes do with what room there is.
+  // Repairs what it can, replaces lost tables, and copes with a full disk.
   rocksdb::Status OpenAtAnyRate(const std::string& dir, const BootId& boot,
                                 const rocksdb::DBOptions& options,
                                 std::vector<rocksdb::ColumnFamilyDescriptor> families);
@@ -108,7 +108,7 @@ class Database {
   LoggedNumbers logged_;
 };
 
-// RocksDB asserts that a block makes sense, so none is looked at that does not match its checksum:
+// Reads that check each block's checksum first, since RocksDB asserts that a block makes sense:
 // XXH3 for tables, CRC32c in software (1.2 GB/s) for blobs. For large slices see
 // disk_tier_blocks.h.
 rocksdb::ReadOptions VerifiedReads();

@@ -17,14 +17,14 @@ namespace hearth {
 std::string FingerprintKey(const FingerprintRecord& record);
 std::string PinKey(uint64_t manifest);
 std::string UseKey(uint64_t manifest);
-// kFailedPrecondition when `version` is newer than this program's, or no number.
+// kFailedPrecondition when `version` is newer than this program's, or not a number.
 absl::Status CheckVersion(const std::string& dir, const std::string& version);
 
-// Writes down this format's version and the secret's check where the folder is new or older, else
-// compares. kFailedPrecondition: newer, or another secret.
+// Writes this format's version and the secret's check into a new or older folder, else compares
+// them. kFailedPrecondition: newer, or another secret.
 absl::Status CheckMeta(const Database& db, const std::string& dir, const std::string& secret_check);
 
-// Everything but the slices, whose bytes are not touched; of manifests only what they name.
+// Everything but the bytes of slices; of manifests only their objects' numbers.
 absl::StatusOr<DiskContents> LoadContents(const Database& db);
 // As DiskTier::ReadManifests.
 absl::StatusOr<std::vector<std::optional<ManifestRecord>>> LoadManifests(

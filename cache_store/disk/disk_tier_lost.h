@@ -1,10 +1,10 @@
-// Tables that are gone, or cannot be opened any more. Private to disk/.
+// Replaces tables that are gone or cannot be opened. Private to disk/.
 //
-// RocksDB does not open a database of which one table is missing, cut off or damaged where its
-// index or its footer is, and an iterator that meets such a table shows nothing at all. What it
-// held is lost either way; what the other tables hold need not be. So the table is moved to the
-// folder "lost" of the data folder, and in its place is put one of the same size that holds the
-// erase of a key that never was.
+// RocksDB does not open a database when one table is missing, truncated, or damaged in its index or
+// footer, and an iterator that meets such a table shows nothing at all. That table's contents are
+// lost either way; those of the other tables need not be. So the table is moved to the folder
+// "lost" of the data folder, and replaced by one of the same size that only erases a key that never
+// existed.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_LOST_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_LOST_H_
 
@@ -18,13 +18,13 @@
 
 namespace hearth {
 
-// Whether each table of an open database can be opened, those of the families in `skipped` aside;
-// there are thousands of these, and what is lost of them is found when it is read.
+// Whether each table of an open database can be opened. Skips the families in `skipped`, which have
+// thousands of tables: losses there are found by reads.
 bool AllTablesOpen(rocksdb::DB* db, const rocksdb::Options& options,
                    const std::vector<std::string>& skipped);
 
-// Of the database in `path`, which is not open. `*found`: a line for each table that was replaced,
-// or put right.
+// For the database in `path`, which is not open. `*found`: a line for each table that was replaced
+// or repaired.
 absl::Status ReplaceLostTables(const rocksdb::DBOptions& options, const std::string& path,
                                const std::vector<rocksdb::ColumnFamilyDescriptor>& families,
                                FoundDamage* found);

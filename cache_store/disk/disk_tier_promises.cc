@@ -213,8 +213,8 @@ void DiskPromises::CompareWithContents(DiskContents* contents, const Keep& keep_
   }
 }
 
-// What lies in lost/, or goes there at this start, may be named by an entry that rotted. What is
-// published from now on must not go by its number: by that a repair tells the two apart.
+// An entry that rotted may have named manifests in lost/, also those that this start moves there. A
+// repair tells them from later ones by their numbers, so new ones begin above.
 void DiskPromises::NoteForgotten(const PromiseBook& book, DiskContents* contents) {
   uint64_t forgot_to = book.forgot_to;
   if (contents->damage.empty() && !file_.MayHaveLost()) {

@@ -1,11 +1,12 @@
-// The disk tier's promises, kept in step with its commits and erases. Private to disk/.
+// DiskPromises: keeps the promises in step with the disk tier's commits and erases. Private to
+// disk/.
 //
-// lost = promised - present - gone. A promise is written down after the commit and before its
-// acknowledgement; as `sync` an intent is on stable storage by then, synced beside the database's
-// log rather than after it. An erase says in its own batch what is gone: after a crash of the
-// machine that tells an erase whose line in the file was lost from a loss. Such notes are deleted
-// once the line is on stable storage. So a crash between any two steps leaves nothing that looks
-// lost. Thread safe. Ownership: borrows the database.
+// lost = promised - present - gone. A promise is written after the commit and before its
+// acknowledgement; for `sync` an intent is on stable storage by then, synced beside the database's
+// log rather than after it. An erase notes in its own batch which manifests are gone: after a crash
+// of the machine that note tells an erase whose line in the file was lost from a loss. Notes are
+// deleted once the line is on stable storage. So a crash between any two steps leaves nothing that
+// looks lost. Thread safe. Ownership: borrows the database.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_PROMISES_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_PROMISES_H_
 
@@ -28,40 +29,40 @@
 
 namespace hearth {
 
-// Whether a folder is of a version that writes promises. Where that is damaged: more likely than
-// not. An error: it cannot be told now, or they are a newer version's.
+// Whether the folder's version writes promises. Where the version is damaged: whether that is
+// likely. An error: unknown for now, or a newer version wrote them.
 absl::StatusOr<bool> HasPromises(const Database& db, const std::string& dir);
 
-// Manifests that were erased and are there again, since the log lost its end, go from
+// Moves manifests that came back after their erase, since the log lost its end, from
 // `contents->manifests` to `returned`.
 void TakeReturned(const PromiseBook& book, DiskContents* contents);
-// Of what is promised all that is not in `contents`, and did not leave as these say.
+// The promised restore points that are neither in `contents` nor noted there as gone.
 std::vector<Promise> MissedPromises(const PromiseBook& book, const DiskContents& contents,
                                     const BootId& boot);
 // "N restore points that were acknowledged are " `what`, and which.
 std::string MissedLine(const std::vector<Promise>& missed, absl::string_view what);
 
-// Whether folders of that version have them.
+// Whether folders of that version have promises.
 bool MakesPromises(const std::string& version);
 
 class DiskPromises {
  public:
   using Change = std::function<absl::Status()>;
 
-  // `is_new`: the folder is older than promises are; it gets them from what is there.
+  // `is_new`: the folder is older than promises; it gets one for each restore point that is there.
   DiskPromises(const Database* db, const std::string& dir, const DiskTierOptions& options,
                bool is_new);
 
-  // Compares. `contents` gets what is lost, and lines about it; from then on nobody misses that.
-  // And it gets what returned (DiskContents).
-  // `keep_held_back`: called before, for a start that ends in between misses it again.
+  // Adds the lost restore points to `contents`, with lines about them, and those that returned
+  // (DiskContents); the lost ones are not promised any more. `keep_held_back` is called before that
+  // is written: a start that ends in between finds the loss again.
   using Keep = std::function<void(DiskContents* contents)>;
-  // Manifests that the file names as erased last. Before CompareWithContents.
+  // The number of recent erases that the file names. To be called before CompareWithContents.
   size_t recently_erased() const { return book_.recently_erased.size(); }
   void CompareWithContents(DiskContents* contents, const Keep& keep_held_back);
 
-  // `write` commits the manifests, `points` are the ids of what they are of. An error: whatever
-  // was written is to be erased.
+  // `write` commits the manifests, `points` are the ids of their restore points. After an error the
+  // caller must erase whatever was written.
   absl::Status Commit(const std::vector<ManifestRecord>& manifests, absl::Span<const Digest> points,
                       bool sync, const Change& write);
   // `write` writes the batch, which erases the manifests.
@@ -69,7 +70,7 @@ class DiskPromises {
                      const Change& write);
   // `write` syncs the database.
   absl::Status Sync(const Change& write);
-  // These are known to be lost, and were said to be.
+  // Their loss is known, and was reported.
   void Release(absl::Span<const uint64_t> manifests) {
     NoteReleased(manifests, PromiseLevel::kDisk);
   }
@@ -83,7 +84,7 @@ class DiskPromises {
   };
 
   void NoteForgotten(const PromiseBook& book, DiskContents* contents);
-  // `was`: kNone: they are not there and nobody misses them, else they were found lost.
+  // `was`: kNone: absent without being a loss; else they were found lost.
   PromiseFile::Place NoteReleased(absl::Span<const uint64_t> manifests, PromiseLevel was);
   PromiseFile::Place NoteErased(absl::Span<const uint64_t> manifests);
   std::vector<GoneNote> TakeNotesToDelete() ABSL_LOCKS_EXCLUDED(mu_);

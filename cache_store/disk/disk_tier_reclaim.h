@@ -12,20 +12,20 @@
 
 namespace hearth {
 
-// Adds the erase of the record and of each slice to `batch`. The layers are the record's; of an
-// object whose record is unreadable or missing they are looked for, and where they cannot be listed
-// either, the range goes after all. Else a deletion for each key, and none of a range: of a
-// compaction that finds ranges and nothing that lives RocksDB 7.8 begins a table all the same, and
-// where that one cannot be written it asserts that it has a first key.
+// Adds the erase of the record and of each slice to `batch`, by the record's layers. Without a
+// readable record the layers are searched for, and where they cannot be listed either, the whole
+// range is deleted. Otherwise there is a deletion for each key and none of a range: a compaction
+// that finds ranges and nothing live makes RocksDB 7.8 begin a table all the same, and if that
+// cannot be written it asserts that it has a first key.
 void EraseObject(const Database& db, uint64_t number, rocksdb::WriteBatch* batch);
 
 // Drops every blob file that is wholly dead. Then, only while blob files take more than
-// `max_bytes`, moves what lives in the oldest of them to new ones, in steps of at most
+// `max_bytes`, moves live values out of the oldest ones to new ones, in steps of at most
 // kRewriteBytes and one file. kCancelled: manual compactions were disabled.
 //
-// Why by hand: RocksDB's own garbage collection moves what lives in a fixed share of the oldest
-// files whenever a compaction meets it, however little of them is dead, and its threshold for
-// forcing one counts all files of a table together, which here is all files there are.
+// Why by hand: RocksDB's own garbage collection moves the live values of a fixed share of the
+// oldest files in every compaction, however few of them are dead, and its threshold for forcing a
+// collection counts all files of a table together, which here are all files.
 inline constexpr uint64_t kRewriteBytes = uint64_t{1} << 30;
 absl::Status ReclaimBlobs(const Database& db, uint64_t max_bytes);
 

@@ -1,13 +1,13 @@
-// Logs that are damaged: before RocksDB reads them, what it would not read on from is taken out.
+// Repairs damaged logs before RocksDB reads them: removes the records that it would stop at.
 // Private to disk/.
 //
-// RocksDB ends at the first record that is not whole, in the last 32 KiB without a word, and what
-// was written after that is lost. A flipped bit is put right; a record that cannot be is left out.
+// RocksDB stops at the first record that is not whole, in the last 32 KiB without an error, and
+// loses everything written after it. A flipped bit is corrected; a record beyond that is left out.
 // The log as it was is kept in the folder "lost" of the data folder.
 //
-// Where the machine stopped, what was not synced may have holes and torn ends, and nothing that is
-// promised behind them. Then the logs end there, and are cut off: read at a later start, the rest
-// would go by numbers that others have by then.
+// After a crash of the machine the unsynced part may have holes and torn ends; nothing behind them
+// was promised. Then the logs are cut off there: a later start would find the rest under numbers
+// that others have by then.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_SALVAGE_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_SALVAGE_H_
 
@@ -21,18 +21,18 @@
 
 namespace hearth {
 
-// Of the database of `dir`, which is not open. `boot`: of the machine, now; by it and the promises
-// it is known whether the machine stopped since the last session. `*found`: a line for each log
-// that was damaged. `*logged`: what those logs still say was written; of that some may be lost.
-// Null: they are only looked at.
+// For the database of `dir`, which is not open. `boot`: the machine's, now; with the promises it
+// tells whether the machine stopped since the last session. `*found`: a line for each damaged log.
+// `*logged`: the records that those logs still name, some of which may be lost. Null: only looks at
+// the logs.
 absl::Status SalvageLogs(rocksdb::FileSystem* files, const std::string& dir, const BootId& boot,
                          FoundDamage* found, LoggedNumbers* logged);
 
-// A start knows what was lost: the next one need not ask those logs again.
+// This start knows all losses: the next one need not scan those logs again.
 void SettleLogs(rocksdb::FileSystem* files, const std::string& dir);
 
-// Takes the objects out of which slices are lost: those that damaged logs wrote, and those of
-// tables that RocksDB was about to delete.
+// Removes objects that lost slices, among those written by damaged logs or in tables that RocksDB
+// was about to delete.
 absl::Status DropDoubtedObjects(const Database& db, DiskContents* contents);
 
 }  // namespace hearth

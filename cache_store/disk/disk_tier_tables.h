@@ -1,9 +1,9 @@
-// Tables of slices: what a publish of megabytes becomes on disk. Private to disk/.
+// SliceTables: writes the slices of large publishes as whole tables. Private to disk/.
 //
 // Written through the log, a slice is written twice, and a third time when its blob file is
 // rewritten. A table is written once, beside the log, and then linked into the database as it is
-// (RocksDB's SST ingestion); erased numbers lie together, so most tables die whole and go without
-// being read again. Keys as in the family `slices`, which keeps what is too small for a table.
+// (RocksDB's SST ingestion); erased numbers lie together, so most tables die whole and are dropped
+// unread. Keys as in the family `slices`, which keeps smaller writes.
 #ifndef HEARTH_CACHE_STORE_DISK_DISK_TIER_TABLES_H_
 #define HEARTH_CACHE_STORE_DISK_DISK_TIER_TABLES_H_
 
@@ -23,7 +23,7 @@ namespace hearth {
 
 class SliceTables {
  public:
-  // `dir`: the data folder. Removes what a crash left half written.
+  // `dir`: the data folder. Removes tables that a crash left half written.
   static absl::Status Prepare(const std::string& dir);
   SliceTables(const Database* db, const std::string& dir) : db_(db), dir_(dir) {}
 
@@ -31,16 +31,17 @@ class SliceTables {
   // REQUIRES: the records of the slices' objects were written.
   rocksdb::Status Write(absl::Span<const SliceWrite> slices);
 
-  // Tables that hold nothing live now are not dropped by this process: what named it may be lost.
+  // Tables without live slices are not dropped by this process: the records that named them may be
+  // lost.
   void KeepDead();
-  // Of a file that TakeOver is to get.
+  // The path for a file that TakeOver will get.
   std::string NewPath();
-  // As Write, of a table that Write made before, for this folder or another. The file is gone then.
+  // As Write, for a table that Write made before, in this folder or another. Moves the file.
   rocksdb::Status TakeOver(const std::string& path);
 
   // Drops the tables that are wholly dead. Then, only while tables take more than `max_bytes`,
-  // rewrites those of which most is dead. `*left_bytes`: what tables take after. kCancelled: manual
-  // compactions were disabled.
+  // rewrites those that are mostly dead. `*left_bytes`: what tables take afterwards. kCancelled:
+  // manual compactions were disabled.
   absl::Status Reclaim(uint64_t max_bytes, uint64_t* left_bytes);
 
  private:
@@ -49,12 +50,12 @@ class SliceTables {
   const Database* const db_;
   const std::string dir_;
   std::atomic<uint64_t> next_file_{0};
-  // Tables are dropped by range of keys: none may come into a range between its check and its drop.
+  // Tables are dropped by range of keys: none may enter a range between its check and its drop.
   absl::Mutex ranges_mu_;
   std::set<std::string> kept_ ABSL_GUARDED_BY(ranges_mu_);  // first keys
 };
 
-// Wherever the slice lies.
+// Reads a slice from either family.
 rocksdb::Status GetSlice(const Database& db, const std::string& key, rocksdb::PinnableSlice* value);
 
 }  // namespace hearth

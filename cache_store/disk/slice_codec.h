@@ -1,10 +1,11 @@
-// Lossless compression of a slice: its elements' bytes apart, each plane by itself.
+// Lossless compression of a slice: splits its elements into planes of bytes and compresses each
+// plane by itself.
 //
 // All first bytes of the elements, then all second bytes, and so on: the planes with sign and
 // exponent repeat themselves, those with the mantissa's low bits are noise and stay as they are. A
-// sample of each plane says which is which before anything is compressed, so noise costs little.
-// Encoded bytes say so themselves (docs/snapshot_format.md) and are always fewer than the slice's,
-// so that a value of the slice's size is the slice. Digests are the caller's, over the slice.
+// sample of each plane tells which is which before anything is compressed, so noise costs little.
+// Encoded bytes are marked (docs/snapshot_format.md) and always fewer than the slice's, so a value
+// of the slice's size is the slice itself. Digests are the caller's, over the slice.
 // Thread safety: pure functions.
 #ifndef HEARTH_CACHE_STORE_DISK_SLICE_CODEC_H_
 #define HEARTH_CACHE_STORE_DISK_SLICE_CODEC_H_
@@ -29,15 +30,15 @@ std::optional<SliceView> EncodeSlice(absl::Span<const std::byte> slice, uint32_t
 // True when `stored` is not the `slice_bytes` of a slice but begins like encoded ones.
 bool IsEncodedSlice(absl::Span<const std::byte> stored, uint64_t slice_bytes);
 
-// The `slice_bytes` bytes. kDataLoss for anything but what EncodeSlice made of so many; memory for
-// them is all that it takes. REQUIRES: IsEncodedSlice.
+// Returns the `slice_bytes` bytes; allocates no more than that. kDataLoss for anything that
+// EncodeSlice did not make of so many. REQUIRES: IsEncodedSlice.
 absl::StatusOr<SliceView> DecodeSlice(absl::Span<const std::byte> stored, uint64_t slice_bytes);
 
-// Of bytes that stay where they are for as long as the view is used.
+// A view without an owner: the bytes must stay valid while it is used.
 inline SliceView ViewOf(absl::string_view bytes) {
   return {nullptr, {reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}};
 }
-// Decoded where it is encoded, and else as it is.
+// Decodes an encoded slice, and returns any other as it is.
 absl::StatusOr<SliceView> AsSlice(SliceView stored, uint64_t slice_bytes);
 
 }  // namespace hearth

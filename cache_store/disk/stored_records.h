@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// An object: whose segment, and what each of its slices is.
+// An object: its segment, and the layer and digest of each of its slices.
 struct ObjectRecord {
   uint64_t number = 0;
   Digest key{};
@@ -25,7 +25,7 @@ struct ObjectRecord {
   uint64_t slice_bytes = 0;
   std::vector<uint32_t> layers;
   std::vector<uint64_t> slice_digests;
-  // Of the slices where some are stored compressed; 0: as they are.
+  // Stored bytes of all slices, where some are compressed; else 0.
   uint64_t compressed_bytes = 0;
 
   uint64_t stored_bytes() const {
@@ -39,7 +39,7 @@ struct ManifestRecord {
   std::string tenant;
   uint64_t created_unix_s = 0;
   uint64_t expires_unix_s = 0;  // 0: lives until room is needed
-  bool inherited = false;       // nobody published it as a whole: it has its end from its parts
+  bool inherited = false;       // nobody published it as a whole: its end comes from its parts
   std::vector<uint64_t> objects;
   Manifest manifest;
 };
@@ -73,10 +73,10 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes);
 std::string SerializeManifestRecord(const ManifestRecord& record);
 absl::StatusOr<ManifestRecord> ParseManifestRecord(absl::string_view bytes);
 
-// Whether it is the object that a manifest means.
+// Whether the record is that of the object that a manifest names.
 bool IsObjectNamed(const ObjectRecord& object, const ManifestObject& named, const KvLayout& layout);
 
-// Not checked: a hint of what the whole record will say. Nothing is named where it makes no sense.
+// Not verified: a hint of the whole record. Names no object when it cannot be parsed.
 ManifestNames PeekManifestRecord(uint64_t number, absl::string_view bytes);
 
 // Big-endian, so that keys sort by number.

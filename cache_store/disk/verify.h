@@ -1,8 +1,8 @@
 // Offline check of a store's data folder: every manifest, every object, every slice's bytes, and
-// whether all that was promised is there.
+// every promise.
 //
-// Reads only, changes nothing, needs no secret; may look at a folder that a store has open, though
-// what is being written meanwhile can then show as a problem. Pure function of the folder.
+// Only reads, and needs no secret. May run on a folder that a store has open, though writes in
+// progress can then show as problems. Pure function of the folder.
 #ifndef HEARTH_CACHE_STORE_DISK_VERIFY_H_
 #define HEARTH_CACHE_STORE_DISK_VERIFY_H_
 
@@ -25,10 +25,10 @@ struct VerifyReport {
   uint64_t unreferenced_objects = 0;  // no problem: the next start collects them
   uint64_t missing_points = 0;        // acknowledged, and not there: one problem for all
   uint64_t problem_count = 0;
-  uint64_t promise_problems = 0;  // of these, of promises and logs: the next start sees to them
+  uint64_t promise_problems = 0;  // of these, in promises and logs: the next start repairs them
   std::vector<std::string> problems;
   bool ok() const { return problem_count == 0; }
-  // All that is there is right.
+  // Everything that is there is right.
   bool is_whole() const { return problem_count == promise_problems; }
 };
 

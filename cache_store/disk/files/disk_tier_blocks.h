@@ -1,12 +1,11 @@
-// A look at a slice's block before RocksDB does. Private to disk/.
+// Checks a slice's block before RocksDB parses it. Private to disk/.
 //
 // RocksDB asserts that a block makes sense unless it verified the block's checksum before, and
-// Debian's takes as long for that as for the rest of the read. In a table a slice is a block of its
-// own, and all of it but the slice is known: its length, one restart at 0, no compression, an entry
-// that begins anew, ours in length of key, of sequence number 0. A block that is just that cannot
-// meet an assertion, whatever rotted in the key (it is not found) or in the slice (its digest,
-// which every reader checks). Any other block, small slices' among them, is read again with its
-// checksum.
+// Debian's build takes as long for that as for the rest of the read. In a table a slice is a block
+// of its own, and everything but the slice is known: its length, one restart at 0, no compression,
+// a full key of our length, sequence number 0. Such a block cannot fail an assertion, whatever
+// rotted in the key (then it is not found) or in the slice (every reader checks its digest). Any
+// other block, such as one of small slices, is read again with its checksum.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_BLOCKS_H_
 
@@ -18,7 +17,7 @@
 
 namespace hearth {
 
-// While there is one, what its thread reads of tables is to be slices' blocks, and is refused else.
+// While one exists, its thread's reads of tables must be slices' blocks; others are refused.
 class OnlySliceBlocks {
  public:
   OnlySliceBlocks() { wanted() = true; }

@@ -1,11 +1,10 @@
-// A file that is written past the page cache, while the next bytes of it are still being made.
+// DirectFile: a file that is written past the page cache while its next bytes are being made.
 // Private to disk/.
 //
-// A table is written once and seldom read soon, for RAM has what it holds: through the page cache
-// its bytes would be copied into fresh pages, the dearest part of a publish, and only then begin
-// their way to the device. Here they are gathered in one of two buffers that are used again and
-// again, and a thread writes the one while the other fills. What was appended is on the device when
-// Close returned, and stays there after a sync.
+// A table is written once and seldom read soon, since RAM has its slices. Through the page cache
+// its bytes would be copied into fresh pages, the most expensive part of a publish, before they go
+// to the device. Here they fill one of two reused buffers while a thread writes the other. All
+// appended bytes are on the device when Close returns, and durable after a sync.
 // Thread safety: one caller at a time, as for any writable file. The buffers are shared.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_DIRECT_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_DIRECT_H_
@@ -23,7 +22,7 @@
 
 namespace hearth {
 
-// Of these two hide the making of a table behind the device; four times the largest request of most
+// Two of these hide the making of a table behind the device; four times the largest request of most
 // block devices.
 inline constexpr size_t kDirectBufferBytes = size_t{2} << 20;
 
@@ -56,11 +55,11 @@ class DirectFile : public rocksdb::FSWritableFile {
   using FSWritableFile::Append;
   rocksdb::IOStatus Append(const rocksdb::Slice& data, const Options& options,
                            Context* dbg) override;
-  // Waits for what was appended, and makes the file as long as that.
+  // Waits until all appended bytes are written, and truncates the file to them.
   rocksdb::IOStatus Close(const Options& options, Context* dbg) override;
   rocksdb::IOStatus Flush(const Options&, Context*) override { return rocksdb::IOStatus::OK(); }
-  // Nothing yet: a table is synced when it has its name in the database, once (RocksDB's ingestion
-  // does it before its manifest may name the file).
+  // Does nothing: a table is synced once it has its name in the database (RocksDB's ingestion does
+  // it before its manifest may name the file).
   rocksdb::IOStatus Sync(const Options&, Context*) override { return rocksdb::IOStatus::OK(); }
   uint64_t GetFileSize(const Options&, Context*) override { return size_; }
 

@@ -1,25 +1,25 @@
-// The file system under the database, which keeps the files of tables that RocksDB gave up, and
-// makes of every failed write one that may be tried again. Private to disk/.
+// RocksFileSystem: the file system under the database. Keeps the files of tables that RocksDB gave
+// up, and marks every failed write as one that may be tried again. Private to disk/.
 //
 // Linking a table into the database ends with a record in RocksDB's own manifest. When writing or
 // syncing that record fails, RocksDB deletes the file, though the record may be on disk all the
-// same: then the database could not be opened again, for want of one file. So a file that was being
-// linked is not deleted until the link is known to have worked; what was kept for nothing goes at
-// the next start, as any file that the manifest does not name.
+// same: then one missing file would keep the database from being opened. So a file that was being
+// linked is not deleted until the link is known to have worked; the next start deletes a
+// superfluous one, as any file that the manifest does not name.
 //
-// On a full disk RocksDB waits for room by itself, gives up when its first try fails, and then
-// refuses to be told to go on, for as long as the process lives; after other errors of a write it
-// refuses that at once. A retryable error it leaves to us (disk_tier.cc): it then writes what is in
+// On a full disk RocksDB waits for room by itself, gives up when its first try fails, and cannot be
+// resumed from then on while the process lives; after other errors of a write it cannot be resumed
+// at all. With a retryable error the decision is ours (disk_tier.cc): when resumed, it writes its
 // memory to new files, and begins a new log and a new manifest.
 //
-// While a database is opened, and until what it holds was compared with what was promised, nothing
-// is deleted: of a manifest that lost its end RocksDB deletes every file that only the end named.
-// The files that it meant to delete then go, or where something is lost is kept in the folder
-// "lost" of the data folder.
+// While a database is opened, and until its contents were compared with the promises, nothing is
+// deleted: when a manifest lost its end, RocksDB deletes every file that only the end named.
+// Afterwards the files that it meant to delete are deleted, or, if something is lost, kept in the
+// folder "lost" of the data folder.
 //
 // Tables on their way into the database, in kTablesFolder, are written past the page cache where
-// the file system can do that (disk_tier_direct.h), and what RocksDB reads of them before it links
-// them is read past it too.
+// the file system can do that (disk_tier_direct.h); RocksDB's reads before it links them go past it
+// too.
 // Thread safe.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_FILES_H_
@@ -81,13 +81,13 @@ class RetryableFile : public rocksdb::FSWritableFileOwnerWrapper {
   }
 };
 
-// Of tables that are not yet linked, inside the data folder.
+// The folder of tables that are not linked yet, inside the data folder.
 inline constexpr char kTablesFolder[] = "/tables.tmp";
 inline bool IsNewTable(const std::string& path) { return absl::StrContains(path, kTablesFolder); }
 
-// The blocks read of a new table. RocksDB 7.8 looks at the first and the last block of a table that
-// it is to link, and asserts that they could be read and were whole: they are tried first
-// (disk_tier_tables.cc), and what was found whole is what RocksDB then gets.
+// The blocks read of a new table. RocksDB 7.8 reads the first and the last block of a table before
+// it links it, and asserts that both are whole: we read them first (disk_tier_tables.cc), and
+// RocksDB gets the blocks that we found whole.
 struct NewTableReads {
   absl::Mutex mu;
   std::map<std::pair<uint64_t, size_t>, std::string> blocks ABSL_GUARDED_BY(mu);
@@ -151,8 +151,8 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     absl::MutexLock lock(&mu_);
     return held_back_;
   }
-  // With `is_damaged` they are kept in the folder "lost", or where that cannot be, where they are,
-  // while the process lives: the status says why.
+  // With `is_damaged` the files are kept in the folder "lost", or if they cannot be moved, where
+  // they are while the process lives: the status says why.
   rocksdb::IOStatus LetGo(bool is_damaged) {
     std::set<std::string> held;
     {
@@ -200,7 +200,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     if (status.ok() && IsManifest(path)) {
       const std::string copy_path = path + kCopySuffix;
       CopiedFile::File copy;
-      // One that is left of another manifest of this number is no copy of this one.
+      // A copy left over from another manifest of this number is no copy of this one.
       if (!target()->NewWritableFile(copy_path, options, &copy, dbg).ok()) {
         target()->DeleteFile(copy_path, options.io_options, dbg).PermitUncheckedError();
       }
@@ -268,7 +268,7 @@ class RocksFileSystem : public rocksdb::FileSystemWrapper {
     return absl::EndsWith(path, ".sst") || absl::EndsWith(path, ".blob") ||
            absl::EndsWith(path, ".log");
   }
-  // Also what RocksDB does not know of, and makes anew: it lost the number that comes next.
+  // Also files that RocksDB does not know of and creates again, since it lost its next number.
   bool IsHeldBack(const std::string& path) {
     absl::MutexLock lock(&mu_);
     return holds_back_ && IsData(path) && target()->FileExists(path, kPlain, nullptr).ok();

@@ -1,9 +1,9 @@
-// The folder "lost" of a data folder: files of the database that are damaged, or that RocksDB would
-// have deleted while something was missed, are kept there for a repair. Private to disk/.
+// The folder "lost" of a data folder, which keeps files for a repair: damaged ones, and those that
+// RocksDB would have deleted while restore points were missing. Private to disk/.
 //
-// A file keeps its name, or where that is taken gets a number before its ending: nothing is ever
-// overwritten, and what reads the folder tells tables, logs and blob files by their endings. Pure
-// functions of the file system. Errors name the folder; then nothing was moved.
+// A file keeps its name, or gets a number before its ending where the name is taken: nothing is
+// ever overwritten, and readers tell tables, logs and blob files by their endings. Pure functions
+// of the file system. Errors name the folder; then nothing was moved.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_LOST_FOLDER_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_LOST_FOLDER_H_
 
@@ -13,13 +13,13 @@
 
 namespace hearth {
 
-// Of a database in DIR/db: DIR/lost.
+// DIR/lost, for a database in DIR/db.
 std::string LostFolderOf(const std::string& database);
 
-// `path`: of a file in the folder DIR/db. `*kept`: where it is then; may be null.
+// `path`: a file in the folder DIR/db. `*kept`: its new path; may be null.
 rocksdb::IOStatus MoveToLost(rocksdb::FileSystem* files, const std::string& path,
                              std::string* kept = nullptr);
-// A second name for it. One that it has there already will do.
+// Gives it a second name there, unless it has one already.
 rocksdb::IOStatus LinkToLost(rocksdb::FileSystem* files, const std::string& path,
                              std::string* kept = nullptr);
 

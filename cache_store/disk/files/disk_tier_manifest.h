@@ -1,11 +1,12 @@
-// A second copy of RocksDB's manifest, and which of the two to believe. Private to disk/.
+// Keeps a second copy of RocksDB's manifest, and decides which of the two to believe. Private to
+// disk/.
 //
-// The manifest says which files are the database. It is a few KiB, and without it all the rest is
-// nothing: RocksDB does not open where a bit of it is flipped, and where its end is gone it deletes
-// every file that only the end named. So each record is written twice, to MANIFEST-n and then to
-// MANIFEST-n.copy, and before RocksDB reads it the one with more whole records is put in the place
-// of the other. Only the first is synced: after a crash of the machine it is whole, and the copy
-// no more than a chance. CURRENT, which names the manifest, can be told from the files themselves.
+// The manifest names the files of the database. It is a few KiB, and everything depends on it: with
+// one bit of it flipped RocksDB does not open, and without its end RocksDB deletes every file that
+// only the end named. So each record is written twice, to MANIFEST-n and then to MANIFEST-n.copy,
+// and before RocksDB reads it the one with more whole records replaces the other. Only the first is
+// synced: after a crash of the machine it is whole, and the copy may help. CURRENT, which names the
+// manifest, follows from the files themselves.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_MANIFEST_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_MANIFEST_H_
 
@@ -28,21 +29,21 @@ inline constexpr char kCopySuffix[] = ".copy";
 // True for the path of a manifest, and not for that of a copy.
 bool IsManifest(absl::string_view path);
 
-// The file appears whole or not at all. An error says no more than that it cannot be written.
+// The file appears whole or not at all. An error only says that it cannot be written.
 absl::Status PutFile(rocksdb::FileSystem* files, const std::string& path, const std::string& bytes);
 
-// Before a database is opened for writing: puts what is whole in the place of what is damaged.
-// `*found`: one line for each thing that was. kDataLoss: there are tables or logs, and nothing says
-// which of them are the database.
+// Before a database is opened for writing: replaces damaged files by whole ones. `*found`: a line
+// for each damaged file. kDataLoss: there are tables or logs, and nothing tells which of them
+// belong to the database.
 absl::Status MendManifest(rocksdb::FileSystem* files, const std::string& folder,
                           FoundDamage* found);
 
-// A manifest that is being written, and its copy. Whatever happens to the copy, the file goes on.
-// One caller at a time, as for any writable file.
+// A manifest that is being written, and its copy. An error of the copy does not stop the file. One
+// caller at a time, as for any writable file.
 //
-// A copy that may lack something is removed. Where it is the file that fails, the copy ends with
-// what was synced of it: RocksDB goes on in another manifest, but only with its next change, and
-// until then this one is the database.
+// A copy that may be incomplete is removed. When the file itself fails, the copy is cut to the
+// synced part: RocksDB goes on in another manifest, but only with its next change, and until then
+// this one counts.
 class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
  public:
   using Options = rocksdb::IOOptions;
@@ -89,8 +90,7 @@ class CopiedFile : public rocksdb::FSWritableFileOwnerWrapper {
     }
     return status;
   }
-  // A record that could not be synced counts as not written, whatever the file has of it after a
-  // crash.
+  // A record that could not be synced counts as not written, whatever is in the file after a crash.
   rocksdb::IOStatus Synced(rocksdb::IOStatus status) {
     if (status.ok()) {
       synced_bytes_ = copied_bytes_;

@@ -65,9 +65,9 @@ bool Reserve::MakeWhole() {
     status = file->Append(rocksdb::Slice(noise.data(), piece), kPlain, nullptr);
     bytes += piece;
   }
-  // What was written before there was no more room is better than nothing. It is to be there when
-  // the machine stops, too: the next start may find that others filled the disk meanwhile. One that
-  // is there already may be of a process that was killed, or of an attempt, before it was synced.
+  // A part of the file is better than none. It is synced so that it survives the machine: the next
+  // start may find that others filled the disk meanwhile. A file that is there already may come
+  // from a process that was killed, or an attempt that failed, before the sync.
   const rocksdb::IOStatus synced = file->Sync(kPlain, nullptr);
   const rocksdb::IOStatus closed = file->Close(kPlain, nullptr);
   const bool is_named = SyncFolder(files_, dir_).ok();

@@ -1,9 +1,9 @@
-// Reserve: room that is kept for a start on a full disk. Private to disk/.
+// Reserve: a file that keeps room for a start on a full disk. Private to disk/.
 //
-// RocksDB writes a new manifest, options and log whenever it opens a database, though nobody
-// publishes anything: without a little room a store that could still serve would not start. A file
-// of the data folder keeps that room; a start that finds none gives the file up and tries again,
-// and once there is room the file is made anew: the next start may find the disk full, too.
+// RocksDB writes a new manifest, options and log whenever it opens a database: without a little
+// room a store that could still serve would not start. A file of the data folder keeps that room; a
+// start that finds none deletes the file and tries again, and once there is room the file is made
+// again for the next start.
 // Thread safety: all methods from any thread. The file system outlives it.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_RESERVE_H_
@@ -27,12 +27,12 @@ class Reserve {
  public:
   Reserve(rocksdb::FileSystem* files, std::string dir) : files_(files), dir_(std::move(dir)) {}
 
-  // Makes the file, or as much of it as there is room for.
+  // Makes the file, as large as the disk has room for.
   void MakeFile();
-  // False: there was none.
+  // Deletes the file. False when there was none.
   bool GiveUp();
-  // Something was written: where the file is not whole it is made so once there is ample room, so
-  // that nothing else is refused for its sake. Where that fails, again after twice as many writes.
+  // To be called after writes: completes the file once there is ample room, so that nothing else is
+  // refused because of it. After a failure it tries again after twice as many writes.
   void NoteWrite();
 
  private:

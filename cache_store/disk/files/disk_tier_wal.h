@@ -1,4 +1,4 @@
-// RocksDB's log as it is written, on a disk that fills up or fails. Private to disk/.
+// Writes RocksDB's log on a disk that may be full or fail. Private to disk/.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_WAL_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_DISK_TIER_WAL_H_
 
@@ -16,7 +16,7 @@
 
 namespace hearth {
 
-// An error of a write, as one that may be tried again.
+// The same error of a write, marked as one that may be tried again.
 inline rocksdb::IOStatus Retryable(rocksdb::IOStatus status) {
   if (!status.IsIOError()) return status;
   rocksdb::IOStatus plain = rocksdb::IOStatus::IOError(status.ToString());
@@ -24,7 +24,7 @@ inline rocksdb::IOStatus Retryable(rocksdb::IOStatus status) {
   return plain;
 }
 
-// Which log is written to, and whether a write of it failed. Thread safe.
+// Knows which log is written to, and whether a write of it failed. Thread safe.
 class LogHealth {
  public:
   void Begin(const std::string& path) {
@@ -48,13 +48,13 @@ class LogHealth {
   bool is_broken_ ABSL_GUARDED_BY(mu_) = false;
 };
 
-// A log, made by its first write if it could not be made at once. RocksDB 7.8 cannot take that
-// failure while it changes logs: it does half of the change, and asserts against doing that half
-// again. That a write fails it takes.
+// A log that its first write creates if it could not be created at once. RocksDB 7.8 does not
+// survive a failed creation while it changes logs: it does half of the change, and asserts when it
+// does that half again. It does survive a failed write.
 //
 // After such a write the log is cut off where its last whole record ends: RocksDB goes on with a
-// new one, and at the next start would take half a record in the middle of its logs for damage,
-// and not open what was flushed since ("SST file is ahead of WALs").
+// new one, and the next start would take half a record in the middle of its logs for damage, and
+// refuse tables that were flushed since ("SST file is ahead of WALs").
 class DeferredLogFile : public rocksdb::FSWritableFile {
  public:
   using Options = rocksdb::IOOptions;
@@ -84,7 +84,7 @@ class DeferredLogFile : public rocksdb::FSWritableFile {
                            const rocksdb::DataVerificationInfo&, Context* dbg) override {
     return Append(data, options, dbg);
   }
-  // Of nothing, nothing is lost.
+  // Without a file there is nothing to lose.
   rocksdb::IOStatus Close(const Options& options, Context* dbg) override {
     return file_ == nullptr ? rocksdb::IOStatus::OK() : Done(file_->Close(options, dbg));
   }

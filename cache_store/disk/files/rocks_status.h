@@ -1,4 +1,4 @@
-// RocksDB's statuses as Abseil's, and its file system as all of disk/ uses it. Private to disk/,
+// Converts RocksDB's statuses to Abseil's, and has helpers for its file system. Private to disk/,
 // where RocksDB's errors end.
 #ifndef HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
 #define HEARTH_CACHE_STORE_DISK_FILES_ROCKS_STATUS_H_
@@ -16,12 +16,12 @@
 
 namespace hearth {
 
-// `what` was tried, for the message.
+// `what`: the operation that failed, for the message.
 absl::Status FromRocks(const rocksdb::Status& status, absl::string_view what);
 
 inline const rocksdb::IOOptions kPlain;
 
-// The names in a folder, on stable storage.
+// Puts the names in a folder on stable storage.
 inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::string& folder) {
   std::unique_ptr<rocksdb::FSDirectory> names;
   const rocksdb::IOStatus opened = files->NewDirectory(folder, kPlain, &names, nullptr);
@@ -31,7 +31,7 @@ inline rocksdb::IOStatus SyncFolder(rocksdb::FileSystem* files, const std::strin
 // The damage of a data folder, a line for each.
 struct FoundDamage {
   std::vector<std::string> lines;
-  std::vector<std::string> mended;  // of these what was put right: nothing is lost by it
+  std::vector<std::string> mended;  // of these, damage that was repaired without loss
 
   void Add(std::string line) { lines.push_back(std::move(line)); }
   void AddMended(std::string line) {

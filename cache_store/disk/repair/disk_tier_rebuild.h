@@ -1,4 +1,4 @@
-// Writing a new database from what was salvaged of another. Private to disk/.
+// Rebuild: writes a new database from the salvaged parts of another. Private to disk/.
 #ifndef HEARTH_CACHE_STORE_DISK_REPAIR_DISK_TIER_REBUILD_H_
 #define HEARTH_CACHE_STORE_DISK_REPAIR_DISK_TIER_REBUILD_H_
 
@@ -16,13 +16,13 @@
 
 namespace hearth {
 
-// Bytes of slices that a rebuild writes, and that it takes over in tables as they are.
+// Bytes of slices that a rebuild writes, and those in tables that it links as they are.
 struct RebuildBytes {
   uint64_t copied = 0, linked = 0;
   uint64_t records = 0;
 };
 
-// `can_link`: tables can have a second name in the new folder.
+// `can_link`: tables can be linked into the new folder.
 RebuildBytes BytesToRebuild(const SalvagedFolder& salvage, bool can_link);
 
 class Rebuild {
@@ -31,7 +31,7 @@ class Rebuild {
   Rebuild(const SalvagedFolder& salvage, const Database& db, const std::string& dir, bool can_link,
           SalvagedFolder::Progress progress);
 
-  // All of it, on stable storage. `secret_check`: empty is none.
+  // Writes everything, on stable storage. `secret_check`: empty is none.
   absl::Status Run(const std::string& secret_check);
 
  private:

@@ -160,8 +160,8 @@ class Repair {
     const absl::StatusOr<VerifyReport> verified = VerifyDataDir(dir_);
     if (!verified.ok() || !verified->is_whole()) return false;
     if (verified->ok() && !has_lost_files_) {
-      // What lies behind the torn end of a log is no damage where the machine stopped: a start ends
-      // there without a word, and so does this.
+      // The bytes behind the torn end of a log are no damage where the machine stopped: neither a
+      // start nor this reports them.
       report_.lost.clear();
       report_.damage.clear();
       report_.lost_points = report_.damaged_files = 0;

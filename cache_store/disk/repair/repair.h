@@ -1,9 +1,9 @@
-// Repair of a stopped store's data folder: a new database from what the files of the old one still
-// prove (salvage.h), which then takes its place.
+// Repairs a stopped store's data folder: makes a new database from everything that the files of the
+// old one still prove (salvage.h), and replaces it.
 //
 // The old database is only read. The new one is made beside it, checked slice by slice, and put in
 // its place by one exchange of two names: whenever the process or the machine dies, the folder is
-// as it was or repaired. The old one is kept, until somebody removes it.
+// either as it was or repaired. The old database is kept until somebody removes it.
 #ifndef HEARTH_CACHE_STORE_DISK_REPAIR_REPAIR_H_
 #define HEARTH_CACHE_STORE_DISK_REPAIR_REPAIR_H_
 
@@ -35,10 +35,11 @@ struct RepairOptions {
 struct RepairReport {
   static constexpr size_t kMaxNamed = 100;  // lines of each list; more are counted
 
-  bool was_healthy = false;  // nothing was done: a store can open it, and finds all that is there
+  bool was_healthy = false;  // nothing was done: a store can open it, and will find everything
   uint64_t restore_points = 0, objects = 0, slices = 0, slice_bytes = 0;  // kept
   uint64_t lost_points = 0, expired_points = 0;
-  // Of those kept: from lost/ alone, where promises had rotted. Some may have been dropped before.
+  // Of those kept: found in lost/ alone, where promises had rotted. Some may have been dropped
+  // before.
   uint64_t unnamed_points = 0;
   std::vector<std::string> lost;  // a line each
   uint64_t damaged_files = 0;

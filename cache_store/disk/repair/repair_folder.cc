@@ -145,7 +145,7 @@ absl::StatusOr<std::string> RepairFolder::PutAt(const Progress& progress) const 
     if (!secret.ok()) return secret.status();
     if (absl::Status copied = CopySecret(*secret, path_ + "/secret"); !copied.ok()) return copied;
   }
-  // What the new folder lacks of them its first start says.
+  // The new folder's first start reports promises that it does not keep.
   const std::string promises = absl::StrCat("/", kPromisesFile);
   std::error_code error;
   if (IsNameTaken(dir_ + promises)) {

@@ -1,7 +1,7 @@
-// RepairFolder: where a repair makes the new database, and how that gets into its place: by one
+// RepairFolder: the folder in which a repair makes the new database. Puts that in its place by one
 // exchange of two names, so that the data folder has the old database or the new one at any moment.
 //
-// Its contents are removed when it is destroyed. Thread safety: none.
+// The destructor removes its contents. Thread safety: none.
 #ifndef HEARTH_CACHE_STORE_DISK_REPAIR_REPAIR_FOLDER_H_
 #define HEARTH_CACHE_STORE_DISK_REPAIR_REPAIR_FOLDER_H_
 
@@ -25,12 +25,12 @@ class RepairFolder {
 
   // Laid out as a data folder.
   const std::string& path() const { return path_; }
-  // kFailedPrecondition also where the new database could not be put in the old one's place.
+  // kFailedPrecondition also when the new database could not replace the old one.
   absl::Status Make() const;
-  // Whether the file can have a second name in it.
+  // Whether the file can be linked into it.
   bool CanLink(const std::string& file) const;
-  // What was made is on stable storage, and in its place when it returns; where the old database is
-  // then. An error: nothing was changed.
+  // Puts the new database on stable storage and in its place; returns the path of the old one. An
+  // error: nothing was changed.
   absl::StatusOr<std::string> Put(const Progress& progress) const;
 
  private:

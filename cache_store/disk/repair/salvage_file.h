@@ -1,9 +1,9 @@
-// Reading the files of a damaged database, past what rotted. Not by RocksDB: it opens no table
-// whose end is gone, gives up a log at the first record that does not match its checksum, and
-// asserts that what it reads makes sense.
+// Reads the files of a damaged database, past the rotten parts. Without RocksDB, which opens no
+// table whose end is gone, gives up a log at the first record that does not match its checksum, and
+// asserts that the data makes sense.
 //
-// What is read proves itself: records and slices by their digests, restore points by the objects
-// that they name. Nothing is ever written. A place that cannot be read is damage like any other.
+// Digests prove records and slices, and a restore point is proved by the objects that it names.
+// Nothing is ever written. A place that cannot be read is damage like any other.
 // Thread safety: a RawFile is used by one thread; the functions are pure.
 #ifndef HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_
 #define HEARTH_CACHE_STORE_DISK_REPAIR_SALVAGE_FILE_H_
@@ -32,13 +32,13 @@ class RawFile {
   uint64_t size_ = 0;
 };
 
-// One version of one key, as a file of a damaged database has it.
+// One version of one key in a file of a damaged database.
 struct SalvagedEntry {
   absl::string_view key, value;  // valid during the visit only
   uint64_t sequence = 0;         // the higher, the newer
   bool is_erase = false;
-  // The checksum around it was right. Else only what proves itself is to be believed, and neither
-  // its key nor its age.
+  // The checksum around it was right. Else neither its key nor its age can be trusted, only a value
+  // with a digest.
   bool is_sure = false;
 };
 using VisitSalvaged = std::function<void(const SalvagedEntry&)>;
@@ -55,21 +55,21 @@ struct SalvageDamage {
 
 // The readers: each visits every entry that can still be read, in the file's order.
 
-// Of a table the end that says what it is.
+// The end of a table, which describes it.
 struct TableEnd {
   bool is_readable = false;  // footer, index and properties; else nothing below is known
   std::string family;
-  bool is_ingested = false;  // written beside the log, so that a database can take it over as it is
+  bool is_ingested = false;  // written beside the log, so that a database can link it as it is
 };
 TableEnd ReadTableEnd(const RawFile& file);
 
 // RocksDB's block-based format, as this program writes it: not compressed, one index. Where the
 // index can be read it says where the blocks are; else each is followed by the next.
 SalvageDamage VisitTable(const RawFile& file, const VisitSalvaged& visit);
-// The batches that are whole, before and behind what is not. That the last one was not finished is
-// no damage: a process that dies leaves that.
+// Visits the whole batches, also those behind damage. An unfinished last batch is no damage: a
+// process that dies leaves one.
 SalvageDamage VisitLog(const RawFile& file, const VisitSalvaged& visit);
-// Each value lies beside its key. None is sure, and values that rotted are no damage here; behind a
+// Each value lies beside its key. No entry is sure, and rotten values are no damage here; behind a
 // damaged head the next one is searched for.
 SalvageDamage VisitBlobs(const RawFile& file, const VisitSalvaged& visit);
 
