@@ -1,6 +1,6 @@
-// Text from files, and chat messages from JSON: a list of {"role", "content", "cache_breakpoint"},
-// the content a string or a list of parts {"text", "cache_breakpoint"}. A message's own
-// cache_breakpoint is at its end.
+// Reads text from files, and chat messages from JSON: a list of {"role", "content",
+// "cache_breakpoint"}, the content a string or a list of parts {"text", "cache_breakpoint"}. A
+// message's own cache_breakpoint is at its end.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CHAT_FILE_H_
@@ -18,11 +18,11 @@ namespace hearth {
 // Longest file that a command reads as a prompt: four times the longest request.
 inline constexpr size_t kMaxPromptFileBytes = size_t{12} << 20;
 
-// kInvalidArgument names the message's index and what is wrong; roles are left to the worker.
+// kInvalidArgument names the message's index and the mistake; the worker checks roles.
 absl::StatusOr<v1::Chat> ParseChat(const std::string& json);
 
-// kInvalidArgument "`what` is not valid UTF-8 at byte N". Asked before anything is sent, because
-// only here is it known which file or flag the text came from.
+// kInvalidArgument "`what` is not valid UTF-8 at byte N". To be called before anything is sent:
+// only the caller knows which file or flag the text came from.
 absl::Status CheckUtf8(absl::string_view text, absl::string_view what);
 
 // A whole file of UTF-8; "-" is standard input. kNotFound and kInvalidArgument name the file.

@@ -1,4 +1,4 @@
-// The whole of hearthctl: parses the command line, runs one subcommand, returns the exit code.
+// Runs hearthctl: parses the command line, runs one subcommand, returns the exit code.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CLI_H_

@@ -1,10 +1,9 @@
-// CommandLine: what a program takes on its command line: commands, each with its flags. With
-// flags.cc the only place that knows the library which parses it, so that a command's file compiles
-// in little time.
+// CommandLine: a program's command line: commands, each with its flags. Only this and flags.cc know
+// the library that parses it, so that a command's file compiles fast.
 //
 // Thread safety: none; used by main's thread.
-// Ownership: the CommandLine owns its commands, and these what was declared about their flags. The
-// variables behind the flags are the caller's, and outlive Parse.
+// Ownership: the CommandLine owns its commands, and these own their flags. The variables behind the
+// flags are the caller's, and outlive Parse.
 #ifndef HEARTH_SERVICES_HEARTHCTL_COMMAND_LINE_H_
 #define HEARTH_SERVICES_HEARTHCTL_COMMAND_LINE_H_
 
@@ -27,29 +26,29 @@ class Option;
 
 namespace hearth {
 
-// One declared flag. Each method says more about it and returns it, so that calls chain.
+// One declared flag. Each method sets a property and returns the flag, so that calls chain.
 class CommandFlag {
  public:
   explicit CommandFlag(CLI::Option* option) : option_(option) {}
 
   CommandFlag& Required();
-  // Help shows the value that the variable has now.
+  // Help shows the variable's present value.
   CommandFlag& ShowDefault();
   // Help shows `text`, such as FILE, in place of the value's type.
   CommandFlag& Placeholder(const std::string& text);
   // Help shows it under this heading.
   CommandFlag& Heading(const std::string& title);
-  // The environment variable that it is taken from when it is not on the command line.
+  // The environment variable that gives the value when the command line does not.
   CommandFlag& Variable(const std::string& name);
-  // `wrong` says what is wrong with a value; empty: nothing is.
+  // `wrong` returns the mistake in a value, or an empty text.
   CommandFlag& Check(const std::function<std::string(const std::string&)>& wrong);
   CommandFlag& NotNegative();
   CommandFlag& Between(double least, double most);
-  // Of a list: one word is several values, as in 1,2,3.
+  // For a list: one word has several values, as in 1,2,3.
   CommandFlag& SplitAtCommas();
-  // Of a list: one value after each flag; what follows is not its own.
+  // For a list: each flag takes one value only.
   CommandFlag& OneValueEach();
-  // `given` becomes true when the flag is given, be its value empty.
+  // Sets `*given` when the flag is given, even with an empty value.
   CommandFlag& Mark(bool* given);
 
  private:
@@ -61,19 +60,19 @@ class CommandFlags {
  public:
   explicit CommandFlags(CLI::App* app) : app_(app) {}
 
-  // `name`: "--flag", "--flag,-f", or a plain word for one that is told by its position. The value
-  // lands in the variable, which otherwise stays as it is.
-  // `T`: std::string, int, uint32_t, uint64_t, float, double; a list of strings, uint32_t or
-  // double, which may be given more than once; absl::Duration, as "250ms", "2s", "1m" or seconds.
+  // `name`: "--flag", "--flag,-f", or a plain word for a positional argument. The variable gets the
+  // value, and is unchanged without the flag. `T`: std::string, int, uint32_t, uint64_t, float,
+  // double; a list of strings, uint32_t or double, which may be given more than once;
+  // absl::Duration, as "250ms", "2s", "1m" or seconds.
   template <typename T>
   CommandFlag Add(const std::string& name, T* value, const std::string& help);
-  // Takes no value: it is there or not.
+  // A flag without a value.
   CommandFlag AddSwitch(const std::string& name, bool* value, const std::string& help);
-  // Flags and words that many commands take. `which` goes on after "one JSON object".
+  // Flags and words that many commands have. `which` follows "one JSON object" in the help.
   CommandFlag AddJson(bool* json, const std::string& which = "");
   CommandFlag AddPoint(std::string* id);
   CommandFlag AddSnapshot(const std::string& name, std::string* path);
-  // One word of `choices`; `choose` gets what stands behind it.
+  // One word of `choices`; `choose` gets its number.
   CommandFlag AddChoice(const std::string& name, const std::map<std::string, int>& choices,
                         const std::function<void(int)>& choose, const std::string& help);
   // A group of which exactly one flag must be given.
@@ -103,9 +102,8 @@ class CommandLine {
                            const std::string& footer);
   // Of all commands, in the order in which they were added.
   std::vector<std::string> names() const;
-  // Sets the variables of the chosen command. An exit code when there is nothing left to do: help
-  // or the version was asked for and printed, or the command line was wrong, and `console.err` has
-  // why.
+  // Sets the variables of the chosen command. Returns an exit code when there is nothing left to
+  // do: help or the version was printed, or the command line was wrong, as `console.err` explains.
   std::optional<int> Parse(std::vector<std::string> words, Console& console);
 
  private:

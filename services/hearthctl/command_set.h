@@ -1,8 +1,8 @@
 // CommandSet: the subcommands of hearthctl. Each Add function declares one with its flags, help and
-// examples, and what runs when it is chosen.
+// examples, and the function that runs it.
 //
 // Thread safety: none; used by main's thread.
-// Ownership: borrows the command line; what runs owns the variables behind its flags.
+// Ownership: borrows the command line; owns the variables behind the flags.
 #ifndef HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 #define HEARTH_SERVICES_HEARTHCTL_COMMAND_SET_H_
 
@@ -21,8 +21,8 @@ class CommandSet {
  public:
   explicit CommandSet(CommandLine* line) : line_(line) {}
 
-  // A subcommand, and the variables behind its flags, which the caller declares. `examples` ends
-  // its help, one command a line. `run` returns the exit code.
+  // Adds a subcommand; returns it with the variables for its flags, which the caller declares.
+  // `examples` ends its help, one command a line. `run` returns the exit code.
   template <typename Flags>
   std::pair<CommandFlags*, Flags*> Add(const std::string& name, const std::string& what,
                                        const std::string& examples,

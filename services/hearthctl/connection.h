@@ -1,4 +1,4 @@
-// Connecting to a worker or a store and calling it, with errors that say whom and what to do.
+// Connects to a worker or a store and calls it, with errors that name the peer and what to do.
 //
 // Thread safety: pure functions. Ownership: the channel keeps the connection.
 #ifndef HEARTH_SERVICES_HEARTHCTL_CONNECTION_H_
@@ -31,7 +31,7 @@ struct PeerFlags {
   std::string address;
   absl::Duration wait;
   std::string tenant;  // of a store; empty: the caller's own
-  // Shared by both peers of a command that has two.
+  // Both peers of a command with two share it.
   std::shared_ptr<ClientAccess> access = std::make_shared<ClientAccess>();
 
   // Declares --worker or --store, --wait, and TLS and token.
@@ -43,11 +43,11 @@ struct PeerFlags {
   void DeclareAccess(CommandFlags* command);
 };
 
-// Returns once connected: the time a connection takes is in no measurement. kUnavailable when
-// nobody answers for `wait` (0: at the first refusal).
+// Returns once connected, so that no measurement includes the connection. kUnavailable when nobody
+// answers for `wait` (0: at the first refusal).
 absl::StatusOr<std::shared_ptr<grpc::Channel>> Connect(const PeerFlags& flags);
 
-// The status of an RPC with the peer's kind and address in front of the message.
+// The error of an RPC, with the peer's kind and address in front of the message.
 absl::Status RpcFailure(const grpc::Status& status, const PeerFlags& peer);
 
 // The peer's answer to one call: Call(stub, &v1::Inference::Stub::Tokenize, request, worker).
@@ -63,7 +63,7 @@ absl::StatusOr<Response> Call(Stub* stub,
   return response;
 }
 
-// The same over a connection of its own.
+// The same over a new connection.
 template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Ask(const PeerFlags& peer,
                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,

@@ -1,4 +1,4 @@
-// Console: where a command reads and writes, and how a command ends.
+// Console: the streams that a command reads and writes, and its exit codes.
 //
 // Exit codes: 0 done; 1 the request failed (one line on `err`: what, where, what to do); 2 the
 // command line was wrong (diff: or a file cannot be compared).

@@ -1,4 +1,4 @@
-// One Generate call, from request to result, for generate and chat.
+// Makes one Generate call, from request to result, for generate and chat.
 //
 // Thread safety: none; the context may be cancelled from another thread meanwhile.
 // Ownership: borrows the stub and the context.
@@ -25,7 +25,7 @@ class CommandFlags;
 class GenerationFlags {
  public:
   void Declare(CommandFlags* command, uint32_t default_max_new_tokens);
-  // Without those that ask for more than tokens and text.
+  // Only the flags about tokens and text.
   void DeclareAnswer(CommandFlags* command, uint32_t default_max_new_tokens);
   // kInvalidArgument names the flag whose text is not UTF-8.
   absl::Status Check() const;
@@ -64,7 +64,7 @@ struct GenerationResult {
   double total_ms = 0;  // to the end of the answer
   grpc::Status status;
 
-  Json ToJson() const;  // the fields are fixed: others read them
+  Json ToJson() const;  // fields are part of the API
 };
 
 struct GenerationEvents {

@@ -1,4 +1,4 @@
-// Hit rate against capacity as a picture: one line a policy, capacity on a log scale.
+// Draws hit rate against capacity: one line a policy, capacity on a log scale.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_HIT_RATE_PICTURE_H_
@@ -11,7 +11,7 @@
 namespace hearth {
 
 struct HitRateLine {
-  std::string policy;  // decides the look: default, lru, optimum
+  std::string policy;  // decides the style: default, lru, optimum
   std::string name;
   std::vector<std::pair<double, double>> points;  // capacity as a share, hit rate; ascending
 };

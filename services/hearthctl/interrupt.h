@@ -1,8 +1,9 @@
-// Interrupt: Ctrl-C as an event. While an answer runs it stops that answer; otherwise it ends the
-// program, quietly and with exit code 0.
+// Interrupt: turns Ctrl-C into an event. During an answer it stops that answer; otherwise it ends
+// the program, quietly and with exit code 0.
 //
 // Thread safety: SetAction may be called from any thread.
-// Ownership: one for a process, made before other threads start, so that they leave SIGINT to it.
+// Ownership: one for a process, made before other threads start, since they inherit its signal
+// mask.
 #ifndef HEARTH_SERVICES_HEARTHCTL_INTERRUPT_H_
 #define HEARTH_SERVICES_HEARTHCTL_INTERRUPT_H_
 
@@ -20,7 +21,7 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  // For the next Ctrl-C; empty: it ends the program. Returns when no earlier action runs.
+  // The action for the next Ctrl-C; empty: end the program. Returns when no earlier action runs.
   void SetAction(std::function<void()> action);
 
  private:

@@ -1,4 +1,4 @@
-// Values for people and for programs: JSON lines, sizes, ages, identifiers.
+// Formats values for people and for programs: JSON lines, sizes, ages, identifiers.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_JSON_TEXT_H_
@@ -22,12 +22,12 @@ std::string AgeText(double age_s);
 std::string MsText(double ms);
 
 std::string TierText(v1::Tier tier);
-// The level that was reached: "none", "memory", "disk", "sync".
+// The level reached: "none", "memory", "disk", "sync".
 std::string DurabilityText(v1::Durability durability);
 
 Json RestorePointJson(const v1::RestorePointInfo& point);
 
-// As a line of its own; returns kExitOk.
+// Prints one line; returns kExitOk.
 int PrintJson(const Json& json, Console& console);
 
 }  // namespace hearth

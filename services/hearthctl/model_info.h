@@ -1,4 +1,4 @@
-// A worker's model as GetModel describes it, and its fingerprint with every field.
+// Asks a worker for its model, and prints it and its fingerprint with every field.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_MODEL_INFO_H_

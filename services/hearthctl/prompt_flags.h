@@ -1,4 +1,4 @@
-// PromptFlags: the ways to name a prompt on the command line, and what they become on the wire.
+// PromptFlags: the flags that give a prompt on the command line, and their message.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_PROMPT_FLAGS_H_
@@ -26,7 +26,7 @@ class PromptFlags {
  public:
   // --prompt, --prompt-file, --chat, --token-ids, --token-ids-file: exactly one is required.
   void Declare(CommandFlags* command);
-  // Reads files. kInvalidArgument or kNotFound say what is wrong with which.
+  // Reads files. kInvalidArgument or kNotFound name the flag or file and the mistake.
   absl::StatusOr<v1::PromptInput> Build() const;
 
  private:

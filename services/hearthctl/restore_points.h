@@ -1,4 +1,4 @@
-// Restore points of a store by name: List, and identifiers that may be shortened.
+// Lists the restore points of a store, and finds them by shortened identifiers.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_RESTORE_POINTS_H_
@@ -13,7 +13,7 @@
 
 namespace hearth {
 
-// Fewer digits than this may name anything.
+// Fewer digits are refused: they could match too much.
 inline constexpr size_t kMinIdDigits = 6;
 
 absl::StatusOr<std::vector<v1::RestorePointInfo>> ListRestorePoints(v1::CacheStore::Stub* stub,

@@ -1,4 +1,4 @@
-// SnapshotWriter: a snapshot file written slice by slice, in any order, visible only when whole.
+// SnapshotWriter: writes a snapshot file slice by slice, in any order; visible only when whole.
 //
 // Writes to a temporary file beside the target; Commit verifies every byte of it, syncs and
 // renames. Without Commit nothing is left behind.
@@ -25,8 +25,8 @@ class SnapshotWriter {
   SnapshotWriter(const SnapshotWriter&) = delete;
   SnapshotWriter& operator=(const SnapshotWriter&) = delete;
 
-  // Part of the slice of `layer` (a model layer index) of the manifest's object at `object`.
-  // kDataLoss when it has no place.
+  // Writes a part of the slice of `layer` (a model layer index) of the manifest's object at
+  // `object`. kDataLoss when there is no place for it.
   absl::Status WriteSlice(size_t object, uint32_t layer, uint64_t offset, absl::string_view data);
   absl::Status Commit();
 

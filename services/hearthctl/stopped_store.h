@@ -1,4 +1,4 @@
-// StoppedStore: the data folder of a store that does not run, opened by hearthctl itself.
+// StoppedStore: the data folder of a stopped store, opened by hearthctl itself.
 //
 // Thread safety: none. Ownership: holds the folder as a running store does, until destroyed.
 #ifndef HEARTH_SERVICES_HEARTHCTL_STOPPED_STORE_H_
@@ -35,9 +35,9 @@ class StoppedStore {
                                                             const std::string& tenant);
 
   std::vector<v1::RestorePointInfo> List();
-  // Writes the restore point to `path`; the file's bytes.
+  // Writes the restore point to `path`; returns the file's size in bytes.
   absl::StatusOr<uint64_t> Export(const Digest& id, const std::string& path);
-  // `file`: all of it, verified. Returns once it is on stable storage.
+  // `file`: the whole file, verified. Returns once it is on stable storage.
   absl::StatusOr<v1::PublishAck> Import(const SnapshotHeader& header, absl::string_view file);
 
  private:

@@ -1,4 +1,4 @@
-// The list of prompts that `hearthctl warm` keeps warm, from YAML:
+// Parses the list of prompts that `hearthctl warm` keeps warm, from YAML:
 //
 //   prompts:                          # optional
 //     - name: handbook                # shown in progress; default prompts[0], prompts[1], ...
@@ -17,7 +17,7 @@
 //       generation_prompt: false      # the last message goes on later; default true
 //       pin: true                     # and ttl and adapter, as above
 //
-// Unknown keys are refused with their line, so that a misspelt `pin` is not silently nothing.
+// Unknown keys are refused with their line, so that a misspelt `pin` is not ignored.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_WARM_FILE_H_
@@ -34,14 +34,13 @@ struct WarmEntry {
   std::string name;
   v1::PromptInput prompt;
   bool pin = false;
-  uint32_t ttl_s = 0;   // 0: not said
-  std::string adapter;  // empty: none
+  uint32_t ttl_s = 0;  // 0: not given
 };
 
-// Seconds, of a text like "36h". kInvalidArgument.
+// The seconds of a text like "36h". kInvalidArgument.
 absl::StatusOr<uint32_t> ParseTtl(const std::string& text);
 
-// `folder`: where text_file paths begin. kInvalidArgument says what is wrong in which line.
+// `folder`: where text_file paths begin. kInvalidArgument names the line and the mistake.
 absl::StatusOr<std::vector<WarmEntry>> ParseWarmFile(const std::string& yaml,
                                                      const std::string& folder);
 

@@ -1,7 +1,7 @@
-// Warmer: brings one prompt at a time into the store, and knows when there is nothing to do.
+// Warmer: gets prompts into the store, one at a time, and skips those that are stored.
 //
-// KeptBoundaries says, here and in the worker alike, which boundaries are to be stored; Explain,
-// asked before and after, which ones are.
+// KeptBoundaries, the same here and in the worker, says which boundaries to store; Explain, called
+// before and after, says which ones are stored.
 // Thread safety: none. Ownership: borrows the stubs.
 #ifndef HEARTH_SERVICES_HEARTHCTL_WARMER_H_
 #define HEARTH_SERVICES_HEARTHCTL_WARMER_H_
@@ -43,16 +43,16 @@ class Warmer {
         chunk_tokens_(chunk_tokens),
         durability_(durability) {}
 
-  // A boundary that is stored and cannot be pinned is no error: the result says so, and the others
-  // are pinned.
+  // A stored boundary that cannot be pinned is no error: the result reports it, and the others are
+  // pinned.
   absl::StatusOr<WarmResult> Warm(const WarmEntry& entry, bool pin);
 
  private:
   absl::Status FindWanted(const WarmEntry& entry, WarmResult* result);
   absl::StatusOr<v1::ExplainResponse> FindStored(const WarmEntry& entry, WarmResult* result);
   absl::Status Prefill(const WarmEntry& entry, WarmResult* result);
-  // Each boundary worth keeping is a restore point of its own: a longer one's pin does not hold the
-  // remainder that ends at a breakpoint below it.
+  // Pins each boundary worth keeping by itself: the pin of a longer one does not keep the remainder
+  // that ends at a breakpoint below it.
   void PinStored(const v1::ExplainResponse& explained, WarmResult* result);
   absl::Status Pin(const v1::BoundaryInfo& boundary);
 

@@ -1,7 +1,7 @@
 // LocalPrefixCache: the worker's cache over a TieredStore in the same process
 // (--store=embedded:DIR).
 //
-// The same answers as over gRPC, with the same counters, for one machine and one worker.
+// Gives the same answers as over gRPC, with the same counters, for one machine and one worker.
 // Thread safety: all methods from any thread. Ownership: store and counters must outlive it.
 #ifndef HEARTH_SERVICES_PROGRAMS_LOCAL_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_PROGRAMS_LOCAL_PREFIX_CACHE_H_
@@ -22,13 +22,13 @@ namespace hearth {
 
 class LocalPrefixCache final : public CountingPrefixCache, public Explainer {
  public:
-  // `layout` is what `fingerprint` describes.
+  // REQUIRES: `layout` is that of `fingerprint`.
   LocalPrefixCache(TieredStore* store, const Fingerprint& fingerprint, const KvLayout& layout,
                    CacheCounters* counters);
 
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                   absl::Time deadline) override;
-  // Ends the waits for leases.
+  // Ends the waits for claims.
   void CancelCalls() override;
   void Explain(PrefixRequest prefix, absl::Time deadline, ExplainCallback done) override;
 

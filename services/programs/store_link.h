@@ -32,9 +32,9 @@ class StoreLink {
   struct Options {
     std::string spec;                  // "host:port", "unix:PATH", "embedded:DIR" or "none"
     StoreOptions embedded;             // sizes of an embedded store
-    bool shared_memory = true;         // use that of a store on this host
-    ClientAccess access;               // what a node is shown
-    Identities* identities = nullptr;  // whom an embedded store's service answers; null: everybody
+    bool shared_memory = true;         // use the shared memory of a store on this host
+    ClientAccess access;               // to a cache node
+    Identities* identities = nullptr;  // who may call an embedded store's service; null: everybody
     std::string device = "cpu";        // that the engine computes on
     uint64_t gpu_bytes = 0;            // of an embedded store's gpu tier; 0: none
   };

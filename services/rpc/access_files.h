@@ -1,4 +1,4 @@
-// Files and addresses that flags of access name; both ends of a connection use these.
+// Reads and checks the files and addresses in flags of access, for both ends of a connection.
 //
 // Thread safety: pure functions apart from reading.
 #ifndef HEARTH_SERVICES_RPC_ACCESS_FILES_H_
@@ -10,10 +10,10 @@
 
 namespace hearth {
 
-// Nothing but this host sees what is sent there: a unix socket, or an address of the loopback.
+// Whether only this host sees the bytes sent there: a unix socket, or a loopback address.
 bool StaysOnHost(const std::string& address);
 
-// The file's bytes. kNotFound names the flag, also where there is nothing in the file.
+// The file's bytes. kNotFound names the flag, also for an empty file.
 absl::StatusOr<std::string> ReadFlagFile(const std::string& flag, const std::string& path);
 
 }  // namespace hearth

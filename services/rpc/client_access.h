@@ -1,4 +1,4 @@
-// How a client connects to a worker or a store: TLS, and the token it shows.
+// ClientAccess: how a client connects to a worker or a store: TLS, and its token.
 //
 // Thread safety: pure functions; a channel that was made here reads its token file by itself.
 #ifndef HEARTH_SERVICES_RPC_CLIENT_ACCESS_H_
@@ -20,7 +20,7 @@ struct ClientAccess {
   std::string token_file;
   bool plaintext_tokens = false;  // a token may cross a network in clear text
   std::string prefix;             // of these flags' names: "store-"
-  bool rereads = false;           // the files of TLS are looked at again while the channel is there
+  bool rereads = false;           // TLS files are read again when they change
 };
 
 // A channel to `address`; never blocks, connects when used. The token is read again when its file

@@ -18,18 +18,18 @@
 
 namespace hearth {
 
-// No message of either API is larger. gRPC's own limit lies above it (kMaxGrpcMessageBytes), so
-// that a message a little too large gets an answer that names this one.
+// The largest message of both APIs. gRPC's own limit is higher (kMaxGrpcMessageBytes), so that the
+// error for a message a little too large names this one.
 inline constexpr size_t kMaxMessageBytes = size_t{3} << 20;
 inline constexpr int kMaxGrpcMessageBytes = 4 << 20;
-// Slices travel in pieces of at most this: large enough that the cost of a message is small beside
-// its bytes, small enough that three fit the limit above.
+// Slices travel in pieces of at most this size: large enough that a message costs little beside its
+// bytes, small enough that three fit the limit above.
 inline constexpr size_t kMaxSlicePieceBytes = size_t{1} << 20;
 
 v1::Tier ToProto(Tier tier);
 v1::Durability ToProto(Durability durability);
 v1::LayerGroup ToProto(LayerGroup group);
-// An unknown tier reads as kNone: a newer peer may know more of them, and nothing depends on it.
+// An unknown tier reads as kNone: a newer peer may know more tiers, and nothing depends on it.
 Tier FromProto(v1::Tier tier);
 absl::StatusOr<Durability> FromProto(v1::Durability durability);
 absl::StatusOr<LayerGroup> FromProto(v1::LayerGroup group);
@@ -44,7 +44,7 @@ absl::StatusOr<Digest> DigestFromProto(const v1::Fingerprint& proto);
 void ToProto(const ObjectId& id, v1::ObjectRef* out);
 absl::StatusOr<ObjectId> ObjectIdFromProto(const v1::ObjectRef& proto);
 
-// The index of `layer` among the layers of `group`, or -1: where a slice lies in its object.
+// The index of a slice in its object: that of `layer` among the layers of its group; -1 if absent.
 int SliceIndex(const std::vector<uint32_t>& group_layers, uint32_t layer);
 
 absl::Status CheckMessageBytes(size_t bytes);

@@ -1,7 +1,7 @@
-// Requests as bytes: parsed on the thread that does their work, not on those that answer health.
+// Parses requests on the thread that does their work, not on gRPC's, which answer health checks.
 //
-// A message of 3 MiB can parse into 1.5 million objects, many times its size and for a good while:
-// the elements are counted before one is made. Thread safety: pure functions on their
+// Parsing a message of 3 MiB can make 1.5 million objects, which takes many times its size and a
+// long time: so its elements are counted before any is made. Thread safety: pure functions on their
 // arguments.
 #ifndef HEARTH_SERVICES_RPC_REQUEST_BYTES_H_
 #define HEARTH_SERVICES_RPC_REQUEST_BYTES_H_
@@ -19,14 +19,13 @@
 
 namespace hearth {
 
-// Messages, texts and unknown fields in one message. An object of a publish has 18 bytes at least,
-// so that more than 175,000 do not fit.
+// Messages, texts and unknown fields in one message. An object of a publish has at least 18 bytes,
+// so a message holds 175,000 at most.
 inline constexpr uint64_t kMaxElements = uint64_t{1} << 18;
 // Requests that name an id and a tenant.
 inline constexpr size_t kMaxSmallMessageBytes = size_t{64} << 10;
 
-// kInvalidArgument when a message of this type has more elements. What is no such message is not
-// its business.
+// kInvalidArgument when a message of this type has more elements. Does not check that it is one.
 absl::Status CheckElements(const grpc::ByteBuffer& buffer, const google::protobuf::Descriptor& type,
                            uint64_t most = kMaxElements);
 
@@ -43,8 +42,8 @@ absl::Status ParseMessage(const grpc::ByteBuffer& buffer, Message* message,
       absl::StrCat("what was sent is not a ", message->GetTypeName()));
 }
 
-// The same on a pool's thread: kCancelled when the caller left while the job waited.
-// `context` is a server's. Whatever a pool does for a call begins here.
+// The same on a pool's thread: kCancelled when the caller left while the job waited. `context` is a
+// server's. Every job of a pool for a call begins with it.
 template <typename Context, typename Message>
 absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer,
                           Message* message) {
@@ -52,7 +51,7 @@ absl::Status ParseAwaited(const Context& context, const grpc::ByteBuffer& buffer
   return ParseMessage(buffer, message);
 }
 
-// kInvalidArgument for what is too large to be a Message that names an id and a tenant.
+// kInvalidArgument when it is too large for a Message that names an id and a tenant.
 template <typename Message>
 absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
   if (buffer.Length() <= kMaxSmallMessageBytes) return absl::OkStatus();
@@ -61,15 +60,15 @@ absl::Status CheckSmall(const grpc::ByteBuffer& buffer) {
                                                  kMaxSmallMessageBytes));
 }
 
-// ParseMessage where the message is small, or refused.
+// ParseMessage, after CheckSmall.
 template <typename Message>
 absl::Status ParseSmallMessage(const grpc::ByteBuffer& buffer, Message* message) {
   const absl::Status small = CheckSmall<Message>(buffer);
   return small.ok() ? ParseMessage(buffer, message) : small;
 }
 
-// gRPC keeps a request until its call is done, which may be minutes away, and never looks at it
-// again: it is taken away from there.
+// Takes the request from gRPC, which would keep it until the call is done, perhaps for minutes,
+// without using it again.
 inline grpc::ByteBuffer TakeRequest(const grpc::ByteBuffer* request) {
   grpc::ByteBuffer taken;
   taken.Swap(const_cast<grpc::ByteBuffer*>(request));

@@ -1,6 +1,6 @@
-// The id of a request, by which its lines in the logs of client, worker and store are found.
+// The id of a request, which its lines in the logs of client, worker and store have in common.
 //
-// It travels as metadata, so that no message of the API has it. Whoever gets none makes one.
+// It travels as metadata, so that no message of the API has it. A server that gets none makes one.
 // Thread safety: pure functions apart from randomness.
 #ifndef HEARTH_SERVICES_RPC_REQUEST_ID_H_
 #define HEARTH_SERVICES_RPC_REQUEST_ID_H_
@@ -17,7 +17,7 @@ inline constexpr size_t kMaxRequestIdBytes = 64;
 
 // 16 hex digits.
 std::string NewRequestId();
-// Without an id nothing is sent.
+// Sends nothing when `id` is empty.
 void SendRequestId(const std::string& id, grpc::ClientContext* context);
 // The caller's own, if it is letters, digits, '-', '_' and '.', and not too long; else a new one.
 std::string RequestIdOf(const grpc::ServerContextBase& context);

@@ -1,11 +1,10 @@
 // SegmentClient: a worker's view of the shared memory of a store on the same host.
 //
-// Maps the segment that a store offers, copies slices out of it, and lets go of it as soon as the
-// store is gone, so that the memory of a dead store is not kept alive longer than what is being
-// restored from it. A copy says whether the
-// range still held what the store had named (proto/segment_format.h). Thread safety: all methods
-// from any thread. Errors: none that matter: without a segment the bytes come over the wire;
-// `problem` says why, for the log.
+// Maps the segment that a store offers, copies slices out of it, and unmaps it as soon as the store
+// is gone, so that a dead store's memory is freed when the restores from it end. A copy says
+// whether the range still held the slice that the store named (proto/segment_format.h). Thread
+// safety: all methods from any thread. Errors matter to the log only: without a segment the bytes
+// come over the wire.
 #ifndef HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
 #define HEARTH_SERVICES_RPC_SEGMENT_CLIENT_H_
 
@@ -36,22 +35,21 @@ class MappedSegment {
 
   const SegmentId& id() const { return layout_.id; }
   const SegmentLayout& layout() const { return layout_; }
-  // kOutOfRange when the range lies outside the data, kAborted when it was given to something else.
+  // kOutOfRange when the range lies outside the data, kAborted when it was used again.
   absl::Status Check(const SegmentRange& range) const;
-  // Where the range lies; valid while this lives, what it says only while Check is OK.
+  // The range's address, valid while this lives; its bytes are right only while Check is OK.
   // REQUIRES: Check found it inside; the data lies in the file.
   const std::byte* At(const SegmentRange& range) const {
     assert(!layout_.device.has_value());
     assert(range.offset < layout_.data_bytes && range.bytes <= layout_.data_bytes - range.offset);
     return mapping_ + layout_.data_offset() + range.offset;
   }
-  // Copies the range to `to`, and adds it to `hasher`. kAborted when it was given to something else
-  // before the copy was over. REQUIRES: the data lies in the file.
+  // Copies the range to `to`, and adds it to `hasher`. kAborted when it was used again before the
+  // copy was complete. REQUIRES: the data lies in the file.
   absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher) const {
     return Copy(range, to, hasher, [] {});
   }
-  // For tests: `between` runs after the bytes were copied, before the generation is looked at
-  // again.
+  // For tests: `between` runs after the bytes were copied, before the generation is checked again.
   absl::Status Copy(const SegmentRange& range, std::byte* to, SliceHasher* hasher,
                     absl::FunctionRef<void()> between) const;
 
@@ -69,8 +67,8 @@ class SegmentClient {
 
   // The segment of a store that is alive; null when there is none.
   std::shared_ptr<const MappedSegment> current() const;
-  // A store says that its segment `id` can be had at `socket`. What failed once for an id is not
-  // tried again. Returns why there is no segment.
+  // Maps the segment `id` that a store offers at `socket`. An id that failed once is not tried
+  // again. An error says why there is no segment.
   absl::Status MapOffered(const std::string& socket, const SegmentId& id);
 
  private:

@@ -1,4 +1,4 @@
-// Handing a file descriptor to another process of this host, over a unix socket.
+// Sends a file descriptor to another process of this host, over a unix socket.
 //
 // Names: "@name" is in the abstract namespace of the network namespace (nothing on disk, gone with
 // the socket), anything else is a path. Thread safety: pure functions on their arguments.
@@ -32,13 +32,13 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// A socket that listens. A path that a dead process left is taken over; one that answers is not.
+// A listening socket. Replaces the path of a dead process, but not one where somebody answers.
 absl::StatusOr<FileDescriptor> ListenOnUnix(const std::string& name);
 absl::StatusOr<FileDescriptor> ConnectToUnix(const std::string& name);
 
-// One byte and `descriptor`. False when the peer is gone.
+// Sends one byte with `descriptor`. False when the peer is gone.
 bool SendDescriptor(int socket, int descriptor);
-// Waits for it a short time only.
+// Waits only a short time.
 absl::StatusOr<FileDescriptor> ReceiveDescriptor(int socket);
 
 // Whether the process at the other end runs as this one's user, or as root.

@@ -1,9 +1,9 @@
-// Slices on the wire without needless copies: messages written around memory that somebody else
-// owns, and read straight into the place where they are to lie.
+// Slices on the wire without needless copies: writes messages around memory that another owns, and
+// reads them straight into their final place.
 //
-// A FetchResponse and a PublishRequest both carry a SliceData as field 2. What SliceMessage writes
-// is ordinary protobuf of either; what TakeMessage reads may come from any protobuf library. Thread
-// safety: pure functions on their arguments.
+// A FetchResponse and a PublishRequest both carry a SliceData as field 2. SliceMessage writes
+// ordinary protobuf of either; TakeMessage reads messages of any protobuf library. Thread safety:
+// pure functions on their arguments.
 #ifndef HEARTH_SERVICES_RPC_SLICE_WIRE_H_
 #define HEARTH_SERVICES_RPC_SLICE_WIRE_H_
 
@@ -43,18 +43,18 @@ grpc::ByteBuffer MessageBytes(const Message& message) {
   return grpc::ByteBuffer(&slice, 1);
 }
 
-// Where the `bytes` data bytes of a slice are to be copied, or why they are not wanted.
+// The destination of a slice's `bytes` data bytes, or an error if they are not wanted.
 using SlicePlace =
     absl::FunctionRef<absl::StatusOr<std::byte*>(const SliceHeader& header, size_t bytes)>;
 
-// Copies the data of a message of the form that protobuf libraries write, fields in order, to where
-// `place` says, and adds it to `hasher` if there is one. False, and `place` was not asked, when the
-// message has another form. The error is `place`'s.
+// Copies a message's data to the address from `place`, and adds it to `hasher` if there is one. The
+// message must have the form that protobuf libraries write, fields in order; else it returns False
+// without a call of `place`. An error is `place`'s.
 absl::StatusOr<bool> TakeSlice(grpc::ByteBuffer* message, SliceHasher* hasher, SlicePlace place);
 
 // Reads one message. A slice goes to `place`, and into `hasher` if there is one, and leaves `other`
-// empty; anything else is parsed into `other`. kInvalidArgument when it is not a Message at all, or
-// one of more elements.
+// empty; anything else is parsed into `other`. kInvalidArgument when it is not a Message, or has
+// more elements.
 // Message: v1::FetchResponse, v1::PublishRequest.
 template <typename Message>
 absl::Status TakeMessage(grpc::ByteBuffer* buffer, Message* other, SliceHasher* hasher,

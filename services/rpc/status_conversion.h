@@ -1,8 +1,8 @@
-// The border between absl::Status and grpc::Status, both ways, and the retry hint that goes along.
+// Converts between absl::Status and grpc::Status, with the retry hint.
 //
 // Codes map one to one. A kResourceExhausted carries a hint, in milliseconds, in the trailing
-// metadata "retry-after-ms": the caller's limit is not wrong, only reached for now.
-// Thread safety: pure functions, apart from the context given.
+// metadata "retry-after-ms": the limit is only reached for now.
+// Thread safety: pure functions, apart from the context.
 #ifndef HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
 #define HEARTH_SERVICES_RPC_STATUS_CONVERSION_H_
 

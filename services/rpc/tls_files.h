@@ -1,5 +1,5 @@
-// Files of certificates and keys that flags name, looked at before TLS gets them: an error says
-// which file is wrong and how, where the handshakes would fail with numbers.
+// Reads the files of certificates and keys that flags name, and checks them before TLS gets them:
+// an error names the file and what is wrong, where a handshake would fail with a number.
 //
 // Thread safety: pure functions apart from reading.
 #ifndef HEARTH_SERVICES_RPC_TLS_FILES_H_
@@ -34,7 +34,7 @@ struct TlsTexts {
 // kNotFound, kInvalidArgument: name the flag and the file.
 absl::StatusOr<TlsTexts> ReadTlsFiles(const TlsFiles& files);
 
-// The warning that a certificate is due now; none while it is good for a while yet.
+// The warning that a certificate has expired or will soon; none while it is valid for long enough.
 std::optional<std::string> ExpiryWarning(const CertificateLife& life, absl::Time now);
 
 }  // namespace hearth

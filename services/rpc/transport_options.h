@@ -1,7 +1,7 @@
-// How both ends of Hearth's own connections are tuned, in one place.
+// Tuning of both ends of Hearth's own connections, in one place.
 //
 // Snapshots are megabytes in one stream on a fast network: large frames and windows, no probing for
-// the bandwidth. Reconnecting is quick and cheap: a store that comes back is used within a second.
+// the bandwidth. Reconnecting is quick: a store that comes back is used within a second.
 // Thread safety: pure functions apart from their argument.
 #ifndef HEARTH_SERVICES_RPC_TRANSPORT_OPTIONS_H_
 #define HEARTH_SERVICES_RPC_TRANSPORT_OPTIONS_H_
@@ -23,10 +23,10 @@ inline constexpr int kFirstReconnectBackoffMs = 50;
 inline constexpr int kMaxReconnectBackoffMs = 1000;
 // How long one attempt to connect may take.
 inline constexpr int kConnectTimeoutMs = 1000;
-// A store that vanished without closing its connection is noticed within the sum of these.
+// The loss of a store that did not close its connection is noticed within the sum of these.
 inline constexpr int kKeepaliveMs = 10000;
 inline constexpr int kKeepaliveTimeoutMs = 5000;
-// Calls of one connection that a server takes at a time; more wait in the client. A worker has one
+// Calls that a server takes at a time on one connection; more wait in the client. A worker has one
 // connection to its store, and at most a fetch, a lease and a publish for each request it runs.
 inline constexpr int kMaxConnectionStreams = 256;
 
@@ -34,7 +34,7 @@ grpc::ChannelArguments ClientTransport();
 // `unfinished_bytes`: the most that unfinished messages may hold, of all connections together.
 void TuneServerTransport(grpc::ServerBuilder* builder, uint64_t unfinished_bytes);
 
-// A channel of its own to a store: "host:port" or "unix:PATH". Never blocks; connects when used.
+// A new channel to a store: "host:port" or "unix:PATH". Never blocks; connects when used.
 std::shared_ptr<grpc::Channel> ConnectToStore(const std::string& address);
 // The same with TLS or a token. The error names the flag.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToStore(const std::string& address,

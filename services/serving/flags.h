@@ -1,4 +1,5 @@
-// Flags of both servers: the command line, a file and the environment, in this order of strength.
+// FlagSet: flags of both servers, from the command line, a file and the environment, in this order
+// of precedence.
 //
 // Each flag --some-name is also HEARTH_STORE_SOME_NAME (or HEARTH_WORKER_...) in the environment
 // and some-name = "..." in the TOML or INI file of --config. Thread safety: none; used by main
@@ -26,17 +27,17 @@ class Option;
 
 namespace hearth {
 
-// "512MiB", "4GiB", "1.5GB", "4096": bytes. kInvalidArgument says what would do.
+// "512MiB", "4GiB", "1.5GB", "4096": bytes. kInvalidArgument says what is valid.
 absl::StatusOr<uint64_t> ParseByteSize(absl::string_view text);
 std::string FormatByteSize(uint64_t bytes);
 // "250ms", "2s", "1m": a duration of zero or more.
 absl::StatusOr<absl::Duration> ParseFlagDuration(absl::string_view text);
 // The same, or a plain number of seconds.
 absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
-// Why a flag refuses `text`. `names`: those that it takes, with commas.
+// Why a flag refuses `text`. `names`: its valid values, with commas.
 std::string NotOneOf(absl::string_view text, absl::string_view names);
 
-// Which callers a server lets in (server_access.h).
+// What a server demands of its callers (server_access.h).
 struct AccessFlags {
   std::string tls_cert, tls_key, tls_client_ca;
   std::string identities_file;
@@ -65,7 +66,7 @@ class FlagSet {
   ~FlagSet();
 
   void AddText(const std::string& name, std::string* value, const std::string& help);
-  // Without it the command line is wrong.
+  // The flag must be given.
   void AddRequired(const std::string& name, std::string* value, const std::string& help);
   void AddBytes(const std::string& name, uint64_t* value, const std::string& help);
   void AddDuration(const std::string& name, absl::Duration* value, const std::string& help);
@@ -86,8 +87,8 @@ class FlagSet {
   void AddServerFlags(ServerFlags* flags);
   void AddAccessFlags(AccessFlags* flags);
 
-  // Reads everything. True to go on; false to exit with *exit_code, everything said already
-  // (--help, --version, or one line naming the wrong flag).
+  // Reads everything. True to go on; false to exit with *exit_code, after it printed help, the
+  // version, or one line naming the wrong flag.
   bool Parse(int argc, const char* const* argv, int* exit_code);
 
  private:

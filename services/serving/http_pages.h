@@ -1,9 +1,9 @@
-// HttpPages: a few read-only pages over HTTP, made anew for each request.
+// HttpPages: a few read-only pages over HTTP, made for each request.
 //
-// GET and HEAD only; everything else and every other path is an error without a body worth reading.
-// Pages may be shown in no frame, load nothing from elsewhere and are never cached.
+// GET and HEAD only; any other method or path is an error. Pages must not be framed or cached, and
+// load nothing from elsewhere.
 // Thread safety: pages are made on the server's threads, several at a time.
-// Ownership: what the pages read must outlive the server.
+// Ownership: the data that pages read must outlive the server.
 #ifndef HEARTH_SERVICES_SERVING_HTTP_PAGES_H_
 #define HEARTH_SERVICES_SERVING_HTTP_PAGES_H_
 

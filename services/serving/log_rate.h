@@ -1,4 +1,4 @@
-// LogRate: how often one kind of line is logged, so that whoever causes it does not fill the disk.
+// LogRate: limits how often one kind of line is logged, so that a caller cannot fill the disk.
 //
 // Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_SERVING_LOG_RATE_H_
@@ -20,24 +20,25 @@ namespace hearth {
 
 class LogRate {
  public:
-  // `at_once` lines, and one more each `every`.
+  // Allows `at_once` lines, and one more each `every`.
   explicit LogRate(absl::Duration every = absl::Seconds(10), int at_once = 5)
       : every_(every), at_once_(at_once) {
     assert(every > absl::ZeroDuration() && at_once >= 1);
   }
 
-  // None: not now. Otherwise how many were left out since the last line.
+  // None: do not log now. Otherwise the number of lines left out since the last one.
   std::optional<uint64_t> Take(absl::Time now);
 
  private:
   const absl::Duration every_;
   const int at_once_;
   absl::Mutex mutex_;
-  absl::Time full_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();  // when nothing is owed any more
+  absl::Time full_ ABSL_GUARDED_BY(mutex_) =
+      absl::InfinitePast();  // when `at_once` lines fit again
   uint64_t left_out_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-// Log, when the rate allows; with `left_out`, the number of lines of this kind that were not.
+// Logs when the rate allows it, with `left_out`, the number of lines that were not logged.
 void LogSometimes(LogRate* rate, LogLevel level, absl::string_view event,
                   std::initializer_list<LogField> fields);
 void LogFieldsSometimes(LogRate* rate, LogLevel level, absl::string_view event,

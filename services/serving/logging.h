@@ -35,11 +35,12 @@ struct LogField {
 
 void SetUpLogging(LogLevel level, LogFormat format);
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
-// The same, of fields that are known only as it runs.
+// The same for fields that are only known at run time.
 bool Logs(LogLevel level);  // whether a line of this level is written
 void LogFields(LogLevel level, absl::string_view event, const std::vector<LogField>& fields);
 
-// Why a TLS handshake failed, by gRPC's line about it; empty: it is about something else.
+// Why a TLS handshake failed, from gRPC's line about it; empty when the line is about something
+// else.
 std::string HandshakeFailure(absl::string_view file, absl::string_view message);
 
 // One line without its time and level; quotes what needs quoting.

@@ -1,9 +1,9 @@
-// Metrics: what a server counts, served over HTTP to Prometheus, beside pages for people.
+// Metrics: a server's counters, served over HTTP to Prometheus, beside pages for people.
 //
-// Counters that live elsewhere (the store's, the engine's) are read when Prometheus asks, by
-// sources; only RPC and generation times are kept here, as histograms. Thread safety: all methods
-// from any thread. Sources are called from the HTTP server's threads. Ownership: what a source
-// reads must outlive the Metrics.
+// Sources read the counters of the store and the engine when Prometheus asks; only the times of
+// RPCs and generations are kept here, as histograms. Thread safety: all methods from any thread.
+// Sources are called from the HTTP server's threads. Ownership: the data that a source reads must
+// outlive the Metrics.
 #ifndef HEARTH_SERVICES_SERVING_METRICS_H_
 #define HEARTH_SERVICES_SERVING_METRICS_H_
 
@@ -64,7 +64,7 @@ class Metrics {
   // REQUIRES: before Serve.
   void AddSource(MetricSource source);
   void AddHistograms(HistogramSource source);
-  // One more page beside /metrics. REQUIRES: before Serve.
+  // Adds a page beside /metrics. REQUIRES: before Serve.
   void AddPage(const std::string& path, HttpPage page);
   void RecordCall(const char* method, absl::StatusCode code, double seconds);
   // One of the parts of a generation: "queue", "fetch", "prefill", "ttft", "total".
@@ -73,8 +73,8 @@ class Metrics {
   // Serves /metrics and the pages on "host:port"; port 0 lets the system choose. Returns
   // "host:port". kUnavailable naming the address when it cannot be bound.
   absl::StatusOr<std::string> Serve(const std::string& address);
-  // Answers nobody from then on: returns when no source is being read. Serve's counterpart, for
-  // what the sources read is taken down. May be called without Serve, and again.
+  // Ends Serve: returns when no source is being read, so that their data may be destroyed. May be
+  // called without Serve, and again.
   void Stop();
   // The page as Prometheus would read it.
   std::string Render() const;

@@ -1,4 +1,5 @@
-// The needs of a server process beside its servers: stop signals, a quiet allocator, last words.
+// The set-up of a server process: stop signals, the allocator, open files, the error of a failed
+// start.
 //
 // Thread safety: called from main.
 #ifndef HEARTH_SERVICES_SERVING_PROCESS_H_
@@ -10,11 +11,11 @@
 
 namespace hearth {
 
-// Blocks SIGTERM, SIGINT and SIGQUIT, which the functions below take, and SIGHUP, which a
+// Blocks SIGTERM, SIGINT and SIGQUIT, which the functions below wait for, and SIGHUP, which a
 // SignalThread does; ignores SIGUSR2 and, unless it is blocked for a SignalThread, SIGUSR1.
 // REQUIRES: before any other thread starts; threads inherit the mask.
 void BlockStopSignals();
-// The name of the stop signal that came.
+// Returns the name of the stop signal that came.
 std::string WaitForStopSignal();
 // From now on a stop signal ends the process at once, with exit code 1.
 void ExitAtNextStopSignal();
@@ -23,8 +24,8 @@ void ExitAtNextStopSignal();
 // with every request, and touching fresh memory costs more than copying into it.
 void KeepFreedMemory();
 
-// Lets the process open as many files as it may: the usual soft limit of 1,024 is for programs that
-// use select, and a store keeps a file open for each 64 MiB.
+// Raises the soft limit of open files to the hard one: the usual 1,024 is for programs that use
+// select, and a store keeps a file open for each 64 MiB.
 void RaiseOpenFileLimit();
 
 // Prints "program: message" to stderr and returns 1, for main's return.

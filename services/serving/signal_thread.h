@@ -1,4 +1,4 @@
-// Calls a function on a thread of its own whenever the process gets a signal.
+// SignalThread: calls a function on a thread of its own whenever the process gets a signal.
 //
 // REQUIRES: the signal is blocked in all threads (BlockSignal, before any other thread starts). The
 // destructor waits for a running call.

@@ -2,9 +2,9 @@
 //
 // Fetch and Publish move byte buffers without copying them, and Watch would hold a thread for days:
 // these are reactors (store_calls.h) whose blocking parts run on threads of the service, as the
-// short calls do. What computes keys, which grows with the prompt, runs on a pool of the service in
-// which callers take turns. Thread safety: gRPC calls the methods from many threads. Ownership: the
-// store and the gate must outlive the service, and the server it is registered with.
+// short calls do. Computing keys takes time in proportion to the prompt, and runs on a pool of the
+// service in which callers take turns. Thread safety: gRPC calls the methods from many threads.
+// Ownership: the store and the gate must outlive the service, and the server it is registered with.
 #ifndef HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 #define HEARTH_SERVICES_STORE_CACHE_SERVICE_H_
 
@@ -32,14 +32,14 @@
 
 namespace hearth {
 
-// Reads from disk at a time, and commits. More would wait for the same disk.
+// Concurrent reads from disk, and commits. More would wait for the same disk.
 inline constexpr int kFetchReaders = 8;
 inline constexpr int kPublishCommitters = 8;
-// Short calls at a time: most of them only look things up.
+// Concurrent short calls: most of them only look things up.
 inline FairPoolOptions ShortCallPool() { return {8, 4096, 1024}; }
-// Streams at a time; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of kMaxWatchQueue
-// events, a publish an open slice, a fetch from disk three slices; a lease next to nothing. Workers
-// have at most a fetch and a lease for each request that they run.
+// Concurrent streams; one more is answered RESOURCE_EXHAUSTED. A watch has a queue of
+// kMaxWatchQueue events, a publish an open slice, a fetch from disk three slices; a lease next to
+// nothing. Workers have at most a fetch and a lease for each request that they run.
 inline constexpr int kMaxWatchStreams = 64;
 inline constexpr int kMaxPublishStreams = 64;
 inline constexpr int kMaxFetchStreams = 512;
@@ -50,20 +50,20 @@ inline constexpr int kMaxTenantWatchStreams = 8;
 inline constexpr int kMaxTenantPublishStreams = 16;
 inline constexpr int kMaxTenantFetchStreams = 64;
 inline constexpr int kMaxTenantLeaseStreams = 64;
-// Explanations at a time: a request of 3 MiB each, and for those that run 16 MiB of keys and states
-// for the most cuts and chunks that a prompt can have.
+// Concurrent explanations: a request of 3 MiB each, and for each that runs 16 MiB of keys and
+// states at the most cuts and chunks of a prompt.
 inline constexpr int kMaxExplainCalls = 64;
 inline constexpr int kMaxTenantExplainCalls = 8;
-// Lookups at a time, and how many wait: as many as streams may be open, which are counted before.
+// Concurrent lookups, and how many wait: as many as streams may be open, which are counted before.
 inline FairPoolOptions LookupPool() {
   return {4, 4096, 4096, uint64_t{256} << 20, uint64_t{128} << 20};
 }
 inline constexpr int kMaxTenantListStreams = 8;
-// How often the progress of publishes and fetches is looked at.
+// How often the progress of publishes and fetches is checked.
 inline constexpr absl::Duration kStreamLook = absl::Milliseconds(250);
 
-// None of gRPC's threads waits for a call: those of reflection can all be held by whoever likes.
-// Nor parses one of them a request that may be large.
+// All methods are callbacks with raw bytes: no thread of gRPC's waits for a call, or parses a
+// request that may be large. Callers could otherwise hold all of these threads.
 using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
     v1::CacheStore::WithRawCallbackMethod_Publish<v1::CacheStore::WithRawCallbackMethod_Watch<
         v1::CacheStore::WithRawCallbackMethod_Lease<v1::CacheStore::WithRawCallbackMethod_Explain<
@@ -76,18 +76,18 @@ using CacheServiceBase = v1::CacheStore::WithRawCallbackMethod_Fetch<
 
 class CacheService final : public CacheServiceBase {
  public:
-  // `identities` null: one tenant, nobody is asked.
+  // `identities` null: one tenant, no identities.
   CacheService(TieredStore* store, CallGate* gate, std::string version,
                Identities* identities = nullptr);
   // Before the service is registered.
   void Offer(SharedMemoryOffer offer) { offer_ = std::move(offer); }
-  // How long a publish may say next to nothing, and a fetch take it, before it is cancelled, at
-  // least. As Offer.
+  // The least time without progress after which a publish or fetch is cancelled. Before the service
+  // is registered.
   void SetPatience(absl::Duration patience);
-  // By which that is measured. As Offer.
+  // The clock for that. Before the service is registered.
   void SetClock(Clock* clock);
 
-  // Where keys are computed. For tests, which block it.
+  // The pool that computes keys. For tests, which block it.
   FairPool* lookups() { return &lookups_; }
 
   using Bytes = grpc::ByteBuffer;
@@ -107,12 +107,12 @@ class CacheService final : public CacheServiceBase {
   grpc::ServerWriteReactor<Bytes>* Watch(Context* context, const Bytes* request) override;
 
  private:
-  // Enters the gate, finds out who calls, parses a small request and runs `body` with that on a
-  // thread of the service's, converts its outcome.
+  // Enters the gate, identifies the caller, parses a small request, runs `body` on a thread of the
+  // service, and converts its result.
   template <typename Request, typename Response, typename Body>
   grpc::ServerUnaryReactor* RunCall(const char* method, Context* context, const Bytes* request,
                                     Bytes* response, Body body);
-  // From now on, by a thread: ends streams that hardly move.
+  // Starts the thread that ends streams that hardly move.
   void LookAtStreams();
   absl::Status DoPin(const Identity& caller, const v1::PinRequest& request, bool pinned,
                      v1::PinResponse* response);

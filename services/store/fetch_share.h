@@ -1,4 +1,5 @@
-// The part of a Fetch that is not sent, because its caller can read it where it lies.
+// Shares the slices of a Fetch that its caller can read from the store's memory instead of the
+// stream.
 //
 // Thread safety: the session's.
 #ifndef HEARTH_SERVICES_STORE_FETCH_SHARE_H_
@@ -13,8 +14,8 @@
 
 namespace hearth {
 
-// Moves what lies in the memory that the caller has mapped from `order`, the stream, into `plan`,
-// or offers it that memory. True: something was handed out, until the session ends.
+// Moves slices in memory that the caller has mapped from `order`, the stream, to `plan`; offers the
+// memory to a caller that has not mapped it. True: ranges were given out, until the session ends.
 bool ShareWhatIsAsked(const SharedMemoryOffer& offer, const v1::FetchRequest& request,
                       FetchSession* session, std::vector<SliceRef>* order, v1::FetchPlan* plan);
 

@@ -1,6 +1,6 @@
-// The memory of a gpu tier, or one line in the log that says why there is none.
+// Opens the memory of a gpu tier, or logs one line that says why there is none.
 //
-// A tier that only holds copies is no reason not to start.
+// The store starts without it, since the tier only holds copies.
 #ifndef HEARTH_SERVICES_STORE_GPU_TIER_H_
 #define HEARTH_SERVICES_STORE_GPU_TIER_H_
 
@@ -12,11 +12,12 @@
 
 namespace hearth {
 
-// Gives the store that `options` will open `bytes` of the device's memory. `device`: cuda, cuda:N,
-// or the cpu that a worker computes on, which needs none. 0 bytes: no tier was asked for.
+// Adds `bytes` of the device's memory to `options`. `device`: cuda, cuda:N, or cpu, which needs
+// none. 0 bytes: no tier.
 void AddGpuTier(const std::string& device, uint64_t bytes, StoreOptions* options);
 
-// How a worker that computes on `device` maps the gpu tier of a store on its host. Null: it cannot.
+// The function by which a worker that computes on `device` maps the gpu tier of a store on its
+// host. Null when it cannot.
 ImportDevice GpuImporter(const std::string& device);
 
 }  // namespace hearth

@@ -1,5 +1,5 @@
-// A store's answers about its restore points as protobuf messages, for the service and for those
-// who open a store without one.
+// Converts a store's answers about restore points to protobuf messages, for the service and for
+// programs that open a store without one.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_STORE_RESULT_CONVERSION_H_

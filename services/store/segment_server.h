@@ -1,8 +1,9 @@
 // SegmentServer: gives the store's shared memory to processes of the same host and the same user.
 //
-// A client that connects gets the segment's descriptor and keeps the connection: its end tells both
-// sides that the other is gone. The descriptor is sealed (host_arena.h): nobody can write through
-// it or shrink it. Thread safety: made and destroyed by one thread; serves on one of its own.
+// A client that connects gets the segment's descriptor and keeps the connection, whose end tells
+// each side that the other is gone. The descriptor is sealed (host_arena.h): nobody can write
+// through it or shrink it. Thread safety: made and destroyed by one thread; serves on one of its
+// own.
 // Ownership: borrows the descriptor, which must stay open while this lives.
 #ifndef HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
 #define HEARTH_SERVICES_STORE_SEGMENT_SERVER_H_
@@ -18,14 +19,14 @@ namespace hearth {
 
 class SegmentServer {
  public:
-  // More would be refused.
+  // More are refused.
   static constexpr size_t kMaxReaders = 256;
   static constexpr int kRetryMs = 100;  // after one that could not be accepted
 
-  // `name`: of the socket, see segment_socket.h. kUnavailable when it cannot be listened on.
+  // `name`: of the socket (segment_socket.h). kUnavailable when it cannot be listened on.
   static absl::StatusOr<std::unique_ptr<SegmentServer>> Start(const std::string& name,
                                                               int segment_fd);
-  ~SegmentServer();  // readers then let go of the segment
+  ~SegmentServer();  // readers then unmap the segment
 
   const std::string& name() const { return name_; }
 

@@ -1,4 +1,4 @@
-// In which order slices go out, and how the pieces of a publish become slices again.
+// The order in which slices are sent, and SliceAssembler, which makes slices of a publish's pieces.
 //
 // Thread safety: none; one stream, one thread.
 #ifndef HEARTH_SERVICES_STORE_SLICE_STREAM_H_
@@ -19,25 +19,25 @@
 namespace hearth {
 
 // (object index, layer) of every slice of a plan, in the order in which they are sent: layer by
-// layer, so that layer 0 can run while layer 1 is on the wire; object by object when the disk has
-// part of it, as they lie there.
+// layer, so that layer 0 can run while layer 1 is on the wire; object by object when some must be
+// read from the disk, in its order.
 struct SliceRef {
   uint32_t object = 0;
   uint32_t layer = 0;
 };
 std::vector<SliceRef> SliceOrder(const LookupPlan& plan);
 
-// Says where the pieces of a publish belong and hands whole slices to the session.
+// Places the pieces of a publish and hands whole slices to the session.
 // Invariants: one slice is open at a time; its pieces come without gaps, from offset 0 on.
 class SliceAssembler {
  public:
   SliceAssembler(const PublishSpec& spec, const KvLayout& layout, PublishSession* session);
 
-  // Where the `bytes` bytes of the piece that comes next are to lie. kInvalidArgument for a piece
-  // that does not fit, kResourceExhausted where the session has no room for its slice.
+  // The address for the `bytes` bytes of the next piece. kInvalidArgument for a piece that does not
+  // fit, kResourceExhausted where the session has no room for its slice.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
-  // The piece lies there. Hands the slice to the session when it is whole, whose error this
-  // returns. kInvalidArgument when Place was not called before.
+  // The piece was copied there. Hands the slice to the session when it is whole; returns the
+  // session's error. kInvalidArgument when Place was not called before.
   absl::Status PutPiece();
   // kInvalidArgument when a slice is still open.
   absl::Status Finish() const;

@@ -1,9 +1,9 @@
-// How the calls of hearth.v1.CacheStore begin that stream, or compute keys: the latter on a pool,
-// in the caller's turn.
+// Start the calls of hearth.v1.CacheStore that stream, or that compute keys on a pool in the
+// caller's turn.
 //
 // Thread safety: gRPC calls from its threads, pools and executors from their own. Ownership: a call
-// keeps itself until it is done; all that is given but the context, the request and the response
-// must outlive it.
+// keeps itself until it is done; all arguments but the context, the request and the response must
+// outlive it.
 #ifndef HEARTH_SERVICES_STORE_STORE_CALLS_H_
 #define HEARTH_SERVICES_STORE_STORE_CALLS_H_
 
@@ -30,13 +30,13 @@ namespace hearth {
 struct StoreCallParts {
   TieredStore* store = nullptr;
   CallGate* gate = nullptr;
-  Identities* identities = nullptr;  // null: one tenant, nobody is asked
+  Identities* identities = nullptr;  // null: one tenant, no identities
   FairPool* lookups = nullptr;       // computes keys
   FairPool* short_calls = nullptr;
   absl::Duration patience = kStreamPatience;  // with callers that read streams
 };
 
-// The memory that callers of this host may read instead of the stream.
+// Memory that callers on this host may read instead of the stream.
 struct SharedMemoryOffer {
   SegmentId id{};
   std::string socket;  // of a SegmentServer; empty: nothing is offered
@@ -60,15 +60,15 @@ ByteStream* StartLease(const StoreCallParts& parts, StreamLimit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 ByteStream* StartList(const StoreCallParts& parts, StreamLimit* streams,
                       grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
-// When the gate closes the stream ends with UNAVAILABLE, and when its caller is no longer who it
-// was with UNAUTHENTICATED or PERMISSION_DENIED.
+// The stream ends with UNAVAILABLE when the gate closes, with UNAUTHENTICATED or PERMISSION_DENIED
+// when the caller's identity changes.
 ByteStream* StartWatch(const StoreCallParts& parts, StreamLimit* streams,
                        grpc::CallbackServerContext* context, const grpc::ByteBuffer* request);
 
 grpc::ServerUnaryReactor* StartExplain(const StoreCallParts& parts, StreamLimit* calls,
                                        grpc::CallbackServerContext* context,
                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response);
-// An audit found objects to be wrong: the log says who published them.
+// An audit found wrong objects: the log names their publishers.
 grpc::ServerUnaryReactor* StartQuarantine(const StoreCallParts& parts,
                                           grpc::CallbackServerContext* context,
                                           const grpc::ByteBuffer* request,

@@ -1,4 +1,4 @@
-// The store's values as protobuf messages, and back.
+// Converts the store's values to protobuf messages, and back.
 //
 // Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.

@@ -1,9 +1,9 @@
 // StoreStatus: the figures of the status page, as JSON.
 //
-// Counters since the start, and how they grew in each of the last steps, which a thread of its own
-// samples. Nothing in it is a tenant's content: the hottest prefixes are ids, sizes and counts.
-// Thread safety: all methods from any thread. Asking often costs the store little: what was made is
-// given out again for a second. Ownership: the store must outlive it.
+// Counters since the start, and their growth in each of the last steps, sampled by a thread of its
+// own. No tenant's content: the hottest prefixes are ids, sizes and counts. A text is reused for a
+// second, so frequent calls cost the store little. Thread safety: all methods from any thread.
+// Ownership: the store must outlive it.
 #ifndef HEARTH_SERVICES_STORE_STORE_STATUS_H_
 #define HEARTH_SERVICES_STORE_STORE_STATUS_H_
 
@@ -30,9 +30,9 @@ class StoreStatus {
   StoreStatus(TieredStore* store, std::string version, Clock* clock = nullptr);
   ~StoreStatus();
 
-  // Samples every kStep from now on, until the end.
+  // Samples every kStep from now on.
   void Start();
-  // One step: how the counters grew since the last.
+  // Adds a step: the growth of the counters since the last.
   void Sample();
   std::string JsonText();
 
@@ -57,7 +57,7 @@ class StoreStatus {
   std::thread sampler_;
 };
 
-// The value below which a share `q` of the observations lies, read off the buckets; 0 without any.
+// The value below which a share `q` of the observations lies, from the buckets; 0 without any.
 double Quantile(const LatencyCounts& counts, double q);
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// The file of --tenants-file: what each tenant may hold.
+// Reads the file of --tenants-file: the quotas of tenants.
 //
 //   {"default": {"max_bytes": "10GiB"},
 //    "tenants": {"team-b": {"max_bytes": "50GiB", "max_objects": 100000,

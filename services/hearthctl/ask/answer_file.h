@@ -1,9 +1,8 @@
-// AnswerFile: the answers that `hearthctl ask` has so far, a JSON object a line, so that it goes on
-// where it stopped.
+// AnswerFile: the answers of `hearthctl ask` so far, a JSON object a line, so that the next run
+// goes on where one stopped.
 //
-// Each line is written at once, and has digests of the context and of the question that it answers,
-// and the model that answered.
-// A last line without its end was being written when the program died: it is dropped.
+// Each line is written at once, with digests of its context and question. A last line without its
+// end is dropped: the program died while writing it.
 // Thread safety: none. Ownership: holds the file, and a lock on it that keeps a second program out.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_
@@ -21,14 +20,14 @@ namespace hearth {
 class AnswerFile {
  public:
   // Makes the file where there is none. kInvalidArgument: it has lines that are no answers.
-  // kFailedPrecondition: of another context, or another program is writing it.
+  // kFailedPrecondition: it is of another context, or another program is writing it.
   static absl::StatusOr<std::unique_ptr<AnswerFile>> Open(const std::string& path,
                                                           const std::string& context_sha256);
   ~AnswerFile();
   AnswerFile(const AnswerFile&) = delete;
   AnswerFile& operator=(const AnswerFile&) = delete;
 
-  // Whether the question is answered. kFailedPrecondition: another one with its id is.
+  // Whether the question is answered. kFailedPrecondition: another question with its id is.
   absl::StatusOr<bool> Has(const AskedQuestion& question) const;
   // kFailedPrecondition: it has answers of another model than `model`. Lines of a hearthctl that
   // did not write the model are taken for this one's.

@@ -1,5 +1,5 @@
-// AskReport: what a run of `hearthctl ask` comes to, all together and for each kind of question, as
-// a table or as JSON.
+// AskReport: the totals of a run of `hearthctl ask`, overall and for each kind of question, as a
+// table or as JSON.
 //
 // Thread safety: none.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ASK_REPORT_H_
@@ -21,7 +21,7 @@ class AskReport {
   void AddContext(const v1::AskContext& context);
   void AddAnswered();  // by an earlier run
   void AddAnswer(const std::string& kind, const v1::Answer& answer);
-  // Of those that the call ended before.
+  // Questions left when the call ended.
   void AddUnanswered(uint32_t questions) { unanswered_ += questions; }
 
   // Lines, each with its end: the context, a row for each kind, how the answers ended.
@@ -36,13 +36,13 @@ class AskReport {
     std::vector<double> ttft_ms;
 
     void Add(const v1::Answer& answer);
-    // Of the tokens of the prompts.
+    // Share of the prompts' tokens.
     double hit_rate() const;
     // REQUIRES: 0 < share <= 1.
     double TtftMs(double share) const;
     Json ToJson() const;
   };
-  // Those of the table, with what they come to.
+  // The rows of the table, and their totals.
   std::string Rows(double total_ms) const;
   static std::string Line(const std::string& name, const Row& row, size_t name_columns);
 

@@ -1,11 +1,11 @@
-// The questions that `hearthctl ask` asks about one context, a JSON object a line:
+// Parses the questions for `hearthctl ask` about one context, a JSON object a line:
 //
 //   {"id": "q1", "question": "Which river?"}        put into --template, where {question} is
 //   {"ending": " and the river is called"}          goes on where the context ends; or "prompt"
 //   {"token_ids": [5, 7], "kind": "ids"}            after a context of token ids
 //
-// `id` is a text or a whole number, and the line's number where there is none; no two are equal.
-// `kind` is what the report has a row for. Unknown fields are refused with their line.
+// `id` is a text or a whole number, by default the line's number; no two are equal. The report has
+// a row for each `kind`. Unknown fields are refused with their line.
 // Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_QUESTION_FILE_H_
 #define HEARTH_SERVICES_HEARTHCTL_ASK_QUESTION_FILE_H_
@@ -19,16 +19,16 @@
 namespace hearth {
 
 inline constexpr char kDefaultQuestionTemplate[] = "\n\nQuestion: {question}\nAnswer:";
-// What stands for the question in a template.
+// The placeholder of the question in a template.
 inline constexpr char kQuestionPlace[] = "{question}";
 
 struct AskedQuestion {
   v1::Question question;
   std::string kind;    // may be empty
-  std::string sha256;  // of the ending and of how it is to be answered
+  std::string sha256;  // of the ending and the settings of its answer
 };
 
-// `each`: how the questions are to be answered. kInvalidArgument says what is wrong in which line.
+// `each`: the settings of the answers. kInvalidArgument names the line and the mistake.
 absl::StatusOr<std::vector<AskedQuestion>> ParseQuestions(const std::string& json_lines,
                                                           const std::string& question_template,
                                                           const v1::GenerateRequest& each);

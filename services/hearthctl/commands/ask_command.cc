@@ -54,7 +54,7 @@ struct AskFlags {
   bool json = false;
 };
 
-// What is asked about, and the digest of its file.
+// The context of the questions, and the digest of its file.
 struct AskedContext {
   v1::PromptInput prompt;
   std::string sha256;

@@ -1,5 +1,5 @@
-// CallGate: counts the calls of a server, times them, and closes the door when it drains. Knows the
-// server's connections, and what their calls were given.
+// CallGate: counts and times the calls of a server, and refuses new ones when it drains. Knows the
+// server's connections, and the bytes that their calls received.
 //
 // Every RPC enters here first. Once closed, new calls are refused (UNAVAILABLE) while those inside
 // finish; WaitIdle says when the last one left.
@@ -25,15 +25,15 @@
 
 namespace hearth {
 
-// The subject of a call, for who looks for it in the log.
+// The subject of a call, for the log.
 struct CallNote {
   std::string request_id;
   std::string tenant;
   uint64_t tokens = 0, hit_tokens = 0;  // of the prompt; restored or stored
   uint64_t generated = 0;               // tokens
   std::string tier;
-  // Of a worker: what became of what the store has, and what that was expected to cost; below 0:
-  // nothing was known. Empty: there was no choice.
+  // Of a worker: the choice between loading and computing, and the estimates behind it (below 0:
+  // unknown). Empty: there was no choice.
   std::string load;
   double load_estimate_ms = -1, compute_estimate_ms = -1, load_ms = 0;
 };
@@ -58,14 +58,14 @@ class CallGate {
     // Notes the outcome for the record, and hands it back for the return statement.
     absl::Status Finish(absl::Status status);
     // It came by the connection that gRPC calls `peer`, with a message of so many bytes.
-    // `reads_on`: and more to come.
+    // `reads_on`: more messages follow.
     void CameFrom(const std::string& peer, uint64_t bytes, bool reads_on = false);
-    // One message more.
+    // It received one more message.
     void Took(uint64_t bytes);
-    // Its caller is known to the server, or nobody is asked.
+    // Its caller was authenticated, or need not be.
     void Known();
     CallNote* note() { return &note_; }
-    // The RPC goes on, but the rest is not its work: no more time is counted.
+    // The RPC goes on, but the rest is not its work: its time ends here.
     void StopClock() { end_ = SteadyClock().Now(); }
 
    private:
@@ -94,8 +94,8 @@ class CallGate {
   // Refuses new calls from now on and runs the registered functions, once.
   void Close();
   bool closed() const;
-  // Runs `on_close` when the gate closes, at once when it is closed already. The handle forgets the
-  // function; its destruction waits for a run in progress.
+  // Runs `on_close` when the gate closes, at once when it is closed already. Destroying the handle
+  // removes the function, and waits for a run in progress.
   std::shared_ptr<void> OnClose(std::function<void()> on_close);
   // True when no call is inside; false when `deadline` came first.
   bool WaitIdle(absl::Time deadline);
@@ -118,9 +118,9 @@ class CallGate {
   std::list<std::weak_ptr<Listener>> listeners_ ABSL_GUARDED_BY(mutex_);
 };
 
-// How every call of both servers begins: through the gate, which is told where it came from, with a
-// message of `bytes`. Who calls, or what to answer. `call` is then null where the gate is closed.
-// `reads_on`: it goes on reading messages, and says of each what it took. `method`: a literal.
+// Begins a call of either server: enters the gate with its origin and a message of `bytes`, and
+// returns the caller, or the error to answer; `*call` is null where the gate is closed. `reads_on`:
+// it goes on reading messages, and reports the size of each. `method`: a literal.
 absl::StatusOr<Identity> EnterCall(CallGate* gate, Identities* identities, const char* method,
                                    const grpc::ServerContextBase& context, uint64_t bytes,
                                    std::unique_ptr<CallGate::Call>* call, bool reads_on = false);

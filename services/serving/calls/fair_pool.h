@@ -1,9 +1,9 @@
-// FairPool: a few threads for work that takes longer than a thread of gRPC's may be away.
+// FairPool: a few threads for work that is too long for gRPC's own threads.
 //
-// gRPC answers health checks on the same few threads as all else: what takes over a millisecond
-// runs here. Tenants take turns, whoever of those that wait has the fewest jobs running first; one
-// tenant never has all threads, nor all of the queue, so another's job begins at once or after one
-// that ends.
+// gRPC answers health checks on the same few threads as everything else, so work of more than a
+// millisecond runs here. Of the tenants that wait, the one with the fewest running jobs is next;
+// one tenant never has all threads, nor all of the queue, so another's job begins at once or after
+// the next one that ends.
 // Thread safety: all methods from any thread. Jobs may submit jobs.
 // Invariants: (1) an accepted job runs once; (2) of `threads` at least one is free of each tenant;
 // (3) at most max_waiting jobs wait, of one tenant at most max_waiting_each; those that wait or run
@@ -37,7 +37,7 @@ class FairPool {
  public:
   using Job = std::function<void()>;
 
-  // `kind` is what errors call the work: "prompts".
+  // `kind` names the work in errors: "prompts".
   explicit FairPool(std::string kind, const FairPoolOptions& options = {});
   ~FairPool();  // runs what was accepted
   FairPool(const FairPool&) = delete;
@@ -46,8 +46,8 @@ class FairPool {
   // `bytes`: what the job keeps alive. kResourceExhausted names the limit; it is then not run.
   absl::Status Submit(const std::string& tenant, uint64_t bytes, Job job)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same for work on `bytes` of a request. Where there are none the job runs at once: many
-  // calls may be over before their messages were whole, and would take the places of others.
+  // The same for work on `bytes` of a request. Without bytes the job runs at once: many calls may
+  // end before their message is whole, and would take others' places.
   absl::Status SubmitRequest(const std::string& tenant, uint64_t bytes, Job job);
   size_t waiting() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -64,7 +64,7 @@ class FairPool {
     uint64_t last_turn = 0;
   };
   using Tenants = std::map<std::string, Tenant>;
-  // The first that may begin now, or the end.
+  // The first job that may begin now, or the end.
   static std::deque<Waiting>::iterator FirstOf(Tenant* tenant);
 
   absl::Status CheckRoom(const std::string& tenant, uint64_t bytes) const

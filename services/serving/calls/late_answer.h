@@ -1,4 +1,4 @@
-// LateAnswer: a unary call that is answered later, by whoever did its work.
+// LateAnswer: a unary call that is answered later, by the thread that did its work.
 //
 // Thread safety: Finish once, from any thread. Ownership: shared by those who may answer; the
 // call's request and response live until then.
@@ -51,16 +51,16 @@ class LateAnswer {
 };
 
 // Begins a unary call with a request of `bytes`. `begin` is called at once, unless the gate is
-// closed or the caller unknown: it answers, or sees to it that somebody will. An error that it
-// returns is the answer. `method` must be a literal.
+// closed or the caller unknown: it answers, or hands the answer on. An error that it returns is the
+// answer. `method` must be a literal.
 grpc::ServerUnaryReactor* AnswerLater(
     CallGate* gate, Identities* identities, const char* method,
     grpc::CallbackServerContext* context, uint64_t bytes,
     absl::FunctionRef<absl::Status(const Identity&, const std::shared_ptr<LateAnswer>&)> begin);
 
-// A unary call that a pool answers in the caller's turn with what `work` makes of the parsed
-// request for that caller; nothing of that where nobody waits any more. `admit` comes first, at
-// once, and submits the job; an error that it returns is the answer.
+// A unary call whose answer `work` makes from the parsed request, on a pool, in the caller's turn;
+// not if the caller is gone by then. `admit` is called at once and submits the job; an error that
+// it returns is the answer.
 template <typename Request, typename Response, typename Admit, typename Work>
 grpc::ServerUnaryReactor* AnswerOnPool(CallGate* gate, Identities* identities, const char* method,
                                        grpc::CallbackServerContext* context,

@@ -1,4 +1,5 @@
-// A thread that computes for milliseconds at a time, and is to be no trouble to those that answer.
+// LongSlice: asks the scheduler for a long time slice, so that a computing thread does not delay
+// threads that answer.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_LONG_SLICE_H_
 #define HEARTH_SERVICES_SERVING_CALLS_LONG_SLICE_H_
 
@@ -23,10 +24,10 @@ struct SchedulingAttributes {
 // The longest that Linux allows.
 inline constexpr uint64_t kLongSliceNs = 100'000'000;
 
-// As long as it lives a thread with a usual slice that wakes where the calling one runs takes the
-// core at once; else it waits for the end of this one's slice, 3 ms or a tick of the clock. The
-// share of each stays what it was. Linux 6.12 and later; nothing where there is none, or may not be
-// asked. Made and destroyed by the same thread.
+// While it lives, a thread with a usual slice that wakes on the calling thread's core takes the
+// core at once; otherwise it would wait for the end of the slice, 3 ms or a tick of the clock. The
+// shares of both stay the same. Linux 6.12 and later; does nothing elsewhere, or without
+// permission. Made and destroyed by the same thread.
 class LongSlice {
  public:
   LongSlice() { Ask(kLongSliceNs); }

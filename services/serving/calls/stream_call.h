@@ -1,14 +1,16 @@
 // StreamCall: a server's call that answers with a stream: one write at a time, then Finish once.
 //
-// Messages wait in a queue; OnGone hears of a caller that goes away, by cancelling or in the middle
-// of a write. Thread safety: gRPC calls the reactor from its threads, whoever has
-// something to send from its own; mutex_ guards what they share. Ownership: made by make_shared;
-// keeps itself, and what KeepUntilDone was given, from Enter until OnDone. A thread that holds the
-// last reference later finds nothing of the service in it. A write that its caller does not take is
-// given up: between one and two times `patience` after it began, or a second after the call was
-// aborted. Invariants: (1) one write is in progress at most; (2) Finish is called once: when the
-// call has ended, all that was ready is written and nobody holds it; (3) nothing gets ready after
-// the end; (4) the gate counts the call until all that it kept is let go.
+// Messages wait in a queue. OnGone is called when the caller goes away, by cancelling or during a
+// write. A write that the caller does not take is given up: between one and two times `patience`
+// after it began, or a second after the call was aborted.
+// Thread safety: gRPC calls the reactor from its threads, senders from their own; mutex_ guards the
+// shared fields.
+// Ownership: made by make_shared; keeps itself, and the handles given to KeepUntilDone, from Enter
+// until OnDone. A thread that holds the last reference after that finds nothing of the service in
+// it.
+// Invariants: (1) one write is in progress at most; (2) Finish is called once: when the call has
+// ended, all ready messages are written and nobody holds it; (3) no message becomes ready after the
+// end; (4) the gate counts the call until all handles are released.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 #define HEARTH_SERVICES_SERVING_CALLS_STREAM_CALL_H_
 
@@ -34,8 +36,8 @@
 
 namespace hearth {
 
-// The time in which a publish must send more than next to nothing, as it holds what it staged, a
-// fetch take as much, as it holds what it was promised (stream_places.h), and any stream a message.
+// The time in which a publish must send, and a fetch receive, a least number of bytes, since both
+// hold memory (stream_places.h); any other stream must receive a message.
 inline constexpr absl::Duration kStreamPatience = absl::Seconds(60);
 
 class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
@@ -45,11 +47,11 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                       absl::Duration patience = kStreamPatience)
       : context_(context), patience_(patience) {}
 
-  // How every stream begins, with a request of `bytes`: through the gate. Who calls, or with what
-  // to End. `method` must be a literal.
+  // Begins the stream with a request of `bytes`: enters the gate. Returns the caller, or the error
+  // to End with. `method` must be a literal.
   absl::StatusOr<Identity> Enter(CallGate* gate, Identities* identities, const char* method,
                                  uint64_t bytes);
-  // Ends the call with `status`, unless it ended before, once what is ready is written.
+  // Ends the call with `status`, unless it ended before, once all ready messages are written.
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   // Null when the gate was closed.
   CallGate::Call* call() const { return call_.get(); }
@@ -59,24 +61,25 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() final;
 
  protected:
-  // The caller takes nothing any more. May be called twice; the call is not done during it.
+  // The caller receives nothing any more. May be called twice; the call is not done during it.
   virtual void OnGone() { Abort(CallerGone()); }
   // The next message, if one is ready: the first of the queue.
   virtual bool TakeNext(grpc::ByteBuffer* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Lets go of anything that must be gone when the caller hears of the end.
+  // Releases everything that must be gone before the caller learns of the end.
   virtual void BeforeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
   // As End, but drops the queue, also of a call that ended before.
   void Abort(absl::Status status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Push(grpc::ByteBuffer message) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The same without WriteNext, which is to follow before the mutex is released.
+  // The same without WriteNext, which must be called before the mutex is released.
   void EndLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AbortLocked(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PushLocked(grpc::ByteBuffer message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Has `submit` hand work to a pool, which Releases the call; its error ends the call.
+  // Holds the call while `submit` hands work to a pool, whose job must call Release; an error of
+  // `submit` ends the call.
   void Delegate(absl::FunctionRef<absl::Status()> submit) ABSL_LOCKS_EXCLUDED(mutex_);
-  // The call does not finish, so its context stays, until as many Releases.
+  // The call does not finish, and its context stays valid, until as many calls of Release.
   void Hold() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { ++holds_; }
   void Release() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ended() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return state_ != State::kOpen; }
@@ -89,7 +92,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     return current_.Length();
   }
 
-  // Until OnDone. REQUIRES: the service's handler has not returned yet.
+  // Keeps the handle until OnDone. REQUIRES: the service's handler has not returned yet.
   void KeepUntilDone(std::shared_ptr<void> handle) { kept_.push_back(std::move(handle)); }
     assert(self_ != nullptr);
   template <typename Call>
@@ -107,7 +110,7 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
  private:
   enum class State { kOpen, kEnded, kFinished };
 
-  // Looks after so long whether the write that is in progress now still is.
+  // After `patience`, checks whether the current write is still in progress.
   void WatchWrite(absl::Duration patience) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void LookAtWrite(uint64_t write) ABSL_LOCKS_EXCLUDED(mutex_);
 

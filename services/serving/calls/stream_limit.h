@@ -1,5 +1,5 @@
-// StreamLimit: how many streams of one kind are open at a time, all together and for each tenant
-// that calls for itself, so that one cannot keep the others out.
+// StreamLimit: limits how many streams of one kind are open at a time, all together and for each
+// tenant that calls for itself, so that one tenant cannot keep the others out.
 //
 // Thread safety: all methods from any thread. Ownership: places outlive neither it nor their call.
 #ifndef HEARTH_SERVICES_SERVING_CALLS_STREAM_LIMIT_H_
@@ -16,22 +16,22 @@
 
 namespace hearth {
 
-// kResourceExhausted: of `kind`, a tenant has as many as it may; all callers together have.
+// kResourceExhausted: a tenant has as many streams of `kind` as it may; all callers together have.
 absl::Status TenantIsAtLimit(const std::string& kind, int limit, const std::string& tenant);
 absl::Status AllAreAtLimit(const std::string& kind, int limit);
 
 class StreamLimit {
  public:
-  // `kind` is what errors call it. 0: no limit. Workers and administrators, and everybody where no
-  // identities are asked for, are limited by `all` only.
+  // `kind` names the streams in errors. 0: no limit. Workers and administrators, and everybody
+  // where no identities are asked for, are limited by `all` only.
   StreamLimit(std::string kind, int all, int each_tenant)
       : kind_(std::move(kind)), all_(all), each_tenant_(each_tenant) {}
   ~StreamLimit();
   StreamLimit(const StreamLimit&) = delete;
   StreamLimit& operator=(const StreamLimit&) = delete;
 
-  // A place, until its last copy goes; `weight` of them for one that holds as much as so many.
-  // kResourceExhausted names the limit.
+  // A place, until its last copy is destroyed; it counts as `weight` places. kResourceExhausted
+  // names the limit.
   absl::StatusOr<std::shared_ptr<void>> Enter(const Identity& caller, int weight = 1);
 
  private:

@@ -1,9 +1,9 @@
-// StreamPlaces: the open streams of one kind that hold something for their callers: how many there
-// may be, and which of them go because they hardly move.
+// StreamPlaces: limits the open streams of one kind that hold memory for their callers, and ends
+// those that hardly move.
 //
-// Every stream moves at least `floor_bytes` in each `window` in which its caller is waited for, or
-// it is ended. Where there is no place for one more, the slowest stream gives up its own, first of
-// a tenant that has more than its share; one that moves well never does.
+// A stream that moves less than `floor_bytes` in a `window` in which it waits for its caller is
+// ended. Where there is no place for a new one, the slowest stream is ended, first among those of a
+// tenant with more than its share; one that moves well never is.
 // Thread safety: all methods from any thread. Ownership: places must not outlive it; the clock
 // must. Invariants: (1) at most `all` streams are counted, and `each_tenant` of a tenant that calls
 // for itself; (2) `end` is called once at most, under no lock of this class's.
@@ -41,7 +41,7 @@ class StreamPlaces {
   };
   using EndStream = std::function<void(const absl::Status&)>;
 
-  // One stream's.
+  // The place of one stream.
   class Place {
    public:
     ~Place() { places_->Release(this); }
@@ -49,7 +49,7 @@ class StreamPlaces {
     Place& operator=(const Place&) = delete;
 
     void Moved(uint64_t bytes) { moved_.fetch_add(bytes, std::memory_order_relaxed); }
-    // Only then is its lack of progress the caller's.
+    // Only while it waits for the caller does its lack of progress count.
     void WaitsForCaller(bool waits) { waits_.store(waits, std::memory_order_relaxed); }
     // The tenant that a worker names later. kResourceExhausted when that tenant has three
     // quarters of all places, and none of them is slow.
@@ -61,7 +61,7 @@ class StreamPlaces {
         : places_(places), is_worker_(is_worker), end_(std::move(end)) {}
 
     StreamPlaces* const places_;
-    const bool is_worker_;  // of one who names others' tenants
+    const bool is_worker_;  // the caller names others' tenants
     const EndStream end_;
     std::atomic<uint64_t> moved_{0};
     std::atomic<bool> waits_{true};
@@ -81,16 +81,16 @@ class StreamPlaces {
   StreamPlaces(const StreamPlaces&) = delete;
   StreamPlaces& operator=(const StreamPlaces&) = delete;
 
-  void SetClock(Clock* clock);  // before any stream
-  // As SetClock. How long a stream may move next to nothing.
-  void SetWindow(absl::Duration window);
+  void SetClock(Clock* clock) { clock_ = clock; }  // before any stream
+  // How long a stream may move less than `floor_bytes`. Before any stream.
+  void SetWindow(absl::Duration window) { options_.window = window; }
 
   // `end` ends the stream; it may outlive the place. kResourceExhausted names the limit.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Ends those that are below the floor. To be called now and then.
+  // Ends the streams below the floor. To be called now and then.
   void EndSlow() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Somebody lacks what streams hold beside their places: ends the slowest, if one is slow.
+  // Ends the slowest stream, if one is slow, since a caller lacks memory that streams hold.
   void MakeRoom() ABSL_LOCKS_EXCLUDED(mutex_);
   int open() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -100,7 +100,8 @@ class StreamPlaces {
   void Uncount(Place* place) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginWindow(Place* place, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double RateOf(const Place& place, absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Of `tenant`, or of anybody; null when none is slow. It is counted no more; the caller ends it.
+  // The slowest stream of `tenant`, or of anybody (null); it is not counted any more, and the
+  // caller must end it. Null when none is slow.
   EndStream TakeSlowest(const std::string* tenant, const std::string& newcomer)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Displaced() const;

@@ -1,11 +1,11 @@
-// ConnectionDoor: the listening sockets of a server. Takes connections in, a bounded number of them
-// and only once they have said something; closes those that the ledger names. Of a unix socket's
-// connections the kernel counts nothing and gRPC has one name for all: they are counted, and have
-// to say something, and the ledger names none of them.
+// ConnectionDoor: accepts a server's connections. Hands a bounded number of them to gRPC, each
+// after its first byte, and closes those that the ledger names. For connections of a unix socket
+// the kernel counts no bytes and gRPC has one name for all: they too are counted and must send a
+// byte, but the ledger names none of them.
 //
 // Thread safety: made, started and destroyed by one thread; works on one of its own.
 // Ownership: the ledger outlives it. A connection's descriptor is gRPC's once it is handed over;
-// the door keeps a duplicate to see its end, and to bring it about.
+// the door keeps a duplicate, to see its end and to close it.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
 #define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_DOOR_H_
 
@@ -34,16 +34,16 @@ class ConnectionDoor {
     std::string listen;  // "HOST:PORT" or "unix:PATH"
     bool speaks_tls = false;
     ConnectionLedger* ledger = nullptr;
-    // A connection that says nothing for as long is closed, and was never gRPC's.
+    // A connection that sends nothing for so long is closed; gRPC never gets it.
     absl::Duration first_byte = absl::Seconds(10);
-    Clock* clock = nullptr;  // null: a SteadyClock. The ledger's times are this one's
-    // Told of what was refused or closed, and why; from the door's thread.
+    Clock* clock = nullptr;  // null: a SteadyClock. Also of the ledger's times
+    // Called for each connection refused or closed, with the reason; from the door's thread.
     std::function<void(const std::string& peer, const std::string& why)> on_refused;
     // Takes a connection over. From the door's thread.
     std::function<void(int listener, int fd)> take;
   };
 
-  // Listening when it returns, and nobody is taken in before Start. kUnavailable names the address.
+  // Listens when it returns, but accepts nobody before Start. kUnavailable names the address.
   static absl::StatusOr<std::unique_ptr<ConnectionDoor>> Open(Options options);
   ~ConnectionDoor();
   ConnectionDoor(const ConnectionDoor&) = delete;
@@ -60,7 +60,7 @@ class ConnectionDoor {
     bool waits = true;    // for its first byte, or its host's turn
     bool holds = false;   // said something, and waits for its host's turn
     bool leaves = false;  // was told why
-    uint64_t asked = 0;   // what had come when gRPC was asked for its streams
+    uint64_t asked = 0;   // bytes received when gRPC was asked for its streams
     absl::Time since;
   };
 

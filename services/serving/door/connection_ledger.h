@@ -1,4 +1,4 @@
-// ConnectionLedger: the bytes that each connection sent and that no call has taken yet.
+// ConnectionLedger: counts the bytes that each connection sent and that no call has taken yet.
 //
 // gRPC buffers a message until it is whole, however long its sender takes and however long the
 // message is, and has no limit or callback for that (docs/decisions.md, 72). But the kernel counts
@@ -7,9 +7,9 @@
 // Thread safety: all methods from any thread. Ownership: the owner keeps it as long as calls run.
 // Invariants: (1) once the connections that Judge named are closed, the others hold at most
 // `all_bytes` together; (2) a connection whose bytes are taken within `message_time` is not named,
-// unless it is over a limit of bytes. An open call that was not handed to us yet, or is gRPC's own,
-// counts as `open_call_bytes`, though its caller sent a dozen. (3) A connection is named for the
-// sum of all only after gRPC was asked, in the same Judge, which calls it has open.
+// unless it is over a limit of bytes. An open call that gRPC has not handed to us, or answers
+// itself, counts as `open_call_bytes`, though its caller sent only a dozen. (3) A connection is
+// named for the sum of all only after gRPC was asked, in the same Judge, which calls it has open.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 #define HEARTH_SERVICES_SERVING_DOOR_CONNECTION_LEDGER_H_
 
@@ -34,31 +34,33 @@ namespace hearth {
 
 struct ConnectionLimits {
   uint32_t connections = 512;
-  // Not yet taken: of one connection, and for each stream on it that goes on reading; of all.
+  // Bytes not yet taken: of one connection, plus for each stream on it that goes on reading; of
+  // all.
   uint64_t each_bytes = uint64_t{16} << 20;
   uint64_t stream_bytes = uint64_t{3} << 19;  // a piece of a slice and a window
   uint64_t all_bytes = uint64_t{128} << 20;
-  // A message is whole within this time, unless it is of `slack_bytes` or less.
+  // A message must be whole within this time, unless it has `slack_bytes` or less.
   absl::Duration message_time = absl::Seconds(30);
   absl::Duration idle_time = absl::Seconds(10);
   uint64_t slack_bytes = uint64_t{64} << 10;
   // Unfinished calls of one connection. Twice as many as may be open: a call that was given up
-  // stays until gRPC comes to it.
+  // stays until gRPC ends it.
   uint64_t streams = 512;
-  // The calls that gRPC lets a connection have open, the fewest bytes that begin one, and the
-  // memory that gRPC keeps for one: 11.5 KiB were measured.
+  // The most open calls that gRPC allows a connection, the fewest bytes that begin one, and the
+  // memory that gRPC keeps for one (measured: 11.5 KiB).
   uint64_t open_calls = 256, least_call_bytes = 15, open_call_bytes = uint64_t{12} << 10;
-  // Frames that are no message: of each call, each second, and a share of what was sent to it.
+  // Bytes of frames that are no message: for each call, each second, and as a share of the bytes
+  // sent.
   uint64_t call_bytes = 512;
   uint64_t second_bytes = 256;
   uint64_t sent_share = 256;
-  // A call that is given up at once, and what a connection says before its first call: TLS's hello
-  // with a certificate, settings.
+  // Bytes of a call that is given up at once, and of a connection before its first call: TLS's
+  // hello with a certificate, settings.
   uint64_t reset_bytes = 32, hello_bytes = uint64_t{4} << 10;
   GivenUpLimits given_up;
 };
 
-// One connection, as its calls see it.
+// One connection, and what its calls report about it.
 class Connection {
  public:
   // `fd` is not used here, only handed back to the owner.
@@ -72,8 +74,8 @@ class Connection {
   // A call on it was authenticated, or none needs to be.
   void Known() { known_.store(true, std::memory_order_relaxed); }
   void CallBegins() { calls_.fetch_add(1, std::memory_order_relaxed); }
-  void CallEnds() { Uncount(&calls_); }
-  // Of a call that goes on reading messages.
+  void CallEnds() { calls_.fetch_sub(1, std::memory_order_relaxed); }
+  // For a call that goes on reading messages.
   void StreamBegins() { streams_.fetch_add(1, std::memory_order_relaxed); }
   void StreamEnds() { Uncount(&streams_); }
 
@@ -92,18 +94,18 @@ class Connection {
   std::atomic<bool> known_{false};
   std::atomic<uint32_t> calls_{0}, streams_{0};
 
-  // Of the ledger, under its mutex.
+  // The ledger's, under its mutex.
   uint64_t received_ = 0, consumed_ = 0;  // consumed: taken, or no message
   uint64_t seen_sent_ = 0;
-  uint64_t alive_ = 0;          // streams, when gRPC was asked
-  bool asked_ = false;          // gRPC was, how many calls it gave up
+  uint64_t alive_ = 0;          // streams, when gRPC was last asked
+  bool asked_ = false;          // whether gRPC was asked for the calls given up
   uint64_t asked_untaken_ = 0;  // at that time
   uint64_t asked_read_ = 0;     // by gRPC at that time: these bytes begin no further calls
   GivenUpCalls::Tally given_up_;
   uint64_t mark_ = 0;  // received by mark_time_; to be consumed within message_time
   absl::Time mark_time_ = absl::InfinitePast();
   absl::Time looked_ = absl::InfinitePast();
-  absl::Time used_ = absl::InfinitePast();  // when it was last seen that a call took something
+  absl::Time used_ = absl::InfinitePast();  // when a call was last seen to take bytes
   bool closed_ = false;
 };
 
@@ -112,26 +114,27 @@ class ConnectionLedger {
   void SetLimits(const ConnectionLimits& limits) ABSL_LOCKS_EXCLUDED(mutex_);
   ConnectionLimits limits() const ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // `peer`: as gRPC names it, "ipv4:127.0.0.1:4711"; of a unix socket, of which the kernel counts
-  // no bytes, one of our own.
+  // `peer`: gRPC's name, "ipv4:127.0.0.1:4711"; for a unix socket, whose bytes the kernel does not
+  // count, a name of our own.
   std::shared_ptr<Connection> Add(const std::string& peer, int fd, absl::Time now);
   // `received`: the kernel's count at its end. Bytes that no call took since gRPC was last asked
-  // are taken for calls that it gave up, as many as they can have been.
+  // count as calls that were given up, as many as they can have been.
   void Remove(const std::shared_ptr<Connection>& connection, absl::Time now, uint64_t received = 0);
   // Null where `peer` is no TCP connection, or was removed.
   std::shared_ptr<Connection> Find(const std::string& peer) const;
 
   struct Counted {
     uint64_t received = 0, sent = 0;
-    uint64_t streams = 0;              // calls that are not over; if gRPC was asked
-    std::optional<uint64_t> given_up;  // that ended before they were answered; none: nobody asked
-    uint64_t unread = 0;               // of what was received, by gRPC
+    uint64_t streams = 0;              // unfinished calls; if gRPC was asked
+    std::optional<uint64_t> given_up;  // ended before their answer; none: gRPC was not asked
+    uint64_t unread = 0;               // of the received bytes, by gRPC
   };
   struct Verdict {
     std::shared_ptr<Connection> connection;
     std::string why;
   };
-  // The kernel's figures of a connection, and gRPC's where they are worth it or `exactly` asks.
+  // The kernel's figures of a connection, and gRPC's where worth their cost, or always if
+  // `exactly`.
   using Count = absl::FunctionRef<Counted(const Connection& connection, bool exactly)>;
   // The connections to be closed, the worst first; each is named once.
   std::vector<Verdict> Judge(absl::Time now, Count count);
@@ -141,7 +144,7 @@ class ConnectionLedger {
 
   // A newcomer from a host that gives up too many calls waits for its turn. True is a turn taken.
   bool LetsIn(const std::string& peer, absl::Time now);
-  // Whether its calls that are given up are to be counted without delay.
+  // Whether its given-up calls must be counted without delay.
   bool Watches(const std::string& peer, absl::Time now) const;
 
   uint64_t untaken_bytes() const;  // at the last Judge; with those of open calls
@@ -152,7 +155,8 @@ class ConnectionLedger {
     assert(connection.settled_ <= connection.received_);
     return connection.received_ - connection.consumed_;
   }
-  // Untaken bytes and open calls: as many calls as gRPC last said, or as there may be by now.
+  // Bytes of untaken messages and open calls, with as many calls as gRPC last reported; with as
+  // many as there may be by now.
   uint64_t Held(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t MayHold(const Connection& connection) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t HeldWith(uint64_t open, const Connection& connection) const
@@ -173,7 +177,7 @@ class ConnectionLedger {
   using Entries = std::vector<std::pair<std::shared_ptr<Connection>, Counted>>;
   void EnterAll(absl::Time now, Count count, bool exactly, Entries* entries)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Asks gRPC about connections that may hold too much, and that would be named for the sum of all.
+  // Asks gRPC about connections that may hold too much, or that would be named for the sum of all.
   void AskWhereItMatters(absl::Time now, Count count) ABSL_LOCKS_EXCLUDED(mutex_);
   Entries WhoMayHoldTooMuch() const ABSL_LOCKS_EXCLUDED(mutex_);
   Entries WhoWouldGoUnasked(const absl::flat_hash_set<const Connection*>& asked) const

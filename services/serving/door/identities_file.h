@@ -1,4 +1,4 @@
-// The text of --identities-file, as entries (docs/operations.md has the format).
+// Parses the text of --identities-file (docs/operations.md has the format).
 //
 // Thread safety: a pure function.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_IDENTITIES_FILE_H_

@@ -1,15 +1,16 @@
-// Identities: decides who a caller is, and which tenants' data that caller may name.
+// Identities: decides who a caller is, and which tenants' data it may name.
 //
 // A caller proves who it is by a bearer token ("authorization: Bearer ..." in the call's metadata)
 // or by a client certificate that the TLS handshake verified; a token that is sent must be right,
 // certificate or not. The file of --identities-file says what each may do (docs/operations.md).
-// With neither file nor client CA there is one tenant, `default`, and nobody is asked.
+// With neither file nor client CA there is one tenant, `default`, and no caller is asked for an
+// identity.
 // Thread safety: all methods from any thread.
 // Invariants: (1) the file holds digests of tokens, never tokens; (2) a caller with role `tenant`
 // gets its own tenant or an error; (3) comparing tokens takes the same time for all of them;
-// (4) a file that changed is read anew, one that became wrong changes nothing and is logged once;
-// a stream whose caller it no longer knows, or knows as another, is told;
-// (5) the public namespace is written by those whom the file says may, whatever their role.
+// (4) a file that changed is read again; one that became invalid changes nothing and is logged
+// once; a stream is told when its caller is no longer in the file, or another there; (5) only
+// callers with that permission in the file write the public namespace, whatever their role.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
 #define HEARTH_SERVICES_SERVING_DOOR_IDENTITY_H_
 
@@ -51,14 +52,14 @@ struct Identity {
   std::string tenant = kDefaultTenant;  // its own
   // Read beside any tenant's own prefixes; empty: there is none.
   std::string public_tenant;
-  bool publishes_public = false;  // may name it as any tenant that it may name
+  bool publishes_public = false;  // may publish to it, as to its own tenant
 
   // The tenant a request is about. Empty: the caller's own. kPermissionDenied for one that this
-  // caller may not name, kInvalidArgument for what is no tenant's name.
+  // caller may not name, kInvalidArgument for an invalid name.
   absl::StatusOr<std::string> TenantOf(const std::string& asserted) const;
   // The name under which it takes turns: a worker has one, whatever tenants it names.
   const std::string& ShareName() const { return sees_all() ? name : tenant; }
-  // May see figures and memory of all tenants together.
+  // Whether it may see figures and memory of all tenants together.
   bool sees_all() const { return role != Role::kTenant; }
   bool operator==(const Identity& other) const {
     return name == other.name && role == other.role && tenant == other.tenant &&
@@ -66,20 +67,20 @@ struct Identity {
   }
 };
 
-// kInvalidArgument for what is no tenant's name.
+// kInvalidArgument for an invalid name.
 absl::Status CheckTenantName(const std::string& tenant);
 
-// One of the identities file's, with the digest of its token, or its certificate's name, or both.
+// An entry of the identities file, with the digest of a token, or a certificate's name, or both.
 struct IdentityEntry {
   Identity identity;
   std::optional<Digest> token_digest;
   std::string certificate;  // empty: none
 };
 
-// Shown by a caller.
+// A caller's proofs of who it is.
 struct Credentials {
   std::vector<std::string> certificate_names;  // common name and alternative names; verified
-  std::optional<std::string> token;            // empty: a header that holds none; nobody's
+  std::optional<std::string> token;            // empty: a header without one; matches nobody
 };
 
 class Identities {
@@ -90,20 +91,20 @@ class Identities {
     absl::Duration recheck = absl::Seconds(1);  // how often the file is looked at; 0: at each call
   };
 
-  // Everybody is Role::kNobody when `options` ask for nothing. The error names file, entry and
-  // what to do.
+  // All callers are Role::kNobody when `options` name neither. The error names file, entry and what
+  // to do.
   static absl::StatusOr<std::unique_ptr<Identities>> Open(const Options& options);
 
   // kUnauthenticated without saying which part was wrong.
   absl::StatusOr<Identity> Identify(const grpc::ServerContextBase& context);
   absl::StatusOr<Identity> Identify(const Credentials& credentials);
   bool asks_for_tokens() const;
-  // Reads the file whether or not it changed, and looks at all streams then.
+  // Reads the file whether or not it changed, and then checks all streams.
   void Reload() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // For a stream: calls `end`, once and maybe at once, when the file no longer makes the caller
-  // `was`: kUnauthenticated where it knows it no more, kPermissionDenied where as another. The
-  // handle forgets the function; its destruction waits for a run in progress.
+  // For a stream: calls `end`, once and maybe at once, when the caller's identity is no longer
+  // `was`: with kUnauthenticated when the file does not have it any more, kPermissionDenied when it
+  // has another. Destroying the handle removes the function, and waits for a run in progress.
   using EndStream = std::function<void(const absl::Status&)>;
   std::shared_ptr<void> Follow(const grpc::ServerContextBase& context, const Identity& was,
                                EndStream end);

@@ -1,7 +1,7 @@
-// Listeners: the sockets that a server listens on: all addresses of a HOST:PORT, or a unix socket.
+// Listeners: the sockets of a server: all addresses of a HOST:PORT, or a unix socket.
 //
-// Thread safety: one thread at a time. Ownership: they are closed with this, and a unix socket's
-// file goes, unless another server has put its own in the place. Errors name the address.
+// Thread safety: one thread at a time. Ownership: the destructor closes them, and removes a unix
+// socket's file unless another server has put its own there. Errors name the address.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
 #define HEARTH_SERVICES_SERVING_DOOR_LISTENERS_H_
 
@@ -27,12 +27,12 @@ class Listeners {
   Listeners(const Listeners&) = delete;
   Listeners& operator=(const Listeners&) = delete;
 
-  // kUnavailable. Of a file that a server left behind the place is taken. Once.
+  // kUnavailable. Replaces a socket's file that a dead server left. To be called once.
   absl::Status Open();
 
   const std::vector<int>& fds() const { return fds_; }
   int port() const { return port_; }  // 0: a unix socket
-  // Nothing but this host can come, and the kernel keeps no figures of who does.
+  // Only this host can connect, and the kernel counts no bytes of its connections.
   bool is_local() const { return !path_.empty(); }
 
  private:

@@ -10,11 +10,11 @@
 
 namespace hearth {
 
-// "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711": so that a call finds its connection.
+// "ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711": the same as a call's, to find its connection.
 std::string PeerName(const sockaddr_storage& address);
 
-// "ipv4:127.0.0.1" of the peer "ipv4:127.0.0.1:4711". Of an IPv6 address its /64: a subscriber has
-// all of it.
+// "ipv4:127.0.0.1" of the peer "ipv4:127.0.0.1:4711". For an IPv6 address its /64, which one
+// subscriber has.
 std::string HostOfPeer(const std::string& peer);
 
 }  // namespace hearth

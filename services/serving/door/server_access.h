@@ -1,4 +1,4 @@
-// A server's demands on those who connect, from its flags: TLS, and identities.
+// ServerAccess: what a server demands of its callers, from its flags: TLS, and identities.
 //
 // Thread safety: called from main. Ownership: the caller's; identities outlive the services.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
@@ -21,12 +21,12 @@ struct ServerAccess {
   std::shared_ptr<grpc::ServerCredentials> credentials;  // of those; null: no TLS
   std::unique_ptr<Identities> identities;
 
-  // All files again; what is wrong is logged and changes nothing. From any thread.
+  // Reads all files again; an invalid one is logged and changes nothing. From any thread.
   void Reload() const;
 };
 
-// The error names the flag and what to do: half of a pair, a file that cannot be read or is not
-// what the flag is for, tokens that would cross a network in clear text.
+// The error names the flag and what to do: half of a pair, a file that is unreadable or of the
+// wrong kind, tokens that would cross a network in clear text.
 absl::StatusOr<ServerAccess> OpenAccess(const AccessFlags& flags, const std::string& listen);
 
 }  // namespace hearth

@@ -1,8 +1,9 @@
-// ServerCertificates: what a server shows and trusts in TLS, and how it is exchanged while it runs.
+// ServerCertificates: a server's certificates and authorities for TLS, which can be replaced while
+// it runs.
 //
 // Thread safety: all methods from any thread; gRPC asks for the current files at each handshake.
-// Ownership: outlives the server that has its credentials. Invariants: (1) files that are wrong
-// change nothing; (2) connections that are open stay as they are.
+// Ownership: outlives the server that has its credentials. Invariants: (1) invalid files change
+// nothing; (2) open connections stay as they are.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_CERTIFICATES_H_
 #define HEARTH_SERVICES_SERVING_DOOR_SERVER_CERTIFICATES_H_
 
@@ -23,10 +24,10 @@ namespace hearth {
 class ServerCertificates {
  public:
   // Reads the files; an error names the flag and the file. Logs which certificates have expired or
-  // are about to, now and once a day. Without an authority no client is asked for a certificate.
+  // are about to, now and once a day. Without an authority clients are not asked for certificates.
   static absl::StatusOr<std::unique_ptr<ServerCertificates>> Open(const TlsFiles& files);
 
-  // The same files again, for handshakes to come.
+  // Reads the same files again, for later handshakes.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(mutex_);
   std::shared_ptr<grpc::ServerCredentials> credentials();
 

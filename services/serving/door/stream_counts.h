@@ -1,8 +1,8 @@
-// StreamCounts: how many calls of a connection are not over, or were given up, as gRPC counts them.
+// StreamCounts: asks gRPC how many calls of a connection are unfinished, or were given up.
 //
-// A caller may begin a call and give it up at once, again and again: each counts against its limit
-// of streams no longer, but is an object of gRPC's until its turn has come. gRPC 1.51 has no bound
-// for those, and tells of them through channelz only. Thread safety: one thread's. Ownership: none.
+// A caller may begin calls and give them up at once: they no longer count against its limit of
+// streams, but take gRPC's memory until it ends them. gRPC 1.51 has no limit for those, and reports
+// them through channelz only. Thread safety: one thread's. Ownership: none.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_STREAM_COUNTS_H_
 #define HEARTH_SERVICES_SERVING_DOOR_STREAM_COUNTS_H_
 
@@ -15,8 +15,8 @@ namespace hearth {
 
 class StreamCounts {
  public:
-  // Of the connection that gRPC calls `peer`, to any server of this process. Zeros for one that
-  // gRPC does not know. Costs some JSON, and for peers not asked for before a look at all of them,
+  // The counts of the connection that gRPC calls `peer`, to any server of this process. Zeros for
+  // one that gRPC does not know. Costs some JSON, and for a new peer a listing of all connections,
   // once a round.
   struct Counts {
     uint64_t alive = 0;

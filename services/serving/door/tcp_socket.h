@@ -1,4 +1,4 @@
-// A TCP connection's socket: what the kernel counts of it, and its end.
+// A TCP connection's socket: reads the kernel's counts of it, and ends it.
 //
 // Thread safety: functions without state. Ownership: the descriptor stays the caller's.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_TCP_SOCKET_H_
@@ -8,16 +8,17 @@
 
 namespace hearth {
 
-// Bytes received, sent and unread; zeros for what is no TCP socket.
+// Bytes received, sent and unread; zeros when it is no TCP socket.
 ConnectionLedger::Counted CountedOfSocket(int fd);
 
-// Shuts both ways. Whoever has a duplicate sees the end, and nothing of what it has not read yet.
+// Shuts both directions. A duplicate of the descriptor sees the end, and no unread bytes.
 void CutSocket(int fd);
 
 void SetOn(int fd, int level, int option);
 
-// Whether accept said so of one connection, or of none: then the next one may be asked for at once.
-// Else it is the process or the machine that lacks something, and the listener stays ready.
+// Whether an error of accept is about one connection, or none was waiting: then accept may be
+// called again at once. Else the process or the machine lacks something, and the listener stays
+// ready.
 bool IsOfOneConnection(int error);
 
 }  // namespace hearth

@@ -1,4 +1,4 @@
-// ServerRunner: one gRPC server's life: listen, health, reflection, address file, drain.
+// ServerRunner: runs one gRPC server: listening, health, reflection, address file, drain.
 //
 // Health is answered for the whole server ("") and for each service by name.
 // Thread safety: Start and Drain from one thread, the main one.
@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-// Publishes that a finished request left behind have this long to reach the store.
+// Publishes of finished requests have this long to reach the store.
 inline constexpr absl::Duration kFlushTimeout = absl::Seconds(5);
 
 struct NamedService {
@@ -32,8 +32,8 @@ struct NamedService {
 
 class ServerRunner {
  public:
-  // Serving when it returns. kUnavailable names the address that cannot be listened on.
-  // `credentials` null: no TLS. `limits`: of connections; of a unix socket's the number alone.
+  // Serves when it returns. kUnavailable names the address that cannot be listened on.
+  // `credentials` null: no TLS. `limits`: of connections; for a unix socket only their number.
   static absl::StatusOr<std::unique_ptr<ServerRunner>> Start(
       const std::string& listen, const std::vector<NamedService>& services, CallGate* gate,
       std::shared_ptr<grpc::ServerCredentials> credentials = nullptr,
@@ -43,9 +43,9 @@ class ServerRunner {
   // As clients dial it: "127.0.0.1:41237", "unix:PATH".
   const std::string& address() const { return address_; }
 
-  // Health says NOT_SERVING, new calls are refused, running ones finish until `drain_timeout`; what
-  // still runs then is cancelled; then `flush`, which waits for no call any more, may take
-  // kFlushTimeout. How many calls were cut off.
+  // Health says NOT_SERVING, new calls are refused, running ones may finish until `drain_timeout`
+  // and are cancelled then; `flush`, called when no call runs, may take kFlushTimeout. Returns the
+  // number of calls that were cut off.
   int Drain(absl::Duration drain_timeout, const std::function<void(absl::Time deadline)>& flush);
 
  private:
@@ -60,7 +60,7 @@ class ServerRunner {
   CallGate* const gate_;
 };
 
-// Writes `text` and a newline whole: a reader sees nothing or all of it.
+// Writes `text` and a newline atomically: a reader sees nothing or all of it.
 absl::Status WriteFileWhole(const std::string& path, const std::string& text);
 
 }  // namespace hearth

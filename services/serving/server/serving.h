@@ -1,5 +1,5 @@
-// The part of main that both servers share: listen, say where, wait for a stop signal, drain. On
-// SIGHUP the files of `access` are read again.
+// The part of main that both servers share: listens, reports the address, waits for a stop signal,
+// drains. On SIGHUP the files of `access` are read again.
 //
 // Thread safety: called from main, which it blocks.
 #ifndef HEARTH_SERVICES_SERVING_SERVER_SERVING_H_
