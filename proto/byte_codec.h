@@ -1,9 +1,10 @@
-// Little-endian bytes: an append side and a reading side that never runs past its input.
+// Little-endian bytes: functions that append them, and ByteReader, which never reads past its
+// input.
 //
 // The canonical encodings (fingerprint, keys), the snapshot format and the store's records on disk
-// are made of these. Docs: docs/snapshot_format.md, "Notation".
+// use these. Docs: docs/snapshot_format.md, "Notation".
 // Thread safety: free functions are pure; a ByteReader is used by one thread at a time.
-// Ownership: a ByteReader borrows the bytes it reads; they must outlive it and what it returns.
+// Ownership: a ByteReader borrows the bytes it reads; they must outlive it and its results.
 // Invariants: (1) after a failed read nothing more is consumed; (2) every error is kDataLoss and
 // names the field and its offset.
 #ifndef HEARTH_PROTO_BYTE_CODEC_H_
@@ -69,7 +70,7 @@ class ByteReader {
   size_t offset_ = 0;
 };
 
-// Of an 8-byte payload. REQUIRES: payload.size() == 8.
+// The integer in a payload. REQUIRES: payload.size() == 8.
 uint64_t LoadU64(absl::string_view payload);
 
 }  // namespace hearth

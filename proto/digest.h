@@ -1,4 +1,4 @@
-// SHA-256 digests: of fingerprints, prefixes, restore points and tokens of callers.
+// SHA-256 digests: of fingerprints, prefixes, restore points and callers' tokens.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_PROTO_DIGEST_H_

@@ -1,4 +1,4 @@
-// The fingerprint: a digest of everything that decides what KV bytes are, the tokens aside.
+// Fingerprint: a digest of everything but the tokens that decides the bytes of KV.
 //
 // digest = SHA-256 over "hearth.fingerprint.v1" and the fields, each typed and length-prefixed, in
 // ascending order of name (docs/snapshot_format.md has the bytes and test vectors). Two processes

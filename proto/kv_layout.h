@@ -1,7 +1,8 @@
-// The geometry of stored KV: which layers, how a prompt is divided, how large its parts are.
+// KvLayout: the geometry of stored KV: its layers, the division of a prompt, the sizes of its
+// parts.
 //
-// Plain values, safe to copy; no I/O. Everything that workers and the store must size or enumerate
-// the same way is here and in restore_rule.h.
+// Plain values, safe to copy; no I/O. Sizes and lists on which workers and the store must agree
+// come from here and restore_rule.h.
 #ifndef HEARTH_PROTO_KV_LAYOUT_H_
 #define HEARTH_PROTO_KV_LAYOUT_H_
 
@@ -18,18 +19,18 @@ namespace hearth {
 // Values are on disk and on the wire: never change one.
 enum class LayerGroup : uint8_t { kGlobal = 0, kLocal = 1 };
 enum class KvDtype : uint8_t { kFloat32 = 0, kBFloat16 = 1, kFloat16 = 2 };
-// exact: a row's bits depend on the prefill steps, which keys therefore name by their cuts.
-// portable: equal within rounding. invariant: bits depend on the tokens alone.
+// exact: a row's bits depend on the prefill steps, so keys include their cuts. portable: equal
+// within rounding. invariant: bits depend on the tokens alone.
 enum class Exactness : uint8_t { kExact = 0, kPortable = 1, kInvariant = 2 };
-// Whether keys name the cuts that tokens were computed with.
+// Whether keys include the cuts that tokens were computed with.
 inline bool CutsAreKeyed(Exactness exactness) { return exactness == Exactness::kExact; }
 // Whether one key means one value, to the bit.
 inline bool BitsFollowKeys(Exactness exactness) { return exactness != Exactness::kPortable; }
 
-// Where a prefix came from, slower tiers have larger values.
+// Where a prefix came from; slower tiers have larger values.
 enum class Tier : uint8_t { kNone = 0, kWorker = 1, kGpu = 2, kHost = 3, kDisk = 4 };
 
-// What a publisher asks to have survived before the acknowledgement.
+// How durable a publish must be before its acknowledgement.
 enum class Durability : uint8_t { kDefault = 0, kMemory = 1, kDisk = 2, kSync = 3 };
 
 // "none", "worker", "gpu", "host", "disk".
@@ -47,8 +48,8 @@ inline constexpr uint32_t kMaxChunkTokens = 1024;
 inline constexpr uint32_t kDefaultChunkTokens = 128;
 // 1 Mi tokens: 8 times Gemma 3's longest context.
 inline constexpr uint32_t kMaxPromptTokens = 1u << 20;
-// Gemma 3 27B has 62 layers of 16 KV heads x 128: room for what comes, and no size overflows:
-// 2 x 1,024 heads x 1,024 tokens x 4,096 x 4 bytes = 32 GiB a slice at the very most.
+// Gemma 3 27B has 62 layers of 16 KV heads x 128: room for larger models, without overflow of any
+// size: 2 x 1,024 heads x 1,024 tokens x 4,096 x 4 bytes = 32 GiB a slice at most.
 inline constexpr uint32_t kMaxLayers = 1024;
 inline constexpr uint32_t kMaxKvHeads = 1024;
 inline constexpr uint32_t kMaxHeadDim = 4096;

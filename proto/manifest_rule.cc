@@ -1,4 +1,4 @@
-// What a manifest must be: the pair assertion of writers and readers, and the six-part check of a
+// The rules for a manifest: the pair assertion of writers and readers, and the six-part check of a
 // restore. The bytes are in snapshot_format.cc.
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

@@ -1,5 +1,6 @@
-// The restore rule: which objects a boundary needs, which boundaries a prompt can be cut, restored
-// and kept at. Saving, looking up, loading and evicting all call these functions and no others.
+// The restore rule: which objects a boundary needs, and at which boundaries a prompt can be cut,
+// restored and kept. Saving, looking up, loading and evicting all call these functions and no
+// others.
 //
 // Pure functions, thread safe. Positions are token counts: boundary B means "the first B tokens".
 #ifndef HEARTH_PROTO_RESTORE_RULE_H_
@@ -22,11 +23,11 @@ struct Segment {
   uint32_t end() const { return begin + tokens; }
 };
 
-// One for each chunk of the shortest kind that the longest prompt has. Each costs its holder a key
-// over up to C tokens; a worker sends a few thousand at most.
+// One for each of the shortest chunks in the longest prompt. Each costs a key over up to C tokens;
+// a worker sends a few thousand at most.
 inline constexpr size_t kMaxCuts = kMaxPromptTokens / kMinChunkTokens;
 
-// Checks what a caller sent: at most kMaxCuts, strictly increasing, each in (0, tokens].
+// Checks a caller's cuts: at most kMaxCuts, strictly increasing, each in (0, tokens].
 absl::Status ValidateCuts(absl::Span<const uint32_t> cuts, uint32_t tokens);
 
 // The segments of [0, boundary): whole chunks, then a remainder when boundary % C != 0.
@@ -50,7 +51,7 @@ std::vector<uint32_t> StepEnds(uint32_t tokens, absl::Span<const uint32_t> cuts,
 std::vector<uint32_t> RestoreCandidates(uint32_t max_boundary, absl::Span<const uint32_t> cuts,
                                         uint32_t chunk_tokens);
 
-// The cuts strictly between a segment's ends, as positions. Empty where keys name none.
+// The cuts strictly between a segment's ends, as positions. Empty where keys do not include cuts.
 absl::Span<const uint32_t> CutsBetween(const Segment& segment, absl::Span<const uint32_t> cuts,
                                        Exactness exactness);
 

@@ -1,12 +1,13 @@
-// The memory that a store shares with the workers of its host: where its parts lie, and how a
-// reader knows that what it copied was still what it was promised.
+// The format of the memory that a store shares with workers on its host, and the generations by
+// which a reader knows that it copied the right bytes.
 //
 // A segment is one file of shared memory: a header of 4096 bytes, a table of generations (one
 // 64-bit number for each granule of the data, little endian as the machine's own), and the data.
 // A slice takes whole granules; the generation of its first one belongs to it. It changes before a
 // byte of the range may change, so a reader that finds the same number before and after its copy
-// has copied what the store named. The data may be a device's memory instead, which the header then
-// says how to map, and the file ends after the table. docs/architecture.md, "Shared memory".
+// has copied the slice that the store named. The data may be a device's memory instead: then the
+// header says how to map it, and the file ends after the table. docs/architecture.md, "Shared
+// memory".
 // Thread safety: pure functions; generations are atomics.
 #ifndef HEARTH_PROTO_SEGMENT_FORMAT_H_
 #define HEARTH_PROTO_SEGMENT_FORMAT_H_
@@ -25,7 +26,7 @@ namespace hearth {
 
 inline constexpr uint64_t kSegmentGranuleBytes = 4096;
 inline constexpr uint64_t kSegmentHeaderBytes = 4096;
-// Data begins where a huge page may.
+// Data is aligned for huge pages.
 inline constexpr uint64_t kSegmentDataAlignment = uint64_t{2} << 20;
 
 using SegmentId = std::array<uint8_t, 16>;  // random, new for every segment
@@ -39,7 +40,7 @@ struct DeviceMemoryHandle {
 struct SegmentLayout {
   SegmentId id{};
   uint64_t data_bytes = 0;                   // a multiple of the granule
-  std::optional<DeviceMemoryHandle> device;  // where the data lies; none: in the file
+  std::optional<DeviceMemoryHandle> device;  // the data's memory; none: in the file
 
   uint64_t granules() const { return data_bytes / kSegmentGranuleBytes; }
   uint64_t data_offset() const;

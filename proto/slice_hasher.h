@@ -1,5 +1,5 @@
-// SliceHasher: the digest of a slice whose bytes come in parts, taken while each part is still in
-// the processor's cache.
+// SliceHasher: computes the digest of a slice whose bytes come in parts, while each part is still
+// in the processor's cache.
 //
 // Thread safety: none. Ownership: owns its state only.
 #ifndef HEARTH_PROTO_SLICE_HASHER_H_
@@ -17,13 +17,13 @@ class SliceHasher {
  public:
   SliceHasher();
 
-  // Forgets what was added.
+  // Begins a new slice.
   void Begin();
   void Add(const void* data, size_t bytes);
-  // Copies, and adds what then lies at `to`: one pass over the memory for both.
+  // Copies the bytes, and adds the copy: one pass over the memory for both.
   void AddCopy(void* to, const void* from, size_t bytes);
 
-  // SliceDigest of all that was added since Begin, and how many bytes that is.
+  // SliceDigest of the bytes added since Begin, and their number.
   uint64_t digest() const;
   uint64_t bytes() const { return bytes_; }
 
@@ -35,8 +35,7 @@ class SliceHasher {
   uint64_t bytes_ = 0;
 };
 
-// How much to copy between two Adds: what the processor's second-level cache holds beside its
-// source.
+// How much to copy between two Adds: it fits the processor's second-level cache beside its source.
 inline constexpr size_t kHashBlockBytes = size_t{64} << 10;
 
 }  // namespace hearth

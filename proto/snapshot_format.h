@@ -41,7 +41,7 @@ absl::Status ValidateManifest(const Manifest& manifest, const KvLayout& layout);
 std::string SerializeManifest(const Manifest& manifest);
 absl::StatusOr<Manifest> ParseManifest(absl::string_view bytes);  // checks its own XXH3 trailer
 
-// Everything of a file before the payload. Slices follow in order of objects, then layers, each at
+// Everything in a file before the payload. Slices follow in order of objects, then layers, each at
 // a 64-byte aligned offset; a trailing digest covers the header.
 struct SnapshotHeader {
   Fingerprint fingerprint;
