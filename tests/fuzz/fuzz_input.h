@@ -1,4 +1,4 @@
-// What the fuzz targets share. Thread safety: none.
+// Input of the fuzz targets. Thread safety: none.
 #ifndef HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_
 #define HEARTH_TESTS_FUZZ_FUZZ_INPUT_H_
 

@@ -84,7 +84,7 @@ class FetchFlow final : public Flow {
   }
 
   void SendPiece(uint32_t object, uint32_t layer, uint64_t offset, std::string bytes) {
-    // What TCP should have noticed; the worker's digests do.
+    // An error that TCP should have noticed; the worker's digests do.
     if (dice_.Roll(2000) == 0) bytes[dice_.Roll(bytes.size())] ^= 1 << dice_.Roll(8);
     ToWorker([this, object, layer, offset, bytes = std::move(bytes)] {
       if (!builder_.has_value()) return;

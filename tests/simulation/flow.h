@@ -22,7 +22,7 @@
 
 namespace hearth {
 
-// What all calls of one worker share.
+// The state that all calls of one worker share.
 struct Peer {
   int number = 0;
   Timeline* time = nullptr;

@@ -117,7 +117,7 @@ class LeaseFlow final : public Flow {
     Answer(role == ClaimRole::kCompute ? "is to compute" : waited_ ? "has waited" : "goes on");
   }
 
-  // What is given up here wakes others.
+  // The claim given up here wakes others.
   void EndServing() override {
     ClaimDecision turn = std::exchange(turn_, ClaimDecision());
     ++round_;

@@ -66,7 +66,7 @@ void Ledger::Committed(const PublishSpec& spec, const PublishResult& result) {
     for (size_t level = 0; level <= LevelOf(result.durable); ++level) {
       absl::Time& end = point.earliest_end[level];
       if (ttl > absl::ZeroDuration()) {
-        // What may be there, or not, may have been forgotten with its end.
+        // A point that may or may not be there may have been forgotten with its end.
         end = is_promised ? std::max(end, now + ttl) : now + ttl;
       } else if (!point.may_be_there) {
         end = absl::InfiniteFuture();  // otherwise it ends when it would have ended
@@ -133,7 +133,7 @@ void Ledger::OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, b
   }
   if (point == nullptr) return;
   const absl::Time now = time_->store_clock()->Now();
-  // What replaced it may be lost by damage: then it ends as it would have ended.
+  // The manifest that replaced it may be lost by damage: then it keeps its earlier end.
   if (why == Removal::kExpired && point->promised != Durability::kDefault && !may_damage &&
       now + kSecond < point->earliest_end[0]) {
     time_->Violated(
@@ -264,7 +264,7 @@ void Ledger::Reopened(const std::vector<RestorePoint>& listed, bool may_damage, 
   for (auto& [name, point] : points_) {
     if (!point.has_id) continue;
     if (may_damage && point.may_be_there) missed_.insert(point.id);
-    // What a full disk would not let go of may be back.
+    // A point that a full disk could not erase may be back.
     point.may_be_there = there.count(point.id) > 0;
     if (!point.may_be_there) Forget(&point);
   }

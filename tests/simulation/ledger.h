@@ -18,7 +18,7 @@
 
 namespace hearth {
 
-// What the beginning of a prompt is called: everything that decides what is stored of it.
+// The name of a prompt's beginning: everything that decides what is stored of it.
 std::string PrefixName(const std::string& tenant, const std::vector<uint32_t>& tokens,
                        const std::vector<uint32_t>& cuts, uint32_t end, const KvLayout& layout);
 std::string ObjectName(const std::string& tenant, const std::vector<uint32_t>& tokens,
@@ -38,7 +38,7 @@ class Ledger {
   // How the store calls a point.
   void Learn(const std::string& name, const Digest& id);
   void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
-  // What the events said of pins is what a list says, from `listed` on.
+  // Compares the pins in events with those of a list, from `listed` on.
   void BeginPins(const std::vector<RestorePoint>& listed);
   void CheckPins(const std::vector<RestorePoint>& listed);
   // A pin was acknowledged.
@@ -46,7 +46,7 @@ class Ledger {
   // Of a point that nobody published: a lookup made it of what others hold. It keeps that.
   void PinnedUnpublished(const std::string& tenant, const LookupPlan& plan);
   bool Knows(const Digest& id) const { return names_.count(id) > 0; }
-  // What is said to be gone from here on is because somebody asked for it.
+  // Points that leave from here on were dropped by a call.
   void SetDropping(bool dropping) { dropping_ = dropping; }
   // With all that names it, whether the store has come to know of that or not. Not `for_good`: the
   // disk did not take it, and a start may find it again.

@@ -1,7 +1,7 @@
 // Link: the connection between one worker and the node, as TCP gives it.
 //
-// What is sent on a stream arrives in order, after a while; or it is held while the network is cut;
-// or it is lost with the connection, which both ends learn at some time. Thread safety: none.
+// Messages on a stream arrive in order, after a while; or they are held while the network is cut;
+// or they are lost with the connection, which both ends learn at some time. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_LINK_H_
 #define HEARTH_TESTS_SIMULATION_LINK_H_
 
@@ -37,7 +37,7 @@ class Link {
 
   bool is_cut() const { return is_cut_; }
   void Cut() { is_cut_ = true; }
-  // What was held arrives, if the connection is still there.
+  // Held messages arrive, if the connection is still there.
   void Heal() {
     is_cut_ = false;
     std::vector<std::function<void()>> held;

@@ -136,7 +136,7 @@ void Node::Enter(const std::shared_ptr<NodeGuest>& guest) {
 void Node::Drain() {
   time_->Note("the store drains");
   is_draining_ = true;
-  // What they give up wakes others, which find it draining.
+  // The claims that they give up wake others, which find it draining.
   for (const auto& guest : std::vector<std::weak_ptr<NodeGuest>>(guests_)) {
     if (const auto held = guest.lock()) held->NodeDrains();
   }
@@ -178,7 +178,7 @@ void Node::Die(Ledger::Death death) {
   const uint64_t bytes = FolderBytes(folder_.path());
   disk_.Restart(death == Ledger::Death::kMachine, dice_.engine());
   if (death == Ledger::Death::kMachine) ++boot_[1];
-  // What a crash took from files is free again.
+  // The bytes that a crash took from files are free again.
   if (room != FaultyDisk::kAmple) room += bytes - std::min(bytes, FolderBytes(folder_.path()));
   disk_.SetRoom(room);
 }
@@ -214,7 +214,7 @@ void Node::AfterLoading() {
     time_->Violated(28, absl::StrCat("lost by damage, without a word: ", missing[0]));
   }
   told_at_openings_ = 0;
-  // What an earlier start did not serve for its damage a repair may have proved.
+  // A repair may have proved points that an earlier start did not serve because of damage.
   const bool may_be_back = is_asked_ || (std::exchange(is_repaired_, false) && is_damaged_);
   ledger_.Reopened(listed, is_damaged_, may_be_back);
 }
@@ -273,7 +273,7 @@ void Node::Check() {
   const StoreStats stats = store_->Stats();
   for (const TierUsage& tier : stats.tiers) {
     const bool is_too_much = tier.bytes > tier.capacity_bytes;
-    // What a crash of the machine brought back goes once all is loaded.
+    // Points that a crash of the machine brought back go once all is loaded.
     if (!is_too_much || (tier.tier == Tier::kDisk && store()->is_loading())) continue;
     time_->Violated(4, absl::StrCat(TierName(tier.tier), ": ", tier.bytes, " of ",
                                     tier.capacity_bytes, " bytes"));

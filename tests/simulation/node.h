@@ -26,7 +26,7 @@
 
 namespace hearth {
 
-// What lives in the node for as long as it does: the server's half of a call.
+// NodeGuest: the server's half of a call, which lives as long as the node does.
 class NodeGuest {
  public:
   virtual ~NodeGuest() = default;
@@ -78,7 +78,7 @@ class Node {
   void Load(int steps);
   void LoadAll();
 
-  // What may go wrong from here on without anybody's fault: bytes that rot.
+  // From here on bytes may rot, and losses are nobody's fault.
   void SetDamaged() { is_damaged_ = true; }
   // Somebody looks something up, which makes points of what is there.
   void SetAsked() { is_asked_ = true; }

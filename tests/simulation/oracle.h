@@ -17,7 +17,7 @@
 
 namespace hearth {
 
-// What a simulated client asks for: tokens and where it may be continued.
+// A simulated client's prompt: its tokens, and where it may be continued.
 struct SimPrompt {
   std::vector<int32_t> tokens;
   std::vector<uint32_t> cuts;

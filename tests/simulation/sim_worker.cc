@@ -154,7 +154,7 @@ EngineCallbacks SimWorker::CallbacksOf(const std::string& id, CancelAt when,
     change([&](Running* running) {
       running->result.error = status;
       running->is_over = running->is_published = true;
-      // What it kept went out before its second token.
+      // Its publishes began before its second token.
       running->ended_early = running->result.tokens.empty();
       if (running->ended_early) running->publishes_due = running->publishes_come;
     });

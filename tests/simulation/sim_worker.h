@@ -64,8 +64,8 @@ class SimWorker : public PrefixCache {
   std::vector<std::shared_ptr<CacheCall>> AwaitRest() ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
-  // What the world answers the Lease of a request with; `released` is set, before AwaitRest
-  // returns, when the engine has let go of it.
+  // The world's answer to the Lease of a request; `released` is set, before AwaitRest returns, when
+  // the engine has released it.
   std::shared_ptr<ComputeLease> MakeLease(const std::string& id,
                                           std::shared_ptr<std::atomic<bool>> released)
       ABSL_LOCKS_EXCLUDED(mu_);
@@ -90,7 +90,7 @@ class SimWorker : public PrefixCache {
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What a request is bound to do, and how far it is.
+  // The publishes and leases that a request must end with, and its progress.
   struct Running {
     EngineRequest request;
     std::shared_ptr<EngineRequestHandle> handle;

@@ -54,7 +54,7 @@ class Timeline {
   void After(absl::Duration delay, std::function<void()> event);
   // False: nothing is left to happen.
   bool RunNext();
-  // What was announced will not happen.
+  // Removes all announced events.
   void Forget() { events_.clear(); }
 
   // One line of the history, which the digest covers and a violation shows the last of.

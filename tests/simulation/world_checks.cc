@@ -1,4 +1,4 @@
-// What a world is asked beside its own course: at its end, after a start, of a backup.
+// The checks of a world beside its own course: at its end, after a start, of a backup.
 #include <algorithm>
 #include <cstring>
 
@@ -154,7 +154,7 @@ void World::CheckBackup() {
     if (end <= now || node_.is_damaged()) continue;  // over by now
     time_.Violated(19, absl::StrCat("not in the backup: ", DigestHex(id).substr(0, 8)));
   }
-  // What was damaged before is in the backup as it was, and not served.
+  // The backup has damage from before as it was, and does not serve it.
   if (!node_.is_damaged()) ReadAll(store->get(), listed);
 }
 

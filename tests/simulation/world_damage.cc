@@ -1,4 +1,4 @@
-// What befalls a data folder while nobody has it open: damage, and its repair.
+// Damage of a data folder while nobody has it open, and its repair.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -70,7 +70,7 @@ void World::Repair(Dice* dice) {
   }
   const auto verified = VerifyDataDir(node_.folder());
   if (!verified.ok()) return time_.Violated(33, verified.status().ToString());
-  // What is lost the next start counts, and until then it is told.
+  // The next start counts losses; until then verify reports them.
   if (verified->is_whole() && verified->missing_points <= report->lost_points) return;
   time_.Violated(33, absl::StrCat("repaired: ", verified->problems[0]));
 }

@@ -1,4 +1,4 @@
-// What goes wrong in a world, and who else has a hand in it. All from dice of the seed's.
+// The faults of a world, and its other actors. All drawn from the seed.
 #include <algorithm>
 #include <utility>
 

@@ -84,7 +84,7 @@ PrefixQuery World::QueryOf(const std::string& tenant, size_t prompt) const {
   return query;
 }
 
-// What is explained as usable is what a lookup finds.
+// A lookup finds the boundaries that are explained as usable.
 void World::Explain(const std::string& tenant, size_t prompt) {
   const PrefixQuery query = QueryOf(tenant, prompt);
   const auto report = node_.store()->Explain(query);

@@ -389,7 +389,7 @@ void FaultyDisk::Restart(bool machine, std::mt19937_64* random) {
       }
     }
   }
-  // What a process that died did not sync, the next one's machine may still lose.
+  // The machine may still lose, during the next process, bytes that the dead one did not sync.
   if (machine) files_.clear(), unsynced_names_.clear(), unsynced_renames_.clear();
   armed_.clear();
   full_ = dead_ = false;

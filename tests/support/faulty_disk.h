@@ -16,7 +16,7 @@
 //   lost, reordered  a crash of the machine: of what was written to a file and not synced any pages
 //                    may be missing (zeros, or the file ends before them), in any order; a file or
 //                    a rename whose folder was not synced may never have been
-// What must hold: tests/cache_store/store/store_crash_test.cc. Thread safe.
+// The guarantees under these faults: tests/cache_store/store/store_crash_test.cc. Thread safe.
 #ifndef HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 #define HEARTH_TESTS_SUPPORT_FAULTY_DISK_H_
 
@@ -68,8 +68,8 @@ class FaultyDisk {
   int struck() const;
   int syncs() const;
 
-  // What the next start finds. REQUIRES: nobody has a file open. The process died, or with
-  // `machine` everything did; the disk works again.
+  // Leaves the files as the next start finds them. REQUIRES: nobody has a file open. The process
+  // died, or with `machine` everything did; the disk works again.
   void Restart(bool machine, std::mt19937_64* random);
 
  private:

@@ -1,5 +1,5 @@
-// What a test may change about the stand-in for the forward pass (hash_gemma.cc): machines that
-// compute other bits somewhere. Thread safety: set before the workers that are to have it.
+// Settings of the stand-in for the forward pass (hash_gemma.cc), for tests: machines that compute
+// other bits somewhere. Thread safety: set before the workers that are to have it.
 #ifndef HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 #define HEARTH_TESTS_SUPPORT_HASH_GEMMA_H_
 

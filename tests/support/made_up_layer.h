@@ -104,8 +104,8 @@ class MadeUpLayer {
     return phases_;
   }
 
-  // What rows [begin, end) become, in steps of `step` rows: residual streams and normed rows, and
-  // the keys and values of the last block.
+  // The results of rows [begin, end), in steps of `step` rows: residual streams and normed rows,
+  // and the keys and values of the last block.
   std::vector<float> Run(bool local, int64_t begin, int64_t end, int64_t step, ThreadPool* pool) {
     Begin(begin);
     std::vector<float> all;

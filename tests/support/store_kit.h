@@ -40,7 +40,7 @@ std::vector<uint32_t> KitTokens(uint64_t seed, uint32_t count);
 PrefixQuery KitQuery(const Fingerprint& model, const KitPrompt& prompt);
 SliceView KitSlice(const Fingerprint& model, const KitPrompt& prompt, const ObjectId& id,
                    uint32_t layer);
-// What a worker would announce for these boundaries.
+// The announcement of a worker for these boundaries.
 PublishSpec KitSpec(const Fingerprint& model, const KitPrompt& prompt,
                     const std::vector<uint32_t>& boundaries,
                     Durability durability = Durability::kDefault);

@@ -315,7 +315,7 @@ TEST_F(Damage, ABackupOfRotIsRefusedWithTheTablesName) {
   EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()), HasSubstr(table.filename().string()));
   EXPECT_FALSE(RestoreDataDir(to.File("rotten"), to.File("again")).ok());
-  // What rotted is of no interest once it is gone.
+  // Rot in points that are gone does not matter.
   Open();
   for (uint64_t seed = 1; seed <= 3; ++seed) Fetch(seed, true).status().IgnoreError();
   executor_->RunAll();

@@ -1,4 +1,4 @@
-// What a damaged log wrote is doubted: what of it counts as lost, and what never was anybody's.
+// Objects written by a damaged log are doubted: some count as lost, others never were anybody's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What was erased stays gone where the log lost the erase: the file of promises says so. What was
-// not erased comes back with the log.
+// Erased points stay gone even where the log lost the erase, as the file of promises names them.
+// Points that were not erased come back with the log.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

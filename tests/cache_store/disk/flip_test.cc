@@ -64,7 +64,7 @@ class Flips {
  public:
   explicit Flips(const TestFolder& folder) : folder_(folder) {}
 
-  // What lies in tables and blob files, and then what lies in the log.
+  // First points in tables and blob files, then points in the log.
   void MakeFolder() {
     for (const uint64_t first_seed : {1, 100}) {
       {

@@ -111,7 +111,7 @@ TEST_P(FullDisk, AWriteThatFailedForAnotherReasonIsRefusedAndTheNextOneIsTaken) 
   }
 }
 
-// What a machine forgets that stops: all that was not synced.
+// A machine that stops forgets all that was not synced.
 TEST_P(FullDisk, TheRoomThatIsKeptForAStartOutlivesTheMachine) {
   Open();
   ASSERT_TRUE(KitPublish(store_.get(), model_, Prompt(1), {64}, Durability::kSync).ok());

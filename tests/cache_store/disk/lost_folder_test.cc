@@ -1,5 +1,4 @@
-// What is kept in lost/: under a name that was free, with its ending, or not at all and with a
-// reason.
+// Files are kept in lost/ under a free name, with their ending, or not at all and with a reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// What was acknowledged and is gone: a start counts it, says it, explains it, and erases nothing
-// that may bring it back. And what was erased, or never acknowledged, is not missed.
+// Acknowledged points that are gone: a start counts, reports and explains them, and erases nothing
+// that may bring them back. Points that were erased, or never acknowledged, are not missed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -188,7 +188,7 @@ TEST_F(LostPoints, OfACutManifestEraseNothing) {
   EXPECT_LT(found, 8u);
   EXPECT_EQ(Lost(), 8 - found);
   EXPECT_GT(Counted("recovery_damage"), 0u);
-  // What the start gave up is still in the folder, and is not to be stored as if it were whole.
+  // Files that the start gave up are still in the folder, and must not be backed up as if whole.
   const absl::Status running = store_->BackUp(folder_.File("running")).status();
   EXPECT_TRUE(absl::IsDataLoss(running)) << running;
   EXPECT_THAT(std::string(running.message()), HasSubstr("no backup was made: of "));

@@ -113,7 +113,7 @@ TEST(ManifestCopy, APartOfARecordBehindItIsNoDamage) {
   EXPECT_TRUE(RepairDataDir(folder.path(), RepairOptions()).value().was_healthy);
   EXPECT_TRUE(TieredStore::Open(options).ok());
 
-  // What the copy has more of was written, and is lost.
+  // The copy's additional records were written, and are lost.
   for (const auto& entry : fs::directory_iterator(folder.path() + "/db")) {
     if (IsManifest(entry.path().string())) manifest = entry.path();
   }

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 class OlderFormats : public ::testing::TestWithParam<int> {
  protected:
-  // What git does not keep: that the secret is private.
+  // Git does not keep the secret's mode.
   OlderFormats() {
     const fs::path golden = absl::StrCat(HEARTH_STORE_GOLDEN_DIR, "/format", GetParam());
     fs::copy(golden, folder_.path(), fs::copy_options::recursive);
@@ -98,7 +98,7 @@ TEST_P(OlderFormats, AreReadAsTheyAreAndRaised) {
   EXPECT_EQ(StoredVersion(), absl::StrCat(DiskTier::kFormatVersion));
 }
 
-// What is published into such a folder shares what it holds, and stays with it.
+// New points in such a folder share its objects, and stay with them.
 TEST_P(OlderFormats, TakeWhatComesLater) {
   const Fingerprint model = KitModel().Make();
   {

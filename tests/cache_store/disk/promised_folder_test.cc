@@ -1,5 +1,5 @@
-// What verify and repair make of a folder's promises: what they name and the folder lacks is said,
-// and promises of a newer version, or that cannot be read, are no promises of nothing.
+// Verify and repair read a folder's promises: they report points that these name and the folder
+// lacks, and promises that are newer or unreadable do not count as no promises.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rocksdb/env.h>

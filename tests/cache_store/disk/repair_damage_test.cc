@@ -73,7 +73,7 @@ class DamagedFolder {
     return what;
   }
 
-  // What is wrong with the folder once it is repaired; `*served`: how many of its points there are.
+  // Errors of the repaired folder, or an empty text; `*served`: the number of its points.
   std::string Check(int* served) const {
     const auto verified = VerifyDataDir(Work());
     if (!verified.ok()) return absl::StrCat("not whole: ", verified.status().ToString(), "\n");

@@ -1,5 +1,5 @@
-// What a repair may bring back from lost/: what was found lost and proves itself, never what was
-// dropped since, and of what was published again the newer.
+// A repair may bring back points from lost/ that were found lost and are proved, never points that
+// were dropped since, and of points published again only the newer.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 namespace hearth {
 namespace {
 
-// What KV looks like: numbers of one magnitude, whose low bits are noise.
+// Numbers like those of KV: of one magnitude, with noise in their low bits.
 std::vector<std::byte> Numbers(size_t count, uint32_t element_bytes, uint64_t seed = 1) {
   std::mt19937_64 random(seed);
   std::normal_distribution<float> normal(0, 2);

@@ -1,4 +1,4 @@
-// What both policies promise, and what the learning one learns.
+// The promises of both policies, and the learning of the default one.
 #include "cache_store/retention/retention.h"
 
 #include <gtest/gtest.h>

@@ -155,7 +155,7 @@ class Killing {
     EXPECT_EQ(store->Stats().counters.at("quarantined_objects"), 0u);
   }
 
-  // What it holds is a matter of eviction; that it is exact is not.
+  // Eviction decides which points it holds; all of them must be exact.
   void CheckSmall(uint64_t newest) {
     const auto store = Open(false);
     for (uint64_t seed = newest - std::min<uint64_t>(newest, 30); seed <= newest + 30; ++seed) {

@@ -1,4 +1,4 @@
-// What the killed child publishes and its parent expects: pure functions of a seed.
+// Prompts that the killed child publishes and its parent expects: pure functions of a seed.
 #ifndef HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_
 #define HEARTH_TESTS_CACHE_STORE_STORE_KILL_PROMPTS_H_
 

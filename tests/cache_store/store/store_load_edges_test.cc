@@ -134,7 +134,7 @@ TEST_F(StoreLoad, PortableEndsInsideAChunkAreFound) {
   EXPECT_EQ(KitFetch(store_.get(), model, chat(0, 90)).value(), 74u);
 }
 
-// What every prompt goes through is used with each of them.
+// A use of any prompt is also a use of the point that all go through.
 TEST_F(StoreLoad, AUseOfALongerOneIsOneOfWhatItGoesThrough) {
   const KitPrompt chain{KitTokens(5, 100), {}};
   KitPrompt shorter = chain;
@@ -153,7 +153,7 @@ TEST_F(StoreLoad, AUseOfALongerOneIsOneOfWhatItGoesThrough) {
   EXPECT_EQ(KitFetch(store_.get(), model_, shorter).value(), 48u);
 }
 
-// What is over by now is adopted on the way, and is not to stand in the way of what others hold.
+// Points that have expired by now are adopted too, and must not hide points that others hold.
 TEST_F(StoreLoad, WhatIsOverHidesNoBoundaryThatOthersHold) {
   const Fingerprint model = GlobalModel();
   const KitPrompt asked{KitTokens(5, 250), {}};

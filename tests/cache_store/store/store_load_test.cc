@@ -164,7 +164,7 @@ TEST_F(StoreLoad, EndingAtAnyStepLosesNothing) {
   ExpectAllThere();
 }
 
-// What is rotten takes every restore point that names it with it, loaded or not; nothing else.
+// A rotten object removes every restore point that names it, loaded or not, and nothing else.
 TEST_F(StoreLoad, QuarantineReachesWhatIsNotLoaded) {
   Fill();
   KitPrompt prompt = Prompt(0);

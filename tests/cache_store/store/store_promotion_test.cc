@@ -1,5 +1,5 @@
-// What is read from disk goes to RAM behind the reader's back: whole objects, whatever becomes of
-// the fetch, bounded, and never in place of what RAM alone has.
+// Objects read from disk go to RAM in the background: whole ones, whatever becomes of the fetch,
+// bounded, and never in place of objects that only RAM has.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"

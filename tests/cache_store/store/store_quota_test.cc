@@ -1,4 +1,4 @@
-// What a tenant may hold, and what it is guaranteed.
+// Tenants' limits, and their guarantees.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ constexpr uint32_t kTokens = 64;
 class QuotaTest : public testing::Test {
  protected:
   QuotaTest() {
-    // What one prompt takes, as a store without limits counts it.
+    // The bytes of one prompt, as a store without limits counts them.
     Open({}, 1 << 20);
     EXPECT_TRUE(Publish("probe", 1).ok());
     unit_ = Usage("probe");
@@ -215,7 +215,7 @@ TEST_F(QuotaTest, OthersPressureDoesNotReachAGuarantee) {
   EXPECT_FALSE(Has("b", 2));
 }
 
-// What is above b's floor is more than is lacking, but b has nothing small enough to give.
+// More of b lies above its floor than is lacking, but b has no point small enough to give.
 TEST_F(QuotaTest, ARefusalThatAGuaranteeIsTheCauseOfTakesNothingFromOthers) {
   TenantQuota quota;
   quota.floor_bytes = unit_.bytes + unit_.bytes / 2;
@@ -229,7 +229,7 @@ TEST_F(QuotaTest, ARefusalThatAGuaranteeIsTheCauseOfTakesNothingFromOthers) {
   EXPECT_TRUE(Has("c", 1));
   EXPECT_TRUE(Has("b", 1));
   EXPECT_TRUE(Has("b", 2));
-  // What c gives up is enough for this one, and b is not asked.
+  // The points of c are enough for this one, and b keeps its own.
   const KitPrompt smaller{KitTokens(9, 3 * kTokens), {}, "a"};
   ASSERT_TRUE(KitPublish(store_.get(), model_, smaller, {3 * kTokens}).ok());
   static_cast<SteppedStore*>(store_.get())->CheckInvariants();

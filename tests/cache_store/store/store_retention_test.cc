@@ -1,4 +1,4 @@
-// What the store keeps when room is short: the policy's order, through the store's own doors.
+// The store keeps points in the policy's order when room is short, seen through its own API.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -201,7 +201,7 @@ TEST_P(StoreRetention, AKillForgetsTheUsesOfAMinuteOnly) {
   clock_.Advance(absl::Minutes(2));
   EXPECT_GT(KitFetch(store_, model_, Turn(0, 1)).value(), 0u);
   store_->UpkeepStep();
-  // What a kill would leave, notes of what came later not among it.
+  // The folder as a kill would leave it, without notes of later uses.
   std::filesystem::copy(folder_.path(), folder_.path() + ".killed",
                         std::filesystem::copy_options::recursive);
   EXPECT_GT(KitFetch(store_, model_, Turn(1, 1)).value(), 0u);

@@ -26,7 +26,7 @@ class StagingTest : public testing::Test {
     return KitSpec(model_, {KitTokens(seed, kStagedTokens), {}, tenant}, {kStagedTokens});
   }
   size_t SliceBytes() const { return model_.Layout()->SliceBytes(16); }
-  // What one such publish lacks.
+  // The bytes that the store lacks of one such publish.
   uint64_t WholeBytes() const {
     uint64_t bytes = 0;
     for (const PublishObject& object : Spec(1).objects) {

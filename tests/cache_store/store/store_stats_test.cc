@@ -1,4 +1,4 @@
-// What Stats tells of tiers, reasons and times, against what was done.
+// Stats has tiers, reasons and times as they happened.
 #include <gtest/gtest.h>
 
 #include "cache_store/store/store_seams.h"

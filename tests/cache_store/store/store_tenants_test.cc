@@ -1,4 +1,4 @@
-// What tenants share and what they do not: the public namespace, and the work of a lookup.
+// Tenants share the public namespace, but not the work of a lookup.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,7 +78,7 @@ TEST_F(StoreTenants, ReadingThePublicNamespaceLeavesNothingInEither) {
   EXPECT_EQ(store_->StatsOf("a").usage, TenantUsage());
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);
   EXPECT_TRUE(store_->List("a").empty());
-  // What goes on from it is the tenant's own, whole.
+  // A prompt that goes on from it is the tenant's own, whole.
   Publish("a", 1, kPointTokens + 16);
   EXPECT_GT(store_->StatsOf("a").usage.bytes, bytes);
   EXPECT_EQ(store_->StatsOf("public").usage.bytes, bytes);

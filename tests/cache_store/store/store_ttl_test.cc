@@ -51,7 +51,7 @@ class StoreTtl : public ::testing::Test {
     prompt.tokens.resize(tokens);
     return prompt;
   }
-  // What can be restored of a prompt.
+  // Tokens of the prompt that can be restored.
   uint32_t Usable(const KitPrompt& prompt) {
     const uint32_t usable = KitFetch(store_, model_, prompt).value();
     executor_->RunAll();

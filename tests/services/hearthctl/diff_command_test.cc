@@ -1,4 +1,4 @@
-// What two snapshot files disagree about.
+// Differences of two snapshot files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -35,7 +35,7 @@ class FakeWorker final : public v1::Inference::Service {
   std::string weights_sha256;                // that GetModel names, if any
   std::string weights_after_ask;             // the same, once an Ask has ended
 
-  // What Explain calls the restore point at `boundary`.
+  // Explain's id of the restore point at `boundary`.
   static std::string RestorePointId(uint32_t boundary);
 
   // Records.

@@ -1,5 +1,5 @@
 // Every kind of error that the API promises, through real gRPC clients of a real worker and store.
-// What ends a process, or keeps it from starting, is in tests/system.
+// Errors that end a process, or keep it from starting, are in tests/system.
 
 #include <gtest/gtest.h>
 

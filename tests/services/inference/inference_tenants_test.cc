@@ -1,4 +1,4 @@
-// What one caller of a worker had computed must not show in anything that another is told.
+// No answer to one caller may show what another had computed.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -91,7 +91,7 @@ v1::PromptInput TenantsPrompt() {
   return prompt;
 }
 
-// What a call was answered, but for times and where the model's files lie.
+// A call's answers, without times and the paths of the model's files.
 std::string Told(const std::string& messages, const grpc::Status& status,
                  const grpc::ClientContext& context) {
   static const std::regex kTimes("(\\w+_ms|\\w+_s|model_dir): [^\n]*|[0-9]+ ms");

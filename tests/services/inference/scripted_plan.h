@@ -1,4 +1,4 @@
-// What a ScriptedStore answers a fetch with when it has what small_layout.h describes.
+// The answer of a ScriptedStore to a fetch when it has the objects of small_layout.h.
 //
 // Thread safety: functions.
 #ifndef HEARTH_TESTS_SERVICES_INFERENCE_SCRIPTED_PLAN_H_

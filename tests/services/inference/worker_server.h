@@ -21,7 +21,7 @@
 
 namespace hearth {
 
-// What one Generate call brought.
+// The results of one Generate call.
 struct Generation {
   grpc::Status status;
   std::vector<v1::GenerateResponse> messages;

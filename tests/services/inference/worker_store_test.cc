@@ -84,7 +84,7 @@ TEST(WorkerAndStore, AnswerTheSameFromHostFromDiskAndAfterARestart) {
   EXPECT_EQ(third.counters.Read().fetches.at("hit"), 1u);
 }
 
-// What a worker with other weights published is not there for this one, which is told why.
+// A worker does not find points published with other weights, and is told why.
 TEST(WorkerAndStore, WithInt8WeightsNeverReadWhatStoredWeightsGaveNorTheReverse) {
   const PrefixRequest prefix = [] {
     PrefixRequest made;
@@ -205,9 +205,9 @@ TEST(WorkerAndStore, AnswerTheSameInOneProcess) {
   EXPECT_GT(embedded.counters.Read().bytes_fetched, 0u);
 }
 
-// What an embedded store has copied to the worker's device is restored from there; a remainder
-// too, which what follows it is begun with.
-// The store keeps copies: held by it, the worker's blocks would never be another sequence's.
+// Objects that an embedded store has copied to the worker's device are restored from there; also a
+// remainder, on which the next tokens build. The store keeps copies: held by it, the worker's
+// blocks would never be another sequence's.
 TEST(WorkerAndStore, InOneProcessTheStoreHoldsNoneOfTheWorkersKvBytes) {
   StoreOptions options = StoreServer::SmallStore("");
   options.host_bytes = uint64_t{1} << 30;
@@ -274,7 +274,7 @@ TEST(WorkerAndStore, AnswerTheSameFromTheDeviceInOneProcess) {
   EXPECT_GE(stats.tiers.back().hit_tokens, 96u + 53 + 53);
 }
 
-// What a prefill asked for is what the store keeps to, over the wire and in one process.
+// The store keeps to the time that a prefill asked for, over the wire and in one process.
 void ExpectTimeToLive(WorkerServer* worker, TieredStore* store) {
   for (const uint32_t ttl_s : {1000u, 0u}) {
     v1::PrefillRequest request;

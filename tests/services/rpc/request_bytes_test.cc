@@ -1,4 +1,4 @@
-// What a request may parse into, whatever its bytes are.
+// Bounds on the parsed form of a request, whatever its bytes are.
 #include "services/rpc/request_bytes.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// What is written around memory is ordinary protobuf, and what any protobuf library writes is read
-// into its place.
+// Messages written around memory are ordinary protobuf, and messages of any protobuf library are
+// read into their place.
 #include "services/rpc/slice_wire.h"
 
 #include <gmock/gmock.h>

@@ -166,7 +166,7 @@ TEST_F(ConnectionDoorTest, OfAHostThatWaitsForItsTurnOnlySoManyWait) {
     callers.back()->Say(kPreface);
   }
   AwaitRefused(kTooMany);
-  // What came last has been looked at: nobody comes after it, and the clock stands.
+  // The last connection was judged: nobody comes after it, and the clock stands.
   EXPECT_THAT(refused(), Each(HasSubstr("more than 64 connections that wait for a turn")));
   ASSERT_EQ(refused().size(), kTooMany);
   AwaitClosed(callers, kTooMany);  // told, then closed

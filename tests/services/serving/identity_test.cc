@@ -143,7 +143,7 @@ TEST_F(IdentityTest, ReadsAChangedFileAndKeepsTheOldOneWhenItIsWrong) {
   EXPECT_TRUE((*identities)->Identify(Token("new-token")).ok());
 }
 
-// What a stream's caller was when it began, and what it is told later.
+// A stream's caller when it began, and the end that it gets later.
 struct Following {
   Following(Identities* identities, const std::string& token)
       : handle(identities->Follow(Token(token), *identities->Identify(Token(token)),

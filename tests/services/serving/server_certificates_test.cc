@@ -23,7 +23,7 @@ class ServerCertificatesTest : public testing::Test {
     if (!authority.empty()) flags.tls_client_ca = folder_.Write("ca.pem", authority);
     return flags;
   }
-  // What a client that trusts `authority` gets: empty for an answer.
+  // The error of a client that trusts `authority`; empty when it gets an answer.
   std::string Ask(const StoreServer& server, const TestAuthority& authority) {
     ClientAccess access;
     access.tls_ca = folder_.Write("trusted.pem", authority.certificate());
@@ -82,7 +82,7 @@ TEST_F(ServerCertificatesTest, OthersAreTakenWhileItRuns) {
   StoreServer server(StoreServer::SmallStore(""), Flags(first_.Issue("store")));
   EXPECT_EQ(Ask(server, first_), "");
   EXPECT_NE(Ask(server, second_), "");
-  // What is wrong changes nothing.
+  // Invalid files change nothing.
   const TestAuthority::Pem next = second_.Issue("store");
   folder_.Write("server.pem", next.certificate);
   server.access().Reload();

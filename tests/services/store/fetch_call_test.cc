@@ -1,4 +1,4 @@
-// What a Fetch stream holds and for how long, and what is counted of it, whatever its caller does.
+// A Fetch stream holds objects for a bounded time, and is counted right, whatever its caller does.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -219,7 +219,7 @@ TEST_F(FetchCallTest, BytesTokensAndTimesAreCountedWhateverWayTheyGoOut) {
   EXPECT_EQ(Timed("slice_read", "host"), 2 * kSlices);
   EXPECT_EQ(Timed("fetch", "host"), 2u);
 
-  // What was lent was of no use: its bytes are read again, its tokens are no more.
+  // The lent memory was of no use: its bytes are read again, its tokens not counted again.
   v1::FetchRequest again = RequestFor(SmallModel());
   again.set_again(true);
   EXPECT_TRUE(Call(server_->stub(), again).End().ok());

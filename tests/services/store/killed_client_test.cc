@@ -1,4 +1,4 @@
-// What a client holds in the store, when its process is killed: no goodbye, no cancel.
+// The store frees what a client holds when its process is killed, without goodbye or cancel.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -55,7 +55,7 @@ class Client {
   int out_ = -1;
 };
 
-// What a client that holds asks for.
+// The point that a holding client asks for.
 void PublishWide(TieredStore* store) {
   const Manifest manifest = TinyManifest();
   PublishSpec spec;

@@ -173,7 +173,7 @@ void AwaitWaiting(const FairPool* pool, size_t jobs) {
   while (pool->waiting() < jobs) std::this_thread::yield();
 }
 
-// What was asked, the call's record has from its request.
+// The call's record takes its details from the request.
 TEST_F(LeaseCallTest, OneThatEndedWhileItWaitedForAThreadIsNotParsed) {
   absl::Mutex mutex;
   std::vector<uint64_t> tokens;

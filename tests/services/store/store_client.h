@@ -1,4 +1,4 @@
-// What store_client_main.cc asks for. Pure functions.
+// The requests of store_client_main.cc. Pure functions.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_CLIENT_H_
 #define HEARTH_TESTS_SERVICES_STORE_STORE_CLIENT_H_
 

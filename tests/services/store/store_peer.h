@@ -1,4 +1,5 @@
-// What callers of a store are told, as text: to be compared between callers, prompts and stores.
+// Peer: a store's answers to a caller, as text, to be compared between callers, prompts and
+// stores.
 //
 // Times, and what differs between any two stores, are left out. Thread safety: one thread each.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_

@@ -67,7 +67,7 @@ class StoreServer {
   TieredStore* store() { return store_.get(); }
   ServerRunner* runner() { return runner_.get(); }
   CallGate* gate() { return &gate_; }
-  // What is known of calls that are over. Before any call; `recorder` outlives the server.
+  // `recorder` gets the record of each finished call, and outlives the server. Before any call.
   void OnCall(CallGate::Recorder recorder) { recorder_ = std::move(recorder); }
   const ServerAccess& access() const { return access_; }
   CacheService* service() { return &service_; }

@@ -203,7 +203,7 @@ TEST_F(StoreWatchTest, WithoutASnapshotOnlyWhatHappensFromNowOn) {
   EXPECT_EQ(stream->Next().kind(), v1::WatchEvent::STORED);
 }
 
-// What was acknowledged from memory is told of again once it is on disk, and only then.
+// A point acknowledged from memory has another event once it is on disk, and only then.
 TEST_F(StoreWatchOnDiskTest, DurableIsTrueFromTheEventThatMadeItSo) {
   const auto stream = Watch();
   while (stream->Next().kind() != v1::WatchEvent::SNAPSHOT_END) {

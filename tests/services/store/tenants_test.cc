@@ -1,4 +1,4 @@
-// What one tenant stored must not show in anything that another is told.
+// No answer to one tenant may show what another stored.
 #include <gtest/gtest.h>
 
 #include <set>

@@ -1,5 +1,5 @@
-// What the engine's tests share: an engine on a tiny random checkpoint, and requests run to their
-// end. Waits are notifications with a limit that only a broken engine reaches.
+// The harness of the engine's tests: an engine on a tiny random checkpoint, and requests run to
+// their end. Waits are notifications with a limit that only a broken engine reaches.
 #ifndef HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 #define HEARTH_TESTS_WORKER_ENGINE_ENGINE_HARNESS_H_
 

@@ -187,7 +187,7 @@ TEST_P(EngineInvariantTest, UnderALeaseEachPointGoesOutAndTheAnswerToo) {
   EXPECT_EQ(cache->conflicts(), 0);
 }
 
-// What was decoded is computed again by prefill, and is the same; a bit of it that is not is seen.
+// A prefill computes decoded tokens again, with the same bits; a single different bit is found.
 TEST_P(EngineInvariantTest, AnAuditComparesAnAnswerToTheBit) {
   TestWorker publisher(Dir(), Invariant());
   std::vector<int32_t> text = Prompt(40);
@@ -284,7 +284,7 @@ TEST(InvariantClassTest, ThePoolGivesWayAndWhatIsTooLargeIsRefused) {
   EXPECT_TRUE(worker.Run(Request(Prompt(64, 9), {}, 1))->error.ok());
 }
 
-// What the pool holds of it is in the budget already.
+// The pool's part of it is in the budget already.
 TEST(InvariantClassTest, ANextTurnGoesOnFromThePoolInABudgetForLittleMoreThanItself) {
   TinyGeometry geometry = Geometries()[0].geometry;
   geometry.layer_types = "gggl";

@@ -15,7 +15,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// What becomes of the memory that a test's cache lends.
+// The fate of the memory that a test's cache lends.
 struct Lender {
   int answers_held = 1 << 20;  // Holds() says so this often; before the next its memory is used
   bool denies = false;         // uses the memory all the same, and says that it holds
@@ -182,7 +182,7 @@ TEST_P(EngineLentTest, WhatIsUsedAgainBeforeItIsKeptIsNotKept) {
   EXPECT_EQ(worker->Counter("lent_not_kept"), 1u);
   EXPECT_EQ(worker->Counter("lent_changed"), 0u);
   EXPECT_EQ(worker->Counter("pool_inserts"), 0u);
-  // What was computed is published: the store has the rest.
+  // The computed part is published: the store has the rest.
   EXPECT_THAT(run->outcome.boundaries, Contains(80)) << run->outcome.note;
   ExpectRight(request, *run);
 }

@@ -23,7 +23,7 @@ class EngineRestoreTest : public testing::TestWithParam<NamedGeometry> {
     options.memory.pool_bytes = pool_bytes;
     return options;
   }
-  // What the request gives with no cache at all.
+  // The request's results without any cache.
   std::unique_ptr<Collector> Cold(EngineRequest request) {
     if (cold_ == nullptr) cold_ = std::make_unique<TestWorker>(dir(), Options(0), nullptr, false);
     request.cache = CacheMode::kOff;

@@ -198,7 +198,8 @@ TEST(EngineRoomTest, AHitThatIsInItsOwnWayIsLetGo) {
   }
 }
 
-// What waits for others gives up neither the pool nor an audit, which would not make enough room.
+// A request that waits for others gives up neither the pool nor an audit when these would not make
+// enough room.
 TEST(EngineRoomTest, NothingIsEvictedThatWouldNotBeEnough) {
   EngineOptions options = Room(20);
   options.memory.pool_bytes = kPoolBytes;

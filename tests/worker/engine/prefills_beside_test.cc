@@ -1,4 +1,4 @@
-// What is said to be computed beside a prompt is what the scheduler computes.
+// The scheduler computes beside a prompt what the estimate says.
 
 #include <map>
 #include <string>

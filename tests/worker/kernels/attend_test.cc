@@ -213,9 +213,9 @@ TEST(Attend, IsTheSameOnAnyNumberOfThreads) {
   }
 }
 
-// What a row sees is never dropped: a NaN, or an infinity of either sign, comes out as it does from
-// the reference, also where it is the only key of a split that the row sees. A tile's rows begin
-// before it, at it and behind it.
+// No key that a row sees is dropped: a NaN, or an infinity of either sign, gives the same as in the
+// reference, also where it is the only key of a split that the row sees. A tile's rows begin before
+// it, at it and behind it.
 TEST(Attend, OfWhatIsNoNumberEqualsTheReference) {
   for (const float value : {std::nanf(""), kInfinity}) {
     for (const float softcap : {0.0f, 3.0f}) {

@@ -1,5 +1,5 @@
-// What the kernels' tests share: every target, several numbers of threads, memory that would show a
-// read or a write beside what was asked for.
+// Helpers of the kernels' tests: every target, several numbers of threads, memory that shows a read
+// or a write out of bounds.
 #ifndef HEARTH_TESTS_WORKER_KERNELS_KERNEL_KIT_H_
 #define HEARTH_TESTS_WORKER_KERNELS_KERNEL_KIT_H_
 
@@ -65,7 +65,7 @@ class FencedRows {
       for (int64_t i = 0; i < columns_; ++i) Row(row)[i] = scale * numbers->Value();
     }
   }
-  // What is not in the first `rows` rows, as bits.
+  // Whether all bits outside the first `rows` rows are unchanged.
   bool FenceStands(int64_t rows) const {
     const FencedRows clean(rows_, columns_, stride_ - columns_);
     for (size_t at = 0; at < all_.size(); ++at) {

@@ -1,4 +1,4 @@
-// What weights are made into: float32 with the same products, int8 by the written rule.
+// The forms of weights: float32 with the same products, int8 by the written rule.
 #include "worker/kernels/packed_weights.h"
 
 #include <gtest/gtest.h>

@@ -136,7 +136,7 @@ TEST(InvariantSelfTest, TriesSoManyDecodesAsHaveRoom) {
   EXPECT_EQ(InvariantSelfTest::DecodesTried(512, 8 * of_27b), 8) << "chunks of 1,024 tokens";
 }
 
-// What is wrong for any number of rows alike.
+// An error that is the same for any number of rows.
 TEST(InvariantSelfTest, ComparesWithWhatTheKernelsAreDefinedBy) {
   const auto gemma = LoadForSelfTest();
   const ModelConfig& config = gemma->config();

@@ -207,7 +207,7 @@ TEST_F(InvariantStepErrors, RoomIsMadeForAllPartsOrForNone) {
       Error(*gemma, {{&a, text, 1, &logits}, {&b, twenty, 0, nullptr}, {&c, ten, 0, nullptr}},
             absl::StatusCode::kResourceExhausted),
       AllOf(HasSubstr("part 2 of 3"), HasSubstr("kv-bytes")));
-  // What was given back is there for others, and a goes on as if nothing had been.
+  // The blocks given back are free for others, and a goes on as if nothing had happened.
   ASSERT_TRUE(gemma->Step({{&a, twenty, 1, &logits}, {&b, twenty, 0, nullptr}}).ok());
   InvariantGemma::Kv alone = roomy->NewKv();
   ASSERT_TRUE(roomy->Step(&alone, ten, 0, nullptr).ok());

@@ -1,4 +1,4 @@
-// What a config.json and a generation_config.json may say, and how the rest is refused.
+// The valid contents of config.json and generation_config.json, and the errors of all others.
 #include "worker/model/model_config.h"
 
 #include <gmock/gmock.h>

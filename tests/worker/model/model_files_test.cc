@@ -1,4 +1,4 @@
-// What a checkpoint's weights may be, how the rest is refused, and what its digest follows.
+// The valid weights of a checkpoint, the errors of all others, and the digest of a checkpoint.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What a safetensors file and its index may say, and how the rest is refused.
+// The valid contents of a safetensors file and its index, and the errors of all others.
 #include "worker/model/safetensors.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,8 @@ std::string Entry(int begin, int end) {
          R"(],"data_offsets":[)" + std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
-// What OpenFile says of a file with this header and `data_bytes` bytes of data; empty: it opens.
+// The error of OpenFile for a file with this header and `data_bytes` bytes of data; empty when it
+// opens.
 std::string ErrorOf(const std::string& header, size_t data_bytes) {
   const TestFolder folder;
   const std::string path = folder.File("model.safetensors");

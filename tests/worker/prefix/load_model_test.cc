@@ -247,7 +247,7 @@ TEST_F(LoadTrialTest, ATransferThatIsSlowerThanForeseenButFasterThanComputingGoe
   EXPECT_EQ(trial.report().decision, LoadDecision::kLoad);
 }
 
-// What is left decides, not what has passed.
+// The time left decides, not the time passed.
 TEST_F(LoadTrialTest, ATransferThatIsNearlyOverIsNotCutOff) {
   LearnCompute();
   LearnLink(20 * kMegabyte);

@@ -149,7 +149,7 @@ TEST(Sampler, LogprobsAreThoseOfTheModel) {
   EXPECT_EQ(sampler.Sample(logits, params, 0)->top.size(), 4U);
 }
 
-// What sampler.h writes down, step by step: a vocabulary long.
+// The rules of sampler.h, step by step, over the whole vocabulary.
 struct WrittenDown {
   std::vector<Candidate> kept;
   int32_t id = 0;

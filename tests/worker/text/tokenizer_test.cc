@@ -30,7 +30,7 @@ int32_t Id(const std::string& piece) {
   return id.value_or(-1);
 }
 
-// What it takes to encode, and what comes of it.
+// Encodes by `rules`; returns how it ended.
 EncodeEnd EncodeBy(const EncodeRules& rules, const std::string& text,
                    const std::vector<size_t>& offsets = {}, Encoding* encoding = nullptr) {
   Encoding unwanted;
