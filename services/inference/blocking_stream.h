@@ -1,8 +1,9 @@
-// BlockingStream: a streaming call from one thread, message by message, each op waited for.
+// BlockingStream: a streaming call from one thread, message by message, that waits for each
+// operation.
 //
-// As gRPC's synchronous streams, for message types that generated stubs do not offer: byte buffers,
-// which need no copy of their own. Thread safety: none; but the context may be cancelled from any
-// thread, which ends what waits. Ownership: the context and the channel must outlive it.
+// Like gRPC's synchronous streams, for message types that generated stubs do not offer: byte
+// buffers, which need no copy of their own. Thread safety: none; but the context may be cancelled
+// from any thread, which ends a wait. Ownership: the context and the channel must outlive it.
 #ifndef HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_BLOCKING_STREAM_H_
 
@@ -24,9 +25,8 @@ namespace hearth {
 template <typename Request, typename Response>
 class BlockingStream {
  public:
-  // `method`: "/hearth.v1.CacheStore/Fetch". An op that is not over by `patience` ends the call as
-  // the context's own deadline would; the call itself may live longer. `clock`: says whether a
-  // call that was cancelled was late; null: the machine's.
+  // `method`: "/hearth.v1.CacheStore/Fetch". An operation that has not ended by `patience` ends the
+  // call as the context's own deadline would; the call itself may live longer.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                  grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture(),
                  Clock* clock = nullptr)
@@ -65,20 +65,19 @@ class BlockingStream {
     call_->WriteLast(request, grpc::WriteOptions(), this);
     return Wait();
   }
-  // False at the end of the stream: Finish says whether all came.
+  // False at the end of the stream: Finish says whether it is complete.
   bool Read(Response* response) {
     assert(!finished_);
     call_->Read(response, this);
     return Wait();
   }
-  // Of the ops from here on.
+  // For the operations from here on.
   void SetPatience(absl::Time patience) { patience_ = patience; }
-  // Whether an op was not over in time, which ended the call.
+  // Whether an operation did not end in time, which ended the call.
   bool late() const { return late_; }
 
-  // Once. Reads on to the end of a stream that the peer has not ended: cancel the context first to
-  // end it at once. A call that was cancelled when its patience was over is late: who waits for it
-  // gives up at that very moment.
+  // To be called once. Reads to the end of a stream that the peer has not ended: to end it at once,
+  // cancel the context first.
   grpc::Status Finish() {
     assert(!finished_);
     finished_ = true;

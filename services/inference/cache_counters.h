@@ -18,16 +18,16 @@ namespace hearth {
 
 class CacheCounters {
  public:
-  // Outcomes of a fetch: "hit", "miss", or why there was none: "unreachable" (or silent
-  // just before), "declined" and "abandoned" (computing is faster), "deadline", "cancelled" (the
-  // caller left), "corrupt", "mismatch", "refused", "full", "error". "probe" only measured, or
+  // Outcomes of a fetch: "hit", "miss", or the reason for neither: "unreachable" (or silent just
+  // before), "declined" and "abandoned" (computing is faster), "deadline", "cancelled" (the caller
+  // left), "corrupt", "mismatch", "refused", "full", "error". "probe" only measured, or
   // "probe_failed".
   void CountFetch(const std::string& outcome, uint64_t bytes = 0);
-  // Of a fetch's bytes, those copied out of the store's shared memory.
+  // Those of a fetch's bytes that were copied out of the store's shared memory.
   void CountShared(uint64_t bytes);
-  // Likewise out of its gpu tier.
+  // The same for its gpu tier.
   void CountFromDevice(uint64_t bytes);
-  // A fetch that began with shared memory and was done over the wire: why.
+  // The reason why a fetch that began with shared memory went over the wire.
   void CountSharedFallback(const std::string& reason);
   // Outcomes of a publish: "stored", "nothing", or "full", "nondeterminism" and those above.
   void CountPublish(const std::string& outcome, uint64_t bytes = 0);
@@ -47,10 +47,10 @@ class CacheCounters {
   Snapshot counts_ ABSL_GUARDED_BY(mutex_);
 };
 
-// The outcome's name for a fetch that ended so, with `load` deciding.
+// The name of a fetch's outcome, where `load` decided whether to load.
 const char* FetchName(const absl::StatusOr<FetchOutcome>& outcome, const LoadTrial& load);
 
-// The outcome's name for an RPC that failed with `status`.
+// The name of the outcome of an RPC that failed with `status`.
 const char* FailureOutcome(const absl::Status& status);
 
 }  // namespace hearth

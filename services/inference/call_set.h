@@ -1,7 +1,7 @@
 // CallSet: a client's calls in progress, so that all can be ended at once.
 //
-// Thread safety: all methods from any thread. Ownership: must outlive its entries, and a context
-// its entry.
+// Thread safety: all methods from any thread. Ownership: must outlive its entries; a context must
+// outlive its entry.
 #ifndef HEARTH_SERVICES_INFERENCE_CALL_SET_H_
 #define HEARTH_SERVICES_INFERENCE_CALL_SET_H_
 
@@ -20,8 +20,8 @@ namespace hearth {
 
 class CallSet {
  public:
-  // A call is in the set for as long as this lives. Cancelled at once when all were. `stop`, which
-  // may be null, cancels it too.
+  // A call is in the set while this lives. Cancelled at once after CancelAll. `stop`, which may be
+  // null, cancels it too.
   class Entry {
    public:
     Entry(CallSet* set, grpc::ClientContext* context, std::shared_ptr<CallStop> stop = nullptr)
@@ -46,15 +46,8 @@ class CallSet {
     const CallStop::Call stop_;
   };
 
-  CallSet() = default;
-  ~CallSet() {
-    absl::MutexLock lock(&mu_);
+  // Cancels all calls, later ones too.
     assert(calls_.empty());
-  }
-  CallSet(const CallSet&) = delete;
-  CallSet& operator=(const CallSet&) = delete;
-
-  // Those to come, too.
   void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;

@@ -2,7 +2,8 @@
 // it.
 //
 // Open after an unanswered call, for one second, then twice as long after each further one, up to
-// eight. One answer closes it. A peer that refuses the connection needs no breaker: that is quick.
+// eight. One answer closes it. A peer that refuses connections needs no breaker, since that is
+// quick.
 // Thread safety: all methods from any thread. Time is the caller's, so that tests need no clock.
 #ifndef HEARTH_SERVICES_INFERENCE_CIRCUIT_BREAKER_H_
 #define HEARTH_SERVICES_INFERENCE_CIRCUIT_BREAKER_H_

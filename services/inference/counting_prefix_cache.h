@@ -1,8 +1,8 @@
 // CountingPrefixCache: a cache of prefixes whose errors are counted misses.
 //
-// The one place where a store's failures end (docs/invariants.md, 8): an implementation says with a
-// Status what went wrong, everything above reads a miss. Thread safety: all methods from any
-// thread. Ownership: the counters must outlive it.
+// The one place where a store's failures end (docs/invariants.md, 8): implementations return a
+// Status, callers see a miss. Thread safety: all methods from any thread. Ownership: the counters
+// must outlive it.
 #ifndef HEARTH_SERVICES_INFERENCE_COUNTING_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_COUNTING_PREFIX_CACHE_H_
 
@@ -27,7 +27,7 @@ class CountingPrefixCache : public PrefixCache {
 
  private:
   // As Fetch, Publish and Lease, with errors. `load` is the prefix's, or one that always loads;
-  // `bytes` is what came, and `waited` whether it waited, whatever comes of it.
+  // `*bytes` and `*waited` are set on errors too.
   virtual absl::StatusOr<FetchOutcome> TryFetch(const PrefixRequest& prefix, uint32_t above_tokens,
                                                 uint32_t max_tokens, absl::Time deadline,
                                                 LoadTrial* load, uint64_t* bytes) = 0;

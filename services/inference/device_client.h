@@ -1,7 +1,7 @@
 // DeviceClient: a worker's view of the device memory that a store of its host shares.
 //
-// Maps the memory whose segment a store offers (segment_client.h), when it is this worker's device,
-// and copies out of it. Thread safety: all methods from any thread.
+// Maps the memory of an offered segment (segment_client.h) when it is this worker's device, and
+// copies out of it. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_
 #define HEARTH_SERVICES_INFERENCE_DEVICE_CLIENT_H_
 
@@ -34,7 +34,7 @@ class DeviceClient {
   // As SegmentClient::MapOffered.
   absl::Status MapOffered(const std::string& socket, const SegmentId& id) ABSL_LOCKS_EXCLUDED(mu_);
   // Copies to this process's own memory. kAborted: a range was used again, or the store went away,
-  // before the copies were over.
+  // before the copies were complete.
   absl::StatusOr<std::vector<std::shared_ptr<const std::byte>>> Copy(
       const MappedDevice& device, absl::Span<const SegmentRange> ranges);
 

@@ -2,9 +2,9 @@
 //
 // A plan is checked against the request and the running model before a byte is used: token ids,
 // cuts, position, mask, fingerprint and objects; then every slice against its digest. A store on
-// the same host lends its memory (shared_fetch.h); whatever goes wrong with that, the same fetch
-// goes over the wire. Thread safety: all methods from any thread. Ownership: connection and
-// counters must outlive it, and it must outlive the bytes that it lends.
+// the same host lends its memory (shared_fetch.h); if that fails, the same fetch goes over the
+// wire. Thread safety: all methods from any thread. Ownership: connection and counters must outlive
+// it, and it must outlive the bytes that it lends.
 #ifndef HEARTH_SERVICES_INFERENCE_FETCH_CLIENT_H_
 #define HEARTH_SERVICES_INFERENCE_FETCH_CLIENT_H_
 
@@ -30,7 +30,7 @@ namespace hearth {
 enum class SharedMemoryUse {
   kOff,   // bytes come over the wire
   kCopy,  // copied and verified by the fetch: objects are the caller's own
-  kLend,  // verified by the fetch, copied by whoever uses them (KvObject::lent_slices)
+  kLend,  // verified by the fetch, copied by their user (KvObject::lent_slices)
 };
 
 using FetchStream = BlockingStream<grpc::ByteBuffer, grpc::ByteBuffer>;

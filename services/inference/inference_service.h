@@ -40,7 +40,7 @@ struct InferenceParts {
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
-// None of gRPC's threads parses a request that may be large.
+// Methods get raw bytes: no thread of gRPC's parses a request that may be large.
 using InferenceServiceBase = v1::Inference::WithRawCallbackMethod_Generate<
     v1::Inference::WithRawCallbackMethod_Ask<v1::Inference::WithRawCallbackMethod_Prefill<
         v1::Inference::WithRawCallbackMethod_Tokenize<v1::Inference::WithRawCallbackMethod_GetModel<
@@ -50,7 +50,7 @@ class InferenceService final : public InferenceServiceBase {
  public:
   explicit InferenceService(InferenceParts parts);
 
-  // Where prompts are made. For tests, which block it.
+  // The pool that makes prompts. For tests, which block it.
   FairPool* prompts() { return &prompts_; }
 
   using Bytes = grpc::ByteBuffer;
@@ -74,7 +74,7 @@ class InferenceService final : public InferenceServiceBase {
   absl::StatusOr<EngineRequest> WithPrompt(absl::StatusOr<EngineRequest> converted,
                                            const v1::PromptInput& input, PromptPurpose purpose,
                                            const grpc::CallbackServerContext* context) const;
-  // All but the prompt and whose it is; `options` as it says.
+  // Everything but the prompt and the tenant; fills in `options`.
   absl::StatusOr<EngineRequest> GenerateRequestFrom(const v1::GenerateRequest& request,
                                                     GenerateOptions* options) const;
   absl::StatusOr<AskPlan> PlanFrom(const grpc::CallbackServerContext& context,

@@ -1,8 +1,7 @@
-// LeaseStream: a worker's side of one Lease call: the answers, then the lease itself, held open.
+// LeaseStream: a worker's side of one Lease call: reads the answers, then holds the lease open.
 //
 // Thread safety: one thread at a time; its context may be cancelled from any. Ownership: the stub's
-// channel and the clock must outlive it. Its end cancels the call, which is how a lease is given
-// back.
+// channel must outlive it. The destructor cancels the call, which ends the lease.
 #ifndef HEARTH_SERVICES_INFERENCE_LEASE_STREAM_H_
 #define HEARTH_SERVICES_INFERENCE_LEASE_STREAM_H_
 

@@ -1,4 +1,5 @@
-// ObjectBuilder: the objects of a fetch, filled slice by slice and verified as each is complete.
+// ObjectBuilder: fills the objects of a fetch slice by slice, and verifies each slice when it is
+// complete.
 //
 // Takes nothing on trust: the objects are exactly those the boundary needs, every byte has one
 // place, and every slice has the digest that the plan announced. Thread safety: none. Ownership:
@@ -27,30 +28,31 @@ class ObjectBuilder {
   struct Announced {
     ObjectId id;
     std::vector<uint64_t> slice_digests;
-    // Where they lie on this process's device. Then no slices come, unless it is a remainder, whose
-    // bytes the host needs too.
+    // Its bytes on this process's device. Then no slices come, except for a remainder, whose bytes
+    // the host needs too.
     std::shared_ptr<const std::byte> device_bytes = nullptr;
-    // Where its slices lie, verified, in a store's memory. Then none come. Not of a remainder.
+    // Its verified slices in a store's memory. Then none come. Not for a remainder.
     std::vector<const std::byte*> lent_slices = {};
     std::shared_ptr<const Loan> loan = nullptr;
   };
   static absl::StatusOr<ObjectBuilder> Create(const KvLayout& layout, uint32_t boundary,
                                               std::vector<Announced> announced);
 
-  // Whether the object's bytes are lent: none of its slices is to come.
+  // Whether the object's bytes are lent, so that none of its slices will come.
   bool lent(uint32_t object) const {
     return object < slots_.size() && slots_[object].object->loan != nullptr;
   }
-  // Of each slice of an object. kFailedPrecondition when there is no such object.
+  // Bytes of each slice of an object. kFailedPrecondition when there is no such object.
   absl::StatusOr<size_t> SliceBytes(uint32_t object) const;
-  // Where the `bytes` bytes of the piece that comes next are to lie. Pieces of one slice come in
-  // ascending order. kFailedPrecondition for one without a place.
+  // The address for the `bytes` bytes of the next piece. Pieces of one slice come in ascending
+  // order. kFailedPrecondition for one without a place.
   absl::StatusOr<std::byte*> Place(const SliceHeader& piece, size_t bytes);
   // May be given the piece's bytes as they are copied; else PutPiece reads the slice again.
   SliceHasher* hasher() { return &hasher_; }
-  // The piece lies there. kDataLoss for a slice with another digest, and when Place was not called.
+  // The piece was copied there. kDataLoss for a slice with another digest, and when Place was not
+  // called.
   absl::Status PutPiece();
-  // Both, for bytes that lie elsewhere.
+  // Place and PutPiece, with a copy of `data`.
   absl::Status Add(uint32_t object, uint32_t layer, uint64_t offset, absl::string_view data);
   // kDataLoss unless every slice is there.
   absl::StatusOr<std::vector<std::shared_ptr<const KvObject>>> Take();
@@ -71,11 +73,11 @@ class ObjectBuilder {
   std::vector<uint32_t> layers_[2];  // by group
   std::vector<Slot> slots_;
   uint64_t bytes_added_ = 0, bytes_on_device_ = 0, whole_bytes_ = 0;
-  // Announced by Place.
+  // Set by Place.
   Slot* placed_ = nullptr;
   size_t placed_slice_ = 0;
   size_t placed_bytes_ = 0;
-  // hashed_slice_: the slice whose bytes, from the first on, hasher_ was given.
+  // hashed_slice_: the slice whose bytes hasher_ got, from the first on.
   SliceHasher hasher_;
   const std::byte* hashed_slice_ = nullptr;
 };

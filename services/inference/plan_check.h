@@ -1,7 +1,7 @@
 // A worker's checks of a store's answers, before it believes them.
 //
-// The six parts of a snapshot's state against the request and the running model: KV objects are
-// left to ObjectBuilder, the other five are here. Thread safety: pure functions.
+// A plan has six parts to compare with the request and the running model: ObjectBuilder checks the
+// KV objects, the other five are checked here. Thread safety: pure functions.
 #ifndef HEARTH_SERVICES_INFERENCE_PLAN_CHECK_H_
 #define HEARTH_SERVICES_INFERENCE_PLAN_CHECK_H_
 
@@ -28,7 +28,7 @@ struct PlanRequest {
   const KvLayout* layout;
 };
 
-// The state that a plan promises, borrowed from whoever made it.
+// The state that a plan promises, borrowed from its maker.
 struct PlannedState {
   uint32_t usable_tokens, token_count, next_position;
   absl::string_view attention_mask;

@@ -1,8 +1,7 @@
 // RemotePrefixCache: the worker's cache over gRPC, on a store that may be slow, down or wrong.
 //
 // Its parts: store_connection.h and fetch_client.h. Thread safety: all methods from any thread.
-// Ownership: owns its channel; counters must outlive it, and it the bytes that it lends, and
-// leases.
+// Ownership: owns its channel; counters must outlive it, and it must outlive lent bytes and leases.
 #ifndef HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 #define HEARTH_SERVICES_INFERENCE_REMOTE_PREFIX_CACHE_H_
 
@@ -24,14 +23,13 @@ namespace hearth {
 
 class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
  public:
-  // `layout` is what `fingerprint` describes. `shared_memory`: of the store's, where it offers it.
-  // `devices`: the same on the device that the worker computes on; null: it computes elsewhere.
-  // `clock`: as StoreConnection.
+  // REQUIRES: `layout` is that of `fingerprint`. `shared_memory`: how to use the store's, if it
+  // offers it. `devices`: for the store's memory on the worker's device; null: none.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
-                    std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr);
-  // Cancels calls under way; after it no callback of an explanation runs.
+                    std::unique_ptr<DeviceClient> devices = nullptr);
+  // Cancels calls in progress; afterwards no callback of an explanation runs.
   ~RemotePrefixCache() override;
 
   bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,

@@ -1,9 +1,9 @@
-// The worker's side of a fetch through shared memory: from a plan's ranges to objects.
+// The worker's side of a fetch through shared memory: makes objects of a plan's ranges.
 //
-// Whole chunks are verified where they lie and lent to the engine, which copies them once, into its
-// KV cache; the rest is copied into the builder's objects. Takes nothing on trust: every range must
-// be a whole slice of the plan and have its digest. Thread safety: the client's is
-// segment_client.h's; one builder a thread.
+// Whole chunks are verified in place and lent to the engine, which copies them once, into its KV
+// cache; the rest is copied into the builder's objects. Takes nothing on trust: every range must be
+// a whole slice of the plan and have its digest. Thread safety: the client's is segment_client.h's;
+// one builder a thread.
 #ifndef HEARTH_SERVICES_INFERENCE_SHARED_FETCH_H_
 #define HEARTH_SERVICES_INFERENCE_SHARED_FETCH_H_
 
@@ -19,20 +19,19 @@
 
 namespace hearth {
 
-// Lends the whole chunks that a plan shares, and announces them to the builder that is to be made.
-// `lease` is what keeps the ranges from being used again; the objects hold it. Errors as
-// CopyShared.
+// Lends the whole chunks that a plan shares, and adds them to `announced`, for a new builder.
+// `lease` keeps the ranges from being used again; the objects hold it. Errors as CopyShared.
 absl::Status LendShared(const v1::SharedSlices& shared, const KvLayout& layout,
                         std::shared_ptr<const MappedSegment> segment, std::shared_ptr<void> lease,
                         std::vector<ObjectBuilder::Announced>* announced);
 
-// Copies the slices of what was not lent. kAborted: a range was used again before it was copied;
+// Copies the slices that were not lent. kAborted: a range was used again before it was copied;
 // kDataLoss: bytes with another digest; kFailedPrecondition: a plan that contradicts itself.
 absl::Status CopyShared(const v1::SharedSlices& shared, const MappedSegment& segment,
                         ObjectBuilder* builder);
 
-// Copies what a plan shares on the device to this worker's own memory there, and announces it to
-// the builder that is to be made. Errors as CopyShared; digests cannot be looked at.
+// Copies the objects that a plan shares on the device to this worker's own memory there, and adds
+// them to `announced`, for a new builder. Errors as CopyShared; digests cannot be checked.
 absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layout,
                             const MappedDevice& device, DeviceClient* client,
                             std::vector<ObjectBuilder::Announced>* announced);
@@ -41,7 +40,7 @@ absl::Status CopyFromDevice(const v1::SharedSlices& shared, const KvLayout& layo
 absl::Status TakeOffer(const v1::SharedSegment& offer, SegmentClient* client);
 absl::Status TakeOffer(const v1::SharedSegment& offer, DeviceClient* client);
 
-// The name under which a fetch that has to use the wire instead is counted.
+// The name under which a fetch is counted that must use the wire instead.
 const char* FallbackReason(const absl::Status& status);
 
 }  // namespace hearth

@@ -1,8 +1,8 @@
-// StoreConnection: a worker's way to its store, and the calls in progress on it.
+// StoreConnection: a worker's connection to its store, and the calls in progress on it.
 //
-// A store that is down costs a request nothing (the channel's state says so), one that is silent
-// costs the fetch budget once and is then left alone for a while (circuit_breaker.h), and one that
-// comes back is used again by itself. Thread safety: all methods from any thread.
+// A store that is down costs a request nothing (the channel's state tells), one that is silent
+// costs the fetch budget once and is not asked for a while (circuit_breaker.h), and one that comes
+// back is used again automatically. Thread safety: all methods from any thread.
 #ifndef HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
 #define HEARTH_SERVICES_INFERENCE_STORE_CONNECTION_H_
 
@@ -35,7 +35,7 @@ class StoreConnection {
 
   // OK when a call may be made now.
   absl::Status CheckReachable(absl::Time deadline);
-  // Says once that the store is lost, and once that it is back.
+  // Logs once that the store is lost, and once that it is back.
   void NoteOutcome(const absl::Status& status);
   void ToProto(const PrefixRequest& prefix, bool with_fields, v1::Prefix* out) const;
 

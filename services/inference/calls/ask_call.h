@@ -1,11 +1,10 @@
-// AskCall: one Ask stream: a context that is computed once, then its questions, each a request of
+// AskCall: one Ask stream: computes a context once, then answers its questions, each a request of
 // the caller's tenant.
 //
-// Thread safety: stream_call.h; what it shares beside that is under mutex_. Ownership: shared by
-// gRPC, until OnDone, and by the events of its runs; nothing of the service is used but while the
-// call is held.
-// Invariants: (1) a cancelled or expired call cancels all that is under way; (2) no question begins
-// while messages of more than `waiting_bytes` wait for the caller; (3) a question that begins has
+// Thread safety: stream_call.h; other shared fields are under mutex_. Ownership: shared by gRPC,
+// until OnDone, and by the events of its runs; the service is used only while the call is held.
+// Invariants: (1) a cancelled or expired call cancels all its requests; (2) no question begins
+// while messages of more than kMaxWaitingBytes wait for the caller; (3) a question that begins has
 // one answer, unless the call is aborted.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_ASK_CALL_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_ASK_CALL_H_
@@ -31,7 +30,7 @@ namespace hearth {
 
 class AskCall final : public StreamCall {
  public:
-  // What the service lends, while the call is held.
+  // The parts of the service, valid while the call is held.
   struct Service {
     Engine* engine = nullptr;
     FairPool* pool = nullptr;
@@ -43,19 +42,19 @@ class AskCall final : public StreamCall {
 
   using StreamCall::StreamCall;
 
-  // `bytes`: of the message. `place`: until the caller hears of the end.
+  // `bytes`: of the message. `place`: kept until the caller learns of the end.
   void Start(Service service, uint64_t bytes, std::shared_ptr<void> place);
 
   void OnWriteDone(bool ok) override;
 
  private:
   using Handle = std::shared_ptr<EngineRequestHandle>;
-  static constexpr uint32_t kContext = UINT32_MAX;  // in the place of a question's number
+  static constexpr uint32_t kContext = UINT32_MAX;  // in place of a question's number
 
   void OnGone() override;
   void BeforeFinish() override { place_.reset(); }
 
-  // Held, on the pool.
+  // Runs on the pool, with the call held.
   void Plan();
   absl::StatusOr<Prompt> SharedPrompt();
   void AskContext();
@@ -75,7 +74,7 @@ class AskCall final : public StreamCall {
 
   std::shared_ptr<void> place_ ABSL_GUARDED_BY(mutex_);
   QuestionLine line_ ABSL_GUARDED_BY(mutex_);
-  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // with what the call ends, once the line is done
+  absl::Status stopped_ ABSL_GUARDED_BY(mutex_);  // the call's status, once the line is done
   std::map<uint32_t, Handle> running_ ABSL_GUARDED_BY(mutex_);  // null: about to be submitted
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
 };

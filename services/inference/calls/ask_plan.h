@@ -1,4 +1,4 @@
-// AskPlan: a checked AskRequest, as the prompts and requests that it becomes.
+// AskPlan: makes the prompts and requests of a checked AskRequest.
 //
 // Thread safety: const once made. Ownership: a value.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_ASK_PLAN_H_
@@ -17,7 +17,7 @@ namespace hearth {
 
 inline constexpr int kMaxQuestions = 1024;
 inline constexpr size_t kMaxQuestionIdBytes = 256;
-// As many as an engine's queue has places by default; a quarter of those that run.
+// As many as the engine's queue has places by default; a quarter of the sequences that run.
 inline constexpr uint32_t kMaxParallelQuestions = 64, kParallelQuestions = 4;
 
 // kInvalidArgument names the field and the limit.
@@ -35,14 +35,14 @@ struct AskPlan {
   // The context with a question, and a breakpoint between them. kInvalidArgument where the question
   // is of another kind than the context.
   absl::StatusOr<v1::PromptInput> PromptOf(uint32_t question) const;
-  // What the prompt of a question keeps alive while it is made.
+  // The bytes that the prompt of a question keeps alive while it is made.
   uint64_t BytesOf(uint32_t question) const;
 
   // Whether the context is computed ahead of the questions.
   bool keeps_context() const {
     return each.cache == CacheMode::kDefault || each.cache == CacheMode::kWrite;
   }
-  // Of a prompt: the tokens that all questions have in common, as a prefill. None: no tokens.
+  // A prefill of the tokens of `prompt` that all questions have in common, which may be none.
   EngineRequest ContextRequest(const Prompt& prompt) const;
   EngineRequest QuestionRequest(Prompt prompt) const;
 };

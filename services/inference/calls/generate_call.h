@@ -1,8 +1,8 @@
-// GenerateCall: one Generate stream, from the engine's news to the caller.
+// GenerateCall: one Generate stream: sends the engine's events to the caller.
 //
 // Thread safety: stream_call.h; generate_run.h, whose order of messages is kept. Ownership: shared
 // by gRPC, until OnDone, and by the events of its run.
-// Invariants: (1) a cancelled or expired call cancels its request at once, so that the place is
+// Invariants: (1) a cancelled or expired call cancels its request at once, so that its place is
 // free within a step; (2) messages of at most kMaxWaitingBytes wait for a caller who does not read:
 // one more token ends the call with kResourceExhausted.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_CALL_H_
@@ -32,9 +32,9 @@ class GenerateCall final : public StreamCall {
  public:
   using StreamCall::StreamCall;
 
-  // Makes the request and its options, of a message of `bytes`, on `pool`, then submits and follows
-  // it, or ends the call with the refusal. What `make` reads of the call lives until it returns:
-  // the call ends no earlier.
+  // Makes the request and its options from a message of `bytes`, on `pool`, then submits and
+  // follows it, or ends the call with the refusal. `make` may use the call, which does not end
+  // before it returns.
   using Make = std::function<absl::StatusOr<EngineRequest>(GenerateOptions* options)>;
   void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, Make make, Engine* engine);
 

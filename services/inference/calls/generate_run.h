@@ -1,10 +1,9 @@
-// GenerateRun: one request at the engine, whose news become messages of the API, for whoever sends
-// or collects them.
+// GenerateRun: submits a request to the engine and turns its events into messages of the API.
 //
 // Thread safety: the events come from the engine's threads, never under a lock, in this order:
-// started, token*, finished, published. Ownership: the engine keeps what the events hold until the
-// last of them: a publish may end after the call did. The engine need not outlive the run, the
-// tokenizer must.
+// started, token*, finished, published. Ownership: the engine keeps the events, and all that they
+// hold, until the last one: a publish may end after the call did. The engine need not outlive the
+// run, the tokenizer must.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_GENERATE_RUN_H_
 
@@ -30,7 +29,7 @@ struct GenerateOptions {
   const Tokenizer* tokenizer = nullptr;  // null: tokens without text
   std::vector<std::string> stop;         // validated
   bool wait_published = false;
-  bool writes = true;  // the request may publish, so the engine will say what became of it
+  bool writes = true;  // the request may publish, so the engine reports an outcome
   std::function<void(const FinishedInfo&)> on_finished;  // for metrics; may be null
 };
 
@@ -41,7 +40,7 @@ struct GenerateEvents {
   std::function<void(const absl::Status&)> ended;  // the last event; an error may come at any time
 };
 
-// The handle of what was submitted, or why the engine refused it: there are then no events.
+// The handle of the request, or the engine's refusal, after which there are no events.
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> RunGenerate(Engine* engine,
                                                                  EngineRequest request,
                                                                  GenerateOptions options,

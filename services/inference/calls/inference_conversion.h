@@ -1,4 +1,4 @@
-// Generation requests and answers between protobuf messages and the engine's values.
+// Converts generation requests and answers between protobuf messages and the engine's values.
 //
 // Messages are validated: kInvalidArgument names the field and the limit.
 // Thread safety: pure functions.
@@ -20,8 +20,7 @@ absl::StatusOr<SamplingParams> SamplingFromProto(const v1::SamplingParams& proto
 absl::StatusOr<CacheMode> FromProto(v1::CacheMode mode);
 
 void StartedToProto(const StartedInfo& info, v1::Started* out);
-// "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty where nothing is
-// known.
+// "loading 28.3 MB of it is expected to take 12 ms, computing 4911 ms"; empty without estimates.
 std::string LoadSentence(const LoadReport& load);
 void NoteStart(const StartedInfo& info, CallNote* note);
 // Everything but the text.

@@ -1,4 +1,4 @@
-// PrefillCall: one Prefill, answered when its prefix was published, or could not be.
+// PrefillCall: one Prefill call, answered when its prefix was published, or could not be.
 //
 // Thread safety and ownership: as GenerateCall's.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_PREFILL_CALL_H_
@@ -31,10 +31,10 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
               grpc::ByteBuffer* response)
       : call_(std::move(call)), context_(context), start_(absl::Now()), response_(response) {}
 
-  // Each call begins with one of these: it keeps itself until OnDone. As GenerateCall::Start.
+  // Start or Refuse begins each call, which then keeps itself until OnDone. As GenerateCall::Start.
   void Start(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
              Engine* engine);
-  // Without a request.
+  // Ends the call without a request.
   void Refuse(absl::Status status) {
     assert(self_ == nullptr);
     self_ = shared_from_this();
@@ -60,7 +60,7 @@ class PrefillCall final : public grpc::ServerUnaryReactor,
   v1::PrefillResponse answer_ ABSL_GUARDED_BY(mutex_);
   grpc::ByteBuffer* const response_ ABSL_PT_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt, or about to
+  bool preparing_ ABSL_GUARDED_BY(mutex_) = false;  // the prompt is, or will be
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,5 @@
-// Making a call's prompt on a pool: bytes become a message and text becomes tokens there, not on
-// gRPC's threads.
+// Makes a call's prompt on a pool: parses its message and tokenizes its text there, not on gRPC's
+// threads.
 //
 // Thread safety: pure functions, apart from the pool.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_PROMPT_WORK_H_
@@ -15,11 +15,11 @@
 
 namespace hearth {
 
-// The engine's request for a call, its prompt included, or why there is none.
+// Makes the engine's request for a call, its prompt included; or an error.
 using MakeRequest = std::function<absl::StatusOr<EngineRequest>()>;
 
-// Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done` with what came
-// of it; `done` alone, at once, when too much waits. It is called once.
+// Runs `make`, which reads a message of `bytes`, in its tenant's turn, then `done` with the result;
+// when too much waits, calls `done` at once with an error. `done` is called once.
 void PrepareRequest(FairPool* pool, const std::string& tenant, uint64_t bytes, MakeRequest make,
                     std::function<void(absl::StatusOr<EngineRequest>)> done);
 

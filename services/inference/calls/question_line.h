@@ -1,8 +1,9 @@
-// QuestionLine: which of many questions begins next, so that at most `parallel` are under way.
+// QuestionLine: decides which of many questions begins next, so that at most `parallel` are under
+// way.
 //
-// A question that a full worker refused waits until another ends, and fewer are under way from then
-// on, one more with each that ends. Thread safety: none. Invariants: (1) a question is taken again
-// only after PutBack; (2) done() stays true.
+// A question that a full worker refused waits until another ends; the limit drops to those that
+// run, and grows by one with each that ends. Thread safety: none. Invariants: (1) a question is
+// taken again only after PutBack; (2) done() stays true.
 #ifndef HEARTH_SERVICES_INFERENCE_CALLS_QUESTION_LINE_H_
 #define HEARTH_SERVICES_INFERENCE_CALLS_QUESTION_LINE_H_
 
@@ -16,7 +17,7 @@ namespace hearth {
 
 class QuestionLine {
  public:
-  // No questions: as good as stopped.
+  // Without questions, and done.
   QuestionLine() = default;
   QuestionLine(uint32_t questions, uint32_t parallel)
       : questions_(questions), parallel_(parallel), limit_(parallel) {
@@ -36,15 +37,15 @@ class QuestionLine {
     if (taken.has_value()) ++running_;
     return taken;
   }
-  // One that was taken has its answer.
+  // A taken question has its answer.
   void NoteAnswered() {
     assert(running_ > 0);
     --running_;
     limit_ = std::min(parallel_, limit_ + 1);
     place_made_ = true;
   }
-  // One that was taken found no place. False: nothing is under way that could make one, nor has
-  // anything that ended since the last was put back.
+  // A taken question found no place. False: no question is under way that could free one, and none
+  // has ended since the last PutBack.
   bool PutBack(uint32_t question) {
     assert(running_ > 0);
     assert(question < next_ && refused_.size() + running_ <= next_);
