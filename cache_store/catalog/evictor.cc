@@ -156,8 +156,8 @@ bool Evictor::ReserveDisk(uint64_t bytes, const std::string& tenant) {
   return true;
 }
 
-// A publish that cannot fit must not empty the store on its way to being refused. What stays in any
-// case: reservations, what sessions hold, what is pinned, what others are guaranteed.
+// A publish that cannot fit must not empty the store before it is refused. Reservations, held and
+// pinned objects and others' guarantees stay in any case.
 bool Evictor::HostRoomIsPossible(uint64_t bytes, const std::string& tenant) const {
   uint64_t needed = bytes + sums_->host_kept_bytes();
   if (limits_.disk_bytes == 0) needed += objects_->ledger().GuaranteedBytes(tenant);

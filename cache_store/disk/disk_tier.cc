@@ -238,7 +238,7 @@ class RocksDiskTier : public DiskTier {
     return status.ok() ? absl::OkStatus() : StoppedBy(FromRocks(status, "flush"));
   }
 
-  // Of background work: the next change tells RocksDB to go on. What cannot be read stops nothing.
+  // An error of background work: the next change resumes RocksDB. Unreadable data stops nothing.
   absl::Status StoppedBy(absl::Status status) {
     if (!absl::IsCancelled(status) && !absl::IsDataLoss(status)) failed_.store(true);
     return status;

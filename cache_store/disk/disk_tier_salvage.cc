@@ -242,9 +242,9 @@ absl::Status CutOwn(rocksdb::FileSystem* files, const std::string& path, uint64_
   return status;
 }
 
-// Cut to so many bytes, or only made safe: what a process that died did not sync, a machine that
-// stops later would take from under all that is synced from now on. What is cut off must not come
-// back: what is written then may go by its numbers.
+// Cuts the log to so many bytes, or only syncs it: a later stop of the machine would lose bytes
+// that the dead process did not sync, from before all that is synced from now on. The part that is
+// cut off must not come back, since later records may have its numbers.
 absl::Status Keep(rocksdb::FileSystem* files, const std::string& path,
                   std::optional<uint64_t> bytes) {
   if (bytes.has_value()) {

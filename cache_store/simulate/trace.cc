@@ -44,7 +44,7 @@ class Blocks {
   uint32_t full_count_ = 0;
 };
 
-// A number of 0 or more, below 2^53. What is wrong is said without the place.
+// A number of 0 or more, below 2^53. Errors are without the place.
 absl::StatusOr<int64_t> Field(const Json& json, const char* name) {
   const auto value = json.find(name);
   if (value == json.end()) return absl::InvalidArgumentError(absl::StrCat("has no field ", name));

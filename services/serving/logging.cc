@@ -63,8 +63,8 @@ Json NumberOf(const std::string& text) {
   return absl::SimpleAtod(text, &number) ? Json(number) : Json();
 }
 
-// gRPC's own lines, which name sockets and source files, are for whoever debugs gRPC; but that a
-// handshake failed is said nowhere else.
+// gRPC's own lines, which name sockets and source files, only help to debug gRPC; but a failed
+// handshake is reported nowhere else.
 void LogGrpc(gpr_log_func_args* line) {
   static LogRate& rate = *new LogRate();
   const std::string failure = HandshakeFailure(line->file, line->message);

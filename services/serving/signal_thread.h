@@ -18,7 +18,7 @@
 namespace hearth {
 
 inline void BlockSignal(int signal) {
-  std::signal(signal, SIG_DFL);  // one that is ignored is not kept for whoever waits for it
+  std::signal(signal, SIG_DFL);  // an ignored signal would be dropped, not kept for a waiter
   sigset_t signals;
   sigemptyset(&signals);
   sigaddset(&signals, signal);

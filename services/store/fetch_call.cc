@@ -224,8 +224,8 @@ void FetchCall::OnGone() {
   WriteNext();
 }
 
-// Draining: whoever copies notices when the memory is used again. Of a caller that was not sent all
-// yet TakeNext ends the lease.
+// Draining: a caller that copies notices when the memory is used again. For one that was not sent
+// everything yet, TakeNext ends the lease.
 void FetchCall::EndLease() {
   absl::MutexLock lock(&mutex_);
   if (stage_ != Stage::kLeasing) return;

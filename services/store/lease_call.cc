@@ -61,8 +61,8 @@ class LeaseCall final : public StreamCall {
   uint64_t request_bytes_ = 0;
   PrefixQuery query_;  // set in Begin, as what is asked beside it
   ClaimRequest ask_;
-  std::atomic<bool> stopped_{false};  // for whoever computes keys meanwhile
-  bool waited_ = false;               // whoever set asking_ uses it
+  std::atomic<bool> stopped_{false};  // for the thread that computes keys
+  bool waited_ = false;               // used by the thread that set asking_
 
   ClaimDecision turn_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mutex_);

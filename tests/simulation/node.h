@@ -1,7 +1,7 @@
 // Node: the cache node of a simulation: a real store on a disk that breaks on command.
 //
-// Background work is done when the world says so, a job at a time. What RocksDB does on threads of
-// its own (flushes, compactions) is not: it is what may differ between two runs of one seed.
+// Background work is done when the world says so, a job at a time. RocksDB's work on threads of its
+// own (flushes, compactions) is not, and may differ between two runs of one seed.
 // Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_NODE_H_
 #define HEARTH_TESTS_SIMULATION_NODE_H_

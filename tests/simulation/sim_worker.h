@@ -2,9 +2,9 @@
 // answers them.
 //
 // The engine runs on its own threads; AwaitRest returns when each of them waits for the world, so
-// that one thing at a time happens and in the same order every time. What will come is known from
-// what the engine is bound to do (restore_rule.h), not from how long it takes. Thread safety: all
-// methods from the world's thread; the cache is called from the engine's.
+// that one thing at a time happens, in the same order every time. The expected calls follow from
+// the rules that the engine obeys (restore_rule.h), not from waiting. Thread safety: all methods
+// from the world's thread; the cache is called from the engine's.
 #ifndef HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 #define HEARTH_TESTS_SIMULATION_SIM_WORKER_H_
 
@@ -71,7 +71,7 @@ class SimWorker : public PrefixCache {
       ABSL_LOCKS_EXCLUDED(mu_);
   // Requests and publishes that are not over.
   size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends as a process does that is killed: whoever waits is told nothing. A new one is there after.
+  // Ends like a killed process: waiting callers are told nothing. A new one takes its place.
   void Crash() ABSL_LOCKS_EXCLUDED(mu_);
   // As on SIGTERM: takes no new request, ends those that run and what they publish.
   // REQUIRES: nothing is submitted before it has begun anew.

@@ -17,8 +17,8 @@
 namespace hearth {
 namespace {
 
-// That once failed, and what they found: run before any other. What a seed means changes with the
-// simulation; a seed that is taken in here has a direct test beside its mend, too.
+// Seeds that once failed, and what they found: run before any other. The meaning of a seed changes
+// with the simulation, so each seed here also has a direct test beside its mend.
 constexpr uint64_t kOnceFailed[] = {
     15,              // what was quarantined came back after a crash (store_quarantine_test.cc)
     17945329091566,  // a backup held what a damaged start had given up (lost_points_test.cc)

@@ -130,7 +130,7 @@ void World::PumpWorker(Place* place) {
       flow->Start();
     }
   }
-  // 8: whoever was let in was answered.
+  // 8: all admitted requests were answered.
   if (place->worker->is_draining() && place->worker->busy() == 0) {
     time_.Note(absl::StrCat("worker ", place->peer.number, " has drained"));
     for (const auto& [id, asked] : place->asked) {

@@ -1,7 +1,7 @@
 // An accelerator whose memory is the host's, and which breaks on command. Thread safe.
 //
-// A copy happens when Wait is called, not before: whoever looks too early sees what was there. The
-// memory can be mapped by other processes, and again by this one.
+// A copy happens when Wait is called, not before: an early read sees the old bytes. The memory can
+// be mapped by other processes, and again by this one.
 #ifndef HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 #define HEARTH_TESTS_SUPPORT_FAKE_DEVICE_H_
 

@@ -126,7 +126,7 @@ class MadeUpLayer {
   static constexpr size_t kDrawn = size_t{1} << 16;
   static constexpr int64_t kLongest = 15360;
 
-  // Bfloat16 of up to 0.03, of both signs; whoever wants some takes a run of them.
+  // Bfloat16 of up to 0.03, of both signs; users take a run of them.
   static std::vector<uint16_t> Drawn() {
     std::vector<uint16_t> drawn(kDrawn + kLongest);
     uint64_t state = 1;

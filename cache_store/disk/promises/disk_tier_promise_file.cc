@@ -66,7 +66,7 @@ absl::Status CheckPromisesVersion(rocksdb::FileSystem* files, const std::string&
         ": run as the user whom the data folder belongs to, or give the folder and all that is in "
         "it to this one (chown -R)"));
   }
-  if (!status.ok()) return absl::OkStatus();  // whoever reads all of it says so
+  if (!status.ok()) return absl::OkStatus();  // the reader of all of it reports that
   const std::optional<PromiseEntry> header = ParsePromise({bytes.data(), bytes.size()});
   if (!header.has_value() || header->kind != PromiseKind::kHeader ||
       header->number <= kPromisesVersion) {

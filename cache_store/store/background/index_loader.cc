@@ -14,8 +14,8 @@ constexpr size_t kObjectsAtOnce = 1024;  // objects, or restore points
 // After an error of the disk.
 constexpr absl::Duration kReadAgain = absl::Seconds(1);
 
-// Between two holds of the lock: whoever lets go and takes it at once again leaves no chance to
-// those who wait.
+// Called between two holds of the lock: a thread that releases it and takes it again at once leaves
+// others no chance.
 void LetOthersIn() { absl::SleepFor(absl::Microseconds(50)); }
 
 // An object of it was found wrong while the index loaded, and is gone.

@@ -69,7 +69,7 @@ const RestorePointEntry* Promoter::PointOf(const Promotion& promotion) {
   return point != nullptr && point->number == promotion.point_number ? point : nullptr;
 }
 
-// The job. What was evicted is gone from RAM before its room is used.
+// The job. Evicted copies are gone from RAM before their room is used.
 void Promoter::InsertIntoHost(Promotion* promotion, const StoredObject* object,
                               std::vector<SliceView> views) {
   bool has_room = false;

@@ -65,7 +65,7 @@ absl::Status Quarantiner::FindUnloaded(const absl::flat_hash_set<uint64_t>& obje
     auto records = core_->tiers.disk->ReadManifests(some);
     if (!records.ok()) return records.status();
     for (std::optional<ManifestRecord>& record : *records) {
-      // One that is not whole names nothing for sure: whoever loads it says what it is.
+      // A damaged one names nothing for sure: its loader reports it.
       if (!record.has_value()) continue;
       const std::vector<uint64_t>& named = record->objects;
       const bool is_naming = std::any_of(named.begin(), named.end(),
@@ -179,8 +179,8 @@ absl::StatusOr<QuarantineResult> Quarantiner::Quarantine(const PrefixQuery& quer
 }
 
 // One error may be the device's bad moment. A second one of the same object is a bad sector or a
-// file that is gone: until the object goes, nobody can publish it anew. What the process lacks
-// (file descriptors, memory) says nothing about the object.
+// file that is gone: until the object goes, nobody can publish it again. A lack of file descriptors
+// or memory says nothing about the object.
 bool Quarantiner::IsReadFailureForGood(const StoredObject* object, const absl::Status& status) {
   if (absl::IsResourceExhausted(status)) return false;
   absl::MutexLock lock(&state_->mu);

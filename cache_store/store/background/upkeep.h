@@ -31,7 +31,7 @@ class Upkeep {
 
   StoreCore* const core_;
   StoreState* const state_;
-  absl::Time uses_noted_;  // of whoever calls Step
+  absl::Time uses_noted_;  // used by the thread of Step
 };
 
 }  // namespace hearth

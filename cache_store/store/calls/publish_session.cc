@@ -271,7 +271,7 @@ absl::Status PublishSessionImpl::PlanNeeded() {
                                                    " bytes is over max_staged_bytes, ",
                                                    core_->options.max_staged_bytes));
   }
-  // Before a byte comes. What else the tenant holds may go by the time of the commit, which looks
+  // Checked before a byte comes. The tenant's other points may go until the commit, which checks
   // again.
   if (state_->catalog.ledger().FitsBesidePins(spec.tenant, needed_bytes, needed_objects)) {
     return absl::OkStatus();

@@ -21,7 +21,7 @@ bool IsTokenId(const nlohmann::json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= UINT32_MAX;
 }
 
-// One field. What is wrong with it; empty: nothing is.
+// Reads one field. Returns the mistake in it, or an empty text.
 std::string ReadField(const std::string& name, const nlohmann::json& value,
                       const std::string& question_template, AskedQuestion* read) {
   v1::Question* question = &read->question;

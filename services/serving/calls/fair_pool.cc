@@ -125,7 +125,7 @@ void FairPool::Work() {
       tenant.last_turn = ++turns_;
     }
     {
-      // Others' small jobs, and whoever answers, need not wait for the end of its slice.
+      // Others' small jobs, and threads that answer, need not wait for the end of its slice.
       std::optional<LongSlice> slice;
       if (turn.bytes > kLargeBytes) slice.emplace();
       turn.job();

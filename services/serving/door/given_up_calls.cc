@@ -25,8 +25,8 @@ double KeptOfEven(absl::Time then, absl::Time now) {
   return seconds > 0 ? (1 - std::exp(-seconds)) / seconds : 1;
 }
 
-// Names the worst of those that are left until the others have no more than `most` together:
-// strangers who gave up more than `few` first, then whoever has the most.
+// Names the worst of those that are left until the others have no more than `most` together: first
+// strangers who gave up more than `few`, then those with the most.
 void NameUntil(double most, double few, const std::vector<GivenUpCalls::Caller>& callers,
                std::vector<size_t> left, const std::string& whose, std::set<size_t>* gone,
                Named* named) {

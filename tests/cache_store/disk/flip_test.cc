@@ -1,5 +1,5 @@
-// One flipped bit anywhere in a data folder: the store starts, serves no wrong byte, and of what it
-// lost for it says so: a counter, a line, and an answer to whoever asks why.
+// One flipped bit anywhere in a data folder: the store starts, serves no wrong byte, and reports
+// what it lost by it: with a counter, a line, and in Explain.
 //
 // Flips are made one at a time, each in a fresh copy of one folder, by a child process: what ends
 // that is a failure of the flip, and the next child goes on behind it. Seeded; HEARTH_FLIPS=N makes

@@ -65,7 +65,7 @@ class InjectedDisk : public SmallDisk {
   uint64_t room_ = FaultyDisk::kAmple;
 };
 
-// A mounted one. What is not to be left is taken by a file.
+// A mounted disk. A file takes the room that must not be free.
 class MountedDisk : public SmallDisk {
  public:
   explicit MountedDisk(const std::string& kind) {

@@ -148,8 +148,8 @@ TEST_F(LogEnds, WhatAStartFoundItTellsTheNextIfItCannotGoOn) {
   EXPECT_EQ(Counted("recovery_damage"), 0u);
 }
 
-// A start that was killed while it put a log right, or whoever copied the folder by links: what is
-// cut off here is still to be had there.
+// A start that was killed while it repaired a log, or a copy of the folder by links, still has the
+// part that is cut off here.
 TEST_F(LogEnds, WhatIsCutOffIsKeptUnderOtherNames) {
   Open();
   Publish(1, 30);

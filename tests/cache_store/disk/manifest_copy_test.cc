@@ -58,8 +58,8 @@ class UnsyncedFile : public rocksdb::FSWritableFileOwnerWrapper {
 };
 
 // RocksDB takes such a record for not written. After a crash of the machine the copy may have it
-// where the file does not, and it would be taken for what the file has lost. What was synced before
-// is the database until RocksDB has its next manifest, and one bit of it may flip.
+// where the file does not, and it would be taken for a record that the file lost. The records
+// synced before are the database until RocksDB has its next manifest, and one bit of them may flip.
 TEST(ManifestCopy, EndsWithWhatWasSynced) {
   const TestFolder folder;
   const std::string path = folder.path() + "/MANIFEST-000001", copy_path = path + kCopySuffix;

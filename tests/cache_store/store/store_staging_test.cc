@@ -1,4 +1,4 @@
-// Memory of publishes that are being received: counted before it is taken, whoever sends it.
+// Memory of publishes that are being received is counted before it is allocated, for any sender.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

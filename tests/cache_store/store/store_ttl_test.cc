@@ -1,4 +1,5 @@
-// Times to live: an expired point is not served, whoever else holds parts of it, and is told apart.
+// Times to live: an expired point is not served, even if others hold parts of it, and has its own
+// reason.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -62,7 +62,7 @@ TEST(FairPool, LargeJobsOfATenantRunOneByOne) {
   other.LetGo();
 }
 
-// So that whoever wakes beside it runs at once: long_slice.h.
+// Threads that wake beside a large job run at once: long_slice.h.
 TEST(FairPool, OnlyLargeJobsRunInLongSlices) {
   const auto slice_ns = [] {
     SchedulingAttributes now;

@@ -12,7 +12,7 @@
 namespace hearth {
 namespace {
 
-// A sequence's blocks. What was not written is NaN; a block that is of no use is a null pointer.
+// A sequence's blocks. Unwritten values are NaN; an unused block is a null pointer.
 class Arena {
  public:
   Arena(const AttendShape& shape, int64_t positions, Numbers* numbers) : shape_(shape) {

@@ -1,4 +1,4 @@
-// The bits of the class invariant, written down: whoever changes one raises kKernelsVersion, since
+// The bits of the class invariant, written down: a change of one must raise kKernelsVersion, since
 // workers of both kinds would store different bytes under one key.
 #include <gtest/gtest.h>
 
