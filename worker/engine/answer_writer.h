@@ -1,7 +1,7 @@
 // AnswerWriter: gives a request's caller its tokens and its end, and frees what the request held.
 //
 // Thread safety: the engine's thread alone; callbacks of an end may come from a thread of its own,
-// which hashes logits. Ownership: all that it is given must outlive it.
+// which hashes logits. Ownership: all its arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 #define HEARTH_WORKER_ENGINE_ANSWER_WRITER_H_
 
@@ -27,11 +27,12 @@ class AnswerWriter {
   AnswerWriter(uint32_t max_running, const KvLayout& layout, ModelRunner* model,
                RoundPlanner* planner, PrefixKeeper* keeper, KvRoom* room, EngineCounters* counters);
 
-  // Draws a token from the sequence's logits and passes it on. The reason, if it is the last.
+  // Draws a token from the sequence's logits and passes it on. Returns the reason if it is the
+  // last.
   absl::StatusOr<std::optional<FinishReason>> Emit(Sequence* sequence);
-  // The logits that a token was drawn from: those of a request's first one always, all on request.
+  // Hashes the logits that a token was drawn from: always a request's first ones, all if asked for.
   void HashLogits(Sequence* sequence);
-  // Whoever decodes faster than its logits are hashed has no steps meanwhile.
+  // Pauses a sequence that decodes faster than its logits are hashed.
   void AwaitHashes(const Sequence& sequence);
   // The sequence is complete; with its last sample a request is.
   void Finish(const SequencePtr& sequence, FinishReason reason);

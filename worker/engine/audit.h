@@ -1,8 +1,8 @@
-// Audits: whether what a cache gave is what this worker computes.
+// Audits: compare a cache's bytes with the bytes that this worker computes.
 //
-// A worker that publishes wrong bytes under right keys would be believed by every other: keys and
-// digests say that bytes are those that were published, not that they are right. Comparing is the
-// only proof. Thread safety: pure functions; each cache is used by one thread at a time.
+// A worker that publishes wrong bytes under right keys would be believed by all others: keys and
+// digests only prove that the bytes are those that were published. Comparing is the only proof that
+// they are right. Thread safety: pure functions; each cache is used by one thread at a time.
 #ifndef HEARTH_WORKER_ENGINE_AUDIT_H_
 #define HEARTH_WORKER_ENGINE_AUDIT_H_
 

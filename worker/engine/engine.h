@@ -1,5 +1,5 @@
-// The inference engine: takes prompts as token ids, restores what a cache holds, computes the rest
-// on the canonical schedule, streams tokens, publishes what is worth keeping.
+// Engine: the inference engine: takes prompts as token ids, restores their cached part, computes
+// the rest on the canonical schedule, streams tokens, publishes prefixes worth keeping.
 //
 // One thread steps the model, prefill and decode interleaved fairly: one sequence a step or, in the
 // class invariant, all that decode and some of what prefills; fetches and publishes run on their
@@ -39,18 +39,18 @@ struct MemoryLimits {
   uint64_t staging_bytes = uint64_t{1} << 30;  // tails waiting to be published
 };
 
-// What the engine asks of its PrefixCache, and how long it waits for it.
+// How the engine uses its PrefixCache, and how long it waits for it.
 struct CacheTerms {
   absl::Duration fetch_budget = absl::Seconds(2);  // later than this the worker computes
-  // Whether what a store has is loaded: where that is faster than computing it, or in any case.
+  // Whether stored prefixes are loaded: where that is faster than computing, or in any case.
   LoadChoice load = LoadChoice::kAuto;
   absl::Duration publish_timeout = absl::Seconds(30);
-  // Of several workers that miss a prefix one computes it: the others wait `wait` for it beside
-  // the fetch budget, or compute too where that is zero. They wait `lease` for this worker. Fewer
-  // than `min_tokens` are computed without asking.
+  // Of several workers that miss a prefix one computes it. The others wait at most `wait` beside
+  // the fetch budget, or compute too where that is zero; they wait at most `lease` for this worker.
+  // Fewer than `min_tokens` are computed without asking.
   LeaseTerms compute{absl::Seconds(10), absl::Seconds(10), 256};
-  // The share of what a cache gave that is computed again when nothing else is to be done,
-  // compared, and quarantined where it is wrong. In [0, 1]; 0: none.
+  // The share of restored prefixes that an idle engine computes again and compares; wrong ones are
+  // quarantined. In [0, 1]; 0: none.
   double audit_rate = 0;
 
   absl::Status Validate() const;
@@ -74,7 +74,8 @@ struct EngineOptions {
   int threads = 0;  // 0: the machine's cores
   MemoryLimits memory;
   uint32_t max_running = 0;  // sequences with a KV cache; 0: as PlacesOf says
-  // Of several sequences, while one decodes: each decoded token waits for so many rows. 0: a chunk.
+  // Rows of a step with several sequences while one decodes: each decoded token waits for them. 0:
+  // a chunk.
   uint32_t step_tokens = 0;
   uint32_t max_queued = 64;  // beyond: RESOURCE_EXHAUSTED
   CacheTerms cache;
@@ -82,8 +83,8 @@ struct EngineOptions {
   absl::Status Validate() const;
   // The given flags that only the class invariant reads, by name: "--kv-bytes".
   std::string FlagsOfInvariant() const;
-  // max_running, or what it is by default: twice as many where memory is set aside for each and a
-  // step has all that decode.
+  // max_running, or its default: twice as many where memory is set aside for each and a step has
+  // all that decode.
   uint32_t PlacesOf(Exactness exactness) const {
     return max_running > 0 ? max_running : exactness == Exactness::kInvariant ? 16 : 8;
   }
@@ -106,8 +107,8 @@ struct EngineRequest {
   // 0: prefill only. When it may write, it computes no further than the last boundary worth
   // keeping, and nothing at all when that is cached already.
   uint32_t max_new_tokens = 0;
-  // Answers to the one prompt, each with a place and memory of its own; the prompt's is shared. The
-  // first alone is kept for a next turn.
+  // Number of answers to the prompt, each with a place and memory of its own; the prompt's memory
+  // is shared. Only the first is kept for a next turn.
   uint32_t samples = 1;
   bool ignore_eos = false;
   bool hash_logits = false;  // of every token, not of the first alone
@@ -128,8 +129,8 @@ struct StartedInfo {
 struct SampleEnd {
   FinishReason reason = FinishReason::kLength;
   uint32_t generated_tokens = 0;
-  // Of the logits that each token was drawn from, the one that ended it included, one after the
-  // other; zero unless asked for.
+  // Digest of all logits that tokens were drawn from, in order, the last token's included; zero
+  // unless asked for.
   Digest logits_sha256{};
 };
 struct FinishedInfo {
@@ -138,7 +139,7 @@ struct FinishedInfo {
   std::vector<SampleEnd> samples;
   uint32_t computed_tokens = 0;  // prompt tokens that went through the model
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
-  // Keys and values that it held at its end; what samples share counts once.
+  // Bytes of keys and values held at its end; those that samples share count once.
   uint64_t kv_bytes = 0;
   Exactness exactness = Exactness::kExact;
   Digest first_logits_sha256{};  // zero for prefill-only requests

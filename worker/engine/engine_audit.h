@@ -1,12 +1,12 @@
-// EngineAudit: computes again, while the engine is idle, what a cache gave, to see whether it is
-// right.
+// EngineAudit: computes restored prefixes again while the engine is idle, to check the cache's
+// bytes.
 //
-// An audit computes a prefix one step a round, so that a request that comes waits for one step;
-// asks the cache for it once more; compares; and has what is wrong taken out. Only tokens are kept
-// from the restore to the audit: bytes would be as large as the pool.
+// An audit computes a prefix one step a round, so that a new request waits for one step only;
+// fetches it from the cache once more; compares; and has wrong objects quarantined. Only tokens are
+// kept from the restore to the audit: bytes would be as large as the pool.
 //
 // Thread safety: the engine's thread alone; calls to the cache run on a thread of its own.
-// Ownership: all that it is given must outlive it.
+// Ownership: all its arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_AUDIT_H_
 #define HEARTH_WORKER_ENGINE_ENGINE_AUDIT_H_
 

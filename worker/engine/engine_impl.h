@@ -1,10 +1,11 @@
-// EngineImpl: the engine's one thread, and what it steps.
+// EngineImpl: the engine's one thread, and the parts that it drives.
 //
-// The thread takes rounds, as RoundPlanner says: end what was cancelled or expired, give free
-// places away, begin what has its prefix, take one step. A step has a part of one sequence, some
-// tokens of its prompt or one that is decoded; where the model batches, a part of each that decodes
-// and of some that prefill. Nothing waits longer than a step for its place or its turn. Lookups in
-// the cache and publishes run on their own threads and only leave results behind.
+// The thread takes rounds, as RoundPlanner says: it ends cancelled and expired sequences, gives
+// free places away, begins sequences whose prefix has come, and takes one step. A step has a part
+// of one sequence, some tokens of its prompt or one decoded token; where the model batches, a part
+// of each sequence that decodes and of some that prefill. No sequence waits longer than a step for
+// its place or its turn. Lookups in the cache and publishes run on their own threads and only leave
+// results behind.
 //
 // Thread safety: as Engine. Private to the engine's sources.
 #ifndef HEARTH_WORKER_ENGINE_ENGINE_IMPL_H_

@@ -1,8 +1,8 @@
-// KvRoom: the memory that a sequence may come to need, set aside before it begins, so that what has
-// begun ends; who gives memory up for it; and who found none and waits until some is free.
+// KvRoom: sets aside the memory that a sequence may need before it begins, so that it can end.
+// Decides who gives memory up for it, and remembers the sequences that wait for some.
 //
-// Thread safety: the engine's thread alone; NoteRelease from any thread. Ownership: all that it is
-// given must outlive it. Errors: kResourceExhausted where there is no memory now.
+// Thread safety: the engine's thread alone; NoteRelease from any thread. Ownership: all its
+// arguments must outlive it. Errors: kResourceExhausted where there is no memory now.
 #ifndef HEARTH_WORKER_ENGINE_KV_ROOM_H_
 #define HEARTH_WORKER_ENGINE_KV_ROOM_H_
 
@@ -25,20 +25,20 @@ class KvRoom {
   KvRoom(ModelRunner* model, PrefixKeeper* keeper, EngineAudit* audit)
       : model_(model), keeper_(keeper), audit_(audit) {}
 
-  // Looks into the pool for it, and sets memory aside. `runs_nobody`: there is nobody to wait for.
-  // False: there is none now, and it counts as tried.
+  // Looks its prefix up in the pool, and sets memory aside. `runs_nobody`: no other sequence runs
+  // that could free some. False: there is none now, and it counts as tried.
   absl::StatusOr<bool> TryReserve(Sequence* sequence, bool runs_nobody);
   // Tried, and found no memory, since the last ForgetTried.
   bool WasTried(SequenceId id) const { return tried_.count(id) > 0; }
-  // Whether there may be memory that there was not when they were tried.
+  // Whether there may be more memory than when they were tried.
   bool MayHaveMore() const;
   void ForgetTried() { tried_.clear(); }
-  // Somebody may have let memory go.
+  // Memory may have been freed.
   void NoteRelease() { ++releases_; }
 
   // For blocks that others will hold when the sequence has left them.
   bool ReserveShared(Sequence* sequence, uint64_t bytes);
-  // Uses memory, where that is needed what the pool and an audit hold too.
+  // Calls `use`, which takes memory; if it lacks some, frees that of the pool and of an audit.
   absl::Status With(absl::FunctionRef<absl::Status()> use);
 
  private:

@@ -1,10 +1,10 @@
 // LogitsDigest: SHA-256 of the logits that one answer was drawn from, token after token, made on
-// another thread: a row is a megabyte, and those that decode are not to wait for it.
-// Those of several answers take turns, row by row.
+// another thread: a row is a megabyte, and sequences that decode must not wait for it. Several
+// answers take turns, row by row.
 //
 // Thread safety: Add, AwaitRoom and Finish by one thread at a time; `done` comes from that one or
-// from a thread of the queue. Ownership: shared by who asks and by the work that is under way. The
-// queue must outlive it. Limits: kMaxWaitingRows wait, the one that is being hashed among them.
+// from a thread of the queue. Ownership: shared by its user and the work under way. The queue must
+// outlive it. Limits: kMaxWaitingRows wait, the one that is being hashed among them.
 #ifndef HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
 #define HEARTH_WORKER_ENGINE_LOGITS_DIGEST_H_
 
@@ -31,19 +31,19 @@ class LogitsDigest : public std::enable_shared_from_this<LogitsDigest> {
     Digest all{};  // of all rows, one after the other, float32 little endian; zero unless asked for
   };
 
-  // `all`: else only the first row is of interest.
+  // `all`: hash all rows; else only the first.
   LogitsDigest(TaskQueue* queue, bool all);
   ~LogitsDigest();
   LogitsDigest(const LogitsDigest&) = delete;
   LogitsDigest& operator=(const LogitsDigest&) = delete;
 
-  // Takes the next token's logits where they are of interest, and leaves memory for others.
-  // REQUIRES: there is room for them.
+  // Takes the next token's logits if they are to be hashed, and leaves memory for others. REQUIRES:
+  // there is room for them.
   void Add(std::vector<float>* logits) ABSL_LOCKS_EXCLUDED(mu_);
   // Whether there is room for another row. Where not, a thread of the queue calls `on_room` once
   // there is.
   bool AwaitRoom(std::function<void()> on_room) ABSL_LOCKS_EXCLUDED(mu_);
-  // Calls `done` once, when all that was added is done. Called once, after the last Add.
+  // Calls `done` once, when all added rows are hashed. To be called once, after the last Add.
   void Finish(std::function<void(const Digests&)> done) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -168,12 +168,12 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
       fetched.pool_again = true;  // computed beside this one: no need to carry it
     } else {
       PrefixRequest again = prefix;
-      // What was declined is not here: without this one it is computed.
+      // Declined objects are not here: without this fetch they are computed.
       again.load = prefix.load->Next(std::max(above_tokens, outcome.usable_tokens));
       FetchOutcome now = cache->Fetch(again, have, max_boundary, absl::Now() + terms_.fetch_budget);
       const LoadReport found = again.load->report();
       if (found.decision == LoadDecision::kAbandoned) now.declined_tokens = found.boundary;
-      // What the first one brought is of use where this one brings nothing.
+      // The first fetch's objects are of use where this one brings nothing.
       if (now.usable_tokens > 0 || (outcome.usable_tokens == 0 && now.declined_tokens > 0)) {
         outcome = std::move(now);
         fetched.load = again.load;
@@ -187,7 +187,7 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
 // Copies objects whose memory is lent. False: a loan had ended, and nothing is kept.
 bool PrefixFetcher::OwnFetched(FetchOutcome* fetched) const {
   if (fetched->usable_tokens == 0) return true;
-  // What does not fit the request is refused, and counted, where it is chosen.
+  // Objects that do not fit the request are refused, and counted, when they are chosen.
   if (!CheckAndSortObjects(layout_, fetched->usable_tokens, &fetched->objects).ok()) return true;
   absl::StatusOr<KvObjects> own = CopyLent(layout_, fetched->objects);
   if (own.ok()) {

@@ -1,8 +1,8 @@
-// PrefixFetcher: asks a cache for what it has of a sequence's prompt, where that is worth it, and
-// learns what loading and computing cost.
+// PrefixFetcher: fetches the cached part of a sequence's prompt, where that is worth it, and learns
+// what loading and computing cost.
 //
 // Thread safety: LookUp by the engine's thread; the rest from any thread. Fetches run on threads of
-// its own. Ownership: all that it is given must outlive it.
+// its own. Ownership: all its arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_FETCHER_H_
 
@@ -29,8 +29,8 @@ class PrefixFetcher {
 
   // Whether a cache might have more of it than the pool.
   bool MayHaveMore(const Sequence& sequence) const;
-  // True: what comes of it arrives at sequence->fetch. False: nothing will, go on without.
-  // `work`: what is to be computed, of it and of others.
+  // True: the result arrives at sequence->fetch. False: nothing will, go on without. `work`: the
+  // prefills to be computed, its own and others'.
   bool LookUp(const std::shared_ptr<Sequence>& sequence, PrefixCache* cache, LoadTrial::Work work);
   // Records the cost of a load that ended in a restore, and how far off its estimate was.
   void NoteLoad(const Sequence& sequence, absl::Duration restored_in, LoadTrial* load);

@@ -161,8 +161,8 @@ void PrefixKeeper::Publish(Sequence* sequence, PrefixCache* cache) {
       if (included.insert(object->id).second) offered.push_back(object);
     }
   };
-  // What came from the pool is offered again: the store may have lost it since, and learns that it
-  // is in use. So is a restored point when there is nothing new, to learn how durable it is.
+  // A point from the pool is offered again: the store may have lost it since, and learns that it is
+  // in use. So is a restored point when there is nothing new, to learn how durable it is.
   const bool offer_restored = sequence->restored.boundary > 0 &&
                               (sequence->restored.from == Tier::kWorker || boundaries.empty());
   if (offer_restored) {

@@ -1,8 +1,9 @@
-// PrefixKeeper: keeps what is worth it of each sequence, in the worker's pool and by a publish.
+// PrefixKeeper: keeps the boundaries worth keeping of each sequence, in the worker's pool and by a
+// publish.
 //
-// Thread safety: what takes a sequence, the engine's thread alone; the pool, the staging budget and
-// the publisher from any thread.
-// Ownership: all that it is given must outlive it.
+// Thread safety: methods with a sequence from the engine's thread alone; the pool, the staging
+// budget and the publisher from any thread.
+// Ownership: all its arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_KEEPER_H_
 
@@ -22,11 +23,11 @@ namespace hearth {
 
 class PrefixKeeper {
  public:
-  // `released`: called from any thread when a publish let memory go.
+  // `released`: called from any thread when a publish freed memory.
   PrefixKeeper(const MemoryLimits& memory, absl::Duration publish_timeout, const KvLayout& layout,
                EngineCounters* counters, std::function<void()> released);
 
-  // Of the boundaries that a step from `begin` on passed; `cache` may be null, here and below.
+  // Keeps boundaries that a step from `begin` on passed; `cache` may be null, here and below.
   void KeepPassed(Sequence* sequence, uint32_t begin, PrefixCache* cache);
   // Once the prompt is computed.
   void Keep(Sequence* sequence, PrefixCache* cache);

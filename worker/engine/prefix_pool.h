@@ -44,15 +44,15 @@ class PrefixPool {
 
   enum class InsertResult { kInserted, kPresent, kDiffers, kTooLarge };
   // Keeps `prefix` up to `boundary`. A point that is present stays; kDiffers: with other bytes,
-  // which are nondeterminism but in the portable class. REQUIRES: `objects` are complete and
+  // which mean nondeterminism except in the portable class. REQUIRES: `objects` are complete and
   // sealed, in NeededObjects order.
   InsertResult Insert(const PrefixRequest& prefix, uint32_t boundary, const KvObjects& objects)
       ABSL_LOCKS_EXCLUDED(mu_);
 
   void Clear() ABSL_LOCKS_EXCLUDED(mu_);
-  // Forgets a point so that memory is freed of which `counts` holds: the least recently used one
-  // that frees some by itself, else the least recently used one that holds such memory together
-  // with other points and nobody else. False, and none is forgotten, where there is neither.
+  // Removes a point to free memory for which `counts` is true: the least recently used one that
+  // frees some by itself, else the least recently used one that shares such memory with other
+  // points only. False when there is neither.
   bool EvictOne(absl::FunctionRef<bool(const KvObject&)> counts) ABSL_LOCKS_EXCLUDED(mu_);
   // Bytes of such memory that EvictOne can free; counting stops at `enough`.
   uint64_t EvictableBytes(absl::FunctionRef<bool(const KvObject&)> counts, uint64_t enough) const

@@ -73,7 +73,7 @@ void PrefixRestorer::CountStart(const Sequence& sequence) {
   }
 }
 
-// What the worker has of it is not held twice: in the class invariant its pool shares its memory
+// Replaces objects that the worker has already: in the class invariant its pool shares its memory
 // with sequences.
 void PrefixRestorer::TakePooled(const KvObjects& pooled, KvObjects* objects) const {
   if (layout_.exactness != Exactness::kInvariant) return;
@@ -113,7 +113,8 @@ void PrefixRestorer::PlanKept(Sequence* sequence, bool has_cache) {
         KeptBoundaries(sequence->tokens(), sequence->prefix.cuts, sequence->pooled.matched_tokens,
                        sequence->restored.boundary, layout_.chunk_tokens);
   }
-  // What is lent may be gone before it is offered: until then the store is told that it has it.
+  // Lent objects may be gone before they are offered: until then the store is told that it has
+  // them.
   sequence->kept.staged = std::make_unique<StagedSnapshots>(
       layout_, kept, sequence->restored.boundary, WithoutLent(sequence->restored.objects),
       keeper_->staging(), layout_.exactness == Exactness::kInvariant,

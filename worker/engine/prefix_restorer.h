@@ -1,7 +1,7 @@
-// PrefixRestorer: brings a sequence to where it begins to compute, from what was fetched, else from
-// what the worker's pool has, else from nothing; and plans what of it will be kept.
+// PrefixRestorer: restores a sequence's prefix from fetched objects, else from the worker's pool,
+// else from nothing; and plans the boundaries to be kept.
 //
-// Thread safety: the engine's thread alone. Ownership: all that it is given must outlive it.
+// Thread safety: the engine's thread alone. Ownership: all its arguments must outlive it.
 #ifndef HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 #define HEARTH_WORKER_ENGINE_PREFIX_RESTORER_H_
 
@@ -21,7 +21,7 @@ class PrefixRestorer {
                  EngineCounters* counters)
       : layout_(layout), model_(model), keeper_(keeper), room_(room), counters_(counters) {}
 
-  // What does not fit the request is refused. `has_cache`: what is kept may be published.
+  // Refuses objects that do not fit the request. `has_cache`: kept boundaries may be published.
   absl::Status Restore(Sequence* sequence, FetchOutcome fetched, bool has_cache);
 
  private:

@@ -4,8 +4,8 @@
 // Thread safety: all methods from any thread.
 // Ownership: a job owns its objects and its share of the staging budget until it has ended.
 // Invariants:
-//   1. What waits holds no more than a limit of bytes, each counted once, or is one job: those that
-//      have waited longest are dropped for it.
+//   1. Waiting jobs hold no more than a limit of bytes, each counted once, or there is only one:
+//   the oldest are dropped for that.
 //   2. A submitted job's `done` is called exactly once: from a publisher thread, or from Stop,
 //      DropOldest or Submit where it is dropped.
 #ifndef HEARTH_WORKER_ENGINE_PUBLISHER_H_
@@ -37,8 +37,8 @@ struct PublishJob {
 
 class Publisher {
  public:
-  // `timeout`: what one publish may take. `released` is called whenever a job's memory was let go,
-  // from any thread. `counters` must outlive the publisher.
+  // `timeout`: of one publish. `released` is called whenever a job's memory was freed, from any
+  // thread. `counters` must outlive the publisher.
   Publisher(absl::Duration timeout, uint64_t max_waiting_bytes, EngineCounters* counters,
             std::function<void()> released);
 
@@ -54,7 +54,7 @@ class Publisher {
  private:
   void Publish(PrefixCache* cache, PublishJob* job);
   void Drop(const PublishJob& job, const char* why);
-  // Adds, or takes off, a waiting job and what it alone holds.
+  // Adds or subtracts a waiting job and the bytes that it alone holds.
   void Count(const PublishJob& job, bool waits) ABSL_LOCKS_EXCLUDED(mu_);
   bool WaitTooMany() ABSL_LOCKS_EXCLUDED(mu_);
 

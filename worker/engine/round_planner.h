@@ -1,10 +1,10 @@
-// RoundPlanner: the sequences of an engine, and what its thread does next with them: which of them
+// RoundPlanner: holds the sequences of an engine, and plans its thread's next round: which of them
 // end, which get a place, which begin, and whose tokens the next step has.
 //
 // Thread safety: all methods from any thread. One lock, held for bookkeeping alone: never across a
 // step, a callback, a copy or a cache call.
-// Ownership: all that it is given must outlive it.
-// Invariants: 1. Whoever is in the scheduler has a sequence here. 2. A sequence that was removed
+// Ownership: all its arguments must outlive it.
+// Invariants: 1. Every id in the scheduler has a sequence here. 2. A sequence that was removed
 // stays active until NoteDone.
 #ifndef HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
 #define HEARTH_WORKER_ENGINE_ROUND_PLANNER_H_
@@ -46,11 +46,11 @@ struct EngineRound {
     SequencePtr sequence;
     absl::Status status;
   };
-  std::vector<Ending> endings;  // no longer here; done with NoteDone
-  bool admits = false;          // somebody waits for a place, or for memory, that may be free
+  std::vector<Ending> endings;         // no longer here; done with NoteDone
+  bool admits = false;                 // a sequence waits for a place or memory that may be free
   std::vector<SequencePtr> looked_up;  // their fetch came, or is waited for no longer
   std::vector<SequencePart> step;      // empty: nothing to step
-  PrefixCache* auditing = nullptr;     // what an audit asks: there is nothing else to do
+  PrefixCache* auditing = nullptr;     // for an audit; set when there is nothing else to do
 };
 
 class RoundPlanner {
@@ -65,11 +65,11 @@ class RoundPlanner {
   // A new sequence, in the queue. kResourceExhausted: the queue is full; kUnavailable: draining.
   absl::StatusOr<SequencePtr> Accept(EngineRequest request, EngineCallbacks callbacks)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // There is something to look at.
+  // Wakes the engine's thread.
   void Ring() ABSL_LOCKS_EXCLUDED(mu_);
-  // Accepts nothing more; waits until nothing is active. What is at the deadline ends.
+  // Accepts nothing more; waits until nothing is active. Ends active sequences at the deadline.
   void Drain(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
-  // All end, then Next is nothing. Returns the cache.
+  // Ends all sequences, after which Next returns nothing. Returns the cache.
   PrefixCache* Stop() ABSL_LOCKS_EXCLUDED(mu_);
 
   // The engine's thread: waits until there is something to do; nothing once all has stopped.

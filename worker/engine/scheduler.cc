@@ -234,7 +234,7 @@ PrefillsBeside Scheduler::Beside(const std::string& tenant) const {
   return beside;
 }
 
-// What prefills has these however many decode.
+// The rows for prefills, however many sequences decode.
 uint32_t Scheduler::RowsBeside(uint32_t decodes, uint32_t rows) {
   return std::max({rows - std::min(rows, decodes), rows / 2, 1U});
 }

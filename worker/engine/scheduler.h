@@ -1,13 +1,13 @@
-// Scheduler: which sequences take the next step, and how many tokens of each. Pure bookkeeping: no
-// tensors, no clock, no threads.
+// Scheduler: decides which sequences take the next step, and how many tokens of each. Pure
+// bookkeeping: no tensors, no clock, no threads.
 //
 // A sequence waits in a bounded queue, first come first served, until one of `max_running` places
-// is free: of several, where it will become several sequences. Who has room is the caller's to say:
-// those behind one that has none may overtake it. With a place it is first idle (its
-// prefix is being looked up), then prefills, then decodes. A model whose steps hold one sequence
-// asks for Next(): prefilling sequences take turns, and between two prefill steps every decoding
-// sequence takes one. Others ask for NextBatch(): every decoding sequence is in every step, and
-// what prefills shares the rest of the step's rows.
+// is free (several, if it will fork). The caller knows which sequences have memory: those behind
+// one that has none may overtake it. With a place a sequence is first idle (its prefix is being
+// looked up), then prefills, then decodes. A model whose steps hold one sequence asks for Next():
+// prefilling sequences take turns, and between two prefill steps every decoding sequence takes one.
+// Others ask for NextBatch(): every decoding sequence is in every step, and prefilling ones share
+// the rest of the step's rows.
 //
 // Thread safety: none; the engine guards it.
 // Invariants:
@@ -40,8 +40,8 @@ using SequenceId = uint64_t;
 
 enum class StepKind { kPrefill, kDecode };
 
-// As many as have a place. Whoever needs much memory, or many places, waits for what runs,
-// and for as many as that which came later.
+// As many as have a place. A sequence that needs much memory, or many places, waits for those that
+// run, and for as many later ones.
 inline constexpr uint32_t kMaxOvertaken = 16;
 
 struct PlannedStep {
@@ -50,10 +50,10 @@ struct PlannedStep {
   uint32_t tokens = 1;  // of a prefill step in a batch; else of no meaning
 };
 
-// The prompts that are computed beside one that comes now, in tokens left.
+// The prompts that would be computed beside a new one, in tokens left.
 struct PrefillsBeside {
   uint32_t oldest = 0;              // of its tenant: half of the rows
-  std::vector<uint32_t> by_length;  // of its tenant's others: what is no longer comes before it
+  std::vector<uint32_t> by_length;  // of its tenant's others: those not longer come before it
   uint32_t promised = 0;            // of these the one that shares the half
   std::vector<uint32_t> tenants;    // of each other tenant
 };
@@ -66,13 +66,13 @@ class Scheduler {
   // False when the queue is full. Free places count as room: a queue of 0 still serves idle places.
   // REQUIRES: 1 <= places <= max_running.
   bool Enqueue(SequenceId id, uint32_t places = 1, const std::string& tenant = "");
-  // Those that there are places for and that may have them now, in the order in which to try them:
-  // the one that has waited longest, then those that may overtake.
+  // The sequences that may have a place now, in the order in which to try them: the one that has
+  // waited longest, then those that may overtake.
   std::vector<SequenceId> Candidates() const;
   // Gives a candidate its place; it is idle now. REQUIRES: `id` is one of the candidates.
   void Admit(SequenceId id);
-  // Of `tokens` and of whom matters to batches alone, and whether it is `promised`: others, here
-  // or elsewhere, wait for it. REQUIRES: the sequence is idle.
+  // `tokens`, `tenant` and `promised` matter to batches alone; `promised`: others, here or
+  // elsewhere, wait for it. REQUIRES: the sequence is idle.
   void StartPrefill(SequenceId id, uint32_t tokens = 1, const std::string& tenant = "",
                     bool promised = false);
   // REQUIRES: the sequence is idle or prefilling.
@@ -82,17 +82,16 @@ class Scheduler {
   // A sequence that decodes has no steps until it is resumed. Ids of others are ignored.
   void Pause(SequenceId id);
   void Resume(SequenceId id);
-  // Frees the sequence's place, and those it was given beside, wherever it is. Unknown ids are
-  // ignored.
+  // Frees the sequence's place, and its additional ones, in any state. Unknown ids are ignored.
   void Remove(SequenceId id);
 
   // The next step, or nullopt when nothing prefills or decodes. Each call counts as a step taken.
   std::optional<PlannedStep> Next();
   // The next step of at most `rows`, or of `rows_without_decodes` where nothing decodes; empty when
-  // there is none. Its tokens count as taken. What has no tokens left is to be removed or to decode
-  // before the next call.
+  // there is none. Its tokens count as taken. A sequence without tokens left must be removed or
+  // decode before the next call.
   std::vector<PlannedStep> NextBatch(uint32_t rows, uint32_t rows_without_decodes);
-  // The rows that a batch has at most where `max_running` may run.
+  // The most rows of a batch when `max_running` sequences may run.
   static uint32_t MostRows(uint32_t rows, uint32_t rows_without_decodes, uint32_t max_running);
   // Of batches alone.
   PrefillsBeside Beside(const std::string& tenant) const;

@@ -25,13 +25,13 @@
 
 namespace hearth {
 
-// Delivers on_published after on_finished and the outcome of each publish, in whichever order these
-// come, and never for a request that ended with an error. Thread safe.
+// Calls on_published after on_finished and the outcomes of all publishes, in any order of these,
+// and never for a request that ended with an error. Thread safe.
 class PublishedNotice {
  public:
   explicit PublishedNotice(std::function<void(const PublishOutcome&)> callback)
       : callback_(std::move(callback)) {}
-  // There will be so many outcomes, told as one; before the first of them.
+  // There will be so many outcomes, reported as one. To be called before the first of them.
   void Expect(int outcomes) ABSL_LOCKS_EXCLUDED(mu_);
   void OnFinished() ABSL_LOCKS_EXCLUDED(mu_);
   void OnOutcome(const PublishOutcome& outcome) ABSL_LOCKS_EXCLUDED(mu_);
@@ -54,18 +54,19 @@ struct Fetched {
   bool pool_again = false;          // another request of this worker computed it
 };
 
-// The engine waits for what a sequence's fetch leaves, until a deadline that the fetch may put off.
-// Thread safe.
+// FetchWait: the engine's wait for the result of a sequence's fetch, until a deadline that the
+// fetch may put off. Thread safe.
 class FetchWait {
  public:
   void Begin(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The fetch: whether anybody still waits, also with a later deadline, and takes what it leaves.
+  // For the fetch; false when nobody waits any more: asks, sets a later deadline, delivers the
+  // result.
   bool IsAwaited() const ABSL_LOCKS_EXCLUDED(mu_);
   bool PutOff(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mu_);
   bool Deliver(Fetched fetched) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // The engine: whether it came, or will be waited for no longer; each is said once.
+  // For the engine: whether the result has come, or is too late; each is reported once.
   enum class News { kNone, kArrived, kLate };
   News TakeNews(absl::Time now) ABSL_LOCKS_EXCLUDED(mu_);
   absl::Time deadline() const ABSL_LOCKS_EXCLUDED(mu_);  // while it waits
@@ -138,7 +139,7 @@ struct Sequence {
   // The highest boundary to restore: what generates must compute its last token.
   uint32_t max_boundary() const { return generates() ? tokens() - 1 : tokens(); }
 
-  // Nobody waits for its fetch any more, whose thread is then free for another.
+  // Stops waiting for its fetch, whose thread is then free for another.
   void StopWaiting();
 
   // Never change after Submit.

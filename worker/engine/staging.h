@@ -1,4 +1,5 @@
-// Staging: copies of what a running sequence's kept boundaries need, until it is published.
+// StagedSnapshots: copies of the objects of a running sequence's kept boundaries, until they are
+// published; StagingBudget limits them.
 //
 // The KV of a kept boundary must be copied out, or a reference taken to it, while the sequence goes
 // on, because its local layers move on. StagingBudget bounds the bytes of all such copies, and of
@@ -31,14 +32,14 @@ namespace hearth {
 
 class StagingBudget {
  public:
-  // Bytes that were granted; gives them back when destroyed.
+  // Granted bytes; the destructor gives them back.
   class Lease {
    public:
     Lease() = default;
     Lease(Lease&& other) noexcept { *this = std::move(other); }
     Lease& operator=(Lease&& other) noexcept;
     ~Lease();
-    // Takes over what the other has. REQUIRES: of one budget.
+    // Takes over the other's bytes. REQUIRES: both are of one budget.
     void Merge(Lease other);
 
    private:
@@ -66,19 +67,19 @@ class StagedSnapshots {
   // sequence that goes on from `restored_boundary` with `restored` objects (0 and none when cold).
   // Boundaries that do not fit the budget are left out and counted in skipped(). `shares_chunks`:
   // the KV gives whole chunks by reference (SequenceKv::Share). Those of global layers then cost
-  // nothing, as the sequence has them to its end; those of local ones cost their bytes, of which
-  // `reserve` is asked as well, where it is given: the sequence leaves them and takes others.
+  // nothing, as the sequence has them to its end; those of local ones cost their bytes, which
+  // `reserve` must grant too: the sequence leaves them and takes others.
   using ReserveFunction = absl::FunctionRef<bool(uint64_t bytes)>;
   StagedSnapshots(const KvLayout& layout, const std::vector<uint32_t>& kept,
                   uint32_t restored_boundary, const KvObjects& restored, StagingBudget* budget,
                   bool shares_chunks = false, ReserveFunction reserve = NoReserve);
 
-  // Copies what the step that computed [begin, end) added. REQUIRES: called after every step, in
+  // Copies the rows of the step that computed [begin, end). REQUIRES: called after every step, in
   // order, before the next one.
   void Record(const SequenceKv& kv, uint32_t begin, uint32_t end);
 
   // Adds the boundary that `kv` is at now, whether its last rows were prefilled or decoded. False,
-  // and it is skipped, where the budget has no room or `kv` lacks what it needs.
+  // and it is skipped, where the budget has no room or `kv` lacks rows that it needs.
   // REQUIRES: chunks are shared; all steps of the prompt were recorded.
   bool AddNow(const SequenceKv& kv, StagingBudget* budget);
 

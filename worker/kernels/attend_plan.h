@@ -1,5 +1,5 @@
-// What of an Attend one part computes: a few rows of one sequence with the heads that share a KV
-// head, and the keys that each sees of a split. Private to worker/kernels.
+// Divides an Attend into parts: a few rows of one sequence with the heads that share a KV head, and
+// the keys that each sees of a split. Private to worker/kernels.
 //
 // Thread safety: values.
 #ifndef HEARTH_WORKER_KERNELS_ATTEND_PLAN_H_

@@ -34,7 +34,7 @@ struct GeluProductCall {
   KernelPhases* phases;
 };
 
-// What one part found for one row: [part of the panels][row][count].
+// A part's first outputs for one row: [part of the panels][row][count].
 struct TopCall {
   ConstRows x;
   const PackedWeights* weights;
@@ -268,7 +268,7 @@ void TopOfProduct(const ConstRows& x, const PackedWeights& weights, float softca
   KernelPhases phases;
   TopCall call{x, &weights, softcap, count, nullptr, workspace, &phases};
   const int64_t parts = call.panel_parts();
-  // What no part filled has the output -1.
+  // Places that no part filled have the output -1.
   std::vector<TopOutput> found(static_cast<size_t>(parts * x.rows * count));
   call.found = found.data();
   HWY_DYNAMIC_DISPATCH(TopForTarget)(call);

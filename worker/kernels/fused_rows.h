@@ -1,5 +1,5 @@
-// What a layer does to a row between two products, in one pass while the row is in the first-level
-// cache. The bits are those of the kernels of row_kernels.h one after the other.
+// The operations of a layer on a row between two products, in one pass while the row is in the
+// first-level cache. The bits are those of the kernels of row_kernels.h one after the other.
 //
 // Thread safety: pure functions; they set the floating-point mode (float_mode.h) while they run.
 #ifndef HEARTH_WORKER_KERNELS_FUSED_ROWS_H_

@@ -31,8 +31,9 @@ struct LayerWeights {
   AttendShape attend;
 };
 
-// What a step's rows are and go through, as wide as the weights say; no two overlap. One set serves
-// all layers but for the spans: angles, places and adapters are each layer's own.
+// The rows of a step and the buffers that they go through, as wide as the weights; no two overlap.
+// One set serves all layers but for `tokens` and `sequences`, whose angles and places are each
+// layer's own.
 struct LayerRows {
   Rows x;       // the residual stream
   Rows normed;  // before: by this layer's input norm; after: by the next layer's
@@ -42,7 +43,7 @@ struct LayerRows {
   absl::Span<const AdapterRows> adapters = {};  // of rows that go through one, in order
 };
 
-// What tests and the self-test put into a layer; each null where it is not.
+// Hooks of tests and the self-test in a layer; each may be null.
 struct LayerSeams {
   // Takes a product's place. Gate and up are two of them then, not fused.
   std::function<void(const ConstRows& x, const PackedWeights& weights, const Rows& y,

@@ -1,8 +1,8 @@
-// What a sampler asks of a whole row of logits, in vectors: the greatest, those above a bound, what
-// their weights come to.
+// Scans of a whole row of logits for the sampler, in vectors: the greatest, those above a bound,
+// the sums of their weights.
 //
-// The first two have one answer. Weights are not what defines a sampled token's bits: they say
-// within kWeightError where it lies, and who needs more computes the few that matter himself.
+// The first two are exact. The sums do not define a sampled token: they locate it within
+// kWeightError, and the sampler computes the few weights that matter itself.
 //
 // Thread safety: reentrant.
 #ifndef HEARTH_WORKER_KERNELS_LOGIT_ROWS_H_
@@ -24,9 +24,9 @@ LogitScan ScanLogits(const float* logits, int64_t count);
 int64_t NextGreater(const float* logits, int64_t begin, int64_t count, float bound);
 
 constexpr int64_t kWeightBlock = 1024;
-// Of the sum of all weights, for each logit of the row: what any order of adding doubles, and an
-// exp within two units of its last place, may be off by. A weight of less than 1e-300 counts as
-// so much.
+// The error as a share of the sum of all weights, for each logit of the row: covers any order of
+// adding doubles, and an exp within two units of its last place. A weight of less than 1e-300
+// counts as so much.
 constexpr double kWeightError = 0x1p-51;
 
 // exp((logit - greatest) / temperature), summed for each block: sums[(count + 1023) / 1024].

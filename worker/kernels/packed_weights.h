@@ -1,5 +1,5 @@
-// PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in the
-// bits that it is stored in, or as float32 or int8.
+// PackedWeights: a matrix of weights [outputs][inputs] as the product reads it: in panels, in its
+// stored bits, or as float32 or int8.
 //
 // A panel holds kPanelOutputs outputs, input after input: [inputs][kPanelOutputs], so that a vector
 // of weights is one load and memory is read in one stream. Of bfloat16 two inputs lie side by side:
@@ -34,7 +34,7 @@ struct WeightRows {
   int64_t outputs = 0;
 };
 
-// What weights are kept as. kFloat32 gives the bits of kStored, as widening is exact.
+// The form in which weights are kept. kFloat32 gives the bits of kStored, as widening is exact.
 enum class WeightForm { kStored, kFloat32, kInt8 };
 const char* WeightFormName(WeightForm form);  // as --weights has it
 

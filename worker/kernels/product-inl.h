@@ -42,7 +42,7 @@ constexpr int64_t kAheadOf = sizeof(T) == 1 ? 2 * kAhead : kAhead;
 using D = hn::FixedTag<float, kLanes>;
 using V = hn::Vec<D>;
 
-// What one tile of rows computes of one panel's block of inputs.
+// The work of one tile of rows on one panel's block of inputs.
 struct Tile {
   const float* x;  // [inputs][rows]
   int64_t inputs;
@@ -51,8 +51,8 @@ struct Tile {
   int64_t width;  // of the panel: from one input's weights to the next
 };
 
-// One input: its weights' vectors, weight(n), and each row's value. What there is less of is kept
-// in registers, the other passes through them.
+// One input: its weights' vectors, weight(n), and each row's value. The smaller set is kept in
+// registers, the other passes through them.
 template <int R, int N, class Weight>
 HWY_INLINE void Step(const float* x, const Weight& weight, V (&sums)[R][N]) {
   if (R < N) {

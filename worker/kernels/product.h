@@ -21,8 +21,8 @@ namespace hearth {
 // neither x nor the weights.
 void AddProduct(const ConstRows& x, const PackedWeights& weights, const Rows& y,
                 Workspace* workspace, KernelPhases* phases);
-// With each row of y where it is to be: y[row] has weights.outputs() floats. What `y` shows must
-// stay until the list has run.
+// The same with a separate place for each row: y[row] has weights.outputs() floats. The span must
+// stay valid until the list has run.
 void AddProductTo(const ConstRows& x, const PackedWeights& weights, absl::Span<float* const> y,
                   Workspace* workspace, KernelPhases* phases);
 // AddProduct at once.

@@ -1,5 +1,5 @@
-// The kernels as plain C++, one element after the other, in the written order: what their bits are
-// defined by, what tests compare them with, and what runs on a CPU without AVX2.
+// The kernels as plain C++, one element after the other, in the written order. They define the
+// kernels' bits, tests compare with them, and they run on a CPU without AVX2.
 //
 // Thread safety: pure functions.
 #ifndef HEARTH_WORKER_KERNELS_REFERENCE_H_

@@ -21,7 +21,7 @@ namespace HWY_NAMESPACE {
 #if HEARTH_KERNELS_VECTORS
 namespace {
 
-// What is done to each element, `a` of the one row and `b` of the other.
+// The operations on each element, `a` of the one row and `b` of the other.
 struct ExpEach {
   HWY_INLINE V operator()(V a, V) const { return ExpOf(a); }
 };

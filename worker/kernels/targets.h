@@ -18,7 +18,7 @@ enum class KernelTarget { kPlain, kAvx2, kAvx512 };
 const char* KernelTargetName(KernelTarget target);
 // Those that this CPU can run, the slowest first.
 std::vector<KernelTarget> UsableTargets();
-// What the kernels use now: the last of UsableTargets, unless another was forced.
+// The target in use: the last of UsableTargets, unless another was forced.
 KernelTarget ChosenTarget();
 // REQUIRES: one of UsableTargets.
 void ForceTarget(KernelTarget target);

@@ -1,6 +1,6 @@
-// What the row kernels share in vectors: sixteen partial sums and their tree, exp and tanh. Private
-// to worker/kernels; included once for each target, after Highway. reference.cc has each of them as
-// plain C++.
+// Vector code that the row kernels share: sixteen partial sums and their tree, exp and tanh.
+// Private to worker/kernels; included once for each target, after Highway. reference.cc has each of
+// them as plain C++.
 #if defined(HEARTH_WORKER_KERNELS_VECTORS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_VECTORS_INL_H_
 #undef HEARTH_WORKER_KERNELS_VECTORS_INL_H_

@@ -4,8 +4,8 @@
 // Both published styles are read: the old one (sliding_window_pattern, rope_theta,
 // rope_local_base_freq, rope_scaling) and the new one (layer_types, rope_parameters), flat or below
 // text_config. Fields that a published file leaves out take the defaults of Hugging Face's
-// Gemma3TextConfig. Whatever the engine does not support is refused with the field, its value and
-// the file: a model that loads is a model that is computed right.
+// Gemma3TextConfig. An unsupported value is refused with the field, the value and the file: a model
+// that loads is computed right.
 #ifndef HEARTH_WORKER_MODEL_MODEL_CONFIG_H_
 #define HEARTH_WORKER_MODEL_MODEL_CONFIG_H_
 
@@ -77,7 +77,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(
     std::optional<absl::string_view> generation_json = std::nullopt,
     const std::string& generation_file = {});
 
-// That the model has an embedding for each. Else kInvalidArgument.
+// OK when the model has an embedding for each. Else kInvalidArgument.
 absl::Status CheckTokenIds(absl::Span<const int32_t> tokens, const ModelConfig& config);
 
 // Fixed tokens spread over the vocabulary: what a worker computes to test itself.

@@ -1,4 +1,4 @@
-// SequenceKv: what the engine needs of one sequence's keys and values, whichever model made them.
+// SequenceKv: the engine's interface to one sequence's keys and values, whichever model made them.
 //
 // Thread safety: none; one thread at a time uses it. Ownership: it owns its memory, or shares it.
 #ifndef HEARTH_WORKER_MODEL_SEQUENCE_KV_H_
@@ -31,8 +31,8 @@ class SequenceKv {
   // REQUIRES: the rows are held; slice_begin <= begin <= end <= slice_begin + slice_tokens.
   virtual void CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                        std::byte* slice) const = 0;
-  // The bytes of an object of a whole chunk where they lie; they never change again. Null where its
-  // rows are not all done and held, or lie otherwise.
+  // The bytes of an object of a whole chunk, without a copy; they never change again. Null where
+  // its rows are not all done and held, or have another layout.
   virtual std::shared_ptr<std::byte[]> Share(const ObjectId& id) const {
     (void)id;
     return nullptr;

@@ -45,8 +45,8 @@ class ThreadPool {
   // Calls task(i, thread) for each i in [0, tasks), thread in [0, threads()); returns when all are
   // done. Tasks must not throw.
   void Run(int64_t tasks, Task task);
-  // As Run for each phase in order, but whoever ends a phase begins the next: the caller's own
-  // thread need not be on a core for it. What the tasks of a phase wrote, those of the next see.
+  // As Run for each phase in order, but the thread that ends a phase begins the next: the caller's
+  // thread need not be on a core for it. Tasks of a phase see the results of the one before.
   void RunPhases(absl::Span<const Phase> phases);
 
   // The machine's physical cores that this process may use, at least 1.

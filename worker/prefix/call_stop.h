@@ -1,7 +1,7 @@
-// CallStop: ends blocking calls that nobody waits for any longer, from another thread.
+// CallStop: ends blocking calls from another thread when nobody waits for them any more.
 //
-// Thread safety: all methods from any thread. Ownership: shared by who may stop the calls and who
-// makes them.
+// Thread safety: all methods from any thread. Ownership: shared by those who stop the calls and
+// those who make them.
 #ifndef HEARTH_WORKER_PREFIX_CALL_STOP_H_
 #define HEARTH_WORKER_PREFIX_CALL_STOP_H_
 

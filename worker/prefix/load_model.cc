@@ -75,7 +75,7 @@ std::optional<absl::Duration> LoadModel::ComputeTime(uint32_t begin, uint32_t en
   return absl::Seconds(steps_.Seconds(begin, end, step_tokens));
 }
 
-// What is under way comes first, or shares the link: either way it is in front.
+// Transfers under way come first, or share the link: either way they are in front.
 absl::Duration LoadModel::LoadTimeLocked(const Rate& rate, uint64_t bytes) const {
   mu_.AssertHeld();
   assert(rate.known());

@@ -1,13 +1,12 @@
-// LoadModel: whether a stored prefix is loaded or computed, by what both cost lately.
+// LoadModel: predicts the costs of loading and of computing a stored prefix from recent ones.
 //
 // It learns from all requests of a worker: how long a plan takes to come, how fast bytes come from
-// each source, how fast prompts are computed at which position, and what is under way. Nothing is
-// believed for ever: a source that was found too slow is probed again now and then, beside a
-// request that computes.
+// each source, how fast prompts are computed at each position, and which transfers are under way. A
+// source that was found too slow is probed again now and then, beside a request that computes.
 //
-// Only two boundaries need to be compared, what the worker has itself and the longest that is
-// stored: bytes grow ever slower with the boundary (windows), computing ever faster (attention), so
-// that anything between costs more than the better of these two.
+// Only two boundaries need to be compared, the worker's own and the longest that is stored: bytes
+// grow ever slower with the boundary (windows), computing ever faster (attention), so any boundary
+// between costs more than the better of these two.
 //
 // Thread safety: all methods from any thread. Times are of a steady clock, or the test's.
 #ifndef HEARTH_WORKER_PREFIX_LOAD_MODEL_H_
@@ -44,35 +43,34 @@ class LoadModel {
   LoadChoice choice() const { return choice_; }
   absl::Time Now() const { return clock_(); }
 
-  // What happened.
+  // Observations.
   void OnStep(uint32_t rows, double position, absl::Duration took) ABSL_LOCKS_EXCLUDED(mu_);
   // From the question to the plan. `late`: it did not come until then.
   void OnPlan(absl::Duration took, bool late = false) ABSL_LOCKS_EXCLUDED(mu_);
-  // `bytes` came from `source`. `cut_off`: more was to come, and nobody waited for it; what is
-  // remembered of the source is then this alone.
+  // `bytes` came from `source`. `cut_off`: the transfer was ended early; then this replaces all
+  // that was learned about the source.
   void OnLoad(LoadSource source, uint64_t bytes, absl::Duration took, bool cut_off = false)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Bytes that are on their way, and no longer.
+  // A transfer of so many bytes begins; has ended.
   void OnBegin(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
   void OnEnd(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mu_);
 
-  // What is to be expected; nullopt: nothing is known of it yet.
+  // Predictions; nullopt: nothing is known yet.
   std::optional<absl::Duration> ComputeTime(uint32_t begin, uint32_t end,
                                             uint32_t step_tokens) const ABSL_LOCKS_EXCLUDED(mu_);
   // From the plan on.
   std::optional<absl::Duration> LoadTime(LoadSource source, uint64_t bytes) const
       ABSL_LOCKS_EXCLUDED(mu_);
-  // From the question on, by the best source that is known; without one how long a plan takes.
+  // From the question on, by the best known source; without one the time of a plan.
   std::optional<absl::Duration> LeastLoadTime(uint64_t bytes) const ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Whether now is the time to look again at a source that was found too slow, or at all of them,
-  // where nobody was asked. True: the caller does.
+  // Whether it is time to probe a source that was found too slow, or all of them where no store was
+  // asked. True: the caller must probe.
   bool MayProbe(std::optional<LoadSource> source) ABSL_LOCKS_EXCLUDED(mu_);
-  // It was measured: the pause before the next look but one is twice as long. A look that measured
-  // nothing changes no pause.
+  // A probe measured it: the pause before the next probe but one is twice as long. A probe that
+  // measured nothing changes no pause.
   void OnProbed(std::optional<LoadSource> source) ABSL_LOCKS_EXCLUDED(mu_);
-  // Loading from it is worth it again: when it is found too slow after this, it is for the first
-  // time.
+  // Loading from it is worth it again: its pauses begin anew.
   void OnAccepted(LoadSource source) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:

@@ -81,7 +81,7 @@ uint64_t LoadTrial::ComingBytes() const {
   return probe_ ? std::min(offer_.bytes, kProbeBytes) : offer_.bytes;
 }
 
-// What is computed less where it begins at `boundary`, with what others compute meanwhile.
+// The time that starting at `boundary` saves, with others' steps in between.
 std::optional<absl::Duration> LoadTrial::Spares(uint32_t boundary) const {
   mu_.AssertHeld();
   const auto time = [&](uint32_t begin) -> std::optional<absl::Duration> {

@@ -1,12 +1,12 @@
-// LoadTrial: one request's choice between loading and computing, and what came of it.
+// LoadTrial: one request's choice between loading and computing, and its outcome.
 //
-// The engine asks it before the store is asked, the cache when the plan is here and between
-// messages: a transfer that has become slower than computing is cut off. One that nobody armed
-// takes everything and learns nothing. Safe by construction: it only makes a cache miss, or be
+// The engine asks it before it asks the store, the cache when the plan has come and between
+// messages: a transfer that has become slower than computing is cut off. A trial that was not armed
+// loads everything and learns nothing. Safe by construction: it only makes a cache miss, or be
 // asked less often, and a miss changes no result.
 //
-// Thread safety: all methods from any thread. Ownership: the model must outlive its calls, and it
-// while a transfer is under way.
+// Thread safety: all methods from any thread. Ownership: the model must outlive its calls, and
+// itself while a transfer is under way.
 #ifndef HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 #define HEARTH_WORKER_PREFIX_LOAD_TRIAL_H_
 
@@ -37,13 +37,13 @@ struct LoadReport {
   std::optional<LoadSource> source;  // of what was offered
   uint32_t boundary = 0;             // likewise
   uint64_t bytes = 0;                // offered, or where nobody asked the most that would come
-  // Nothing where nothing is known of it yet. Of computing: what a load spares.
+  // Empty where unknown. The compute estimate is the time that a load saves.
   std::optional<absl::Duration> load_estimate, compute_estimate;
   absl::Duration took = absl::ZeroDuration();  // from the plan until it was restored or cut off
   bool plan_was_late = false;
 };
 
-// What a plan offers.
+// The prefix that a plan offers.
 struct LoadOffer {
   uint32_t boundary = 0;
   uint64_t bytes = 0;
@@ -58,7 +58,7 @@ class LoadTrial {
   LoadTrial(const LoadTrial&) = delete;
   LoadTrial& operator=(const LoadTrial&) = delete;
 
-  // What the request has and wants, and who computes beside it.
+  // The request's tokens, and the prefills beside it.
   struct Work {
     uint32_t have_tokens = 0, tokens = 0;
     uint32_t step_tokens = 1;
@@ -75,12 +75,12 @@ class LoadTrial {
     absl::Duration budget =
         absl::InfiniteDuration();  // for the plan; for all where nothing is known
   };
-  // Called when a load may take longer than the budget: how long from now on at most.
+  // Called when a load may take longer than the budget, with the longest time from now on.
   using Extend = std::function<void(absl::Duration)>;
 
   void Arm(LoadModel* model, Work work, Extend extend = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
-  // To measure beside a request that computes: a little is loaded, and dropped. `why` is the source
-  // that was found too slow; nothing where nobody was asked.
+  // Arms a probe beside a request that computes: a little is loaded, and dropped. `why`: the source
+  // that was found too slow; empty where no store was asked.
   void ArmProbe(LoadModel* model, std::optional<LoadSource> why = std::nullopt)
       ABSL_LOCKS_EXCLUDED(mu_);
   // For another fetch of the same request, which has more tokens by now.
@@ -95,22 +95,23 @@ class LoadTrial {
   void OnAsk() ABSL_LOCKS_EXCLUDED(mu_);
   void OnPlan(bool late = false) ABSL_LOCKS_EXCLUDED(mu_);
   bool Accepts(const LoadOffer& offer) ABSL_LOCKS_EXCLUDED(mu_);
-  // How long to wait for the next message when so many bytes are here: zero to stop now; nothing
-  // where only the caller's deadline counts.
+  // How long to wait for the next message after so many bytes: zero to stop now; empty where only
+  // the caller's deadline counts.
   std::optional<absl::Duration> Patience(uint64_t received_bytes) const ABSL_LOCKS_EXCLUDED(mu_);
-  // The patience was over, or the caller's deadline (kMiss); all came; it ended otherwise.
+  // The patience ended, or the caller's deadline passed (kMiss); everything came; it ended
+  // otherwise.
   void OnCutOff(uint64_t received_bytes, LoadDecision decision = LoadDecision::kAbandoned)
       ABSL_LOCKS_EXCLUDED(mu_);
   void OnArrived() ABSL_LOCKS_EXCLUDED(mu_);
   void OnFailed() ABSL_LOCKS_EXCLUDED(mu_);
-  // The engine: what arrived was restored, which took so long.
+  // The engine: the objects were restored, which took so long.
   void OnRestored(absl::Duration copied) ABSL_LOCKS_EXCLUDED(mu_);
 
   bool is_probe() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Whether the plan had less than the budget: that it is late does not say that the store is gone.
+  // Whether the plan had less time than the budget: then a late plan does not mean that the store
+  // is gone.
   bool is_hurried() const ABSL_LOCKS_EXCLUDED(mu_);
-  // Where computing was chosen, and now is the time to look again at what made it so: a probe of
-  // that. Else null.
+  // A probe of the source because of which computing was chosen, if it is time for one. Else null.
   std::shared_ptr<LoadTrial> TakeProbe() ABSL_LOCKS_EXCLUDED(mu_);
   LoadReport report() const ABSL_LOCKS_EXCLUDED(mu_);
 

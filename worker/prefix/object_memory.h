@@ -1,5 +1,5 @@
-// The memory of objects' bytes: what is let go is handed on, up to a limit, instead of going back
-// to the system.
+// The memory of objects' bytes: freed memory is reused, up to a limit, instead of going back to the
+// system.
 //
 // Thread safety: any thread. One limit for the process.
 #ifndef HEARTH_WORKER_PREFIX_OBJECT_MEMORY_H_
@@ -17,7 +17,7 @@ namespace hearth {
 // kept that could be given back.
 std::shared_ptr<std::byte[]> AllocateAligned(size_t bytes);
 
-// What is kept to be handed on, now and at most. A lower limit lets go of what is above it.
+// Bytes kept for reuse, now and at most. A lower limit frees the bytes above it.
 size_t RecycledBytes();
 void SetRecycledLimit(size_t bytes);
 inline constexpr size_t kLeastRecycledLimit = size_t{256} << 20;  // and until it is set

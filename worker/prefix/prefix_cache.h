@@ -1,5 +1,5 @@
-// What the engine needs from a cache of prefixes: fetch the longest restore point, publish new
-// ones.
+// PrefixCache: the engine's interface to a cache of prefixes: fetch the longest restore point,
+// publish new ones.
 //
 // Implemented over gRPC and over a store in the same process (services/), and by fakes in tests.
 // Thread safety: implementations are called from several threads at once.
@@ -55,9 +55,9 @@ struct PrefixRequest {
   std::string tenant;
   std::string adapter = "";     // that its tokens go through, by name; empty: none
   std::string request_id = "";  // for logs
-  // Ends Fetch and Lease early, as if their deadline had come; null: nobody does.
+  // Ends Fetch and Lease early, as if their deadline had come; may be null.
   std::shared_ptr<CallStop> stop = nullptr;
-  // Whether Fetch is to load what it finds, and for how long; null: always.
+  // Decides whether Fetch loads the prefix that it finds, and for how long; null: always.
   std::shared_ptr<LoadTrial> load = nullptr;
 };
 
@@ -70,7 +70,8 @@ struct FetchOutcome {
   std::string note;                                      // why it missed, for logs and Explain
 };
 
-// Held by the one that computes what others wait for. Its end lets one of them take over.
+// Held by the request that computes a prefix for which others wait. Its destruction lets one of
+// them take over.
 class ComputeLease {
  public:
   virtual ~ComputeLease() = default;
@@ -121,8 +122,8 @@ class PrefixCache {
     (void)prefix, (void)above_tokens, (void)max_tokens, (void)terms, (void)deadline;
     return {};
   }
-  // Takes `objects` of the tenant's own `prefix` out, for good: they are not what this worker
-  // computes. True: nobody is given them any more. Blocks at most until `deadline`.
+  // Removes `objects` of the tenant's own `prefix` for good: this worker computes other bytes.
+  // True: nobody gets them any more. Blocks at most until `deadline`.
   virtual bool Quarantine(const PrefixRequest& prefix, const std::vector<ObjectId>& objects,
                           absl::Time deadline) {
     (void)prefix, (void)objects, (void)deadline;

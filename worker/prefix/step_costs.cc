@@ -7,7 +7,7 @@
 namespace hearth {
 namespace {
 
-// What is so many prefilled tokens old counts e times less: a few prompts' worth.
+// After so many prefilled tokens an observation counts e times less: a few prompts' worth.
 constexpr double kMemoryTokens = 8192;
 // The terms in units in which all three are near 1 for usual steps.
 constexpr double kRowsUnit = 256, kPositionUnit = 4096;

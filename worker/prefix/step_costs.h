@@ -1,8 +1,8 @@
-// StepCosts: what computing a piece of a prompt costs, learned from the steps that were taken.
+// StepCosts: predicts the cost of computing a piece of a prompt, learned from past steps.
 //
 // A step of n rows at mean position p takes s + n * (a + b * p): weights are read once, each row is
-// multiplied with them, and looks back on what came before it. The three are a least-squares fit to
-// the last steps, in which what is older counts less.
+// multiplied with them, and attends to the rows before it. The three are a least-squares fit to the
+// last steps, in which older ones count less.
 // Thread safety: none. Units: seconds, tokens.
 #ifndef HEARTH_WORKER_PREFIX_STEP_COSTS_H_
 #define HEARTH_WORKER_PREFIX_STEP_COSTS_H_

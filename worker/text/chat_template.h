@@ -6,8 +6,8 @@
 // white space at both ends, part by part, as Python's str.strip does. One difference from the
 // published template: it reads only the first part of a system message and drops the others, here
 // all are written, one after the other, since parts are where breakpoints go.
-// As there, a message that contains the words "<end_of_turn>" ends its turn, unless whoever makes
-// tokens of the text takes what RenderedChat::messages covers for plain text (ChatInput::strict).
+// As there, a message that contains the words "<end_of_turn>" ends its turn, unless the ranges in
+// RenderedChat::messages are tokenized as plain text (ChatInput::strict).
 // Thread safety: a pure function. Knows no tokens: see prompt.h.
 #ifndef HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_
 #define HEARTH_WORKER_TEXT_CHAT_TEMPLATE_H_
@@ -48,8 +48,7 @@ struct RenderedChat {
   // a model's turn (a later turn of the same chat has them too), and the declared ones. A declared
   // one on the last system part is the end of the system text.
   std::vector<size_t> breakpoints;
-  // What came from messages, as ranges of bytes [begin, end), ascending; the rest is the
-  // template's.
+  // The messages' own text, as ranges of bytes [begin, end), ascending; the rest is the template's.
   std::vector<std::pair<size_t, size_t>> messages;
 };
 

@@ -1,12 +1,11 @@
 // PairMerger: byte-pair encoding of one word of any length, which can be stopped.
 //
-// SentencePiece encodes what it is given in one call: a word of megabytes takes seconds, and nobody
-// can end it; a short one costs more to hand over than to encode. Here the same merges are made in
-// the same order, the best score first and of equal ones the leftmost, with a question to the
-// caller now and then. Only for words without a piece that is never merged: those were taken out
-// before.
-// Standard library only. Thread safety: const after construction. Ownership: the table must
-// outlive it.
+// SentencePiece encodes its input in one call: a word of megabytes takes seconds, and nobody can
+// end it; a short one costs more to hand over than to encode. Here the same merges are made in the
+// same order, the best score first and of equal ones the leftmost, and the caller may stop them now
+// and then. Only for words without pieces that are never merged: those were removed before.
+// Standard library only. Thread safety: const after construction. Ownership: the table must outlive
+// it.
 #ifndef HEARTH_WORKER_TEXT_PAIR_MERGER_H_
 #define HEARTH_WORKER_TEXT_PAIR_MERGER_H_
 

@@ -1,15 +1,14 @@
-// PieceJoins: between which two characters a text may be cut before it becomes tokens, proven from
-// the vocabulary.
+// PieceJoins: knows between which two characters a text may be cut before it becomes tokens, proven
+// from the vocabulary.
 //
-// Byte-pair encoding joins two neighbours only to what is a piece itself, and never divides it
-// again. So each merge across the border of two characters makes a piece that holds them side by
-// side: where no piece does, no merge crosses. Merges on one side neither look at the other nor
-// wait for it (the best score first, of equal ones the leftmost: an order that dividing the text
-// keeps on both sides), so both sides become what each becomes alone.
+// Byte-pair encoding joins two neighbours only to a piece, and never divides it again. So each
+// merge across the border of two characters makes a piece that has them side by side: where no
+// piece does, no merge crosses. Merges on one side do not depend on the other (the best score
+// first, of equal ones the leftmost: an order that dividing the text keeps on both sides), so both
+// sides become the same tokens as alone.
 //
-// That is all that there is to it only if nothing but merges happens to a text: `Prove` refuses
-// every vocabulary where something else might.
-// Standard library only. Thread safety: const after construction.
+// This holds only if nothing but merges happens to a text: `Prove` refuses every vocabulary where
+// something else might. Standard library only. Thread safety: const after construction.
 #ifndef HEARTH_WORKER_TEXT_PIECE_JOINS_H_
 #define HEARTH_WORKER_TEXT_PIECE_JOINS_H_
 

@@ -1,8 +1,8 @@
-// PieceTable: finds the piece that is written as a text, among all that characters may become.
+// PieceTable: finds a piece by its text, among all pieces that characters may become.
 //
-// One probe of one table for a text of up to 7 bytes, which most that are asked for have; a
-// quarter of a million pieces take 12 MB. Texts are as people write them: a space is a space.
-// Standard library only. Thread safety: const after the last Add and Note.
+// One probe of one table for a text of up to 7 bytes, as most are; a quarter of a million pieces
+// take 12 MB. Texts are as people write them: a space is a space. Standard library only. Thread
+// safety: const after the last Add and Note.
 #ifndef HEARTH_WORKER_TEXT_PIECE_TABLE_H_
 #define HEARTH_WORKER_TEXT_PIECE_TABLE_H_
 

@@ -24,7 +24,7 @@ enum class PieceType {
   kByte = 6,
 };
 
-// What a space is in a piece.
+// A space in a piece's text.
 inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
 
 // Whether text may become a piece of this type: the others come from elsewhere.

@@ -31,8 +31,8 @@ struct ChatInput {
   std::vector<ChatMessage> messages;
   // No generation prompt: a user message at the end is left unfinished.
   bool omit_generation_prompt = false;
-  // A control piece or turn marker in a message is the characters it is written with: whoever wrote
-  // the message cannot end its turn.
+  // A control piece or turn marker in a message counts as plain characters, so that a message
+  // cannot end its own turn.
   bool strict = false;
 };
 

@@ -255,7 +255,7 @@ absl::Span<const Candidate> Sampler::Filter(absl::Span<const float> logits,
   return candidates_;
 }
 
-// What the filters leave, in order.
+// Keeps the candidates that the filters leave, in order.
 void Sampler::KeepAll(absl::Span<const float> logits, double greatest,
                       const SamplingParams& params) {
   KeepTopK(logits, params.top_k);

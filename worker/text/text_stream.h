@@ -22,7 +22,8 @@
 
 namespace hearth {
 
-// What is held back per sequence, and searched after each token, stays below 256 bytes and a token.
+// The text held back for a sequence, and searched after each token, stays below 256 bytes and a
+// token.
 inline constexpr size_t kMaxStopStrings = 16;
 inline constexpr size_t kMaxStopStringBytes = 256;
 

@@ -15,8 +15,8 @@ namespace {
 
 // A prompt's own "<bos>" may come on top of a text of the greatest size.
 constexpr size_t kMaxEncodeBytes = kMaxTextBytes + 64;
-// What finding the common tokens may cost beside the encoding itself: ordinary text needs a word or
-// two for each offset, a thousand offsets inside one word of megabytes would take minutes.
+// The most bytes encoded again to find common tokens: ordinary text needs a word or two for each
+// offset, but a thousand offsets inside one word of megabytes would take minutes.
 constexpr size_t kMaxRepeatedBytes = 2 * kMaxTextBytes;
 
 // Where an offset cuts a text that was encoded.

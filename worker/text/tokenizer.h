@@ -5,9 +5,8 @@
 // their neighbours (control, unknown and user-defined ones; leftmost, then longest), and only what
 // lies between becomes what SentencePiece makes of it: by Hearth's own hands where the vocabulary
 // proves that the text may be cut into words (piece_joins.h), otherwise by SentencePiece itself.
-// What one segment becomes depends on nothing before it, so that the tokens of a text's prefix cost
-// a segment or two, however long the text. Nothing of a text is kept: what is quick, is quick for
-// every tenant alike.
+// A segment's tokens depend on nothing before it, so the tokens of a text's prefix cost a segment
+// or two, however long the text. Nothing of a text is kept, so timings tell no tenant about others.
 //
 // Standard library only: sentencepiece's header clashes with Debian's Abseil, and tokenizer.cc is
 // the one file that sees it. Errors as absl::Status are made by tokenizer_loader (files) and prompt
@@ -42,7 +41,7 @@ struct Encoding {
   std::vector<uint32_t> common_tokens;
 };
 
-// What an encoding may cost, and what is plain text in it.
+// Limits of an encoding, and the parts of the text that are plain.
 struct EncodeRules {
   size_t max_tokens = SIZE_MAX;   // more of them are of no use
   std::function<bool()> stopped;  // asked every few milliseconds; null: nobody stops it
@@ -88,7 +87,7 @@ class Tokenizer {
 
   // Bytes that are no UTF-8 become U+FFFD. Ids without a piece have no text.
   std::string Decode(const std::vector<int32_t>& ids, bool skip_special) const;
-  // What one token adds to the text, as bytes: a byte piece may be a part of a character.
+  // The bytes that one token adds to the text: a byte piece may be a part of a character.
   std::string_view TokenBytes(int32_t id) const;
   // Control pieces, the unknown piece, and the turn and image markers: not for a reader's eyes.
   bool IsSpecial(int32_t id) const;

@@ -16,8 +16,8 @@ struct Scan {
   size_t length;  // of the character, when whole
 };
 
-// What a character that starts with `lead` must look like: its length and the range of its second
-// byte, which is where overlong forms, surrogates and values above U+10FFFF are kept out.
+// The form of a character that starts with a lead byte: its length and the range of its second
+// byte, which excludes overlong forms, surrogates and values above U+10FFFF.
 struct LeadRule {
   size_t length;
   uint8_t second_min, second_max;

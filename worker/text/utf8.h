@@ -49,7 +49,7 @@ std::string_view StripLeadingWhitespace(std::string_view text);
 class Utf8Repairer {
  public:
   void Append(std::string_view bytes, std::string* out);
-  // What still waits can no longer become a character: emits it as U+FFFD.
+  // The end of the text: emits an incomplete character as U+FFFD.
   void Finish(std::string* out);
 
  private:

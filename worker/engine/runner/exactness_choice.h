@@ -1,4 +1,4 @@
-// Which class of bits a worker serves: what was asked for, and what that means for a machine.
+// Chooses the class of bits that a worker serves, from its flags and the machine.
 //
 // Pure functions of their arguments and, for MemoryBytes, of the machine.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_EXACTNESS_CHOICE_H_
@@ -14,12 +14,12 @@ namespace hearth {
 // In the order of the flag's names.
 enum class ExactnessChoice { kAuto, kInvariant, kExact, kPortable };
 
-// What weights are kept as, in the class invariant; kAuto: as each class does by itself. In the
-// order of the flag's names.
-enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8, kCount };
+// The form of the weights in the class invariant; kAuto: each class's default. In the order of the
+// flag's names.
+enum class WeightsChoice { kAuto, kFloat32, kStored, kInt8 };
 const char* WeightsChoiceName(WeightsChoice weights);
 
-// Whether the class `invariant` has what is asked for; the error names the option that it has not.
+// Whether the class `invariant` has these options; the error names the one that it lacks.
 absl::Status MayBeInvariant(const std::string& device, const std::string& dtype);
 
 // What a start says of a self-test that failed: the class does not hold here, or nobody knows, as

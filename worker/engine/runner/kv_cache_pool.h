@@ -1,4 +1,4 @@
-// KvCachePool: KV caches between requests. First touch of fresh memory is slow, so they are reused.
+// KvCachePool: keeps KV caches between requests, since the first touch of fresh memory is slow.
 //
 // Thread safety: none; the engine's thread uses it.
 // Ownership: the Gemma must outlive the pool and every cache it gave out.

@@ -1,4 +1,4 @@
-// The bridge between a sequence's keys and values and stored objects.
+// Copies between a sequence's keys and values and stored objects.
 //
 // Thread safety: pure functions on their arguments; a KvCache is used by one thread at a time.
 // Ownership: objects are filled before they are shared; a sealed object never changes again.
@@ -26,16 +26,17 @@ using KvObjects = std::vector<std::shared_ptr<const KvObject>>;
 absl::Status CheckAndSortObjects(const KvLayout& layout, uint32_t boundary, KvObjects* objects);
 
 // Makes `kv` the state after `boundary` tokens, exactly as if they had just been computed: local
-// layers hold the last W-1 rows and no more. False: memory that was lent was used again meanwhile,
-// and what `kv` holds is of no use.
+// layers hold the last W-1 rows and no more. False: lent memory was used again meanwhile, and the
+// contents of `kv` are of no use.
 // REQUIRES: CheckAndSortObjects passed; boundary <= kv->capacity().
 bool RestoreSnapshot(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                      KvCache* kv);
 
-// Where the slice of a group's layer number `index` lies: on the worker's device, in memory that is
-// lent, or in the object's own.
+// The address of the slice of a group's layer number `index`: on the worker's device, in lent
+// memory, or in the object's own.
 const std::byte* SliceOf(const KvObject& object, size_t index, size_t slice_bytes);
-// Whether all memory that they lend is still what was verified. Else kAborted is LoanEnded.
+// Whether all their lent memory still has the verified bytes. Otherwise the error is LoanEnded,
+// kAborted.
 bool LoansHold(const KvObjects& objects);
 absl::Status LoanEnded();
 

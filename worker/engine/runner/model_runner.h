@@ -1,7 +1,7 @@
-// ModelRunner: the one narrow place where the engine meets a model. Behind it are a forward pass,
-// the memory of its sequences, and what of both decides the bits.
+// ModelRunner: the engine's interface to a model: its forward pass, the memory of its sequences,
+// and everything in both that decides the bits.
 //
-// Thread safety: the engine's thread calls what is not const; the rest from any thread.
+// Thread safety: methods that are not const from the engine's thread; the rest from any thread.
 // Ownership: a SequenceKv must not outlive the runner that made it; objects that share its blocks
 // may.
 #ifndef HEARTH_WORKER_ENGINE_RUNNER_MODEL_RUNNER_H_
@@ -63,18 +63,17 @@ class ModelRunner {
   // The form of the matrices: "stored", in the checkpoint's own bits, "int8", or a dtype.
   virtual std::string weights() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
-  // The most tokens of one sequence that a step is to have, while nothing decodes; at least a
-  // chunk.
+  // The most tokens of one sequence in a step while nothing decodes; at least a chunk.
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
 
   struct KvBytes {
     // Reserved: set aside for sequences, and not used yet. Budget 0: none is kept.
     uint64_t budget = 0, used = 0, reserved = 0;
-    // Others let memory go between the two counts.
+    // Other threads may free memory between the two counts.
     uint64_t free() const { return budget - std::min(budget, used + reserved); }
   };
   virtual KvBytes kv_bytes() const { return {}; }  // any thread
-  // Whether there is more memory for sequences once nobody holds this object's bytes any more.
+  // Whether freeing this object's bytes gives more memory to sequences.
   virtual bool FreesKvBytes(const KvObject& object) const {
     (void)object;
     return true;
@@ -83,11 +82,10 @@ class ModelRunner {
   // Everything that decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
-  // Empty, with memory set aside for up to `tokens` in steps of at most step_tokens(), so that what
-  // is done with it later finds room. What of `shared` is memory of sequences already needs none:
-  // it is held until the first step, for a restore from it or from more. kResourceExhausted where
-  // there is no memory for them now, kInvalidArgument where there is not with nothing else running
-  // either.
+  // An empty state, with memory set aside for up to `tokens` in steps of at most step_tokens(), so
+  // that its steps find room. Objects of `shared` in sequences' memory already need none: they are
+  // held until the first step, for a restore from them or more. kResourceExhausted: there is no
+  // memory now; kInvalidArgument: there would be none with nothing else running either.
   virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
                                                             const KvObjects& shared) = 0;
   // The adapters that a sequence may go through.
@@ -104,16 +102,15 @@ class ModelRunner {
     return absl::OkStatus();
   }
   virtual void Release(std::unique_ptr<SequenceKv> kv) = 0;
-  // Empty, for copies of `kv` at `prompt` tokens that go on up to `tokens`, with memory set aside,
-  // also for what `kv` has left and they have not. Errors as NewKv.
+  // Empty states for copies of `kv` at `prompt` tokens that go on up to `tokens`, with memory set
+  // aside, also for rows that `kv` has left and they have not. Errors as NewKv.
   virtual absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv,
                                                                             int prompt, int tokens,
                                                                             uint32_t forks) = 0;
-  // Makes `fork`, of NewForks, the state of `kv`. What is shared of their memory is copied before
-  // it is written.
+  // Makes `fork`, of NewForks, the state of `kv`. Shared memory is copied before it is written.
   virtual void Fork(const SequenceKv& kv, SequenceKv* fork) = 0;
-  // Makes `kv` the state after `boundary` tokens. kAborted: memory that was lent was used again
-  // meanwhile, and what `kv` holds is of no use.
+  // Makes `kv` the state after `boundary` tokens. kAborted: lent memory was used again meanwhile,
+  // and the contents of `kv` are of no use.
   // REQUIRES: CheckAndSortObjects passed.
   virtual absl::Status Restore(const KvLayout& layout, uint32_t boundary, const KvObjects& objects,
                                SequenceKv* kv) = 0;

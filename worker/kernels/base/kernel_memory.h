@@ -1,6 +1,6 @@
-// Memory for what the kernels read and write: aligned to a cache line and, where it is large and
-// the machine grants them, in huge pages: a step reads all weights once, and with pages of 4 KiB
-// it would wait for the addresses of them (decision 135).
+// Memory for the kernels: aligned to a cache line and, where it is large and the machine grants
+// them, in huge pages: a step reads all weights once, and with pages of 4 KiB it would wait for
+// address translation (decision 135).
 //
 // Thread safety: AllocateKernelBytes from any thread; a KernelArena by one at a time.
 // Errors: std::bad_alloc.
@@ -21,12 +21,12 @@ struct FreeKernelBytes {
 };
 using KernelBytes = std::unique_ptr<std::byte, FreeKernelBytes>;
 
-// Of undefined content. Huge pages have what there are whole ones of; what nearly fills a last one,
-// by seven eighths, gets all of it.
+// Of undefined content. The part that fills whole huge pages is in huge pages; a rest of seven
+// eighths of one or more gets a whole one.
 KernelBytes AllocateKernelBytes(size_t bytes);
 
-// Many pieces in common huge pages. They live as long as anybody holds one of them; what is left of
-// a region when the next piece does not fit is not touched.
+// Many pieces in common huge pages. A region lives while any of its pieces does; its rest is not
+// touched when the next piece does not fit.
 class KernelArena {
  public:
   std::shared_ptr<std::byte> Take(size_t bytes);

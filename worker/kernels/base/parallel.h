@@ -1,8 +1,8 @@
 // ParallelFor: how the kernels ask their caller for threads.
 //
 // A kernel splits its outputs into parts, never a sum; a part's result does not depend on the
-// thread that computes it, nor on the parts before it. There are more parts than threads as a rule:
-// whoever is free takes the next. Each part sets the thread's floating-point mode itself
+// thread that computes it, nor on the parts before it. There are usually more parts than threads: a
+// free thread takes the next. Each part sets the thread's floating-point mode itself
 // (float_mode.h). Parts do not throw.
 #ifndef HEARTH_WORKER_KERNELS_BASE_PARALLEL_H_
 #define HEARTH_WORKER_KERNELS_BASE_PARALLEL_H_

@@ -1,8 +1,8 @@
-// KernelPhases: loops that depend on each other, as a list that is made first and run then, as one
-// region of threads: a layer, or a whole step. Each kernel that splits its work adds its loops to
-// one (AddProduct, AddAttend, ...); what a loop's parts wrote, those of the next see.
+// KernelPhases: a list of loops that depend on each other, such as a layer or a whole step, which
+// is made first and then run as one region of threads. Each kernel that splits its work adds its
+// loops to a list (AddProduct, AddAttend, ...); a loop sees the results of the one before.
 //
-// What a kernel was given (views, weights, workspace) must stay until the list has run. Kernels
+// A kernel's arguments (views, weights, workspace) must stay valid until the list has run. Kernels
 // that are added to one list may share a workspace: each uses it in its own loops only.
 //
 // Thread safety: none while it is made; its loops' bodies run on any threads.

@@ -1,4 +1,4 @@
-// Workspace: memory for what a kernel needs while it runs, kept for the next call.
+// Workspace: scratch memory of a kernel, kept for the next call.
 //
 // Thread safety: none while it grows; a call for no more than there was room for only reads. One
 // kernel at a time. Grows, and shrinks only when it dies.

@@ -42,7 +42,7 @@ class InvariantForward {
   void AddHead(const ConstRows& normed, absl::Span<float* const> to, KernelPhases* list);
   void RunList(KernelPhases* list) { list->RunOn(pool_); }
 
-  // Sees what each operation gives, from the next list on; null: nobody does.
+  // Called with the results of each operation, from the next list on; null: none.
   using Witness = std::function<void(const char* operation, const Rows& values, int64_t columns)>;
   void SetWitness(Witness witness) { seams_.witness = std::move(witness); }
   // The memory that the step's rows go through.

@@ -44,7 +44,7 @@ struct InvariantGemmaOptions {
 
 class InvariantGemma {
  public:
-  // Of the order of every sum and of every function: raised where a bit may change by it.
+  // Version of the order of every sum and of every function: raised when a bit may change.
   static constexpr int kKernelsVersion = 1;
   // A sequence's keys and values. Of the model whose NewKv made it; once moved from, of none.
   using Kv = InvariantKv;
@@ -63,12 +63,12 @@ class InvariantGemma {
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;
 
-  // Whether this machine computes what the class promises (invariant_self_test.h) in steps up to
-  // `limits`; adds a note. That it did is remembered in `cache_dir`, if there is one, by weights,
+  // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
+  // to `limits`; adds a note. Success is remembered in `cache_dir`, if there is one, by weights,
   // kernels, program, CPU and limits.
   absl::Status SelfTest(const std::string& cache_dir, const StepLimits& limits = {});
 
-  // For tests: what takes the product's place in models that are loaded from now on; null: nothing.
+  // For tests: replaces the product in models loaded from now on; null: ends that.
   using ProductFunction = std::function<void(const ConstRows& x, const PackedWeights& weights,
                                              const Rows& y, Workspace*, ParallelFor)>;
   static void ReplaceProduct(ProductFunction product);

@@ -1,8 +1,8 @@
 // InvariantKv: the keys and values of one sequence of an InvariantGemma, in blocks.
 //
-// A block is an object of a whole chunk, of one layer group (kv_blocks.h): it is given away by
-// reference once its rows are done, and taken by reference in a restore. What is not a whole chunk
-// is copied, either way, so that the rows that are still written are nobody else's.
+// A block is an object of a whole chunk, of one layer group (kv_blocks.h): it is shared by
+// reference once its rows are done, and taken by reference in a restore. A remainder is copied both
+// ways, so that rows that are still written belong to this sequence alone.
 //
 // Thread safety: none; one thread at a time uses it.
 // Ownership: shares its blocks; the InvariantGemma must outlive it. Once moved from, of no model.
@@ -44,13 +44,13 @@ class InvariantKv : public SequenceKv {
                std::byte* slice) const override;
   std::shared_ptr<std::byte[]> Share(const ObjectId& id) const override;
 
-  // Sets bytes of the arena aside for what it takes from now on, of which there may live `bytes` at
-  // a time and `most_bytes` where others hold what it left. Given back at its end.
-  // kResourceExhausted: there is no room now.
+  // Sets bytes of the arena aside for its later blocks: `bytes` at a time, `most_bytes` if others
+  // hold blocks that it left. Given back by the destructor. kResourceExhausted: there is no room
+  // now.
   absl::Status Reserve(uint64_t bytes, uint64_t most_bytes);
-  // For `bytes` that others will hold when it has left them.
+  // Sets `bytes` aside for blocks that others will hold after it left them.
   absl::Status ReserveMore(uint64_t bytes);
-  // Keeps a block that a restore is to take until the first step: whoever else has it may let go.
+  // Keeps a block for a restore until the first step, even if its other holders release it.
   void Hold(KvBlock block) { held_.push_back(std::move(block)); }
 
   // A restore to `length` tokens is: BeginRestore; Adopt or CopyIn of each object that the length
@@ -63,21 +63,16 @@ class InvariantKv : public SequenceKv {
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices);
   void FinishRestore();
 
-  // All of its rows go through the adapter, which is of the same model. REQUIRES: it is empty.
-  void UseAdapter(std::shared_ptr<const LoraAdapter> adapter);
-  const std::shared_ptr<const LoraAdapter>& adapter() const { return adapter_; }
-
-  // Becomes what `other` is, and shares its blocks; the one that is partly filled is copied when
-  // this one writes to it, if others have it still. REQUIRES: of the same model and
-  // adapter, and empty.
+  // Becomes a copy of `other` that shares its blocks; a partly filled one is copied when this one
+  // writes to it, if others still have it. REQUIRES: of the same model, and empty.
   void ShareAll(const InvariantKv& other);
 
-  // For the model. Makes room for `tokens` more rows of all layers, and drops what none of them
-  // sees any more; kResourceExhausted where there is none, with no row lost that is needed.
+  // For the model. Makes room for `tokens` more rows of all layers, and drops blocks that no row
+  // sees any more; kResourceExhausted where there is none, without loss of a needed row.
   absl::Status MakeRoom(int tokens);
-  // Blocks that no row is in yet go back: what a MakeRoom took for a step that is not made.
+  // Returns blocks without any row yet: those of a MakeRoom for a step that is not made.
   void GiveBackRoom();
-  // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
+  // The address of each split of a layer, null where it was dropped; valid until the next MakeRoom.
   std::vector<const std::byte*> SplitsOf(int layer) const;
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
   std::byte* SliceAt(int layer, int position);

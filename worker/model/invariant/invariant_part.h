@@ -1,5 +1,5 @@
-// InvariantPart: the tokens that a step of an InvariantGemma appends to one sequence. PrepareParts:
-// whether the parts of a step may be made, and memory for them.
+// InvariantPart: the tokens that a step of an InvariantGemma appends to one sequence. PrepareParts
+// checks the parts of a step and makes memory for them.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_PART_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_PART_H_
 

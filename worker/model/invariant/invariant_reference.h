@@ -1,5 +1,5 @@
-// InvariantReference: one row through one layer by the kernels' scalar references: what each
-// operation that a layer shows must give, to the bit.
+// InvariantReference: computes one row through one layer by the kernels' scalar references, to
+// compare the result of each operation bit by bit.
 //
 // Thread safety: none. Weights and places must outlive it.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_REFERENCE_H_
@@ -26,8 +26,8 @@ class InvariantReference {
   InvariantReference(const LayerWeights& weights, const float* next_norm, ReferencePlace place,
                      std::vector<float> x, std::vector<float> normed);
 
-  // Whether `row` is what the next operation gives, in the order in which AddLayer shows them. That
-  // of the rotation is asked for the row's keys and values in their block, too.
+  // Whether `row` has the bits of the next operation's result, in the order in which AddLayer
+  // reports them. After the rotation it also checks the row's keys and values in their block.
   bool Matches(const float* row, int64_t columns);
 
   // Equal as bits, or both NaN: which one is left open.
@@ -47,7 +47,7 @@ class InvariantReference {
   const ReferencePlace place_;
   int operation_ = 0;
   Row x_, normed_;
-  Row last_;  // what the operation before gave
+  Row last_;  // result of the operation before
 };
 
 }  // namespace hearth

@@ -1,6 +1,6 @@
-// InvariantSelfTest: whether a model computes on this machine what the class `invariant` promises,
-// on the path that requests take: a row's bits do not depend on the rows beside it, and are those
-// that the kernels are defined by.
+// InvariantSelfTest: checks that a model computes on this machine what the class `invariant`
+// promises, on the path of requests: a row's bits do not depend on the rows beside it, and are
+// those of the kernels' reference.
 //
 // One local and one global layer take a window, a chunk and a row: all rows at once, then the last
 // M of them again, for each M, and twice as several sequences: as many as decode, each at another

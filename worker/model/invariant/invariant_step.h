@@ -1,11 +1,11 @@
-// InvariantStep: the rows of a step of an InvariantGemma: what they go through, whose they are and
-// where their keys and values lie. Of the parts one after the other, each in order. Private to
+// InvariantStep: the rows of a step of an InvariantGemma: their buffers, their sequences, and the
+// places of their keys and values. The parts come one after the other, each in order. Private to
 // hearth_invariant_model.
 //
 // Rows whose logits are wanted are the last of their part; they alone go on behind the last layer's
 // keys and values, as the wanted rows, without those between them.
 //
-// Thread safety: none. Keeps its memory for the next step. What it gives is good until Begin.
+// Thread safety: none. Keeps its memory for the next step. Its results are valid until Begin.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_STEP_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_STEP_H_
 

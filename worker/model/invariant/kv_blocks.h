@@ -1,10 +1,10 @@
-// KvBlocks: the memory that sequences' keys and values lie in, in blocks counted by reference,
-// within one budget of bytes.
+// KvBlocks: the memory of sequences' keys and values, in blocks counted by reference, within one
+// budget of bytes.
 //
-// A block holds what a stored object of a whole chunk holds, in the same layout, so that a running
-// sequence, the worker's pool and a publish may share one. Its memory is of undefined content: it
-// may have been another sequence's. Freed memory is kept for the next block of its size, as first
-// touch is slow, and counts to the budget only as long as nothing else wants it.
+// A block has the layout of a stored object of a whole chunk, so that a running sequence, the
+// worker's pool and a publish may share one. Its memory is of undefined content: it may have been
+// another sequence's. Freed memory is kept for the next block of its size, as the first touch is
+// slow; it gives way when the budget is needed for others.
 //
 // Thread safety: all methods from any thread, and so may blocks be dropped; they may outlive it.
 // Errors: kResourceExhausted where the budget or the machine has no room, before anything is taken.
@@ -27,36 +27,33 @@ namespace hearth {
 // Aligned to 64 bytes, as objects are. Written by the one that took it until it is shared.
 using KvBlock = std::shared_ptr<std::byte[]>;
 
-// How many bytes more a kResourceExhausted of the budget asks for than were free; nullopt where it
-// is no such error.
+// How many bytes were missing in a kResourceExhausted of the budget; nullopt for any other error.
 std::optional<uint64_t> LackingKvBytes(const absl::Status& status);
-// For who needs more than the part that it did not get.
+// Adds to the missing bytes, for a caller that needs more than the failed part.
 void AddLackingKvBytes(uint64_t bytes, absl::Status* status);
 
 class KvBlocks {
  public:
-  // Bytes set aside; what is left of them is given back when it is destroyed. One without an arena
-  // has none.
+  // Bytes set aside; the destructor gives the rest of them back. One without an arena has none.
   class Reservation;
 
   explicit KvBlocks(uint64_t budget_bytes);
 
-  // A block of each size, or none at all: from what `reserved` has left, then from what is free.
+  // A block of each size, or none at all: from the rest of `reserved`, then from free bytes.
   absl::StatusOr<std::vector<KvBlock>> Take(absl::Span<const size_t> sizes,
                                             const Reservation* reserved = nullptr);
-  // Memory of somebody else as a block: it is counted, and held, as long as the block lives, and
-  // once for all that adopt it meanwhile. A block of this arena is counted already and comes back
-  // as it is.
+  // Makes a block of foreign memory: it is counted, and held, while the block lives, and once for
+  // all that adopt it meanwhile. A block of this arena is counted already and returned unchanged.
   absl::StatusOr<KvBlock> Adopt(KvBlock memory, size_t size_bytes,
                                 const Reservation* reserved = nullptr);
   // Sets `bytes` more aside, or changes nothing.
   absl::Status Reserve(uint64_t bytes, Reservation* reserved);
 
-  // Whether an Adopt of it costs nothing now: it is a block of this arena, or one of it lives.
+  // Whether an Adopt of it costs nothing now: it is a block of this arena, or an adopted one lives.
   bool Counts(const KvBlock& memory, size_t size_bytes) const;
-  // The block that it is counted as: an Adopt that costs nothing. Null where it is not counted.
+  // The block as which it is counted: an Adopt that costs nothing. Null where it is not counted.
   KvBlock Counted(const KvBlock& memory, size_t size_bytes) const;
-  // Whether it is a block of this arena, not somebody else's memory.
+  // Whether it is a block of this arena, not foreign memory.
   bool Owns(const KvBlock& memory) const;
 
   uint64_t budget_bytes() const;

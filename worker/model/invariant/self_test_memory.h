@@ -1,8 +1,8 @@
-// SelfTestMemory: that the self-test of a model held on this machine, remembered between starts.
+// SelfTestMemory: remembers between starts that the self-test of a model passed on this machine.
 //
-// By the weights and their form, the kernels' version, C, the steps that were tried, the
-// instruction set, the CPU and the program's file: each of them may change what is computed. Only
-// what held is remembered.
+// Keyed by the weights and their form, the kernels' version, C, the steps that were tried, the
+// instruction set, the CPU and the program's file: each of them may change the bits. Only passed
+// tests are remembered.
 //
 // Thread safety: as const. A folder that cannot be read or written costs time only.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_SELF_TEST_MEMORY_H_
@@ -19,8 +19,7 @@ namespace hearth {
 
 class SelfTestMemory {
  public:
-  // `cache_dir` may be empty: then nothing is remembered.
-  // `form`: what the weights are kept as.
+  // `cache_dir` may be empty: then nothing is remembered. `form`: of the weights.
   SelfTestMemory(const std::string& cache_dir, const Digest& weights, WeightForm form,
                  int64_t chunk, const StepLimits& limits);
   bool HasPassed() const;

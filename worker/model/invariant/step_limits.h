@@ -1,4 +1,4 @@
-// StepLimits: the largest steps that a model will be given, for what tries them beforehand.
+// StepLimits: the largest steps that a model will be given, for the self-test.
 //
 // Thread safety: a value.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_STEP_LIMITS_H_

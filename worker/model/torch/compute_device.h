@@ -1,4 +1,4 @@
-// Where a model computes and in which dtype, from what the caller asked for.
+// Chooses the device and the dtype of a model, from the caller's options.
 //
 // Private to hearth_model: it includes ATen. Pure functions of the options and the machine's flags,
 // never of a timing: equal machines choose alike.

@@ -4,7 +4,7 @@
 // of different caches may be called concurrently, but share one set of compute threads, so they run
 // one after the other.
 // Ownership: owns the weights. A KvCache made by NewKvCache must not outlive its Gemma.
-// Exactness: what a Step computes is a function of the tokens, their positions and the step
+// Exactness: the results of a Step are a function of the tokens, their positions and the step
 // boundaries. Capacity, history, addresses and other sequences change no bit.
 #ifndef HEARTH_WORKER_MODEL_TORCH_GEMMA_H_
 #define HEARTH_WORKER_MODEL_TORCH_GEMMA_H_

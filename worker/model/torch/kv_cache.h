@@ -7,8 +7,8 @@
 //   1. Positions [0, length()) are done. Keys are stored after RoPE, positions are absolute.
 //   2. A global layer holds [0, length()). A local layer holds [first_held(layer), length()), and
 //      first_held(layer) <= max(0, length() - (W-1)), W counting the current token.
-//   3. What a later step computes depends on the held rows' values only: never on the capacity, on
-//      where the rows lie, or on whether they were computed or copied in.
+//   3. The results of a later step depend on the held rows' values only: never on the capacity, on
+//   the rows' addresses, or on whether they were computed or copied in.
 #ifndef HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
 #define HEARTH_WORKER_MODEL_TORCH_KV_CACHE_H_
 
