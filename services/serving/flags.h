@@ -37,7 +37,7 @@ absl::StatusOr<absl::Duration> ParseDurationOrSeconds(absl::string_view text);
 // Why a flag refuses `text`. `names`: its valid values, with commas.
 std::string NotOneOf(absl::string_view text, absl::string_view names);
 
-// What a server demands of its callers (server_access.h).
+// A server's demands on its callers (server_access.h).
 struct AccessFlags {
   std::string tls_cert, tls_key, tls_client_ca;
   std::string identities_file;

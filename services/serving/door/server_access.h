@@ -1,4 +1,4 @@
-// ServerAccess: what a server demands of its callers, from its flags: TLS, and identities.
+// ServerAccess: a server's demands on its callers, from its flags: TLS, and identities.
 //
 // Thread safety: called from main. Ownership: the caller's; identities outlive the services.
 #ifndef HEARTH_SERVICES_SERVING_DOOR_SERVER_ACCESS_H_
