@@ -110,7 +110,7 @@ def metrics(files):
             found[match[1]].append((path, line_of(text, match.start())))
         for match in re.finditer(r'\bprefix \+ "(_\w+_seconds)"', text):
             at = path, line_of(text, match.start())
-            # What is generated, a worker generates.
+            # Only workers generate.
             for server in ("worker",) if "generation" in match[1] else ("store", "worker"):
                 found[f"hearth_{server}{match[1]}"].append(at)
         for match in re.finditer(r'\bconstexpr char k\w+Latency\[\] = "(\w+)"', text):

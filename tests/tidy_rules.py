@@ -25,7 +25,7 @@ CODE = (".cc", ".h")
 SOURCES = CODE + (".py", ".sh", ".proto")
 LIBRARIES = ("proto", "cache_store", "worker")
 FOLDERS = LIBRARIES + ("services", "tests", "bench", "deploy")
-# What a folder may include, beside system headers. tests/ and bench/ see everything.
+# The folders that a folder may include, beside system headers. tests/ and bench/ see everything.
 MAY_SEE = {
     "proto": {"proto"},
     "cache_store": {"proto", "cache_store"},

@@ -70,7 +70,7 @@ def questions_of(count):
 
 
 def ask(args, worker, context, questions, output, *flags):
-    """What the command prints goes on to this program's own output; the answers by id."""
+    """Passes the command's output on to this program's own; returns the answers by id."""
     command = [f"{args.bin}/hearthctl", "ask", "--worker", worker.address, "--context", context,
                "--questions", questions, "--output", output, "--max-new-tokens", NEW_TOKENS,
                "--ignore-eos", *flags]

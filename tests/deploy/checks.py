@@ -1,4 +1,4 @@
-"""What must hold between the objects of a kustomize build. Each check returns problems in words.
+"""Checks between the objects of a kustomize build. Each returns problems in words.
 
 The schema knows none of this: a Service that selects nothing, a probe of a port that nobody opens,
 a flag that no binary has are all valid YAML and all break a cluster.
@@ -162,7 +162,7 @@ def check_store_is_fenced(objects):
 
 
 def check_sizes(objects):
-    """What the flags ask for fits what Kubernetes grants."""
+    """The sizes in flags fit the resources that Kubernetes grants."""
     problems = []
     store = m.find(objects, "StatefulSet", "hearth-store")
     container = store["spec"]["template"]["spec"]["containers"][0]

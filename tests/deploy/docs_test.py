@@ -61,7 +61,7 @@ def missing_files(text):
 
 
 def index_findings(text):
-    """What is wrong with the numbers of decisions, and with the list of them at the page's top."""
+    """Errors in the numbers of decisions, and in the list of them at the page's top."""
     entries = re.findall(r"^## (\d+\..*)$", text, re.M)
     numbers = [int(entry.split(".")[0]) for entry in entries]
     listed = re.findall(r"^- \[(\d+\..*)\]\(#", text, re.M)

@@ -49,7 +49,7 @@ class FlagsTest(unittest.TestCase):
                     self.assertIn(arg[2:], known)
 
     def warm(self, path):
-        """What hearthctl says of a list of prompts when there is no worker to send it to."""
+        """hearthctl's error about a list of prompts when there is no worker to send it to."""
         run = subprocess.run([str(m.BIN / "hearthctl"), "warm", "--file", str(path), "--worker",
                               "unix:" + str(pathlib.Path(path).parent / "nobody")],
                              capture_output=True, text=True, timeout=60)

@@ -109,7 +109,7 @@ STORE_ATTACKS = {
     "reset-reconnect": lambda t: ResetReconnects(t, STORE + "Stats"),
     "rapid-reset": lambda t: Resets(t, STORE + "Stats"),
 }
-# What needs no method of the store's.
+# Attacks that need no method of the store.
 ANY = ("connect-close", "connect-silent", "connect-preface", "garbage", "tls-half-hello", "pings",
        "settings", "many-headers")
 WORKER_ATTACKS = {
@@ -141,7 +141,7 @@ def run(attack, per_s):
     while not select.select([sys.stdin], [], [], 0.002)[0]:
         attack.pump()
         now = time.monotonic()
-        # What was missed by more than a tenth of a second is not caught up with.
+        # Calls missed by more than a tenth of a second are not caught up with.
         due = min(due + (now - last) * per_s, max(1.0, per_s / 10))
         last = now
         while due >= 1:

@@ -1,4 +1,4 @@
-"""What hostile callers do, a class each: of hostile_calls.py, which has them by name."""
+"""The kinds of hostile callers, a class each: of hostile_calls.py, which has them by name."""
 
 import select
 import struct

@@ -18,7 +18,7 @@ from http2_peer import PING, Http2Peer, came_and_went, frame
 from system_support import SystemTest
 
 MIB = 1 << 20
-# What a server may have beside what its limits say.
+# The memory that a server may have beside its limits.
 BESIDE_BYTES = 256 * MIB
 UNFINISHED_BYTES = 64 * MIB
 MESSAGE_BYTES = 3 * MIB - 1000
@@ -34,8 +34,8 @@ def memory(process, field):
 
 
 class Arrivals:
-    """What of an attack reached the server: bytes on connections that the server took, which are
-    those on which it said something."""
+    """The part of an attack that reached the server: bytes on connections that it accepted, which
+    are those on which it sent something."""
 
     def __init__(self):
         self._arrived = {}  # by connection
@@ -67,7 +67,7 @@ LEAST_BYTES = {
 
 
 class Hostile(SystemTest):
-    """What holds for a server of either kind."""
+    """Checks for a server of either kind."""
 
     def attack(self, server, paths, limits_bytes, honest):
         """Half-sent messages on many streams, again on a new connection where one was closed."""
@@ -100,7 +100,7 @@ class Hostile(SystemTest):
         self.assertGreater(closed, 0)
         for peer in peers:
             peer.close()
-        # What was held is given back: to the system, or within what may be kept.
+        # Held memory is given back: to the system, or within the limit of kept memory.
         honest()
         while memory(server, "VmRSS") > before + limits_bytes + BESIDE_BYTES // 2:
             self.assertLess(time.monotonic(), end, server.log_tail())

@@ -39,7 +39,7 @@ class Changes:
 
 
 def wait_for_log(process, found, timeout_s=LONG_S):
-    """What `found` makes of the log's text, once that is anything."""
+    """The result of `found` for the log's text, once there is one."""
     end = time.monotonic() + timeout_s
     with Changes(process.log_path) as changes:
         while True:

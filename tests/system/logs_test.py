@@ -1,4 +1,4 @@
-"""What processes log: a request is found by its id in all of them, and JSON stays JSON.
+"""Logs of processes: a request is found by its id in all of them, and JSON stays JSON.
 
 Run as: python logs_test.py BIN_DIR WRITE_CHECKPOINT|none Store|Worker.
 """

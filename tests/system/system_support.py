@@ -1,4 +1,4 @@
-"""What the tests of whole processes share: tiny models, clusters in fresh folders, requests beside.
+"""Shared by tests of whole processes: tiny models, clusters in fresh folders, requests beside.
 
 Run as: python NAME_test.py BIN_DIR WRITE_CHECKPOINT [unittest arguments]; a test of a store alone
 with STORE_CLIENT (tests/services/store/store_client_main.cc) in its place.

@@ -84,7 +84,7 @@ class Tenants(SystemTest):
         cold = self.generate(second, "team-b", ids)
         self.assertEqual(cold["cached_tokens"], 0)
         self.assertEqual(cold["first_logits_sha256"], again["first_logits_sha256"])
-        # What the librarian publishes is everybody's.
+        # Everybody may read prefixes that the librarian publishes.
         shared = prompt(PREFIX_TOKENS + 9, 2)
         self.generate(first, "librarian", shared)
         explained = self.cluster.ctl("explain", "--worker", second.address, "--token-ids",

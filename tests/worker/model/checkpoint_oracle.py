@@ -39,7 +39,7 @@ FORMS = [
 
 
 def make(folder, arguments):
-    """What the script says instead of making the folder, or nothing."""
+    """The script's error instead of a folder, or nothing."""
     try:
         make_checkpoint.main([str(folder), *arguments.split()])
     except SystemExit as refused:
