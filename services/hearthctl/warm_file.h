@@ -34,7 +34,8 @@ struct WarmEntry {
   std::string name;
   v1::PromptInput prompt;
   bool pin = false;
-  uint32_t ttl_s = 0;  // 0: not given
+  uint32_t ttl_s = 0;   // 0: not given
+  std::string adapter;  // empty: none
 };
 
 // The seconds of a text like "36h". kInvalidArgument.

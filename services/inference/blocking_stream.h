@@ -26,7 +26,8 @@ template <typename Request, typename Response>
 class BlockingStream {
  public:
   // `method`: "/hearth.v1.CacheStore/Fetch". An operation that has not ended by `patience` ends the
-  // call as the context's own deadline would; the call itself may live longer.
+  // call as the context's own deadline would; the call itself may live longer. `clock`: tells
+  // whether a cancelled call was late; null: the machine's.
   BlockingStream(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                  grpc::ClientContext* context, absl::Time patience = absl::InfiniteFuture(),
                  Clock* clock = nullptr)
@@ -77,7 +78,8 @@ class BlockingStream {
   bool late() const { return late_; }
 
   // To be called once. Reads to the end of a stream that the peer has not ended: to end it at once,
-  // cancel the context first.
+  // cancel the context first. A call cancelled once its patience had passed is late: its caller
+  // gives up at that very moment.
   grpc::Status Finish() {
     assert(!finished_);
     finished_ = true;

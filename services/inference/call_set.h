@@ -46,8 +46,15 @@ class CallSet {
     const CallStop::Call stop_;
   };
 
-  // Cancels all calls, later ones too.
+  CallSet() = default;
+  ~CallSet() {
+    absl::MutexLock lock(&mu_);
     assert(calls_.empty());
+  }
+  CallSet(const CallSet&) = delete;
+  CallSet& operator=(const CallSet&) = delete;
+
+  // Cancels all calls, later ones too.
   void CancelAll() ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;

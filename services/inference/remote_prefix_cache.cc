@@ -180,7 +180,8 @@ absl::StatusOr<LeaseOutcome> RemotePrefixCache::TryLease(const PrefixRequest& pr
   if (absl::Status status = connection_.CheckReachable(deadline); !status.ok()) return status;
   if (absl::Status status = CheckMessageBytes(request.ByteSizeLong()); !status.ok()) return status;
   auto stream = std::make_shared<LeaseStream>(connection_.stub(), request, prefix.request_id,
-                                              deadline + terms.wait + kWaitSlack + terms.lease);
+                                              deadline + terms.wait + kWaitSlack + terms.lease,
+                                              connection_.clock());
   stream->KeepGuard(
       std::make_shared<CallSet::Entry>(connection_.calls(), stream->context(), prefix.stop));
   v1::LeaseResponse answer;

@@ -25,10 +25,11 @@ class RemotePrefixCache final : public CountingPrefixCache, public Explainer {
  public:
   // REQUIRES: `layout` is that of `fingerprint`. `shared_memory`: how to use the store's, if it
   // offers it. `devices`: for the store's memory on the worker's device; null: none.
+  // `clock`: as StoreConnection.
   RemotePrefixCache(std::shared_ptr<grpc::Channel> channel, const Fingerprint& fingerprint,
                     const KvLayout& layout, CacheCounters* counters,
                     SharedMemoryUse shared_memory = SharedMemoryUse::kLend,
-                    std::unique_ptr<DeviceClient> devices = nullptr);
+                    std::unique_ptr<DeviceClient> devices = nullptr, Clock* clock = nullptr);
   // Cancels calls in progress; afterwards no callback of an explanation runs.
   ~RemotePrefixCache() override;
 

@@ -32,8 +32,7 @@ struct LayerWeights {
 };
 
 // The rows of a step and the buffers that they go through, as wide as the weights; no two overlap.
-// One set serves all layers but for `tokens` and `sequences`, whose angles and places are each
-// layer's own.
+// One set serves all layers but for the spans: angles, places and adapters are each layer's own.
 struct LayerRows {
   Rows x;       // the residual stream
   Rows normed;  // before: by this layer's input norm; after: by the next layer's

@@ -1,7 +1,8 @@
 // AnswerFile: the answers of `hearthctl ask` so far, a JSON object a line, so that the next run
 // goes on where one stopped.
 //
-// Each line is written at once, with digests of its context and question. A last line without its
+// Each line is written at once, with digests of its context and question and the
+// model that answered. A last line without its
 // end is dropped: the program died while writing it.
 // Thread safety: none. Ownership: holds the file, and a lock on it that keeps a second program out.
 #ifndef HEARTH_SERVICES_HEARTHCTL_ASK_ANSWER_FILE_H_

@@ -93,8 +93,10 @@ class StreamCall : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   }
 
   // Keeps the handle until OnDone. REQUIRES: the service's handler has not returned yet.
-  void KeepUntilDone(std::shared_ptr<void> handle) { kept_.push_back(std::move(handle)); }
+  void KeepUntilDone(std::shared_ptr<void> handle) {
     assert(self_ != nullptr);
+    kept_.push_back(std::move(handle));
+  }
   template <typename Call>
   static std::shared_ptr<Call> Shared(Call* call) {
     return std::static_pointer_cast<Call>(call->shared_from_this());

@@ -81,9 +81,9 @@ class StreamPlaces {
   StreamPlaces(const StreamPlaces&) = delete;
   StreamPlaces& operator=(const StreamPlaces&) = delete;
 
-  void SetClock(Clock* clock) { clock_ = clock; }  // before any stream
+  void SetClock(Clock* clock);  // before any stream
   // How long a stream may move less than `floor_bytes`. Before any stream.
-  void SetWindow(absl::Duration window) { options_.window = window; }
+  void SetWindow(absl::Duration window);
 
   // `end` ends the stream; it may outlive the place. kResourceExhausted names the limit.
   absl::StatusOr<std::unique_ptr<Place>> Enter(const Identity& caller, EndStream end)

@@ -74,7 +74,7 @@ class Connection {
   // A call on it was authenticated, or none needs to be.
   void Known() { known_.store(true, std::memory_order_relaxed); }
   void CallBegins() { calls_.fetch_add(1, std::memory_order_relaxed); }
-  void CallEnds() { calls_.fetch_sub(1, std::memory_order_relaxed); }
+  void CallEnds() { Uncount(&calls_); }
   // For a call that goes on reading messages.
   void StreamBegins() { streams_.fetch_add(1, std::memory_order_relaxed); }
   void StreamEnds() { Uncount(&streams_); }
@@ -152,7 +152,7 @@ class ConnectionLedger {
 
  private:
   static uint64_t Untaken(const Connection& connection) {
-    assert(connection.settled_ <= connection.received_);
+    assert(connection.consumed_ <= connection.received_);
     return connection.received_ - connection.consumed_;
   }
   // Bytes of untaken messages and open calls, with as many calls as gRPC last reported; with as

@@ -63,8 +63,13 @@ class InvariantKv : public SequenceKv {
   absl::Status CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices);
   void FinishRestore();
 
+  // All of its rows go through the adapter, which is of the same model. REQUIRES: it is empty.
+  void UseAdapter(std::shared_ptr<const LoraAdapter> adapter);
+  const std::shared_ptr<const LoraAdapter>& adapter() const { return adapter_; }
+
   // Becomes a copy of `other` that shares its blocks; a partly filled one is copied when this one
-  // writes to it, if others still have it. REQUIRES: of the same model, and empty.
+  // writes to it, if others still have it. REQUIRES: of the same model and adapter, and
+  // empty.
   void ShareAll(const InvariantKv& other);
 
   // For the model. Makes room for `tokens` more rows of all layers, and drops blocks that no row
