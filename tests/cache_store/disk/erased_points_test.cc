@@ -124,7 +124,7 @@ TEST_F(ErasedPoints, StayGoneHoweverManyThereWere) {
     Publish(seed, seed);
   }
   ASSERT_TRUE(is_short());
-  Die();
+  store_.reset();
   CutLogsTo(before);
   Open();
   EXPECT_EQ(There(1, kPoints), std::set<uint64_t>());

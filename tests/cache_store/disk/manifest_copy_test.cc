@@ -85,7 +85,9 @@ TEST(ManifestCopy, EndsWithWhatWasSynced) {
       fails = true;
       EXPECT_FALSE(sync().ok());
       EXPECT_EQ(fs::exists(copy_path), was_synced);
-      if (was_synced) EXPECT_EQ(folder.Read("MANIFEST-000001.copy"), "synced ");
+      if (was_synced) {
+        EXPECT_EQ(folder.Read("MANIFEST-000001.copy"), "synced ");
+      }
       // RocksDB never does; a copy without it would be worse than none.
       ASSERT_TRUE(both.Append("another", plain, nullptr).ok());
       EXPECT_FALSE(fs::exists(copy_path));
