@@ -16,7 +16,7 @@ std::optional<ComputeClaims::Promise> ComputeClaims::Find(
 }
 
 size_t ComputeClaims::SharedChunks(absl::Span<const KeyedSegment> chunks) const {
-  // A key covers all tokens before it: who shares a chunk shares those before it too.
+  // A key covers all tokens before it: prompts that share a chunk share those before it too.
   const auto end = std::partition_point(
       chunks.begin(), chunks.end(),
       [this](const KeyedSegment& chunk) { return chunks_.contains(chunk.key); });

@@ -352,7 +352,7 @@ class RocksDiskTier : public DiskTier {
   std::atomic<bool> gave_up_{false};
   std::atomic<bool> failed_{false};  // the last change
   absl::Mutex erase_mu_;
-  // Manifests, since all was flushed; of those that the database came with at most so many.
+  // Manifests erased since the last flush; at the start an upper bound.
   size_t erased_in_log_ ABSL_GUARDED_BY(erase_mu_);
   absl::Mutex resume_mu_;  // shared by changes
   bool keeps_files_ ABSL_GUARDED_BY(resume_mu_) = false;

@@ -42,7 +42,7 @@ bool HoldsLiveRot(const Database& source, uint64_t table) {
       if (!object.ok()) return true;
       for (const uint32_t layer : object->layers) {
         rocksdb::PinnableSlice value;
-        // Not GetSlice, which leaves rot in large ones to those who know their digests.
+        // Not GetSlice, which leaves rot in large slices to readers that know their digests.
         const rocksdb::Status status = source->Get(VerifiedReads(), source.family(kTables),
                                                    SliceKey(object->number, layer), &value);
         if (!status.ok() && !status.IsNotFound()) return true;
@@ -100,14 +100,14 @@ FolderFiles FilesUnder(const std::string& folder) {
 }
 
 absl::Status CheckPromised(const std::string& dir) {
-  // First: of what is promised later nothing is missing.
+  // Read first: later promises cannot be missing then.
   const BootId boot = ThisBoot();
   PromiseBook book;
   std::vector<std::string> ignored;
   LookAtPromises(rocksdb::FileSystem::Default().get(), dir, boot, &book, &ignored)
       .PermitUncheckedError();
   std::unique_ptr<Database> db;
-  // Other damage is reported by those who open it for more.
+  // A folder that cannot be opened is reported elsewhere.
   if (!Database::Open(dir, Database::Mode::kLook, &db).ok()) return absl::OkStatus();
   absl::StatusOr<DiskContents> contents = LoadContents(*db);
   if (!contents.ok()) return absl::OkStatus();

@@ -60,7 +60,8 @@ void VisitPuts(absl::string_view record,
   });
 }
 
-// Which of what logs write was promised, and still holds. They are looked at in their order.
+// Tells which records of the logs were promised, by promises that still hold. Called in the logs'
+// order.
 class Held {
  public:
   Held(const PromiseBook& book, const BootId& boot) : book_(book), boot_(boot) {}
@@ -77,8 +78,8 @@ class Held {
       const bool is_known = !seen_.insert(number).second;
       const bool is_older = promise->second.at < first_at_.value_or(0);
       if (!is_known && !first_at_.has_value()) first_at_ = promise->second.at;
-      // A manifest that is written again, as its end is put off, was promised when it was new. The
-      // promise of what is written here lies behind those of what was written before.
+      // A manifest that is written again with a later end was promised when it was new. The
+      // promises of later records lie behind those of earlier ones.
       if (is_known || is_older || !promise->second.HoldsUnder(boot_)) return;
       held.any = true;
       held.behind_a_hole |= is_behind;

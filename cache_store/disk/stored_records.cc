@@ -135,7 +135,7 @@ absl::StatusOr<ObjectRecord> ParseObject(absl::string_view bytes) {
   object.slice_digests = reader.U64s(layers, "slice digests");
   if (compressed) {
     object.compressed_bytes = reader.U64("compressed bytes");
-    // Divided: no product of what a damaged record says overflows.
+    // Divided, since a product of a damaged record's numbers could overflow.
     if (object.compressed_bytes == 0 || layers == 0 ||
         (object.compressed_bytes - 1) / layers >= object.slice_bytes) {
       reader.Refuse("object record: compressed to more than it was");

@@ -15,7 +15,7 @@ uint64_t RoundUp(uint64_t bytes) {
 
 }  // namespace
 
-// The memory, and what of it is free. Lives as long as its last DeviceRef.
+// The memory, and its free ranges. Lives as long as its last DeviceRef.
 struct DeviceTier::Pool {
   Pool(std::shared_ptr<DeviceMemory> device_memory, bool shared)
       : memory(std::move(device_memory)) {

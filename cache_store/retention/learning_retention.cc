@@ -88,7 +88,7 @@ void LearningRetention::Touch(absl::Span<const Key> path, uint32_t prompt_tokens
                       : i < use.shared ? use.shared_class
                                        : use.added_class);
     }
-    // The request is a turn of what it shares with few.
+    // For units that the request shares with few others, it is one more turn.
     if (i >= use.hub) unit->turn = use.turn;
   }
   if (remainder != nullptr) {

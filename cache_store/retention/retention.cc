@@ -11,7 +11,7 @@ namespace hearth {
 namespace {
 
 // The least recently used unit goes first, and of those used by one request the longest, so that
-// children go before parents. Remembers nothing of what went.
+// children go before parents. Does not remember units that went.
 class LruRetention final : public Retention {
  public:
   void Touch(absl::Span<const Key> path, uint32_t, absl::Time) override {

@@ -10,8 +10,8 @@
 namespace hearth {
 namespace {
 
-// In front of the disk: gives back slices, whichever way they were stored. Writes pass through,
-// encoded by the writer, who has to know what they take before any is written.
+// In front of the disk: returns slices decoded, however they were stored. Writes pass through,
+// encoded by the writer, which must know their size before any is written.
 class DecodingTier : public SliceTier {
  public:
   explicit DecodingTier(SliceTier* tier) : tier_(tier) {}

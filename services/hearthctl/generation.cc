@@ -22,7 +22,7 @@ const std::map<std::string, int> kDurabilities = {{"default", v1::DURABILITY_DEF
                                                   {"disk", v1::DURABILITY_DISK},
                                                   {"sync", v1::DURABILITY_SYNC}};
 
-// More than any worker gives: what says so is broken.
+// More than any worker gives: a higher number is broken.
 constexpr uint32_t kMaxSamples = 1024;
 
 void AddToken(const v1::GeneratedToken& token, GeneratedSample* sample) {

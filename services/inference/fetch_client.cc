@@ -204,8 +204,8 @@ absl::StatusOr<FetchOutcome> FetchClient::Try(Attempt* attempt) {
     return status;
   const auto segment = attempt->share ? segments_.current() : nullptr;
   const auto device = attempt->share && devices_ != nullptr ? devices_->current() : nullptr;
-  // An early return ends the call, and the server lets go of what it promised. A loan holds the
-  // call open until its bytes are copied.
+  // An early return ends the call, and the server releases the objects that it promised. A loan
+  // holds the call open until its bytes are copied.
   const bool may_lend = segment != nullptr && shared_memory_ == SharedMemoryUse::kLend;
   const auto call = std::make_shared<OpenFetch>(
       connection_, attempt->prefix, attempt->deadline,

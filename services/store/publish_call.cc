@@ -121,7 +121,7 @@ class PublishCall final : public Reactor, public std::enable_shared_from_this<Pu
         },
         kMaxSliceElements);
     message_.Clear();
-    // No room for the slice, of which others may hold more than they use.
+    // No room for the slice: other publishes may hold memory that they hardly use.
     if (absl::IsResourceExhausted(taken)) places_->MakeRoom();
     if (!taken.ok()) return taken;
     switch (request.message_case()) {

@@ -1,9 +1,9 @@
-// Flow: one call of a worker's cache as it goes over the network: messages, deadlines, two ends.
+// Flow: one call of a worker's cache over the network: messages, deadlines, two ends.
 //
 // The worker's end does what RemotePrefixCache does, the node's what the calls of services/ do,
 // with a link where gRPC is. Either end may be gone before the other knows. Thread safety: none.
-// Ownership: held by what is announced for it, by the world while its worker waits, and by the node
-// while it holds something of the store's.
+// Ownership: held by the events announced for it, by the world while its worker waits, and by the
+// node while it holds objects of the store.
 #ifndef HEARTH_TESTS_SIMULATION_FLOW_H_
 #define HEARTH_TESTS_SIMULATION_FLOW_H_
 
@@ -46,7 +46,7 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
   // The worker does not want it any more.
   void Cancel() { Fail(absl::CancelledError("cancelled")); }
   void WorkerDied() { is_over_ = is_worker_dead_ = true; }
-  // The node learns it.
+  // The node learns that the connection is lost.
   void NodeGone() override {
     if (is_served_) EndServing();
     is_served_ = false;
@@ -63,7 +63,7 @@ class Flow : public NodeGuest, public std::enable_shared_from_this<Flow> {
 
   void Enter();                                      // at the node
   virtual void Begin() = 0;                          // likewise
-  virtual void EndServing() = 0;                     // lets go of what is the store's
+  virtual void EndServing() = 0;                     // releases objects of the store
   virtual void Give(const absl::Status& error) = 0;  // fills in the answer to a call that failed
   virtual absl::Duration Budget() const = 0;
   // The answer is used at the node, too: a lease.

@@ -1,7 +1,8 @@
-// Ledger: what a store must have, may have and must not have, by what it was told and said itself.
+// Ledger: knows which restore points a store must have, may have and must not have, from calls and
+// their answers.
 //
-// Knows restore points by what they are (tenant, tokens, cuts), as any caller could; their ids are
-// learnt from the store. Times are the store's own. Thread safety: none.
+// Identifies restore points by tenant, tokens and cuts, as any caller could; their ids are learnt
+// from the store. Times are the store's own. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_LEDGER_H_
 #define HEARTH_TESTS_SIMULATION_LEDGER_H_
 
@@ -33,9 +34,9 @@ class Ledger {
   // A publish is about to be committed: `put` are the objects whose bytes came with it.
   void Committing(const PublishSpec& spec, const std::vector<uint32_t>& put);
   void Committed(const PublishSpec& spec, const PublishResult& result);
-  // An error says nothing of what is there: some of it may be.
+  // After an error some of it may be there.
   void CommitFailed(const PublishSpec& spec);
-  // How the store calls a point.
+  // The store's id of a point.
   void Learn(const std::string& name, const Digest& id);
   void OnEvent(const StoreEvent& event, bool may_damage, bool may_evict, bool is_loading);
   // Compares the pins in events with those of a list, from `listed` on.
@@ -43,27 +44,28 @@ class Ledger {
   void CheckPins(const std::vector<RestorePoint>& listed);
   // A pin was acknowledged.
   void Pinned(const Digest& id);
-  // Of a point that nobody published: a lookup made it of what others hold. It keeps that.
+  // A pin of a point that nobody published: a lookup made it of others' objects, which the pin
+  // keeps.
   void PinnedUnpublished(const std::string& tenant, const LookupPlan& plan);
   bool Knows(const Digest& id) const { return names_.count(id) > 0; }
   // Points that leave from here on were dropped by a call.
   void SetDropping(bool dropping) { dropping_ = dropping; }
-  // With all that names it, whether the store has come to know of that or not. Not `for_good`: the
-  // disk did not take it, and a start may find it again.
+  // With all points that name it, whether the store has loaded them or not. Not `for_good`: the
+  // disk failed, and a start may find it again.
   void Quarantined(const std::string& object, bool for_good);
 
   // A lookup answered this; 12, 14 and 26.
   void CheckPlan(const PrefixQuery& query, uint32_t max_tokens, const LookupPlan& plan);
 
   enum class Death { kClose, kProcess, kMachine };
-  // The store is gone, and with it what was promised for less.
+  // The store died, and with it all that was promised for less than such a death.
   void Died(Death death, bool is_clean, const std::vector<RestorePoint>& listed);
-  // All of the index is there again: 6 and 23. `may_damage`: losses are no news. `is_asked`: of
-  // what was there lookups may have made points again.
+  // The whole index is loaded again: checks 6 and 23. `may_damage`: losses are allowed. `is_asked`:
+  // lookups may have made points of stored objects.
   void Reopened(const std::vector<RestorePoint>& listed, bool may_damage, bool is_asked);
-  // Those that were promised and are not there.
+  // Promised points that are not there.
   std::vector<std::string> Missing(const std::vector<RestorePoint>& listed) const;
-  // By id, until when.
+  // Promised points by id, with their ends.
   std::map<Digest, absl::Time> Promised() const;
   uint64_t promises() const { return promises_; }
 
@@ -71,7 +73,7 @@ class Ledger {
   struct Point {
     uint32_t tokens = 0;
     Durability promised = Durability::kDefault;  // kDefault: nothing
-    // When it is over at the earliest: by what was acknowledged as memory, as disk, as sync.
+    // Its earliest end, by acknowledgements as memory, as disk, as sync.
     std::array<absl::Time, 3> earliest_end = {absl::InfinitePast(), absl::InfinitePast(),
                                               absl::InfinitePast()};
     absl::Time latest_end = absl::InfinitePast();
@@ -93,7 +95,7 @@ class Ledger {
   std::set<std::string> quarantined_;
   std::set<Digest> told_pinned_;
   std::set<Digest> closed_with_;  // what a clean close left
-  // There before a start that found damage: what it lacked (a fingerprint) may be published again.
+  // There before a start that found damage: a missing part (a fingerprint) may be published again.
   std::set<Digest> missed_;
   bool closed_cleanly_ = false, dropping_ = false;
   uint64_t promises_ = 0;

@@ -1,4 +1,4 @@
-// Link: the connection between one worker and the node, as TCP gives it.
+// Link: the connection between one worker and the node, with TCP's guarantees.
 //
 // Messages on a stream arrive in order, after a while; or they are held while the network is cut;
 // or they are lost with the connection, which both ends learn at some time. Thread safety: none.
@@ -48,12 +48,12 @@ class Link {
       });
     }
   }
-  // Whatever is under way is lost.
+  // All messages under way are lost.
   void Break() {
     ++connection_;
     held_.clear();
   }
-  // The most that a message takes.
+  // The longest time that a message takes.
   void SetSlowness(absl::Duration slowness) { slowness_ = slowness; }
   uint64_t connection() const { return connection_; }
 

@@ -30,12 +30,12 @@ namespace hearth {
 class NodeGuest {
  public:
   virtual ~NodeGuest() = default;
-  // Lets go of everything of the store's.
+  // Releases all objects of the store.
   virtual void NodeGone() = 0;
   // It ends once the node is done with it; sooner where it would only wait.
   virtual void NodeDrains() {}
   virtual bool is_served() const = 0;
-  // Of a Lease call: what it waits for, or promises.
+  // The boundaries that a Lease call waits for, or promises.
   struct Turn {
     ClaimRole role = ClaimRole::kNone;
     absl::Time until;
@@ -80,9 +80,9 @@ class Node {
 
   // From here on bytes may rot, and losses are nobody's fault.
   void SetDamaged() { is_damaged_ = true; }
-  // Somebody looks something up, which makes points of what is there.
+  // A lookup came, which may make points of stored objects.
   void SetAsked() { is_asked_ = true; }
-  // Somebody repaired the folder, and was told this.
+  // The folder was repaired, with this report.
   void NoteRepair(const RepairReport& report) {
     repair_told_ += report.lost_points + report.damaged_files;
     is_repaired_ |= !report.was_healthy;
@@ -92,11 +92,10 @@ class Node {
   // Anything that the disk refused, ever, or reads that it failed.
   bool was_struck() const { return disk_.struck() > 0; }
 
-  // The last life's start found damage: what lost its objects was not served, and not erased
-  // either.
+  // The last start found damage: points without their objects were neither served nor erased.
   bool kept_all() const { return keeps_all_; }
 
-  // Tells the ledger what the store said happened since the last time.
+  // Passes the store's events since the last time to the ledger.
   void TakeEvents();
   // 4, 16 and 30, and the store's own bookkeeping.
   void Check();

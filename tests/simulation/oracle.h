@@ -1,7 +1,7 @@
-// Oracle: what a worker without any cache answers, and the bytes of every slice there can be.
+// Oracle: the answers of a worker without any cache, and the bytes of every possible slice.
 //
-// The prompts of all simulations are one list, and computing one is the dear part: it is done once
-// a process. Thread safety: none.
+// The prompts of all simulations are one list, and computing one is expensive: it is done once a
+// process. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_ORACLE_H_
 #define HEARTH_TESTS_SIMULATION_ORACLE_H_
 

@@ -38,17 +38,17 @@ struct CacheCall {
 };
 const char* KindName(CacheCall::Kind kind);
 
-// When its caller gives a request up, if not at a time of the world's.
+// When the caller gives up a request, if the world does not choose a time.
 enum class CancelAt { kNever, kStart, kFirstToken };
 
-// A request that is over.
+// The result of a finished request.
 struct WorkerResult {
   std::string id;
   absl::Status error;
   StartedInfo started;
   FinishedInfo finished;
   std::vector<int32_t> tokens;
-  bool is_cancelled = false;  // its caller gave it up before its end
+  bool is_cancelled = false;  // its caller gave up before its end
 };
 
 class SimWorker : public PrefixCache {
@@ -56,11 +56,11 @@ class SimWorker : public PrefixCache {
   explicit SimWorker(const EngineOptions& options);
   ~SimWorker() override;
 
-  // With a request_id that no other has.
+  // REQUIRES: no other request has its request_id.
   void Submit(const EngineRequest& request, CancelAt when) ABSL_LOCKS_EXCLUDED(mu_);
-  // False: it is over.
+  // False when it has ended.
   bool Cancel(const std::string& id) ABSL_LOCKS_EXCLUDED(mu_);
-  // The calls that came since the last time, in an order that is always the same.
+  // Waits until the engine is at rest; returns the new calls, in an order that is always the same.
   std::vector<std::shared_ptr<CacheCall>> AwaitRest() ABSL_LOCKS_EXCLUDED(mu_);
   void Answer(CacheCall* call) ABSL_LOCKS_EXCLUDED(mu_);
   std::vector<WorkerResult> TakeResults() ABSL_LOCKS_EXCLUDED(mu_);
@@ -69,7 +69,7 @@ class SimWorker : public PrefixCache {
   std::shared_ptr<ComputeLease> MakeLease(const std::string& id,
                                           std::shared_ptr<std::atomic<bool>> released)
       ABSL_LOCKS_EXCLUDED(mu_);
-  // Requests and publishes that are not over.
+  // Number of requests and publishes under way.
   size_t busy() const ABSL_LOCKS_EXCLUDED(mu_);
   // Ends like a killed process: waiting callers are told nothing. A new one takes its place.
   void Crash() ABSL_LOCKS_EXCLUDED(mu_);

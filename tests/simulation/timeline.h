@@ -1,7 +1,7 @@
-// Timeline: virtual time, what is to happen in it, what happened, and the dice, all from one seed.
+// Timeline: virtual time, its future events, their history, and the dice, all from one seed.
 //
-// Whatever the world decides is drawn from dice of its own (DiceOf), derived from the seed and a
-// name, so that one decision never depends on how many others were made before it.
+// Each decision of the world has dice of its own (DiceOf), derived from the seed and a name, so
+// that it never depends on how many others were made before it.
 // Thread safety: none, but for the clock, which the store's threads read. Times are virtual.
 #ifndef HEARTH_TESTS_SIMULATION_TIMELINE_H_
 #define HEARTH_TESTS_SIMULATION_TIMELINE_H_
@@ -59,7 +59,7 @@ class Timeline {
 
   // One line of the history, which the digest covers and a violation shows the last of.
   void Note(const std::string& line);
-  // The same without the digest: what may differ from run to run.
+  // The same without the digest, for lines that may differ from run to run.
   void Aside(const std::string& line);
   // `invariant`: its number in docs/invariants.md. The first one counts: the world stops at it.
   void Violated(int invariant, const std::string& what);

@@ -1,10 +1,10 @@
 // World: a store, three workers and all that can go wrong with them, from one seed, in one thread.
 //
 // Actors act at times of their own: clients ask, keepers do the store's background work, an
-// operator pins and drops, and the faults strike: the network's, the disk's, the clock's, deaths of
-// the store and of workers. After each event the checks; at the end everything is mended, every
-// request must have been answered, and what was promised must be there. docs/building.md says how
-// to run one. Thread safety: none.
+// operator pins and drops, and faults strike: the network's, the disk's, the clock's, deaths of the
+// store and of workers. Checks run after each event; at the end all faults are mended, every
+// request must have been answered, and every promised point must be there. docs/building.md says
+// how to run one. Thread safety: none.
 #ifndef HEARTH_TESTS_SIMULATION_WORLD_H_
 #define HEARTH_TESTS_SIMULATION_WORLD_H_
 
@@ -32,7 +32,7 @@ class World {
   void Run();
 
   const Timeline& time() const { return time_; }
-  // That something was tested at all.
+  // Counts that show that something was tested at all.
   struct Figures {
     uint64_t requests = 0, restored = 0, promises = 0, deaths = 0, crashes = 0, faults = 0;
   };

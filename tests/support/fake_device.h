@@ -1,4 +1,4 @@
-// An accelerator whose memory is the host's, and which breaks on command. Thread safe.
+// FakeDevice: an accelerator whose memory is the host's, and which breaks on command. Thread safe.
 //
 // A copy happens when Wait is called, not before: an early read sees the old bytes. The memory can
 // be mapped by other processes, and again by this one.

@@ -7,7 +7,7 @@
 
 namespace hearth {
 
-// Where a machine's bits differ from those of one without.
+// Where an odd machine's bits differ from others'.
 enum class OddBits {
   kNowhere,
   kOneRow,      // in steps of one row, as decoding has them
@@ -15,7 +15,7 @@ enum class OddBits {
   kFarKeys,     // in steps behind more than 4,096 keys
 };
 
-// Of every model that is loaded from now on, until the scope ends.
+// For every model that is loaded from now on, until the scope ends.
 class OddMachine {
  public:
   explicit OddMachine(OddBits bits, std::string cpu_capability = "hash");

@@ -1,5 +1,5 @@
-// RandomRequests: whether random requests to an InvariantGemma give each token the logits that it
-// has in a cold prefill of the whole text: cold, restored at a random boundary by reference and
+// RandomRequests: checks that random requests to an InvariantGemma give each token the logits that
+// it has in a cold prefill of the whole text: cold, restored at a random boundary by reference and
 // copy, in steps of 1, 7, 128 or 512 tokens, alone or in steps with seven other sequences, on 1, 2
 // and 3 threads and every instruction set that has vectors.
 //
@@ -54,7 +54,8 @@ class RandomRequests {
     return requests;
   }
 
-  // The next request: empty where all its tokens have their logits, else what it was and where.
+  // Makes the next request: empty if all its tokens have their logits, else the request and the
+  // place.
   std::string Next() {
     state_ = ++seed_ * 2 + 1;
     const std::vector<int32_t> text = Text(1 + Draw(longest_));

@@ -1,4 +1,5 @@
-// A data folder's database, opened behind the store's back; and bits flipped in its files.
+// RawDatabase: a data folder's database, opened behind the store's back; RotOnDisk flips bits in
+// its files.
 #ifndef HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
 #define HEARTH_TESTS_SUPPORT_RAW_DATABASE_H_
 
@@ -56,7 +57,7 @@ class RawDatabase {
   void Put(const std::string& name, const std::string& key, const std::string& value) {
     ASSERT_TRUE(db_->Put({}, family(name), key, value).ok());
   }
-  // From then on what was written lies in tables, not in the log.
+  // Moves everything written so far from the log to tables.
   void Flush() { ASSERT_TRUE(db_->Flush({}, handles_).ok()); }
   void DropFamily(const std::string& name) {
     ASSERT_TRUE(db_->DropColumnFamily(family(name)).ok());

@@ -12,7 +12,7 @@
 
 namespace hearth {
 
-// As waitpid says how it ended: 0 when the job did.
+// Its end as waitpid reports it: 0 when the job ended normally.
 inline int RunInChild(const std::function<void()>& job) {
   const pid_t child = fork();
   if (child == 0) {

@@ -1,5 +1,4 @@
-// Prompts and KV bytes for tests of the store: what a model would have computed, made up from a
-// hash.
+// Prompts and KV bytes for tests of the store: a model's results, made up from a hash.
 //
 // The bytes of a slice are a pure function of fingerprint, tokens, cuts and layer, so that a test
 // can check any fetched byte without remembering what it published. Pure functions.
@@ -53,9 +52,9 @@ absl::StatusOr<PublishResult> KitPublish(TieredStore* store, const Fingerprint& 
 // Puts every needed slice, without committing.
 absl::Status KitPutAll(PublishSession* session, const PublishSpec& spec, const Fingerprint& model,
                        const KitPrompt& prompt);
-// Reads the whole plan; kInternal says what differs from what the model would have computed.
+// Reads the whole plan; kInternal names a difference from the model's bytes.
 absl::Status KitReadAll(FetchSession* session, const Fingerprint& model, const KitPrompt& prompt);
-// Fetches and reads; the usable tokens. 0 is a miss.
+// Fetches and reads; returns the usable tokens. 0 is a miss.
 absl::StatusOr<uint32_t> KitFetch(TieredStore* store, const Fingerprint& model,
                                   const KitPrompt& prompt, Tier* slowest = nullptr);
 

@@ -16,7 +16,7 @@ namespace {
 // Prefixes that wait for an idle moment: half a megabyte of tokens each, at most.
 constexpr size_t kMaxWaitingAudits = 8;
 
-// A fetch, and what is said of one before.
+// A fetch, and the reports on one before.
 constexpr size_t kMaxCalls = 4;
 
 }  // namespace
@@ -31,7 +31,7 @@ EngineAudit::EngineAudit(const CacheTerms& terms, const KvLayout& layout, ModelR
       ring_(std::move(ring)),
       calls_(/*threads=*/1, kMaxCalls) {}
 
-// Takes a share of what is offered, evenly: of a rate of 0.01 each hundredth.
+// Takes an even share of the offered prefixes: at a rate of 0.01 each hundredth.
 void EngineAudit::Offer(const Sequence& sequence) {
   if (terms_.audit_rate <= 0 || sequence.restored.from <= Tier::kWorker) return;
   credit_ += terms_.audit_rate;

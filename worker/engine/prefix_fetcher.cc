@@ -144,8 +144,8 @@ Fetched PrefixFetcher::FetchInTurn(Sequence* sequence, PrefixCache* cache, uint3
   outcome = cache->Fetch(prefix, above_tokens, max_boundary, std::min(deadline, patience));
   const LoadReport load = prefix.load->report();
   if (load.decision == LoadDecision::kAbandoned || load.plan_was_late) {
-    // The link is slow, or full of what was cut off, or the store is silent: each word to it would
-    // cost the request.
+    // The link is slow, or full of a transfer that was cut off, or the store is silent: each call
+    // of it would cost the request time.
     outcome.declined_tokens = load.boundary;
     return fetched;
   }

@@ -148,7 +148,8 @@ class SplitOfTile {
     }
   }
 
-  // Also of what is not seen, and is overwritten after: a seen -infinity becomes a number by it.
+  // Also on scores of unseen keys, which are overwritten afterwards: it makes a number of a seen
+  // -infinity.
   void Cap(float* begin, const float* end) const {
     const V cap = Constant(shape_.softcap);
     for (float* score = begin; score < end; score += kLanes) {

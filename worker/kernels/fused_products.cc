@@ -50,7 +50,7 @@ struct TopCall {
   }
 };
 
-// The first `room` of what is added, in order.
+// The first `room` of the added outputs, in order.
 class TopList {
  public:
   TopList(TopOutput* list, int64_t room) : list_(list), room_(room) {}

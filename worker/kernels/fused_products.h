@@ -38,7 +38,7 @@ inline bool ComesBefore(const TopOutput& a, const TopOutput& b) {
 }
 
 // The first `count` outputs of each row, in order: top[row * count]. Product, Softcap
-// (row_kernels.h) where softcap > 0, and what is first of that, without all outputs in memory.
+// (row_kernels.h) where softcap > 0, and a choice of the first, without all outputs in memory.
 // REQUIRES: 1 <= count <= weights.outputs(), top.size() == x.rows * count; else as Product.
 void TopOfProduct(const ConstRows& x, const PackedWeights& weights, float softcap, int64_t count,
                   absl::Span<TopOutput> top, Workspace* workspace, ParallelFor parallel);

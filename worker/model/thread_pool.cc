@@ -36,8 +36,8 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-// A waiting thread counts itself as sleeping before it looks a last time; who changes what is
-// waited for does so before it looks for sleepers. So one of the two sees the other.
+// A waiting thread counts itself as sleeping before it checks a last time; a thread that changes
+// the condition does so before it looks for sleepers. So one of the two sees the other.
 template <typename Condition>
 void ThreadPool::WaitUntil(const Condition& holds) {
   const auto give_up = std::chrono::steady_clock::now() + kLookFor;

@@ -107,7 +107,7 @@ bool LoadModel::MayProbe(std::optional<LoadSource> source) {
   absl::MutexLock lock(&mu_);
   Probes& probes = ProbesOf(source);
   if (now < probes.next) return false;
-  if (probes.next == absl::InfinitePast()) {  // what says so is new
+  if (probes.next == absl::InfinitePast()) {  // found too slow for the first time
     probes.pause = kFirstProbePause;
     probes.next = now + probes.pause;
     return false;

@@ -11,7 +11,7 @@ namespace {
 // Loads this short are taken whatever computing would cost: they spare others the computing.
 constexpr absl::Duration kShortLoad = absl::Milliseconds(10);
 
-// A transfer is judged when a tenth of what computing takes has passed: so much may be lost by it.
+// A transfer is judged when a tenth of the computing time has passed: that much may be lost by it.
 constexpr double kGraceShare = 0.1;
 constexpr absl::Duration kLeastGrace = absl::Milliseconds(20);
 

@@ -32,8 +32,9 @@ inline bool MayBecomeText(PieceType type) {
   return type == PieceType::kNormal || type == PieceType::kUserDefined;
 }
 
-// Whether a text becomes tokens by merging neighbours, best score first, and nothing else: BPE, the
-// text as it is, bytes for what no piece has, no piece that may be used in between only.
+// Whether a text becomes tokens by merging neighbours, best score first, and nothing else: BPE,
+// unchanged text, bytes for characters without a piece, no piece that is only an intermediate
+// result.
 bool IsPlainBpe(std::string_view model, const std::vector<PieceType>& types);
 
 // By id. Nothing when the bytes are no well-formed message or hold a type outside the enum.

@@ -32,9 +32,9 @@ SpaceRuns::SpaceRuns(std::map<size_t, int32_t> pieces) : id_by_length_(std::move
             [this](size_t a, size_t b) { return id_by_length_.at(a) < id_by_length_.at(b); });
 }
 
-// A merge's rank is the id of what it makes, then the longer left part first. Ids grow with the
-// length, so no merge makes room for one of a lower rank: each is tried once, in order. The parts
-// halve in number as the lengths double: about 44 steps a space over all 31 lengths.
+// A merge's rank is the id of the piece that it makes, then the longer left part first. Ids grow
+// with the length, so no merge makes room for one of a lower rank: each is tried once, in order.
+// The parts halve in number as the lengths double: about 44 steps a space over all 31 lengths.
 size_t SpaceRuns::Append(size_t count, std::vector<int32_t>* ids) const {
   assert(count >= 2);
   std::vector<size_t> parts(count, 1);

@@ -18,8 +18,8 @@
 namespace hearth {
 namespace {
 
-// Written anew when it has more entries than so many for each that lives, and so many to begin
-// with: 256 KiB, and at a million restore points 256 MiB.
+// Rewritten when it has more than kEntriesEach entries for each live one and kEntriesFree more: 256
+// KiB, and at a million restore points 256 MiB.
 constexpr uint64_t kEntriesEach = 4, kEntriesFree = 4096;
 // Entries that came while all of it was written, those that came meanwhile, the rest under the
 // lock.
@@ -120,7 +120,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
   }
   if (!is_new && book.LacksEntries(boot_)) {
     book.forgot_to = kForgotAll;
-    // Until this start has said so.
+    // Until this start has reported them.
     book.unsaid = std::max<uint64_t>(1, book.LostEntries(boot_));
   }
   bytes_ = book.bytes;
@@ -142,7 +142,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
   return book;
 }
 
-// Where the file cannot be appended to as it is, what it says is written anew first.
+// Rewrites the file first when it cannot be appended to.
 rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
   if (file_ == nullptr) {
     PromiseBook book;

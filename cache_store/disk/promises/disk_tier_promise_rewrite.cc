@@ -41,7 +41,7 @@ rocksdb::IOStatus PromiseRewrite::Begin(uint64_t bytes, const BootId& boot, bool
   rocksdb::IOStatus status = Read(0, bytes, &old);
   if (!status.ok()) return status;
   const PromiseBook book = BookToKeep(old, boot, may_have_lost);
-  // As it is, the next start says so.
+  // Left as it is, for the next start to report.
   if (book.damaged > 0) return rocksdb::IOStatus::IOError(path_ + " is damaged");
   old = WritePromises(book);
   status = files_->NewWritableFile(part_, rocksdb::FileOptions(), &file_, nullptr);

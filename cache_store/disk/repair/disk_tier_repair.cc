@@ -78,8 +78,8 @@ class Repair {
     }
   }
 
-  // Of a newer version, or not to be read, they would be taken for promises of nothing, and what
-  // was dropped would come back.
+  // Promises of a newer version, or unreadable ones, would count as none, and dropped points would
+  // come back.
   absl::Status CheckPromises() const {
     const std::shared_ptr<rocksdb::FileSystem> files = rocksdb::FileSystem::Default();
     if (absl::Status read = CheckPromisesVersion(files.get(), dir_); !read.ok()) return read;
@@ -207,7 +207,7 @@ class Repair {
                      ": pass --secret-file FILE, the secret that the store was started with"));
   }
 
-  // The keys of what is kept follow from it.
+  // Whether the keys of the kept points follow from the secret.
   bool IsSecretOfPoints(const std::string& secret) const {
     for (const auto& [number, point] : salvage_.points()) {
       if (!point.IsKept()) continue;

@@ -319,9 +319,9 @@ void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
   state_->erasures.AddManifests({number});
 }
 
-// Of a damaged folder nothing is erased: what the start gave up is in it, and what it has not read
-// yet may be lost with a table. Where all was put right neither is so, once every restore point was
-// looked at.
+// Nothing is erased from a damaged folder: it holds the files that the start gave up, and manifests
+// not read yet may be lost with a table. Neither holds if all was repaired and every restore point
+// was read.
 absl::Status IndexLoader::CheckIsWhole() const {
   const bool is_loading = is_loading_.load();  // what it counts is counted before it ends
   const bool has_lost = core_->meters.counters().Get(Counter::kRecoveryLostRestorePoints) > 0;

@@ -85,7 +85,7 @@ bool ManifestAdopter::Adopt(const ReadManifest& read, UnloadedIndex* unloaded) {
   state_->catalog.SetDurable(point);
   state_->catalog.SetPinned(point, unloaded->IsPinned(record.number));
   core_->Count(Counter::kRecoveredRestorePoints);
-  // Whoever watches already was told of what there was.
+  // Watchers that came earlier have not seen it yet.
   if (core_->options.load_in_background) {
     core_->events.Post(StoreEvent::Kind::kStored, core_->Describe(*point));
   }

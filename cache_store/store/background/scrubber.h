@@ -20,7 +20,7 @@
 
 namespace hearth {
 
-// While others use the disk it reads at this fraction of the rate.
+// While others use the disk, the rate is divided by this.
 inline constexpr uint64_t kScrubYield = 4;
 // Progress is saved this often: a restart reads at most so much again.
 inline constexpr uint64_t kScrubSaveBytes = uint64_t{256} << 20;

@@ -125,8 +125,8 @@ std::unique_ptr<FetchSessionImpl> Fetcher::BeginFetch(const PrefixFinder::Namesp
   return session;
 }
 
-// A boundary that is complete without a manifest of its own: from here on it is a unit like any
-// other. Null when what of it no restore point names any more is over the tenant's quota.
+// Makes a restore point of a boundary that is complete without a manifest of its own. Null when its
+// objects that no restore point names any more are over the tenant's quota.
 const RestorePointEntry* Fetcher::MakePoint(const PrefixFinder::Namespace& space,
                                             SegmentNode* node) {
   state_->mu.AssertHeld();

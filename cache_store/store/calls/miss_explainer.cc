@@ -11,7 +11,7 @@
 namespace hearth {
 namespace {
 
-// Not since when the store remembers: that would tell of what others lost.
+// Does not tell how far back the store remembers: that would tell of others' losses.
 constexpr char kNeverStored[] = "never stored, or longer ago than the store remembers";
 
 std::string AgoText(absl::Duration ago) {
@@ -77,7 +77,7 @@ bool MissExplainer::Lacks(const KeyedSegment& segment, LayerGroup group) const {
   return node == nullptr || node->objects[static_cast<size_t>(group)] == nullptr;
 }
 
-// The last to leave of what the local layers lack before `boundary`. Null: nothing of it is known.
+// The last departure among the missing local objects before `boundary`. Null when none is known.
 const Departure* MissExplainer::TailDeparture(uint32_t boundary) const {
   const KvLayout& layout = *prompt_.layout;
   const Departure* latest = nullptr;

@@ -209,8 +209,8 @@ absl::Status PublishCommit::MakeRoom() {
     if (kept.held) {
       state_->catalog.HoldPoint(point);
       state_->catalog.BeginRenewal(point);
-      // The first who publishes it says when it ends, and others only move that further away. Who
-      // asks for nothing does not make what was to end stay for good.
+      // The first publisher sets its end, and later ones only move it further away. A publisher
+      // without a time to live does not remove an end.
       const bool asks = plan_.expires != absl::InfiniteFuture();
       if (!point->expiry.inherited) {
         kept.expires = asks ? std::max(plan_.expires, point->expiry.at) : point->expiry.at;

@@ -86,8 +86,8 @@ std::deque<FairPool::Waiting>::iterator FairPool::FirstOf(Tenant* tenant) {
   });
 }
 
-// The tenant whose turn it is: of those that may run one more, with the fewest running, and of
-// these who waits since the longest.
+// The tenant whose turn it is: of those that may run one more, one with the fewest running jobs,
+// and of these the one that has waited longest.
 FairPool::Tenants::iterator FairPool::Next() {
   mutex_.AssertHeld();
   auto next = tenants_.end();

@@ -250,7 +250,7 @@ void ConnectionDoor::HandOver(int fd, Guest* guest) {
   options_.take(guest->listener, handed);
 }
 
-// By lot: in the order in which they came, those who come most often would have all the turns.
+// By lot: in order of arrival, the most frequent callers would have all the turns.
 void ConnectionDoor::LetHeldIn(absl::Time now) {
   std::vector<int> held;
   for (const auto& [fd, guest] : guests_) {

@@ -24,8 +24,8 @@ namespace {
 
 // After the drain: what still runs gets this long to notice that it is cancelled.
 constexpr absl::Duration kShutdownGrace = absl::Seconds(1);
-// A unix socket's connection that has had no call for so long is ended; who has one again connects
-// again.
+// A unix socket's connection without a call for so long is ended; its client connects again for the
+// next.
 constexpr int kLocalIdleMs = 10 * 60 * 1000;
 
 std::string DialAddress(const std::string& listen, int port) {
@@ -33,7 +33,8 @@ std::string DialAddress(const std::string& listen, int port) {
   return absl::StrCat(listen.substr(0, listen.rfind(':')), ":", port);
 }
 
-// The door of a server that is being built: who comes through it is the server's.
+// The options of the door of a server that is being built, which hands its connections to the
+// server.
 ConnectionDoor::Options DoorOf(const std::string& listen, bool speaks_tls,
                                const ConnectionLimits& limits, CallGate* gate,
                                grpc::ServerBuilder* builder,

@@ -1,5 +1,5 @@
-// LogEnds: a store whose process dies, whose machine stops, and whose log is cut, for the tests of
-// what a start makes of it.
+// LogEnds: a store whose process dies, whose machine stops, and whose log is cut, for tests of the
+// start after that.
 #ifndef HEARTH_TESTS_CACHE_STORE_DISK_LOG_ENDS_KIT_H_
 #define HEARTH_TESTS_CACHE_STORE_DISK_LOG_ENDS_KIT_H_
 
@@ -79,7 +79,7 @@ class LogEnds : public ::testing::Test {
     std::sort(logs.begin(), logs.end());
     return is_newest ? logs.back() : logs.front();
   }
-  // All that came to the disk since the logs had these sizes did not.
+  // Removes everything that came to the disk since the logs had these sizes.
   using LogSizes = std::map<std::filesystem::path, uintmax_t>;
   LogSizes SizesOfLogs() const {
     LogSizes sizes;
@@ -94,7 +94,7 @@ class LogEnds : public ::testing::Test {
       std::filesystem::resize_file(log, then == sizes.end() ? 0 : then->second);
     }
   }
-  // Of its middle a page never came to the disk.
+  // A page in its middle never came to the disk.
   static void LoseAPage(const std::filesystem::path& log) {
     constexpr size_t kPage = 4096;
     std::fstream file(log, std::ios::in | std::ios::out | std::ios::binary);

@@ -58,7 +58,7 @@ inline void FillForRepair(const std::string& dir) {
   }
 }
 
-// Whether a store has each of them, with the right bytes; `*wrong`: what is never to be.
+// Whether a store has each of them, with the right bytes; `*wrong`: errors that must never be.
 inline std::vector<bool> ServedPoints(TieredStore* store, std::string* wrong) {
   std::vector<bool> served;
   for (int i = 0; i < kRepairPoints; ++i) {

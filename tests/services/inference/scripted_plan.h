@@ -34,7 +34,7 @@ inline v1::FetchResponse ScriptedPlan(uint32_t boundary, uint32_t matched_tokens
   return message;
 }
 
-// Sends every slice whole, each after `change` had its way with it, up to `most` of them.
+// Sends every slice whole, changed by `change`, up to `most` of them.
 inline void SendScriptedSlices(uint32_t boundary, ScriptedStore::FetchStream* stream,
                                const std::function<void(v1::SliceData*)>& change = nullptr,
                                int most = INT32_MAX) {

@@ -1,4 +1,4 @@
-// A pool whose threads are all taken until the test lets them go, and how health is asked
+// BlockedPool: takes all threads of a pool until the test releases them; IsServing asks for health
 // meanwhile.
 //
 // Thread safety: made and used by one test thread.
@@ -19,7 +19,7 @@
 
 namespace hearth {
 
-// Takes every thread of `pool`, as two tenants that the test does not use.
+// Takes every thread of `pool`, in the names of two tenants that the test does not use.
 class BlockedPool {
  public:
   static constexpr int kThreads = 4;  // of the services' pools

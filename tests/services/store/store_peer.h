@@ -1,7 +1,7 @@
 // Peer: a store's answers to a caller, as text, to be compared between callers, prompts and
 // stores.
 //
-// Times, and what differs between any two stores, are left out. Thread safety: one thread each.
+// Without times and other differences between any two stores. Thread safety: one thread each.
 #ifndef HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 #define HEARTH_TESTS_SERVICES_STORE_STORE_PEER_H_
 
@@ -37,7 +37,7 @@ inline v1::Prefix PrefixOf(uint32_t tokens, const std::string& weights = "a",
   return prefix;
 }
 
-// One peer of the store, and what each of its calls is answered.
+// One peer of the store, with the answers to its calls.
 class Peer {
  public:
   Peer(const StoreServer& server, const ClientAccess& access)
@@ -48,7 +48,7 @@ class Peer {
     const auto reader = stub_->Fetch(&context, request);
     return ReadAll<v1::FetchResponse>(reader.get(), context);
   }
-  // The answers up to the one that is no wait; the lease is given back then.
+  // The answers up to the first that is no WAIT; ends the lease then.
   std::string Lease(const v1::LeaseRequest& request) {
     grpc::ClientContext context;
     const auto reader = stub_->Lease(&context, request);
@@ -136,8 +136,8 @@ class Peer {
     }
     return told + Ended(reader->Finish(), context);
   }
-  // Everything a caller can ask about a prompt and a restore point, and what it is told.
-  // But for Publish, which leaves something behind.
+  // The answers to all calls about a prompt and a restore point, except Publish, which would change
+  // the store.
   std::string AskEverything(const std::string& id, const std::string& tenant = "",
                             uint32_t first = kFirstToken) {
     v1::FetchRequest fetch, by_id;

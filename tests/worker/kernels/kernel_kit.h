@@ -17,8 +17,8 @@
 
 namespace hearth {
 
-// Each target that this CPU has, by forcing it, the plain one included: what a CPU without vectors
-// runs. Afterwards the best one again.
+// Forces each target that this CPU has, also the plain one, which a CPU without vectors runs.
+// Afterwards the best one again.
 template <typename Body>
 void ForEachTarget(Body body) {
   for (const KernelTarget target : UsableTargets()) {

@@ -1,4 +1,4 @@
-// Weights for the tests of products, and what the product must be.
+// Weights for the tests of products, and the right products.
 #ifndef HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
 #define HEARTH_TESTS_WORKER_MODEL_WEIGHTS_KIT_H_
 

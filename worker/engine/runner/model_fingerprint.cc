@@ -10,8 +10,8 @@ namespace hearth {
 namespace {
 
 constexpr uint64_t kObjectLayoutVersion = 1;
-// Of the fields that the exact class has beside the portable one's: which there are, and what the
-// canary computes. 2: the far end and one row, cpu_capability. Before, there was no such field.
+// Version of the exact class's fields beside the portable one's, and of the canary's steps. 2: the
+// far end and one row, cpu_capability. Before, there was no such field.
 constexpr uint64_t kFingerprintVersion = 2;
 
 // A whole chunk, a few rows, and one row as decoding has it: three shapes of every product.

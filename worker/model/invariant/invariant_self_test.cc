@@ -19,7 +19,7 @@ constexpr int kHeadRows = 17;
 
 // The sizes whose first row goes through the references: tens of milliseconds each on the 270M.
 constexpr size_t kReferenceRows = 2;
-// Outputs of the head that do, from each of so many places.
+// Outputs of the head that go through the references, from each of kHeadPlaces places.
 constexpr int64_t kHeadOutputs = 200, kHeadPlaces = 4;
 
 // Of the model that the Kv here are of: the forward pass does not ask.
@@ -31,8 +31,8 @@ constexpr int kPieceRows = 512;
 // either layer, 2 MiB of a 27B. More rows than these are tried as prompts.
 constexpr uint64_t kDecodesMax = 64, kDecodesMaxBytes = uint64_t{256} << 20;
 
-// Each size at which a kernel may change its way: those below a few tiles, those about a power of
-// two, which most chunks are, and what a sequence has at most that is alone.
+// Each size at which a kernel may change its method: those below a few tiles, those about a power
+// of two, as most chunks are, and the most rows of a sequence that is alone.
 std::vector<int> SizesUpTo(int rows, int alone) {
   std::set<int> sizes;
   for (int m = 1; m <= 17; ++m) sizes.insert(m);
