@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cassert>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -215,6 +216,7 @@ class RocksDiskTier : public DiskTier {
  private:
   // At most kErasedInLog.
   absl::Status EraseSomeManifests(absl::Span<const uint64_t> manifests) {
+    assert(manifests.size() <= kErasedInLog);
     rocksdb::WriteBatch batch;
     for (const uint64_t number : manifests) {
       batch.Delete(db_->family(kManifests), NumberKey(number));

@@ -1,6 +1,7 @@
 #include "cache_store/disk/disk_tier_promises.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -235,6 +236,7 @@ void DiskPromises::NoteForgotten(const PromiseBook& book, DiskContents* contents
 
 absl::Status DiskPromises::Commit(const std::vector<ManifestRecord>& manifests,
                                   absl::Span<const Digest> points, bool sync, const Change& write) {
+  assert(points.size() <= manifests.size());
   if (points.empty()) return sync ? Sync(write) : write();
   constexpr char kWhat[] = "write of a promise";
   if (!sync) {

@@ -1,6 +1,7 @@
 #include "cache_store/disk/promises/disk_tier_promise_file.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cctype>
 #include <cerrno>
 #include <cstring>
@@ -110,6 +111,7 @@ PromiseFile::~PromiseFile() {
 
 PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
   const absl::MutexLock lock(&mu_);
+  assert(generation_ == 0 && bytes_ == 0 && late_.empty());
   RemovePromisesAnew(files_, path_);
   PromiseBook book;
   if (!is_new) {
@@ -144,6 +146,7 @@ PromiseBook PromiseFile::Begin(bool is_new, std::vector<std::string>* damage) {
 
 // Rewrites the file first when it cannot be appended to.
 rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
+  mu_.AssertHeld();
   if (file_ == nullptr) {
     PromiseBook book;
     rocksdb::IOStatus anew = BookNow(&book);
@@ -161,6 +164,7 @@ rocksdb::IOStatus PromiseFile::Write(const std::string& bytes) {
 
 // An unreadable file is not written anew: that would leave its promises out.
 rocksdb::IOStatus PromiseFile::BookNow(PromiseBook* book) {
+  mu_.AssertHeld();
   std::string bytes;
   if (bytes_ > 0) {
     const rocksdb::Status read = rocksdb::ReadFileToString(files_, path_, &bytes);
@@ -180,6 +184,7 @@ bool PromiseFile::MayHaveLost() const {
 }
 
 rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
+  mu_.AssertHeld();
   const std::string bytes = WritePromises(book), part = path_ + kPromisesInstead;
   rocksdb::IOStatus status = rocksdb::WriteStringToFile(files_, bytes, part, /*should_sync=*/true);
   if (status.ok()) status = files_->RenameFile(part, path_, kPlain, nullptr);
@@ -192,6 +197,7 @@ rocksdb::IOStatus PromiseFile::WriteAnew(const PromiseBook& book) {
 
 // The old one is no more, though a crash of the machine may bring it back.
 rocksdb::IOStatus PromiseFile::GoOnWith(uint64_t bytes, uint64_t live) {
+  mu_.AssertHeld();
   file_ = nullptr;
   bytes_ = bytes;
   synced_bytes_ = 0;
@@ -211,6 +217,7 @@ rocksdb::IOStatus PromiseFile::GoOnWith(uint64_t bytes, uint64_t live) {
 }
 
 void PromiseFile::Count(absl::Span<const PromiseEntry> entries) {
+  mu_.AssertHeld();
   entries_ += entries.size();
   for (const PromiseEntry& entry : entries) {
     if (entry.kind == PromiseKind::kKept) ++live_;
@@ -219,6 +226,7 @@ void PromiseFile::Count(absl::Span<const PromiseEntry> entries) {
 }
 
 void PromiseFile::TrimWhenDead() {
+  mu_.AssertHeld();
   if (is_rewritten_ || entries_ <= std::max(trim_at_, kEntriesEach * live_ + kEntriesFree)) return;
   is_rewritten_ = true;
   if (!rewriter_.joinable()) rewriter_ = std::thread([this] { RewriteWhenAsked(); });

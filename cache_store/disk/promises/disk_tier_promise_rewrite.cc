@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cassert>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,7 @@ PromiseRewrite::~PromiseRewrite() {
 }
 
 rocksdb::IOStatus PromiseRewrite::Begin(uint64_t bytes, const BootId& boot, bool may_have_lost) {
+  assert(file_ == nullptr && bytes_ == 0);
   std::string old;
   rocksdb::IOStatus status = Read(0, bytes, &old);
   if (!status.ok()) return status;
@@ -53,6 +55,7 @@ rocksdb::IOStatus PromiseRewrite::Begin(uint64_t bytes, const BootId& boot, bool
 }
 
 rocksdb::IOStatus PromiseRewrite::Follow(uint64_t bytes, const Visit& visit) {
+  assert(file_ != nullptr && bytes >= followed_);
   std::string old, anew;
   rocksdb::IOStatus status = Read(followed_, bytes, &old);
   if (!status.ok()) return status;
@@ -79,6 +82,7 @@ rocksdb::IOStatus PromiseRewrite::Follow(uint64_t bytes, const Visit& visit) {
 }
 
 rocksdb::IOStatus PromiseRewrite::PutInPlace() {
+  assert(file_ != nullptr && synced_bytes_ == bytes_);
   rocksdb::IOStatus status = file_->Close(kPlain, nullptr);
   if (status.ok()) status = files_->RenameFile(part_, path_, kPlain, nullptr);
   if (status.ok()) file_.reset();
@@ -86,6 +90,7 @@ rocksdb::IOStatus PromiseRewrite::PutInPlace() {
 }
 
 rocksdb::IOStatus PromiseRewrite::Read(uint64_t from, uint64_t to, std::string* out) const {
+  assert(from <= to);
   out->resize(to - from);
   if (out->empty()) return rocksdb::IOStatus::OK();
   std::unique_ptr<rocksdb::FSRandomAccessFile> file;

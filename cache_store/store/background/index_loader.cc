@@ -1,6 +1,7 @@
 #include "cache_store/store/background/index_loader.h"
 
 #include <algorithm>
+#include <cassert>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -34,6 +35,7 @@ std::shared_ptr<UnloadedIndex> IndexLoader::SharedUnloaded() {
 }
 
 absl::Status IndexLoader::Recover() {
+  assert(!is_loading_.load());
   if (core_->tiers.disk == nullptr) return absl::OkStatus();
   absl::StatusOr<DiskContents> contents = core_->tiers.disk->Load();
   if (!contents.ok()) return contents.status();
@@ -75,6 +77,7 @@ void IndexLoader::NoteDamage(std::vector<std::string> damage,
 }
 
 void IndexLoader::NoteLost(const Digest& id) {
+  state_->mu.AssertHeld();
   core_->Count(Counter::kRecoveryLostRestorePoints);
   core_->meters.AddRemoved(Removal::kLost);
   state_->history.Record(id, Removal::kLost, core_->clock->Now());
@@ -298,6 +301,7 @@ absl::Status IndexLoader::LoadManifests(absl::Span<const uint64_t> numbers) {
 
 // Of a manifest that was not adopted.
 void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
+  state_->mu.AssertHeld();
   if (NamesRetired(read.record, unloaded_->objects())) return NoteRetired(number, read.point());
   core_->Count(Counter::kRecoveryDroppedManifests);
   if (unloaded_->WasPromised(number)) {
@@ -310,6 +314,7 @@ void IndexLoader::NoteUseless(uint64_t number, const ReadManifest& read) {
 
 // Known, and said then: it goes as those went that were there.
 void IndexLoader::NoteRetired(uint64_t number, const Digest& point) {
+  state_->mu.AssertHeld();
   retired_unloaded_.fetch_add(1);
   core_->Count(Counter::kRecoveryDroppedManifests);
   core_->meters.AddRemoved(Removal::kQuarantined);
