@@ -12,14 +12,16 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "proto/byte_codec.h"
+#include "proto/kv_quantization.h"
 
 namespace hearth {
 namespace {
 
 constexpr absl::string_view kDomain = "hearth.fingerprint.v1";
 constexpr uint64_t kObjectLayoutVersion = 1;
-constexpr absl::string_view kCodec = "raw";
+constexpr absl::string_view kRawCodec = "raw", kQuantizedCodec = "quantized:";
 
 bool GoodName(absl::string_view name) {
   if (name.empty() || name.size() > kMaxFingerprintNameBytes) return false;
@@ -140,6 +142,21 @@ Exactness ReadExactness(FieldReader* reader) {
   return Exactness::kExact;
 }
 
+KvQuantization ReadCodec(FieldReader* reader) {
+  const absl::string_view codec = reader->Text("codec");
+  if (codec == kRawCodec) return {};
+  uint32_t residual = 0;
+  absl::string_view options = codec;
+  if (absl::ConsumePrefix(&options, kQuantizedCodec)) {
+    const absl::StatusOr<KvQuantization> read = ParseKvQuantization(options, &residual);
+    // One layout has one text.
+    if (read.ok() && CodecText(*read) == codec) return *read;
+  }
+  reader->Fail(absl::StrCat("fingerprint field codec is \"", absl::CEscape(codec), "\", known are ",
+                            kRawCodec, " and ", kQuantizedCodec, "OPTIONS"));
+  return {};
+}
+
 std::vector<LayerGroup> ReadLayers(FieldReader* reader) {
   std::vector<LayerGroup> layers;
   for (char letter : reader->Text("layer_types")) {
@@ -153,6 +170,11 @@ std::vector<LayerGroup> ReadLayers(FieldReader* reader) {
 }
 
 }  // namespace
+
+std::string CodecText(const KvQuantization& quantization) {
+  if (!quantization.is_on()) return std::string(kRawCodec);
+  return absl::StrCat(kQuantizedCodec, KvQuantizationText(quantization));
+}
 
 std::string FingerprintField::ValueText() const {
   if (const auto* integer = std::get_if<uint64_t>(&value)) return absl::StrCat(*integer);
@@ -205,11 +227,7 @@ absl::StatusOr<KvLayout> Fingerprint::Layout() const {
     reader.Fail(absl::StrCat("fingerprint field object_layout is ", version, ", known is ",
                              kObjectLayoutVersion));
   }
-  const absl::string_view codec = reader.Text("codec");
-  if (codec != kCodec) {
-    reader.Fail(absl::StrCat("fingerprint field codec is \"", absl::CEscape(codec), "\", known is ",
-                             kCodec));
-  }
+  layout.quantization = ReadCodec(&reader);
   if (!reader.status().ok()) return reader.status();
   absl::Status status = layout.Validate();
   if (!status.ok()) return status;

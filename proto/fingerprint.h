@@ -33,7 +33,8 @@ inline constexpr size_t kMaxFingerprintTextBytes = 4096;
 // Field names that the store reads to know the layout. A fingerprint without them is refused.
 //   chunk_tokens, window, kv_heads, head_dim (integers); kv_dtype ("float32"...), exactness
 //   ("exact", "portable" or "invariant"), layer_types (one letter a layer: g or l), object_layout
-//   (integer 1), codec ("raw").
+//   (integer 1), codec ("raw", or "quantized:" and the options that whole
+//   chunks are quantized by).
 class Fingerprint {
  public:
   Fingerprint() = default;
@@ -53,6 +54,9 @@ class Fingerprint {
   std::vector<FingerprintField> fields_;
   Digest digest_{};
 };
+
+// The value of the field `codec`.
+std::string CodecText(const KvQuantization& quantization);
 
 struct FieldDifference {
   std::string field, ours, theirs;  // "(absent)" where a side lacks it

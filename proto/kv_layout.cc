@@ -89,6 +89,13 @@ absl::Status KvLayout::Validate() const {
   range = CheckRange("exactness", static_cast<uint64_t>(exactness), 0,
                      static_cast<uint64_t>(Exactness::kInvariant));
   if (!range.ok()) return range;
+  if (quantization.is_on()) {
+    if (dtype != KvDtype::kFloat32) {
+      return absl::InvalidArgumentError("kv_dtype: only rows of float32 are quantized");
+    }
+    const absl::Status fits = quantization.Check(chunk_tokens, head_dim);
+    if (!fits.ok()) return fits;
+  }
   bool has_local = false;
   for (LayerGroup group : layers) {
     range = CheckRange("layer group", static_cast<uint64_t>(group), 0, 1);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "proto/kv_quantization.h"
 
 namespace hearth {
 
@@ -62,6 +63,7 @@ struct KvLayout {
   KvDtype dtype = KvDtype::kFloat32;
   Exactness exactness = Exactness::kExact;
   std::vector<LayerGroup> layers;  // one entry per model layer
+  KvQuantization quantization;     // of whole chunks; a shorter object has its rows as they are
 
   // Names the first field that is out of range.
   absl::Status Validate() const;
@@ -69,7 +71,17 @@ struct KvLayout {
   std::vector<uint32_t> LayersOf(LayerGroup group) const;
   // Bytes of a slice of `tokens` tokens: K and V, all KV heads.
   size_t SliceBytes(uint32_t tokens) const {
+    return quantization.is_on() && tokens == chunk_tokens ? QuantizedSliceBytes()
+                                                          : PlainSliceBytes(tokens);
+  }
+  // Of rows as they are.
+  size_t PlainSliceBytes(uint32_t tokens) const {
     return size_t{2} * kv_heads * tokens * head_dim * KvDtypeBytes(dtype);
+  }
+  // Of a whole chunk: all planes of the keys, then those of the values, to a multiple of 64.
+  size_t QuantizedSliceBytes() const {
+    const size_t planes = size_t{2} * kv_heads * quantization.PlaneBytes(chunk_tokens, head_dim);
+    return (planes + 63) / 64 * 64;
   }
   size_t ObjectBytes(uint32_t tokens, LayerGroup group) const {
     return LayersOf(group).size() * SliceBytes(tokens);

@@ -132,7 +132,7 @@ absl::StatusOr<Fingerprint> FingerprintOf(const ModelConfig& config, const KvLay
       {"kv_dtype", std::string(KvDtypeName(layout.dtype))},
       {"chunk_tokens", uint64_t{layout.chunk_tokens}},
       {"object_layout", kObjectLayoutVersion},
-      {"codec", std::string("raw")},
+      {"codec", CodecText(layout.quantization)},
       {"exactness", std::string(ExactnessName(layout.exactness))},
   };
   if (layout.exactness == Exactness::kExact) {
