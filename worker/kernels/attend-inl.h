@@ -1,5 +1,6 @@
-// The inner loops of attention: scores of a few queries with four keys, and chains of a few rows
-// over a run of keys. Private to worker/kernels; included once for each target, after Highway.
+// The inner loops of attention: scores of a few queries with four keys, chains of a few rows over a
+// run of keys, and the floats of keys or values that are quantized. Private to worker/kernels;
+// included once for each target, after Highway.
 #if defined(HEARTH_WORKER_KERNELS_ATTEND_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEARTH_WORKER_KERNELS_ATTEND_INL_H_
 #undef HEARTH_WORKER_KERNELS_ATTEND_INL_H_
@@ -9,6 +10,8 @@
 
 #include <cstdint>
 
+#include "worker/kernels/base/element.h"
+#include "worker/kernels/quantized/quantized_plane.h"
 #include "worker/kernels/vectors-inl.h"
 
 #if HEARTH_KERNELS_VECTORS
@@ -106,6 +109,42 @@ HWY_NOINLINE void AddValues(const float* const* weights, const T* values, int64_
   }
   for (; column < head_dim; column += kLanes) {
     ValuesOf<R, 1>(weights, values, head_dim, begin, end, outputs, column);
+  }
+}
+
+// Columns [column, column + kLanes) of a token, whose numbers are at the same place of their bytes.
+HWY_INLINE V DequantizeLanes(const QuantizedPlane& plane, const std::byte* codes,
+                             const BFloat16* steps, const BFloat16* leasts, int64_t token,
+                             int64_t column) {
+  const hn::Rebind<uint8_t, D> narrow;
+  const hn::Rebind<int32_t, D> wide;
+  const int64_t width = plane.width();
+  const int shift = static_cast<int>(column / width) * static_cast<int>(plane.form.bits);
+  const auto bytes =
+      hn::LoadU(narrow, reinterpret_cast<const uint8_t*>(codes) + token * width + column % width);
+  const auto mask = hn::Set(wide, (1 << plane.form.bits) - 1);
+  const auto numbers = hn::And(hn::ShiftRightSame(hn::PromoteTo(wide, bytes), shift), mask);
+  const int64_t group = plane.GroupOf(token, column);
+  if (plane.axis == 0) {  // one group: kLanes divide it
+    return hn::MulAdd(hn::ConvertTo(D(), numbers), Constant(WidenOne(steps[group])),
+                      Constant(WidenOne(leasts[group])));
+  }
+  return hn::MulAdd(hn::ConvertTo(D(), numbers), Widen(D(), steps + group),
+                    Widen(D(), leasts + group));
+}
+
+inline void DequantizePlane(const QuantizedPlane& plane, const std::byte* from, float* to) {
+  const int64_t width = plane.width(), group = plane.form.group;
+  if (width % kLanes != 0 || (plane.axis == 0 && group % kLanes != 0)) {
+    return reference::DequantizePlane(plane, from, to);
+  }
+  const auto* steps = reinterpret_cast<const BFloat16*>(from + plane.tokens * width);
+  const BFloat16* leasts = steps + plane.tokens * plane.head_dim / group;
+  for (int64_t token = 0; token < plane.tokens; ++token) {
+    for (int64_t column = 0; column < plane.head_dim; column += kLanes) {
+      hn::StoreU(DequantizeLanes(plane, from, steps, leasts, token, column), D(),
+                 to + token * plane.head_dim + column);
+    }
   }
 }
 

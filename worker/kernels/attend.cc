@@ -34,7 +34,8 @@ constexpr int64_t kEnoughTiles = 16;
 
 struct AttendCall {
   AttendShape shape;
-  std::vector<AttendTile> tiles;
+  std::vector<AttendSequence> sequences;
+  std::vector<AttendTile> tiles;  // of these sequences
   ConstRows queries;
   Rows out;
   Workspace* workspace;
@@ -54,20 +55,13 @@ struct AttendCall {
   }
 };
 
+// Room of this thread's own for the keys or values of a sealed split.
+inline float* SealedRoom(const AttendShape& shape) {
+  thread_local Workspace room;
+  return room.Floats(static_cast<size_t>(shape.split * shape.head_dim));
+}
+
 using SharedAttendCall = std::shared_ptr<const AttendCall>;
-
-// Of each row of a tile: largest score, sum, outputs. Of one split, or of all so far.
-struct AttendState {
-  float* largest;  // [16]
-  float* sums;     // [16]
-  float* outputs;  // [16][head_dim]
-
-  static int64_t Floats(int64_t head_dim) { return AttendShape::kSharersMax * (head_dim + 2); }
-  explicit AttendState(float* room)
-      : largest(room),
-        sums(room + AttendShape::kSharersMax),
-        outputs(room + 2 * AttendShape::kSharersMax) {}
-};
 
 }  // namespace hearth
 #endif  // HEARTH_WORKER_KERNELS_ATTEND_CALL_
@@ -87,12 +81,20 @@ template <typename T>
 class SplitOfTile {
  public:
   SplitOfTile(const AttendCall& call, const AttendTile& tile, int64_t split)
-      : shape_(call.shape), rows_(call.rows_of(tile)), decodes_(tile.tokens == 1) {
+      : shape_(call.shape),
+        rows_(call.rows_of(tile)),
+        decodes_(tile.tokens == 1 && !tile.IsSealed(call.shape, split)) {
     const int64_t head_bytes =
         shape_.split * shape_.head_dim * static_cast<int64_t>(ElementBytes(shape_.kv_type));
-    const std::byte* keys = tile.blocks[split] + tile.kv_head * head_bytes;
-    keys_ = reinterpret_cast<const T*>(keys);
-    values_ = reinterpret_cast<const T*>(keys + shape_.kv_heads * head_bytes);
+    if (tile.IsSealed(shape_, split)) {
+      sealed_ = tile.sequence->sealed[split];
+      quantization_ = tile.sequence->quantization;
+      kv_head_ = tile.kv_head;
+    } else {
+      const std::byte* keys = tile.sequence->blocks[split] + tile.kv_head * head_bytes;
+      keys_ = reinterpret_cast<const T*>(keys);
+      values_ = reinterpret_cast<const T*>(keys + shape_.kv_heads * head_bytes);
+    }
     for (int64_t i = 0; i < rows_; ++i) {
       seen_[i] = KeysSeen(shape_, call.position(tile, i), split);
       queries_[i] = call.query(tile, i);
@@ -101,8 +103,10 @@ class SplitOfTile {
   }
 
   void Compute(const AttendState& state) {
+    if (sealed_ != nullptr) keys_ = Opened(0, quantization_.axis_key);
     Score();
     for (int64_t i = 0; i < rows_; ++i) Weigh(i, &state.largest[i], &state.sums[i]);
+    if (sealed_ != nullptr) values_ = Opened(shape_.kv_heads, quantization_.axis_value);
     float* outputs[kTileMax];
     for (int64_t i = 0; i < rows_; ++i) {
       outputs[i] = state.outputs + i * shape_.head_dim;
@@ -117,6 +121,15 @@ class SplitOfTile {
   }
 
  private:
+  // The planes of this head's keys and values share one room: one is done with before the other.
+  const T* Opened(int64_t first_plane, int axis) const {
+    float* room = SealedRoom(shape_);
+    const QuantizedPlane plane{quantization_, axis, shape_.split, shape_.head_dim};
+    const int64_t number = first_plane + kv_head_;
+    DequantizePlane(plane, sealed_ + number * static_cast<int64_t>(plane.bytes()), room);
+    return reinterpret_cast<const T*>(room);  // float
+  }
+
   // A token that is decoded is the first to read its blocks, and the loops go over them in steps
   // that the CPU does not foresee: line by line they come from memory twice as fast.
   void FetchRows(int64_t key) const {
@@ -210,7 +223,10 @@ class SplitOfTile {
   const AttendShape& shape_;
   const int64_t rows_;
   const bool decodes_;
-  const T *keys_, *values_;
+  const T *keys_ = nullptr, *values_ = nullptr;
+  const std::byte* sealed_ = nullptr;  // null: the split is as it is
+  KvQuantization quantization_;
+  int64_t kv_head_ = 0;
   SeenKeys seen_[kTileMax];
   const float* queries_[kTileMax];
   float* scores_[kTileMax];  // then the weights
@@ -334,7 +350,7 @@ void AttendForTarget(const SharedAttendCall& shared, KernelPhases* phases) {
     const AttendCall& call = *shared;
     const AttendTile& tile = call.tiles[static_cast<size_t>(part)];
     for (int64_t i = 0; i < call.rows_of(tile); ++i) {
-      reference::AttendRow(call.shape, tile.blocks, tile.kv_head, call.position(tile, i),
+      reference::AttendRow(call.shape, *tile.sequence, tile.kv_head, call.position(tile, i),
                            call.query(tile, i), call.result(tile, i));
     }
   });
@@ -358,11 +374,11 @@ void AddAttend(const AttendShape& shape, absl::Span<const AttendSequence> sequen
   assert(shape.sharers() <= AttendShape::kSharersMax);
   assert(shape.head_dim % 16 == 0 && shape.head_dim <= AttendShape::kHeadDimMax);
   assert(shape.split % 16 == 0 && shape.split <= AttendShape::kSplitMax);
-  std::vector<AttendTile> tiles = PlanTiles(shape, sequences);
-  if (tiles.empty()) return;
-  HWY_DYNAMIC_DISPATCH(AttendForTarget)
-  (std::make_shared<const AttendCall>(AttendCall{shape, std::move(tiles), queries, out, workspace}),
-   phases);
+  const auto call = std::make_shared<AttendCall>();
+  *call = {shape, {sequences.begin(), sequences.end()}, {}, queries, out, workspace};
+  call->tiles = PlanTiles(shape, call->sequences);
+  if (call->tiles.empty()) return;
+  HWY_DYNAMIC_DISPATCH(AttendForTarget)(call, phases);
 }
 
 void Attend(const AttendShape& shape, absl::Span<const AttendSequence> sequences,

@@ -15,6 +15,10 @@
 // read at most and has no influence, whatever its bits are. So a row's result is the same alone and
 // among others, in a prefill and decoded.
 //
+// Where a sequence has sealed splits, quantized, a row reads each split before its own as the
+// numbers of a sealed one stand for, and its own as it is: which of them it reads follows from its
+// position.
+//
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_ATTEND_H_
 #define HEARTH_WORKER_KERNELS_ATTEND_H_
@@ -23,6 +27,7 @@
 #include <cstdint>
 
 #include "absl/types/span.h"
+#include "proto/kv_quantization.h"
 #include "worker/kernels/base/element.h"
 #include "worker/kernels/base/parallel.h"
 #include "worker/kernels/base/phases.h"
@@ -50,6 +55,10 @@ struct AttendShape {
 struct AttendSequence {
   const std::byte* const* blocks = nullptr;
   int64_t begin = 0, rows = 0;
+  // Each split before a row's own, in planes [K,V][kv_head] (proto/kv_quantization.h); null: none
+  // is. Then `blocks` need have none but the rows' own, and REQUIRES: keys and values are float32.
+  const std::byte* const* sealed = nullptr;
+  KvQuantization quantization = {};
 };
 
 // `queries` and `out` have heads * head_dim columns, and the rows of all sequences in order. The

@@ -32,12 +32,30 @@ inline int64_t FirstSplit(const AttendShape& shape, int64_t position) {
 // Rows (a row is a token's query in one head) that are computed together: number i is head
 // i % sharers of token i / sharers.
 struct AttendTile {
-  const std::byte* const* blocks;
+  const AttendSequence* sequence;
   int64_t kv_head;
   int64_t row;       // of the queries: the first token
   int64_t position;  // of that token
   int64_t tokens;
   int64_t first_split, splits;  // that any of its tokens sees
+
+  // Whether it reads this split as it is sealed; its tokens have one own split then.
+  bool IsSealed(const AttendShape& shape, int64_t split) const {
+    return sequence->sealed != nullptr && split < position / shape.split;
+  }
+};
+
+// Of each row of a tile: largest score, sum, outputs. Of one split, or of all so far.
+struct AttendState {
+  float* largest;  // [16]
+  float* sums;     // [16]
+  float* outputs;  // [16][head_dim]
+
+  static int64_t Floats(int64_t head_dim) { return AttendShape::kSharersMax * (head_dim + 2); }
+  explicit AttendState(float* room)
+      : largest(room),
+        sums(room + AttendShape::kSharersMax),
+        outputs(room + 2 * AttendShape::kSharersMax) {}
 };
 
 inline std::vector<AttendTile> PlanTiles(const AttendShape& shape,
@@ -46,13 +64,16 @@ inline std::vector<AttendTile> PlanTiles(const AttendShape& shape,
   std::vector<AttendTile> tiles;
   int64_t row = 0;
   for (const AttendSequence& sequence : sequences) {
-    for (int64_t token = 0; token < sequence.rows; token += tile_tokens) {
+    for (int64_t token = 0, tokens = 0; token < sequence.rows; token += tokens) {
       const int64_t position = sequence.begin + token;
-      const int64_t tokens = std::min(tile_tokens, sequence.rows - token);
+      tokens = std::min(tile_tokens, sequence.rows - token);
+      if (sequence.sealed != nullptr) {
+        tokens = std::min(tokens, shape.split - position % shape.split);
+      }
       const int64_t first = FirstSplit(shape, position);
       const int64_t splits = (position + tokens - 1) / shape.split + 1 - first;
       for (int64_t head = 0; head < shape.kv_heads; ++head) {
-        tiles.push_back({sequence.blocks, head, row + token, position, tokens, first, splits});
+        tiles.push_back({&sequence, head, row + token, position, tokens, first, splits});
       }
     }
     row += sequence.rows;

@@ -26,7 +26,9 @@ float Exp(float x);
 float Tanh(float x);
 float Gelu(float x);
 
-// attend.h, one row of one query head
+// attend.h, one row of one query head. Of a sequence its blocks and what is sealed are read.
+void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,
+               int64_t position, const float* query, float* out);
 void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,
                int64_t position, const float* query, float* out);
 

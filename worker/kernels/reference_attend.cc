@@ -5,6 +5,7 @@
 
 #include "worker/kernels/attend_plan.h"
 #include "worker/kernels/function_constants.h"
+#include "worker/kernels/quantized/quantized_plane.h"
 #include "worker/kernels/reference.h"
 
 namespace hearth {
@@ -76,6 +77,34 @@ void RowOf(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_
 }
 
 }  // namespace
+
+void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t kv_head,
+               int64_t position, const float* query, float* out) {
+  if (sequence.sealed == nullptr) {
+    return AttendRow(shape, sequence.blocks, kv_head, position, query, out);
+  }
+  const int64_t own = position / shape.split, values = shape.split * shape.head_dim;
+  std::vector<std::vector<float>> opened(static_cast<size_t>(own));
+  std::vector<const std::byte*> blocks;
+  for (int64_t split = 0; split < own; ++split) {
+    if (KeysSeen(shape, position, split).none()) {
+      blocks.push_back(nullptr);
+      continue;
+    }
+    std::vector<float>& rows = opened[static_cast<size_t>(split)];
+    rows.resize(static_cast<size_t>(2 * shape.kv_heads * values));
+    const KvQuantization& form = sequence.quantization;
+    for (int64_t number = 0; number < 2 * shape.kv_heads; ++number) {
+      const int axis = number < shape.kv_heads ? form.axis_key : form.axis_value;
+      const QuantizedPlane plane{form, axis, shape.split, shape.head_dim};
+      const auto offset = number * static_cast<int64_t>(plane.bytes());
+      DequantizePlane(plane, sequence.sealed[split] + offset, rows.data() + number * values);
+    }
+    blocks.push_back(reinterpret_cast<const std::byte*>(rows.data()));
+  }
+  blocks.push_back(sequence.blocks[own]);
+  AttendRow(shape, blocks.data(), kv_head, position, query, out);
+}
 
 void AttendRow(const AttendShape& shape, const std::byte* const* blocks, int64_t kv_head,
                int64_t position, const float* query, float* out) {
