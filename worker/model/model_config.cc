@@ -270,6 +270,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, const std::
     if (!generation.ok()) return generation.status();
     Reader reader(*generation, generation_file);
     reader.TokenIds("eos_token_id", &config.eos_token_ids);
+    reader.Text("cache_implementation", &config.generation.cache_implementation);
+    reader.Bool("use_cache", &config.generation.use_cache);
     if (!reader.status().ok()) return reader.status();
   }
   std::vector<int32_t>& eos = config.eos_token_ids;

@@ -43,6 +43,12 @@ struct AttentionConfig {
   double logit_softcap = 0.0;  // 0: none
 };
 
+// What generation_config.json says of how to keep keys and values.
+struct GenerationDefaults {
+  std::string cache_implementation;  // empty: nothing
+  bool use_cache = true;             // false: off for requests that say nothing
+};
+
 struct ModelConfig {
   int hidden_size = 2304;
   int intermediate_size = 9216;
@@ -61,6 +67,7 @@ struct ModelConfig {
   int32_t bos_token_id = 2;
   int32_t pad_token_id = 0;
   std::vector<int32_t> eos_token_ids;  // sorted, unique; config.json's and generation_config.json's
+  GenerationDefaults generation;
 
   bool is_local(int layer) const { return layer_types[layer] == LayerType::kLocal; }
   int num_local_layers() const;

@@ -134,6 +134,21 @@ TEST(ModelConfig, ReadsTheOldStyleAsTheNewOne) {
   }
 }
 
+TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
+  const auto plain = ParseModelConfig("{}", "f.json", "{}", "g.json");
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_EQ(plain->generation.cache_implementation, "");
+  EXPECT_TRUE(plain->generation.use_cache);
+  const auto config = ParseModelConfig(
+      "{}", "f.json", R"({"cache_implementation": "hybrid", "use_cache": false})", "g.json");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->generation.cache_implementation, "hybrid");
+  EXPECT_FALSE(config->generation.use_cache);
+  const auto wrong = ParseModelConfig("{}", "f.json", R"({"use_cache": "no"})", "g.json");
+  EXPECT_EQ(wrong.status().message(),
+            "g.json: field use_cache = \"no\": must be true or false");
+}
+
 TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
   const auto capped = ParseModelConfig(
       R"({"attn_logit_softcapping": 50, "final_logit_softcapping": 30.5})", "f.json");

@@ -69,14 +69,18 @@ LayerWeights InvariantForward::WeightsOf(const InvariantLayer& layer) const {
 
 void InvariantForward::AddWholeLayer(const InvariantLayer& layer, int number,
                                      const std::vector<float>& next_norm, KernelPhases* list) {
-  AddLayer(WeightsOf(layer), next_norm.data(), step_.OfLayer(number, RopeOf(layer)), &workspace_,
-           list, &seams_);
+  const LayerWeights weights = WeightsOf(layer);
+  const LayerRows rows = step_.OfLayer(number, RopeOf(layer));
+  AddQueriesKeysValues(weights, rows, &workspace_, list, &seams_);
+  step_.AddSealing(number, list);
+  AddAttentionAndFeedForward(weights, next_norm.data(), rows, &workspace_, list, &seams_);
 }
 
 // Behind its keys and values only the wanted rows go on.
 void InvariantForward::AddLastLayer(const InvariantLayer& layer, int number, KernelPhases* list) {
   const LayerWeights weights = WeightsOf(layer);
   AddQueriesKeysValues(weights, step_.OfLayer(number, RopeOf(layer)), &workspace_, list, &seams_);
+  step_.AddSealing(number, list);
   if (step_.wanted() == 0) return;
   step_.AddTaking(list);
   AddAttentionAndFeedForward(weights, weights_->final_norm().data(), step_.WantedOfLayer(number),

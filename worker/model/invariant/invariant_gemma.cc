@@ -106,8 +106,14 @@ const Digest& InvariantGemma::weights_digest() const { return weights_->digest()
 const std::vector<std::string>& InvariantGemma::notes() const { return notes_; }
 const KvBlocks& InvariantGemma::kv_blocks() const { return *kv_blocks_; }
 
-InvariantGemma::Kv InvariantGemma::NewKv() const {
-  return InvariantKv(layout_, kv_blocks_.get(), number_);
+InvariantGemma::Kv InvariantGemma::NewKv(const KvChoice& choice) const {
+  std::shared_ptr<const KvLayout> layout = layout_;
+  if (choice.quantization.is_on()) {
+    auto quantized = std::make_shared<KvLayout>(*layout_);
+    quantized->quantization = choice.quantization;
+    layout = std::move(quantized);
+  }
+  return InvariantKv(std::move(layout), kv_blocks_.get(), number_, choice.strategy);
 }
 
 absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(

@@ -25,6 +25,7 @@
 #include "worker/model/invariant/invariant_part.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/step_limits.h"
+#include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 
 namespace hearth {
@@ -75,7 +76,8 @@ class InvariantGemma {
 
   using Part = InvariantPart;
 
-  Kv NewKv() const;
+  // `choice`: how it is kept. REQUIRES: ChooseKv gave it, for the layout of a Kv.
+  Kv NewKv(const KvChoice& choice = {}) const;
   // An adapter of this model, on its threads: not beside a Step. Errors name the file, and the
   // field or tensor.
   absl::StatusOr<std::shared_ptr<const LoraAdapter>> LoadAdapter(const std::string& dir) const;

@@ -25,8 +25,9 @@ void CopyColumns(const KvLayout& layout, const std::byte* from, int from_tokens,
 
 }  // namespace
 
-InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model)
-    : layout_(std::move(layout)), arena_(arena), model_(model) {
+InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
+                         KvStrategy strategy)
+    : layout_(std::move(layout)), arena_(arena), model_(model), strategy_(strategy) {
   assert(layout_ != nullptr && arena != nullptr && model > 0);
 }
 
@@ -36,8 +37,11 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   layout_ = std::exchange(other.layout_, nullptr);
   arena_ = std::exchange(other.arena_, nullptr);
   model_ = std::exchange(other.model_, 0);
+  strategy_ = other.strategy_;
   blocks_ = std::exchange(other.blocks_, {});
   adapter_ = std::exchange(other.adapter_, nullptr);
+  sealed_ = std::exchange(other.sealed_, {});
+  spare_ = std::exchange(other.spare_, {});
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
   set_aside_bytes_ = std::exchange(other.set_aside_bytes_, 0);
@@ -54,18 +58,32 @@ int InvariantKv::first_held(int layer) const {
 }
 
 uint64_t InvariantKv::held_bytes(int from) const {
+  const int chunk = static_cast<int>(layout_->chunk_tokens);
   uint64_t bytes = 0;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const int begin = std::max(from, group == LayerGroup::kLocal ? first_local_ : 0);
-    bytes += static_cast<uint64_t>(std::max(0, length_ - begin)) * layout_->ObjectBytes(1, group);
+    const int sealed_end = seals() ? std::max(begin, length_ / chunk * chunk) : begin;
+    bytes += static_cast<uint64_t>((sealed_end - begin) / chunk) *
+             layout_->ObjectBytes(layout_->chunk_tokens, group);
+    bytes +=
+        static_cast<uint64_t>(std::max(0, length_ - sealed_end)) * layout_->ObjectBytes(1, group);
   }
   return bytes;
 }
 
-size_t InvariantKv::SliceOffset(int layer) const {
+size_t InvariantKv::LayersBefore(int layer) const {
   const auto& layers = layout_->layers;
-  const auto place = std::count(layers.begin(), layers.begin() + layer, GroupOf(layer));
-  return static_cast<size_t>(place) * layout_->SliceBytes(layout_->chunk_tokens);
+  return static_cast<size_t>(std::count(layers.begin(), layers.begin() + layer, GroupOf(layer)));
+}
+
+size_t InvariantKv::PlainBytes(LayerGroup group) const {
+  const auto& layers = layout_->layers;
+  return static_cast<size_t>(std::count(layers.begin(), layers.end(), group)) *
+         layout_->PlainSliceBytes(layout_->chunk_tokens);
+}
+
+size_t InvariantKv::SplitsTo(int length) const {
+  return (static_cast<size_t>(length) + layout_->chunk_tokens - 1) / layout_->chunk_tokens;
 }
 
 void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
@@ -73,7 +91,14 @@ void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int sl
   assert(first_held(layer) <= begin && begin <= end && end <= length_);
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   const int chunk = static_cast<int>(layout_->chunk_tokens);
-  const size_t offset = SliceOffset(layer);
+  if (seals() && slice_tokens == chunk) {
+    assert(begin == slice_begin && end - begin == chunk && begin % chunk == 0);
+    const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
+    const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
+    std::memcpy(slice, sealed.get() + LayersBefore(layer) * bytes, bytes);
+    return;
+  }
+  const size_t offset = LayersBefore(layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
   for (int at = begin; at < end;) {
     const int next = std::min(end, (at / chunk + 1) * chunk);
     const std::byte* from = Blocks(GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
@@ -87,7 +112,7 @@ std::shared_ptr<std::byte[]> InvariantKv::Share(const ObjectId& id) const {
   const int begin = static_cast<int>(id.begin), end = static_cast<int>(id.begin + id.tokens);
   if (id.tokens != layout_->chunk_tokens || end > length_) return nullptr;
   if (id.group == LayerGroup::kLocal && begin < first_local_) return nullptr;
-  return Blocks(id.group)[id.begin / layout_->chunk_tokens];
+  return WholeBlocks(id.group)[id.begin / layout_->chunk_tokens];
 }
 
 absl::Status InvariantKv::Reserve(uint64_t bytes, uint64_t most_bytes) {
@@ -103,18 +128,45 @@ absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
   if (absl::Status room = arena_->Reserve(more, &reserved_); !room.ok()) return room;
   set_aside_bytes_ += more;
   reservable_bytes_ -= more;
+  const uint64_t local = PlainBytes(LayerGroup::kLocal);
+  return strategy_ == KvStrategy::kStatic && local > 0 ? TakeAhead(0, more / local, 0)
+                                                       : absl::OkStatus();
+}
+
+absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_blocks, size_t splits) {
+  assert(!seals());
+  const auto wanted = {std::make_pair(LayerGroup::kGlobal, global_blocks),
+                       std::make_pair(LayerGroup::kLocal, local_blocks)};
+  for (const auto& [group, count] : wanted) {
+    const size_t bytes = PlainBytes(group);
+    Blocks(group).reserve(splits);
+    if (bytes == 0 || count == 0) continue;
+    absl::StatusOr<std::vector<KvBlock>> taken =
+        arena_->Take(std::vector<size_t>(count, bytes), &reserved_);
+    if (!taken.ok()) return taken.status();
+    for (KvBlock& block : *taken) Spare(group).push_back(std::move(block));
+  }
   return absl::OkStatus();
+}
+
+KvBlock InvariantKv::TakeSpare(LayerGroup group) {
+  if (Spare(group).empty()) return nullptr;
+  KvBlock block = std::move(Spare(group).back());
+  Spare(group).pop_back();
+  return block;
 }
 
 void InvariantKv::BeginRestore(int length) {
   assert(length >= 0);
   length_ = 0;
   restoring_ = length;
-  const size_t splits =
-      (static_cast<size_t>(length) + layout_->chunk_tokens - 1) / layout_->chunk_tokens;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    const bool some = PlainBytes(group) > 0;
     Blocks(group).clear();
-    Blocks(group).resize(layout_->LayersOf(group).empty() ? 0 : splits);
+    Blocks(group).resize(some ? SplitsTo(length) : 0);
+    Sealed(group).clear();
+    if (seals())
+      Sealed(group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
   // A tail without rows needs no object, so that its block has none of those before it.
@@ -123,30 +175,38 @@ void InvariantKv::BeginRestore(int length) {
 
 absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
-  absl::StatusOr<KvBlock> block =
-      arena_->Adopt(std::move(bytes), layout_->ObjectBytes(id.tokens, id.group), &reserved_);
+  const size_t size_bytes = layout_->ObjectBytes(id.tokens, id.group);
+  // It stands in for one that was taken ahead, unless that was not taken for it.
+  if (!arena_->Counts(bytes, size_bytes)) TakeSpare(id.group);
+  absl::StatusOr<KvBlock> block = arena_->Adopt(std::move(bytes), size_bytes, &reserved_);
   if (!block.ok()) return block.status();
-  Blocks(id.group).at(id.begin / layout_->chunk_tokens) = *std::move(block);
+  auto& blocks = seals() ? Sealed(id.group) : Blocks(id.group);
+  blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
 
 absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices) {
   const uint32_t chunk = layout_->chunk_tokens;
   assert(id.tokens <= chunk && id.begin % chunk == 0);
-  assert(slices.size() * layout_->SliceBytes(chunk) == layout_->ObjectBytes(chunk, id.group));
-  auto taken = arena_->Take({layout_->ObjectBytes(chunk, id.group)}, &reserved_);
-  if (!taken.ok()) return taken.status();
-  std::byte* to = taken->front().get();
+  const bool sealed = seals() && id.tokens == chunk;
+  const size_t slice_bytes = sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk);
+  KvBlock block = sealed ? nullptr : TakeSpare(id.group);
+  if (block == nullptr) {
+    auto taken = arena_->Take({slices.size() * slice_bytes}, &reserved_);
+    if (!taken.ok()) return taken.status();
+    block = std::move(taken->front());
+  }
+  std::byte* to = block.get();
   for (const std::byte* slice : slices) {
     if (id.tokens == chunk) {
-      std::memcpy(to, slice, layout_->SliceBytes(chunk));
+      std::memcpy(to, slice, slice_bytes);
     } else {
       const int columns = static_cast<int>(id.tokens);
       CopyColumns(*layout_, slice, columns, 0, columns, to, static_cast<int>(chunk), 0);
     }
-    to += layout_->SliceBytes(chunk);
+    to += slice_bytes;
   }
-  Blocks(id.group).at(id.begin / chunk) = std::move(taken->front());
+  (sealed ? Sealed(id.group) : Blocks(id.group)).at(id.begin / chunk) = std::move(block);
   return absl::OkStatus();
 }
 
@@ -160,71 +220,117 @@ void InvariantKv::UseAdapter(std::shared_ptr<const LoraAdapter> adapter) {
 void InvariantKv::ShareAll(const InvariantKv& other) {
   assert(model_ == other.model_ && adapter_ == other.adapter_ && length_ == 0);
   blocks_ = other.blocks_;
+  sealed_ = other.sealed_;
   length_ = other.length_;
   first_local_ = other.first_local_;
   shares_end_ = length_ % static_cast<int>(layout_->chunk_tokens) != 0;
 }
 
-absl::Status InvariantKv::MakeRoom(int tokens) {
+void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
+  if (strategy_ == KvStrategy::kStatic && *block != nullptr && block->use_count() == 1) {
+    Spare(group).push_back(std::move(*block));
+  }
+  *block = nullptr;
+}
+
+// What no row from length_ on sees, or sees sealed.
+void InvariantKv::DropUnseen() {
   const size_t chunk = layout_->chunk_tokens;
-  held_.clear();
   // The first row of the step still sees its whole window.
-  const uint32_t seen = LocalTailBegin(*layout_, static_cast<uint32_t>(length_));
-  std::vector<KvBlock>& local = Blocks(LayerGroup::kLocal);
-  for (size_t split = 0; split < std::min<size_t>(seen / chunk, local.size()); ++split) {
-    local[split] = nullptr;
+  const size_t seen = LocalTailBegin(*layout_, static_cast<uint32_t>(length_)) / chunk;
+  const auto drop = [this](LayerGroup group, std::vector<KvBlock>* blocks, size_t end) {
+    for (size_t split = 0; split < std::min(end, blocks->size()); ++split) {
+      Drop(group, &(*blocks)[split]);
+    }
+  };
+  drop(LayerGroup::kLocal, &Blocks(LayerGroup::kLocal), seen);
+  drop(LayerGroup::kLocal, &Sealed(LayerGroup::kLocal), seen);
+  if (PlainBytes(LayerGroup::kLocal) > 0) {
+    first_local_ = std::max(first_local_, static_cast<int>(seen * chunk));
   }
-  if (!local.empty()) {
-    first_local_ = std::max(first_local_, static_cast<int>(seen / chunk * chunk));
-  }
-  const size_t splits = (static_cast<size_t>(length_ + tokens) + chunk - 1) / chunk;
-  const size_t first = static_cast<size_t>(length_) / chunk;  // split to be written
-  std::vector<size_t> sizes;
-  std::vector<std::pair<LayerGroup, size_t>> places;
+  if (!seals()) return;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    const size_t bytes = layout_->ObjectBytes(layout_->chunk_tokens, group);
-    const std::vector<KvBlock>& have = Blocks(group);
-    for (size_t split = first; bytes > 0 && split < splits; ++split) {
+    drop(group, &Blocks(group), static_cast<size_t>(length_) / chunk);
+  }
+}
+
+void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks) {
+  blocks->resize(std::max(blocks->size(), split + 1));
+  KvBlock& place = (*blocks)[split];
+  if (place != nullptr) std::memcpy(block.get(), place.get(), bytes);
+  place = std::move(block);
+}
+
+absl::Status InvariantKv::MakeRoom(int tokens) {
+  held_.clear();
+  DropUnseen();
+  const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;  // to be written
+  const size_t sealed_end = static_cast<size_t>(length_ + tokens) / layout_->chunk_tokens;
+  std::vector<size_t> sizes;
+  std::vector<std::pair<std::vector<KvBlock>*, size_t>> places;
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    const size_t bytes = PlainBytes(group);
+    std::vector<KvBlock>& have = Blocks(group);
+    for (size_t split = first; bytes > 0 && split < SplitsTo(length_ + tokens); ++split) {
       const bool there = split < have.size() && have[split] != nullptr;
       const bool copied = shares_end_ && split == first && there && have[split].use_count() > 1;
       if (there && !copied) continue;
+      if (KvBlock spare = TakeSpare(group); spare != nullptr) {
+        Put(std::move(spare), split, bytes, &have);
+        continue;
+      }
       sizes.push_back(bytes);
-      places.emplace_back(group, split);
+      places.emplace_back(&have, split);
+    }
+    for (size_t split = first; bytes > 0 && seals() && split < sealed_end; ++split) {
+      sizes.push_back(layout_->ObjectBytes(layout_->chunk_tokens, group));
+      places.emplace_back(&Sealed(group), split);
     }
   }
-  absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(sizes, &reserved_);
-  if (!taken.ok()) return taken.status();
-  for (size_t i = 0; i < places.size(); ++i) {
-    std::vector<KvBlock>& have = Blocks(places[i].first);
-    have.resize(std::max(have.size(), places[i].second + 1));
-    KvBlock& place = have[places[i].second];
-    if (place != nullptr) std::memcpy((*taken)[i].get(), place.get(), sizes[i]);
-    place = std::move((*taken)[i]);
+  if (!sizes.empty()) {
+    absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(sizes, &reserved_);
+    if (!taken.ok()) return taken.status();
+    for (size_t i = 0; i < places.size(); ++i) {
+      Put(std::move((*taken)[i]), places[i].second, sizes[i], places[i].first);
+    }
   }
   shares_end_ = false;
   return absl::OkStatus();
 }
 
 void InvariantKv::GiveBackRoom() {
-  const size_t splits =
-      (static_cast<size_t>(length_) + layout_->chunk_tokens - 1) / layout_->chunk_tokens;
-  for (std::vector<KvBlock>& have : blocks_) have.resize(std::min(have.size(), splits));
+  const size_t whole = static_cast<size_t>(length_) / layout_->chunk_tokens;
+  for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    std::vector<KvBlock>& have = Blocks(group);
+    for (size_t split = SplitsTo(length_); split < have.size(); ++split) Drop(group, &have[split]);
+    have.resize(std::min(have.size(), SplitsTo(length_)));
+    Sealed(group).resize(std::min(Sealed(group).size(), whole));
+  }
 }
 
-std::vector<const std::byte*> InvariantKv::SplitsOf(int layer) const {
-  const size_t offset = SliceOffset(layer);
-  std::vector<const std::byte*> splits;
-  for (const KvBlock& block : Blocks(GroupOf(layer))) {
-    splits.push_back(block == nullptr ? nullptr : block.get() + offset);
+std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks& blocks,
+                                                    bool sealed) const {
+  const uint32_t chunk = layout_->chunk_tokens;
+  const size_t offset =
+      LayersBefore(layer) * (sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk));
+  std::vector<const std::byte*> slices;
+  for (const KvBlock& block : blocks[static_cast<size_t>(GroupOf(layer))]) {
+    slices.push_back(block == nullptr ? nullptr : block.get() + offset);
   }
-  return splits;
+  return slices;
 }
 
 std::byte* InvariantKv::SliceAt(int layer, int position) {
   const size_t split = static_cast<size_t>(position) / layout_->chunk_tokens;
   const std::vector<KvBlock>& blocks = Blocks(GroupOf(layer));
   assert(split < blocks.size() && blocks[split] != nullptr);
-  return blocks[split].get() + SliceOffset(layer);
+  return blocks[split].get() +
+         LayersBefore(layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
+}
+
+std::byte* InvariantKv::SealedAt(int layer, size_t split) {
+  return Sealed(GroupOf(layer))[split].get() +
+         LayersBefore(layer) * layout_->SliceBytes(layout_->chunk_tokens);
 }
 
 }  // namespace hearth

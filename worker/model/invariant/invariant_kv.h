@@ -4,12 +4,18 @@
 // reference once its rows are done, and taken by reference in a restore. A remainder is copied both
 // ways, so that rows that are still written belong to this sequence alone.
 //
+// Where whole chunks are quantized, one is sealed in the step that computes its last row: a block
+// of fewer bits is made of it, which is what is given and taken, and the rows as they are go with
+// the next step.
+//
 // Thread safety: none; one thread at a time uses it.
 // Ownership: shares its blocks; the InvariantGemma must outlive it. Once moved from, of no model.
 // Invariants:
 //   1. Positions [0, length()) are done. Keys are stored after RoPE, positions are absolute.
 //   2. The rows of a block that others may hold are below length(), and never written again.
-//   3. A row that is not held is never read for its value: its memory may be anything.
+//   3. Of a chunk before that of row length(), and of no other, there is a sealed block, where
+//      chunks are sealed; MakeRoom takes it ahead.
+//   4. A row that is not held is never read for its value: its memory may be anything.
 #ifndef HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
 #define HEARTH_WORKER_MODEL_INVARIANT_INVARIANT_KV_H_
 
@@ -24,6 +30,7 @@
 #include "proto/kv_layout.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/lora_adapter.h"
+#include "worker/model/kv_choice.h"
 #include "worker/model/sequence_kv.h"
 
 namespace hearth {
@@ -34,7 +41,9 @@ class InvariantKv : public SequenceKv {
   InvariantKv(InvariantKv&& other) noexcept;
   InvariantKv& operator=(InvariantKv&& other) noexcept;
   // `model`: the number of the model that made it, above 0. The arena must outlive it.
-  InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model);
+  // `layout`: with the quantization of whole chunks, where they are quantized.
+  InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
+              KvStrategy strategy = KvStrategy::kDynamic);
 
   int length() const override { return length_; }
   int first_held(int layer) const override;
@@ -50,6 +59,11 @@ class InvariantKv : public SequenceKv {
   absl::Status Reserve(uint64_t bytes, uint64_t most_bytes);
   // Sets `bytes` aside for blocks that others will hold after it left them.
   absl::Status ReserveMore(uint64_t bytes);
+  // Takes so many blocks of what was set aside now, for rows of up to `splits` that come: as long
+  // as they suffice it takes no other memory. Blocks that the window leaves are used again.
+  // REQUIRES: nothing is sealed.
+  absl::Status TakeAhead(uint64_t global_blocks, uint64_t local_blocks, size_t splits);
+  KvChoice choice() const { return {strategy_, layout_->quantization}; }
   // Keeps a block for a restore until the first step, even if its other holders release it.
   void Hold(KvBlock block) { held_.push_back(std::move(block)); }
 
@@ -77,8 +91,15 @@ class InvariantKv : public SequenceKv {
   absl::Status MakeRoom(int tokens);
   // Returns blocks without any row yet: those of a MakeRoom for a step that is not made.
   void GiveBackRoom();
-  // The address of each split of a layer, null where it was dropped; valid until the next MakeRoom.
-  std::vector<const std::byte*> SplitsOf(int layer) const;
+  // Where each split of a layer lies, null where it was dropped; until the next MakeRoom.
+  std::vector<const std::byte*> SplitsOf(int layer) const {
+    return SlicesOf(layer, blocks_, false);
+  }
+  // Likewise of sealed ones.
+  std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
+  bool seals() const { return layout_->quantization.is_on(); }
+  // A layer's slice of a sealed block. REQUIRES: there is one.
+  std::byte* SealedAt(int layer, size_t split);
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
   std::byte* SliceAt(int layer, int position);
   // Rows from `length` on are to be computed again. REQUIRES: nobody else holds their blocks.
@@ -94,17 +115,34 @@ class InvariantKv : public SequenceKv {
   const std::vector<KvBlock>& Blocks(LayerGroup group) const {
     return blocks_[static_cast<size_t>(group)];
   }
-  size_t SliceOffset(int layer) const;
+  using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // by group and split
+  size_t LayersBefore(int layer) const;
+  std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
+  size_t PlainBytes(LayerGroup group) const;
+  size_t SplitsTo(int length) const;  // begun by rows up to there
+  std::vector<KvBlock>& Sealed(LayerGroup group) { return sealed_[static_cast<size_t>(group)]; }
+  const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
+    return (seals() ? sealed_ : blocks_)[static_cast<size_t>(group)];
+  }
+  std::vector<KvBlock>& Spare(LayerGroup group) { return spare_[static_cast<size_t>(group)]; }
+  KvBlock TakeSpare(LayerGroup group);  // null: there is none
+  void DropUnseen();
+  void Drop(LayerGroup group, KvBlock* block);
+  // Puts a block of `bytes` at `split`, with the bytes of the one that was there.
+  static void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
 
   std::shared_ptr<const KvLayout> layout_;
   KvBlocks* arena_ = nullptr;
-  uint64_t model_ = 0;                          // 0: none
+  uint64_t model_ = 0;  // 0: none
+  KvStrategy strategy_ = KvStrategy::kDynamic;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
   KvBlocks::Reservation reserved_;
   uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
   uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
-  std::array<std::vector<KvBlock>, 2> blocks_;  // by group and split; null: left by the window
+  SplitBlocks blocks_;  // null: left by the window, or sealed
+  SplitBlocks sealed_;  // null: left by the window
+  SplitBlocks spare_;   // taken ahead, of each group
   int length_ = 0, restoring_ = 0;
   bool shares_end_ = false;  // the block that is partly filled may be others' too
   int first_local_ = 0;      // the first row that local layers hold

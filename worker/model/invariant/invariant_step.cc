@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
+
+#include "worker/kernels/float_mode.h"
+#include "worker/kernels/quantized/quantized_plane.h"
 
 namespace hearth {
 namespace {
@@ -51,18 +55,31 @@ void InvariantStep::Begin(Parts parts, const StepColumns& columns) {
   wanted_qkv_ = all ? shared_.qkv : Room(wanted(), columns.qkv);
 }
 
-InvariantStep::Places* InvariantStep::NextPlaces() {
+InvariantStep::Places& InvariantStep::NextPlaces() {
   if (layers_ == places_.size()) places_.emplace_back();
-  Places* places = &places_[layers_++];
-  places->tokens.clear();
-  places->sequences.clear();
-  places->adapters.clear();
-  places->splits.resize(parts_.size());
+  Places& places = places_[layers_++];
+  places.tokens.clear();
+  places.sequences.clear();
+  places.adapters.clear();
+  places.splits.resize(parts_.size());
+  places.sealed.resize(parts_.size());
   return places;
 }
 
+void InvariantStep::AddSequence(size_t part, int number, int64_t begin, int64_t rows,
+                                const InvariantKv& kv, Places* places) {
+  places->splits[part] = kv.SplitsOf(number);
+  AttendSequence sequence{places->splits[part].data(), begin, rows, nullptr, {}};
+  if (kv.seals()) {
+    places->sealed[part] = kv.SealedOf(number);
+    sequence.sealed = places->sealed[part].data();
+    sequence.quantization = kv.layout().quantization;
+  }
+  places->sequences.push_back(sequence);
+}
+
 LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
-  Places& places = *NextPlaces();
+  Places& places = NextPlaces();
   int64_t first = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     InvariantKv* kv = parts_[i].kv;
@@ -78,8 +95,7 @@ LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
       places.tokens.push_back({rope.Cos(position, 1).data, rope.Sin(position, 1).data, keys,
                                keys + layout.kv_heads * chunk * dim, chunk * dim});
     }
-    places.splits[i] = kv->SplitsOf(number);
-    places.sequences.push_back({places.splits[i].data(), begin, rows});
+    AddSequence(i, number, begin, rows, *kv, &places);
     AddAdapter(parts_[i], number, first, rows, &places.adapters);
     first += rows;
   }
@@ -91,14 +107,13 @@ LayerRows InvariantStep::OfLayer(int number, const RopeTable& rope) {
 }
 
 LayerRows InvariantStep::WantedOfLayer(int number) {
-  Places& places = *NextPlaces();
+  Places& places = NextPlaces();
   int64_t first = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const InvariantPart& part = parts_[i];
-    places.splits[i] = part.kv->SplitsOf(number);
     const int64_t end = part.kv->length() + static_cast<int64_t>(part.tokens.size());
     if (part.want == 0) continue;
-    places.sequences.push_back({places.splits[i].data(), end - part.want, part.want});
+    AddSequence(i, number, end - part.want, part.want, *part.kv, &places);
     AddAdapter(part, number, first, part.want, &places.adapters);
     first += part.want;
   }
@@ -111,6 +126,34 @@ LayerRows InvariantStep::WantedOfLayer(int number) {
   layer.sequences = places.sequences;
   layer.adapters = places.adapters;
   return layer;
+}
+
+void InvariantStep::AddSealing(int number, KernelPhases* phases) const {
+  for (const InvariantPart& part : parts_) {
+    if (!part.kv->seals()) continue;
+    const KvLayout& layout = part.kv->layout();
+    const size_t chunk = layout.chunk_tokens, begin = static_cast<size_t>(part.kv->length());
+    const auto values = static_cast<int64_t>(chunk * layout.head_dim);
+    for (size_t split = begin / chunk; split < (begin + part.tokens.size()) / chunk; ++split) {
+      const int position = static_cast<int>(split * chunk);
+      const auto* from = reinterpret_cast<const float*>(part.kv->SliceAt(number, position));
+      std::byte* to = part.kv->SealedAt(number, split);
+      // What lies behind the last plane is part of the slice, and has bits as well.
+      phases->Add(2 * layout.kv_heads, [layout, from, to, values](int64_t plane) {
+        const FloatMode mode;
+        const KvQuantization& form = layout.quantization;
+        const bool keys = plane < layout.kv_heads;
+        const QuantizedPlane quantized{form, keys ? form.axis_key : form.axis_value,
+                                       layout.chunk_tokens, layout.head_dim};
+        std::byte* at = to + plane * static_cast<int64_t>(quantized.bytes());
+        QuantizePlane(quantized, from + plane * values, at);
+        const std::byte* end = to + layout.QuantizedSliceBytes();
+        if (plane + 1 < 2 * layout.kv_heads) return;
+        at += quantized.bytes();
+        std::memset(at, 0, static_cast<size_t>(end - at));
+      });
+    }
+  }
 }
 
 void InvariantStep::AddTaking(KernelPhases* phases) const {

@@ -45,15 +45,21 @@ class InvariantStep {
   // The wanted rows in it: theirs are x and queries of their own, which AddTaking fills.
   LayerRows WantedOfLayer(int number);
   void AddTaking(KernelPhases* phases) const;
+  // Seals the chunks that the rows fill, in the layer of this number, once all rows' keys and
+  // values are in their blocks.
+  void AddSealing(int number, KernelPhases* phases) const;
 
  private:
   // Where a layer's KV lie, of each part.
   struct Places {
     std::vector<QkvToken> tokens;
     std::vector<AttendSequence> sequences;
-    std::vector<std::vector<const std::byte*>> splits;
+    std::vector<std::vector<const std::byte*>> splits, sealed;
     std::vector<AdapterRows> adapters;
   };
+  Places& NextPlaces();
+  static void AddSequence(size_t part, int number, int64_t begin, int64_t rows,
+                          const InvariantKv& kv, Places* places);
   Rows Room(int64_t rows, int64_t columns);
   // Takes the place of the next layer asked for, empty.
   Places* NextPlaces();

@@ -85,7 +85,7 @@ struct KvBlocks::Account {
 
   const uint64_t budget_bytes;
   std::mutex mu;
-  uint64_t used_bytes = 0, reserved_bytes = 0, free_bytes = 0;
+  uint64_t used_bytes = 0, reserved_bytes = 0, free_bytes = 0, taken_blocks = 0;
   std::map<size_t, std::vector<KernelBytes>> free;  // by size
   std::map<AdoptedKey, std::weak_ptr<std::byte[]>> adopted;
 };
@@ -149,6 +149,7 @@ absl::StatusOr<std::vector<KvBlock>> KvBlocks::Take(absl::Span<const size_t> siz
     const absl::StatusOr<uint64_t> used = account_->Use(bytes, aside.get());
     if (!used.ok()) return used.status();
     from_aside = *used;
+    account_->taken_blocks += sizes.size();
     for (const size_t size : sizes) {
       std::vector<KernelBytes>& free = account_->free[size];
       memory.emplace_back();
@@ -226,6 +227,10 @@ uint64_t KvBlocks::budget_bytes() const { return account_->budget_bytes; }
 uint64_t KvBlocks::used_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);
   return account_->used_bytes;
+}
+uint64_t KvBlocks::taken_blocks() const {
+  const std::lock_guard<std::mutex> lock(account_->mu);
+  return account_->taken_blocks;
 }
 uint64_t KvBlocks::reserved_bytes() const {
   const std::lock_guard<std::mutex> lock(account_->mu);

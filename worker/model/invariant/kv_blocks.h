@@ -59,6 +59,7 @@ class KvBlocks {
   uint64_t budget_bytes() const;
   uint64_t used_bytes() const;      // of blocks that live
   uint64_t reserved_bytes() const;  // set aside and not taken
+  uint64_t taken_blocks() const;    // by Take, so far
 
  private:
   struct Account;

@@ -1,0 +1,56 @@
+#include "worker/model/kv_choice.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace hearth {
+namespace {
+
+using ::testing::HasSubstr;
+
+KvLayout Layout() {
+  KvLayout layout;
+  layout.head_dim = 64;
+  return layout;
+}
+
+absl::StatusOr<KvChoice> Choose(const KvWish& wish, const KvChoice& otherwise = {}) {
+  return ChooseKv(wish, otherwise, Layout());
+}
+
+TEST(KvChoice, IsWhatIsSaidElseWhatWasSaidBefore) {
+  const KvChoice before;
+  const absl::StatusOr<KvChoice> same = Choose({"", ""}, before);
+  ASSERT_TRUE(same.ok()) << same.status();
+  EXPECT_EQ(same->strategy, before.strategy);
+  const absl::StatusOr<KvChoice> said = Choose({"dynamic", ""}, before);
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->strategy, KvStrategy::kDynamic);
+}
+
+TEST(KvChoice, RefusesANameThatIsNoneAndListsThem) {
+  const absl::Status unknown = Choose({"dynamo\n", ""}).status();
+  EXPECT_EQ(unknown.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(unknown.message(), "kv_cache: \"dynamo\\n\" is none of " + KvStrategyNames());
+  EXPECT_THAT(KvStrategyNames(), HasSubstr("dynamic"));
+}
+
+TEST(KvChoice, RefusesOptionsOfAnotherStrategyAndNamesBoth) {
+  const absl::Status refused = Choose({"dynamic", "bits=4"}).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("kv_quantization"));
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("quantized, and kv_cache is dynamic"));
+}
+
+TEST(KvChoice, OfAModelAlsoByNamesThatOnlySayWhatItsLayersAre) {
+  for (const char* name : {"", "hybrid", "sliding_window", "dynamic"}) {
+    const absl::StatusOr<KvChoice> choice = ChoiceOfModel(name);
+    ASSERT_TRUE(choice.ok()) << name << ": " << choice.status();
+    EXPECT_EQ(choice->strategy, KvStrategy::kDynamic) << name;
+  }
+  const absl::Status unknown = ChoiceOfModel("mamba").status();
+  EXPECT_THAT(std::string(unknown.message()), HasSubstr("cache_implementation: \"mamba\""));
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,97 @@
+// Keys and values whose memory is taken before the sequence begins: none is taken while it decodes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "tests/support/tiny_checkpoint.h"
+#include "worker/model/invariant/invariant_gemma.h"
+
+namespace {
+// By `new` in this thread.
+thread_local int64_t allocations = 0;
+}  // namespace
+
+void* operator new(size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes > 0 ? bytes : 1); memory != nullptr) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t /*bytes*/) noexcept { std::free(memory); }
+
+namespace hearth {
+namespace {
+
+constexpr int kSteps = 170, kPrompt = 40;
+
+class StaticKvTest : public testing::Test {
+ protected:
+  StaticKvTest() {
+    TinyGeometry geometry;
+    geometry.layer_types = "lgl";
+    geometry.window = 24;
+    dir_ = NewTinyCheckpoint(geometry, "static");
+    auto gemma = InvariantGemma::Load(dir_, {/*threads=*/1, /*chunk=*/16, uint64_t{1} << 30});
+    EXPECT_TRUE(gemma.ok()) << gemma.status();
+    gemma_ = *std::move(gemma);
+  }
+  // A prompt, then tokens one by one: the logits of each step. While decoding, `taken` blocks were
+  // taken, and the room for a token was allocated `allocated` times, by new.
+  std::vector<float> Run(InvariantGemma::Kv* kv, uint64_t* taken, int64_t* allocated) {
+    std::vector<float> all, logits;
+    for (int at = 0; at < kSteps; at = kv->length()) {
+      const int count = at == 0 ? kPrompt : 1;
+      const std::vector<int32_t> tokens(static_cast<size_t>(count), 3 + at * 29 % 150);
+      if (at == kPrompt) *taken = gemma_->kv_blocks().taken_blocks();
+      const int64_t before = allocations;
+      EXPECT_TRUE(kv->MakeRoom(count).ok());
+      if (at >= kPrompt) *allocated += allocations - before;
+      EXPECT_TRUE(gemma_->Step(kv, tokens, 1, &logits).ok());
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    *taken = gemma_->kv_blocks().taken_blocks() - *taken;
+    return all;
+  }
+
+  std::string dir_;
+  std::unique_ptr<InvariantGemma> gemma_;
+};
+
+TEST_F(StaticKvTest, TakesNoMemoryWhileItDecodesAndGivesTheSameBits) {
+  uint64_t dynamic_taken = 0, taken = 0;
+  int64_t dynamic_allocated = 0, allocated = 0;
+  InvariantGemma::Kv dynamic = gemma_->NewKv();
+  const std::vector<float> want = Run(&dynamic, &dynamic_taken, &dynamic_allocated);
+  EXPECT_GT(dynamic_taken, 0u);
+  EXPECT_GT(dynamic_allocated, 0);
+
+  KvChoice choice;
+  choice.strategy = KvStrategy::kStatic;
+  InvariantGemma::Kv kv = gemma_->NewKv(choice);
+  // Of local layers the window and the step see rows of five blocks at most.
+  ASSERT_TRUE(kv.TakeAhead(11, 5, 11).ok());
+  EXPECT_EQ(Run(&kv, &taken, &allocated), want);
+  EXPECT_EQ(taken, 0u);
+  EXPECT_EQ(allocated, 0);
+}
+
+TEST_F(StaticKvTest, WhatWasNotTakenAheadIsTakenThen) {
+  uint64_t taken = 0;
+  int64_t allocated = 0;
+  InvariantGemma::Kv dynamic = gemma_->NewKv();
+  const std::vector<float> want = Run(&dynamic, &taken, &allocated);
+  KvChoice choice;
+  choice.strategy = KvStrategy::kStatic;
+  InvariantGemma::Kv kv = gemma_->NewKv(choice);
+  ASSERT_TRUE(kv.TakeAhead(4, 1, 4).ok());
+  EXPECT_EQ(Run(&kv, &taken, &allocated), want);
+  EXPECT_GT(taken, 0u);
+}
+
+}  // namespace
+}  // namespace hearth

@@ -1,0 +1,114 @@
+#include "worker/model/kv_choice.h"
+
+#include <optional>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace hearth {
+namespace {
+
+// Those that are built.
+constexpr KvStrategy kStrategies[] = {KvStrategy::kDynamic, KvStrategy::kStatic,
+                                      KvStrategy::kQuantized};
+
+// What is said of a name that nobody knows is cut here.
+constexpr size_t kMaxShownBytes = 80;
+
+std::optional<KvStrategy> StrategyOf(absl::string_view name) {
+  for (const KvStrategy strategy : kStrategies) {
+    if (name == KvStrategyName(strategy)) return strategy;
+  }
+  return std::nullopt;
+}
+
+absl::Status Unknown(const char* field, absl::string_view name) {
+  return absl::InvalidArgumentError(absl::StrCat(field, ": \"",
+                                                 absl::CEscape(name.substr(0, kMaxShownBytes)),
+                                                 "\" is none of ", KvStrategyNames()));
+}
+
+absl::Status OfQuantization(absl::string_view message) {
+  return absl::InvalidArgumentError(absl::StrCat("kv_quantization: ", message));
+}
+
+absl::StatusOr<KvQuantization> QuantizationOf(const std::string& options, const KvLayout& layout) {
+  uint32_t residual = 0;
+  const absl::StatusOr<KvQuantization> read = ParseKvQuantization(options, &residual);
+  if (!read.ok()) return OfQuantization(read.status().message());
+  // What is quantized is what is shared and stored: whole chunks.
+  if (residual != 0 && residual != layout.chunk_tokens) {
+    return OfQuantization(absl::StrCat(
+        "residual: ", residual, ", and the rows that are kept as they are are those of the chunk ",
+        "that is not full, of ", layout.chunk_tokens, " tokens (--chunk-tokens)"));
+  }
+  const absl::Status fits = read->Check(layout.chunk_tokens, layout.head_dim);
+  if (!fits.ok()) return OfQuantization(fits.message());
+  return *read;
+}
+
+}  // namespace
+
+const char* KvStrategyName(KvStrategy strategy) {
+  switch (strategy) {
+    case KvStrategy::kDynamic:
+      return "dynamic";
+    case KvStrategy::kStatic:
+      return "static";
+    case KvStrategy::kQuantized:
+      return "quantized";
+    case KvStrategy::kOffloaded:
+      return "offloaded";
+    case KvStrategy::kOffloadedStatic:
+      return "offloaded_static";
+  }
+  return "unknown";
+}
+
+std::string KvStrategyNames() {
+  std::vector<std::string> names;
+  for (const KvStrategy strategy : kStrategies) names.push_back(KvStrategyName(strategy));
+  return absl::StrJoin(names, ", ");
+}
+
+absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
+                                  const KvLayout& layout) {
+  KvChoice choice = otherwise;
+  if (!wish.cache.empty()) {
+    const std::optional<KvStrategy> strategy = StrategyOf(wish.cache);
+    if (!strategy.has_value()) return Unknown("kv_cache", wish.cache);
+    choice.strategy = *strategy;
+  }
+  const bool quantized = choice.strategy == KvStrategy::kQuantized;
+  if (!quantized && !wish.quantization.empty()) {
+    return OfQuantization(
+        absl::StrCat("its options are of the strategy quantized, and kv_cache is ",
+                     KvStrategyName(choice.strategy)));
+  }
+  if (!quantized) {
+    choice.quantization = {};
+  } else if (!choice.quantization.is_on() || !wish.quantization.empty()) {
+    const absl::StatusOr<KvQuantization> options = QuantizationOf(wish.quantization, layout);
+    if (!options.ok()) return options.status();
+    choice.quantization = *options;
+  }
+  return choice;
+}
+
+absl::StatusOr<KvChoice> ChoiceOfModel(absl::string_view cache_implementation) {
+  KvChoice choice;
+  if (cache_implementation.empty() || cache_implementation == "hybrid" ||
+      cache_implementation == "sliding_window") {
+    return choice;
+  }
+  const std::optional<KvStrategy> strategy = StrategyOf(cache_implementation);
+  if (!strategy.has_value()) {
+    return Unknown("generation_config.json: cache_implementation", cache_implementation);
+  }
+  choice.strategy = *strategy;
+  return choice;
+}
+
+}  // namespace hearth

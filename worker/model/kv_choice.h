@@ -1,0 +1,58 @@
+// KvChoice: how the keys and values of a sequence are kept. A request says it, else the worker's
+// flags, else the model's generation_config.json, by transformers' names.
+//
+// Thread safety: values and pure functions.
+#ifndef HEARTH_WORKER_MODEL_KV_CHOICE_H_
+#define HEARTH_WORKER_MODEL_KV_CHOICE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/kv_layout.h"
+#include "proto/kv_quantization.h"
+
+namespace hearth {
+
+enum class KvStrategy {
+  kDynamic,    // blocks are taken as the sequence grows
+  kStatic,     // all that it may need, before it begins
+  kQuantized,  // whole chunks in fewer bits
+  kOffloaded,  // whole chunks of global layers in a second arena
+  kOffloadedStatic,
+};
+
+// "dynamic".
+const char* KvStrategyName(KvStrategy strategy);
+// "dynamic": those that there are, with commas.
+std::string KvStrategyNames();
+
+// What somebody says of it; empty: nothing.
+struct KvWish {
+  std::string cache;         // the name of a strategy
+  std::string quantization;  // options of the strategy `quantized`
+};
+
+struct KvChoice {
+  KvStrategy strategy = KvStrategy::kDynamic;
+  KvQuantization quantization;  // on exactly where it is the strategy quantized
+};
+
+// Whether what one computes is the other's to the bit.
+inline bool SameBits(const KvChoice& a, const KvChoice& b) {
+  return a.quantization == b.quantization;
+}
+
+// What `wish` says, and `otherwise` where it says nothing, for sequences of this layout.
+// kInvalidArgument names the field, and of an option of another strategy both.
+absl::StatusOr<KvChoice> ChooseKv(const KvWish& wish, const KvChoice& otherwise,
+                                  const KvLayout& layout);
+
+// A model's own cache_implementation, also a name that says only what layers look like, `hybrid` or
+// `sliding_window`: of sliding layers every strategy keeps their window.
+absl::StatusOr<KvChoice> ChoiceOfModel(absl::string_view cache_implementation);
+
+}  // namespace hearth
+
+#endif  // HEARTH_WORKER_MODEL_KV_CHOICE_H_
