@@ -81,6 +81,10 @@ void GenerationFlags::DeclareAnswer(CommandFlags* command, uint32_t default_max_
   command->AddChoice(
       "--cache", kCacheModes, [this](int mode) { cache_ = static_cast<v1::CacheMode>(mode); },
       "default, read, write or off");
+  command->Add("--kv-cache", &kv_cache_,
+               "keep keys and values by this strategy, as hearth-worker --kv-cache has it");
+  command->Add("--kv-quantization", &kv_quantization_,
+               "options of the strategy quantized, as hearth-worker has them");
   command->AddChoice(
       "--durability", kDurabilities,
       [this](int level) { durability_ = static_cast<v1::Durability>(level); },
@@ -92,7 +96,9 @@ absl::Status GenerationFlags::Check() const {
     const std::string what = absl::StrCat("--stop number ", i + 1);
     if (absl::Status status = CheckUtf8(stop_[i], what); !status.ok()) return status;
   }
-  return CheckUtf8(adapter_, "--adapter");
+  if (absl::Status status = CheckUtf8(adapter_, "--adapter"); !status.ok()) return status;
+  if (absl::Status status = CheckUtf8(kv_cache_, "--kv-cache"); !status.ok()) return status;
+  return CheckUtf8(kv_quantization_, "--kv-quantization");
 }
 
 void GenerationFlags::Apply(v1::GenerateRequest* request) const {
@@ -111,6 +117,8 @@ void GenerationFlags::Apply(v1::GenerateRequest* request) const {
   request->set_hash_logits(hash_logits_);
   request->set_cache(cache_);
   request->set_adapter(adapter_);
+  request->set_kv_cache(kv_cache_);
+  request->set_kv_quantization(kv_quantization_);
   request->set_durability(durability_);
 }
 
@@ -169,6 +177,7 @@ Json GenerationResult::ToJson() const {
   json["generated_tokens"] = finished.generated_tokens();
   json["computed_tokens"] = finished.computed_tokens();
   json["kv_bytes"] = finished.kv_bytes();
+  json["kv_cache"] = finished.kv_cache();
   json["exactness"] = finished.exactness();
   AddLogprobs(samples[0], &json);
   if (finished.samples_size() > 0) AddLogitsDigest(finished.samples(0), &json);

@@ -44,6 +44,7 @@ class GenerationFlags {
   bool hash_logits_ = false;
   std::string adapter_;
   v1::CacheMode cache_ = v1::CACHE_MODE_DEFAULT;
+  std::string kv_cache_, kv_quantization_;
   v1::Durability durability_ = v1::DURABILITY_DEFAULT;
 };
 

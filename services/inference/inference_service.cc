@@ -86,12 +86,14 @@ absl::StatusOr<EngineRequest> InferenceService::GenerateRequestFrom(
   converted.ignore_eos = request.ignore_eos();
   converted.hash_logits = request.hash_logits();
   converted.cache = *cache;
+  converted.kv_wish = {request.kv_cache(), request.kv_quantization()};
   converted.durability = *durability;
+  if (absl::Status kv = parts_.engine->Complete(&converted); !kv.ok()) return kv;
   options->sampling = *sampling;
   options->tokenizer = parts_.tokenizer;
   options->stop = stop;
   options->wait_published = request.wait_published();
-  options->writes = *cache == CacheMode::kDefault || *cache == CacheMode::kWrite;
+  options->writes = converted.cache == CacheMode::kDefault || converted.cache == CacheMode::kWrite;
   options->on_finished = parts_.on_finished;
   return converted;
 }

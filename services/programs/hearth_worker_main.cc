@@ -76,6 +76,13 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                  "Class invariant: stored: in the checkpoint's bits; float32: widened, same "
                  "answers; int8: half of 16 bits, other answers, shared with int8 only; auto: "
                  "stored");
+  set->AddText("kv-cache", &engine->kv.cache,
+               "How keys and values are kept of requests that do not say: dynamic; static: all "
+               "memory is taken before a request begins; quantized: whole chunks in fewer bits, "
+               "other answers; empty: as the model's generation_config.json says, else dynamic");
+  set->AddText("kv-quantization", &engine->kv.quantization,
+               "Options of the strategy quantized: bits=4,group=64,axis_key=0,axis_value=0,"
+               "residual=128 (a chunk)");
   set->AddNamed("adapter", &engine->adapters,
                 "NAME=DIR, repeatable: a LoRA adapter as PEFT saves one, which requests choose by "
                 "its name; class invariant");

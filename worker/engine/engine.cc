@@ -82,6 +82,19 @@ StepLimits LimitsOf(const EngineOptions& options) {
   return limits;
 }
 
+// By the flags, and by the model where these say nothing.
+absl::StatusOr<KvChoice> ChooseKvOf(const EngineOptions& options, const KvLayout& layout) {
+  KvChoice of_model;
+  if (options.kv.cache.empty()) {
+    const absl::StatusOr<ModelConfig> config = LoadModelConfig(options.model_dir);
+    if (!config.ok()) return config.status();
+    absl::StatusOr<KvChoice> says = ChoiceOfModel(config->generation.cache_implementation);
+    if (!says.ok()) return says.status();
+    of_model = *says;
+  }
+  return ChooseKv(options.kv, of_model, layout);
+}
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& options) {
   std::vector<std::string> notes;
   InvariantGemmaOptions gemma_options;
@@ -93,13 +106,15 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> LoadInvariant(const EngineOptions& 
   absl::StatusOr<std::unique_ptr<InvariantGemma>> gemma =
       InvariantGemma::Load(options.model_dir, gemma_options);
   if (!gemma.ok()) return gemma.status();
+  const absl::StatusOr<KvChoice> kv = ChooseKvOf(options, (*gemma)->NewKv().layout());
+  if (!kv.ok()) return kv.status();
   if (absl::Status room = CheckRoomForAChunk(**gemma, options.memory.kv_bytes == 0); !room.ok())
     return room;
   if (absl::Status held = (*gemma)->SelfTest(options.digest_cache_dir, LimitsOf(options));
       !held.ok()) {
     return SelfTestFailure(held);
   }
-  auto runner = std::make_unique<InvariantRunner>(*std::move(gemma), std::move(notes));
+  auto runner = std::make_unique<InvariantRunner>(*std::move(gemma), *kv, std::move(notes));
   for (const auto& [name, dir] : options.adapters) {
     const absl::Status loaded = runner->LoadAdapter(name, dir);
     if (loaded.ok()) continue;
@@ -114,6 +129,11 @@ struct LoadedModel {
 };
 
 absl::StatusOr<LoadedModel> LoadExact(const EngineOptions& options, std::string why) {
+  if (!options.kv.cache.empty() && options.kv.cache != KvStrategyName(KvStrategy::kDynamic)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("kv-cache: ", options.kv.cache,
+                     " is of the class invariant, which is not served here: ", why));
+  }
   if (options.weights != WeightsChoice::kAuto) {  // what was asked for does not become another
     return absl::FailedPreconditionError(absl::StrCat(
         "weights: ", WeightsChoiceName(options.weights),

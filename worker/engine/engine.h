@@ -25,6 +25,7 @@
 #include "proto/fingerprint.h"
 #include "proto/kv_layout.h"
 #include "worker/engine/runner/exactness_choice.h"
+#include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/prefix/load_trial.h"
 #include "worker/prefix/prefix_cache.h"
@@ -64,6 +65,7 @@ struct EngineOptions {
   uint32_t chunk_tokens = kDefaultChunkTokens;
   ExactnessChoice exactness = ExactnessChoice::kAuto;
   WeightsChoice weights = WeightsChoice::kAuto;
+  KvWish kv;  // of requests that say nothing; empty: as the model says
   // Low-rank adapters, by the name that requests choose them by: folders as PEFT saves one. Class
   // invariant.
   std::map<std::string, std::string> adapters;
@@ -113,6 +115,8 @@ struct EngineRequest {
   bool ignore_eos = false;
   bool hash_logits = false;  // of every token, not of the first alone
   CacheMode cache = CacheMode::kDefault;
+  KvWish kv_wish;
+  KvChoice kv;  // Complete sets it
   Durability durability = Durability::kDefault;
   uint32_t ttl_s = 0;      // of what it publishes; 0: as the cache has it
   std::string request_id;  // for logs, the cache's too
@@ -141,6 +145,7 @@ struct FinishedInfo {
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, ttft_ms = 0, total_ms = 0;
   // Bytes of keys and values held at its end; those that samples share count once.
   uint64_t kv_bytes = 0;
+  KvChoice kv;
   Exactness exactness = Exactness::kExact;
   Digest first_logits_sha256{};  // zero for prefill-only requests
 };
@@ -176,6 +181,7 @@ struct EngineStats {
   uint32_t running = 0, queued = 0;
   uint64_t pool_bytes = 0, staged_bytes = 0;
   uint64_t kv_budget_bytes = 0, kv_used_bytes = 0;  // class invariant; else 0
+  uint64_t kv_blocks_taken = 0;                     // likewise: so far
   std::map<std::string, uint64_t> counters;         // names in engine_counters.h
 };
 
@@ -189,6 +195,10 @@ class Engine {
   // The cache is built from the fingerprint, hence set after Create and before Submit. Null: none.
   virtual void SetCache(PrefixCache* cache) = 0;
 
+  // Sets what a request leaves to the worker and the model: how its keys and values are kept, and
+  // whether the cache is used for it. Submit does it too; once done it changes nothing.
+  // kInvalidArgument names the field.
+  virtual absl::Status Complete(EngineRequest* request) const = 0;
   // kInvalidArgument names the field; kResourceExhausted when the queue is full.
   virtual absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(
       EngineRequest request, EngineCallbacks callbacks) = 0;

@@ -84,7 +84,8 @@ absl::Status EngineAudit::TryStep(PrefixCache* cache) {
     audit_->prefix = std::move(waiting_.front());
     waiting_.pop_front();
     const uint32_t boundary = audit_->boundary();
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary), {});
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+        model_->NewKv(static_cast<int>(boundary), {}, model_->kv());
     if (!kv.ok()) return kv.status();
     audit_->kv = *std::move(kv);
     if (const auto number = AdapterNumber(model_->adapters(), audit_->prefix.adapter)) {
@@ -143,7 +144,8 @@ absl::Status EngineAudit::Finish(PrefixCache* cache) {
     return absl::NotFoundError("it is gone");
   }
   if (absl::Status s = CheckAndSortObjects(layout_, boundary, &fetched->objects); !s.ok()) return s;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> kv = model_->NewKv(static_cast<int>(boundary), {});
+  absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
+      model_->NewKv(static_cast<int>(boundary), {}, model_->kv());
   if (!kv.ok()) return kv.status();
   const absl::Status restored = model_->Restore(layout_, boundary, fetched->objects, kv->get());
   std::vector<ObjectId> wrong;

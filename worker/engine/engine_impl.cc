@@ -23,6 +23,12 @@ absl::Status StepError(const absl::Status& status) {
   return absl::IsResourceExhausted(status) ? status : absl::InternalError(status.message());
 }
 
+KvLayout LayoutFor(const ModelRunner& model, uint32_t chunk_tokens) {
+  KvLayout layout = LayoutOf(model.config(), model.kv_dtype(), chunk_tokens, model.exactness());
+  layout.quantization = model.kv().quantization;
+  return layout;
+}
+
 EngineOptions WithPlaces(EngineOptions options, Exactness exactness) {
   options.max_running = options.PlacesOf(exactness);
   return options;
@@ -50,8 +56,7 @@ EngineImpl::EngineImpl(const EngineOptions& options, std::unique_ptr<ModelRunner
     : options_(WithPlaces(options, model->exactness())),
       model_(std::move(model)),
       why_not_invariant_(std::move(why_not_invariant)),
-      layout_(LayoutOf(model_->config(), model_->kv_dtype(), options.chunk_tokens,
-                       model_->exactness())),
+      layout_(LayoutFor(*model_, options.chunk_tokens)),
       planner_(options_, layout_, model_.get(), &counters_),
       keeper_(options_.memory, options_.cache.publish_timeout, layout_, &counters_,
               [this] {
@@ -126,10 +131,28 @@ absl::Status EngineImpl::CheckAdapter(const std::string& name) const {
 
 void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }
 
+absl::Status EngineImpl::Complete(EngineRequest* request) const {
+  const absl::StatusOr<KvChoice> kv = ChooseKv(request->kv_wish, model_->kv(), layout_);
+  if (!kv.ok()) return kv.status();
+  if (kv->strategy != KvStrategy::kDynamic && layout_.exactness != Exactness::kInvariant) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "kv_cache: ", KvStrategyName(kv->strategy),
+        " is of the class invariant, and this worker's is ", ExactnessName(layout_.exactness)));
+  }
+  request->kv = *kv;
+  // What the worker keeps is of its own class.
+  if (!SameBits(*kv, model_->kv())) request->cache = CacheMode::kOff;
+  // What only fills the cache was asked to.
+  const bool says_nothing = request->cache == CacheMode::kDefault && request->max_new_tokens > 0;
+  if (says_nothing && !config().generation.use_cache) request->cache = CacheMode::kOff;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
                                                                         EngineCallbacks callbacks) {
   if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
   if (absl::Status status = CheckAdapter(request.adapter); !status.ok()) return status;
+  if (absl::Status status = Complete(&request); !status.ok()) return status;
   if (request.samples > options_.max_running) {
     return absl::InvalidArgumentError(absl::StrCat("n: ", request.samples,
                                                    " samples take as many places; max_running is ",
@@ -166,6 +189,7 @@ EngineStats EngineImpl::Stats() const {
   stats.staged_bytes = keeper_.staged_bytes();
   stats.kv_budget_bytes = model_->kv_bytes().budget;
   stats.kv_used_bytes = model_->kv_bytes().used;
+  stats.kv_blocks_taken = model_->kv_bytes().blocks_taken;
   stats.counters = counters_.Snapshot();
   planner_.AddTo(&stats);
   return stats;

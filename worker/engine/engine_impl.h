@@ -46,6 +46,7 @@ class EngineImpl : public Engine {
   absl::Status Start();
 
   void SetCache(PrefixCache* cache) override;
+  absl::Status Complete(EngineRequest* request) const override;
   absl::StatusOr<std::shared_ptr<EngineRequestHandle>> Submit(EngineRequest request,
                                                               EngineCallbacks callbacks) override;
   void Drain(absl::Time deadline) override;

@@ -45,7 +45,7 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
   const auto reserve = [&] {
     const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects);
+        model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects, sequence->request.kv);
     if (!kv.ok()) return kv.status();
     if (const auto adapter = AdapterNumber(model_->adapters(), sequence->request.adapter)) {
       model_->UseAdapter(*adapter, kv->get());

@@ -34,6 +34,7 @@ EngineRequest SampleOf(const EngineRequest& request, uint32_t sample) {
   own.ignore_eos = request.ignore_eos;
   own.hash_logits = request.hash_logits;
   own.cache = CacheMode::kOff;
+  own.kv = request.kv;
   own.deadline = request.deadline;
   return own;
 }

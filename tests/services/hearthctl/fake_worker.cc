@@ -87,6 +87,7 @@ grpc::Status FakeWorker::Generate(grpc::ServerContext* context, const v1::Genera
   finished->set_generated_tokens(2);
   finished->set_computed_tokens(7);
   finished->set_kv_bytes(4096);
+  finished->set_kv_cache(request->kv_cache() + request->kv_quantization());
   finished->set_exactness("invariant");
   finished->set_first_logits_sha256(std::string(32, '\x1f'));
   writer->Write(response);

@@ -47,6 +47,9 @@ TEST(GenerateCommandTest, JsonSaysWhatWasComputedHeldAndAsWhat) {
   EXPECT_EQ(result.at("computed_tokens").get<double>(), 7);
   EXPECT_EQ(result.at("kv_bytes").get<double>(), 4096);
   EXPECT_EQ(result.at("exactness").get<std::string>(), "invariant");
+  std::vector<std::string> chosen = plain;
+  chosen.insert(chosen.end(), {"--kv-cache", "quantized", "--kv-quantization", "bits=8"});
+  EXPECT_EQ(RunCli(chosen).last().at("kv_cache").get<std::string>(), "quantizedbits=8");
   EXPECT_FALSE(result.contains("logprobs"));
   EXPECT_FALSE(result.contains("logits_sha256"));
   std::vector<std::string> asking = plain;

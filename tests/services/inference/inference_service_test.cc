@@ -50,6 +50,22 @@ TEST(InferenceService, StreamsStartedTokensFinishedInThisOrder) {
   EXPECT_GE(generation.finished.total_ms(), generation.finished.ttft_ms());
 }
 
+TEST(InferenceService, SaysHowKeysAndValuesWereKeptAndRefusesWhatIsNoWay) {
+  WorkerServer server({});
+  v1::GenerateRequest request = IdsRequest(Ids(20), 2);
+  EXPECT_EQ(server.Generate(request).finished.kv_cache(), "dynamic");
+  const auto refused = [&](const char* cache, const char* quantization) {
+    request.set_kv_cache(cache);
+    request.set_kv_quantization(quantization);
+    const grpc::Status status = server.Generate(request).status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return status.error_message();
+  };
+  EXPECT_TRUE(absl::StrContains(refused("paged", ""), "kv_cache: \"paged\" is none of dynamic"));
+  EXPECT_TRUE(absl::StrContains(refused("static", ""), "of the class invariant"));
+  EXPECT_TRUE(absl::StrContains(refused("", "bits=4"), "kv_quantization"));
+}
+
 TEST(InferenceService, RestoresWhatItPublishedAndSaysSo) {
   CachedWorker worker;
   v1::GenerateRequest request = IdsRequest(Ids(40));

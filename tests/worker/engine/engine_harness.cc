@@ -113,8 +113,11 @@ TestWorker::TestWorker(const std::string& model_dir, EngineOptions options,
 
 std::shared_ptr<EngineRequestHandle> TestWorker::Submit(const EngineRequest& request,
                                                         Collector* collector) {
-  const bool writes = request.cache == CacheMode::kDefault || request.cache == CacheMode::kWrite;
-  auto handle = engine_->Submit(request, collector->Callbacks(writes));
+  EngineRequest completed = request;  // what is wrong with it Submit says
+  engine_->Complete(&completed).IgnoreError();
+  const bool writes =
+      completed.cache == CacheMode::kDefault || completed.cache == CacheMode::kWrite;
+  auto handle = engine_->Submit(completed, collector->Callbacks(writes));
   if (!handle.ok()) Die(handle.status().ToString());
   return *std::move(handle);
 }

@@ -34,7 +34,8 @@ absl::StatusOr<ComputeIdentity> GemmaRunner::Identify(const KvLayout& layout) {
 }
 
 absl::StatusOr<std::unique_ptr<SequenceKv>> GemmaRunner::NewKv(int tokens,
-                                                               const KvObjects& /*shared*/) {
+                                                               const KvObjects& /*shared*/,
+                                                               const KvChoice& /*choice*/) {
   absl::StatusOr<KvCache> kv = kv_caches_.Acquire(tokens);
   if (!kv.ok()) return kv.status();
   return std::make_unique<KvCache>(*std::move(kv));
@@ -51,7 +52,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> GemmaRunner::NewForks(S
   std::vector<std::unique_ptr<SequenceKv>> made;
   absl::Status status;
   while (made.size() < forks && status.ok()) {
-    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = NewKv(tokens, {});
+    absl::StatusOr<std::unique_ptr<SequenceKv>> kv = NewKv(tokens, {}, {});
     status = kv.status();
     if (kv.ok()) made.push_back(*std::move(kv));
   }

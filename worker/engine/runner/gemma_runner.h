@@ -27,7 +27,8 @@ class GemmaRunner : public ModelRunner {
   std::string weights() const override { return KvDtypeName(kv_dtype()); }
   const std::vector<std::string>& notes() const override { return gemma_->notes(); }
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
+                                                    const KvChoice& choice) override;
   void Release(std::unique_ptr<SequenceKv> kv) override;
   absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> NewForks(SequenceKv* kv, int prompt,
                                                                     int tokens,

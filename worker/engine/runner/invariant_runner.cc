@@ -15,11 +15,17 @@ InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 // The blocks of whole chunks that a sequence takes at most, of each layer group.
 struct NeededBlocks {
   uint64_t global = 0, local = 0;
+  uint64_t open = 0;  // beside them and of both groups, where whole chunks are sealed
   uint64_t BytesOf(const KvLayout& layout) const {
     return global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-           local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
+           local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal) +
+           open * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
   }
 };
+
+uint64_t SplitsOf(const KvLayout& layout, uint64_t tokens) {
+  return (tokens + layout.chunk_tokens - 1) / layout.chunk_tokens;
+}
 
 constexpr uint64_t kAnySteps = uint64_t{1} << 32;
 
@@ -28,10 +34,12 @@ constexpr uint64_t kAnySteps = uint64_t{1} << 32;
 NeededBlocks BlocksFor(const KvLayout& layout, uint64_t tokens, uint64_t step, uint64_t first_local,
                        NeededBlocks shared) {
   const uint64_t chunk = layout.chunk_tokens;
-  const uint64_t splits = (tokens + chunk - 1) / chunk;
+  const uint64_t splits = SplitsOf(layout, tokens);
   const uint64_t seen = (layout.window + step + 2 * (chunk - 1)) / chunk;
   const uint64_t first = std::min(splits, first_local / chunk + shared.local);
-  return {splits - std::min(splits, shared.global), std::min(seen, splits - first)};
+  const uint64_t written = layout.quantization.is_on() ? (step + 2 * (chunk - 1)) / chunk : 0;
+  return {splits - std::min(splits, shared.global), std::min(seen, splits - first),
+          std::min(splits, written)};
 }
 
 absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
@@ -47,9 +55,9 @@ absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, Invar
 
 }  // namespace
 
-InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma,
+InvariantRunner::InvariantRunner(std::unique_ptr<InvariantGemma> gemma, KvChoice kv,
                                  std::vector<std::string> notes)
-    : gemma_(std::move(gemma)), notes_(gemma_->notes()) {
+    : gemma_(std::move(gemma)), kv_(std::move(kv)), notes_(gemma_->notes()) {
   notes_.insert(notes_.end(), notes.begin(), notes.end());
 }
 
@@ -59,7 +67,8 @@ uint32_t InvariantRunner::step_tokens(const KvLayout& layout) const {
 
 ModelRunner::KvBytes InvariantRunner::kv_bytes() const {
   const KvBlocks& blocks = gemma_->kv_blocks();
-  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes()};
+  return {blocks.budget_bytes(), blocks.used_bytes(), blocks.reserved_bytes(),
+          blocks.taken_blocks()};
 }
 
 bool InvariantRunner::FreesKvBytes(const KvObject& object) const {
@@ -79,8 +88,9 @@ absl::StatusOr<ComputeIdentity> InvariantRunner::Identify(const KvLayout& layout
 }
 
 absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
-                                                                   const KvObjects& shared) {
-  auto kv = std::make_unique<InvariantKv>(gemma_->NewKv());
+                                                                   const KvObjects& shared,
+                                                                   const KvChoice& choice) {
+  auto kv = std::make_unique<InvariantKv>(gemma_->NewKv(choice));
   const KvLayout& layout = kv->layout();
   const auto most = static_cast<uint64_t>(tokens);
   const uint64_t step = step_tokens(layout), budget = gemma_->kv_blocks().budget_bytes();
@@ -104,9 +114,13 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
     ++(local ? held.local : held.global);
   }
   first_local = std::min(first_local, end);
-  const absl::Status room =
-      kv->Reserve(BlocksFor(layout, most, step, first_local, held).BytesOf(layout),
+  const NeededBlocks needed = BlocksFor(layout, most, step, first_local, held);
+  absl::Status room =
+      kv->Reserve(needed.BytesOf(layout),
                   BlocksFor(layout, most, kAnySteps, first_local, held).BytesOf(layout));
+  if (room.ok() && choice.strategy == KvStrategy::kStatic) {
+    room = kv->TakeAhead(needed.global, needed.local, SplitsOf(layout, most));
+  }
   if (!room.ok()) return room;
   return kv;
 }
@@ -121,7 +135,8 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   const uint64_t chunk = layout.chunk_tokens, step = step_tokens(layout);
   const uint64_t whole = static_cast<uint64_t>(prompt) / chunk * chunk;
   const auto most = static_cast<uint64_t>(tokens);
-  const uint64_t bytes = BlocksFor(layout, most, step, whole, {whole / chunk, 0}).BytesOf(layout);
+  const NeededBlocks needed = BlocksFor(layout, most, step, whole, {whole / chunk, 0, 0});
+  const uint64_t bytes = needed.BytesOf(layout);
   const uint64_t left = ((layout.window + chunk - 1) / chunk + 1) *
                         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
   const uint64_t first = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
@@ -137,9 +152,12 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   uint64_t untried = forks;
   absl::Status room = BlocksOf(kv)->ReserveMore(left);
   while (room.ok() && made.size() < forks) {
-    auto fork = std::make_unique<InvariantKv>(gemma_->NewKv());
+    auto fork = std::make_unique<InvariantKv>(gemma_->NewKv(BlocksOf(kv)->choice()));
     fork->UseAdapter(BlocksOf(kv)->adapter());
     room = fork->Reserve(bytes, bytes);
+    if (room.ok() && fork->choice().strategy == KvStrategy::kStatic) {
+      room = fork->TakeAhead(needed.global, needed.local, SplitsOf(layout, most));
+    }
     --untried;
     made.push_back(std::move(fork));
   }

@@ -21,7 +21,9 @@ class InvariantRunner : public ModelRunner {
     return chunk_tokens > 512 ? chunk_tokens : 512;
   }
   // `notes`: for the log, beside the model's.
-  InvariantRunner(std::unique_ptr<InvariantGemma> gemma, std::vector<std::string> notes);
+  // `kv`: of requests that say nothing.
+  InvariantRunner(std::unique_ptr<InvariantGemma> gemma, KvChoice kv,
+                  std::vector<std::string> notes);
 
   // Before any sequence. Errors name the file, and the field or tensor.
   absl::Status LoadAdapter(const std::string& name, const std::string& dir);
@@ -33,11 +35,13 @@ class InvariantRunner : public ModelRunner {
   const Digest& weights_digest() const override { return gemma_->weights_digest(); }
   std::string weights() const override { return WeightFormName(gemma_->weights()); }
   const std::vector<std::string>& notes() const override { return notes_; }
+  KvChoice kv() const override { return kv_; }
   uint32_t step_tokens(const KvLayout& layout) const override;
   KvBytes kv_bytes() const override;
   bool FreesKvBytes(const KvObject& object) const override;
   absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) override;
-  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared) override;
+  absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
+                                                    const KvChoice& choice) override;
   absl::Span<const ModelAdapter> adapters() const override { return adapters_; }
   void UseAdapter(size_t number, SequenceKv* kv) override;
   absl::Status ReserveMore(SequenceKv* kv, uint64_t bytes) override;
@@ -53,6 +57,7 @@ class InvariantRunner : public ModelRunner {
 
  private:
   const std::unique_ptr<InvariantGemma> gemma_;
+  const KvChoice kv_;
   std::vector<std::string> notes_;
   std::vector<ModelAdapter> adapters_;
   std::vector<std::shared_ptr<const LoraAdapter>> adapter_weights_;  // of adapters_, in order

@@ -22,6 +22,7 @@
 #include "proto/kv_layout.h"
 #include "worker/engine/runner/kv_snapshot.h"
 #include "worker/engine/runner/model_fingerprint.h"
+#include "worker/model/kv_choice.h"
 #include "worker/model/model_config.h"
 #include "worker/model/sequence_kv.h"
 
@@ -63,12 +64,15 @@ class ModelRunner {
   // The form of the matrices: "stored", in the checkpoint's own bits, "int8", or a dtype.
   virtual std::string weights() const = 0;
   virtual const std::vector<std::string>& notes() const = 0;
+  // How keys and values are kept of a request that does not say.
+  virtual KvChoice kv() const { return {}; }
   // The most tokens of one sequence in a step while nothing decodes; at least a chunk.
   virtual uint32_t step_tokens(const KvLayout& layout) const { return layout.chunk_tokens; }
 
   struct KvBytes {
     // Reserved: set aside for sequences, and not used yet. Budget 0: none is kept.
     uint64_t budget = 0, used = 0, reserved = 0;
+    uint64_t blocks_taken = 0;  // so far
     // Other threads may free memory between the two counts.
     uint64_t free() const { return budget - std::min(budget, used + reserved); }
   };
@@ -82,12 +86,13 @@ class ModelRunner {
   // Everything that decides the bits beside the model itself; may compute for a second.
   virtual absl::StatusOr<ComputeIdentity> Identify(const KvLayout& layout) = 0;
 
-  // An empty state, with memory set aside for up to `tokens` in steps of at most step_tokens(), so
-  // that its steps find room. Objects of `shared` in sequences' memory already need none: they are
-  // held until the first step, for a restore from them or more. kResourceExhausted: there is no
-  // memory now; kInvalidArgument: there would be none with nothing else running either.
-  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens,
-                                                            const KvObjects& shared) = 0;
+  // An empty state, kept as `choice` says, with memory set aside for up to `tokens` in steps of at
+  // most step_tokens(), so that its steps find room. Objects of `shared` in sequences' memory
+  // already need none: they are held until the first step, for a restore from them or more.
+  // kResourceExhausted: there is no memory now; kInvalidArgument: there would be none with nothing
+  // else running either.
+  virtual absl::StatusOr<std::unique_ptr<SequenceKv>> NewKv(int tokens, const KvObjects& shared,
+                                                            const KvChoice& choice) = 0;
   // The adapters that a sequence may go through.
   virtual absl::Span<const ModelAdapter> adapters() const { return {}; }
   // All of the sequence goes through adapters()[number]. REQUIRES: `kv` is as NewKv gave it.

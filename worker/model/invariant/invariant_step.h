@@ -62,7 +62,6 @@ class InvariantStep {
                           const InvariantKv& kv, Places* places);
   Rows Room(int64_t rows, int64_t columns);
   // Takes the place of the next layer asked for, empty.
-  Places* NextPlaces();
 
   Parts parts_;
   StepColumns columns_;
