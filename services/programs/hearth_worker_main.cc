@@ -79,7 +79,8 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
   set->AddText("kv-cache", &engine->kv.cache,
                "How keys and values are kept of requests that do not say: dynamic; static: all "
                "memory is taken before a request begins; quantized: whole chunks in fewer bits, "
-               "other answers; empty: as the model's generation_config.json says, else dynamic");
+               "other answers; offloaded: whole chunks in a second arena; empty: as the model's "
+               "generation_config.json says, else dynamic");
   set->AddText("kv-quantization", &engine->kv.quantization,
                "Options of the strategy quantized: bits=4,group=64,axis_key=0,axis_value=0,"
                "residual=128 (a chunk)");

@@ -45,7 +45,7 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
   const auto reserve = [&] {
     const uint32_t tokens = sequence->tokens() + sequence->request.max_new_tokens;
     absl::StatusOr<std::unique_ptr<SequenceKv>> kv =
-        model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects, sequence->request.kv);
+        model_->NewKv(static_cast<int>(tokens), sequence->pooled.objects, sequence->state->kv);
     if (!kv.ok()) return kv.status();
     if (const auto adapter = AdapterNumber(model_->adapters(), sequence->request.adapter)) {
       model_->UseAdapter(*adapter, kv->get());
@@ -63,6 +63,18 @@ absl::Status KvRoom::ReserveFor(Sequence* sequence, bool runs_nobody) {
     return absl::OkStatus();
   };
   absl::Status room = With(reserve);
+  // It would find no room for all of it however long it waited. Offloaded it has the same bits.
+  KvChoice& kv = sequence->state->kv;
+  if (absl::IsInvalidArgument(room) && !kv.quantization.is_on() &&
+      kv.strategy != KvStrategy::kOffloaded) {
+    const KvStrategy asked_for = std::exchange(kv.strategy, KvStrategy::kOffloaded);
+    const absl::Status offloaded = With(reserve);
+    if (absl::IsInvalidArgument(offloaded)) {
+      kv.strategy = asked_for;
+      return room;
+    }
+    room = offloaded;
+  }
   if (!runs_nobody) return room;
   while (absl::IsResourceExhausted(room) && keeper_->publisher().DropOldest()) room = With(reserve);
   if (absl::IsResourceExhausted(room) && sequence->pooled.boundary > 0) {

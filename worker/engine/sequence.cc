@@ -72,6 +72,7 @@ Sequence::Sequence(SequenceId sequence_id, EngineRequest engine_request,
       submitted_at(absl::Now()),
       state(std::make_shared<RequestState>()) {
   assert(!request.token_ids.empty());
+  state->kv = request.kv;
   state->unfinished = request.samples;
   state->ends.resize(request.samples);
   state->digests.resize(request.samples);

@@ -87,6 +87,7 @@ class FetchWait {
 struct RequestState {
   std::atomic<bool> cancelled{false};  // any thread
   // The engine's thread only.
+  KvChoice kv;          // offloaded where what was asked for has no room
   bool failed = false;  // and the caller was told
   uint32_t unfinished = 1;
   uint64_t own_kv_bytes = 0, shared_kv_bytes = 0;  // of those that ended

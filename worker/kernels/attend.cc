@@ -83,15 +83,17 @@ class SplitOfTile {
   SplitOfTile(const AttendCall& call, const AttendTile& tile, int64_t split)
       : shape_(call.shape),
         rows_(call.rows_of(tile)),
-        decodes_(tile.tokens == 1 && !tile.IsSealed(call.shape, split)) {
+        decodes_(tile.tokens == 1 && !tile.IsQuantized(call.shape, split)) {
     const int64_t head_bytes =
         shape_.split * shape_.head_dim * static_cast<int64_t>(ElementBytes(shape_.kv_type));
-    if (tile.IsSealed(shape_, split)) {
+    if (tile.IsQuantized(shape_, split)) {
       sealed_ = tile.sequence->sealed[split];
       quantization_ = tile.sequence->quantization;
       kv_head_ = tile.kv_head;
     } else {
-      const std::byte* keys = tile.sequence->blocks[split] + tile.kv_head * head_bytes;
+      const AttendSequence& of = *tile.sequence;
+      const std::byte* block = (tile.IsSealed(shape_, split) ? of.sealed : of.blocks)[split];
+      const std::byte* keys = block + tile.kv_head * head_bytes;
       keys_ = reinterpret_cast<const T*>(keys);
       values_ = reinterpret_cast<const T*>(keys + shape_.kv_heads * head_bytes);
     }
@@ -224,7 +226,7 @@ class SplitOfTile {
   const int64_t rows_;
   const bool decodes_;
   const T *keys_ = nullptr, *values_ = nullptr;
-  const std::byte* sealed_ = nullptr;  // null: the split is as it is
+  const std::byte* sealed_ = nullptr;  // of one that is quantized
   KvQuantization quantization_;
   int64_t kv_head_ = 0;
   SeenKeys seen_[kTileMax];

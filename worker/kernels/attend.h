@@ -15,9 +15,9 @@
 // read at most and has no influence, whatever its bits are. So a row's result is the same alone and
 // among others, in a prefill and decoded.
 //
-// Where a sequence has sealed splits, quantized, a row reads each split before its own as the
-// numbers of a sealed one stand for, and its own as it is: which of them it reads follows from its
-// position.
+// Where a sequence has sealed splits, a row reads each split before its own there: as it is, or
+// where they are quantized as the values that its numbers stand for. Its own it reads as it is. So
+// which of them it reads follows from its position.
 //
 // Thread safety: reentrant; a workspace serves one call at a time.
 #ifndef HEARTH_WORKER_KERNELS_ATTEND_H_
@@ -55,8 +55,9 @@ struct AttendShape {
 struct AttendSequence {
   const std::byte* const* blocks = nullptr;
   int64_t begin = 0, rows = 0;
-  // Each split before a row's own, in planes [K,V][kv_head] (proto/kv_quantization.h); null: none
-  // is. Then `blocks` need have none but the rows' own, and REQUIRES: keys and values are float32.
+  // Each split before a row's own, so that `blocks` need have none but these; null: none is sealed.
+  // Where `quantization` is on, in planes [K,V][kv_head] (proto/kv_quantization.h), and REQUIRES:
+  // keys and values are float32.
   const std::byte* const* sealed = nullptr;
   KvQuantization quantization = {};
 };

@@ -43,6 +43,9 @@ struct AttendTile {
   bool IsSealed(const AttendShape& shape, int64_t split) const {
     return sequence->sealed != nullptr && split < position / shape.split;
   }
+  bool IsQuantized(const AttendShape& shape, int64_t split) const {
+    return IsSealed(shape, split) && sequence->quantization.is_on();
+  }
 };
 
 // Of each row of a tile: largest score, sum, outputs. Of one split, or of all so far.

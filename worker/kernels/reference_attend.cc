@@ -91,6 +91,10 @@ void AttendRow(const AttendShape& shape, const AttendSequence& sequence, int64_t
       blocks.push_back(nullptr);
       continue;
     }
+    if (!sequence.quantization.is_on()) {
+      blocks.push_back(sequence.sealed[split]);
+      continue;
+    }
     std::vector<float>& rows = opened[static_cast<size_t>(split)];
     rows.resize(static_cast<size_t>(2 * shape.kv_heads * values));
     const KvQuantization& form = sequence.quantization;

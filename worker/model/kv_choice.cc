@@ -12,7 +12,7 @@ namespace {
 
 // Those that are built.
 constexpr KvStrategy kStrategies[] = {KvStrategy::kDynamic, KvStrategy::kStatic,
-                                      KvStrategy::kQuantized};
+                                      KvStrategy::kQuantized, KvStrategy::kOffloaded};
 
 // What is said of a name that nobody knows is cut here.
 constexpr size_t kMaxShownBytes = 80;

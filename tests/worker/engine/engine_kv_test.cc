@@ -119,9 +119,54 @@ TEST(EngineKv, ARequestOfAnotherClassThanTheWorkersIsComputedAndNotKept) {
   EXPECT_EQ(quantized.Run(AskFor("static"))->started.cached_tokens, 0u);
 }
 
+TEST(EngineKv, OffloadedGivesTheSameBitsAndSharesWithDynamic) {
+  TestWorker worker(Dir(), Options());
+  EngineRequest request = AskFor("dynamic");
+  request.hash_logits = true;
+  const auto want = worker.Run(request);
+  for (const CacheMode cache : {CacheMode::kOff, CacheMode::kDefault, CacheMode::kDefault}) {
+    request.kv_wish.cache = "offloaded";
+    request.cache = cache;
+    const auto run = worker.Run(request);
+    ASSERT_TRUE(run->error.ok()) << run->error;
+    EXPECT_EQ(run->finished.samples[0].logits_sha256, want->finished.samples[0].logits_sha256);
+    EXPECT_EQ(run->started.cached_tokens > 0, cache == CacheMode::kDefault);
+    EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kOffloaded);
+  }
+}
+
+TEST(EngineKv, WhatHasNoRoomIsOffloadedAndSaysSo) {
+  TinyGeometry geometry;
+  geometry.layer_types = "lggg";
+  geometry.context_tokens = 2048;
+  EngineRequest request = Request(Prompt(1400), {}, 100);
+  request.cache = CacheMode::kOff;
+  EngineOptions options = Options();
+  TestWorker roomy(ModelDir(geometry), options);
+  const auto want = roomy.Run(request);
+  EXPECT_EQ(want->finished.kv.strategy, KvStrategy::kDynamic);
+  // Of 94 chunks three layers' slices lie in the second arena, or in the first beside the local
+  // layer's.
+  const uint64_t slice = roomy->layout().SliceBytes(16);
+  options.memory.kv_bytes = 3 * 94 * slice;
+  TestWorker small(ModelDir(geometry), options);
+  const auto run = small.Run(request);
+  ASSERT_TRUE(run->error.ok()) << run->error;
+  EXPECT_EQ(run->tokens, want->tokens);
+  EXPECT_EQ(run->finished.kv.strategy, KvStrategy::kOffloaded);
+  // What is quantized has other bits offloaded: it stays what was asked for.
+  request.kv_wish = {"quantized", kFourBits};
+  options.memory.kv_bytes = 30 * slice;
+  TestWorker tiny(ModelDir(geometry), options);
+  Collector refused;
+  tiny.Submit(request, &refused);
+  refused.WaitEnd();
+  EXPECT_THAT(std::string(refused.error.message()), HasSubstr("kv-bytes"));
+}
+
 TEST(EngineKv, SamplesShareTheirPromptHoweverItIsKept) {
   TestWorker worker(Dir(), Options());
-  for (const char* cache : {"dynamic", "static", "quantized"}) {
+  for (const char* cache : {"dynamic", "static", "quantized", "offloaded"}) {
     EngineRequest request = AskFor(cache, cache[0] == 'q' ? kFourBits : "");
     request.samples = 3;
     request.sampling.temperature = 1;

@@ -1,5 +1,5 @@
-// Keys and values whose whole chunks are quantized: no bit depends on steps, on company, or on
-// whether they were computed or restored.
+// Keys and values whose whole chunks are quantized, or offloaded: no bit depends on steps, on
+// company, or on whether they were computed or restored.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kChunk = 16, kTokens = 75;
 
-class QuantizedKvTest : public testing::TestWithParam<const char*> {
+class SealedKv : public testing::Test {
  protected:
   static std::unique_ptr<InvariantGemma> Load(int threads = 2) {
     TinyGeometry geometry;
@@ -26,13 +26,6 @@ class QuantizedKvTest : public testing::TestWithParam<const char*> {
     auto gemma = InvariantGemma::Load(*dir, {threads, kChunk, uint64_t{1} << 30});
     EXPECT_TRUE(gemma.ok()) << gemma.status();
     return *std::move(gemma);
-  }
-  static KvChoice Choice() {
-    uint32_t residual = 0;
-    KvChoice choice;
-    choice.strategy = KvStrategy::kQuantized;
-    choice.quantization = *ParseKvQuantization(GetParam(), &residual);
-    return choice;
   }
   static std::vector<int32_t> Text(int begin, int end) {
     std::vector<int32_t> tokens;
@@ -52,6 +45,17 @@ class QuantizedKvTest : public testing::TestWithParam<const char*> {
   }
   static std::vector<float> Last(const std::vector<float>& all, int rows, int vocabulary) {
     return {all.end() - static_cast<ptrdiff_t>(rows) * vocabulary, all.end()};
+  }
+};
+
+class QuantizedKvTest : public SealedKv, public testing::WithParamInterface<const char*> {
+ protected:
+  static KvChoice Choice() {
+    uint32_t residual = 0;
+    KvChoice choice;
+    choice.strategy = KvStrategy::kQuantized;
+    choice.quantization = *ParseKvQuantization(GetParam(), &residual);
+    return choice;
   }
 };
 
@@ -140,6 +144,32 @@ TEST_P(QuantizedKvTest, ItsMemoryIsSealedChunksAndTheOneThatIsNotFull) {
   EXPECT_LT(global, layout.LayersOf(LayerGroup::kGlobal).size() * layout.PlainSliceBytes(kChunk));
   kv = InvariantGemma::Kv();
   EXPECT_EQ(gemma->kv_blocks().used_bytes(), 0u);
+}
+
+using OffloadedKvTest = SealedKv;
+
+TEST_F(OffloadedKvTest, HasTheBitsOfDynamicAndItsWholeGlobalChunksInTheSecondArena) {
+  const auto gemma = Load();
+  InvariantGemma::Kv dynamic = gemma->NewKv();
+  const std::vector<float> want = AllTo(*gemma, 165, 64, &dynamic);
+  dynamic = InvariantGemma::Kv();
+  KvChoice choice;
+  choice.strategy = KvStrategy::kOffloaded;
+  for (const int step : {1, 7, 64, 165}) {
+    InvariantGemma::Kv kv = gemma->NewKv(choice);
+    ASSERT_TRUE(kv.ReserveOffloaded(1 << 20).ok());
+    EXPECT_EQ(AllTo(*gemma, 165, step, &kv), want) << step;
+    AllTo(*gemma, 170, 1, &kv);
+    const KvLayout& layout = kv.layout();
+    const uint64_t slice = layout.SliceBytes(kChunk);
+    EXPECT_EQ(gemma->offloaded_blocks().used_bytes(), 10 * slice) << step;
+    // Two local layers' windows, and the chunk that is not full of all layers.
+    EXPECT_LE(gemma->kv_blocks().used_bytes(), (2 * 3 + 1) * slice) << step;
+    InvariantGemma::Kv fork = gemma->NewKv(choice);
+    fork.ShareAll(kv);
+    EXPECT_EQ(AllTo(*gemma, 175, 5, &fork), AllTo(*gemma, 175, 1, &kv));
+  }
+  EXPECT_EQ(gemma->offloaded_blocks().used_bytes(), 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, QuantizedKvTest,

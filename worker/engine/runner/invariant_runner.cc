@@ -15,11 +15,18 @@ InvariantKv* BlocksOf(SequenceKv* kv) { return static_cast<InvariantKv*>(kv); }
 // The blocks of whole chunks that a sequence takes at most, of each layer group.
 struct NeededBlocks {
   uint64_t global = 0, local = 0;
-  uint64_t open = 0;  // beside them and of both groups, where whole chunks are sealed
+  uint64_t open = 0;       // beside them, of the groups whose whole chunks are sealed
+  bool offloaded = false;  // `global` ones are of the second arena, and `open` ones global
   uint64_t BytesOf(const KvLayout& layout) const {
-    return global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) +
-           local * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal) +
-           open * layout.layers.size() * layout.PlainSliceBytes(layout.chunk_tokens);
+    const uint64_t chunk = layout.chunk_tokens;
+    const uint64_t open_layers =
+        offloaded ? layout.LayersOf(LayerGroup::kGlobal).size() : layout.layers.size();
+    return (offloaded ? 0 : global * layout.ObjectBytes(chunk, LayerGroup::kGlobal)) +
+           local * layout.ObjectBytes(chunk, LayerGroup::kLocal) +
+           open * open_layers * layout.PlainSliceBytes(chunk);
+  }
+  uint64_t OffloadedBytesOf(const KvLayout& layout) const {
+    return offloaded ? global * layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kGlobal) : 0;
   }
 };
 
@@ -31,15 +38,23 @@ constexpr uint64_t kAnySteps = uint64_t{1} << 32;
 
 // Of `tokens` in steps of `step`, the first of them at `first_local` in local layers. Their blocks
 // live as long as the window and a step, no more than `seen` at a time, if nobody else has them.
-NeededBlocks BlocksFor(const KvLayout& layout, uint64_t tokens, uint64_t step, uint64_t first_local,
+NeededBlocks BlocksFor(const InvariantKv& kv, uint64_t tokens, uint64_t step, uint64_t first_local,
                        NeededBlocks shared) {
+  const KvLayout& layout = kv.layout();
   const uint64_t chunk = layout.chunk_tokens;
   const uint64_t splits = SplitsOf(layout, tokens);
   const uint64_t seen = (layout.window + step + 2 * (chunk - 1)) / chunk;
   const uint64_t first = std::min(splits, first_local / chunk + shared.local);
-  const uint64_t written = layout.quantization.is_on() ? (step + 2 * (chunk - 1)) / chunk : 0;
+  const bool offloaded = kv.choice().strategy == KvStrategy::kOffloaded;
+  const bool seals = offloaded || layout.quantization.is_on();
+  const uint64_t written = seals ? (step + 2 * (chunk - 1)) / chunk : 0;
   return {splits - std::min(splits, shared.global), std::min(seen, splits - first),
-          std::min(splits, written)};
+          std::min(splits, written), offloaded};
+}
+
+absl::Status ReserveOffloaded(const NeededBlocks& needed, InvariantKv* kv) {
+  const uint64_t bytes = needed.OffloadedBytesOf(kv->layout());
+  return bytes == 0 ? absl::OkStatus() : kv->ReserveOffloaded(bytes);
 }
 
 absl::Status RestoreObject(const KvLayout& layout, const KvObject& object, InvariantKv* kv) {
@@ -94,7 +109,9 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
   const KvLayout& layout = kv->layout();
   const auto most = static_cast<uint64_t>(tokens);
   const uint64_t step = step_tokens(layout), budget = gemma_->kv_blocks().budget_bytes();
-  const uint64_t all = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
+  const NeededBlocks most_blocks = BlocksFor(*kv, most, step, 0, {});
+  const uint64_t first = most_blocks.BytesOf(layout);
+  const uint64_t all = std::max(first, most_blocks.OffloadedBytesOf(layout));
   if (all > budget) {
     return absl::InvalidArgumentError(
         absl::StrCat("kv-bytes: ", tokens, " tokens may need ", all, " bytes of ", budget,
@@ -108,16 +125,18 @@ absl::StatusOr<std::unique_ptr<SequenceKv>> InvariantRunner::NewKv(int tokens,
     end = std::max<uint64_t>(end, id.begin + id.tokens);
     if (local) first_local = std::min<uint64_t>(first_local, id.begin);
     if (id.tokens != layout.chunk_tokens || object->bytes == nullptr) continue;
-    KvBlock block = gemma_->kv_blocks().Counted(object->bytes, object->size_bytes);
+    const bool second = most_blocks.offloaded && !local;
+    const KvBlocks& arena = second ? gemma_->offloaded_blocks() : gemma_->kv_blocks();
+    KvBlock block = arena.Counted(object->bytes, object->size_bytes);
     if (block == nullptr) continue;
     kv->Hold(std::move(block));
     ++(local ? held.local : held.global);
   }
   first_local = std::min(first_local, end);
-  const NeededBlocks needed = BlocksFor(layout, most, step, first_local, held);
-  absl::Status room =
-      kv->Reserve(needed.BytesOf(layout),
-                  BlocksFor(layout, most, kAnySteps, first_local, held).BytesOf(layout));
+  const NeededBlocks needed = BlocksFor(*kv, most, step, first_local, held);
+  absl::Status room = kv->Reserve(
+      needed.BytesOf(layout), BlocksFor(*kv, most, kAnySteps, first_local, held).BytesOf(layout));
+  if (room.ok()) room = ReserveOffloaded(needed, kv.get());
   if (room.ok() && choice.strategy == KvStrategy::kStatic) {
     room = kv->TakeAhead(needed.global, needed.local, SplitsOf(layout, most));
   }
@@ -135,12 +154,13 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
   const uint64_t chunk = layout.chunk_tokens, step = step_tokens(layout);
   const uint64_t whole = static_cast<uint64_t>(prompt) / chunk * chunk;
   const auto most = static_cast<uint64_t>(tokens);
-  const NeededBlocks needed = BlocksFor(layout, most, step, whole, {whole / chunk, 0, 0});
+  const NeededBlocks needed =
+      BlocksFor(*BlocksOf(kv), most, step, whole, {whole / chunk, 0, 0, false});
   const uint64_t bytes = needed.BytesOf(layout);
   const uint64_t left = ((layout.window + chunk - 1) / chunk + 1) *
                         layout.ObjectBytes(layout.chunk_tokens, LayerGroup::kLocal);
-  const uint64_t first = BlocksFor(layout, most, step, 0, {}).BytesOf(layout);
-  const uint64_t first_at_most = BlocksFor(layout, most, kAnySteps, 0, {}).BytesOf(layout);
+  const uint64_t first = BlocksFor(*BlocksOf(kv), most, step, 0, {}).BytesOf(layout);
+  const uint64_t first_at_most = BlocksFor(*BlocksOf(kv), most, kAnySteps, 0, {}).BytesOf(layout);
   const uint64_t all = std::min(first + left, first_at_most) + forks * bytes;
   const uint64_t budget = gemma_->kv_blocks().budget_bytes();
   if (all > budget) {
@@ -155,6 +175,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SequenceKv>>> InvariantRunner::NewFor
     auto fork = std::make_unique<InvariantKv>(gemma_->NewKv(BlocksOf(kv)->choice()));
     fork->UseAdapter(BlocksOf(kv)->adapter());
     room = fork->Reserve(bytes, bytes);
+    if (room.ok()) room = ReserveOffloaded(needed, fork.get());
     if (room.ok() && fork->choice().strategy == KvStrategy::kStatic) {
       room = fork->TakeAhead(needed.global, needed.local, SplitsOf(layout, most));
     }

@@ -74,6 +74,7 @@ InvariantGemma::InvariantGemma(const InvariantGemmaOptions& options,
     : number_(NextModel()),
       layout_(LayoutFor(weights->config(), options.chunk)),
       kv_blocks_(std::make_unique<KvBlocks>(options.kv_bytes)),
+      offloaded_blocks_(std::make_unique<KvBlocks>(options.kv_bytes)),
       pool_(std::move(pool)),
       weights_(std::move(weights)),
       forward_(std::make_unique<InvariantForward>(weights_.get(), options.chunk, pool_.get(),
@@ -113,7 +114,8 @@ InvariantGemma::Kv InvariantGemma::NewKv(const KvChoice& choice) const {
     quantized->quantization = choice.quantization;
     layout = std::move(quantized);
   }
-  return InvariantKv(std::move(layout), kv_blocks_.get(), number_, choice.strategy);
+  return InvariantKv(std::move(layout), kv_blocks_.get(), number_, choice.strategy,
+                     offloaded_blocks_.get());
 }
 
 absl::StatusOr<std::shared_ptr<const LoraAdapter>> InvariantGemma::LoadAdapter(

@@ -37,7 +37,7 @@ class ThreadPool;
 struct InvariantGemmaOptions {
   int threads = 1;
   int chunk = 128;                        // C, a multiple of 16 up to 1024
-  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together
+  uint64_t kv_bytes = uint64_t{1} << 40;  // of all sequences together; as much is for offloading
   std::string digest_cache_dir = "";      // of weight digests; empty: none
   // Of layers and head; the embedding's rows are read as they are stored.
   WeightForm weights = WeightForm::kStored;
@@ -63,6 +63,7 @@ class InvariantGemma {
   // Notes on the load and the self-test for the log, one sentence each.
   const std::vector<std::string>& notes() const;
   const KvBlocks& kv_blocks() const;
+  const KvBlocks& offloaded_blocks() const { return *offloaded_blocks_; }  // the second arena
 
   // Checks that this machine computes what the class promises (invariant_self_test.h) in steps up
   // to `limits`; adds a note. Success is remembered in `cache_dir`, if there is one, by weights,
@@ -97,7 +98,7 @@ class InvariantGemma {
 
   const uint64_t number_;  // of this model in this process
   const std::shared_ptr<const KvLayout> layout_;
-  const std::unique_ptr<KvBlocks> kv_blocks_;
+  const std::unique_ptr<KvBlocks> kv_blocks_, offloaded_blocks_;
   const std::unique_ptr<ThreadPool> pool_;
   const std::unique_ptr<InvariantWeights> weights_;
   const std::unique_ptr<InvariantForward> forward_;

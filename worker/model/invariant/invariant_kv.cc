@@ -23,12 +23,53 @@ void CopyColumns(const KvLayout& layout, const std::byte* from, int from_tokens,
   }
 }
 
+size_t CountOf(const KvLayout& layout, LayerGroup group, int end) {
+  const auto& layers = layout.layers;
+  return static_cast<size_t>(std::count(layers.begin(), layers.begin() + end, group));
+}
+
+// A layer's place among those of its group.
+size_t LayersBefore(const KvLayout& layout, int layer) {
+  return CountOf(layout, layout.layers[static_cast<size_t>(layer)], layer);
+}
+
+size_t LayersIn(const KvLayout& layout, LayerGroup group) {
+  return CountOf(layout, group, static_cast<int>(layout.layers.size()));
+}
+
+// Of a chunk's rows as they are.
+size_t PlainBytes(const KvLayout& layout, LayerGroup group) {
+  return LayersIn(layout, group) * layout.PlainSliceBytes(layout.chunk_tokens);
+}
+
+// Those that rows up to `length` begin.
+size_t SplitsTo(const KvLayout& layout, int length) {
+  return (static_cast<size_t>(length) + layout.chunk_tokens - 1) / layout.chunk_tokens;
+}
+
+bool Offloads(KvStrategy strategy) { return strategy == KvStrategy::kOffloaded; }
+
+// What a step lacks: where, and of which size.
+struct MissingBlocks {
+  std::vector<size_t> sizes;
+  std::vector<std::pair<std::vector<KvBlock>*, size_t>> places;
+  void Add(size_t bytes, std::vector<KvBlock>* blocks, size_t split) {
+    sizes.push_back(bytes);
+    places.emplace_back(blocks, split);
+  }
+};
+
 }  // namespace
 
 InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
-                         KvStrategy strategy)
-    : layout_(std::move(layout)), arena_(arena), model_(model), strategy_(strategy) {
+                         KvStrategy strategy, KvBlocks* second)
+    : layout_(std::move(layout)),
+      arena_(arena),
+      second_(second),
+      model_(model),
+      strategy_(strategy) {
   assert(layout_ != nullptr && arena != nullptr && model > 0);
+  assert(!Offloads(strategy_) || second_ != nullptr);
 }
 
 InvariantKv::InvariantKv(InvariantKv&& other) noexcept { *this = std::move(other); }
@@ -36,6 +77,7 @@ InvariantKv::InvariantKv(InvariantKv&& other) noexcept { *this = std::move(other
 InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   layout_ = std::exchange(other.layout_, nullptr);
   arena_ = std::exchange(other.arena_, nullptr);
+  second_ = std::exchange(other.second_, nullptr);
   model_ = std::exchange(other.model_, 0);
   strategy_ = other.strategy_;
   blocks_ = std::exchange(other.blocks_, {});
@@ -44,6 +86,7 @@ InvariantKv& InvariantKv::operator=(InvariantKv&& other) noexcept {
   spare_ = std::exchange(other.spare_, {});
   held_ = std::exchange(other.held_, {});
   reserved_ = std::move(other.reserved_);
+  second_reserved_ = std::move(other.second_reserved_);
   set_aside_bytes_ = std::exchange(other.set_aside_bytes_, 0);
   reservable_bytes_ = std::exchange(other.reservable_bytes_, 0);
   length_ = std::exchange(other.length_, 0);
@@ -62,7 +105,7 @@ uint64_t InvariantKv::held_bytes(int from) const {
   uint64_t bytes = 0;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     const int begin = std::max(from, group == LayerGroup::kLocal ? first_local_ : 0);
-    const int sealed_end = seals() ? std::max(begin, length_ / chunk * chunk) : begin;
+    const int sealed_end = Seals(group) ? std::max(begin, length_ / chunk * chunk) : begin;
     bytes += static_cast<uint64_t>((sealed_end - begin) / chunk) *
              layout_->ObjectBytes(layout_->chunk_tokens, group);
     bytes +=
@@ -71,34 +114,20 @@ uint64_t InvariantKv::held_bytes(int from) const {
   return bytes;
 }
 
-size_t InvariantKv::LayersBefore(int layer) const {
-  const auto& layers = layout_->layers;
-  return static_cast<size_t>(std::count(layers.begin(), layers.begin() + layer, GroupOf(layer)));
-}
-
-size_t InvariantKv::PlainBytes(LayerGroup group) const {
-  const auto& layers = layout_->layers;
-  return static_cast<size_t>(std::count(layers.begin(), layers.end(), group)) *
-         layout_->PlainSliceBytes(layout_->chunk_tokens);
-}
-
-size_t InvariantKv::SplitsTo(int length) const {
-  return (static_cast<size_t>(length) + layout_->chunk_tokens - 1) / layout_->chunk_tokens;
-}
-
 void InvariantKv::CopyOut(int layer, int begin, int end, int slice_begin, int slice_tokens,
                           std::byte* slice) const {
   assert(first_held(layer) <= begin && begin <= end && end <= length_);
   assert(slice_begin <= begin && end <= slice_begin + slice_tokens);
   const int chunk = static_cast<int>(layout_->chunk_tokens);
-  if (seals() && slice_tokens == chunk) {
+  if (seals(layer) && slice_tokens == chunk) {
     assert(begin == slice_begin && end - begin == chunk && begin % chunk == 0);
     const size_t bytes = layout_->SliceBytes(layout_->chunk_tokens);
     const KvBlock& sealed = WholeBlocks(GroupOf(layer))[static_cast<size_t>(begin / chunk)];
-    std::memcpy(slice, sealed.get() + LayersBefore(layer) * bytes, bytes);
+    std::memcpy(slice, sealed.get() + LayersBefore(*layout_, layer) * bytes, bytes);
     return;
   }
-  const size_t offset = LayersBefore(layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
+  const size_t offset =
+      LayersBefore(*layout_, layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
   for (int at = begin; at < end;) {
     const int next = std::min(end, (at / chunk + 1) * chunk);
     const std::byte* from = Blocks(GroupOf(layer))[static_cast<size_t>(at / chunk)].get() + offset;
@@ -128,17 +157,17 @@ absl::Status InvariantKv::ReserveMore(uint64_t bytes) {
   if (absl::Status room = arena_->Reserve(more, &reserved_); !room.ok()) return room;
   set_aside_bytes_ += more;
   reservable_bytes_ -= more;
-  const uint64_t local = PlainBytes(LayerGroup::kLocal);
+  const uint64_t local = PlainBytes(*layout_, LayerGroup::kLocal);
   return strategy_ == KvStrategy::kStatic && local > 0 ? TakeAhead(0, more / local, 0)
                                                        : absl::OkStatus();
 }
 
 absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_blocks, size_t splits) {
-  assert(!seals());
+  assert(strategy_ == KvStrategy::kStatic);
   const auto wanted = {std::make_pair(LayerGroup::kGlobal, global_blocks),
                        std::make_pair(LayerGroup::kLocal, local_blocks)};
   for (const auto& [group, count] : wanted) {
-    const size_t bytes = PlainBytes(group);
+    const size_t bytes = PlainBytes(*layout_, group);
     Blocks(group).reserve(splits);
     if (bytes == 0 || count == 0) continue;
     absl::StatusOr<std::vector<KvBlock>> taken =
@@ -161,11 +190,11 @@ void InvariantKv::BeginRestore(int length) {
   length_ = 0;
   restoring_ = length;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    const bool some = PlainBytes(group) > 0;
+    const bool some = PlainBytes(*layout_, group) > 0;
     Blocks(group).clear();
-    Blocks(group).resize(some ? SplitsTo(length) : 0);
+    Blocks(group).resize(some ? SplitsTo(*layout_, length) : 0);
     Sealed(group).clear();
-    if (seals())
+    if (Seals(group))
       Sealed(group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
@@ -176,11 +205,14 @@ void InvariantKv::BeginRestore(int length) {
 absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
   assert(id.tokens == layout_->chunk_tokens && id.begin % layout_->chunk_tokens == 0);
   const size_t size_bytes = layout_->ObjectBytes(id.tokens, id.group);
+  const bool offloaded = Offloads(strategy_) && Seals(id.group);
   // It stands in for one that was taken ahead, unless that was not taken for it.
   if (!arena_->Counts(bytes, size_bytes)) TakeSpare(id.group);
-  absl::StatusOr<KvBlock> block = arena_->Adopt(std::move(bytes), size_bytes, &reserved_);
+  absl::StatusOr<KvBlock> block =
+      (offloaded ? second_ : arena_)
+          ->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_);
   if (!block.ok()) return block.status();
-  auto& blocks = seals() ? Sealed(id.group) : Blocks(id.group);
+  auto& blocks = Seals(id.group) ? Sealed(id.group) : Blocks(id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
@@ -188,11 +220,12 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
 absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std::byte*>& slices) {
   const uint32_t chunk = layout_->chunk_tokens;
   assert(id.tokens <= chunk && id.begin % chunk == 0);
-  const bool sealed = seals() && id.tokens == chunk;
+  const bool sealed = Seals(id.group) && id.tokens == chunk;
   const size_t slice_bytes = sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk);
   KvBlock block = sealed ? nullptr : TakeSpare(id.group);
   if (block == nullptr) {
-    auto taken = arena_->Take({slices.size() * slice_bytes}, &reserved_);
+    const size_t bytes = slices.size() * slice_bytes;
+    auto taken = sealed ? TakeSealed({bytes}) : arena_->Take({bytes}, &reserved_);
     if (!taken.ok()) return taken.status();
     block = std::move(taken->front());
   }
@@ -245,11 +278,11 @@ void InvariantKv::DropUnseen() {
   };
   drop(LayerGroup::kLocal, &Blocks(LayerGroup::kLocal), seen);
   drop(LayerGroup::kLocal, &Sealed(LayerGroup::kLocal), seen);
-  if (PlainBytes(LayerGroup::kLocal) > 0) {
+  if (PlainBytes(*layout_, LayerGroup::kLocal) > 0) {
     first_local_ = std::max(first_local_, static_cast<int>(seen * chunk));
   }
-  if (!seals()) return;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
+    if (!Seals(group)) continue;
     drop(group, &Blocks(group), static_cast<size_t>(length_) / chunk);
   }
 }
@@ -261,38 +294,50 @@ void InvariantKv::Put(KvBlock block, size_t split, size_t bytes, std::vector<KvB
   place = std::move(block);
 }
 
+absl::StatusOr<std::vector<KvBlock>> InvariantKv::TakeSealed(absl::Span<const size_t> sizes) {
+  return Offloads(strategy_) ? second_->Take(sizes, &second_reserved_)
+                             : arena_->Take(sizes, &reserved_);
+}
+
 absl::Status InvariantKv::MakeRoom(int tokens) {
   held_.clear();
   DropUnseen();
   const size_t first = static_cast<size_t>(length_) / layout_->chunk_tokens;  // to be written
   const size_t sealed_end = static_cast<size_t>(length_ + tokens) / layout_->chunk_tokens;
-  std::vector<size_t> sizes;
-  std::vector<std::pair<std::vector<KvBlock>*, size_t>> places;
+  MissingBlocks plain, sealed;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
-    const size_t bytes = PlainBytes(group);
+    const size_t bytes = PlainBytes(*layout_, group);
     std::vector<KvBlock>& have = Blocks(group);
-    for (size_t split = first; bytes > 0 && split < SplitsTo(length_ + tokens); ++split) {
+    for (size_t split = first; bytes > 0 && split < SplitsTo(*layout_, length_ + tokens); ++split) {
       const bool there = split < have.size() && have[split] != nullptr;
       const bool copied = shares_end_ && split == first && there && have[split].use_count() > 1;
       if (there && !copied) continue;
       if (KvBlock spare = TakeSpare(group); spare != nullptr) {
         Put(std::move(spare), split, bytes, &have);
-        continue;
+      } else {
+        plain.Add(bytes, &have, split);
       }
-      sizes.push_back(bytes);
-      places.emplace_back(&have, split);
     }
-    for (size_t split = first; bytes > 0 && seals() && split < sealed_end; ++split) {
-      sizes.push_back(layout_->ObjectBytes(layout_->chunk_tokens, group));
-      places.emplace_back(&Sealed(group), split);
+    const size_t sealed_bytes =
+        layout_->SliceBytes(layout_->chunk_tokens) * LayersIn(*layout_, group);
+    for (size_t split = first; bytes > 0 && Seals(group) && split < sealed_end; ++split) {
+      sealed.Add(sealed_bytes, &Sealed(group), split);
     }
   }
-  if (!sizes.empty()) {
-    absl::StatusOr<std::vector<KvBlock>> taken = arena_->Take(sizes, &reserved_);
-    if (!taken.ok()) return taken.status();
-    for (size_t i = 0; i < places.size(); ++i) {
-      Put(std::move((*taken)[i]), places[i].second, sizes[i], places[i].first);
-    }
+  std::vector<KvBlock> taken, taken_sealed;
+  const auto take = [](absl::StatusOr<std::vector<KvBlock>> blocks, std::vector<KvBlock>* to) {
+    if (blocks.ok()) *to = *std::move(blocks);
+    return blocks.status();
+  };
+  absl::Status room;
+  if (!plain.sizes.empty()) room = take(arena_->Take(plain.sizes, &reserved_), &taken);
+  if (room.ok() && !sealed.sizes.empty()) room = take(TakeSealed(sealed.sizes), &taken_sealed);
+  if (!room.ok()) return room;
+  for (size_t i = 0; i < taken.size(); ++i) {
+    Put(std::move(taken[i]), plain.places[i].second, plain.sizes[i], plain.places[i].first);
+  }
+  for (size_t i = 0; i < taken_sealed.size(); ++i) {
+    Put(std::move(taken_sealed[i]), sealed.places[i].second, 0, sealed.places[i].first);
   }
   shares_end_ = false;
   return absl::OkStatus();
@@ -302,8 +347,9 @@ void InvariantKv::GiveBackRoom() {
   const size_t whole = static_cast<size_t>(length_) / layout_->chunk_tokens;
   for (const LayerGroup group : {LayerGroup::kGlobal, LayerGroup::kLocal}) {
     std::vector<KvBlock>& have = Blocks(group);
-    for (size_t split = SplitsTo(length_); split < have.size(); ++split) Drop(group, &have[split]);
-    have.resize(std::min(have.size(), SplitsTo(length_)));
+    for (size_t split = SplitsTo(*layout_, length_); split < have.size(); ++split)
+      Drop(group, &have[split]);
+    have.resize(std::min(have.size(), SplitsTo(*layout_, length_)));
     Sealed(group).resize(std::min(Sealed(group).size(), whole));
   }
 }
@@ -311,8 +357,8 @@ void InvariantKv::GiveBackRoom() {
 std::vector<const std::byte*> InvariantKv::SlicesOf(int layer, const SplitBlocks& blocks,
                                                     bool sealed) const {
   const uint32_t chunk = layout_->chunk_tokens;
-  const size_t offset =
-      LayersBefore(layer) * (sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk));
+  const size_t offset = LayersBefore(*layout_, layer) *
+                        (sealed ? layout_->SliceBytes(chunk) : layout_->PlainSliceBytes(chunk));
   std::vector<const std::byte*> slices;
   for (const KvBlock& block : blocks[static_cast<size_t>(GroupOf(layer))]) {
     slices.push_back(block == nullptr ? nullptr : block.get() + offset);
@@ -325,12 +371,12 @@ std::byte* InvariantKv::SliceAt(int layer, int position) {
   const std::vector<KvBlock>& blocks = Blocks(GroupOf(layer));
   assert(split < blocks.size() && blocks[split] != nullptr);
   return blocks[split].get() +
-         LayersBefore(layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
+         LayersBefore(*layout_, layer) * layout_->PlainSliceBytes(layout_->chunk_tokens);
 }
 
 std::byte* InvariantKv::SealedAt(int layer, size_t split) {
   return Sealed(GroupOf(layer))[split].get() +
-         LayersBefore(layer) * layout_->SliceBytes(layout_->chunk_tokens);
+         LayersBefore(*layout_, layer) * layout_->SliceBytes(layout_->chunk_tokens);
 }
 
 }  // namespace hearth

@@ -6,7 +6,8 @@
 //
 // Where whole chunks are quantized, one is sealed in the step that computes its last row: a block
 // of fewer bits is made of it, which is what is given and taken, and the rows as they are go with
-// the next step.
+// the next step. Of a sequence that is offloaded the chunks of global layers are sealed likewise,
+// as copies in a second arena.
 //
 // Thread safety: none; one thread at a time uses it.
 // Ownership: shares its blocks; the InvariantGemma must outlive it. Once moved from, of no model.
@@ -27,6 +28,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "proto/kv_layout.h"
 #include "worker/model/invariant/kv_blocks.h"
 #include "worker/model/invariant/lora_adapter.h"
@@ -41,9 +44,10 @@ class InvariantKv : public SequenceKv {
   InvariantKv(InvariantKv&& other) noexcept;
   InvariantKv& operator=(InvariantKv&& other) noexcept;
   // `model`: the number of the model that made it, above 0. The arena must outlive it.
-  // `layout`: with the quantization of whole chunks, where they are quantized.
+  // `layout`: with the quantization of whole chunks, where they are quantized. `second`: the arena
+  // of what is offloaded, where it is.
   InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
-              KvStrategy strategy = KvStrategy::kDynamic);
+              KvStrategy strategy = KvStrategy::kDynamic, KvBlocks* second = nullptr);
 
   int length() const override { return length_; }
   int first_held(int layer) const override;
@@ -57,6 +61,10 @@ class InvariantKv : public SequenceKv {
   // hold blocks that it left. Given back by the destructor. kResourceExhausted: there is no room
   // now.
   absl::Status Reserve(uint64_t bytes, uint64_t most_bytes);
+  // In the second arena.
+  absl::Status ReserveOffloaded(uint64_t bytes) {
+    return second_->Reserve(bytes, &second_reserved_);
+  }
   // Sets `bytes` aside for blocks that others will hold after it left them.
   absl::Status ReserveMore(uint64_t bytes);
   // Takes so many blocks of what was set aside now, for rows of up to `splits` that come: as long
@@ -97,7 +105,7 @@ class InvariantKv : public SequenceKv {
   }
   // Likewise of sealed ones.
   std::vector<const std::byte*> SealedOf(int layer) const { return SlicesOf(layer, sealed_, true); }
-  bool seals() const { return layout_->quantization.is_on(); }
+  bool seals(int layer) const { return Seals(GroupOf(layer)); }
   // A layer's slice of a sealed block. REQUIRES: there is one.
   std::byte* SealedAt(int layer, size_t split);
   // A layer's slice of the block that holds `position`. REQUIRES: there is room for it.
@@ -116,13 +124,16 @@ class InvariantKv : public SequenceKv {
     return blocks_[static_cast<size_t>(group)];
   }
   using SplitBlocks = std::array<std::vector<KvBlock>, 2>;  // by group and split
-  size_t LayersBefore(int layer) const;
+  bool Seals(LayerGroup group) const {
+    return layout_->quantization.is_on() ||
+           (strategy_ == KvStrategy::kOffloaded && group == LayerGroup::kGlobal);
+  }
+  // Takes sealed blocks where they lie.
+  absl::StatusOr<std::vector<KvBlock>> TakeSealed(absl::Span<const size_t> sizes);
   std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
-  size_t PlainBytes(LayerGroup group) const;
-  size_t SplitsTo(int length) const;  // begun by rows up to there
   std::vector<KvBlock>& Sealed(LayerGroup group) { return sealed_[static_cast<size_t>(group)]; }
   const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
-    return (seals() ? sealed_ : blocks_)[static_cast<size_t>(group)];
+    return (Seals(group) ? sealed_ : blocks_)[static_cast<size_t>(group)];
   }
   std::vector<KvBlock>& Spare(LayerGroup group) { return spare_[static_cast<size_t>(group)]; }
   KvBlock TakeSpare(LayerGroup group);  // null: there is none
@@ -132,11 +143,11 @@ class InvariantKv : public SequenceKv {
   static void Put(KvBlock block, size_t split, size_t bytes, std::vector<KvBlock>* blocks);
 
   std::shared_ptr<const KvLayout> layout_;
-  KvBlocks* arena_ = nullptr;
+  KvBlocks *arena_ = nullptr, *second_ = nullptr;
   uint64_t model_ = 0;  // 0: none
   KvStrategy strategy_ = KvStrategy::kDynamic;
   std::shared_ptr<const LoraAdapter> adapter_;  // null: none
-  KvBlocks::Reservation reserved_;
+  KvBlocks::Reservation reserved_, second_reserved_;
   uint64_t set_aside_bytes_ = 0;   // of reserved_, and taken from it
   uint64_t reservable_bytes_ = 0;  // beside reserved_, what it may come to need
   std::vector<KvBlock> held_;
