@@ -9,7 +9,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "worker/engine/request_check.h"
-#include "worker/engine/runner/kv_snapshot.h"
 #include "worker/engine/runner/model_fingerprint.h"
 
 namespace hearth {
@@ -122,11 +121,11 @@ absl::Status EngineImpl::ComputeFingerprint() {
 
 absl::Status EngineImpl::CheckAdapter(const std::string& name) const {
   if (name.empty() || AdapterNumber(model_->adapters(), name).has_value()) return absl::OkStatus();
-  std::vector<std::string> names;
-  for (const AdapterInfo& adapter : adapters_) names.push_back(adapter.name);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "adapter: \"", name, "\" is none of this worker's",
-      names.empty() ? ", which has none (--adapter NAME=DIR)" : ": ", absl::StrJoin(names, ", ")));
+  const auto add = [](std::string* out, const AdapterInfo& adapter) { out->append(adapter.name); };
+  return absl::InvalidArgumentError(
+      absl::StrCat("adapter: \"", name, "\" is none of this worker's",
+                   adapters_.empty() ? ", which has none (--adapter NAME=DIR)" : ": ",
+                   absl::StrJoin(adapters_, ", ", add)));
 }
 
 void EngineImpl::SetCache(PrefixCache* cache) { planner_.SetCache(cache); }
@@ -142,16 +141,15 @@ absl::Status EngineImpl::Complete(EngineRequest* request) const {
   request->kv = *kv;
   // What the worker keeps is of its own class.
   if (!SameBits(*kv, model_->kv())) request->cache = CacheMode::kOff;
-  // What only fills the cache was asked to.
+  // A prefill was asked to fill the cache.
   const bool says_nothing = request->cache == CacheMode::kDefault && request->max_new_tokens > 0;
   if (says_nothing && !config().generation.use_cache) request->cache = CacheMode::kOff;
-  return absl::OkStatus();
+  return CheckAdapter(request->adapter);
 }
 
 absl::StatusOr<std::shared_ptr<EngineRequestHandle>> EngineImpl::Submit(EngineRequest request,
                                                                         EngineCallbacks callbacks) {
   if (absl::Status status = CheckRequest(request, config()); !status.ok()) return status;
-  if (absl::Status status = CheckAdapter(request.adapter); !status.ok()) return status;
   if (absl::Status status = Complete(&request); !status.ok()) return status;
   if (request.samples > options_.max_running) {
     return absl::InvalidArgumentError(absl::StrCat("n: ", request.samples,

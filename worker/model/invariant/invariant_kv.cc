@@ -59,6 +59,12 @@ struct MissingBlocks {
   }
 };
 
+// A group's of all blocks.
+template <typename Blocks>
+auto& Of(Blocks& blocks, LayerGroup group) {
+  return blocks[static_cast<size_t>(group)];
+}
+
 }  // namespace
 
 InvariantKv::InvariantKv(std::shared_ptr<const KvLayout> layout, KvBlocks* arena, uint64_t model,
@@ -173,15 +179,15 @@ absl::Status InvariantKv::TakeAhead(uint64_t global_blocks, uint64_t local_block
     absl::StatusOr<std::vector<KvBlock>> taken =
         arena_->Take(std::vector<size_t>(count, bytes), &reserved_);
     if (!taken.ok()) return taken.status();
-    for (KvBlock& block : *taken) Spare(group).push_back(std::move(block));
+    for (KvBlock& block : *taken) Of(spare_, group).push_back(std::move(block));
   }
   return absl::OkStatus();
 }
 
 KvBlock InvariantKv::TakeSpare(LayerGroup group) {
-  if (Spare(group).empty()) return nullptr;
-  KvBlock block = std::move(Spare(group).back());
-  Spare(group).pop_back();
+  if (Of(spare_, group).empty()) return nullptr;
+  KvBlock block = std::move(Of(spare_, group).back());
+  Of(spare_, group).pop_back();
   return block;
 }
 
@@ -193,9 +199,9 @@ void InvariantKv::BeginRestore(int length) {
     const bool some = PlainBytes(*layout_, group) > 0;
     Blocks(group).clear();
     Blocks(group).resize(some ? SplitsTo(*layout_, length) : 0);
-    Sealed(group).clear();
+    Of(sealed_, group).clear();
     if (Seals(group))
-      Sealed(group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
+      Of(sealed_, group).resize(some ? static_cast<size_t>(length) / layout_->chunk_tokens : 0);
   }
   const int tail = static_cast<int>(LocalTailBegin(*layout_, static_cast<uint32_t>(length)));
   // A tail without rows needs no object, so that its block has none of those before it.
@@ -212,7 +218,7 @@ absl::Status InvariantKv::Adopt(const ObjectId& id, KvBlock bytes) {
       (offloaded ? second_ : arena_)
           ->Adopt(std::move(bytes), size_bytes, offloaded ? &second_reserved_ : &reserved_);
   if (!block.ok()) return block.status();
-  auto& blocks = Seals(id.group) ? Sealed(id.group) : Blocks(id.group);
+  auto& blocks = Seals(id.group) ? Of(sealed_, id.group) : Blocks(id.group);
   blocks.at(id.begin / layout_->chunk_tokens) = *std::move(block);
   return absl::OkStatus();
 }
@@ -239,7 +245,7 @@ absl::Status InvariantKv::CopyIn(const ObjectId& id, const std::vector<const std
     }
     to += slice_bytes;
   }
-  (sealed ? Sealed(id.group) : Blocks(id.group)).at(id.begin / chunk) = std::move(block);
+  (sealed ? Of(sealed_, id.group) : Blocks(id.group)).at(id.begin / chunk) = std::move(block);
   return absl::OkStatus();
 }
 
@@ -261,7 +267,7 @@ void InvariantKv::ShareAll(const InvariantKv& other) {
 
 void InvariantKv::Drop(LayerGroup group, KvBlock* block) {
   if (strategy_ == KvStrategy::kStatic && *block != nullptr && block->use_count() == 1) {
-    Spare(group).push_back(std::move(*block));
+    Of(spare_, group).push_back(std::move(*block));
   }
   *block = nullptr;
 }
@@ -277,7 +283,7 @@ void InvariantKv::DropUnseen() {
     }
   };
   drop(LayerGroup::kLocal, &Blocks(LayerGroup::kLocal), seen);
-  drop(LayerGroup::kLocal, &Sealed(LayerGroup::kLocal), seen);
+  drop(LayerGroup::kLocal, &Of(sealed_, LayerGroup::kLocal), seen);
   if (PlainBytes(*layout_, LayerGroup::kLocal) > 0) {
     first_local_ = std::max(first_local_, static_cast<int>(seen * chunk));
   }
@@ -321,7 +327,7 @@ absl::Status InvariantKv::MakeRoom(int tokens) {
     const size_t sealed_bytes =
         layout_->SliceBytes(layout_->chunk_tokens) * LayersIn(*layout_, group);
     for (size_t split = first; bytes > 0 && Seals(group) && split < sealed_end; ++split) {
-      sealed.Add(sealed_bytes, &Sealed(group), split);
+      sealed.Add(sealed_bytes, &Of(sealed_, group), split);
     }
   }
   std::vector<KvBlock> taken, taken_sealed;
@@ -350,7 +356,7 @@ void InvariantKv::GiveBackRoom() {
     for (size_t split = SplitsTo(*layout_, length_); split < have.size(); ++split)
       Drop(group, &have[split]);
     have.resize(std::min(have.size(), SplitsTo(*layout_, length_)));
-    Sealed(group).resize(std::min(Sealed(group).size(), whole));
+    Of(sealed_, group).resize(std::min(Of(sealed_, group).size(), whole));
   }
 }
 
@@ -375,7 +381,7 @@ std::byte* InvariantKv::SliceAt(int layer, int position) {
 }
 
 std::byte* InvariantKv::SealedAt(int layer, size_t split) {
-  return Sealed(GroupOf(layer))[split].get() +
+  return Of(sealed_, GroupOf(layer))[split].get() +
          LayersBefore(*layout_, layer) * layout_->SliceBytes(layout_->chunk_tokens);
 }
 

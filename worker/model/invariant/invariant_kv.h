@@ -131,11 +131,9 @@ class InvariantKv : public SequenceKv {
   // Takes sealed blocks where they lie.
   absl::StatusOr<std::vector<KvBlock>> TakeSealed(absl::Span<const size_t> sizes);
   std::vector<const std::byte*> SlicesOf(int layer, const SplitBlocks& blocks, bool sealed) const;
-  std::vector<KvBlock>& Sealed(LayerGroup group) { return sealed_[static_cast<size_t>(group)]; }
   const std::vector<KvBlock>& WholeBlocks(LayerGroup group) const {
     return (Seals(group) ? sealed_ : blocks_)[static_cast<size_t>(group)];
   }
-  std::vector<KvBlock>& Spare(LayerGroup group) { return spare_[static_cast<size_t>(group)]; }
   KvBlock TakeSpare(LayerGroup group);  // null: there is none
   void DropUnseen();
   void Drop(LayerGroup group, KvBlock* block);

@@ -61,7 +61,6 @@ class InvariantStep {
   static void AddSequence(size_t part, int number, int64_t begin, int64_t rows,
                           const InvariantKv& kv, Places* places);
   Rows Room(int64_t rows, int64_t columns);
-  // Takes the place of the next layer asked for, empty.
 
   Parts parts_;
   StepColumns columns_;
