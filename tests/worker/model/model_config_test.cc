@@ -145,8 +145,7 @@ TEST(ModelConfig, ReadsHowKeysAndValuesAreToBeKept) {
   EXPECT_EQ(config->generation.cache_implementation, "hybrid");
   EXPECT_FALSE(config->generation.use_cache);
   const auto wrong = ParseModelConfig("{}", "f.json", R"({"use_cache": "no"})", "g.json");
-  EXPECT_EQ(wrong.status().message(),
-            "g.json: field use_cache = \"no\": must be true or false");
+  EXPECT_EQ(wrong.status().message(), "g.json: field use_cache = \"no\": must be true or false");
 }
 
 TEST(ModelConfig, ReadsSoftcapsAndTakesNullForNone) {
