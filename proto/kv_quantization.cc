@@ -12,6 +12,9 @@ namespace hearth {
 namespace {
 
 constexpr uint32_t kDefaultBits = 4, kMaxGroup = 1024;
+// Some channels of a model's keys are large for every token: groups of a token's channels are all
+// as coarse as those are.
+constexpr int kDefaultAxisKey = -1;
 constexpr char kOptions[] = "bits, group, axis_key, axis_value, residual";
 
 absl::Status Wrong(absl::string_view option, absl::string_view value, absl::string_view may_be) {
@@ -81,6 +84,7 @@ std::string KvQuantizationText(const KvQuantization& quantization) {
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual) {
   KvQuantization quantization;
   quantization.bits = kDefaultBits;
+  quantization.axis_key = kDefaultAxisKey;
   *residual = 0;
   std::set<std::string> seen;
   for (absl::string_view option : absl::StrSplit(text, ',', absl::SkipEmpty())) {

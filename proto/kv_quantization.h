@@ -51,9 +51,9 @@ inline bool operator==(const KvQuantization& a, const KvQuantization& b) {
 
 // "bits=4,group=64,axis_key=0,axis_value=0".
 std::string KvQuantizationText(const KvQuantization& quantization);
-// Of some of these options; the rest are transformers' defaults, which are 4 bits. Also of
-// `residual`, the rows that are kept as they are: set to 0 where it is not given.
-// kInvalidArgument names the option and what it may be.
+// Of some of these options; the rest are by default 4 bits in groups of 64, of a channel's tokens
+// for keys and of a token's channels for values. Also of `residual`, the rows that are kept as they
+// are: set to 0 where it is not given. kInvalidArgument names the option and what it may be.
 absl::StatusOr<KvQuantization> ParseKvQuantization(absl::string_view text, uint32_t* residual);
 
 }  // namespace hearth

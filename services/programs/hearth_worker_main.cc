@@ -82,7 +82,7 @@ void AddEngineFlags(FlagSet* set, WorkerFlags* flags) {
                "other answers; offloaded: whole chunks in a second arena; empty: as the model's "
                "generation_config.json says, else dynamic");
   set->AddText("kv-quantization", &engine->kv.quantization,
-               "Options of the strategy quantized: bits=4,group=64,axis_key=0,axis_value=0,"
+               "Options of the strategy quantized: bits=4,group=64,axis_key=-1,axis_value=0,"
                "residual=128 (a chunk)");
   set->AddNamed("adapter", &engine->adapters,
                 "NAME=DIR, repeatable: a LoRA adapter as PEFT saves one, which requests choose by "

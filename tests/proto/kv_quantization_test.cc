@@ -11,16 +11,16 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(KvQuantization, ReadsWhatPeopleTypeAndTakesTransformersDefaultsForTheRest) {
+TEST(KvQuantization, ReadsWhatPeopleTypeAndTakesDefaultsForTheRest) {
   uint32_t residual = 7;
   const auto none = ParseKvQuantization("", &residual);
   ASSERT_TRUE(none.ok()) << none.status();
-  EXPECT_EQ(KvQuantizationText(*none), "bits=4,group=64,axis_key=0,axis_value=0");
+  EXPECT_EQ(KvQuantizationText(*none), "bits=4,group=64,axis_key=-1,axis_value=0");
   EXPECT_EQ(residual, 0u);
   const auto all =
-      ParseKvQuantization("bits=2,group=32,axis_key=-1,axis_value=0,residual=128", &residual);
+      ParseKvQuantization("bits=2,group=32,axis_key=0,axis_value=-1,residual=128", &residual);
   ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ(KvQuantizationText(*all), "bits=2,group=32,axis_key=-1,axis_value=0");
+  EXPECT_EQ(KvQuantizationText(*all), "bits=2,group=32,axis_key=0,axis_value=-1");
   EXPECT_EQ(residual, 128u);
 }
 

@@ -188,7 +188,8 @@ TEST(EngineKv, RefusesWhatIsNoStrategyOrNotOfTheChosenOne) {
   };
   EXPECT_THAT(refused("paged", ""), HasSubstr("kv_cache: \"paged\" is none of dynamic, static"));
   EXPECT_THAT(refused("static", "bits=4"), HasSubstr("quantized, and kv_cache is static"));
-  EXPECT_THAT(refused("quantized", "bits=4"), HasSubstr("group: 64 does not divide head_dim"));
+  EXPECT_THAT(refused("quantized", "bits=4"),
+              HasSubstr("group: 64 does not divide a chunk's tokens, 16"));
   EXPECT_THAT(refused("quantized", "group=16,residual=128"), HasSubstr("--chunk-tokens"));
 }
 

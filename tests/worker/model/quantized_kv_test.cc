@@ -173,7 +173,7 @@ TEST_F(OffloadedKvTest, HasTheBitsOfDynamicAndItsWholeGlobalChunksInTheSecondAre
 }
 
 INSTANTIATE_TEST_SUITE_P(Options, QuantizedKvTest,
-                         testing::Values("bits=8,group=16", "bits=4,group=16,axis_key=-1",
+                         testing::Values("bits=8,group=16", "bits=4,group=16,axis_key=0",
                                          "bits=2,group=8,axis_value=-1"));
 
 }  // namespace
